@@ -1,0 +1,1 @@
+//! Chunks on one disk: log, block files, checksums, recovery.

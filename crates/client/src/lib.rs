@@ -1,0 +1,1 @@
+//! The client library: routing, metadata calls, striped chunk I/O, retries.

@@ -1,0 +1,1 @@
+//! Chain states, leases and primary election as pure state machines.

@@ -1,0 +1,1 @@
+//! Chain replication of one target as a pure state machine.

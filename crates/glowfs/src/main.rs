@@ -1,0 +1,2 @@
+//! The one binary of GlowFS: every role is a sub-command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The transactional key-value interface, the embedded engine, and the engine over RPC.

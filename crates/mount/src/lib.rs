@@ -1,0 +1,1 @@
+//! The mount daemon: FUSE requests to client calls.

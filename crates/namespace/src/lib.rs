@@ -1,0 +1,1 @@
+//! The rules of the file system over a key-value transaction.

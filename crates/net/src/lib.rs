@@ -1,0 +1,1 @@
+//! Frames, connections and RPC over tcp and shm, behind one interface.

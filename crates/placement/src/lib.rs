@@ -1,0 +1,1 @@
+//! Which targets make which chains: pure and deterministic.

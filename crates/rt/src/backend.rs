@@ -1,0 +1,142 @@
+//! What a backend provides. Services never call these traits' constructors directly; they go through [`crate::Rt`].
+
+use crate::{Address, Buf, BufMut, Instant};
+use std::future::Future;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// A future of this thread.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// A stream connection. Reads and writes may be polled by different tasks (one reader, one writer).
+pub trait StreamIo {
+    /// Reads some bytes; 0 is the end.
+    fn poll_read(&self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>])
+    -> Poll<io::Result<usize>>;
+    /// Writes some bytes. File descriptors in `fds` are passed with the first of them (Unix sockets only).
+    fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        fds: &[BorrowedFd<'_>],
+    ) -> Poll<io::Result<usize>>;
+    /// File descriptors that arrived with what was read so far, in order (Unix sockets only). At most
+    /// [`FDS_PENDING_MAX`] are kept; more break the connection.
+    fn take_fds(&self) -> Vec<OwnedFd>;
+    /// Ends both directions; pending reads and writes fail.
+    fn shutdown(&self);
+    /// The other end, for logs.
+    fn peer(&self) -> String;
+    /// Whether it can pass file descriptors.
+    fn can_pass_fds(&self) -> bool;
+}
+
+/// The greatest number of received file descriptors that wait to be taken.
+pub const FDS_PENDING_MAX: usize = 64;
+
+/// A listening socket.
+pub trait ListenerIo {
+    /// The next connection.
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>>;
+    /// Where it listens (the real port, if 0 was asked for).
+    fn local(&self) -> Address;
+}
+
+/// An open file. Offsets and lengths are multiples of 4096 and buffers are page-aligned when it was opened
+/// with `direct`.
+pub trait FileIo {
+    /// Fills `buf` from `offset`; returns it with the number of bytes read (less only at the end of the file).
+    fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)>;
+    /// Writes all of `bufs`, one after the other, from `offset` on. An error leaves any part of it written.
+    fn write(&self, bufs: Vec<Buf>, offset: u64) -> BoxFuture<io::Result<()>>;
+    /// Returns when everything written before the call is durable (fdatasync). A failed one is final: the
+    /// caller must not trust the file any more.
+    fn sync(&self) -> BoxFuture<io::Result<()>>;
+    /// Makes room for `[offset, offset + len)`, extending the file.
+    fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>>;
+    /// Gives the room of `[offset, offset + len)` back; it reads as zeros then.
+    fn punch(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>>;
+    /// Cuts or extends it.
+    fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>>;
+    /// Its length now.
+    fn len(&self) -> io::Result<u64>;
+}
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Make it if it is not there.
+    pub create: bool,
+    /// Bypass the page cache where the file system can (O_DIRECT).
+    pub direct: bool,
+}
+
+/// Free and total bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Size of the file system.
+    pub total_bytes: u64,
+    /// Bytes free for us.
+    pub free_bytes: u64,
+}
+
+/// A directory that a service keeps its files in. Names are plain (no `/`).
+pub trait DirIo {
+    /// Opens a file for reading and writing.
+    fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>>;
+    /// Names in it.
+    fn list(&self) -> BoxFuture<io::Result<Vec<String>>>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> BoxFuture<io::Result<()>>;
+    /// Renames a file, replacing the target.
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>>;
+    /// Makes creations, removals and renames durable.
+    fn sync(&self) -> BoxFuture<io::Result<()>>;
+    /// Space of its file system.
+    fn space(&self) -> io::Result<Space>;
+    /// Takes an exclusive lock on the directory, held until this object is dropped; an error if another process has it.
+    fn lock(&self) -> io::Result<()>;
+    /// Its path, for messages.
+    fn path(&self) -> String;
+}
+
+/// A shared stream.
+pub type Stream = Rc<dyn StreamIo>;
+/// A shared listener.
+pub type Listener = Rc<dyn ListenerIo>;
+/// A shared file.
+pub type File = Rc<dyn FileIo>;
+/// A shared directory.
+pub type Dir = Rc<dyn DirIo>;
+
+/// The world as one node sees it.
+pub trait Backend {
+    /// CLOCK_BOOTTIME.
+    fn now(&self) -> Instant;
+    /// CLOCK_REALTIME: nanoseconds since the Unix epoch.
+    fn unix_ns(&self) -> u64;
+    /// 64 random bits (from the seed, in the simulator).
+    fn random(&self) -> u64;
+    /// Wakes `waker` at `at` (or soon after). Returns a key for [`Backend::cancel_timer`].
+    fn set_timer(&self, at: Instant, waker: Waker) -> u64;
+    /// Forgets a timer.
+    fn cancel_timer(&self, key: u64);
+    /// Runs a task to its end.
+    fn spawn(&self, task: BoxFuture<()>);
+    /// Listens.
+    fn listen(&self, address: &Address) -> io::Result<Listener>;
+    /// Connects.
+    fn connect(&self, address: &Address) -> BoxFuture<io::Result<Stream>>;
+    /// Opens a directory, making it (and its parents) if need be.
+    fn open_dir(&self, path: &Path) -> io::Result<Dir>;
+    /// Runs something that blocks on a helper thread (inline in the simulator).
+    fn unblock(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<()>;
+    /// Resolves when `fd` is readable (real backend only; the FUSE device, signal fds).
+    fn poll_readable(&self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// The pool that buffers of this thread come from.
+    fn pool(&self) -> &crate::Pool;
+}

@@ -1,0 +1,1 @@
+//! The simulator: virtual time, seeded network and disks, cluster tests and checkers.

@@ -1,0 +1,1 @@
+//! Logs, counters, histograms, and health and metrics over HTTP.

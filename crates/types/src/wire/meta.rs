@@ -1,0 +1,599 @@
+//! Messages of the metadata service.
+//!
+//! Every request carries the caller's identity ([`Caller`]), which the service checks against the connection's
+//! token, and changing requests carry a [`crate::RequestId`] so that a retry takes effect once.
+
+use crate::{
+    ClientId, DataId, InodeId, Layout, ProjectId, RequestId, SessionId, TruncateEpoch, VolumeId,
+};
+use minicbor::{Decode, Encode};
+
+/// A name in a directory: any bytes but `/` and NUL, 1 to 255 of them.
+pub type Name = minicbor::bytes::ByteVec;
+
+/// The longest name in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// The longest symlink target in bytes.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// The root directory's inode of every volume.
+pub const ROOT_INODE: InodeId = InodeId(1);
+
+/// Who asks.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Caller {
+    /// uid.
+    #[n(0)]
+    pub uid: u32,
+    /// Primary gid.
+    #[n(1)]
+    pub gid: u32,
+    /// Supplementary groups, where known.
+    #[n(2)]
+    pub groups: Vec<u32>,
+    /// The client it comes through.
+    #[n(3)]
+    pub client: ClientId,
+    /// The volume.
+    #[n(4)]
+    pub volume: VolumeId,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Encode, Decode)]
+#[cbor(index_only)]
+pub enum InodeKind {
+    /// Regular file.
+    #[default]
+    #[n(0)]
+    File,
+    /// Directory.
+    #[n(1)]
+    Directory,
+    /// Symbolic link.
+    #[n(2)]
+    Symlink,
+    /// Named pipe.
+    #[n(3)]
+    Fifo,
+    /// Socket.
+    #[n(4)]
+    Socket,
+    /// Character device.
+    #[n(5)]
+    CharDevice,
+    /// Block device.
+    #[n(6)]
+    BlockDevice,
+}
+
+/// A time: seconds and nanoseconds since the Unix epoch; seconds may be negative (before 1970).
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Encode, Decode,
+)]
+pub struct Time {
+    /// Seconds.
+    #[n(0)]
+    pub secs: i64,
+    /// Nanoseconds, 0 to 999,999,999.
+    #[n(1)]
+    pub nanos: u32,
+}
+
+/// What stat shows, and what a client needs to do I/O.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Attr {
+    /// Inode id.
+    #[n(0)]
+    pub inode: InodeId,
+    /// Kind.
+    #[n(1)]
+    pub kind: InodeKind,
+    /// Permission bits (07777).
+    #[n(2)]
+    pub mode: u32,
+    /// Owner.
+    #[n(3)]
+    pub uid: u32,
+    /// Group.
+    #[n(4)]
+    pub gid: u32,
+    /// Links.
+    #[n(5)]
+    pub nlink: u32,
+    /// Length in bytes.
+    #[n(6)]
+    pub len: u64,
+    /// Last access.
+    #[n(7)]
+    pub atime: Time,
+    /// Last change of contents.
+    #[n(8)]
+    pub mtime: Time,
+    /// Last change of the inode.
+    #[n(9)]
+    pub ctime: Time,
+    /// Birth.
+    #[n(10)]
+    pub btime: Time,
+    /// Device number of a special file (Linux `dev_t`, 32-bit encoding).
+    #[n(11)]
+    pub rdev: u32,
+    /// Data id of a regular file.
+    #[n(12)]
+    pub data: DataId,
+    /// Layout of a regular file; what new children of a directory inherit.
+    #[n(13)]
+    pub layout: Option<Layout>,
+    /// Truncate epoch.
+    #[n(14)]
+    pub epoch: TruncateEpoch,
+    /// Project.
+    #[n(15)]
+    pub project: ProjectId,
+    /// Grows with every change of the inode record.
+    #[n(16)]
+    pub change: u64,
+    /// Bytes allocated, where known (st_blocks * 512).
+    #[n(17)]
+    pub allocated: u64,
+    /// The inode was made for this name only and has not been reused (FUSE generation); always 1 today.
+    #[n(18)]
+    pub generation: u64,
+}
+
+/// LOOKUP. The names `.` and `..` are understood.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Lookup {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// The directory.
+    #[n(1)]
+    pub parent: InodeId,
+    /// The name.
+    #[n(2)]
+    pub name: Name,
+}
+
+/// An answer that is an inode: LOOKUP, GETATTR, SETATTR, MAKE, LINK.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct AttrReply {
+    /// Its attributes.
+    #[n(0)]
+    pub attr: Attr,
+    /// How long the client may keep them, in ms, counted from when it asked.
+    #[n(1)]
+    pub lease_ms: u64,
+    /// MAKE with `open`: as from OPEN.
+    #[n(2)]
+    pub open: Option<OpenReply>,
+}
+
+/// GETATTR, READLINK, LISTXATTR: of an inode.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct OfInode {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// The inode.
+    #[n(1)]
+    pub inode: InodeId,
+}
+
+/// SETATTR: what is `Some` is changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct SetAttr {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The inode.
+    #[n(2)]
+    pub inode: InodeId,
+    /// Permission bits.
+    #[n(3)]
+    pub mode: Option<u32>,
+    /// Owner.
+    #[n(4)]
+    pub uid: Option<u32>,
+    /// Group.
+    #[n(5)]
+    pub gid: Option<u32>,
+    /// Length: a truncate. Longer chunks are cut by the service before it answers.
+    #[n(6)]
+    pub len: Option<u64>,
+    /// Last access.
+    #[n(7)]
+    pub atime: Option<SetTime>,
+    /// Last change.
+    #[n(8)]
+    pub mtime: Option<SetTime>,
+    /// The open session it is done through, if any (ftruncate).
+    #[n(9)]
+    pub session: Option<SessionId>,
+    /// Change of inode, if the caller insists (FUSE write-back).
+    #[n(10)]
+    pub ctime: Option<Time>,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub enum SetTime {
+    /// The service's clock.
+    #[n(0)]
+    Now,
+    /// This time.
+    #[n(1)]
+    At(#[n(0)] Time),
+}
+
+/// MAKE.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Make {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The directory.
+    #[n(2)]
+    pub parent: InodeId,
+    /// The name.
+    #[n(3)]
+    pub name: Name,
+    /// What to make.
+    #[n(4)]
+    pub kind: InodeKind,
+    /// Permission bits, umask applied by the caller.
+    #[n(5)]
+    pub mode: u32,
+    /// Device number of a special file.
+    #[n(6)]
+    pub rdev: u32,
+    /// Target of a symlink.
+    #[cbor(n(7), with = "minicbor::bytes")]
+    pub symlink: Vec<u8>,
+    /// Open it as well (create).
+    #[n(8)]
+    pub open: Option<OpenFlags>,
+    /// With `open`: fail if it exists (O_EXCL).
+    #[n(9)]
+    pub exclusive: bool,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct OpenFlags {
+    /// For reading.
+    #[n(0)]
+    pub read: bool,
+    /// For writing.
+    #[n(1)]
+    pub write: bool,
+    /// Cut to length 0.
+    #[n(2)]
+    pub truncate: bool,
+    /// The session to use: chosen by the client, so that a retry finds it.
+    #[n(3)]
+    pub session: SessionId,
+}
+
+/// OPEN.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Open {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The file.
+    #[n(2)]
+    pub inode: InodeId,
+    /// How.
+    #[n(3)]
+    pub flags: OpenFlags,
+}
+
+/// OPEN's answer, and RENEW's.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct OpenReply {
+    /// Attributes after the open.
+    #[n(0)]
+    pub attr: Attr,
+    /// The session, if it was opened for writing.
+    #[n(1)]
+    pub session: Option<SessionId>,
+    /// A [`crate::Capability`], as bytes.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub capability: Vec<u8>,
+    /// How long the capability lasts, in ms, counted from when the client asked.
+    #[n(3)]
+    pub capability_ms: u64,
+}
+
+/// RENEW: a fresh capability for an open file.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Renew {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// The file.
+    #[n(1)]
+    pub inode: InodeId,
+    /// Its session, if any.
+    #[n(2)]
+    pub session: Option<SessionId>,
+    /// For reading.
+    #[n(3)]
+    pub read: bool,
+    /// For writing.
+    #[n(4)]
+    pub write: bool,
+}
+
+/// SYNC and CLOSE: what a session has done to a file.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Sync {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The file.
+    #[n(2)]
+    pub inode: InodeId,
+    /// The session; none for a file that was open for reading.
+    #[n(3)]
+    pub session: Option<SessionId>,
+    /// The file is at least this long (the greatest end of its writes), if it wrote.
+    #[n(4)]
+    pub len_at_least: Option<u64>,
+    /// The truncate epoch that the writes were made under; the length is ignored if the file was cut since.
+    #[n(5)]
+    pub epoch: TruncateEpoch,
+    /// When it last wrote.
+    #[n(6)]
+    pub mtime: Option<Time>,
+    /// When it last read.
+    #[n(7)]
+    pub atime: Option<Time>,
+    /// Must be on disk before the answer.
+    #[n(8)]
+    pub durable: bool,
+}
+
+/// LINK.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Link {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The inode.
+    #[n(2)]
+    pub inode: InodeId,
+    /// The directory of the new name.
+    #[n(3)]
+    pub parent: InodeId,
+    /// The new name.
+    #[n(4)]
+    pub name: Name,
+}
+
+/// UNLINK.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Unlink {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The directory.
+    #[n(2)]
+    pub parent: InodeId,
+    /// The name.
+    #[n(3)]
+    pub name: Name,
+    /// It must be a directory, and empty (rmdir); otherwise it must not be one.
+    #[n(4)]
+    pub directory: bool,
+}
+
+/// UNLINK's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct UnlinkReply {
+    /// What was removed, with its links after it.
+    #[n(0)]
+    pub attr: Option<Attr>,
+}
+
+/// RENAME.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Rename {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// From this directory.
+    #[n(2)]
+    pub parent: InodeId,
+    /// This name.
+    #[n(3)]
+    pub name: Name,
+    /// To this directory.
+    #[n(4)]
+    pub new_parent: InodeId,
+    /// As this name.
+    #[n(5)]
+    pub new_name: Name,
+    /// Linux flags: RENAME_NOREPLACE 1, RENAME_EXCHANGE 2.
+    #[n(6)]
+    pub flags: u32,
+}
+
+/// RENAME's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct RenameReply {
+    /// What was replaced and lost a link, if anything.
+    #[n(0)]
+    pub replaced: Option<Attr>,
+}
+
+/// READDIR.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ReadDir {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// The directory.
+    #[n(1)]
+    pub inode: InodeId,
+    /// Only entries after this cookie; 0 for the start.
+    #[n(2)]
+    pub after: u64,
+    /// At most so many.
+    #[n(3)]
+    pub limit: u32,
+    /// With attributes.
+    #[n(4)]
+    pub attributes: bool,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct DirEntry {
+    /// Its name.
+    #[n(0)]
+    pub name: Name,
+    /// Its inode.
+    #[n(1)]
+    pub inode: InodeId,
+    /// Its kind.
+    #[n(2)]
+    pub kind: InodeKind,
+    /// A stable position: listing goes on after it even when it was removed. Never 0.
+    #[n(3)]
+    pub cookie: u64,
+    /// Its attributes, if asked for.
+    #[n(4)]
+    pub attr: Option<Attr>,
+}
+
+/// READDIR's answer (`.` and `..` are the client's to add).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct ReadDirReply {
+    /// The page.
+    #[n(0)]
+    pub entries: Vec<DirEntry>,
+    /// Whether the directory ends here.
+    #[n(1)]
+    pub end: bool,
+    /// The directory's parent.
+    #[n(2)]
+    pub parent: InodeId,
+}
+
+/// READLINK's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ReadLinkReply {
+    /// The target.
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub target: Vec<u8>,
+}
+
+/// STATFS' answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct StatFsReply {
+    /// Bytes users can store at the layout's redundancy.
+    #[n(0)]
+    pub total_bytes: u64,
+    /// Bytes free for users.
+    #[n(1)]
+    pub free_bytes: u64,
+    /// Inodes in use.
+    #[n(2)]
+    pub inodes: u64,
+}
+
+/// GETXATTR, REMOVEXATTR.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct OfXattr {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once (REMOVEXATTR).
+    #[n(1)]
+    pub request: RequestId,
+    /// The inode.
+    #[n(2)]
+    pub inode: InodeId,
+    /// The attribute's name.
+    #[n(3)]
+    pub name: Name,
+}
+
+/// GETXATTR's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct XattrReply {
+    /// The value.
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub value: Vec<u8>,
+}
+
+/// SETXATTR.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct SetXattr {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once.
+    #[n(1)]
+    pub request: RequestId,
+    /// The inode.
+    #[n(2)]
+    pub inode: InodeId,
+    /// The attribute's name.
+    #[n(3)]
+    pub name: Name,
+    /// The value.
+    #[cbor(n(4), with = "minicbor::bytes")]
+    pub value: Vec<u8>,
+    /// Linux flags: XATTR_CREATE 1, XATTR_REPLACE 2.
+    #[n(5)]
+    pub flags: u32,
+}
+
+/// LISTXATTR's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct XattrList {
+    /// The names.
+    #[n(0)]
+    pub names: Vec<Name>,
+}
+
+/// RECALL, from meta to a client.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Recall {
+    /// The volume.
+    #[n(0)]
+    pub volume: VolumeId,
+    /// The inode whose attributes, data or capability must be dropped.
+    #[n(1)]
+    pub inode: InodeId,
+    /// An entry of that directory that must be dropped.
+    #[n(2)]
+    pub name: Option<Name>,
+    /// The file was cut or replaced: this is its epoch now; drop capabilities of older ones.
+    #[n(3)]
+    pub epoch: Option<TruncateEpoch>,
+}

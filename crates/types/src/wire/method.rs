@@ -1,0 +1,125 @@
+//! Method numbers. They never change their meaning; new ones are appended within their service's hundred.
+
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
+        $($(#[$doc])* pub const $name: u16 = $code;)*
+        /// The name of a method, for logs and metrics.
+        pub const fn name(method: u16) -> &'static str {
+            match method { $($code => stringify!($name),)* _ => "UNKNOWN" }
+        }
+    };
+}
+
+methods! {
+    // Every service.
+    /// First message of a connection ([`super::hello::Hello`]).
+    HELLO = 1;
+    /// Answers with its body and bulk (tests, benchmarks, liveness).
+    ECHO = 2;
+    /// What this process is and whether it is well ([`super::hello::ServiceStatus`]).
+    SERVICE_STATUS = 3;
+
+    // mgmtd (100..): see `mgmtd`.
+    /// Heartbeat of a service.
+    HEARTBEAT = 100;
+    /// Routing info newer than a version.
+    GET_ROUTING = 101;
+    /// Opens or extends a client's session with the cluster.
+    CLIENT_SESSION = 102;
+    /// Ends a client's session.
+    CLIENT_GOODBYE = 103;
+    /// Lists client sessions.
+    LIST_CLIENTS = 104;
+    /// Registers a storage node's stores, once per store.
+    REGISTER_STORES = 105;
+    /// Which mgmtd is primary.
+    GET_PRIMARY = 106;
+    /// Checks a token.
+    CHECK_TOKEN = 107;
+    /// Lays chains and a table over the registered stores.
+    CREATE_TABLE = 108;
+    /// Reads the cluster configuration.
+    GET_CONFIG = 109;
+    /// Changes the cluster configuration.
+    SET_CONFIG = 110;
+    /// Token administration.
+    USER_ADD = 111;
+    /// Lists users.
+    USER_LIST = 112;
+
+    // Storage (200..): see `data`.
+    /// Reads pieces of chunks of one file.
+    READ = 200;
+    /// Writes a piece of a chunk (client to head).
+    WRITE = 201;
+    /// An update on its way down the chain (target to successor).
+    FORWARD = 202;
+    /// Truncates or removes chunks of one data id (client or meta to head).
+    TRIM = 203;
+    /// The last chunk and its length of a data id on one chain.
+    QUERY_EXTENT = 204;
+    /// Flush barrier on targets.
+    FLUSH = 205;
+    /// One page of a target's chunk metadata (predecessor to syncing successor).
+    SYNC_LIST = 206;
+    /// The predecessor sent everything: the successor flushes and is up to date.
+    SYNC_DONE = 207;
+    /// Space and targets of a node.
+    STORAGE_INFO = 208;
+    /// Removes every chunk of a data id on one chain (garbage collection).
+    REMOVE_DATA = 209;
+    /// Versions, lengths and checksums of one chunk on one target.
+    QUERY_CHUNK = 210;
+
+    // Meta (300..): see `meta`.
+    /// Looks a name up.
+    LOOKUP = 300;
+    /// Attributes of an inode.
+    GETATTR = 301;
+    /// Changes attributes (also truncate).
+    SETATTR = 302;
+    /// Makes a file, directory, symlink or special file.
+    MAKE = 303;
+    /// Hard link.
+    LINK = 304;
+    /// Removes a name.
+    UNLINK = 305;
+    /// Renames.
+    RENAME = 306;
+    /// Lists a directory, with attributes.
+    READDIR = 307;
+    /// Opens a file: capability, and a session if it is for writing.
+    OPEN = 308;
+    /// Reports a file's length and times without closing it.
+    SYNC = 309;
+    /// Closes a session.
+    CLOSE = 310;
+    /// The target of a symlink.
+    READLINK = 311;
+    /// Totals of the file system.
+    STATFS = 312;
+    /// Extended attributes: get.
+    GETXATTR = 313;
+    /// Extended attributes: set.
+    SETXATTR = 314;
+    /// Extended attributes: list.
+    LISTXATTR = 315;
+    /// Extended attributes: remove.
+    REMOVEXATTR = 316;
+    /// Renews a capability of an open file.
+    RENEW = 317;
+    /// Several operations at once.
+    BATCH = 318;
+    /// From meta to a client: forget what you cached of an inode or entry.
+    RECALL = 350;
+
+    // Key-value engine (400..): see `kv`.
+    /// A read version.
+    KV_BEGIN = 400;
+    /// Reads keys at a version.
+    KV_GET = 401;
+    /// Reads a range at a version.
+    KV_GET_RANGE = 402;
+    /// Commits.
+    KV_COMMIT = 403;
+}

@@ -1,0 +1,300 @@
+//! Messages of mgmtd.
+
+use crate::routing::{LocalState, NodeInfo, Role, RoutingInfo};
+use crate::{
+    ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation, NodeId,
+    RoutingVersion, StoreId, TargetId, UserId,
+};
+use minicbor::{Decode, Encode};
+use std::collections::BTreeMap;
+
+/// What a node reports of one of its targets.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct TargetReport {
+    /// The target.
+    #[n(0)]
+    pub target: TargetId,
+    /// Its state as the node sees it.
+    #[n(1)]
+    pub local: LocalState,
+    /// The life of its store.
+    #[n(2)]
+    pub incarnation: Incarnation,
+    /// Whether the life before ended with a clean shutdown.
+    #[n(3)]
+    pub clean: bool,
+    /// The newest chain version it adopted.
+    #[n(4)]
+    pub adopted: ChainVersion,
+    /// Bytes its chunks use.
+    #[n(5)]
+    pub used_bytes: u64,
+    /// The store it lies on.
+    #[n(6)]
+    pub store: StoreId,
+}
+
+/// HEARTBEAT. The node's lease counts from the moment it sent this, on its own CLOCK_BOOTTIME.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Heartbeat {
+    /// Who it is. A node that mgmtd does not know is registered by its first heartbeat.
+    #[n(0)]
+    pub node: NodeInfo,
+    /// One life of the process.
+    #[n(1)]
+    pub incarnation: Incarnation,
+    /// Grows with every heartbeat of a life; an older one is ignored.
+    #[n(2)]
+    pub sequence: u64,
+    /// Its targets.
+    #[n(3)]
+    pub targets: Vec<TargetReport>,
+    /// The routing version it has.
+    #[n(4)]
+    pub routing_version: RoutingVersion,
+    /// It is stopping: take it out at once.
+    #[n(5)]
+    pub leaving: bool,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct HeartbeatReply {
+    /// How long the node may serve, counted from the moment it sent the heartbeat, in ms.
+    #[n(0)]
+    pub lease_ms: u64,
+    /// What changed in the routing info since the node's version (empty if nothing).
+    #[n(1)]
+    pub routing: Option<RoutingInfo>,
+    /// The configuration to run, if newer than the node's.
+    #[n(2)]
+    pub config: Option<ConfigItem>,
+    /// Keys that sign capabilities, by id (meta and storage only). The greatest id signs.
+    #[n(3)]
+    pub capability_keys: Vec<(u32, minicbor::bytes::ByteArray<32>)>,
+}
+
+/// One versioned configuration of a role.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ConfigItem {
+    /// Its version.
+    #[n(0)]
+    pub version: ConfigVersion,
+    /// Whose it is.
+    #[n(1)]
+    pub role: Role,
+    /// TOML text.
+    #[n(2)]
+    pub toml: String,
+}
+
+/// GET_ROUTING: everything newer than `have`. Waits up to `wait_ms` for something newer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct GetRouting {
+    /// The version the caller has; 0 for none.
+    #[n(0)]
+    pub have: RoutingVersion,
+    /// How long to wait for news, in ms.
+    #[n(1)]
+    pub wait_ms: u64,
+}
+
+/// CLIENT_SESSION: opens or extends a client's session. A client that is silent for the session's time is dead:
+/// its file sessions are closed for it.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ClientSession {
+    /// The client.
+    #[n(0)]
+    pub client: ClientId,
+    /// Mount or other.
+    #[n(1)]
+    pub role: Option<Role>,
+    /// Its host's name.
+    #[n(2)]
+    pub hostname: String,
+    /// Its host.
+    #[n(3)]
+    pub host: HostId,
+    /// Its process.
+    #[n(4)]
+    pub pid: u32,
+    /// What it is for (mount point).
+    #[n(5)]
+    pub description: String,
+    /// Its release.
+    #[n(6)]
+    pub release: String,
+    /// When it began: nanoseconds since the Unix epoch.
+    #[n(7)]
+    pub started_ns: u64,
+    /// Its user (filled in by mgmtd from the connection's token).
+    #[n(8)]
+    pub user: UserId,
+    /// When mgmtd last heard of it (filled in by mgmtd).
+    #[n(9)]
+    pub last_seen_ns: u64,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ClientSessionReply {
+    /// How long the session lives without being extended, in ms.
+    #[n(0)]
+    pub session_ms: u64,
+    /// Routing info is stale when it is older than this, in ms (a node's own stop time).
+    #[n(1)]
+    pub routing_stale_ms: u64,
+}
+
+/// CLIENT_GOODBYE.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ClientGoodbye {
+    /// The client.
+    #[n(0)]
+    pub client: ClientId,
+}
+
+/// LIST_CLIENTS' answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct ClientList {
+    /// Live sessions.
+    #[n(0)]
+    pub clients: Vec<ClientSession>,
+}
+
+/// One formatted disk that a storage node offers.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct StoreOffer {
+    /// The store.
+    #[n(0)]
+    pub store: StoreId,
+    /// Its place in the node's configuration.
+    #[n(1)]
+    pub disk_index: u32,
+    /// Its size in bytes.
+    #[n(2)]
+    pub capacity_bytes: u64,
+}
+
+/// REGISTER_STORES.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct RegisterStores {
+    /// The node.
+    #[n(0)]
+    pub node: NodeId,
+    /// Its stores.
+    #[n(1)]
+    pub stores: Vec<StoreOffer>,
+}
+
+/// CREATE_TABLE: lays chains over all registered stores and makes a table of them. Repeating it with the same
+/// arguments changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct CreateTable {
+    /// The table.
+    #[n(0)]
+    pub table: ChainTableId,
+    /// Replicas of a chain.
+    #[n(1)]
+    pub replicas: u32,
+    /// Chains to make.
+    #[n(2)]
+    pub chains: u32,
+    /// What it is for.
+    #[n(3)]
+    pub description: String,
+    /// Only explain, change nothing.
+    #[n(4)]
+    pub dry_run: bool,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct CreateTableReply {
+    /// The table's version.
+    #[n(0)]
+    pub version: u64,
+    /// What was or would be done, for people.
+    #[n(1)]
+    pub explanation: String,
+}
+
+/// GET_PRIMARY's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct PrimaryInfo {
+    /// The cluster.
+    #[n(0)]
+    pub cluster: ClusterId,
+    /// The primary, if known.
+    #[n(1)]
+    pub node: Option<NodeId>,
+    /// Where it listens.
+    #[n(2)]
+    pub addresses: Vec<String>,
+}
+
+/// CHECK_TOKEN: what a service asks when a client says hello.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct CheckToken {
+    /// BLAKE3 of the token; the token itself is not passed on.
+    #[n(0)]
+    pub hash: minicbor::bytes::ByteArray<32>,
+}
+
+/// A user of the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct UserInfo {
+    /// The uid.
+    #[n(0)]
+    pub user: UserId,
+    /// The name.
+    #[n(1)]
+    pub name: String,
+    /// The groups; the first is the primary one.
+    #[n(2)]
+    pub groups: Vec<u32>,
+    /// May act as any user.
+    #[n(3)]
+    pub root: bool,
+    /// May administer the cluster.
+    #[n(4)]
+    pub admin: bool,
+    /// Is a service of the cluster (may heartbeat and forward).
+    #[n(5)]
+    pub service: bool,
+}
+
+/// USER_ADD: adds or replaces a user; the answer carries the new token, shown once.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct UserAdd {
+    /// The user.
+    #[n(0)]
+    pub user: UserInfo,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct UserAddReply {
+    /// The token.
+    #[n(0)]
+    pub token: String,
+}
+
+/// USER_LIST's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct UserList {
+    /// The users.
+    #[n(0)]
+    pub users: Vec<UserInfo>,
+}
+
+/// GET_CONFIG's answer, SET_CONFIG's argument.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct ClusterConfig {
+    /// One item for each role that has one.
+    #[n(0)]
+    pub items: Vec<ConfigItem>,
+    /// Per-node overrides, TOML text.
+    #[n(1)]
+    pub overrides: BTreeMap<NodeId, String>,
+}
