@@ -1,1 +1,18 @@
-//! The client library: routing, metadata calls, striped chunk I/O, retries.
+//! The client library: everything that touches files of a GlowFS cluster goes through here (mount, admin, meta's
+//! removal of data).
+//!
+//! Guarantees: a call that may be sent twice carries the same identity both times (request id, or channel and
+//! sequence number), so it takes effect once; an error says which node, chain and address was asked and what was tried;
+//! every wait has a bound. Must never: give a retry a new identity, reuse a channel whose last outcome is unknown,
+//! or hand a caller bytes whose checksum was not verified (tcp) at the place that read them.
+
+mod chunk_io;
+mod client;
+mod config;
+mod file;
+mod meta;
+
+pub use chunk_io::{ChunkIo, DataExtent};
+pub use client::{Client, RecallHandler};
+pub use config::ClientConfig;
+pub use file::{FileAccess, OpenFile};

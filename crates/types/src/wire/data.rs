@@ -357,6 +357,28 @@ pub struct RemoveDataReply {
     pub more: bool,
 }
 
+/// QUERY_CHUNK: what a target has of a chunk, whatever its state (for operators and checkers).
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct QueryChunk {
+    /// The chunk.
+    #[n(0)]
+    pub chunk: ChunkId,
+    /// The chain.
+    #[n(1)]
+    pub chain: crate::ChainId,
+    /// The target that is asked.
+    #[n(2)]
+    pub target: crate::TargetId,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct QueryChunkReply {
+    /// What it has; none if the chunk does not exist there.
+    #[n(0)]
+    pub chunk: Option<ChunkSummary>,
+}
+
 /// SYNC_LIST: one page of the receiver's chunks.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct SyncList {
