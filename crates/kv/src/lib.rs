@@ -1,1 +1,19 @@
-//! The transactional key-value interface, the embedded engine, and the engine over RPC.
+//! The transactional key-value interface that all metadata of GlowFS stands on, and its engines.
+//!
+//! - [`Engine`]: what an engine can do (multi-version reads, optimistic commit). [`Transaction`] and
+//!   [`run_transaction`]: how everybody uses it.
+//! - [`Memory`]: volatile, for tests.
+//!
+//! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
+//! `durable` a loss of power. Must never: answer before that, or hide a byte of the log that it could not read.
+
+mod engine;
+mod memory;
+mod mvcc;
+mod run;
+mod transaction;
+
+pub use engine::{Engine, Key, RangePage, Value, Version, key_after, prefix_end};
+pub use memory::Memory;
+pub use run::{RunOptions, run_transaction, run_transaction_with};
+pub use transaction::Transaction;

@@ -1,0 +1,76 @@
+//! [`Memory`]: a volatile engine, for tests and for services that keep nothing.
+
+use crate::mvcc::Mvcc;
+use crate::{Engine, Key, RangePage, Value, Version};
+use glowfs_rt::BoxFuture;
+use glowfs_types::Result;
+use glowfs_types::wire::kv::Commit;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Versions that can still be read.
+const WINDOW_VERSIONS: Version = 100_000;
+
+/// A volatile engine. Cloning it gives another handle on the same data.
+#[derive(Clone, Default)]
+pub struct Memory {
+    store: Rc<RefCell<Mvcc>>,
+}
+
+impl Memory {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// The same, as what everybody takes.
+    pub fn engine() -> Rc<dyn Engine> {
+        Rc::new(Self::new())
+    }
+    /// Forgets every version but the newest (tests of `TooOld`).
+    pub fn forget_old_versions(&self) {
+        let mut store = self.store.borrow_mut();
+        let version = store.version();
+        store.set_oldest(version);
+        while store.trim(1024) {}
+    }
+}
+
+fn ready<T: 'static>(value: T) -> BoxFuture<T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl Engine for Memory {
+    fn begin(&self) -> BoxFuture<Result<Version>> {
+        ready(Ok(self.store.borrow().version()))
+    }
+    fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
+        let store = self.store.borrow();
+        let read = |k: &Key| Ok(store.get(version, k)?.map(<[u8]>::to_vec));
+        ready(keys.iter().map(read).collect())
+    }
+    fn get_range(
+        &self,
+        version: Version,
+        begin: Key,
+        end: Key,
+        limit: u32,
+        reverse: bool,
+    ) -> BoxFuture<Result<RangePage>> {
+        ready(self.store.borrow().get_range(version, &begin, &end, limit, reverse))
+    }
+    fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>> {
+        let mut store = self.store.borrow_mut();
+        if let Err(e) = store.check(&commit) {
+            return ready(Err(e));
+        }
+        if commit.mutations.is_empty() && commit.write_conflicts.is_empty() {
+            return ready(Ok(store.version()));
+        }
+        let version = store.apply(&commit, &mut ());
+        store.set_oldest(version.saturating_sub(WINDOW_VERSIONS));
+        ready(Ok(version))
+    }
+    fn flush_barrier(&self) -> BoxFuture<Result<()>> {
+        ready(Ok(()))
+    }
+}

@@ -1,0 +1,342 @@
+//! The multi-version ordered map in memory: pure, no clock, no disk.
+//!
+//! Each key holds its newest value and the older ones that a reader may still ask for. A removal is a value too (a tombstone),
+//! kept until no reader and no conflict check can need it. Versions older than `oldest` are refused with `TooOld`.
+
+use crate::engine::RangePage;
+use crate::engine::check_limits;
+use crate::Version;
+use glowfs_types::wire::kv::{Commit, Mutation, RANGE_ENTRIES_MAX};
+use glowfs_types::{Error, Result, Status};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::rc::Rc;
+
+/// Old versions removed by one commit, at most, beyond four times what it added.
+const TRIM_STEP: usize = 16;
+/// Bytes of a page of a range read, about, so that one answer stays small.
+const PAGE_BYTES_MAX: usize = 1 << 20;
+
+struct Stamped {
+    version: Version,
+    value: Option<Rc<[u8]>>,
+}
+
+/// All kept versions of one key.
+struct Chain {
+    newest: Stamped,
+    /// Oldest first.
+    older: Vec<Stamped>,
+}
+
+impl Chain {
+    fn at(&self, version: Version) -> Option<&Rc<[u8]>> {
+        if self.newest.version <= version {
+            return self.newest.value.as_ref();
+        }
+        self.older.iter().rev().find(|s| s.version <= version)?.value.as_ref()
+    }
+}
+
+/// What a commit changed, resolved (sums and stamps computed), in order: this is what a log keeps.
+pub(crate) trait Record {
+    fn put(&mut self, key: &[u8], value: &[u8]);
+    fn clear_range(&mut self, begin: &[u8], end: &[u8]);
+}
+
+/// Keeps no record.
+impl Record for () {
+    fn put(&mut self, _: &[u8], _: &[u8]) {}
+    fn clear_range(&mut self, _: &[u8], _: &[u8]) {}
+}
+
+#[derive(Default)]
+pub(crate) struct Mvcc {
+    map: BTreeMap<Rc<[u8]>, Chain>,
+    version: Version,
+    oldest: Version,
+    /// (version that superseded something, key), in version order.
+    superseded: VecDeque<(Version, Rc<[u8]>)>,
+    /// Explicit write conflicts, in version order.
+    range_writes: VecDeque<(Version, Vec<u8>, Vec<u8>)>,
+    /// Bytes of keys and newest values, for metrics.
+    bytes: u64,
+}
+
+impl Mvcc {
+    /// The newest version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+    /// The oldest version that can be read.
+    pub fn oldest(&self) -> Version {
+        self.oldest
+    }
+    /// Keys in memory, tombstones included.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+    /// Bytes of keys and newest values.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// Old versions that wait to be dropped.
+    pub fn backlog(&self) -> usize {
+        self.superseded.len()
+    }
+    /// The version that superseded the entry `keep` places before the newest one: where `oldest` must move to so
+    /// that at most `keep` stay.
+    pub fn bound_for(&self, keep: usize) -> Option<Version> {
+        let at = self.superseded.len().checked_sub(keep + 1)?;
+        self.superseded.get(at).map(|(v, _)| *v)
+    }
+    /// Starts from a recovered state.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = self.version.max(version);
+        self.oldest = self.version;
+    }
+    /// From now on, versions before `oldest` are refused. Never goes back.
+    pub fn set_oldest(&mut self, oldest: Version) {
+        self.oldest = self.oldest.max(oldest.min(self.version));
+    }
+
+    fn readable(&self, version: Version) -> Result<()> {
+        if version < self.oldest {
+            return Err(Error::new(
+                Status::TooOld,
+                format!("version {version} is no longer kept (oldest {}); begin again", self.oldest),
+            ));
+        }
+        if version > self.version {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                format!("version {version} is in the future (newest {})", self.version),
+            ));
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, version: Version, key: &[u8]) -> Result<Option<&[u8]>> {
+        self.readable(version)?;
+        Ok(self.map.get(key).and_then(|c| c.at(version)).map(|v| &**v))
+    }
+
+    pub fn get_range(
+        &self,
+        version: Version,
+        begin: &[u8],
+        end: &[u8],
+        limit: u32,
+        reverse: bool,
+    ) -> Result<RangePage> {
+        self.readable(version)?;
+        let mut page = RangePage::default();
+        if begin >= end || limit == 0 {
+            return Ok(page);
+        }
+        let limit = limit.min(RANGE_ENTRIES_MAX) as usize;
+        let mut range =
+            self.map.range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)));
+        let mut bytes = 0;
+        while let Some((key, chain)) = if reverse { range.next_back() } else { range.next() } {
+            let Some(value) = chain.at(version) else { continue };
+            if page.entries.len() == limit || bytes >= PAGE_BYTES_MAX {
+                page.more = true;
+                break;
+            }
+            bytes += key.len() + value.len();
+            page.entries.push((key.to_vec(), value.to_vec()));
+        }
+        Ok(page)
+    }
+
+    /// A step of a walk over everything at `version`: up to `limit` entries after `after`, handed to `each`.
+    /// Returns the last key seen, or `None` at the end.
+    pub fn walk(
+        &self,
+        version: Version,
+        after: Option<&Rc<[u8]>>,
+        limit: usize,
+        mut each: impl FnMut(&[u8], &[u8]),
+    ) -> Option<Rc<[u8]>> {
+        let from = after.map_or(Bound::Unbounded, |k| Bound::Excluded(&**k));
+        let mut last = None;
+        for (key, chain) in self.map.range::<[u8], _>((from, Bound::Unbounded)).take(limit) {
+            if let Some(value) = chain.at(version) {
+                each(key, value);
+            }
+            last = Some(key);
+        }
+        last.cloned()
+    }
+
+    /// Whether `commit` may be applied now.
+    pub fn check(&self, commit: &Commit) -> Result<()> {
+        check_limits(commit)?;
+        if commit.read_conflicts.is_empty() {
+            return Ok(());
+        }
+        self.readable(commit.read_version)?;
+        for (begin, end) in &commit.read_conflicts {
+            if self.written_since(begin, end, commit.read_version) {
+                return Err(Error::new(
+                    Status::Conflict,
+                    "another transaction changed what this one read; retry it",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn written_since(&self, begin: &[u8], end: &[u8], version: Version) -> bool {
+        if begin >= end {
+            return false;
+        }
+        let single = end.len() == begin.len() + 1 && end.starts_with(begin) && end.last() == Some(&0);
+        let in_map = if single {
+            self.map.get(begin).is_some_and(|c| c.newest.version > version)
+        } else {
+            self.map
+                .range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)))
+                .any(|(_, c)| c.newest.version > version)
+        };
+        in_map
+            || self
+                .range_writes
+                .iter()
+                .rev()
+                .take_while(|(v, _, _)| *v > version)
+                .any(|(_, b, e)| b.as_slice() < end && begin < e.as_slice())
+    }
+
+    /// Applies a checked commit as the next version, telling `record` what changed. Returns the version.
+    pub fn apply(&mut self, commit: &Commit, record: &mut impl Record) -> Version {
+        let version = self.version + 1;
+        self.version = version;
+        let before = self.superseded.len();
+        let mut stamps = 0u16;
+        for mutation in &commit.mutations {
+            match mutation {
+                Mutation::Put { key, value } => {
+                    record.put(key, value);
+                    self.set(version, key, Some(value.as_slice().into()));
+                }
+                Mutation::ClearRange { begin, end } => {
+                    record.clear_range(begin, end);
+                    self.clear_range(version, begin, end);
+                }
+                Mutation::Add { key, delta } => {
+                    let sum = self.number(key).wrapping_add(*delta).to_le_bytes();
+                    record.put(key, &sum);
+                    self.set(version, key, Some(sum.as_slice().into()));
+                }
+                Mutation::PutVersionstamped { prefix, suffix, value } => {
+                    let key = stamped_key(prefix, version, stamps, suffix);
+                    stamps = stamps.wrapping_add(1);
+                    record.put(&key, value);
+                    self.set(version, &key, Some(value.as_slice().into()));
+                }
+            }
+        }
+        for (begin, end) in &commit.write_conflicts {
+            self.range_writes.push_back((version, begin.to_vec(), end.to_vec()));
+        }
+        let added = self.superseded.len() - before;
+        self.trim(added * 4 + TRIM_STEP);
+        version
+    }
+
+    /// Applies one change of a log or checkpoint at a version that is not older than the last one.
+    pub fn replay_put(&mut self, version: Version, key: &[u8], value: &[u8]) {
+        self.version = self.version.max(version);
+        self.set(version, key, Some(value.into()));
+    }
+    /// The same for a removal.
+    pub fn replay_clear(&mut self, version: Version, begin: &[u8], end: &[u8]) {
+        self.version = self.version.max(version);
+        self.clear_range(version, begin, end);
+    }
+
+    fn number(&self, key: &[u8]) -> i64 {
+        let value = self.map.get(key).and_then(|c| c.newest.value.as_ref());
+        let bytes = value.and_then(|v| <[u8; 8]>::try_from(&**v).ok());
+        bytes.map_or(0, i64::from_le_bytes)
+    }
+
+    fn set(&mut self, version: Version, key: &[u8], value: Option<Rc<[u8]>>) {
+        let size = |v: &Option<Rc<[u8]>>| v.as_ref().map_or(0, |v| v.len() as u64);
+        if let Some(chain) = self.map.get_mut(key) {
+            self.bytes = self.bytes + size(&value) - size(&chain.newest.value);
+            let old = std::mem::replace(&mut chain.newest, Stamped { version, value });
+            // Within one commit only the last value counts.
+            if old.version < version {
+                chain.older.push(old);
+                if let Some((key, _)) = self.map.get_key_value(key) {
+                    self.superseded.push_back((version, key.clone()));
+                }
+            }
+            return;
+        }
+        if value.is_none() {
+            return;
+        }
+        self.bytes += key.len() as u64 + size(&value);
+        let newest = Stamped { version, value };
+        self.map.insert(key.into(), Chain { newest, older: Vec::new() });
+    }
+
+    fn clear_range(&mut self, version: Version, begin: &[u8], end: &[u8]) {
+        if begin >= end {
+            return;
+        }
+        let range = self.map.range_mut::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)));
+        for (key, chain) in range {
+            if chain.newest.value.is_none() {
+                continue;
+            }
+            self.bytes -= chain.newest.value.as_ref().map_or(0, |v| v.len() as u64);
+            let old = std::mem::replace(&mut chain.newest, Stamped { version, value: None });
+            if old.version < version {
+                chain.older.push(old);
+            }
+            self.superseded.push_back((version, key.clone()));
+        }
+    }
+
+    /// Drops what no reader can ask for any more, at most `steps` entries. Returns whether there is more to do.
+    pub fn trim(&mut self, steps: usize) -> bool {
+        while self.range_writes.front().is_some_and(|(v, _, _)| *v <= self.oldest) {
+            self.range_writes.pop_front();
+        }
+        for _ in 0..steps {
+            match self.superseded.front() {
+                Some((v, _)) if *v <= self.oldest => {}
+                _ => return false,
+            }
+            let Some((_, key)) = self.superseded.pop_front() else { return false };
+            let Some(chain) = self.map.get_mut(&key) else { continue };
+            if chain.newest.version <= self.oldest {
+                chain.older = Vec::new();
+                if chain.newest.value.is_none() {
+                    self.bytes -= key.len() as u64;
+                    self.map.remove(&key);
+                }
+            } else {
+                // The newest of the older ones that are visible at `oldest` stays.
+                let visible = chain.older.iter().rposition(|s| s.version <= self.oldest);
+                chain.older.drain(..visible.unwrap_or(0));
+            }
+        }
+        self.superseded.front().is_some_and(|(v, _)| *v <= self.oldest)
+    }
+}
+
+/// `prefix + version + order + suffix`.
+pub(crate) fn stamped_key(prefix: &[u8], version: Version, order: u16, suffix: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(prefix.len() + 10 + suffix.len());
+    key.extend_from_slice(prefix);
+    key.extend_from_slice(&version.to_be_bytes());
+    key.extend_from_slice(&order.to_be_bytes());
+    key.extend_from_slice(suffix);
+    key
+}

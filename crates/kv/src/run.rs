@@ -1,0 +1,102 @@
+//! [`run_transaction`]: the retry loop that every transaction runs in.
+
+use crate::{Engine, Transaction};
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::{Result, Status};
+use std::rc::Rc;
+
+/// How a transaction is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// The commit is on disk before it returns.
+    pub durable: bool,
+    /// Running it twice does no harm, so an unknown outcome of its commit is retried as well.
+    pub idempotent: bool,
+    /// At most so many attempts.
+    pub attempts: u32,
+    /// No new attempt after this time.
+    pub deadline: Duration,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { durable: false, idempotent: false, attempts: 64, deadline: Duration::from_secs(10) }
+    }
+}
+
+impl RunOptions {
+    /// The default, with commits on disk before they return.
+    pub fn durable() -> Self {
+        Self { durable: true, ..Self::default() }
+    }
+}
+
+/// The pause after the second conflict; doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_micros(500);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Runs `work` in a transaction and commits it, again and again until it succeeds or fails for good.
+///
+/// `work` may run several times: it must have no effect but through the transaction.
+pub async fn run_transaction<T>(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    work: impl AsyncFn(&Transaction) -> Result<T>,
+) -> Result<T> {
+    run_transaction_with(rt, engine, RunOptions::default(), work).await
+}
+
+/// The same with options.
+pub async fn run_transaction_with<T>(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    options: RunOptions,
+    work: impl AsyncFn(&Transaction) -> Result<T>,
+) -> Result<T> {
+    let give_up = rt.now() + options.deadline;
+    let mut attempt = 1;
+    loop {
+        let tx = Transaction::new(engine.clone());
+        let error = match work(&tx).await {
+            Ok(value) => match tx.commit(options.durable).await {
+                Ok(_) => return Ok(value),
+                Err(e) => e,
+            },
+            Err(e) => match e.status {
+                _ if retriable(e.status, options) => e,
+                // What the work concluded may rest on a read that was not settled, or not serializable: check that first.
+                _ => match tx.check_reads().await {
+                    Ok(()) => return Err(e),
+                    Err(conflict) => conflict,
+                },
+            },
+        };
+        if !retriable(error.status, options) {
+            return Err(error);
+        }
+        if attempt >= options.attempts || rt.now() >= give_up {
+            return Err(error.context(format!("transaction given up after {attempt} attempts")));
+        }
+        if attempt > 1 {
+            let longest = PAUSE_MIN.saturating_mul(1 << (attempt - 2).min(8)).min(PAUSE_MAX);
+            let nanos = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX);
+            rt.sleep(Duration::from_nanos(nanos / 2 + rt.random_below(nanos / 2))).await;
+        }
+        attempt += 1;
+    }
+}
+
+fn retriable(status: Status, options: RunOptions) -> bool {
+    match status {
+        Status::CommitUnknown => options.idempotent,
+        Status::Conflict
+        | Status::TooOld
+        | Status::Overloaded
+        | Status::TimedOut
+        | Status::Disconnected
+        | Status::ShuttingDown
+        | Status::NotPrimary => true,
+        _ => false,
+    }
+}
