@@ -30,7 +30,17 @@ impl std::fmt::Debug for CapabilityKey {
 
 /// A signed permission to touch the chunks of one data id. 96 bytes.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct Capability {
@@ -130,7 +140,13 @@ mod tests {
 
     fn cap() -> Capability {
         Capability::new(
-            VolumeId(1), InodeId(7), DataId(9), SessionId(3), TruncateEpoch(0), 1000, rights::READ,
+            VolumeId(1),
+            InodeId(7),
+            DataId(9),
+            SessionId(3),
+            TruncateEpoch(0),
+            1000,
+            rights::READ,
         )
     }
 
@@ -153,7 +169,10 @@ mod tests {
         for i in 0..size_of::<Capability>() {
             let mut bytes = good.as_bytes().to_vec();
             bytes[i] ^= 1;
-            assert!(check(&Capability::read_from_bytes(&bytes).expect("size")).is_err(), "byte {i}");
+            assert!(
+                check(&Capability::read_from_bytes(&bytes).expect("size")).is_err(),
+                "byte {i}"
+            );
         }
     }
 
@@ -165,6 +184,9 @@ mod tests {
         assert!(c.check(&key, 0, VolumeId(1), DataId(9), rights::WRITE).is_err(), "rights");
         assert!(c.check(&key, 0, VolumeId(1), DataId(8), rights::READ).is_err(), "other file");
         assert!(c.check(&key, 0, VolumeId(2), DataId(9), rights::READ).is_err(), "other volume");
-        assert!(c.check(&CapabilityKey([1; 32]), 0, VolumeId(1), DataId(9), 1).is_err(), "other key");
+        assert!(
+            c.check(&CapabilityKey([1; 32]), 0, VolumeId(1), DataId(9), 1).is_err(),
+            "other key"
+        );
     }
 }

@@ -112,8 +112,7 @@ impl Layout {
             let pos = offset + at;
             let within = pos % chunk;
             let n = (chunk - within).min(len - at);
-            let extent =
-                Extent { index: pos / chunk, offset: within as u32, len: n as u32, at };
+            let extent = Extent { index: pos / chunk, offset: within as u32, len: n as u32, at };
             at += n;
             Some(extent)
         })
@@ -160,7 +159,10 @@ mod tests {
         let l = layout(1 << 20, 4, 10);
         let at: Vec<_> = (0..9).map(|i| l.position(i, 12)).collect();
         assert_eq!(at, [10, 11, 0, 1, 10, 11, 0, 1, 10]);
-        assert_eq!(layout(1 << 20, 100, 11).position(u64::MAX, 12), (11 + u64::MAX % 12) as u32 % 12);
+        assert_eq!(
+            layout(1 << 20, 100, 11).position(u64::MAX, 12),
+            (11 + u64::MAX % 12) as u32 % 12
+        );
     }
 
     proptest! {

@@ -14,7 +14,17 @@ pub const READ_OPS_MAX: u32 = 256;
 
 /// [`crate::ChunkId`] in a fixed structure.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct WireChunkId {
@@ -33,17 +43,23 @@ impl From<ChunkId> for WireChunkId {
 }
 impl From<WireChunkId> for ChunkId {
     fn from(c: WireChunkId) -> Self {
-        Self {
-            volume: c.volume.get().into(),
-            data: c.data.get().into(),
-            index: c.index.get(),
-        }
+        Self { volume: c.volume.get().into(), data: c.data.get().into(), index: c.index.get() }
     }
 }
 
 /// Head of a READ body; `count` × [`ReadOp`] follow. All chunks belong to the data id of the capability.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct ReadHead {
@@ -57,7 +73,17 @@ pub struct ReadHead {
 
 /// One piece to read.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct ReadOp {
@@ -82,7 +108,17 @@ pub struct ReadOp {
 /// The answer to one [`ReadOp`]; the answer's body is an array of these. Bytes of the chunk past `len` that the
 /// client wanted are a hole: the service has filled them with zeros in the bulk.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct ReadResult {
@@ -116,7 +152,17 @@ pub mod update {
 /// After it stand the checksums of the payload's pieces, one u32 for each block touched
 /// ([`crate::checksum::piece_checksums`]). The payload is the bulk.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct UpdateHead {
@@ -167,7 +213,17 @@ pub const UPDATE_FULL: u8 = 4;
 
 /// The answer to WRITE, TRIM of one chunk, and FORWARD.
 #[derive(
-    Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    Default,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
 )]
 #[repr(C)]
 pub struct UpdateResult {
@@ -251,7 +307,8 @@ impl<'a> Read<'a> {
         if size < size_of::<ReadHead>() || size > body.len() {
             return Err(bad("wrong size of its fixed part"));
         }
-        let ops = <[ReadOp]>::ref_from_bytes(&body[size..]).map_err(|_| bad("ragged operations"))?;
+        let ops =
+            <[ReadOp]>::ref_from_bytes(&body[size..]).map_err(|_| bad("ragged operations"))?;
         if ops.len() != head.count.get() as usize || head.count.get() > READ_OPS_MAX {
             return Err(bad("wrong number of operations"));
         }

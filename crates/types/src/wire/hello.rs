@@ -68,6 +68,26 @@ pub struct HelloReply {
     pub mgmtd: Vec<String>,
 }
 
+/// Body of REGISTER_REGION, a one-way message of a connection with [`features::SHM`]. The region's memfd is passed (SCM_RIGHTS)
+/// with the first byte of this frame. A key is registered once, before the first frame that names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct RegisterRegion {
+    /// The key, as in `region_key` of later frames of this sender; not 0.
+    #[n(0)]
+    pub key: u32,
+    /// Length of the region in bytes; the memfd is at least so long and cannot shrink.
+    #[n(1)]
+    pub len: u64,
+}
+
+/// Body of UNREGISTER_REGION: the sender will not name this key again, and no call that names it is outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct UnregisterRegion {
+    /// The key.
+    #[n(0)]
+    pub key: u32,
+}
+
 /// Health of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct ServiceStatus {

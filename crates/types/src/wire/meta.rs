@@ -67,9 +67,7 @@ pub enum InodeKind {
 }
 
 /// A time: seconds and nanoseconds since the Unix epoch; seconds may be negative (before 1970).
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Encode, Decode,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Encode, Decode)]
 pub struct Time {
     /// Seconds.
     #[n(0)]

@@ -18,6 +18,10 @@ methods! {
     ECHO = 2;
     /// What this process is and whether it is well ([`super::hello::ServiceStatus`]).
     SERVICE_STATUS = 3;
+    /// One-way: from now on the sender names a memory region by a key; its memfd comes with the frame ([`super::hello::RegisterRegion`]).
+    REGISTER_REGION = 4;
+    /// One-way: a key is not used any more ([`super::hello::UnregisterRegion`]).
+    UNREGISTER_REGION = 5;
 
     // mgmtd (100..): see `mgmtd`.
     /// Heartbeat of a service.

@@ -24,9 +24,8 @@ pub fn encode<T: minicbor::Encode<()>>(message: &T) -> Vec<u8> {
 
 /// Decodes a control message from outside.
 pub fn decode<'b, T: minicbor::Decode<'b, ()>>(bytes: &'b [u8]) -> Result<T> {
-    minicbor::decode(bytes).map_err(|e| {
-        Error::new(Status::BadMessage, format!("{}: {e}", std::any::type_name::<T>()))
-    })
+    minicbor::decode(bytes)
+        .map_err(|e| Error::new(Status::BadMessage, format!("{}: {e}", std::any::type_name::<T>())))
 }
 
 /// A reply without fields.

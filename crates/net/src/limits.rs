@@ -1,0 +1,46 @@
+//! Every bound of this crate, with its unit. Nothing a peer does makes a connection hold more.
+
+use glowfs_rt::Duration;
+
+/// The time a new connection has to say hello and be answered.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// The greatest hello, in bytes, in either direction: nobody is authenticated yet.
+pub const HELLO_BYTES_MAX: u32 = 16 << 10;
+/// Own calls on one connection that are not answered yet; one more gets `Overloaded`.
+pub const OUTSTANDING_CALLS_MAX: usize = 4096;
+/// Calls of the peer that we have not answered yet; one more is answered `Overloaded`.
+pub const INCOMING_CALLS_MAX: usize = 4096;
+/// Bytes that calls of the peer hold here (bodies, inline bulk, room for answers) until their answer has left; a call that would
+/// go above is answered `Overloaded`.
+pub const INCOMING_BYTES_MAX: usize = 256 << 20;
+/// Bytes queued for sending above which own calls wait.
+pub const SEND_QUEUE_BYTES: usize = 64 << 20;
+/// Bytes queued for sending at which the peer is taken to have stopped reading, and the connection is closed.
+pub const SEND_QUEUE_BYTES_MAX: usize = 512 << 20;
+/// Slices in one vectored write.
+pub const WRITE_SLICES_MAX: usize = 256;
+/// The buffer that headers and bodies are read through, in bytes.
+pub const READ_BUFFER_BYTES: usize = 64 << 10;
+/// A message of the peer that stalls half-way for so long ends the connection.
+pub const FRAME_STALL: Duration = Duration::from_secs(60);
+/// Shared regions that one end may name on one connection.
+pub const REGIONS_MAX: usize = 256;
+/// The greatest length of one shared region, in bytes.
+pub const REGION_BYTES_MAX: u64 = 1 << 40;
+/// The total length of the regions one end may name on one connection, in bytes of address space.
+pub const REGIONS_TOTAL_BYTES_MAX: u64 = 4 << 40;
+/// How long memory that a peer could still write to is kept from reuse after its connection broke.
+pub const QUARANTINE: Duration = Duration::from_secs(30);
+/// A call that timed out or was dropped keeps its place this long; when the table is full of such, the connection is
+/// closed as unresponsive.
+pub const ABANDONED_MAX: Duration = Duration::from_secs(60);
+/// Connections one server serves at a time.
+pub const SERVER_CONNECTIONS_MAX: usize = 16_384;
+/// How long a stopping server lets answers go out.
+pub const STOP_GRACE: Duration = Duration::from_secs(5);
+/// The first pause before a failed connection is tried again; doubles up to [`RECONNECT_PAUSE_MAX`], with jitter.
+pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(10);
+/// The longest pause before a failed connection is tried again.
+pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Address lists whose connection or last failure a connector remembers.
+pub const CONNECTOR_ENTRIES_MAX: usize = 65_536;
