@@ -202,6 +202,9 @@ pub struct UpdateHead {
     pub chunk_bytes: U32,
     /// REPLACE: the CRC-32C of the whole chunk's content, for comparing replicas.
     pub content_crc: U32,
+    /// FORWARD: the version that `version` builds on; the receiver takes it only if that is its newest one. 0 if the
+    /// chunk does not exist before it. (Versions may skip numbers, so it is not simply `version - 1`.)
+    pub base: U64,
 }
 
 /// The update must be flushed on every serving target before it is acknowledged.
@@ -574,7 +577,7 @@ mod tests {
         assert_eq!(size_of::<ReadHead>(), 104);
         assert_eq!(size_of::<ReadOp>(), 64);
         assert_eq!(size_of::<ReadResult>(), 28);
-        assert_eq!(size_of::<UpdateHead>(), 216);
+        assert_eq!(size_of::<UpdateHead>(), 224);
         assert_eq!(size_of::<UpdateResult>(), 24);
     }
 

@@ -1,0 +1,139 @@
+//! Configuration of a storage service: one TOML table, unknown keys refused.
+
+use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Configuration of a storage service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorageConfig {
+    /// Its identity in the cluster; kept for life.
+    pub node_id: u64,
+    /// The cluster, 32 hexadecimal digits.
+    pub cluster_id: String,
+    /// Where it listens, best first: `tcp://HOST:PORT`, `unix:///PATH`.
+    #[serde(default = "default_listen")]
+    pub listen: Vec<String>,
+    /// Where health and metrics are served (`HOST:PORT`); none if absent.
+    #[serde(default)]
+    pub http: Option<String>,
+    /// Where mgmtd listens.
+    pub mgmtd: Vec<String>,
+    /// The file that holds the cluster's service token.
+    pub service_token_file: PathBuf,
+    /// One directory per disk. An empty one is formatted.
+    pub disks: Vec<PathBuf>,
+    /// Transports to use (`tcp`, `shm`); empty means all.
+    #[serde(default)]
+    pub transports: Vec<String>,
+    /// Free labels: rack, zone.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Bytes that stay free on every disk; updates that need room are refused below it.
+    #[serde(default = "default_reserve")]
+    pub reserve_bytes: u64,
+    /// Bound on bytes of requests in work; more are answered with `Overloaded`.
+    #[serde(default = "default_inflight_bytes")]
+    pub inflight_bytes: u64,
+    /// Bound on requests in work; more are answered with `Overloaded`.
+    #[serde(default = "default_inflight_ops")]
+    pub inflight_ops: u64,
+    /// How long a read waits for a pending version before it says `Pending`, in ms.
+    #[serde(default = "default_read_wait")]
+    pub read_wait_ms: u64,
+    /// Chunks that a resync sends at once.
+    #[serde(default = "default_sync_chunks")]
+    pub sync_chunks: u32,
+    /// Bound on the bytes per second that the resyncs of this node send; 0 is no bound.
+    #[serde(default)]
+    pub sync_bytes_per_s: u64,
+    /// How many targets of this node may send a resync at once.
+    #[serde(default = "default_sync_targets")]
+    pub sync_targets: u32,
+}
+
+fn default_listen() -> Vec<String> {
+    vec!["tcp://127.0.0.1:0".into()]
+}
+fn default_reserve() -> u64 {
+    64 << 20
+}
+fn default_inflight_bytes() -> u64 {
+    256 << 20
+}
+fn default_inflight_ops() -> u64 {
+    8192
+}
+fn default_read_wait() -> u64 {
+    1000
+}
+fn default_sync_chunks() -> u32 {
+    4
+}
+fn default_sync_targets() -> u32 {
+    4
+}
+
+impl StorageConfig {
+    /// Checks what the types cannot say.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::new(Status::InvalidArgument, format!("storage configuration: {what}")));
+        if self.node_id == 0 {
+            return bad("node_id: 0 is not a node; give each node its own number from 1 on".into());
+        }
+        self.cluster()?;
+        if self.listen.is_empty() {
+            return bad("listen: no address".into());
+        }
+        for address in &self.listen {
+            if let Err(e) = address.parse::<glowfs_rt::Address>() {
+                return bad(format!("listen: {e}"));
+            }
+        }
+        if self.mgmtd.is_empty() {
+            return bad("mgmtd: no address; name at least one, such as tcp://HOST:PORT".into());
+        }
+        if self.disks.is_empty() {
+            return bad("disks: none; name at least one directory".into());
+        }
+        for (i, disk) in self.disks.iter().enumerate() {
+            if self.disks[..i].contains(disk) {
+                return bad(format!("disks: {} stands there twice", disk.display()));
+            }
+        }
+        for t in &self.transports {
+            if !matches!(t.as_str(), "tcp" | "shm") {
+                return bad(format!("transports: «{t}» is not one of tcp, shm"));
+            }
+        }
+        for (name, value) in [
+            ("inflight_bytes", self.inflight_bytes),
+            ("inflight_ops", self.inflight_ops),
+            ("read_wait_ms", self.read_wait_ms),
+            ("sync_chunks", self.sync_chunks.into()),
+            ("sync_targets", self.sync_targets.into()),
+        ] {
+            if value == 0 {
+                return bad(format!("{name}: 0 would stop all work; leave it out for the default"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cluster id.
+    pub fn cluster(&self) -> Result<ClusterId> {
+        self.cluster_id.parse().map_err(|_| {
+            Error::new(
+                Status::InvalidArgument,
+                format!("storage configuration: cluster_id: «{}» is not 32 hexadecimal digits", self.cluster_id),
+            )
+        })
+    }
+
+    /// The node id.
+    pub fn node(&self) -> NodeId {
+        NodeId(self.node_id)
+    }
+}
