@@ -1,1 +1,14 @@
-//! The cluster manager service.
+//! The cluster manager: routing info, leases, configuration, users and client sessions.
+//!
+//! A thin I/O shell around `cluster` (what follows from what) and `placement` (which targets make which chains): it keeps the
+//! state in the key-value engine and talks to nodes. Several instances may run; one is primary by a lease in the engine.
+//!
+//! Guarantees: every change is one durable transaction that compares the primary's lease; the copy in memory changes only
+//! after the commit; nothing is answered from a copy that is newer than the engine. Must never: act as primary after its
+//! lease ended, or keep a token itself (only its BLAKE3 hash).
+
+mod config;
+mod service;
+
+pub use config::{Config, EngineConfig, Timing};
+pub use service::{Running, start, start_with_engine};

@@ -50,6 +50,8 @@ methods! {
     USER_ADD = 111;
     /// Lists users.
     USER_LIST = 112;
+    /// A predecessor says that its syncing successor holds acknowledgements up for too long.
+    REPORT_SLOW = 113;
 
     // Storage (200..): see `data`.
     /// Reads pieces of chunks of one file.

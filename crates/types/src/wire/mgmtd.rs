@@ -2,7 +2,7 @@
 
 use crate::routing::{LocalState, NodeInfo, Role, RoutingInfo};
 use crate::{
-    ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation, NodeId,
+    ChainId, ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation, NodeId,
     RoutingVersion, StoreId, TargetId, UserId,
 };
 use minicbor::{Decode, Encode};
@@ -297,4 +297,18 @@ pub struct ClusterConfig {
     /// Per-node overrides, TOML text.
     #[n(1)]
     pub overrides: BTreeMap<NodeId, String>,
+}
+
+/// REPORT_SLOW: a syncing target holds acknowledgements up beyond the bound; mgmtd demotes it to waiting.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ReportSlow {
+    /// The chain.
+    #[n(0)]
+    pub chain: ChainId,
+    /// The version of it under which that was seen; a report on an older one is ignored.
+    #[n(1)]
+    pub version: ChainVersion,
+    /// The syncing target.
+    #[n(2)]
+    pub target: TargetId,
 }

@@ -1,0 +1,147 @@
+//! The configuration file of mgmtd.
+
+use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Settings of one mgmtd instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Its node id; unlike any other node's.
+    pub node_id: u64,
+    /// The cluster's id: 32 hexadecimal digits.
+    pub cluster_id: String,
+    /// Where it listens: `tcp://HOST:PORT`, `unix:///PATH`.
+    pub listen: Vec<String>,
+    /// Where health and metrics are served (`HOST:PORT`); nowhere if absent.
+    #[serde(default)]
+    pub http: Option<String>,
+    /// Where the metadata is kept.
+    pub engine: EngineConfig,
+    /// The file with the cluster's service token.
+    pub service_token_file: PathBuf,
+    /// The file with the token of the first administrator (root).
+    pub root_token_file: PathBuf,
+    /// Labels: rack, zone.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// Transports that connections may use: `tcp`, `unix`, `shm`; empty for all.
+    #[serde(default)]
+    pub transports: Vec<String>,
+    /// Leases and periods.
+    #[serde(default)]
+    pub timing: Timing,
+}
+
+/// Which engine keeps the metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EngineConfig {
+    /// The embedded engine of a meta service, over RPC.
+    Remote {
+        /// Where that meta service listens.
+        addresses: Vec<String>,
+    },
+    /// In memory: everything is lost when the process ends. For tests only.
+    Memory,
+}
+
+/// Leases and periods, in milliseconds.
+///
+/// Rules (checked): a node stops serving `node_lease_ms` after it sent its last answered heartbeat and is declared dead
+/// `margin_ms` after that; a primary that died is replaced before the nodes stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// The time between heartbeats that nodes are expected to keep.
+    pub heartbeat_ms: u64,
+    /// How long a node may serve after a heartbeat.
+    pub node_lease_ms: u64,
+    /// How much longer mgmtd waits before it declares the node dead (clock drift, delays).
+    pub margin_ms: u64,
+    /// How long a primary may act after it renewed its lease.
+    pub primary_lease_ms: u64,
+    /// The time between renewals of the primary's lease.
+    pub primary_renew_ms: u64,
+    /// The time between looks at leases and chains when nothing happens.
+    pub scan_ms: u64,
+    /// How long a client's session lives without being extended.
+    pub client_session_ms: u64,
+    /// How long a target that was too slow waits before it may sync again.
+    pub slow_pause_ms: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 300,
+            node_lease_ms: 1500,
+            margin_ms: 200,
+            primary_lease_ms: 900,
+            primary_renew_ms: 250,
+            scan_ms: 50,
+            client_session_ms: 20_000,
+            slow_pause_ms: 5_000,
+        }
+    }
+}
+
+impl Config {
+    /// The cluster's id.
+    pub fn cluster(&self) -> Result<ClusterId> {
+        self.cluster_id.parse().map_err(|_| {
+            Error::new(
+                Status::InvalidArgument,
+                format!("cluster_id «{}» is not 32 hexadecimal digits", self.cluster_id),
+            )
+        })
+    }
+    /// The node id.
+    pub fn node(&self) -> NodeId {
+        NodeId(self.node_id)
+    }
+    /// Checks every field.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
+        if self.node_id == 0 {
+            return bad("node_id 0 is no node; choose another number".into());
+        }
+        if self.cluster()? == ClusterId(0) {
+            return bad("cluster_id may not be zero".into());
+        }
+        if self.listen.is_empty() {
+            return bad("`listen` names no address".into());
+        }
+        if let EngineConfig::Remote { addresses } = &self.engine
+            && addresses.is_empty()
+        {
+            return bad("`engine.addresses` names no meta service that hosts the engine".into());
+        }
+        self.timing.validate()
+    }
+}
+
+impl Timing {
+    /// Checks how the times relate.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::new(Status::InvalidArgument, format!("timing: {what}")));
+        if self.heartbeat_ms == 0 || self.scan_ms == 0 || self.primary_renew_ms == 0 {
+            return bad("heartbeat_ms, scan_ms and primary_renew_ms must be greater than 0");
+        }
+        if self.node_lease_ms < 2 * self.heartbeat_ms {
+            return bad("node_lease_ms must be at least twice heartbeat_ms, or one lost heartbeat stops a node");
+        }
+        if self.primary_lease_ms < 2 * self.primary_renew_ms {
+            return bad("primary_lease_ms must be at least twice primary_renew_ms");
+        }
+        if self.primary_lease_ms + self.heartbeat_ms > self.node_lease_ms {
+            return bad("primary_lease_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes");
+        }
+        if self.margin_ms == 0 {
+            return bad("margin_ms must be greater than 0: clocks drift");
+        }
+        Ok(())
+    }
+}
