@@ -1,0 +1,250 @@
+//! [`Session`]: the conversation with the kernel on one mount.
+//!
+//! At most [`crate::Options::max_outstanding`] requests are handed out without an answer; beyond that the kernel's queue
+//! waits. INTERRUPT is resolved here: a request that wants to know waits on [`Reply::interrupted`].
+
+use crate::abi::{self, notify};
+use crate::device::{Device, Got};
+use crate::negotiate::{Negotiated, Options, Outcome, negotiate};
+use crate::reply::Reply;
+use crate::request::{Header, Op};
+use glowfs_rt::{Buf, BufMut, Rt};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use zerocopy::IntoBytes;
+
+const EPROTO: i32 = 71;
+const EINVAL: i32 = 22;
+/// So many requests are taken in a row before other tasks get a turn.
+const BURST: u32 = 16;
+
+/// A request with its payload and the duty to answer.
+pub struct Incoming {
+    /// Who asks.
+    pub header: Header,
+    /// For what.
+    pub op: Op,
+    /// The payload of a WRITE; empty otherwise.
+    pub payload: Option<Buf>,
+    /// Supplementary groups that the kernel sent along.
+    pub groups: Vec<u32>,
+    /// The answer; none for FORGET.
+    pub reply: Option<Reply>,
+}
+
+/// See the module.
+pub struct Session {
+    rt: Rt,
+    device: Device,
+    negotiated: Negotiated,
+    max_outstanding: usize,
+    /// Requests without an answer. Never iterated.
+    outstanding: RefCell<HashMap<u64, Interest>>,
+    /// The reader, while it waits for room.
+    reader: RefCell<Option<Waker>>,
+    burst: Cell<u32>,
+}
+
+#[derive(Default)]
+struct Interest {
+    interrupted: bool,
+    waker: Option<Waker>,
+}
+
+impl Session {
+    /// Answers INIT on a fresh mount. Fails if the kernel is too old or the mount goes away.
+    pub async fn start(rt: &Rt, fd: OwnedFd, options: &Options) -> io::Result<Rc<Self>> {
+        let device = Device::new(rt, fd)?;
+        let negotiated = loop {
+            match device.try_read()? {
+                Got::Empty => device.readable().await?,
+                Got::Gone => return Err(io::Error::other("the mount went away before it was used")),
+                Got::Bad(bad) => {
+                    tracing::warn!(%bad, "before INIT");
+                    if bad.unique != 0 {
+                        device.send(-EINVAL, bad.unique, &[])?;
+                    }
+                }
+                Got::Request(r, _) => {
+                    let unique = r.header.unique;
+                    let Op::Init { major, minor, max_readahead, flags } = r.op else {
+                        device.send(-EPROTO, unique, &[])?;
+                        continue;
+                    };
+                    match negotiate(major, minor, max_readahead, flags, options) {
+                        Outcome::Done(out, n) => {
+                            device.set_max_write(n.max_write as usize);
+                            device.send(0, unique, &[IoSlice::new(out.as_bytes())])?;
+                            break n;
+                        }
+                        Outcome::Again(out) => {
+                            device.send(0, unique, &[IoSlice::new(out.as_bytes())])?;
+                        }
+                        Outcome::TooOld => {
+                            device.send(-EPROTO, unique, &[])?;
+                            return Err(io::Error::other(format!(
+                                "the kernel speaks FUSE {major}.{minor}; at least 7.{} (Linux 5.4) is needed",
+                                abi::KERNEL_MINOR_VERSION_MIN
+                            )));
+                        }
+                    }
+                }
+            }
+        };
+        tracing::debug!(?negotiated, "FUSE session");
+        Ok(Rc::new(Self {
+            rt: rt.clone(),
+            device,
+            negotiated,
+            max_outstanding: options.max_outstanding.max(1),
+            outstanding: RefCell::default(),
+            reader: RefCell::default(),
+            burst: Cell::new(0),
+        }))
+    }
+
+    /// What was agreed on with the kernel.
+    pub fn negotiated(&self) -> Negotiated {
+        self.negotiated
+    }
+    /// The number of requests handed out and not answered.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.borrow().len()
+    }
+
+    /// The next request; none when the file system is unmounted. One task calls this.
+    pub async fn next(self: &Rc<Self>) -> io::Result<Option<Incoming>> {
+        loop {
+            if self.outstanding() >= self.max_outstanding {
+                self.room().await;
+            }
+            if self.burst.get() >= BURST {
+                self.burst.set(0);
+                self.rt.yield_now().await;
+            }
+            match self.device.try_read()? {
+                Got::Empty => {
+                    self.burst.set(0);
+                    self.device.readable().await?;
+                }
+                Got::Gone => return Ok(None),
+                Got::Bad(bad) => {
+                    tracing::warn!(%bad, "refused");
+                    if bad.unique != 0 {
+                        self.answer(bad.unique, -EINVAL, &[]);
+                    }
+                }
+                Got::Request(r, payload) => {
+                    self.burst.set(self.burst.get() + 1);
+                    if let Some(incoming) = self.admit(r, payload) {
+                        return Ok(Some(incoming));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deals with what concerns the session itself; hands everything else out.
+    fn admit(self: &Rc<Self>, r: crate::Request, payload: Option<Buf>) -> Option<Incoming> {
+        let crate::Request { header, op, groups } = r;
+        let reply = match &op {
+            Op::Forget(_) => None,
+            Op::Interrupt { unique } => {
+                self.interrupt(*unique);
+                return None;
+            }
+            Op::NotifyReply => return None,
+            _ => {
+                self.outstanding.borrow_mut().insert(header.unique, Interest::default());
+                let (session, unique) = (self.clone(), header.unique);
+                Some(Reply { session, unique, answered: Cell::new(false) })
+            }
+        };
+        Some(Incoming { header, op, payload, groups, reply })
+    }
+
+    async fn room(&self) {
+        poll_fn(|cx| {
+            if self.outstanding() < self.max_outstanding {
+                return Poll::Ready(());
+            }
+            *self.reader.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Marks a request as interrupted. One that is not outstanding was answered already: the kernel drops the
+    /// INTERRUPT then.
+    fn interrupt(&self, unique: u64) {
+        let waker = self.outstanding.borrow_mut().get_mut(&unique).and_then(|i| {
+            i.interrupted = true;
+            i.waker.take()
+        });
+        if let Some(w) = waker {
+            w.wake();
+        }
+    }
+
+    pub(crate) async fn interrupted(&self, unique: u64) {
+        poll_fn(|cx| match self.outstanding.borrow_mut().get_mut(&unique) {
+            Some(i) if !i.interrupted => {
+                i.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    pub(crate) fn alloc(&self, len: usize) -> BufMut {
+        self.rt.alloc(len)
+    }
+
+    pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
+        self.outstanding.borrow_mut().remove(&unique);
+        if let Some(w) = self.reader.borrow_mut().take() {
+            w.wake();
+        }
+        if let Err(e) = self.device.send(error, unique, parts) {
+            // ENOENT: the caller is gone; ENODEV: so is the mount. Nobody waits for this answer any more.
+            let gone = matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
+            if !gone {
+                tracing::error!(unique, error, %e, "the kernel refused an answer");
+                let _ = self.device.send(-libc::EIO, unique, &[]);
+            }
+        }
+    }
+
+    /// Tells the kernel to forget the attributes of an inode and its pages of `[off, off + len)`; `len` 0: to the end;
+    /// `off` negative: attributes only.
+    pub async fn notify_inval_inode(&self, ino: u64, off: i64, len: i64) -> io::Result<()> {
+        let out = abi::NotifyInvalInodeOut { ino, off, len };
+        self.notify(notify::INVAL_INODE, out.as_bytes().to_vec()).await
+    }
+    /// Tells the kernel to forget a name.
+    pub async fn notify_inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        let out = abi::NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
+        self.notify(notify::INVAL_ENTRY, [out.as_bytes(), name, &[0]].concat()).await
+    }
+    /// Tells the kernel that a name is gone, so that watchers learn of it.
+    pub async fn notify_delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
+        let out = abi::NotifyDeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
+        self.notify(notify::DELETE, [out.as_bytes(), name, &[0]].concat()).await
+    }
+    /// A notification may wait for pages that only our answers release, so it is sent from a helper thread while this
+    /// one goes on serving.
+    async fn notify(&self, code: i32, body: Vec<u8>) -> io::Result<()> {
+        let sender = self.device.sender();
+        match self.rt.unblock(move || sender.send(code, 0, &[IoSlice::new(&body)])).await {
+            // Not cached: nothing to forget.
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        }
+    }
+}
