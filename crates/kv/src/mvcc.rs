@@ -150,22 +150,22 @@ impl Mvcc {
         Ok(page)
     }
 
-    /// A step of a walk over everything at `version`: up to `limit` entries after `after`, handed to `each`.
-    /// Returns the last key seen, or `None` at the end.
+    /// A step of a walk over everything at `version`: up to `limit` entries after `after`, handed to `each` until it
+    /// says no. Returns the last key seen, or `None` at the end.
     pub fn walk(
         &self,
         version: Version,
         after: Option<&Rc<[u8]>>,
         limit: usize,
-        mut each: impl FnMut(&[u8], &[u8]),
+        mut each: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Option<Rc<[u8]>> {
         let from = after.map_or(Bound::Unbounded, |k| Bound::Excluded(&**k));
         let mut last = None;
         for (key, chain) in self.map.range::<[u8], _>((from, Bound::Unbounded)).take(limit) {
-            if let Some(value) = chain.at(version) {
-                each(key, value);
-            }
             last = Some(key);
+            if chain.at(version).is_some_and(|value| !each(key, value)) {
+                break;
+            }
         }
         last.cloned()
     }

@@ -1,0 +1,148 @@
+//! Checkpoints: the whole map at one version in a file of its own, written in small steps beside the traffic.
+//!
+//! Order: fresh log segment (everything before it is flushed) -> the map at that version into `checkpoint.tmp` -> flush -> rename ->
+//! flush the directory -> remove older checkpoints, then older segments, oldest first. A crash anywhere leaves a complete
+//! checkpoint and every segment behind it.
+
+use super::format::{
+    BLOCK, CHECKPOINT_MAGIC, FileHeader, PageHeader, checkpoint_name, number_of, push_entry,
+};
+use super::log::{aligned, finish};
+use super::{Inner, WINDOW_STEP};
+use glowfs_rt::backend::OpenOptions;
+use glowfs_types::{Error, Result, Status};
+use std::rc::Rc;
+
+/// The name of a checkpoint that is not complete.
+pub const TMP: &str = "checkpoint.tmp";
+/// Payload of a page, about, in bytes. One entry more may lie on top.
+const PAGE_BYTES: usize = 256 << 10;
+/// Keys looked at in one step of the walk.
+const STEP_KEYS: usize = 512;
+
+/// Moves the window of versions and writes checkpoints when they are due.
+pub async fn background_loop(inner: Rc<Inner>) {
+    loop {
+        inner.rt.sleep(WINDOW_STEP).await;
+        let due = {
+            let s = inner.state.borrow();
+            if s.closing || s.failed.is_some() {
+                break;
+            }
+            s.stats.log_bytes >= inner.config.checkpoint_log_bytes && s.pin.is_none()
+        };
+        inner.move_window();
+        if due {
+            let task = inner.clone();
+            inner.rt.spawn_detached(async move {
+                let Err(e) = write(&task).await else { return };
+                if !matches!(e.status, Status::ShuttingDown | Status::Busy) {
+                    task.fail(e.context("writing a metadata checkpoint"));
+                }
+            });
+        }
+    }
+    finish(&inner);
+}
+
+/// Writes a checkpoint of now.
+pub async fn write(inner: &Inner) -> Result<()> {
+    {
+        let mut s = inner.state.borrow_mut();
+        if s.pin.is_some() {
+            return Err(Error::new(Status::Busy, "a checkpoint is being written already"));
+        }
+        if let Some(e) = &s.failed {
+            return Err(e.clone());
+        }
+        // Nothing older than what is written now may go until the version is fixed.
+        s.pin = Some(s.written);
+        s.rotated = None;
+        s.rotate = true;
+    }
+    inner.work.wake();
+    let result = write_pinned(inner).await;
+    inner.state.borrow_mut().pin = None;
+    result
+}
+
+async fn write_pinned(inner: &Inner) -> Result<()> {
+    let ready = || {
+        let s = inner.state.borrow();
+        s.rotated.is_some() || s.failed.is_some() || s.closing
+    };
+    inner.progress.until(ready).await;
+    let header = {
+        let mut s = inner.state.borrow_mut();
+        let Some(header) = s.rotated.take() else {
+            return Err(Error::new(Status::ShuttingDown, "the engine stopped"));
+        };
+        s.pin = Some(header.version);
+        s.stats.log_bytes = 0;
+        header
+    };
+    write_file(inner, &header).await?;
+    let name = checkpoint_name(header.version);
+    inner.dir.rename(TMP, &name).await?;
+    inner.dir.sync().await?;
+    remove_older(inner, &header).await?;
+    inner.state.borrow_mut().stats.checkpoints += 1;
+    tracing::info!(version = header.version, "metadata checkpoint written");
+    Ok(())
+}
+
+async fn write_file(inner: &Inner, header: &FileHeader) -> Result<()> {
+    let rt = &inner.rt;
+    let file = inner.dir.open(TMP, OpenOptions { create: true, direct: false }).await?;
+    file.set_len(0).await?;
+    file.write(vec![aligned(rt, &[&header.encode(CHECKPOINT_MAGIC)])], 0).await?;
+    let mut offset = BLOCK as u64;
+    let (mut after, mut index, mut total) = (None, 0u64, 0u64);
+    let (mut page, mut entries) = (Vec::with_capacity(PAGE_BYTES + BLOCK), 0u32);
+    loop {
+        after = inner.state.borrow().store.walk(header.version, after.as_ref(), STEP_KEYS, |k, v| {
+            push_entry(&mut page, k, v);
+            entries += 1;
+            page.len() < PAGE_BYTES
+        });
+        if page.len() >= PAGE_BYTES || (after.is_none() && entries > 0) {
+            total += u64::from(entries);
+            let bytes = PageHeader::encode(index, entries, &page);
+            file.write(vec![aligned(rt, &[&bytes])], offset).await?;
+            offset += bytes.len() as u64;
+            index += 1;
+            page.clear();
+            entries = 0;
+        }
+        if after.is_none() {
+            break;
+        }
+        rt.yield_now().await;
+        if inner.state.borrow().closing {
+            return Err(Error::new(Status::ShuttingDown, "the engine is closing"));
+        }
+    }
+    let last = PageHeader::encode(index, 0, &total.to_le_bytes());
+    file.write(vec![aligned(rt, &[&last])], offset).await?;
+    file.sync().await?;
+    Ok(())
+}
+
+/// Older checkpoints first: without one, its segments would look like holes.
+async fn remove_older(inner: &Inner, header: &FileHeader) -> Result<()> {
+    let mut names = inner.dir.list().await?;
+    names.sort();
+    for name in &names {
+        if number_of(name, "checkpoint-").is_some_and(|v| v < header.version) {
+            inner.dir.remove(name).await?;
+        }
+    }
+    inner.dir.sync().await?;
+    for name in &names {
+        if number_of(name, "log-").is_some_and(|s| s < header.sequence) {
+            inner.dir.remove(name).await?;
+        }
+    }
+    inner.dir.sync().await?;
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! The log's writer and flusher.
+//!
+//! The writer takes all records that wait, as one batch, and writes it at the end of the segment; while it writes, the next
+//! batch gathers. The flusher flushes for those who wait for it, or after the bound for background commits. A segment is complete
+//! and flushed before its successor exists, so a gap before the last segment is never a torn tail.
+
+use super::format::{
+    BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, fold, log_name,
+};
+use super::{Inner, State};
+use crate::Version;
+use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::{Buf, Dir, File, Rt};
+use glowfs_types::Result;
+use glowfs_types::checksum::crc32c;
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Where the log goes on.
+pub struct Tail {
+    pub file: File,
+    pub offset: u64,
+    /// Of the next batch.
+    pub sequence: u64,
+    /// The header checksum of the batch before it.
+    pub chain: u32,
+}
+
+/// Bytes as an aligned buffer.
+pub fn aligned(rt: &Rt, parts: &[&[u8]]) -> Buf {
+    let len: usize = parts.iter().map(|p| p.len()).sum();
+    let mut buf = rt.alloc(len.next_multiple_of(BLOCK));
+    let mut at = 0;
+    for part in parts {
+        buf[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    buf[at..].fill(0);
+    buf.freeze()
+}
+
+/// Makes a segment with its header, durable under its name.
+pub async fn create_segment(
+    rt: &Rt,
+    dir: &Dir,
+    header: &FileHeader,
+    segment_bytes: u64,
+) -> Result<Tail> {
+    let name = log_name(header.sequence);
+    let file = dir.open(&name, OpenOptions { create: true, direct: false }).await?;
+    file.set_len(0).await?;
+    file.allocate(0, segment_bytes).await?;
+    file.write(vec![aligned(rt, &[&header.encode(LOG_MAGIC)])], 0).await?;
+    file.sync().await?;
+    dir.sync().await?;
+    Ok(Tail { file, offset: BLOCK as u64, sequence: header.sequence, chain: header.chain })
+}
+
+struct Batch {
+    header: BatchHeader,
+    payload: Vec<u8>,
+}
+
+fn take_batch(inner: &Inner, tail: &Tail) -> Option<Batch> {
+    let mut s = inner.state.borrow_mut();
+    let first = s.first_pending.take()?;
+    let payload = std::mem::take(&mut s.records.bytes);
+    let header = BatchHeader {
+        payload: payload.len() as u32,
+        sequence: tail.sequence,
+        first,
+        last: s.store.version(),
+        flushed: s.flushed_sequence,
+        chain: tail.chain,
+        payload_crc: crc32c(&payload),
+        engine: fold(inner.engine),
+        crc: 0,
+    };
+    Some(Batch { header, payload })
+}
+
+/// Writes batches until the engine closes or fails.
+pub async fn write_loop(inner: Rc<Inner>, mut tail: Tail) {
+    loop {
+        let busy = |s: &State| s.first_pending.is_some() || s.rotate || s.closing || s.failed.is_some();
+        inner.work.until(|| busy(&inner.state.borrow())).await;
+        let (rotate, pending, failed, closing) = {
+            let s = inner.state.borrow();
+            (s.rotate, s.first_pending.is_some(), s.failed.is_some(), s.closing)
+        };
+        if failed || (closing && !pending) {
+            break;
+        }
+        if let Err(e) = step(&inner, &mut tail, rotate).await {
+            inner.fail(e.context("writing the metadata log"));
+        }
+    }
+    finish(&inner);
+}
+
+/// A background loop has ended.
+pub fn finish(inner: &Inner) {
+    inner.state.borrow_mut().closed_tasks += 1;
+    inner.progress.wake();
+}
+
+async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
+    let full = tail.offset >= inner.config.segment_bytes;
+    if rotate || full {
+        rotate_segment(inner, tail).await?;
+    }
+    let Some(batch) = take_batch(inner, tail) else { return Ok(()) };
+    let head = batch.header.encode();
+    let crc = super::format::u32_at(&head, BATCH_HEADER - 4);
+    let buf = aligned(&inner.rt, &[&head, &batch.payload]);
+    let bytes = buf.len() as u64;
+    tail.file.write(vec![buf], tail.offset).await?;
+    tail.offset += bytes;
+    tail.sequence += 1;
+    tail.chain = crc;
+    {
+        let mut s = inner.state.borrow_mut();
+        s.written = batch.header.last;
+        s.written_sequence = batch.header.sequence;
+        s.stats.batches += 1;
+        s.stats.log_bytes += bytes;
+        // Give the vector's room back for the next batch.
+        if s.records.bytes.capacity() == 0 {
+            let mut payload = batch.payload;
+            payload.clear();
+            s.records.bytes = payload;
+        }
+    }
+    inner.progress.wake();
+    inner.flush_work.wake();
+    Ok(())
+}
+
+async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
+    tail.file.set_len(tail.offset).await?;
+    tail.file.sync().await?;
+    let written = inner.state.borrow().written;
+    let header = FileHeader {
+        cluster: inner.config.cluster,
+        engine: inner.engine,
+        sequence: tail.sequence,
+        version: written,
+        chain: tail.chain,
+    };
+    // A segment without a batch yet is as good as a fresh one, and has the same name.
+    if tail.offset > BLOCK as u64 {
+        *tail = create_segment(&inner.rt, &inner.dir, &header, inner.config.segment_bytes).await?;
+    }
+    {
+        let mut s = inner.state.borrow_mut();
+        s.file = tail.file.clone();
+        s.flushed = s.flushed.max(written);
+        s.flushed_sequence = s.flushed_sequence.max(tail.sequence - 1);
+        s.rotate = false;
+        s.rotated = Some(header);
+    }
+    inner.progress.wake();
+    Ok(())
+}
+
+/// Flushes for those who wait, and everything else within the bound.
+pub async fn flush_loop(inner: Rc<Inner>) {
+    loop {
+        let dirty = |s: &State| s.written > s.flushed || s.closing || s.failed.is_some();
+        inner.flush_work.until(|| dirty(&inner.state.borrow())).await;
+        let ended = {
+            let s = inner.state.borrow();
+            s.failed.is_some() || (s.closing && s.written <= s.flushed)
+        };
+        if ended {
+            break;
+        }
+        wait_for_reason(&inner).await;
+        let (file, version, sequence) = {
+            let s = inner.state.borrow();
+            (s.file.clone(), s.written, s.written_sequence)
+        };
+        if let Err(e) = file.sync().await {
+            inner.fail(glowfs_types::Error::from(e).context("flushing the metadata log"));
+            continue;
+        }
+        flushed(&inner, version, sequence);
+    }
+    finish(&inner);
+}
+
+fn flushed(inner: &Inner, version: Version, sequence: u64) {
+    {
+        let mut s = inner.state.borrow_mut();
+        s.flushed = s.flushed.max(version);
+        s.flushed_sequence = s.flushed_sequence.max(sequence);
+        let flushed = s.flushed;
+        while s.wanted.front().is_some_and(|v| *v <= flushed) {
+            s.wanted.pop_front();
+        }
+        s.stats.flushes += 1;
+    }
+    inner.progress.wake();
+}
+
+/// Returns when somebody waits for a flush of something written, or the bound for background commits is over.
+async fn wait_for_reason(inner: &Inner) {
+    let mut sleep = std::pin::pin!(inner.rt.sleep(inner.config.flush_interval));
+    let wanted = || {
+        let s = inner.state.borrow();
+        s.closing || s.failed.is_some() || s.wanted.iter().any(|v| *v > s.flushed && *v <= s.written)
+    };
+    poll_fn(|cx| match inner.flush_work.poll_until(cx, &wanted) {
+        Poll::Ready(()) => Poll::Ready(()),
+        Poll::Pending => sleep.as_mut().poll(cx),
+    })
+    .await;
+}

@@ -1,0 +1,393 @@
+//! [`Embedded`]: the durable engine of one process: everything multi-version in memory, a group-committed log, and
+//! checkpoints of the whole written beside the traffic.
+//!
+//! Guarantees: commits are applied and checked one after the other on the one thread. A commit is answered when its
+//! bytes are in the log file (it survives SIGKILL) and flushed at most [`EmbeddedConfig::flush_interval`] plus one flush later;
+//! with `durable` it is answered after the flush of its group. A log or checkpoint that cannot be read in full is
+//! refused with the place; only a tail that was never flushed is cut. After an error of the disk the engine takes no
+//! further commit. Must never: answer for something that is not in the log.
+
+mod checkpoint;
+mod format;
+mod log;
+mod notify;
+mod recover;
+
+use crate::mvcc::Mvcc;
+use crate::{Engine, Key, RangePage, Value, Version};
+use format::Records;
+use glowfs_rt::{BoxFuture, Dir, Duration, File, Instant, Rt};
+use glowfs_types::wire::kv::Commit;
+use glowfs_types::{ClusterId, Error, Result, Status};
+use notify::Notify;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Records that wait for the log, in bytes; beyond it commits are refused with `Overloaded`.
+const PENDING_BYTES_MAX: usize = 16 << 20;
+/// How often the window of versions moves.
+const WINDOW_STEP: Duration = Duration::from_millis(100);
+/// Old versions dropped per idle step.
+const IDLE_TRIM: usize = 16 << 10;
+
+/// How the embedded engine works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmbeddedConfig {
+    /// The cluster whose metadata this is.
+    pub cluster: ClusterId,
+    /// A commit that did not ask for durability is flushed at most this long after its answer (plus one flush).
+    pub flush_interval: Duration,
+    /// How long an old version can be read.
+    pub window: Duration,
+    /// At most so many superseded values are kept, whatever `window` says.
+    pub window_entries: usize,
+    /// Bytes of a log segment.
+    pub segment_bytes: u64,
+    /// A checkpoint is written when the log behind the last one has so many bytes.
+    pub checkpoint_log_bytes: u64,
+}
+
+impl EmbeddedConfig {
+    /// The defaults for a cluster.
+    pub fn new(cluster: ClusterId) -> Self {
+        Self {
+            cluster,
+            flush_interval: Duration::from_millis(50),
+            window: Duration::from_secs(5),
+            window_entries: 1 << 20,
+            segment_bytes: 64 << 20,
+            checkpoint_log_bytes: 256 << 20,
+        }
+    }
+}
+
+/// What the engine has done and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EmbeddedStats {
+    /// The newest version.
+    pub version: Version,
+    /// The newest version that is on disk.
+    pub flushed: Version,
+    /// Keys in memory.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Old versions that wait to be dropped.
+    pub old_versions: u64,
+    /// Batches written to the log.
+    pub batches: u64,
+    /// Flushes of the log.
+    pub flushes: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Bytes of log behind the last checkpoint.
+    pub log_bytes: u64,
+}
+
+struct State {
+    store: Mvcc,
+    records: Records,
+    /// First version in `records`, if any.
+    first_pending: Option<Version>,
+    /// In the log file.
+    written: Version,
+    written_sequence: u64,
+    /// On disk.
+    flushed: Version,
+    flushed_sequence: u64,
+    /// Versions that somebody waits for to be flushed, ascending.
+    wanted: VecDeque<Version>,
+    failed: Option<Error>,
+    closing: bool,
+    closed_tasks: u32,
+    file: File,
+    /// A checkpoint asks for a fresh segment.
+    rotate: bool,
+    /// Answers it: the first header of the fresh segment.
+    rotated: Option<format::FileHeader>,
+    /// A checkpoint reads this version.
+    pin: Option<Version>,
+    /// (when, which version was newest), every [`WINDOW_STEP`].
+    samples: VecDeque<(Instant, Version)>,
+    stats: EmbeddedStats,
+}
+
+struct Inner {
+    rt: Rt,
+    dir: Dir,
+    config: EmbeddedConfig,
+    engine: u128,
+    state: RefCell<State>,
+    /// Something was written, flushed or failed.
+    progress: Notify,
+    /// There is something to write, or the engine closes.
+    work: Notify,
+    /// There is something to flush, or somebody waits for it.
+    flush_work: Notify,
+}
+
+/// The engine; cloning it gives another handle.
+#[derive(Clone)]
+pub struct Embedded(Rc<Inner>);
+
+impl Embedded {
+    /// Opens the engine in `dir`, formatting an empty one. Takes the directory's lock.
+    pub async fn open(rt: &Rt, dir: Dir, config: EmbeddedConfig) -> Result<Self> {
+        let place = dir.path();
+        Self::open_inner(rt, dir, config)
+            .await
+            .map_err(|e| e.context(format!("metadata engine in {place}")))
+    }
+
+    async fn open_inner(rt: &Rt, dir: Dir, config: EmbeddedConfig) -> Result<Self> {
+        dir.lock().map_err(|e| {
+            Error::new(
+                Status::Busy,
+                format!("cannot lock the directory ({e}): another process uses it; stop that one first"),
+            )
+        })?;
+        let found = recover::recover(rt, &dir, &config).await?;
+        let version = found.store.version();
+        let inner = Rc::new(Inner {
+            rt: rt.clone(),
+            dir,
+            config,
+            engine: found.engine,
+            state: RefCell::new(State {
+                store: found.store,
+                records: Records::default(),
+                first_pending: None,
+                written: version,
+                written_sequence: found.tail.sequence - 1,
+                flushed: version,
+                flushed_sequence: found.tail.sequence - 1,
+                wanted: VecDeque::new(),
+                failed: None,
+                closing: false,
+                closed_tasks: 0,
+                file: found.tail.file.clone(),
+                rotate: false,
+                rotated: None,
+                pin: None,
+                samples: VecDeque::new(),
+                stats: EmbeddedStats { log_bytes: found.log_bytes, ..Default::default() },
+            }),
+            progress: Notify::default(),
+            work: Notify::default(),
+            flush_work: Notify::default(),
+        });
+        rt.spawn_detached(log::write_loop(inner.clone(), found.tail));
+        rt.spawn_detached(log::flush_loop(inner.clone()));
+        rt.spawn_detached(checkpoint::background_loop(inner.clone()));
+        Ok(Self(inner))
+    }
+
+    /// Writes and flushes everything, ends the background work and releases the directory. Later calls fail.
+    pub async fn close(&self) -> Result<()> {
+        let inner = &self.0;
+        let flushed = self.flush_barrier().await;
+        inner.state.borrow_mut().closing = true;
+        inner.wake_all();
+        inner.progress.until(|| inner.state.borrow().closed_tasks == 3).await;
+        flushed
+    }
+
+    /// Writes a checkpoint now.
+    pub async fn checkpoint(&self) -> Result<()> {
+        checkpoint::write(&self.0).await
+    }
+
+    /// What it has done and holds.
+    pub fn stats(&self) -> EmbeddedStats {
+        let s = self.0.state.borrow();
+        EmbeddedStats {
+            version: s.store.version(),
+            flushed: s.flushed,
+            keys: s.store.len() as u64,
+            bytes: s.store.bytes(),
+            old_versions: s.store.backlog() as u64,
+            ..s.stats
+        }
+    }
+
+    /// Why it takes no commits any more, if so.
+    pub fn failure(&self) -> Option<Error> {
+        self.0.state.borrow().failed.clone()
+    }
+}
+
+impl Inner {
+    fn wake_all(&self) {
+        self.progress.wake();
+        self.work.wake();
+        self.flush_work.wake();
+    }
+
+    /// Takes no commit any more.
+    fn fail(&self, error: Error) {
+        {
+            let mut s = self.state.borrow_mut();
+            if s.failed.is_none() {
+                let error = error.context(
+                    "the metadata engine has stopped taking commits; mend the disk or make room, then restart the service",
+                );
+                tracing::error!(%error, "metadata engine stopped");
+                s.failed = Some(error);
+            }
+        }
+        self.wake_all();
+    }
+
+    fn refuse(&self) -> Result<()> {
+        let s = self.state.borrow();
+        if let Some(e) = &s.failed {
+            return Err(e.clone());
+        }
+        if s.closing {
+            return Err(Error::new(Status::ShuttingDown, "the metadata engine is closing"));
+        }
+        Ok(())
+    }
+
+    /// Waits until `version` is in the log file.
+    async fn settled(&self, version: Version) -> Result<()> {
+        let done = || {
+            let s = self.state.borrow();
+            s.written >= version || s.failed.is_some()
+        };
+        if !done() {
+            self.progress.until(done).await;
+        }
+        self.outcome(|s| s.written, version)
+    }
+
+    /// Waits until `version` is on disk.
+    async fn durable(&self, version: Version) -> Result<()> {
+        {
+            let mut s = self.state.borrow_mut();
+            if s.flushed < version {
+                s.wanted.push_back(version);
+            }
+        }
+        self.flush_work.wake();
+        let done = || {
+            let s = self.state.borrow();
+            s.flushed >= version || s.failed.is_some()
+        };
+        self.progress.until(done).await;
+        self.outcome(|s| s.flushed, version)
+    }
+
+    fn outcome(&self, reached: impl Fn(&State) -> Version, version: Version) -> Result<()> {
+        let s = self.state.borrow();
+        if reached(&s) >= version {
+            return Ok(());
+        }
+        let why = s.failed.as_ref().map_or_else(|| "stopped".to_owned(), |e| e.message.clone());
+        Err(Error::new(Status::CommitUnknown, format!("the outcome of a commit is not known: {why}")))
+    }
+
+    /// Checks and applies a commit. Returns its version, or the newest one if it changes nothing.
+    fn apply(&self, commit: &Commit) -> Result<Version> {
+        self.refuse()?;
+        let now = self.rt.now();
+        let mut s = self.state.borrow_mut();
+        let s = &mut *s;
+        s.store.check(commit)?;
+        if s.records.bytes.len() > PENDING_BYTES_MAX {
+            return Err(Error::new(Status::Overloaded, "the metadata log is behind; retry"));
+        }
+        s.records.begin();
+        let version = s.store.apply(commit, &mut s.records);
+        s.records.end(version);
+        s.first_pending.get_or_insert(version);
+        if s.samples.back().is_none_or(|(at, _)| now.since(*at) >= WINDOW_STEP) {
+            s.samples.push_back((now, version));
+        }
+        Ok(version)
+    }
+
+    /// Moves the window of readable versions on.
+    fn move_window(&self) {
+        let now = self.rt.now();
+        let mut s = self.state.borrow_mut();
+        let mut oldest = 0;
+        while let Some((at, version)) = s.samples.front().copied() {
+            if now.since(at) < self.config.window {
+                break;
+            }
+            oldest = version;
+            s.samples.pop_front();
+        }
+        if let Some(bound) = s.store.bound_for(self.config.window_entries) {
+            oldest = oldest.max(bound);
+        }
+        // What is not in the log yet may have to be unread.
+        oldest = oldest.min(s.written).min(s.pin.unwrap_or(Version::MAX));
+        s.store.set_oldest(oldest);
+        s.store.trim(IDLE_TRIM);
+    }
+}
+
+impl Engine for Embedded {
+    fn begin(&self) -> BoxFuture<Result<Version>> {
+        let s = self.0.state.borrow();
+        // After a failure only what is in the log is true.
+        let version = if s.failed.is_some() { s.written } else { s.store.version() };
+        Box::pin(std::future::ready(Ok(version)))
+    }
+
+    fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
+        let s = self.0.state.borrow();
+        let read = |k: &Key| Ok(s.store.get(version, k)?.map(<[u8]>::to_vec));
+        Box::pin(std::future::ready(keys.iter().map(read).collect()))
+    }
+
+    fn get_range(
+        &self,
+        version: Version,
+        begin: Key,
+        end: Key,
+        limit: u32,
+        reverse: bool,
+    ) -> BoxFuture<Result<RangePage>> {
+        let s = self.0.state.borrow();
+        let page = s.store.get_range(version, &begin, &end, limit, reverse);
+        Box::pin(std::future::ready(page))
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            let read_only = commit.mutations.is_empty() && commit.write_conflicts.is_empty();
+            if read_only {
+                if commit.durable {
+                    inner.refuse()?;
+                    let version = inner.state.borrow().store.version();
+                    inner.durable(version).await?;
+                    return Ok(version);
+                }
+                inner.settled(commit.read_version).await?;
+                return Ok(commit.read_version);
+            }
+            let version = inner.apply(&commit)?;
+            inner.work.wake();
+            if commit.durable {
+                inner.durable(version).await?;
+            } else {
+                inner.settled(version).await?;
+            }
+            Ok(version)
+        })
+    }
+
+    fn flush_barrier(&self) -> BoxFuture<Result<()>> {
+        let inner = self.0.clone();
+        Box::pin(async move {
+            inner.refuse()?;
+            let version = inner.state.borrow().store.version();
+            inner.durable(version).await
+        })
+    }
+}

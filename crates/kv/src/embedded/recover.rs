@@ -1,0 +1,313 @@
+//! Recovery: the newest checkpoint, then every batch of the log behind it.
+//!
+//! What is cut: bytes at the end of the last segment that no later, flushed batch stands on. Everything else that cannot be read is
+//! refused with its place, because it was flushed once and something damaged it.
+
+use super::EmbeddedConfig;
+use super::checkpoint::TMP;
+use super::format::{
+    BATCH_HEADER, BLOCK, BatchHeader, CHECKPOINT_MAGIC, FileHeader, LOG_MAGIC, Op, PAGE_HEADER,
+    PageHeader, checkpoint_name, log_name, number_of, read_entries, read_records, u64_at,
+};
+use super::log::{Tail, create_segment};
+use crate::mvcc::Mvcc;
+use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::{BufMut, Dir, File, Rt};
+use glowfs_types::checksum::crc32c;
+use glowfs_types::{Error, Result, Status};
+
+/// Bytes read at once from a checkpoint; more than its greatest page.
+const WINDOW: usize = 2 << 20;
+/// The greatest segment that is read, in bytes.
+const SEGMENT_BYTES_MAX: u64 = 4 << 30;
+
+/// What was found.
+pub struct Recovered {
+    pub store: Mvcc,
+    pub engine: u128,
+    pub tail: Tail,
+    pub log_bytes: u64,
+}
+
+fn damaged(place: impl std::fmt::Display, what: impl std::fmt::Display) -> Error {
+    Error::new(
+        Status::Corrupt,
+        format!(
+            "{place}: {what}. It was complete once, so the disk or somebody damaged it; nothing was changed. Restore the \
+             directory from a backup or a dump"
+        ),
+    )
+}
+
+/// Reads the directory, formatting an empty one.
+pub async fn recover(rt: &Rt, dir: &Dir, config: &EmbeddedConfig) -> Result<Recovered> {
+    let names = dir.list().await?;
+    let mut segments: Vec<u64> = names.iter().filter_map(|n| number_of(n, "log-")).collect();
+    segments.sort_unstable();
+    let newest = names.iter().filter_map(|n| number_of(n, "checkpoint-")).max();
+    if names.iter().any(|n| n == TMP) {
+        dir.remove(TMP).await?;
+    }
+    let mut store = Mvcc::default();
+    let base = match newest {
+        Some(version) => read_checkpoint(rt, dir, version, config, &mut store).await?,
+        None => match first_header(rt, dir, &segments, config).await? {
+            Some(header) => header,
+            None => return format_empty(rt, dir, config, &segments).await,
+        },
+    };
+    replay(rt, dir, config, base, &segments, store).await
+}
+
+/// A directory is empty when it has no checkpoint and no segment that was ever completed.
+async fn format_empty(
+    rt: &Rt,
+    dir: &Dir,
+    config: &EmbeddedConfig,
+    segments: &[u64],
+) -> Result<Recovered> {
+    for s in segments {
+        dir.remove(&log_name(*s)).await?;
+    }
+    let header = FileHeader {
+        cluster: config.cluster,
+        engine: rt.random_u128(),
+        sequence: 1,
+        version: 0,
+        chain: 0,
+    };
+    let tail = create_segment(rt, dir, &header, config.segment_bytes).await?;
+    tracing::info!(dir = dir.path(), "formatted a metadata engine");
+    Ok(Recovered { store: Mvcc::default(), engine: header.engine, tail, log_bytes: 0 })
+}
+
+/// Without a checkpoint: the header of the first segment; `None` if the directory was never completely formatted.
+async fn first_header(
+    rt: &Rt,
+    dir: &Dir,
+    segments: &[u64],
+    config: &EmbeddedConfig,
+) -> Result<Option<FileHeader>> {
+    let Some(&first) = segments.first() else { return Ok(None) };
+    let name = log_name(first);
+    let file = dir.open(&name, OpenOptions::default()).await?;
+    let (buf, got) = read(rt, &file, 0, BLOCK).await?;
+    match FileHeader::decode(&buf[..got], LOG_MAGIC, &name)? {
+        Some(header) if first == 1 => {
+            check_owner(&header, config, &name)?;
+            Ok(Some(header))
+        }
+        Some(_) => Err(damaged(&name, "it is not the first segment, and there is no checkpoint")),
+        None if segments.len() == 1 && first == 1 && !has_batches(rt, &file).await? => Ok(None),
+        None => Err(damaged(&name, "its header cannot be read")),
+    }
+}
+
+/// Whether anything that looks like a batch stands in a segment whose header is not readable.
+async fn has_batches(rt: &Rt, file: &File) -> Result<bool> {
+    let len = file.len()?;
+    let mut at = BLOCK as u64;
+    while at < len.min(SEGMENT_BYTES_MAX) {
+        let (buf, got) = read(rt, file, at, WINDOW).await?;
+        if buf[..got].iter().any(|b| *b != 0) {
+            return Ok(true);
+        }
+        at += WINDOW as u64;
+    }
+    Ok(false)
+}
+
+fn check_owner(header: &FileHeader, config: &EmbeddedConfig, name: &str) -> Result<()> {
+    if header.cluster != config.cluster {
+        return Err(Error::new(
+            Status::WrongCluster,
+            format!(
+                "{name} belongs to cluster {}, this service to {}: give the service its own directory, or the right cluster id",
+                header.cluster, config.cluster
+            ),
+        ));
+    }
+    Ok(())
+}
+
+async fn read(rt: &Rt, file: &File, offset: u64, len: usize) -> Result<(BufMut, usize)> {
+    let (result, buf) = file.read(rt.alloc(len), offset).await;
+    let got = result?.min(len);
+    Ok((buf, got))
+}
+
+async fn read_checkpoint(
+    rt: &Rt,
+    dir: &Dir,
+    version: u64,
+    config: &EmbeddedConfig,
+    store: &mut Mvcc,
+) -> Result<FileHeader> {
+    let name = checkpoint_name(version);
+    let file = dir.open(&name, OpenOptions::default()).await?;
+    let (buf, got) = read(rt, &file, 0, BLOCK).await?;
+    let header = FileHeader::decode(&buf[..got], CHECKPOINT_MAGIC, &name)?
+        .ok_or_else(|| damaged(&name, "its header cannot be read"))?;
+    check_owner(&header, config, &name)?;
+    let (mut offset, mut index, mut total) = (BLOCK as u64, 0u64, 0u64);
+    loop {
+        let (buf, got) = read(rt, &file, offset, WINDOW).await?;
+        let mut at = 0;
+        while at + PAGE_HEADER <= got {
+            let place = || format!("{name}, byte {}", offset + at as u64);
+            let page = PageHeader::decode(&buf[at..got]).filter(|p| p.index == index);
+            let page = page.ok_or_else(|| damaged(place(), "a page cannot be read"))?;
+            let Some(payload) = buf[..got].get(at + PAGE_HEADER..at + PAGE_HEADER + page.payload as usize)
+            else {
+                break;
+            };
+            if crc32c(payload) != page.payload_crc {
+                return Err(damaged(place(), "a page has a wrong checksum"));
+            }
+            if page.entries == 0 {
+                if payload.len() != 8 || u64_at(payload, 0) != total {
+                    return Err(damaged(place(), "the number of entries is wrong"));
+                }
+                store.set_version(header.version);
+                return Ok(header);
+            }
+            let count = read_entries(payload, |k, v| store.replay_put(header.version, k, v));
+            if count != Some(page.entries) {
+                return Err(damaged(place(), "a page has a wrong form"));
+            }
+            total += u64::from(page.entries);
+            index += 1;
+            at += page.disk_bytes();
+        }
+        if at == 0 {
+            return Err(damaged(format!("{name}, byte {offset}"), "it ends too early"));
+        }
+        offset += at as u64;
+    }
+}
+
+async fn replay(
+    rt: &Rt,
+    dir: &Dir,
+    config: &EmbeddedConfig,
+    base: FileHeader,
+    segments: &[u64],
+    mut store: Mvcc,
+) -> Result<Recovered> {
+    // Older segments are what a crash left while they were being removed.
+    let start = segments.partition_point(|s| *s < base.sequence);
+    for s in &segments[..start] {
+        dir.remove(&log_name(*s)).await?;
+    }
+    let segments = &segments[start..];
+    let mut next = (base.sequence, base.chain);
+    let mut log_bytes = 0;
+    let mut tail = None;
+    for (i, &first) in segments.iter().enumerate() {
+        let last = i + 1 == segments.len();
+        let name = log_name(first);
+        if first != next.0 {
+            return Err(damaged(&name, format!("the log has a gap: batch {} is missing", next.0)));
+        }
+        let file = dir.open(&name, OpenOptions::default()).await?;
+        let len = file.len()?;
+        if len > SEGMENT_BYTES_MAX {
+            return Err(damaged(&name, format!("{len} bytes is more than a segment can have")));
+        }
+        let (buf, got) = read(rt, &file, 0, len as usize).await?;
+        let Some(header) = FileHeader::decode(&buf[..got], LOG_MAGIC, &name)? else {
+            // Its header is flushed before the first batch: without any, it was never finished.
+            if last && i > 0 && got.checked_sub(BLOCK).is_none_or(|_| buf[BLOCK..got].iter().all(|b| *b == 0)) {
+                dir.remove(&name).await?;
+                break;
+            }
+            return Err(damaged(&name, "its header cannot be read"));
+        };
+        check_owner(&header, config, &name)?;
+        if header.engine != base.engine || header.sequence != first || header.chain != next.1 {
+            return Err(damaged(&name, "it does not follow what was before it"));
+        }
+        let mut scan = Scan { bytes: &buf[..got], at: BLOCK, next, engine: base.engine, name: &name };
+        while let Some((batch, payload)) = scan.batch() {
+            apply(&mut store, payload).map_err(|e| damaged(scan.place(), e))?;
+            store.set_version(batch.last);
+            scan.advance(&batch);
+        }
+        scan.check_end(last)?;
+        next = scan.next;
+        log_bytes += scan.at as u64;
+        tail = Some((file.clone(), scan.at as u64));
+    }
+    let Some((file, end)) = tail else {
+        return Err(damaged(log_name(base.sequence), "the segment behind the checkpoint is missing"));
+    };
+    if segments.len() > 1 {
+        dir.sync().await?;
+    }
+    // What stands behind the end must never be taken for the future of another past.
+    file.set_len(end).await?;
+    file.allocate(end, config.segment_bytes.saturating_sub(end).max(BLOCK as u64)).await?;
+    file.sync().await?;
+    let version = store.version().max(base.version);
+    store.set_version(version);
+    tracing::info!(version, keys = store.len(), batches = next.0, "metadata engine recovered");
+    Ok(Recovered {
+        store,
+        engine: base.engine,
+        tail: Tail { file, offset: end, sequence: next.0, chain: next.1 },
+        log_bytes,
+    })
+}
+
+fn apply(store: &mut Mvcc, payload: &[u8]) -> Result<()> {
+    read_records(payload, |version, op| match op {
+        Op::Put(k, v) => store.replay_put(version, k, v),
+        Op::Clear(b, e) => store.replay_clear(version, b, e),
+    })?;
+    // Nobody reads the past: keep the newest values only.
+    let version = store.version();
+    store.set_oldest(version);
+    while store.trim(1 << 12) {}
+    Ok(())
+}
+
+/// A walk over the batches of one segment.
+struct Scan<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Sequence and chain of the batch that must come.
+    next: (u64, u32),
+    engine: u128,
+    name: &'a str,
+}
+
+impl<'a> Scan<'a> {
+    fn place(&self) -> String {
+        format!("{}, byte {} (batch {})", self.name, self.at, self.next.0)
+    }
+    /// The batch that must come, if it stands here.
+    fn batch(&self) -> Option<(BatchHeader, &'a [u8])> {
+        let (header, payload) = BatchHeader::decode(self.bytes.get(self.at..)?, self.engine)?;
+        ((header.sequence, header.chain) == self.next).then_some((header, payload))
+    }
+    fn advance(&mut self, batch: &BatchHeader) {
+        self.at += batch.disk_bytes();
+        self.next = (batch.sequence + 1, batch.crc);
+    }
+    /// No batch stands here. A later one that was written after the missing one was flushed proves damage; so does a later segment.
+    fn check_end(&self, last: bool) -> Result<()> {
+        let mut at = self.at + BLOCK;
+        while at + BATCH_HEADER <= self.bytes.len() {
+            if let Some((later, _)) = BatchHeader::decode(&self.bytes[at..], self.engine) {
+                if later.flushed >= self.next.0 || !last {
+                    return Err(damaged(
+                        self.place(),
+                        format!("a batch cannot be read, although batch {} follows", later.sequence),
+                    ));
+                }
+            }
+            at += BLOCK;
+        }
+        Ok(())
+    }
+}
