@@ -63,7 +63,10 @@ mod tests {
         for s in ["tcp://127.0.0.1:80", "tcp://[::1]:80", "unix:///run/x.sock"] {
             assert_eq!(s.parse::<Address>().expect(s).to_string(), s);
         }
-        assert_eq!("127.0.0.1:9".parse::<Address>().expect("bare").to_string(), "tcp://127.0.0.1:9");
+        assert_eq!(
+            "127.0.0.1:9".parse::<Address>().expect("bare").to_string(),
+            "tcp://127.0.0.1:9"
+        );
         for s in ["", "nonsense", "unix://relative", "tcp://", "1.2.3.4"] {
             assert!(s.parse::<Address>().is_err(), "{s}");
         }

@@ -15,8 +15,11 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 /// A stream connection. Reads and writes may be polled by different tasks (one reader, one writer).
 pub trait StreamIo {
     /// Reads some bytes; 0 is the end.
-    fn poll_read(&self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>])
-    -> Poll<io::Result<usize>>;
+    fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>>;
     /// Writes some bytes. File descriptors in `fds` are passed with the first of them (Unix sockets only).
     fn poll_write(
         &self,
@@ -137,6 +140,8 @@ pub trait Backend {
     fn unblock(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<()>;
     /// Resolves when `fd` is readable (real backend only; the FUSE device, signal fds).
     fn poll_readable(&self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Forgets what [`Backend::poll_readable`] keeps of `fd`. Call it before the descriptor is closed.
+    fn forget_readable(&self, fd: BorrowedFd<'_>);
     /// The pool that buffers of this thread come from.
     fn pool(&self) -> &crate::Pool;
 }

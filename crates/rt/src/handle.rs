@@ -115,6 +115,10 @@ impl Rt {
     pub fn poll_readable(&self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_readable(fd, cx)
     }
+    /// Forgets what [`Rt::poll_readable`] keeps of `fd`. Call it before the descriptor is closed.
+    pub fn forget_readable(&self, fd: BorrowedFd<'_>) {
+        self.0.forget_readable(fd);
+    }
     /// The pool that buffers come from.
     pub fn pool(&self) -> &Pool {
         self.0.pool()

@@ -11,7 +11,12 @@
 pub mod address;
 pub mod backend;
 pub mod mem;
+pub mod real;
+pub mod signal;
+pub mod sync;
+pub mod tasks;
 pub mod time;
+pub mod timers;
 
 mod handle;
 

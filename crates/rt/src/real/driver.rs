@@ -1,0 +1,103 @@
+//! What the two ways of waiting (epoll, io_uring) have in common: sources and operations.
+//!
+//! A *source* is a file descriptor whose readiness tasks wait for. An *operation* is one on a file; it owns its
+//! buffers until the kernel has let go of them, also when the future that began it was dropped.
+
+use super::ops::{Op, OpTable};
+use std::io;
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// What a task waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direction {
+    Read = 0,
+    Write = 1,
+}
+
+/// The number of a source; never used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub(crate) struct SourceKey(pub u64);
+
+/// A way of waiting.
+pub(crate) trait Driver {
+    /// Its name, for logs.
+    fn name(&self) -> &'static str;
+    /// Makes a source of a descriptor. No system call.
+    fn add_source(&self, fd: RawFd) -> SourceKey;
+    /// Wakes `waker` when the source becomes ready. Called after the descriptor said "would block".
+    fn arm(&self, key: SourceKey, direction: Direction, waker: &Waker) -> io::Result<()>;
+    /// Whether an event came since the last call.
+    fn take_event(&self, key: SourceKey, direction: Direction) -> bool;
+    /// Forgets a source; called while the descriptor is still open.
+    fn remove_source(&self, key: SourceKey);
+    /// The operations.
+    fn ops(&self) -> &OpTable;
+    /// Begins an operation that is in the table.
+    fn start(&self, key: usize);
+    /// Handles what has happened; waits for it at most `timeout` (None: until something does).
+    fn turn(&self, timeout: Option<Duration>) -> io::Result<()>;
+    /// Waits until the kernel and the helper threads have let go of all buffers.
+    fn drain(&self);
+}
+
+/// A source that is forgotten when dropped. Keep it in front of the descriptor in a structure.
+pub(crate) struct Source {
+    driver: Rc<dyn Driver>,
+    key: SourceKey,
+}
+
+impl Source {
+    pub(crate) fn new(driver: &Rc<dyn Driver>, fd: RawFd) -> Self {
+        Self { driver: driver.clone(), key: driver.add_source(fd) }
+    }
+    /// Tries `io`; if it would block, arranges to be woken.
+    pub(crate) fn poll<T>(
+        &self,
+        cx: &Context<'_>,
+        direction: Direction,
+        mut io: impl FnMut() -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            match io() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return match self.driver.arm(self.key, direction, cx.waker()) {
+                        Ok(()) => Poll::Pending,
+                        Err(e) => Poll::Ready(Err(e)),
+                    };
+                }
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+    /// Resolves when an event came after this was first called.
+    pub(crate) fn poll_event(
+        &self,
+        cx: &Context<'_>,
+        direction: Direction,
+    ) -> Poll<io::Result<()>> {
+        if self.driver.take_event(self.key, direction) {
+            return Poll::Ready(Ok(()));
+        }
+        match self.driver.arm(self.key, direction, cx.waker()) {
+            Ok(()) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.driver.remove_source(self.key);
+    }
+}
+
+/// Begins `op`; a future of its outcome.
+pub(crate) fn submit(driver: &Rc<dyn Driver>, op: Op) -> super::ops::OpFuture {
+    let key = driver.ops().insert(op);
+    driver.start(key);
+    super::ops::OpFuture::new(driver.clone(), key)
+}

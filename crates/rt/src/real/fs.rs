@@ -1,0 +1,181 @@
+//! Directories and files. Data goes through operations ([`super::ops`]); everything rare runs on helper threads.
+
+use super::driver::{Driver, submit};
+use super::ops::{Kind, Op};
+use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
+use crate::{Buf, BufMut, Rt};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Names in one directory that [`DirIo::list`] returns at most.
+const NAMES_MAX: usize = 1 << 20;
+
+struct RealDir {
+    fd: Arc<OwnedFd>,
+    path: PathBuf,
+    driver: Rc<dyn Driver>,
+    rt: Rt,
+}
+
+/// Opens a directory, making it if need be.
+pub(crate) fn open_dir(driver: &Rc<dyn Driver>, rt: Rt, path: &Path) -> io::Result<Dir> {
+    std::fs::create_dir_all(path)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = Arc::new(rustix::fs::open(path, flags, Mode::empty())?);
+    Ok(Rc::new(RealDir { fd, path: path.to_owned(), driver: driver.clone(), rt }))
+}
+
+fn plain_name(name: &str) -> io::Result<CString> {
+    let bad =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("«{name}» is not a plain name"));
+    if name.is_empty() || name == "." || name == ".." || name.contains('/') {
+        return Err(bad());
+    }
+    CString::new(name).map_err(|_| bad())
+}
+
+impl RealDir {
+    fn on_helper<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&OwnedFd) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<io::Result<T>> {
+        let (rt, fd) = (self.rt.clone(), self.fd.clone());
+        Box::pin(async move { rt.unblock(move || work(&fd)).await })
+    }
+}
+
+impl DirIo for RealDir {
+    fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
+        let (name, driver) = (plain_name(name), self.driver.clone());
+        let opened = self.on_helper(move |dir| open_file(dir, &name?, options));
+        Box::pin(async move {
+            let (fd, direct) = opened.await?;
+            Ok(Rc::new(RealFile { fd: Arc::new(fd), direct, driver }) as File)
+        })
+    }
+    fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
+        self.on_helper(|dir| {
+            let mut names = Vec::new();
+            for entry in rustix::fs::Dir::read_from(dir)? {
+                let entry = entry?;
+                match entry.file_name().to_str() {
+                    Ok("." | "..") | Err(_) => {}
+                    Ok(_) if names.len() >= NAMES_MAX => {
+                        return Err(io::Error::other(format!("over {NAMES_MAX} names")));
+                    }
+                    Ok(name) => names.push(name.to_owned()),
+                }
+            }
+            names.sort_unstable();
+            Ok(names)
+        })
+    }
+    fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
+        let name = plain_name(name);
+        self.on_helper(move |dir| Ok(rustix::fs::unlinkat(dir, name?, AtFlags::empty())?))
+    }
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
+        let (from, to) = (plain_name(from), plain_name(to));
+        self.on_helper(move |dir| Ok(rustix::fs::renameat(dir, from?, dir, to?)?))
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        self.on_helper(|dir| Ok(rustix::fs::fsync(dir)?))
+    }
+    fn space(&self) -> io::Result<Space> {
+        let s = rustix::fs::fstatvfs(&self.fd)?;
+        Ok(Space {
+            total_bytes: s.f_blocks.saturating_mul(s.f_frsize),
+            free_bytes: s.f_bavail.saturating_mul(s.f_frsize),
+        })
+    }
+    fn lock(&self) -> io::Result<()> {
+        rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
+            if e == rustix::io::Errno::WOULDBLOCK {
+                let text = format!("{} is in use by another process", self.path.display());
+                io::Error::new(io::ErrorKind::ResourceBusy, text)
+            } else {
+                e.into()
+            }
+        })
+    }
+    fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+fn open_file(dir: &OwnedFd, name: &CString, options: OpenOptions) -> io::Result<(OwnedFd, bool)> {
+    let mut flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    if options.create {
+        flags |= OFlags::CREATE;
+    }
+    let mode = Mode::RUSR | Mode::WUSR;
+    if options.direct {
+        match rustix::fs::openat(dir, name, flags | OFlags::DIRECT, mode) {
+            // This file system cannot.
+            Err(rustix::io::Errno::INVAL) => {}
+            other => return Ok((other?, true)),
+        }
+    }
+    Ok((rustix::fs::openat(dir, name, flags, mode)?, false))
+}
+
+struct RealFile {
+    fd: Arc<OwnedFd>,
+    direct: bool,
+    driver: Rc<dyn Driver>,
+}
+
+impl RealFile {
+    fn plain(&self, kind: Kind, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        if i64::try_from(offset.saturating_add(len)).is_err() {
+            return Box::pin(std::future::ready(Err(io::ErrorKind::InvalidInput.into())));
+        }
+        if matches!(kind, Kind::Allocate | Kind::Punch) && len == 0 {
+            return Box::pin(std::future::ready(Ok(())));
+        }
+        let op = submit(&self.driver, Op::plain(kind, &self.fd, offset, len));
+        Box::pin(async move { op.await.0.map(|_| ()) })
+    }
+}
+
+impl FileIo for RealFile {
+    fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        if i64::try_from(offset.saturating_add(buf.len() as u64)).is_err() {
+            return Box::pin(std::future::ready((Err(io::ErrorKind::InvalidInput.into()), buf)));
+        }
+        let op = submit(&self.driver, Op::read(&self.fd, self.direct, buf, offset));
+        Box::pin(async move {
+            let (result, keep) = op.await;
+            let buf = keep.read.unwrap_or_else(|| crate::Pool::heap().alloc(0));
+            (result, buf)
+        })
+    }
+    fn write(&self, bufs: Vec<Buf>, offset: u64) -> BoxFuture<io::Result<()>> {
+        let total = bufs.iter().map(|b| b.len() as u64).sum::<u64>();
+        if i64::try_from(offset.saturating_add(total)).is_err() {
+            return Box::pin(std::future::ready(Err(io::ErrorKind::InvalidInput.into())));
+        }
+        let op = submit(&self.driver, Op::write(&self.fd, self.direct, bufs, offset));
+        Box::pin(async move { op.await.0.map(|_| ()) })
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        self.plain(Kind::Sync, 0, 0)
+    }
+    fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        self.plain(Kind::Allocate, offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        self.plain(Kind::Punch, offset, len)
+    }
+    fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        self.plain(Kind::SetLen, 0, len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(u64::try_from(rustix::fs::fstat(&self.fd)?.st_size).unwrap_or(0))
+    }
+}
