@@ -4,7 +4,6 @@
 //!   [`run_transaction`]: how everybody uses it.
 //! - [`Memory`]: volatile, for tests. [`Embedded`]: durable, in one process. [`Remote`]: an engine that another
 //!   process hosts; [`serve`] is that other side.
-//! - [`conformance`]: the suite that every engine passes.
 //!
 //! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
 //! `durable` a loss of power. Must never: answer before that, or hide a byte of the log that it could not read.
@@ -13,11 +12,14 @@ pub mod embedded;
 mod engine;
 mod memory;
 mod mvcc;
+mod remote;
 mod run;
+pub mod serve;
 mod transaction;
 
 pub use embedded::{Embedded, EmbeddedConfig};
 pub use engine::{Engine, Key, RangePage, Value, Version, key_after, prefix_end};
 pub use memory::Memory;
+pub use remote::Remote;
 pub use run::{RunOptions, run_transaction, run_transaction_with};
 pub use transaction::Transaction;

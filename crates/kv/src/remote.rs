@@ -1,0 +1,114 @@
+//! [`Remote`]: an engine that another process hosts.
+
+use crate::{Engine, Key, RangePage, Value, Version};
+use glowfs_net::{Conn, Connector, Target};
+use glowfs_rt::{BoxFuture, Duration, Rt};
+use glowfs_types::wire::kv::{
+    BeginReply, Commit, CommitReply, Get, GetRange, GetRangeReply, GetReply,
+};
+use glowfs_types::wire::method;
+use glowfs_types::{Error, Result, Status};
+use std::rc::Rc;
+
+/// How long one call may take.
+const CALL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// An engine over RPC, served with [`crate::serve::KvService`]. Cloning it gives another handle.
+#[derive(Clone)]
+pub struct Remote {
+    rt: Rt,
+    connector: Rc<Connector>,
+    target: Rc<Target>,
+}
+
+impl Remote {
+    /// The engine at one of `addresses`. Connects with the first call.
+    pub fn new(rt: &Rt, connector: Rc<Connector>, addresses: Vec<String>) -> Self {
+        let target = Target { addresses, ..Target::default() };
+        Self { rt: rt.clone(), connector, target: Rc::new(target) }
+    }
+
+    async fn conn(&self) -> Result<Rc<Conn>> {
+        match self.rt.timeout(CALL_DEADLINE, self.connector.connect_to(&self.target)).await {
+            Ok(conn) => conn.map_err(|e| Error::new(Status::Disconnected, self.place(&e.message))),
+            Err(_) => Err(Error::new(Status::Disconnected, self.place("no connection in time"))),
+        }
+    }
+
+    fn place(&self, what: &str) -> String {
+        format!("metadata engine at {}: {what}", self.target.addresses.join(", "))
+    }
+
+    fn ask<Q, R, T>(&self, method: u16, q: Q, take: impl FnOnce(R) -> T + 'static) -> BoxFuture<Result<T>>
+    where
+        Q: minicbor::Encode<()> + 'static,
+        R: for<'b> minicbor::Decode<'b, ()> + 'static,
+        T: 'static,
+    {
+        let this = self.clone();
+        Box::pin(async move {
+            let conn = this.conn().await?;
+            conn.call_msg::<Q, R>(method, &q, CALL_DEADLINE).await.map(take)
+        })
+    }
+}
+
+impl Engine for Remote {
+    fn begin(&self) -> BoxFuture<Result<Version>> {
+        self.ask(method::KV_BEGIN, glowfs_types::wire::Empty {}, |r: BeginReply| r.version)
+    }
+
+    fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
+        let get = Get { version, keys: keys.into_iter().map(Into::into).collect() };
+        self.ask(method::KV_GET, get, |r: GetReply| {
+            r.values.into_iter().map(|v| v.map(Into::into)).collect()
+        })
+    }
+
+    fn get_range(
+        &self,
+        version: Version,
+        begin: Key,
+        end: Key,
+        limit: u32,
+        reverse: bool,
+    ) -> BoxFuture<Result<RangePage>> {
+        let get = GetRange { version, begin, end, limit, reverse };
+        self.ask(method::KV_GET_RANGE, get, |r: GetRangeReply| RangePage {
+            entries: r.entries.into_iter().map(|(k, v)| (k.into(), v.into())).collect(),
+            more: r.more,
+        })
+    }
+
+    fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>> {
+        let read_only = commit.mutations.is_empty() && commit.write_conflicts.is_empty();
+        if read_only && !commit.durable {
+            // The host gives out settled versions only.
+            return Box::pin(std::future::ready(Ok(commit.read_version)));
+        }
+        let this = self.clone();
+        Box::pin(async move {
+            // Not sent yet: a failure here is no unknown outcome.
+            let conn = this.conn().await?;
+            let reply = conn.call_msg::<_, CommitReply>(method::KV_COMMIT, &commit, CALL_DEADLINE);
+            match reply.await {
+                Ok(r) => Ok(r.version),
+                Err(e) if matches!(e.status, Status::TimedOut | Status::Disconnected) => {
+                    Err(Error::new(Status::CommitUnknown, this.place(&e.message)))
+                }
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn flush_barrier(&self) -> BoxFuture<Result<()>> {
+        let commit = Commit {
+            read_version: 0,
+            read_conflicts: vec![],
+            write_conflicts: vec![],
+            mutations: vec![],
+            durable: true,
+        };
+        self.ask(method::KV_COMMIT, commit, |_: CommitReply| ())
+    }
+}

@@ -1,0 +1,214 @@
+//! Configuration of a metadata service: one TOML table, unknown keys refused.
+
+use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Configuration of a metadata service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetaConfig {
+    /// Its identity in the cluster; kept for life.
+    pub node_id: u64,
+    /// The cluster, 32 hexadecimal digits.
+    pub cluster_id: String,
+    /// Where it listens, best first: `tcp://HOST:PORT`, `unix:///PATH`.
+    #[serde(default = "default_listen")]
+    pub listen: Vec<String>,
+    /// Where health and metrics are served (`HOST:PORT`); none if absent.
+    #[serde(default)]
+    pub http: Option<String>,
+    /// Where mgmtd listens.
+    pub mgmtd: Vec<String>,
+    /// The file that holds the cluster's service token.
+    pub service_token_file: PathBuf,
+    /// Where the metadata is kept.
+    pub engine: EngineConfig,
+    /// Transports to use (`tcp`, `unix`, `shm`); empty means all.
+    #[serde(default)]
+    pub transports: Vec<String>,
+    /// Free labels: rack, zone.
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
+    /// What new file systems begin with. Only read when the root directory is made.
+    #[serde(default)]
+    pub root: RootConfig,
+    /// Bounds and periods.
+    #[serde(default)]
+    pub tuning: Tuning,
+}
+
+/// Which engine keeps the metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EngineConfig {
+    /// In this process, and served to mgmtd and other meta services.
+    Embedded {
+        /// Its directory. An empty one is formatted.
+        dir: PathBuf,
+    },
+    /// The embedded engine of another meta service.
+    Remote {
+        /// Where that service listens.
+        addresses: Vec<String>,
+    },
+}
+
+/// The root directory and the layout that everything inherits from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RootConfig {
+    /// Permission bits of the root directory.
+    pub mode: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// The chain table of new files.
+    pub table: u64,
+    /// Bytes in a chunk of new files.
+    pub chunk_bytes: u32,
+    /// Chains a new file is striped over.
+    pub stripe: u32,
+}
+
+impl Default for RootConfig {
+    fn default() -> Self {
+        Self { mode: 0o755, uid: 0, gid: 0, table: 1, chunk_bytes: 1 << 20, stripe: 16 }
+    }
+}
+
+/// When a change of metadata is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommitMode {
+    /// When it is in the log file; it is flushed within `flush_interval_ms` plus one flush. fsync and durable closes still flush.
+    Background,
+    /// When it is flushed.
+    Flush,
+}
+
+/// Bounds and periods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tuning {
+    /// When a change of metadata is answered.
+    pub commit: CommitMode,
+    /// The bound of background commits, in ms (embedded engine).
+    pub flush_interval_ms: u64,
+    /// How long a capability lasts, in ms.
+    pub capability_ms: u64,
+    /// How long clients may keep attributes, in ms.
+    pub attr_lease_ms: u64,
+    /// Calls in work; more are answered with `Overloaded`.
+    pub inflight_ops: u64,
+    /// Pause between looks for dead clients' sessions, in ms.
+    pub session_scan_ms: u64,
+    /// A session is left alone for this long after it was opened, in ms (its client may not be listed yet).
+    pub session_grace_ms: u64,
+    /// Pause between looks into the garbage queue, in ms.
+    pub gc_pause_ms: u64,
+    /// Chunks that garbage collection removes per second, at most.
+    pub gc_chunks_per_s: u64,
+    /// How long a request id is remembered, in ms.
+    pub request_keep_ms: u64,
+    /// Log bytes after which the embedded engine writes a checkpoint.
+    pub checkpoint_log_bytes: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            commit: CommitMode::Background,
+            flush_interval_ms: 50,
+            capability_ms: 300_000,
+            attr_lease_ms: 1000,
+            inflight_ops: 4096,
+            session_scan_ms: 2000,
+            session_grace_ms: 30_000,
+            gc_pause_ms: 500,
+            gc_chunks_per_s: 20_000,
+            request_keep_ms: 600_000,
+            checkpoint_log_bytes: 256 << 20,
+        }
+    }
+}
+
+fn default_listen() -> Vec<String> {
+    vec!["tcp://127.0.0.1:0".into()]
+}
+
+impl MetaConfig {
+    /// Checks what the types cannot say.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| {
+            Err(Error::new(Status::InvalidArgument, format!("meta configuration: {what}")))
+        };
+        if self.node_id == 0 {
+            return bad("node_id: 0 is not a node; give each node its own number from 1 on".into());
+        }
+        self.cluster()?;
+        if self.listen.is_empty() {
+            return bad("listen: no address".into());
+        }
+        for address in &self.listen {
+            if let Err(e) = address.parse::<glowfs_rt::Address>() {
+                return bad(format!("listen: {e}"));
+            }
+        }
+        if self.mgmtd.is_empty() {
+            return bad("mgmtd: no address; name at least one, such as tcp://HOST:PORT".into());
+        }
+        if let EngineConfig::Remote { addresses } = &self.engine {
+            if addresses.is_empty() {
+                return bad("engine.addresses: none; name the meta service that hosts the engine".into());
+            }
+        }
+        let chunk = self.root.chunk_bytes;
+        if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
+            return bad(format!(
+                "root.chunk_bytes: {chunk} is not a power of two from {CHUNK_BYTES_MIN} to {CHUNK_BYTES_MAX}"
+            ));
+        }
+        if self.root.stripe == 0 || self.root.table == 0 {
+            return bad("root.stripe and root.table begin at 1".into());
+        }
+        if self.root.mode > 0o7777 {
+            return bad(format!("root.mode: {:o} has more than permission bits", self.root.mode));
+        }
+        let t = &self.tuning;
+        for (name, value) in [
+            ("flush_interval_ms", t.flush_interval_ms),
+            ("capability_ms", t.capability_ms),
+            ("inflight_ops", t.inflight_ops),
+            ("session_scan_ms", t.session_scan_ms),
+            ("gc_pause_ms", t.gc_pause_ms),
+            ("gc_chunks_per_s", t.gc_chunks_per_s),
+            ("request_keep_ms", t.request_keep_ms),
+            ("checkpoint_log_bytes", t.checkpoint_log_bytes),
+        ] {
+            if value == 0 {
+                return bad(format!("tuning.{name}: 0 would stop all work; leave it out for the default"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The node.
+    pub fn node(&self) -> NodeId {
+        NodeId(self.node_id)
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> Result<ClusterId> {
+        let bad = |_| {
+            Error::new(
+                Status::InvalidArgument,
+                format!("meta configuration: cluster_id: «{}» is not 32 hexadecimal digits", self.cluster_id),
+            )
+        };
+        self.cluster_id.parse().map_err(bad)
+    }
+}
