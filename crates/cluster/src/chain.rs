@@ -1,0 +1,361 @@
+//! The chain state table: what becomes of a chain when mgmtd hears something of its targets.
+//!
+//! The invariant behind all rules: *every serving member holds every acknowledged write*, and whoever may begin to serve
+//! when nobody serves must hold a [`Proof`]. A chain version acknowledges nothing before it is active, and it is active
+//! only when all its writers adopted it and that was recorded. So a member that was serving when the newest active version was made,
+//! or became serving since, holds all that was ever acknowledged, as long as its memory can be trusted (clean lives).
+//!
+//! [`Chain::step`] applies the table once. A change of members makes one new version; an activation makes none.
+
+use glowfs_types::routing::{ChainInfo, ChainMember, LocalState, PublicState};
+use glowfs_types::{ChainId, ChainVersion, Incarnation, NodeId, Redundancy, TargetId};
+use std::collections::BTreeMap;
+
+/// After how many steps a chain has settled, whatever was heard; more would be a defect of the table.
+pub const STEPS_MAX: usize = 8;
+
+/// What a member can prove about the writes that the chain acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+pub enum Proof {
+    /// Nothing: writes may have been acknowledged without it.
+    #[default]
+    None,
+    /// It holds all of them.
+    Holds,
+    /// It held all of them, but a life of it ended without a clean shutdown, so the last ones may be lost.
+    Suspect,
+}
+
+/// What is remembered of a member beyond the routing info.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct MemberRecord {
+    /// The newest life that was accounted for; 0 if none was heard yet.
+    pub incarnation: Incarnation,
+    /// What it can prove.
+    pub proof: Proof,
+    /// The newest chain version in which it was serving.
+    pub served: ChainVersion,
+}
+
+/// What mgmtd knows of a target now. A target of a dead node counts as [`LocalState::Offline`]; one of which nothing was
+/// heard yet has no observation, and nothing is decided about it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Observation {
+    /// The state that its node reported.
+    pub local: LocalState,
+    /// The life that reported it.
+    pub incarnation: Incarnation,
+    /// Whether the life before that one ended with a clean shutdown.
+    pub clean: bool,
+    /// The newest chain version it adopted.
+    pub adopted: ChainVersion,
+    /// Whether it holds no chunk at all.
+    pub empty: bool,
+    /// Whether it may begin or go on to sync (false for a while after it was too slow).
+    pub may_sync: bool,
+}
+
+/// Observations by target.
+pub type View = BTreeMap<TargetId, Observation>;
+
+/// Why a member changed its state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Evidence {
+    /// Its node is dead, or reported the target as unusable.
+    Gone,
+    /// A new life of it began; the old one is over.
+    NewLife,
+    /// It is back.
+    Back,
+    /// Its turn to be brought up to date.
+    Turn,
+    /// It is equal to its predecessor, and flushed.
+    UpToDate,
+    /// It was serving last, or in the newest active version, and its memory can be trusted.
+    Proven,
+    /// All that might know more were interrupted as well: it is named the source of the others.
+    NamedSource,
+    /// The chain was never active and all members are there, empty.
+    Newborn,
+    /// There is nobody (any more) to be brought up to date from.
+    NoSource,
+    /// It was too slow.
+    TooSlow,
+    /// Another one took over.
+    TakenOver,
+    /// An operator forced it.
+    Forced,
+}
+
+/// One change, for logs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The member.
+    pub target: TargetId,
+    /// Before.
+    pub from: PublicState,
+    /// After.
+    pub to: PublicState,
+    /// Why.
+    pub why: Evidence,
+}
+
+/// A chain with what is remembered of its members. Stored as a whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Chain {
+    /// What everybody knows.
+    pub info: ChainInfo,
+    /// What only mgmtd knows, for each member.
+    pub records: BTreeMap<TargetId, MemberRecord>,
+}
+
+use PublicState::{LastSrv, Offline, Serving, Syncing, Waiting};
+
+/// A member while a step works on it.
+struct Slot {
+    target: TargetId,
+    from: PublicState,
+    to: PublicState,
+    why: Evidence,
+    /// None: nothing is known.
+    local: Option<LocalState>,
+    seen: Option<Observation>,
+}
+
+impl Slot {
+    fn up(&self) -> bool {
+        matches!(self.local, Some(LocalState::Online | LocalState::UpToDate))
+    }
+    fn down(&self) -> bool {
+        self.local == Some(LocalState::Offline)
+    }
+    fn set(&mut self, to: PublicState, why: Evidence) {
+        self.to = to;
+        self.why = why;
+    }
+}
+
+impl Chain {
+    /// A chain that was never active. Its first version is 1 and all members are offline until they are heard.
+    pub fn new(id: ChainId, members: &[(TargetId, NodeId)]) -> Self {
+        Self {
+            info: ChainInfo {
+                id,
+                version: ChainVersion(1),
+                activated: ChainVersion(0),
+                activated_serving: Vec::new(),
+                members: members
+                    .iter()
+                    .map(|&(target, node)| ChainMember { target, node, state: Offline })
+                    .collect(),
+                redundancy: Redundancy::Replicated,
+                preferred: members.iter().map(|m| m.0).collect(),
+            },
+            records: members.iter().map(|m| (m.0, MemberRecord::default())).collect(),
+        }
+    }
+
+    /// Applies the table until nothing changes (at most [`STEPS_MAX`] times). `None` if nothing changed at all.
+    pub fn settle(&self, view: &View) -> Option<(Chain, Vec<Change>)> {
+        let (mut chain, mut changes) = self.step(view)?;
+        for _ in 1..STEPS_MAX {
+            let Some((next, more)) = chain.step(view) else { break };
+            chain = next;
+            changes.extend(more);
+        }
+        Some((chain, changes))
+    }
+
+    /// Applies the table once. `None` if nothing changes.
+    pub fn step(&self, view: &View) -> Option<(Chain, Vec<Change>)> {
+        let mut next = self.clone();
+        let mut slots = next.account_lives(view);
+        table(&mut slots, &self.info, &next.records);
+        if !slots.iter().any(|s| s.to == Serving) {
+            self.take_over(&mut slots, &next.records);
+        }
+        let changes: Vec<Change> = slots
+            .iter()
+            .filter(|s| s.from != s.to)
+            .map(|s| Change { target: s.target, from: s.from, to: s.to, why: s.why })
+            .collect();
+        if changes.is_empty() {
+            next.activate(&slots);
+        } else {
+            next.info.version = self.info.version.next();
+            next.arrange(&slots);
+        }
+        (next != *self).then_some((next, changes))
+    }
+
+    /// Notes new lives; a life that cannot be trusted counts as offline in this step, even if it is back already.
+    fn account_lives(&mut self, view: &View) -> Vec<Slot> {
+        let mut slots = Vec::with_capacity(self.info.members.len());
+        for m in &self.info.members {
+            let record = self.records.entry(m.target).or_default();
+            let seen = view.get(&m.target).copied().filter(|o| o.incarnation >= record.incarnation);
+            let mut slot = Slot {
+                target: m.target,
+                from: m.state,
+                to: m.state,
+                why: Evidence::Gone,
+                local: seen.map(|o| o.local),
+                seen,
+            };
+            if let Some(o) = seen
+                && o.incarnation > record.incarnation
+            {
+                // A life that was skipped may have ended in any way.
+                let first = record.incarnation == Incarnation(0);
+                let clean = first || (o.clean && o.incarnation == record.incarnation.next());
+                record.incarnation = o.incarnation;
+                if !clean && record.proof == Proof::Holds {
+                    record.proof = Proof::Suspect;
+                }
+                let offline_first = match m.state {
+                    Serving => !clean,
+                    // What it was sent before does not count any more.
+                    Syncing => true,
+                    Waiting | LastSrv | Offline => false,
+                };
+                if offline_first {
+                    slot.local = Some(LocalState::Offline);
+                    slot.why = Evidence::NewLife;
+                }
+            }
+            slots.push(slot);
+        }
+        slots
+    }
+
+    /// When nobody serves: who may.
+    fn take_over(&self, slots: &mut [Slot], records: &BTreeMap<TargetId, MemberRecord>) {
+        let proof = |s: &Slot| records.get(&s.target).map_or(Proof::None, |r| r.proof);
+        let best = |slots: &[Slot], fit: &dyn Fn(&Slot) -> bool| {
+            let fits = |s: &&Slot| s.up() && fit(s);
+            let last = slots.iter().filter(fits).find(|s| s.from == LastSrv);
+            last.or_else(|| slots.iter().find(fits)).map(|s| s.target)
+        };
+        let mut winner = best(slots, &|s| proof(s) == Proof::Holds).map(|t| (t, Evidence::Proven));
+        if winner.is_none() {
+            // Whoever held everything is here, and all were interrupted: nobody can know more.
+            let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
+            if holders.all(|s| s.up() && proof(s) == Proof::Suspect) {
+                winner = best(slots, &|s| proof(s) == Proof::Suspect)
+                    .map(|t| (t, Evidence::NamedSource));
+            }
+        }
+        if let Some((target, why)) = winner {
+            for s in slots.iter_mut() {
+                if s.target == target {
+                    s.set(Serving, why);
+                } else if s.to == LastSrv {
+                    s.set(Offline, Evidence::TakenOver);
+                }
+            }
+            return;
+        }
+        let newborn = self.info.activated == ChainVersion(0)
+            && slots.iter().all(|s| s.up() && s.seen.is_some_and(|o| o.empty));
+        if newborn {
+            for s in slots.iter_mut() {
+                s.set(Serving, Evidence::Newborn);
+            }
+        }
+    }
+
+    /// Puts the new states in force: order, and what serving proves.
+    fn arrange(&mut self, slots: &[Slot]) {
+        let version = self.info.version;
+        let mut gone = Vec::new();
+        let mut members = Vec::with_capacity(slots.len());
+        for (m, s) in self.info.members.iter().zip(slots) {
+            let member = ChainMember { state: s.to, ..*m };
+            if s.to == Offline && s.from != Offline {
+                gone.push(member);
+            } else {
+                members.push(member);
+            }
+            if s.to == Serving {
+                let record = self.records.entry(s.target).or_default();
+                record.proof = Proof::Holds;
+                record.served = version;
+            }
+        }
+        members.extend(gone);
+        members.sort_by_key(|m| rank(m.state));
+        self.info.members = members;
+    }
+
+    /// Records the version as active if all its writers adopted it.
+    fn activate(&mut self, slots: &[Slot]) {
+        let version = self.info.version;
+        let mut writers = slots.iter().filter(|s| matches!(s.to, Serving | Syncing));
+        let adopted = |s: &Slot| s.up() && s.seen.is_some_and(|o| o.adopted == version);
+        let ready = slots.iter().any(|s| s.to == Serving) && writers.all(adopted);
+        if !ready || self.info.activated == version {
+            return;
+        }
+        self.info.activated = version;
+        self.info.activated_serving =
+            self.info.serving().map(|m| m.target).collect();
+        // From now on writes may be acknowledged without the others.
+        for s in slots.iter().filter(|s| s.to != Serving) {
+            self.records.entry(s.target).or_default().proof = Proof::None;
+        }
+    }
+}
+
+/// The place of a state in the order of members.
+fn rank(state: PublicState) -> u8 {
+    match state {
+        Serving => 0,
+        LastSrv => 1,
+        Syncing => 2,
+        Waiting => 3,
+        Offline => 4,
+    }
+}
+
+/// The rows of the table.
+fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, MemberRecord>) {
+    let remaining = slots.iter().any(|s| s.from == Serving && !s.down());
+    let proof = |t: &TargetId| records.get(t).map_or(Proof::None, |r| r.proof);
+    // If all serving ones go at once, one keeps the mark of the last: the one that can prove most.
+    let last = slots
+        .iter()
+        .filter(|s| s.from == Serving)
+        .min_by_key(|s| if proof(&s.target) == Proof::Holds { 0 } else { 1 })
+        .map(|s| s.target);
+    for s in slots.iter_mut() {
+        let why_gone = s.why;
+        match s.from {
+            Serving if s.down() && remaining => s.set(Offline, why_gone),
+            Serving if s.down() && Some(s.target) == last => s.set(LastSrv, why_gone),
+            Serving if s.down() => s.set(Offline, why_gone),
+            LastSrv if remaining => s.set(Offline, Evidence::TakenOver),
+            Syncing | Waiting if s.down() => s.set(Offline, why_gone),
+            Syncing if !remaining => s.set(Waiting, Evidence::NoSource),
+            Syncing if s.seen.is_some_and(|o| !o.may_sync) => s.set(Waiting, Evidence::TooSlow),
+            // Under an inactive version, writes may still be acknowledged under the one before, past this target.
+            Syncing
+                if s.local == Some(LocalState::UpToDate)
+                    && info.activated == info.version
+                    && s.seen.is_some_and(|o| o.adopted == info.version) =>
+            {
+                s.set(Serving, Evidence::UpToDate);
+            }
+            Offline if s.up() => s.set(Waiting, Evidence::Back),
+            Serving | LastSrv | Syncing | Waiting | Offline => {}
+        }
+    }
+    let syncing = slots.iter().any(|s| s.from == Syncing && s.to != Waiting && s.to != Offline);
+    if remaining && !syncing {
+        let turn = slots.iter_mut().find(|s| {
+            s.from == Waiting && s.to == Waiting && s.up() && s.seen.is_some_and(|o| o.may_sync)
+        });
+        if let Some(s) = turn {
+            s.set(Syncing, Evidence::Turn);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Which mgmtd is primary: a lease kept in the key-value engine.
+//!
+//! The record has an *epoch*, which every transaction of a primary compares, and a *renewal* counter. Clocks of two instances are
+//! never compared: a standby watches the record, and when it has not changed for the lease and a margin of the standby's own
+//! time, it writes the next epoch. A primary counts from the moment it *began* the transaction that renewed, and steps down when that
+//! is a lease ago, whatever it still hopes to hear.
+
+use glowfs_types::NodeId;
+
+/// What stands in the engine.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeaseRecord {
+    /// The primary; 0 if it gave the lease up.
+    pub holder: NodeId,
+    /// One life of that primary.
+    pub life: u64,
+    /// Grows with every change of the primary.
+    pub epoch: u64,
+    /// Grows with every renewal.
+    pub renewal: u64,
+    /// How long it lives without a renewal, in ms.
+    pub lease_ms: u64,
+    /// Where the primary listens.
+    pub addresses: Vec<String>,
+}
+
+/// Settings.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ElectionConfig {
+    /// This instance.
+    pub node: NodeId,
+    /// This life of it.
+    pub life: u64,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// How long a primary may act after a renewal, in ms.
+    pub lease_ms: u64,
+    /// How much longer a standby waits, in ms.
+    pub margin_ms: u64,
+}
+
+/// What this instance is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Not primary.
+    Standby,
+    /// Primary of an epoch until a moment (ms of its own clock), unless it renews.
+    Primary {
+        /// The epoch, compared by every transaction.
+        epoch: u64,
+        /// When it must stop to act.
+        until_ms: u64,
+    },
+}
+
+/// What to do next with the record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Write this, if the record is still what was read.
+    Write(LeaseRecord),
+    /// Nothing; look again later.
+    Wait,
+}
+
+/// The election as one instance sees it.
+#[derive(Clone, Debug)]
+pub struct Election {
+    config: ElectionConfig,
+    standing: Standing,
+    seen: Option<LeaseRecord>,
+    seen_since_ms: u64,
+    /// What was written with an unknown outcome, and when that began.
+    tried: Option<(LeaseRecord, u64)>,
+}
+
+impl Election {
+    /// A standby.
+    pub fn new(config: ElectionConfig) -> Self {
+        Self { config, standing: Standing::Standby, seen: None, seen_since_ms: 0, tried: None }
+    }
+    /// What this instance is at `now_ms`. A lease that ran out is gone for good.
+    pub fn standing(&mut self, now_ms: u64) -> Standing {
+        if let Standing::Primary { until_ms, .. } = self.standing
+            && now_ms >= until_ms
+        {
+            self.standing = Standing::Standby;
+        }
+        self.standing
+    }
+    /// The newest record that was read, for redirects.
+    pub fn seen(&self) -> Option<&LeaseRecord> {
+        self.seen.as_ref()
+    }
+    /// The record was read as `record` (`None`: absent) by a transaction that began at `now_ms`: what to write in it.
+    pub fn read(&mut self, record: Option<&LeaseRecord>, now_ms: u64) -> Command {
+        self.standing(now_ms);
+        if let Some((tried, began)) = self.tried.take()
+            && record == Some(&tried)
+        {
+            // The write whose outcome was not known did happen.
+            self.won(&tried, began);
+            self.standing(now_ms);
+        }
+        if self.seen.as_ref() != record {
+            self.seen = record.cloned();
+            self.seen_since_ms = now_ms;
+        }
+        let mine = record.is_some_and(|r| r.holder == self.config.node && r.life == self.config.life);
+        match (self.standing, record) {
+            (Standing::Primary { epoch, .. }, Some(r)) if mine && r.epoch == epoch => {
+                Command::Write(LeaseRecord { renewal: r.renewal + 1, ..r.clone() })
+            }
+            (Standing::Primary { .. }, _) => {
+                self.standing = Standing::Standby;
+                Command::Wait
+            }
+            (Standing::Standby, None) => Command::Write(self.claim(0)),
+            (Standing::Standby, Some(r)) => {
+                let free = r.holder == NodeId(0);
+                // An earlier life of this very instance: its process is gone (node ids are unique).
+                let own_past = r.holder == self.config.node && r.life != self.config.life;
+                let silent_ms = now_ms.saturating_sub(self.seen_since_ms);
+                let expired = silent_ms >= r.lease_ms + self.config.margin_ms;
+                if free || own_past || mine || expired {
+                    Command::Write(self.claim(r.epoch))
+                } else {
+                    Command::Wait
+                }
+            }
+        }
+    }
+    fn claim(&self, epoch: u64) -> LeaseRecord {
+        LeaseRecord {
+            holder: self.config.node,
+            life: self.config.life,
+            epoch: epoch + 1,
+            renewal: 0,
+            lease_ms: self.config.lease_ms,
+            addresses: self.config.addresses.clone(),
+        }
+    }
+    /// The write of `record`, whose transaction began at `began_ms`, was committed.
+    pub fn won(&mut self, record: &LeaseRecord, began_ms: u64) {
+        self.tried = None;
+        self.seen = Some(record.clone());
+        self.seen_since_ms = began_ms;
+        self.standing = Standing::Primary {
+            epoch: record.epoch,
+            until_ms: began_ms + self.config.lease_ms,
+        };
+    }
+    /// The write certainly did not happen (conflict). Who is primary shows the next read.
+    pub fn lost(&mut self) {
+        self.tried = None;
+    }
+    /// It is not known whether the write happened.
+    pub fn unknown(&mut self, record: &LeaseRecord, began_ms: u64) {
+        self.tried = Some((record.clone(), began_ms));
+    }
+    /// A transaction found another epoch: step down at once.
+    pub fn step_down(&mut self) {
+        self.standing = Standing::Standby;
+    }
+    /// The record to write in order to give the lease up, if it is held.
+    pub fn give_up(&mut self, now_ms: u64) -> Option<LeaseRecord> {
+        let Standing::Primary { .. } = self.standing(now_ms) else { return None };
+        self.standing = Standing::Standby;
+        let held = self.seen.clone()?;
+        Some(LeaseRecord { holder: NodeId(0), renewal: held.renewal + 1, addresses: Vec::new(), ..held })
+    }
+}

@@ -1,0 +1,97 @@
+//! What an operator is told about a chain that waits, and the forced way out.
+
+use crate::{Chain, Proof};
+use glowfs_types::routing::PublicState;
+use glowfs_types::{Error, Result, Status, TargetId};
+use std::fmt::Write;
+
+/// Why the chain is as it is, for people.
+pub fn explain(chain: &Chain) -> String {
+    let info = &chain.info;
+    let mut out = format!("chain {} version {} (active: {})\n", info.id, info.version, info.activated);
+    for m in &info.members {
+        let record = chain.records.get(&m.target).copied().unwrap_or_default();
+        let proof = match record.proof {
+            Proof::Holds => "holds every acknowledged write",
+            Proof::Suspect => "held every acknowledged write before it was interrupted",
+            Proof::None => "writes may have been acknowledged without it",
+        };
+        // Writing into a String cannot fail.
+        let _ = writeln!(
+            out,
+            "  target {} on node {}: {}, last serving in version {}; {proof}",
+            m.target, m.node, m.state, record.served
+        );
+    }
+    if info.head().is_none() {
+        out.push_str(
+            "  nobody serves: it goes on by itself when a target that holds every acknowledged write returns\n",
+        );
+    }
+    out
+}
+
+/// Exactly what would be lost if `target` were forced to serve.
+pub fn explain_force(chain: &Chain, target: TargetId) -> Result<String> {
+    let record = chain.records.get(&target).ok_or_else(|| not_a_member(chain, target))?;
+    let info = &chain.info;
+    if info.head().is_some() {
+        return Ok(format!("chain {} is serving; there is nothing to force", info.id));
+    }
+    let others: Vec<String> = info
+        .members
+        .iter()
+        .filter(|m| m.target != target)
+        .filter(|m| chain.records.get(&m.target).is_some_and(|r| r.proof != Proof::None))
+        .map(|m| m.target.to_string())
+        .collect();
+    Ok(match record.proof {
+        Proof::Holds => format!("target {target} holds every acknowledged write; nothing is lost"),
+        Proof::Suspect => format!(
+            "target {target} held every acknowledged write until it was interrupted: writes that it had not flushed \
+             to its disk by then are lost where they were; targets that may still have them: {}",
+            if others.is_empty() { "none".into() } else { others.join(", ") }
+        ),
+        Proof::None => format!(
+            "target {target} was last serving in version {}; every write that chain {} acknowledged since then (up to \
+             version {}) is lost; targets that have them: {}",
+            record.served,
+            info.id,
+            info.activated,
+            if others.is_empty() { "none".into() } else { others.join(", ") }
+        ),
+    })
+}
+
+/// Makes `target` the only serving member, whatever is lost. All others are brought up to date from it.
+pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
+    if !chain.records.contains_key(&target) {
+        return Err(not_a_member(chain, target));
+    }
+    if chain.info.head().is_some() {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!("chain {} is serving; there is nothing to force", chain.info.id),
+        ));
+    }
+    let mut next = chain.clone();
+    next.info.version = chain.info.version.next();
+    for m in &mut next.info.members {
+        m.state = if m.target == target { PublicState::Serving } else { PublicState::Offline };
+    }
+    next.info.members.sort_by_key(|m| m.target != target);
+    for (id, record) in &mut next.records {
+        record.proof = if *id == target { Proof::Holds } else { Proof::None };
+        if *id == target {
+            record.served = next.info.version;
+        }
+    }
+    Ok(next)
+}
+
+fn not_a_member(chain: &Chain, target: TargetId) -> Error {
+    Error::new(
+        Status::InvalidArgument,
+        format!("target {target} is not a member of chain {}", chain.info.id),
+    )
+}

@@ -1,0 +1,173 @@
+//! Leases of nodes: who is alive.
+//!
+//! A node counts its lease from the moment it sent a heartbeat; mgmtd declares it dead only when a lease *and a margin* have
+//! passed since the heartbeat arrived, so a node stops serving before its targets are given away. A new primary waits as
+//! long before it declares anybody dead. Times are milliseconds of mgmtd's own clock, passed in.
+
+use glowfs_types::{Incarnation, NodeId};
+use std::collections::BTreeMap;
+
+/// Settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeaseConfig {
+    /// How long a node may serve after it sent a heartbeat, in ms.
+    pub lease_ms: u64,
+    /// How much longer mgmtd waits, in ms.
+    pub margin_ms: u64,
+    /// A look at the leases that comes later than this after the one before (mgmtd itself was held up: heartbeats may lie
+    /// unread) gives every node that much more time, in ms.
+    pub stall_ms: u64,
+    /// So many heartbeats in a row a node of the same life must send after it was declared dead before it counts again.
+    pub return_beats: u32,
+}
+
+/// A heartbeat, as far as leases care.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Who.
+    pub node: NodeId,
+    /// The life of the process.
+    pub incarnation: Incarnation,
+    /// Grows within a life.
+    pub sequence: u64,
+    /// It stops.
+    pub leaving: bool,
+}
+
+/// What follows from a heartbeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The node lives on. Grant a lease.
+    Alive,
+    /// The node is new, or back. Grant a lease once its targets' chains are settled.
+    Joined,
+    /// The node leaves: it counts as dead from now on. Grant nothing.
+    Left,
+    /// The node was dead and must be heard again before it counts. Grant nothing.
+    Probation,
+    /// An old message. Grant nothing.
+    Stale,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Node {
+    incarnation: Incarnation,
+    sequence: u64,
+    heard_ms: u64,
+    alive: bool,
+    beats: u32,
+}
+
+/// The book of leases of one primary.
+#[derive(Clone, Debug)]
+pub struct NodeLeases {
+    config: LeaseConfig,
+    /// Nobody is dead before this.
+    quiet_until_ms: u64,
+    last_tick_ms: u64,
+    nodes: BTreeMap<NodeId, Node>,
+}
+
+impl NodeLeases {
+    /// A new primary's book: `known` are the nodes that were alive when it took over; each has a full lease and the margin to be
+    /// heard. `extra_ms` more if the primary before may still grant leases for so long.
+    pub fn new(
+        config: LeaseConfig,
+        known: impl IntoIterator<Item = NodeId>,
+        now_ms: u64,
+        extra_ms: u64,
+    ) -> Self {
+        let node = Node {
+            incarnation: Incarnation(0),
+            sequence: 0,
+            heard_ms: now_ms,
+            alive: true,
+            beats: 0,
+        };
+        Self {
+            config,
+            quiet_until_ms: now_ms + config.lease_ms + config.margin_ms + extra_ms,
+            last_tick_ms: now_ms,
+            nodes: known.into_iter().map(|id| (id, node)).collect(),
+        }
+    }
+    /// Whether a node counts as alive.
+    pub fn alive(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|n| n.alive)
+    }
+    /// The lease to grant, in ms.
+    pub fn lease_ms(&self) -> u64 {
+        self.config.lease_ms
+    }
+    /// A heartbeat arrived.
+    pub fn beat(&mut self, beat: Beat, now_ms: u64) -> Verdict {
+        let fresh = Node {
+            incarnation: beat.incarnation,
+            sequence: beat.sequence,
+            heard_ms: now_ms,
+            alive: !beat.leaving,
+            beats: 0,
+        };
+        let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
+        let Some(node) = self.nodes.get_mut(&beat.node) else {
+            self.nodes.insert(beat.node, fresh);
+            return joined;
+        };
+        if node.incarnation > beat.incarnation
+            || (node.incarnation == beat.incarnation && node.sequence >= beat.sequence)
+        {
+            return Verdict::Stale;
+        }
+        if beat.incarnation > node.incarnation {
+            let known = node.incarnation == Incarnation(0) && node.alive;
+            *node = fresh;
+            return if known && !beat.leaving { Verdict::Alive } else { joined };
+        }
+        let gap = now_ms.saturating_sub(node.heard_ms);
+        node.sequence = beat.sequence;
+        node.heard_ms = now_ms;
+        if beat.leaving {
+            node.alive = false;
+            return Verdict::Left;
+        }
+        if node.alive {
+            return Verdict::Alive;
+        }
+        node.beats = if gap > self.config.lease_ms { 1 } else { node.beats + 1 };
+        if node.beats < self.config.return_beats {
+            return Verdict::Probation;
+        }
+        node.alive = true;
+        node.beats = 0;
+        Verdict::Joined
+    }
+    /// Looks at the leases: the nodes that died since the last look.
+    pub fn tick(&mut self, now_ms: u64) -> Vec<NodeId> {
+        let gap = now_ms.saturating_sub(self.last_tick_ms);
+        self.last_tick_ms = now_ms;
+        if gap > self.config.stall_ms {
+            // We were away, not they.
+            for node in self.nodes.values_mut() {
+                node.heard_ms = (node.heard_ms + gap).min(now_ms);
+            }
+            self.quiet_until_ms += gap;
+        }
+        if now_ms < self.quiet_until_ms {
+            return Vec::new();
+        }
+        let limit = self.config.lease_ms + self.config.margin_ms;
+        let mut dead = Vec::new();
+        for (id, node) in &mut self.nodes {
+            if node.alive && now_ms.saturating_sub(node.heard_ms) >= limit {
+                node.alive = false;
+                node.beats = 0;
+                dead.push(*id);
+            }
+        }
+        dead
+    }
+    /// Forgets a node that an operator removed.
+    pub fn forget(&mut self, node: NodeId) {
+        self.nodes.remove(&node);
+    }
+}
