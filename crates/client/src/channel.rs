@@ -45,10 +45,6 @@ impl ChannelPool {
         });
         Held { pool: self.clone(), _slot: slot, channel, seq: last.next(), known: false }
     }
-    /// Channels that were ever opened (for tests and metrics).
-    pub fn opened(&self) -> u64 {
-        self.next.get() - 1
-    }
 }
 
 impl Held {

@@ -2,10 +2,19 @@
 //! chunk at a new end and to learn a file's length from its chains; admin to look at chunks.
 
 use crate::Client;
-use crate::client::unbuilt;
-use glowfs_types::wire::data::{ChunkSummary, RemoveDataReply};
-use glowfs_types::{Capability, ChainId, ChunkId, DataId, Layout, Result, TargetId, VolumeId};
+use crate::file::Rights;
+use crate::flush::{flush, head_msg, layout_chains, on_chains};
+use crate::write::{Change, apply};
+use glowfs_types::wire::data::{
+    ChunkSummary, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply, RemoveData,
+    RemoveDataReply, update,
+};
+use glowfs_types::wire::{encode, method};
+use glowfs_types::{
+    Capability, ChainId, ChunkId, DataId, Error, Layout, Result, Status, TargetId, VolumeId,
+};
 use std::rc::Rc;
+use zerocopy::IntoBytes;
 
 /// What the chains hold of a data id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,16 +52,69 @@ impl ChunkIo {
         limit: u32,
         capability: &Capability,
     ) -> Result<RemoveDataReply> {
-        let _ = (layout, volume, data, from, limit, capability);
-        Err(unbuilt())
+        let core = &self.client.core;
+        let chains = layout_chains(core, layout).await?;
+        let each = (limit / chains.len().max(1) as u32).max(1);
+        let from = ChunkId { volume, data, index: from };
+        let replies: Vec<RemoveDataReply> = on_chains(&chains, |chain| {
+            head_msg(
+                core,
+                chain,
+                method::REMOVE_DATA,
+                "removal of data",
+                move |_, chain_version| {
+                    encode(&RemoveData {
+                        from,
+                        chain,
+                        chain_version,
+                        limit: each,
+                        capability: capability.as_bytes().to_vec(),
+                    })
+                },
+            )
+        })
+        .await
+        .map_err(|e| e.context(format_args!("data {data} of volume {volume}")))?;
+        Ok(RemoveDataReply {
+            removed: replies.iter().fold(0, |sum, r| sum.saturating_add(r.removed)),
+            more: replies.iter().any(|r| r.more),
+        })
     }
     /// What the chains of the layout hold of `data`.
-    pub async fn query_extent(&self, layout: &Layout, volume: VolumeId, data: DataId) -> Result<DataExtent> {
-        let _ = (layout, volume, data);
-        Err(unbuilt())
+    pub async fn query_extent(
+        &self,
+        layout: &Layout,
+        volume: VolumeId,
+        data: DataId,
+    ) -> Result<DataExtent> {
+        let core = &self.client.core;
+        let chains = layout_chains(core, layout).await?;
+        let chunk = ChunkId { volume, data, index: 0 };
+        let replies: Vec<QueryExtentReply> = on_chains(&chains, |chain| {
+            head_msg(
+                core,
+                chain,
+                method::QUERY_EXTENT,
+                "query of an extent",
+                move |_, chain_version| encode(&QueryExtent { data: chunk, chain, chain_version }),
+            )
+        })
+        .await
+        .map_err(|e| e.context(format_args!("data {data} of volume {volume}")))?;
+        let mut extent = DataExtent::default();
+        for r in replies {
+            extent.chunks += r.chunks;
+            extent.bytes += r.bytes;
+            if let Some((index, len)) = r.last {
+                let end = index
+                    .saturating_mul(u64::from(layout.chunk_bytes))
+                    .saturating_add(u64::from(len));
+                extent.len = extent.len.max(end);
+            }
+        }
+        Ok(extent)
     }
-    /// Sets the length of one chunk (a longer one is cut; a chunk that does not exist stays so). The capability needs the right
-    /// to write. May be repeated.
+    /// Sets the length of one chunk (a longer one is cut). The capability needs the right to write. May be repeated.
     pub async fn truncate_chunk(
         &self,
         layout: &Layout,
@@ -60,17 +122,54 @@ impl ChunkIo {
         len: u32,
         capability: &Capability,
     ) -> Result<()> {
-        let _ = (layout, chunk, len, capability);
-        Err(unbuilt())
+        if capability.data.get() != chunk.data.0 {
+            return Err(Error::new(
+                Status::BadCapability,
+                format!("the capability is not for chunk {chunk}"),
+            ));
+        }
+        let change = Change {
+            kind: update::TRUNCATE,
+            layout: *layout,
+            volume: chunk.volume,
+            index: chunk.index,
+            offset: 0,
+            len,
+            payload: None,
+            crcs: Vec::new(),
+        };
+        apply(&self.client.core, &Rights::Signed(*capability), &change).await.map(|_| ())
     }
     /// Makes everything acknowledged on the chains that can hold data of the layout durable.
     pub async fn flush(&self, layout: &Layout) -> Result<()> {
-        let _ = layout;
-        Err(unbuilt())
+        flush(&self.client.core, layout).await
     }
     /// What one replica has of a chunk.
-    pub async fn query_chunk(&self, chain: ChainId, target: TargetId, chunk: ChunkId) -> Result<Option<ChunkSummary>> {
-        let _ = (chain, target, chunk);
-        Err(unbuilt())
+    pub async fn query_chunk(
+        &self,
+        chain: ChainId,
+        target: TargetId,
+        chunk: ChunkId,
+    ) -> Result<Option<ChunkSummary>> {
+        let info = self.client.routing();
+        let node = info
+            .targets
+            .get(&target)
+            .map(|t| t.node)
+            .or_else(|| {
+                let members =
+                    info.chains.get(&chain).map(|c| c.members.as_slice()).unwrap_or_default();
+                members.iter().find(|m| m.target == target).map(|m| m.node)
+            })
+            .ok_or_else(|| {
+                Error::new(
+                    Status::NoTarget,
+                    format!("target {target} is not in routing info version {}", info.version),
+                )
+            })?;
+        let query = QueryChunk { chunk, chain, target };
+        let reply: QueryChunkReply =
+            self.client.node_call(node, method::QUERY_CHUNK, &query).await?;
+        Ok(reply.chunk)
     }
 }

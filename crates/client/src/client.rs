@@ -1,14 +1,21 @@
 //! [`Client`]: one connection of this process with the cluster.
 
-use crate::{ChunkIo, ClientConfig, FileAccess, OpenFile};
-use glowfs_rt::{BoxFuture, Rt};
+use crate::core::Core;
+use crate::retry::again_meta;
+use crate::{ChunkIo, ClientConfig, FileAccess, OpenFile, link};
+use glowfs_net::{Bulk, Request};
+use glowfs_rt::{BoxFuture, Duration, Rt};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::StorageInfo;
 use glowfs_types::wire::hello::{HelloReply, ServiceStatus};
 use glowfs_types::wire::meta::{OpenReply, Recall};
+use glowfs_types::wire::{Empty, decode, encode, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, RoutingVersion, SessionId, Status};
 use minicbor::{Decode, Encode};
 use std::rc::Rc;
+
+/// How long [`Client::refresh_routing`] waits for news.
+const REFRESH: Duration = Duration::from_secs(2);
 
 /// Told of a RECALL after the client has stopped using the old capability; the answer goes to meta when it returns.
 pub trait RecallHandler {
@@ -16,18 +23,22 @@ pub trait RecallHandler {
     fn recall(&self, recall: Recall) -> BoxFuture<()>;
 }
 
-/// One connection of this process with the cluster. Shared within its thread.
+/// One connection of this process with the cluster. Shared within its thread. Dropping it closes its connections without a goodbye:
+/// the cluster then waits for the end of its session; call [`Client::close`] instead.
 pub struct Client {
-    rt: Rt,
-    config: ClientConfig,
-    id: ClientId,
+    pub(crate) core: Rc<Core>,
 }
 
 impl Client {
     /// Starts without waiting for the cluster: calls wait (within their bounds) until it answers. For services, which
     /// start in any order.
     pub fn start(rt: &Rt, config: ClientConfig) -> Result<Rc<Self>> {
-        Ok(Rc::new(Self { rt: rt.clone(), config, id: ClientId(rt.random_u128()) }))
+        let core = Core::new(rt, config)?;
+        rt.spawn_detached(link::poll_routing(core.clone()));
+        if core.config.session {
+            rt.spawn_detached(link::keep_session(core.clone()));
+        }
+        Ok(Rc::new(Self { core }))
     }
     /// Starts and waits, at most [`ClientConfig::connect_timeout`], until the cluster answered and routing info is here.
     pub async fn connect(rt: &Rt, config: ClientConfig) -> Result<Rc<Self>> {
@@ -35,49 +46,78 @@ impl Client {
         client.ready().await?;
         Ok(client)
     }
-    /// Waits until the cluster answered.
+    /// Waits until the cluster answered, at most [`ClientConfig::connect_timeout`]. A definite refusal (a wrong token, another
+    /// cluster) is returned at once.
     pub async fn ready(&self) -> Result<()> {
-        Err(unbuilt())
+        let core = &self.core;
+        let until = core.rt.now() + core.config.connect_timeout;
+        loop {
+            if core.fresh().is_some() {
+                return Ok(());
+            }
+            let refused = core.link_problem.borrow().clone().filter(|e| !again_meta(e.status));
+            if let Some(e) = refused {
+                return Err(e);
+            }
+            let left = until.since(core.rt.now());
+            if left.is_zero() {
+                return core.routing(Duration::ZERO).await.map(|_| ());
+            }
+            let mark = core.changed.mark();
+            let _ = core.rt.timeout(left, core.changed.after(mark)).await;
+        }
     }
     /// The runtime.
     pub fn rt(&self) -> &Rt {
-        &self.rt
+        &self.core.rt
     }
     /// What it was started with.
     pub fn config(&self) -> &ClientConfig {
-        &self.config
+        &self.core.config
     }
     /// This life of the client.
     pub fn id(&self) -> ClientId {
-        self.id
+        self.core.id
     }
     /// What the primary mgmtd said of itself and of the token's user.
     pub fn hello(&self) -> Option<HelloReply> {
-        None
+        self.core.hello.borrow().clone()
     }
     /// An id for a call that must take effect once.
     pub fn new_request(&self) -> RequestId {
-        RequestId(self.rt.random_u128())
+        RequestId(self.core.rt.random_u128())
     }
     /// An id for a write-open.
     pub fn new_session(&self) -> SessionId {
-        SessionId(self.rt.random_u128())
+        SessionId(self.core.rt.random_u128())
     }
     /// The newest routing info (empty before the first answer). For display; calls check its age themselves.
     pub fn routing(&self) -> Rc<RoutingInfo> {
-        Rc::default()
+        self.core.routing.borrow().clone()
     }
-    /// Asks mgmtd for routing info newer than `than` and waits for it at most a moment.
+    /// Waits a moment (2 s) for routing info newer than `than`; answers the newest there is.
     pub async fn refresh_routing(&self, than: RoutingVersion) -> Result<Rc<RoutingInfo>> {
-        let _ = than;
-        Err(unbuilt())
+        let core = &self.core;
+        let until = core.rt.now() + REFRESH;
+        while core.routing.borrow().version <= than {
+            let left = until.since(core.rt.now());
+            if left.is_zero() || core.closed.get() {
+                break;
+            }
+            core.pause(left, than).await;
+        }
+        core.routing(REFRESH).await
     }
     /// Who is told of recalls (the mount).
     pub fn on_recall(&self, handler: Rc<dyn RecallHandler>) {
-        let _ = handler;
+        *self.core.recall.borrow_mut() = Some(handler);
     }
     /// A file that meta opened, ready for I/O. `reply` is from OPEN or from MAKE with `open`.
-    pub fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<OpenFile>> {
+    pub fn open_file(
+        self: &Rc<Self>,
+        reply: &OpenReply,
+        access: FileAccess,
+    ) -> Result<Rc<OpenFile>> {
         OpenFile::new(self, reply, access)
     }
     /// Chunk operations that need no open file.
@@ -89,31 +129,62 @@ impl Client {
     where
         R: for<'b> Decode<'b, ()>,
     {
-        let _ = (method, q);
-        Err(unbuilt())
+        decode(&self.core.primary_retry(method, encode(q), self.core.config.meta_total).await?)
     }
     /// A control call to one node of the routing info; one attempt.
     pub async fn node_call<Q: Encode<()>, R>(&self, node: NodeId, method: u16, q: &Q) -> Result<R>
     where
         R: for<'b> Decode<'b, ()>,
     {
-        let _ = (node, method, q);
-        Err(unbuilt())
+        let core = &self.core;
+        let time = core.config.meta_attempt;
+        let info = core.routing.borrow().clone();
+        let whom = |e: Error| e.context(format_args!("{} at node {node}", method::name(method)));
+        let conn = core.conn(&info, node, time).await.map_err(whom)?;
+        let request = Request {
+            method,
+            body: encode(q),
+            bulk: Bulk::None,
+            tenant: core.config.tenant,
+            deadline: time,
+        };
+        let response = conn.call(request).await.map_err(whom)?;
+        decode(&response.body)
     }
-    /// What a service says of itself.
+    /// What a service of the routing info says of itself.
     pub async fn status(&self, node: NodeId) -> Result<ServiceStatus> {
-        let _ = node;
-        Err(unbuilt())
+        self.node_call(node, method::SERVICE_STATUS, &Empty {}).await
+    }
+    /// What the service at some addresses says of itself, whether it is in the routing info or not.
+    pub async fn status_at(&self, addresses: &[String]) -> Result<ServiceStatus> {
+        let core = &self.core;
+        let time = core.config.meta_attempt;
+        let conn = core
+            .rt
+            .timeout(time, core.connector.connect(addresses))
+            .await
+            .unwrap_or_else(|_| Err(Status::TimedOut.into()))
+            .map_err(|e| e.context(addresses.join(", ")))?;
+        conn.call_msg(method::SERVICE_STATUS, &Empty {}, time).await
     }
     /// Disks and targets of a storage node.
     pub async fn storage_info(&self, node: NodeId) -> Result<StorageInfo> {
-        let _ = node;
-        Err(unbuilt())
+        self.node_call(node, method::STORAGE_INFO, &Empty {}).await
     }
     /// Ends the session and closes every connection. Calls after it fail.
-    pub async fn close(&self) {}
+    pub async fn close(&self) {
+        if self.core.closed.replace(true) {
+            return;
+        }
+        if self.core.config.session && self.core.confirmed.get().is_some() {
+            link::goodbye(&self.core).await;
+        }
+        self.core.shut();
+    }
 }
 
-pub(crate) fn unbuilt() -> Error {
-    Error::new(Status::NotSupported, "not built yet")
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.core.shut();
+    }
 }

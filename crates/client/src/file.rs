@@ -1,11 +1,18 @@
-//! [`OpenFile`]: reads, writes and flushes of one open file.
+//! [`OpenFile`]: one open file, its capability, and the recall of it.
 
-use crate::Client;
-use crate::client::unbuilt;
-use glowfs_rt::{Buf, BufMut};
-use glowfs_types::wire::meta::{Attr, Caller, OpenReply};
-use glowfs_types::{DataId, InodeId, Layout, Result, SessionId, TruncateEpoch};
-use std::rc::Rc;
+use crate::sync::{Notify, join_all};
+use crate::{Client, flush, read, write};
+use glowfs_rt::{Buf, BufMut, Duration, Instant};
+use glowfs_types::wire::meta::{Attr, Caller, OpenReply, Renew};
+use glowfs_types::wire::{decode, encode, method};
+use glowfs_types::{
+    Capability, ClientId, DataId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
+    VolumeId,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use zerocopy::FromBytes;
 
 /// On whose behalf and for what a file is open; capabilities are renewed with it.
 #[derive(Clone, Debug)]
@@ -18,62 +25,364 @@ pub struct FileAccess {
     pub write: bool,
 }
 
+/// What changes during the life of an open file.
+struct State {
+    layout: Layout,
+    data: DataId,
+    epoch: TruncateEpoch,
+    capability: Capability,
+    /// The capability may be used (it was not recalled or refused).
+    valid: bool,
+    expires: Instant,
+    /// From here on a new one is fetched beside the I/O.
+    renew_at: Instant,
+    len_written: Option<u64>,
+    /// Attempts on their way, by the epoch of their capability.
+    flying: BTreeMap<TruncateEpoch, u32>,
+    renewing: bool,
+}
+
 /// An open file. I/O is by offset and concurrent; ordering overlapping writes is the caller's.
 pub struct OpenFile {
+    this: Weak<OpenFile>,
+    client: Rc<Client>,
     inode: InodeId,
+    session: Option<SessionId>,
+    access: FileAccess,
+    volume: VolumeId,
+    state: RefCell<State>,
+    /// A renewal ended, or an attempt landed.
+    moved: Notify,
+    background: Cell<bool>,
+}
+
+/// The right to make one attempt, held while it is on its way.
+pub(crate) struct Permission {
+    file: Rc<OpenFile>,
+    pub capability: Capability,
+    pub data: DataId,
+    pub epoch: TruncateEpoch,
+}
+
+impl Drop for Permission {
+    fn drop(&mut self) {
+        let mut s = self.file.state.borrow_mut();
+        if let Some(n) = s.flying.get_mut(&self.epoch) {
+            *n -= 1;
+            if *n == 0 {
+                s.flying.remove(&self.epoch);
+                drop(s);
+                self.file.moved.notify();
+            }
+        }
+    }
+}
+
+/// The open files of a client, for recalls.
+#[derive(Default)]
+pub(crate) struct Files(RefCell<BTreeMap<InodeId, Vec<Weak<OpenFile>>>>);
+
+impl Files {
+    /// Stops the use of capabilities older than `epoch` and waits until attempts under them have ended.
+    pub async fn recalled(&self, inode: InodeId, epoch: TruncateEpoch) {
+        let files: Vec<Rc<OpenFile>> = self
+            .0
+            .borrow()
+            .get(&inode)
+            .map(|v| v.iter().filter_map(Weak::upgrade).collect())
+            .unwrap_or_default();
+        join_all(files.iter().map(|f| f.recalled(epoch)).collect()).await;
+    }
+}
+
+fn parse_capability(reply: &OpenReply) -> Result<Capability> {
+    Capability::read_from_bytes(&reply.capability).map_err(|_| {
+        Error::new(
+            Status::BadMessage,
+            format!(
+                "meta sent a capability of {} bytes for inode {}",
+                reply.capability.len(),
+                reply.attr.inode
+            ),
+        )
+    })
+}
+
+fn layout_of(attr: &Attr) -> Result<Layout> {
+    let layout = attr.layout.ok_or_else(|| {
+        Error::new(
+            Status::InvalidArgument,
+            format!("inode {} has no layout: not a regular file", attr.inode),
+        )
+    })?;
+    layout.validate()?;
+    Ok(layout)
 }
 
 impl OpenFile {
-    pub(crate) fn new(client: &Rc<Client>, reply: &OpenReply, access: FileAccess) -> Result<Rc<Self>> {
-        let _ = (client, access);
-        Ok(Rc::new(Self { inode: reply.attr.inode }))
+    pub(crate) fn new(
+        client: &Rc<Client>,
+        reply: &OpenReply,
+        access: FileAccess,
+    ) -> Result<Rc<Self>> {
+        let capability = parse_capability(reply)?;
+        let layout = layout_of(&reply.attr)?;
+        let now = client.core.rt.now();
+        let life = Duration::from_millis(reply.capability_ms);
+        let file = Rc::new_cyclic(|this| Self {
+            this: this.clone(),
+            client: client.clone(),
+            inode: reply.attr.inode,
+            session: reply.session,
+            volume: VolumeId(capability.volume.get()),
+            access,
+            state: RefCell::new(State {
+                layout,
+                data: reply.attr.data,
+                epoch: reply.attr.epoch,
+                capability,
+                valid: true,
+                // The answer was on its way for a while: half of the life is left for sure.
+                expires: now + life / 2,
+                renew_at: now + life / 3,
+                len_written: None,
+                flying: BTreeMap::new(),
+                renewing: false,
+            }),
+            moved: Notify::default(),
+            background: Cell::new(false),
+        });
+        client.core.files.0.borrow_mut().entry(file.inode).or_default().push(file.this.clone());
+        Ok(file)
+    }
+    /// The client it was opened with.
+    pub fn client(&self) -> &Rc<Client> {
+        &self.client
     }
     /// The inode.
     pub fn inode(&self) -> InodeId {
         self.inode
     }
+    /// The volume.
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
     /// The session, if it is open for writing.
     pub fn session(&self) -> Option<SessionId> {
-        None
+        self.session
+    }
+    /// What it was opened for.
+    pub fn access(&self) -> &FileAccess {
+        &self.access
     }
     /// The data id its chunks are stored under now.
     pub fn data(&self) -> DataId {
-        DataId(0)
+        self.state.borrow().data
     }
     /// Its layout.
-    pub fn layout(&self) -> Option<Layout> {
-        None
+    pub fn layout(&self) -> Layout {
+        self.state.borrow().layout
     }
     /// The truncate epoch that writes are made under (for SYNC and CLOSE).
     pub fn epoch(&self) -> TruncateEpoch {
-        TruncateEpoch(0)
+        self.state.borrow().epoch
     }
     /// The greatest end of an acknowledged write under the present epoch, if there was one (for SYNC and CLOSE).
     pub fn len_written(&self) -> Option<u64> {
-        None
+        self.state.borrow().len_written
     }
     /// Takes newer attributes over (after a truncate, or a recall): data id and epoch. A capability of an older epoch
-    /// is renewed before it is used again.
+    /// is renewed before it is used again. Attributes of an older epoch change nothing.
     pub fn update_attr(&self, attr: &Attr) {
-        let _ = attr;
+        let mut s = self.state.borrow_mut();
+        if attr.inode != self.inode || attr.epoch < s.epoch {
+            return;
+        }
+        if attr.epoch > s.epoch || attr.data != s.data {
+            s.valid = false;
+            s.len_written = None;
+        }
+        s.epoch = attr.epoch;
+        s.data = attr.data;
+        if let Ok(layout) = layout_of(attr) {
+            s.layout = layout;
+        }
     }
     /// Fills `buf` from `offset`: holes and bytes past the end are zeros. Answers how far into `buf` bytes exist in the
     /// chunks (the file's length is the caller's matter). On an error the contents of `buf` are arbitrary.
+    ///
+    /// The buffer that comes back has the length of `buf` but need not be the same memory: one that an unanswered attempt may still
+    /// write into is given up and replaced.
     pub async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut) {
-        let _ = offset;
-        (Err(unbuilt()), buf)
+        if !self.access.read {
+            return (Err(self.not_open_for("reading")), buf);
+        }
+        match self.this.upgrade() {
+            Some(file) => read::read(&self.client.core, &file, offset, buf).await,
+            None => (Err(Status::Internal.into()), buf),
+        }
     }
     /// Writes all of `buf`; when it returns, every serving replica has it (or, for an error, any part of it).
     pub async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
-        let _ = (offset, buf);
-        Err(unbuilt())
+        if !self.access.write {
+            return Err(self.not_open_for("writing"));
+        }
+        let file = self.this.upgrade().ok_or(Status::Internal)?;
+        write::write(&self.client.core, &file, offset, buf).await
     }
     /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns.
     pub async fn flush(&self) -> Result<()> {
-        Err(unbuilt())
+        let layout = self.layout();
+        flush::flush(&self.client.core, &layout)
+            .await
+            .map_err(|e| e.context(format_args!("inode {}", self.inode)))
     }
+    fn not_open_for(&self, what: &str) -> Error {
+        Error::new(Status::InvalidArgument, format!("inode {} is not open for {what}", self.inode))
+    }
+
     /// Gets a fresh capability (I/O does so by itself when it is due).
-    pub async fn renew(&self) -> Result<Attr> {
-        Err(unbuilt())
+    pub async fn renew(&self) -> Result<()> {
+        if self.state.borrow().renewing {
+            while self.state.borrow().renewing {
+                self.moved.after(self.moved.mark()).await;
+            }
+            return Ok(());
+        }
+        self.state.borrow_mut().renewing = true;
+        let done = Renewing(self);
+        let core = &self.client.core;
+        let asked = core.rt.now();
+        let mut caller = self.access.caller.clone();
+        if caller.client == ClientId(0) {
+            caller.client = core.id;
+        }
+        let query = Renew {
+            caller,
+            inode: self.inode,
+            session: self.session,
+            read: self.access.read,
+            write: self.access.write,
+        };
+        let answer = core.meta(method::RENEW, encode(&query)).await?;
+        let reply: OpenReply = decode(&answer)?;
+        let capability = parse_capability(&reply)?;
+        self.update_attr(&reply.attr);
+        let mut s = self.state.borrow_mut();
+        let life = Duration::from_millis(reply.capability_ms);
+        s.capability = capability;
+        s.data = DataId(capability.data.get());
+        s.valid = true;
+        s.expires = asked + life * 9 / 10;
+        s.renew_at = asked + life / 2;
+        drop(s);
+        drop(done);
+        Ok(())
     }
+
+    /// The right to make one attempt now; renews the capability if need be.
+    pub(crate) async fn permission(&self) -> Result<Permission> {
+        let core = &self.client.core;
+        for _ in 0..3 {
+            let now = core.rt.now();
+            let (usable, due) = {
+                let s = self.state.borrow();
+                (s.valid && now < s.expires, now >= s.renew_at && !s.renewing)
+            };
+            if usable {
+                if due {
+                    self.renew_beside();
+                }
+                return self.grant();
+            }
+            self.renew().await?;
+        }
+        // Renewed, and at once old again (recalled once more, or clocks far apart): the service decides.
+        self.grant()
+    }
+
+    fn grant(&self) -> Result<Permission> {
+        let file = self.this.upgrade().ok_or(Status::Internal)?;
+        let mut s = self.state.borrow_mut();
+        let (capability, data, epoch) = (s.capability, s.data, s.epoch);
+        *s.flying.entry(epoch).or_insert(0) += 1;
+        drop(s);
+        Ok(Permission { file, capability, data, epoch })
+    }
+
+    fn renew_beside(&self) {
+        if self.background.replace(true) {
+            return;
+        }
+        if let Some(file) = self.this.upgrade() {
+            self.client.core.rt.spawn_detached(async move {
+                if let Err(e) = file.renew().await {
+                    tracing::debug!(error = %e, inode = %file.inode, "renewal of a capability");
+                }
+                file.background.set(false);
+            });
+        }
+    }
+
+    /// A service refused this capability: fetch another before the next attempt.
+    pub(crate) fn refused(&self, capability: &Capability) {
+        let mut s = self.state.borrow_mut();
+        if s.capability == *capability {
+            s.valid = false;
+        }
+    }
+
+    /// An acknowledged write under `epoch` ended at `end`.
+    pub(crate) fn wrote(&self, epoch: TruncateEpoch, end: u64) {
+        let mut s = self.state.borrow_mut();
+        if s.epoch == epoch {
+            s.len_written = Some(s.len_written.unwrap_or(0).max(end));
+        }
+    }
+
+    async fn recalled(&self, epoch: TruncateEpoch) {
+        {
+            let mut s = self.state.borrow_mut();
+            if s.epoch < epoch {
+                s.valid = false;
+            }
+        }
+        loop {
+            let mark = self.moved.mark();
+            let flying: u32 = self.state.borrow().flying.range(..epoch).map(|(_, n)| *n).sum();
+            if flying == 0 {
+                return;
+            }
+            self.moved.after(mark).await;
+        }
+    }
+}
+
+struct Renewing<'a>(&'a OpenFile);
+impl Drop for Renewing<'_> {
+    fn drop(&mut self) {
+        self.0.state.borrow_mut().renewing = false;
+        self.0.moved.notify();
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let mut files = self.client.core.files.0.borrow_mut();
+        if let Some(list) = files.get_mut(&self.inode) {
+            list.retain(|w| !Weak::ptr_eq(w, &self.this));
+            if list.is_empty() {
+                files.remove(&self.inode);
+            }
+        }
+    }
+}
+
+/// The rights an update goes with.
+#[derive(Clone)]
+pub(crate) enum Rights {
+    /// Those of an open file, renewed when need be.
+    File(Rc<OpenFile>),
+    /// One that the caller signed (meta).
+    Signed(Capability),
 }

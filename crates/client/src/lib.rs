@@ -6,11 +6,23 @@
 //! every wait has a bound. Must never: give a retry a new identity, reuse a channel whose last outcome is unknown,
 //! or hand a caller bytes whose checksum was not verified (tcp) at the place that read them.
 
+mod channel;
 mod chunk_io;
 mod client;
 mod config;
+mod core;
 mod file;
+mod flush;
+mod hedge;
+mod link;
 mod meta;
+mod plan;
+mod read;
+mod recall;
+mod retry;
+mod routes;
+mod sync;
+mod write;
 
 pub use chunk_io::{ChunkIo, DataExtent};
 pub use client::{Client, RecallHandler};

@@ -1,19 +1,59 @@
 //! One typed call for each method of the meta service.
 //!
-//! `caller.client` and an all-zero request id are filled in here; the same message is sent again to another service
-//! when an attempt fails without an answer, so that it takes effect once.
+//! `caller.client` and an all-zero request id are filled in here; the same bytes are sent again to another service
+//! when an attempt fails without a final answer, so that a change takes effect once.
 
-use crate::client::{Client, unbuilt};
-use glowfs_types::wire::{Empty, meta::*};
-use glowfs_types::Result;
+use crate::client::Client;
+use crate::core::Core;
+use crate::retry::again_meta;
+use crate::routes;
+use glowfs_net::{Bulk, Request};
+use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
+use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, RoutingVersion, Status};
+
+/// What is filled into every query.
+trait Query: minicbor::Encode<()> {
+    fn caller(&mut self) -> &mut Caller;
+    fn request(&mut self) -> Option<&mut RequestId>;
+}
+
+macro_rules! queries {
+    ($($ty:ty: $request:tt;)*) => {$(
+        impl Query for $ty {
+            fn caller(&mut self) -> &mut Caller {
+                &mut self.caller
+            }
+            fn request(&mut self) -> Option<&mut RequestId> {
+                queries!(@ self $request)
+            }
+        }
+    )*};
+    (@ $self:ident once) => { Some(&mut $self.request) };
+    (@ $self:ident plain) => { None };
+}
+
+queries! {
+    Lookup: plain;
+    OfInode: plain;
+    SetAttr: once;
+    Make: once;
+    Link: once;
+    Unlink: once;
+    Rename: once;
+    ReadDir: plain;
+    Open: once;
+    Sync: once;
+    OfXattr: once;
+    SetXattr: once;
+    Renew: plain;
+}
 
 macro_rules! calls {
-    ($($(#[$doc:meta])* $name:ident($query:ty) -> $reply:ty;)*) => {
+    ($($(#[$doc:meta])* $name:ident($query:ty) -> $reply:ty = $method:ident;)*) => {
         impl Client {
             $($(#[$doc])*
             pub async fn $name(&self, query: $query) -> Result<$reply> {
-                let _ = query;
-                Err(unbuilt())
+                self.meta_call(method::$method, query).await
             })*
         }
     };
@@ -21,39 +61,134 @@ macro_rules! calls {
 
 calls! {
     /// LOOKUP.
-    lookup(Lookup) -> AttrReply;
+    lookup(Lookup) -> AttrReply = LOOKUP;
     /// GETATTR.
-    getattr(OfInode) -> AttrReply;
+    getattr(OfInode) -> AttrReply = GETATTR;
     /// SETATTR.
-    setattr(SetAttr) -> AttrReply;
+    setattr(SetAttr) -> AttrReply = SETATTR;
     /// MAKE.
-    make(Make) -> AttrReply;
+    make(Make) -> AttrReply = MAKE;
     /// LINK.
-    link(Link) -> AttrReply;
+    link(Link) -> AttrReply = LINK;
     /// UNLINK.
-    unlink(Unlink) -> UnlinkReply;
+    unlink(Unlink) -> UnlinkReply = UNLINK;
     /// RENAME.
-    rename(Rename) -> RenameReply;
+    rename(Rename) -> RenameReply = RENAME;
     /// READDIR.
-    readdir(ReadDir) -> ReadDirReply;
+    readdir(ReadDir) -> ReadDirReply = READDIR;
     /// OPEN. Give the answer to [`Client::open_file`].
-    open(Open) -> OpenReply;
+    open(Open) -> OpenReply = OPEN;
     /// SYNC.
-    sync(Sync) -> AttrReply;
+    sync(Sync) -> AttrReply = SYNC;
     /// CLOSE.
-    close_session(Sync) -> AttrReply;
+    close_session(Sync) -> AttrReply = CLOSE;
     /// READLINK.
-    readlink(OfInode) -> ReadLinkReply;
+    readlink(OfInode) -> ReadLinkReply = READLINK;
     /// STATFS.
-    statfs(OfInode) -> StatFsReply;
+    statfs(OfInode) -> StatFsReply = STATFS;
     /// GETXATTR.
-    getxattr(OfXattr) -> XattrReply;
+    getxattr(OfXattr) -> XattrReply = GETXATTR;
     /// SETXATTR.
-    setxattr(SetXattr) -> Empty;
+    setxattr(SetXattr) -> Empty = SETXATTR;
     /// LISTXATTR.
-    listxattr(OfInode) -> XattrList;
+    listxattr(OfInode) -> XattrList = LISTXATTR;
     /// REMOVEXATTR.
-    removexattr(OfXattr) -> Empty;
+    removexattr(OfXattr) -> Empty = REMOVEXATTR;
     /// RENEW.
-    renew(Renew) -> OpenReply;
+    renew(Renew) -> OpenReply = RENEW;
+}
+
+impl Client {
+    async fn meta_call<Q: Query, R>(&self, method: u16, mut query: Q) -> Result<R>
+    where
+        R: for<'b> minicbor::Decode<'b, ()>,
+    {
+        let caller = query.caller();
+        if caller.client == ClientId(0) {
+            caller.client = self.core.id;
+        }
+        let fresh = self.new_request();
+        if let Some(request) = query.request()
+            && *request == RequestId(0)
+        {
+            *request = fresh;
+        }
+        let answer = self.core.meta(method, encode(&query)).await?;
+        decode(&answer).map_err(|e| e.context(method::name(method)))
+    }
+}
+
+impl Core {
+    /// One metadata call: the same bytes, at one service after another, until an answer or the bound.
+    pub async fn meta(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        let mut retry = self.retry(self.meta_policy(), method::name(method));
+        loop {
+            let mut known = RoutingVersion(0);
+            let mut place = "no meta service".to_owned();
+            let error = match self.meta_attempt(method, &body, &retry, &mut known, &mut place).await
+            {
+                Ok(answer) => return Ok(answer),
+                Err(e) => e,
+            };
+            self.wait_or_give_up(&mut retry, &place, error, again_meta, known).await?;
+        }
+    }
+
+    async fn meta_attempt(
+        &self,
+        method: u16,
+        body: &[u8],
+        retry: &crate::retry::Retry,
+        known: &mut RoutingVersion,
+        place: &mut String,
+    ) -> Result<Vec<u8>> {
+        let late = || Error::new(Status::TimedOut, "the time for this call is up");
+        let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
+        let info = self.routing(time).await?;
+        *known = info.version;
+        let node = self.pick_meta(&info)?;
+        *place = match info.nodes.get(&node) {
+            Some(n) => format!("meta {node} at {}", n.addresses.join(", ")),
+            None => format!("meta {node}"),
+        };
+        let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
+        let outcome = match self.conn(&info, node, time).await {
+            Ok(conn) => {
+                let request = Request {
+                    method,
+                    body: body.to_vec(),
+                    bulk: Bulk::None,
+                    tenant: self.config.tenant,
+                    deadline: time,
+                };
+                conn.call(request).await
+            }
+            Err(e) => Err(e),
+        };
+        match outcome {
+            Ok(response) => Ok(response.body),
+            Err(e) => {
+                if again_meta(e.status) && !matches!(e.status, Status::Conflict | Status::TooOld) {
+                    // Another one next time.
+                    self.suspect(node);
+                    self.meta_node.set(None);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// The service that the last call used, or another one.
+    fn pick_meta(&self, info: &glowfs_types::routing::RoutingInfo) -> Result<NodeId> {
+        let order = routes::metas(info, self.id.0 as u64, |n| self.is_suspect(n));
+        let sticky = self.meta_node.get().filter(|n| order.contains(n) && !self.is_suspect(*n));
+        let node = sticky.or_else(|| order.first().copied()).ok_or_else(|| {
+            Error::new(
+                Status::ChainUnavailable,
+                format!("no meta service is registered (routing info version {})", info.version),
+            )
+        })?;
+        self.meta_node.set(Some(node));
+        Ok(node)
+    }
 }

@@ -36,34 +36,34 @@ pub struct Retry {
     started: Instant,
     attempts: u32,
     told: Vec<String>,
-    unknown: bool,
 }
 
 impl Retry {
     /// A call that begins now. `what` names it in errors.
     pub fn new(policy: Policy, now: Instant, what: impl Into<String>) -> Self {
-        Self { policy, what: what.into(), started: now, attempts: 0, told: Vec::new(), unknown: false }
+        Self { policy, what: what.into(), started: now, attempts: 0, told: Vec::new() }
     }
     /// How long the next attempt may take, or none if the time is up.
     pub fn attempt_time(&self, now: Instant) -> Option<Duration> {
         let left = self.policy.total.checked_sub(now.since(self.started))?;
         (!left.is_zero()).then(|| left.min(self.policy.attempt))
     }
-    /// Attempts that failed so far.
-    pub fn attempts(&self) -> u32 {
-        self.attempts
-    }
-    /// Whether some attempt ended without saying whether it took effect.
-    pub fn outcome_unknown(&self) -> bool {
-        self.unknown
-    }
     /// Notes a failed attempt at `place`; `again` says whether its status is worth another attempt.
-    pub fn failed(&mut self, now: Instant, place: &str, error: Error, again: bool, random: u64) -> Next {
+    pub fn failed(
+        &mut self,
+        now: Instant,
+        place: &str,
+        error: Error,
+        again: bool,
+        random: u64,
+    ) -> Next {
         self.attempts += 1;
-        self.unknown |= is_unknown(error.status);
         let spent = now.since(self.started);
         if !again {
-            return Next::GiveUp(Error::new(error.status, format!("{}: {place}: {}", self.what, error.message)));
+            return Next::GiveUp(Error::new(
+                error.status,
+                format!("{}: {place}: {}", self.what, error.message),
+            ));
         }
         let line = format!("{place}: {error}");
         if self.told.last() != Some(&line) {
@@ -75,7 +75,8 @@ impl Retry {
         if spent >= self.policy.total {
             return Next::GiveUp(self.exhausted(error.status, spent));
         }
-        let doubled = self.policy.backoff_min.saturating_mul(1 << self.attempts.saturating_sub(1).min(16));
+        let doubled =
+            self.policy.backoff_min.saturating_mul(1 << self.attempts.saturating_sub(1).min(16));
         let pause = doubled.min(self.policy.backoff_max);
         // Half fixed, half random, so that clients that failed together do not come back together.
         let half = pause / 2;
@@ -85,7 +86,11 @@ impl Retry {
     }
     fn exhausted(&self, status: Status, spent: Duration) -> Error {
         // An application must not see EAGAIN for what was tried to the end.
-        let status = if status.errno() == Status::Disconnected.errno() { status } else { Status::Disconnected };
+        let status = if status.errno() == Status::Disconnected.errno() {
+            status
+        } else {
+            Status::Disconnected
+        };
         Error::new(
             status,
             format!(
@@ -99,15 +104,6 @@ impl Retry {
     }
 }
 
-/// Whether after this answer nobody knows if the request took (or will take) effect.
-pub const fn is_unknown(status: Status) -> bool {
-    matches!(
-        status,
-        Status::TimedOut | Status::Disconnected | Status::CommitUnknown | Status::Internal | Status::Pending
-            | Status::ShuttingDown | Status::NoLease | Status::Unknown(_)
-    )
-}
-
 /// Whether a metadata call may find a better answer elsewhere or later.
 pub const fn again_meta(status: Status) -> bool {
     status.is_retriable()
@@ -116,13 +112,19 @@ pub const fn again_meta(status: Status) -> bool {
 /// Whether a read may succeed at another replica or later.
 pub const fn again_read(status: Status) -> bool {
     status.is_retriable()
-        || matches!(status, Status::Corrupt | Status::DiskFailed | Status::Internal | Status::BadCapability)
+        || matches!(
+            status,
+            Status::Corrupt | Status::DiskFailed | Status::Internal | Status::BadCapability
+        )
 }
 
 /// Whether a write or flush may succeed later with the same identity.
 pub const fn again_write(status: Status) -> bool {
     status.is_retriable()
-        || matches!(status, Status::Corrupt | Status::DiskFailed | Status::Internal | Status::BadCapability)
+        || matches!(
+            status,
+            Status::Corrupt | Status::DiskFailed | Status::Internal | Status::BadCapability
+        )
 }
 
 #[cfg(test)]
@@ -146,7 +148,8 @@ mod tests {
         let mut r = Retry::new(policy(), Instant(0), "write");
         let mut last = Duration::ZERO;
         for n in 0..20 {
-            let Next::Again(p) = r.failed(Instant(n), "node 1", err(Status::Disconnected), true, 0) else {
+            let Next::Again(p) = r.failed(Instant(n), "node 1", err(Status::Disconnected), true, 0)
+            else {
                 panic!("must go on")
             };
             assert!(p >= last && p <= Duration::from_millis(100));
@@ -168,19 +171,18 @@ mod tests {
         for word in ["chunk 1/2/3", "node 1 at tcp://a", "node 2 at tcp://b", "2 attempts"] {
             assert!(e.message.contains(word), "{word} in {e}");
         }
-        assert!(r.outcome_unknown());
         assert!(r.attempt_time(Instant(3_000_000_000)).is_none());
     }
 
     #[test]
     fn a_definite_refusal_ends_at_once_and_keeps_its_status() {
         let mut r = Retry::new(policy(), Instant(0), "write");
-        let Next::GiveUp(e) = r.failed(Instant(1), "node 1", err(Status::NoSpace), again_write(Status::NoSpace), 0)
+        let Next::GiveUp(e) =
+            r.failed(Instant(1), "node 1", err(Status::NoSpace), again_write(Status::NoSpace), 0)
         else {
             panic!("must give up")
         };
         assert_eq!(e.status, Status::NoSpace);
-        assert!(!r.outcome_unknown());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use glowfs_types::layout::splitmix64;
 use glowfs_types::routing::{ChainInfo, NodeInfo, NodeStatus, Role, RoutingInfo};
-use glowfs_types::{ChainId, ChainVersion, Error, HostId, Layout, NodeId, Result, Status, TargetId};
+use glowfs_types::{
+    ChainId, ChainVersion, Error, HostId, Layout, NodeId, Result, Status, TargetId,
+};
 use std::collections::BTreeSet;
 
 /// A target to ask, as the routing info has it.
@@ -20,7 +22,11 @@ pub struct Place {
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "target {} on node {}, chain {} version {}", self.target, self.node, self.chain, self.version)
+        write!(
+            f,
+            "target {} on node {}, chain {} version {}",
+            self.target, self.node, self.chain, self.version
+        )
     }
 }
 
@@ -28,7 +34,10 @@ impl std::fmt::Display for Place {
 pub fn chain_of(info: &RoutingInfo, layout: &Layout, index: u64) -> Result<ChainId> {
     let chains = table(info, layout)?;
     let position = layout.position(index, chains.len() as u32) as usize;
-    chains.get(position).copied().ok_or_else(|| Error::new(Status::Internal, "layout position out of table"))
+    chains
+        .get(position)
+        .copied()
+        .ok_or_else(|| Error::new(Status::Internal, "layout position out of table"))
 }
 
 /// Every chain that can hold data of a file, each once, in order.
@@ -62,6 +71,12 @@ pub fn head(info: &RoutingInfo, chain: ChainId) -> Result<Place> {
     Ok(Place { chain, version: c.version, target: m.target, node: m.node })
 }
 
+/// A place with the node's addresses, for errors.
+pub fn describe(info: &RoutingInfo, place: &Place) -> String {
+    let addresses = info.nodes.get(&place.node).map(|n| n.addresses.join(", ")).unwrap_or_default();
+    format!("{place} at {addresses}")
+}
+
 /// The serving targets of a chain in the order a reader should ask them: same host first, then spread by `spread`;
 /// suspects last.
 pub fn readers(
@@ -81,7 +96,9 @@ pub fn readers(
     }
     let turn = (splitmix64(spread) % places.len() as u64) as usize;
     places.rotate_left(turn);
-    let near = |node| host != HostId(0) && info.nodes.get(&node).is_some_and(|n: &NodeInfo| n.host == host);
+    let near = |node| {
+        host != HostId(0) && info.nodes.get(&node).is_some_and(|n: &NodeInfo| n.host == host)
+    };
     places.sort_by_key(|p| (suspect(p.node), !near(p.node)));
     Ok(places)
 }
@@ -98,7 +115,9 @@ pub fn metas(info: &RoutingInfo, spread: u64, avoid: impl Fn(NodeId) -> bool) ->
     let mut found: Vec<&NodeInfo> = info
         .nodes
         .values()
-        .filter(|n| n.role == Role::Meta && !n.addresses.is_empty() && n.status != NodeStatus::Disabled)
+        .filter(|n| {
+            n.role == Role::Meta && !n.addresses.is_empty() && n.status != NodeStatus::Disabled
+        })
         .collect();
     if found.is_empty() {
         return Vec::new();
@@ -119,8 +138,11 @@ fn find(info: &RoutingInfo, chain: ChainId) -> Result<&ChainInfo> {
 }
 
 fn unavailable(c: &ChainInfo, info: &RoutingInfo) -> Error {
-    let members: Vec<String> =
-        c.members.iter().map(|m| format!("target {} on node {}: {}", m.target, m.node, m.state)).collect();
+    let members: Vec<String> = c
+        .members
+        .iter()
+        .map(|m| format!("target {} on node {}: {}", m.target, m.node, m.state))
+        .collect();
     Error::new(
         Status::ChainUnavailable,
         format!(
@@ -162,7 +184,11 @@ pub(crate) mod tests {
             let members = (0..3)
                 .map(|i| {
                     let n = (c + i) % 3 + 1;
-                    ChainMember { target: TargetId(c * 10 + n), node: NodeId(n), state: PublicState::Serving }
+                    ChainMember {
+                        target: TargetId(c * 10 + n),
+                        node: NodeId(n),
+                        state: PublicState::Serving,
+                    }
                 })
                 .collect();
             info.chains.insert(
@@ -214,7 +240,10 @@ pub(crate) mod tests {
         assert_eq!(chains_of(&info, &l).expect("chains"), [ChainId(2), ChainId(3)]);
         assert_eq!(chains_of(&info, &layout(99)).expect("chains").len(), 3);
         let missing = Layout { table_version: 2, ..l };
-        assert_eq!(chain_of(&info, &missing, 0).expect_err("no table").status, Status::ChainUnavailable);
+        assert_eq!(
+            chain_of(&info, &missing, 0).expect_err("no table").status,
+            Status::ChainUnavailable
+        );
     }
 
     #[test]
@@ -224,7 +253,8 @@ pub(crate) mod tests {
             let r = readers(&info, ChainId(1), HostId(2), spread, |_| false).expect("readers");
             assert_eq!(r[0].node, NodeId(2));
             assert_eq!(r.len(), 3);
-            let r = readers(&info, ChainId(1), HostId(2), spread, |n| n == NodeId(2)).expect("readers");
+            let r =
+                readers(&info, ChainId(1), HostId(2), spread, |n| n == NodeId(2)).expect("readers");
             assert_eq!(r[2].node, NodeId(2));
         }
         let first: BTreeSet<NodeId> = (0..50)

@@ -181,7 +181,10 @@ pub enum Either<A, B> {
 }
 
 /// Runs two futures until one ends; the first is preferred.
-pub async fn race<A: Future, B: Future>(a: &mut Pin<Box<A>>, b: &mut Pin<Box<B>>) -> Either<A::Output, B::Output> {
+pub async fn race<A: Future, B: Future>(
+    a: &mut Pin<Box<A>>,
+    b: &mut Pin<Box<B>>,
+) -> Either<A::Output, B::Output> {
     poll_fn(|cx| {
         if let Poll::Ready(out) = a.as_mut().poll(cx) {
             return Poll::Ready(Either::Left(out));

@@ -1,0 +1,252 @@
+//! What the parts of one client share: connections, routing info, bounds.
+
+use crate::channel::ChannelPool;
+use crate::config::ClientConfig;
+use crate::file::Files;
+use crate::flush::Flushes;
+use crate::hedge::Hedger;
+use crate::retry::{Policy, Retry};
+use crate::sync::{Either, Notify, Semaphore, race};
+use crate::{RecallHandler, recall};
+use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
+use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::routing::RoutingInfo;
+use glowfs_types::wire::hello::{Hello, HelloReply, features};
+use glowfs_types::{ClientId, Error, HostId, NodeId, Result, RoutingVersion, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// How long a node that did not answer is asked last.
+const SUSPECT: Duration = Duration::from_secs(1);
+
+/// The shared state of one client.
+pub(crate) struct Core {
+    pub rt: Rt,
+    pub config: ClientConfig,
+    pub id: ClientId,
+    pub started_ns: u64,
+    pub connector: Rc<Connector>,
+    pub routing: RefCell<Rc<RoutingInfo>>,
+    /// When the request was sent whose answer last confirmed the routing info.
+    pub confirmed: Cell<Option<Instant>>,
+    pub stale: Cell<Duration>,
+    /// The routing info or its age changed.
+    pub changed: Notify,
+    /// Somebody needs news from mgmtd sooner than the poll would bring them.
+    pub wanted: Notify,
+    pub primary: RefCell<Option<Target>>,
+    pub hello: RefCell<Option<HelloReply>>,
+    pub link_problem: RefCell<Option<Error>>,
+    pub meta_node: Cell<Option<NodeId>>,
+    suspects: RefCell<BTreeMap<NodeId, Instant>>,
+    pub channels: Rc<ChannelPool>,
+    pub bytes: Rc<Semaphore>,
+    pub hedger: RefCell<Hedger>,
+    pub flushes: Flushes,
+    pub files: Files,
+    pub recall: RefCell<Option<Rc<dyn RecallHandler>>>,
+    pub closed: Cell<bool>,
+}
+
+impl Core {
+    pub fn new(rt: &Rt, config: ClientConfig) -> Result<Rc<Self>> {
+        if config.mgmtd.is_empty() {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                "no address of a mgmtd service is given; set `mgmtd = [\"tcp://HOST:PORT\"]`",
+            ));
+        }
+        let options = ConnectorOptions::from_names(&config.transports)?;
+        let id = ClientId(rt.random_u128());
+        let hello = Hello {
+            cluster: config.cluster,
+            token: config.token.clone(),
+            role: Some(config.role),
+            node: config.node,
+            client: id,
+            host: config.host,
+            features: features::SHM,
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        Ok(Rc::new_cyclic(|core| Self {
+            rt: rt.clone(),
+            id,
+            started_ns: rt.unix_ns(),
+            connector: Connector::with_options(
+                rt,
+                hello,
+                recall::handler(rt, core.clone()),
+                options,
+            ),
+            routing: RefCell::default(),
+            confirmed: Cell::new(None),
+            stale: Cell::new(config.routing_stale),
+            changed: Notify::default(),
+            wanted: Notify::default(),
+            primary: RefCell::default(),
+            hello: RefCell::default(),
+            link_problem: RefCell::default(),
+            meta_node: Cell::new(None),
+            suspects: RefCell::default(),
+            channels: ChannelPool::new(config.channels),
+            bytes: Semaphore::new(config.inflight_bytes.max(1)),
+            hedger: RefCell::new(Hedger::new(config.hedge_min, config.read_attempt / 2)),
+            flushes: Flushes::default(),
+            files: Files::default(),
+            recall: RefCell::default(),
+            closed: Cell::new(false),
+            config,
+        }))
+    }
+
+    pub fn meta_policy(&self) -> Policy {
+        self.policy(self.config.meta_attempt, self.config.meta_total)
+    }
+    pub fn read_policy(&self) -> Policy {
+        self.policy(self.config.read_attempt, self.config.data_total)
+    }
+    pub fn write_policy(&self) -> Policy {
+        self.policy(self.config.write_attempt, self.config.data_total)
+    }
+    fn policy(&self, attempt: Duration, total: Duration) -> Policy {
+        Policy {
+            attempt,
+            total,
+            backoff_min: self.config.backoff_min,
+            backoff_max: self.config.backoff_max,
+        }
+    }
+
+    /// A new call that may be retried.
+    pub fn retry(&self, policy: Policy, what: impl Into<String>) -> Retry {
+        Retry::new(policy, self.rt.now(), what)
+    }
+
+    /// The routing info, if it is fresh enough to act on.
+    pub fn fresh(&self) -> Option<Rc<RoutingInfo>> {
+        let age = self.rt.now().since(self.confirmed.get()?);
+        (age <= self.stale.get()).then(|| self.routing.borrow().clone())
+    }
+
+    /// Fresh routing info; waits for it at most for `bound`.
+    pub async fn routing(&self, bound: Duration) -> Result<Rc<RoutingInfo>> {
+        let until = self.rt.now() + bound;
+        loop {
+            if self.closed.get() {
+                return Err(Error::new(Status::ShuttingDown, "this client is closed"));
+            }
+            if let Some(info) = self.fresh() {
+                return Ok(info);
+            }
+            let left = until.since(self.rt.now());
+            if left.is_zero() {
+                return Err(self.no_routing(bound));
+            }
+            let mark = self.changed.mark();
+            self.wanted.notify();
+            let _ = self.rt.timeout(left, self.changed.after(mark)).await;
+        }
+    }
+
+    fn no_routing(&self, bound: Duration) -> Error {
+        let problem = self.link_problem.borrow();
+        let why = problem.as_ref().map_or_else(|| "no answer yet".to_owned(), ToString::to_string);
+        Error::new(
+            Status::Disconnected,
+            format!(
+                "no fresh routing info from mgmtd for {:.1} s (asked {}): {why}",
+                bound.as_secs_f64(),
+                self.config.mgmtd.join(", ")
+            ),
+        )
+    }
+
+    /// A pause before another attempt; ends early when newer routing info than `than` is here.
+    pub async fn pause(&self, pause: Duration, than: RoutingVersion) {
+        if self.routing.borrow().version > than {
+            // News since the failed attempt: act on them at once, but let others run.
+            self.rt.yield_now().await;
+            return;
+        }
+        self.wanted.notify();
+        let mut sleep = Box::pin(self.rt.sleep(pause));
+        loop {
+            let mark = self.changed.mark();
+            let mut news = Box::pin(self.changed.after(mark));
+            match race(&mut sleep, &mut news).await {
+                Either::Left(()) => return,
+                Either::Right(()) if self.routing.borrow().version > than || self.closed.get() => {
+                    return;
+                }
+                Either::Right(()) => {}
+            }
+        }
+    }
+
+    /// The connection to a node of the routing info, and its name for errors.
+    pub async fn conn(
+        &self,
+        info: &RoutingInfo,
+        node: NodeId,
+        bound: Duration,
+    ) -> Result<Rc<Conn>> {
+        if self.closed.get() {
+            return Err(Error::new(Status::ShuttingDown, "this client is closed"));
+        }
+        let n = info.nodes.get(&node).ok_or_else(|| {
+            Error::new(
+                Status::NoTarget,
+                format!("node {node} is not in routing info version {}", info.version),
+            )
+        })?;
+        let target = Target {
+            addresses: n.addresses.clone(),
+            host: (n.host != HostId(0)).then_some(n.host),
+            node: Some(node),
+        };
+        match self.rt.timeout(bound, self.connector.connect_to(&target)).await {
+            Ok(conn) => conn,
+            Err(_) => Err(Error::new(
+                Status::Disconnected,
+                format!(
+                    "{} does not accept a connection within {:.1} s",
+                    n.addresses.join(", "),
+                    bound.as_secs_f64()
+                ),
+            )),
+        }
+    }
+
+    /// Notes that a node did not answer.
+    pub fn suspect(&self, node: NodeId) {
+        self.suspects.borrow_mut().insert(node, self.rt.now() + SUSPECT);
+    }
+    /// Whether a node did not answer a moment ago.
+    pub fn is_suspect(&self, node: NodeId) -> bool {
+        let now = self.rt.now();
+        let mut suspects = self.suspects.borrow_mut();
+        match suspects.get(&node) {
+            Some(until) if *until > now => true,
+            Some(_) => {
+                suspects.remove(&node);
+                false
+            }
+            None => false,
+        }
+    }
+    /// Takes an error of an attempt at `node` into account.
+    pub fn blame(&self, node: NodeId, error: &Error) {
+        if matches!(error.status, Status::TimedOut | Status::Disconnected) {
+            self.suspect(node);
+        }
+    }
+
+    /// Ends everything; waiting calls fail.
+    pub fn shut(&self) {
+        self.closed.set(true);
+        self.changed.notify();
+        self.wanted.notify();
+        self.connector.close();
+    }
+}

@@ -1,0 +1,291 @@
+//! The link to mgmtd: finding the primary, keeping routing info fresh, keeping the client's session alive.
+
+use crate::core::Core;
+use crate::retry::{Next, Retry, again_meta};
+use glowfs_net::{Conn, Target};
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::routing::{Role, RoutingInfo};
+use glowfs_types::wire::hello::HelloReply;
+use glowfs_types::wire::mgmtd::{
+    ClientGoodbye, ClientSession, ClientSessionReply, GetRouting, PrimaryInfo,
+};
+use glowfs_types::wire::{Empty, decode, encode, method};
+use glowfs_types::{Error, HostId, Result, RoutingVersion, Status, UserId};
+use std::rc::Rc;
+
+/// How long one attempt at one mgmtd waits.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// How long GET_ROUTING waits at mgmtd for news, at most.
+const POLL_MAX: Duration = Duration::from_secs(2);
+/// The pause after every known mgmtd failed.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often a session is extended, before mgmtd says how long it lives.
+const SESSION_EVERY: Duration = Duration::from_secs(3);
+
+impl Core {
+    /// Calls the primary mgmtd once: tries the last known primary, then whatever else may be or know it.
+    pub async fn primary_call(
+        &self,
+        method: u16,
+        body: &[u8],
+        deadline: Duration,
+    ) -> Result<Vec<u8>> {
+        let mut candidates: Vec<Target> = self.primary.borrow().iter().cloned().collect();
+        let push = |t: Target, c: &mut Vec<Target>| {
+            if !t.addresses.is_empty() && !c.contains(&t) {
+                c.push(t);
+            }
+        };
+        for address in &self.config.mgmtd {
+            push(Target { addresses: vec![address.clone()], ..Target::default() }, &mut candidates);
+        }
+        let info = self.routing.borrow().clone();
+        for n in info.nodes.values().filter(|n| n.role == Role::Mgmtd) {
+            let host = (n.host != HostId(0)).then_some(n.host);
+            push(
+                Target { addresses: n.addresses.clone(), host, node: Some(n.id) },
+                &mut candidates,
+            );
+        }
+        let mut tried = Vec::new();
+        let mut next = 0;
+        let mut last = Status::Disconnected;
+        // The list may grow by what standbys name; it stays short.
+        while let Some(target) = candidates.get(next).cloned() {
+            next += 1;
+            if next > 16 {
+                break;
+            }
+            match self.ask(&target, method, body, deadline).await {
+                Ok(answer) => {
+                    *self.primary.borrow_mut() = Some(target);
+                    return Ok(answer);
+                }
+                Err((e, conn)) if e.status == Status::NotPrimary => {
+                    tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                    last = e.status;
+                    if let Some(named) = self.named_primary(conn).await {
+                        push(named, &mut candidates);
+                    }
+                }
+                Err((e, _)) if again_meta(e.status) => {
+                    tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                    last = e.status;
+                }
+                Err((e, _)) => {
+                    return Err(e.context(format_args!("mgmtd at {}", target.addresses.join(", "))));
+                }
+            }
+        }
+        *self.primary.borrow_mut() = None;
+        Err(Error::new(last, format!("no primary mgmtd: tried {}", tried.join("; "))))
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        method: u16,
+        body: &[u8],
+        deadline: Duration,
+    ) -> Result<Vec<u8>, (Error, Option<Rc<Conn>>)> {
+        let conn = match self.rt.timeout(ATTEMPT, self.connector.connect_to(target)).await {
+            Ok(Ok(conn)) => conn,
+            Ok(Err(e)) => return Err((e, None)),
+            Err(_) => {
+                return Err((
+                    Error::new(Status::Disconnected, "does not accept a connection"),
+                    None,
+                ));
+            }
+        };
+        let request = glowfs_net::Request {
+            method,
+            body: body.to_vec(),
+            bulk: glowfs_net::Bulk::None,
+            tenant: self.config.tenant,
+            deadline,
+        };
+        match conn.call(request).await {
+            Ok(response) => {
+                self.note_hello(&conn);
+                Ok(response.body)
+            }
+            Err(e) => Err((e, Some(conn))),
+        }
+    }
+
+    async fn named_primary(&self, conn: Option<Rc<Conn>>) -> Option<Target> {
+        let conn = conn?;
+        let info: PrimaryInfo =
+            conn.call_msg(method::GET_PRIMARY, &Empty {}, ATTEMPT).await.ok()?;
+        Some(Target { addresses: info.addresses, host: None, node: info.node })
+    }
+
+    fn note_hello(&self, conn: &Conn) {
+        let p = conn.peer();
+        *self.hello.borrow_mut() = Some(HelloReply {
+            cluster: p.cluster,
+            role: p.role,
+            node: p.node,
+            features: p.features,
+            release: p.release.clone(),
+            user: UserId(p.identity.user.0),
+            root: p.identity.root,
+            mgmtd: p.mgmtd.clone(),
+        });
+    }
+
+    /// A call to the primary, retried within `total`.
+    pub async fn primary_retry(
+        &self,
+        method: u16,
+        body: Vec<u8>,
+        total: Duration,
+    ) -> Result<Vec<u8>> {
+        let mut policy = self.meta_policy();
+        policy.total = total;
+        let mut retry = self.retry(policy, method::name(method));
+        loop {
+            if self.closed.get() {
+                return Err(Error::new(Status::ShuttingDown, "this client is closed"));
+            }
+            let time = retry.attempt_time(self.rt.now()).unwrap_or(Duration::from_millis(1));
+            match self.primary_call(method, &body, time).await {
+                Ok(answer) => return Ok(answer),
+                Err(e) => {
+                    self.wait_or_give_up(
+                        &mut retry,
+                        "mgmtd",
+                        e,
+                        again_meta,
+                        RoutingVersion(u64::MAX),
+                    )
+                    .await?
+                }
+            }
+        }
+    }
+
+    /// After a failed attempt: waits before the next one, or returns the error to give up with.
+    pub async fn wait_or_give_up(
+        &self,
+        retry: &mut Retry,
+        place: &str,
+        error: Error,
+        again: impl Fn(Status) -> bool,
+        than: RoutingVersion,
+    ) -> Result<()> {
+        let again = again(error.status) && !self.closed.get();
+        match retry.failed(self.rt.now(), place, error, again, self.rt.random()) {
+            Next::GiveUp(e) => Err(e),
+            Next::Again(pause) => {
+                self.pause(pause, than).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn take_routing(&self, asked: Instant, delta: RoutingInfo) {
+        let have = self.routing.borrow().version;
+        if delta.version < have {
+            return;
+        }
+        if delta.version > have || have == RoutingVersion(0) {
+            let mut info = (**self.routing.borrow()).clone();
+            info.apply(delta);
+            *self.routing.borrow_mut() = Rc::new(info);
+        }
+        if self.confirmed.get().is_none_or(|t| t < asked) {
+            self.confirmed.set(Some(asked));
+        }
+        *self.link_problem.borrow_mut() = None;
+        self.changed.notify();
+    }
+
+    /// One GET_ROUTING that waits up to `wait` for news.
+    pub async fn fetch_routing(&self, wait: Duration) -> Result<()> {
+        let asked = self.rt.now();
+        let have = self.routing.borrow().version;
+        let body = encode(&GetRouting { have, wait_ms: wait.as_millis() as u64 });
+        let answer = self.primary_call(method::GET_ROUTING, &body, wait + ATTEMPT).await?;
+        let delta = decode(&answer)?;
+        self.take_routing(asked, delta);
+        Ok(())
+    }
+}
+
+/// Keeps routing info fresh until the client is closed.
+pub(crate) async fn poll_routing(core: Rc<Core>) {
+    while !core.closed.get() {
+        // The first copy at once; later ones when there is news, well before ours counts as stale.
+        let wait = if core.fresh().is_none() {
+            Duration::ZERO
+        } else {
+            POLL_MAX.min(core.stale.get() / 3)
+        };
+        let mark = core.wanted.mark();
+        if let Err(e) = core.fetch_routing(wait).await {
+            tracing::debug!(error = %e, "no routing info from mgmtd");
+            *core.link_problem.borrow_mut() = Some(e);
+            core.changed.notify();
+            let _ = core.rt.timeout(PAUSE, core.wanted.after(mark)).await;
+            core.rt.sleep(Duration::from_millis(10 + core.rt.random_below(20))).await;
+        }
+    }
+}
+
+/// Opens and extends the client's session until the client is closed.
+pub(crate) async fn keep_session(core: Rc<Core>) {
+    let mut every = SESSION_EVERY;
+    let mut failing = false;
+    while !core.closed.get() {
+        let pause = match extend_session(&core).await {
+            Ok(reply) => {
+                failing = false;
+                if reply.session_ms > 0 {
+                    every = Duration::from_millis(reply.session_ms / 3)
+                        .clamp(Duration::from_millis(50), SESSION_EVERY);
+                }
+                if reply.routing_stale_ms > 0 {
+                    core.stale.set(Duration::from_millis(reply.routing_stale_ms));
+                }
+                every
+            }
+            Err(e) => {
+                if !failing {
+                    tracing::warn!(error = %e, "cannot extend the client session with mgmtd; trying on");
+                }
+                failing = true;
+                *core.link_problem.borrow_mut() = Some(e);
+                core.changed.notify();
+                PAUSE
+            }
+        };
+        core.rt.sleep(pause).await;
+    }
+}
+
+async fn extend_session(core: &Core) -> Result<ClientSessionReply> {
+    let c = &core.config;
+    let body = encode(&ClientSession {
+        client: core.id,
+        role: Some(c.role),
+        hostname: c.hostname.clone(),
+        host: c.host,
+        pid: c.pid,
+        description: c.description.clone(),
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        started_ns: core.started_ns,
+        user: UserId::default(),
+        last_seen_ns: 0,
+    });
+    decode(&core.primary_call(method::CLIENT_SESSION, &body, ATTEMPT).await?)
+}
+
+/// Tells mgmtd that this client is gone; best effort.
+pub(crate) async fn goodbye(core: &Core) {
+    let body = encode(&ClientGoodbye { client: core.id });
+    if let Err(e) = core.primary_call(method::CLIENT_GOODBYE, &body, ATTEMPT).await {
+        tracing::debug!(error = %e, "goodbye to mgmtd");
+    }
+}

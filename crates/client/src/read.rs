@@ -1,0 +1,471 @@
+//! Reads: cut by the layout, grouped by node, in parallel, straight into pieces of the caller's buffer.
+//!
+//! Guarantees: what is returned as read was verified (by the service that read it; over tcp also here); every piece that fails
+//! is tried at other replicas until the bound. A buffer of an unanswered attempt is never used again.
+
+use crate::core::Core;
+use crate::file::{OpenFile, Permission};
+use crate::plan;
+use crate::retry::{Retry, again_read};
+use crate::routes::{self, Place};
+use crate::sync::{Either, join_all, race};
+use glowfs_net::{Bulk, Request};
+use glowfs_rt::{BufMut, Duration};
+use glowfs_types::checksum::crc32c;
+use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
+use glowfs_types::routing::RoutingInfo;
+use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
+use glowfs_types::wire::method;
+use glowfs_types::{ChunkId, Error, Result, RoutingVersion, Status};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// How often a fresh capability is tried after a refusal.
+const REFUSALS_MAX: u32 = 3;
+
+/// What became of one extent: how many of its bytes exist.
+type Piece = Result<u32>;
+
+/// What became of one request.
+struct Outcome {
+    /// One for each extent; or why there was no answer.
+    pieces: Result<Vec<Piece>>,
+    /// The buffer, if it came back.
+    buf: Option<BufMut>,
+}
+
+/// Reads into all of `buf`. Answers up to where bytes exist.
+pub(crate) async fn read(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    offset: u64,
+    mut buf: BufMut,
+) -> (Result<usize>, BufMut) {
+    let len = (buf.len() as u64).min(FILE_BYTES_MAX.saturating_sub(offset));
+    if len < buf.len() as u64 {
+        // Past the end of every file there is nothing.
+        buf[len as usize..].fill(0);
+    }
+    if len == 0 {
+        return (Ok(0), buf);
+    }
+    let _bytes = core.bytes.acquire(len as usize).await;
+    let extents: Vec<Extent> = file.layout().extents(offset, len).collect();
+    let nodes = match first_nodes(core, file, &extents).await {
+        Ok(nodes) => nodes,
+        Err(e) => return (Err(e), buf),
+    };
+    let total = buf.len();
+    let groups = plan::group(&extents, &nodes);
+    let mut parts = Vec::with_capacity(groups.len());
+    for g in groups {
+        let some = extents[g].to_vec();
+        let bytes: usize = some.iter().map(|e| e.len as usize).sum();
+        parts.push(read_group(core, file, some, buf.split_to(bytes)));
+    }
+    let done = match <[_; 1]>::try_from(parts) {
+        Ok([only]) => vec![only.await],
+        Err(parts) => join_all(parts).await,
+    };
+    assemble(core, total, done, buf)
+}
+
+/// Puts the parts together again: in place if they are still neighbours, by copying if one was replaced.
+fn assemble(
+    core: &Core,
+    total: usize,
+    parts: Vec<(Result<usize>, BufMut)>,
+    rest: BufMut,
+) -> (Result<usize>, BufMut) {
+    let mut result = Ok(0);
+    let mut at = 0;
+    let mut bufs = Vec::with_capacity(parts.len() + 1);
+    for (outcome, part) in parts {
+        match (outcome, &mut result) {
+            (Ok(n), Ok(end)) if n > 0 => *end = at + n,
+            (Err(e), Ok(_)) => result = Err(e),
+            _ => {}
+        }
+        at += part.len();
+        bufs.push(part);
+    }
+    if !rest.is_empty() {
+        bufs.push(rest);
+    }
+    (result, join_buffers(core, total, bufs))
+}
+
+fn join_buffers(core: &Core, total: usize, bufs: Vec<BufMut>) -> BufMut {
+    let mut runs: Vec<BufMut> = Vec::new();
+    for b in bufs {
+        match runs.last_mut() {
+            Some(last) => {
+                if let Err(b) = last.unsplit(b) {
+                    runs.push(b);
+                }
+            }
+            None => runs.push(b),
+        }
+    }
+    if runs.len() == 1
+        && let Some(only) = runs.pop()
+    {
+        return only;
+    }
+    let mut whole = core.rt.alloc(total);
+    let mut at = 0;
+    for run in runs {
+        whole[at..at + run.len()].copy_from_slice(&run);
+        at += run.len();
+    }
+    whole
+}
+
+/// The node each extent would be asked of first.
+async fn first_nodes(core: &Rc<Core>, file: &OpenFile, extents: &[Extent]) -> Result<Vec<u64>> {
+    let mut retry = core.retry(core.read_policy(), format!("read of inode {}", file.inode()));
+    loop {
+        let info = core.routing(core.config.data_total).await?;
+        let nodes: Result<Vec<u64>> = extents
+            .iter()
+            .map(|e| Ok(order(core, &info, file, e)?.first().map_or(0, |p| p.node.0)))
+            .collect();
+        match nodes {
+            Ok(nodes) => return Ok(nodes),
+            Err(e) => {
+                core.wait_or_give_up(&mut retry, "routing info", e, again_read, info.version)
+                    .await?
+            }
+        }
+    }
+}
+
+/// The replicas of an extent in the order to ask them.
+fn order(core: &Core, info: &RoutingInfo, file: &OpenFile, extent: &Extent) -> Result<Vec<Place>> {
+    let chain = routes::chain_of(info, &file.layout(), extent.index)?;
+    let spread = file.data().0 ^ extent.index.rotate_left(32);
+    routes::readers(info, chain, core.config.host, spread, |n| core.is_suspect(n))
+}
+
+/// Reads neighbours in one request; what fails of it is read piece by piece.
+async fn read_group(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    extents: Vec<Extent>,
+    buf: BufMut,
+) -> (Result<usize>, BufMut) {
+    if let [only] = extents.as_slice() {
+        let (result, buf) = read_piece(core, file, *only, buf, 0).await;
+        return (result.map(|n| n as usize), buf);
+    }
+    let bytes = buf.len();
+    let outcome = match first_try(core, file, &extents, buf).await {
+        Ok(outcome) => outcome,
+        Err((e, buf)) => Outcome { pieces: Err(e), buf: Some(buf) },
+    };
+    let mut buf = outcome.buf.unwrap_or_else(|| core.rt.alloc(bytes));
+    let pieces = match outcome.pieces {
+        Ok(pieces) => pieces,
+        Err(e) => extents.iter().map(|_| Err(e.clone())).collect(),
+    };
+    let mut parts = Vec::with_capacity(extents.len());
+    for (extent, piece) in extents.into_iter().zip(pieces) {
+        let mine = buf.split_to(extent.len as usize);
+        parts.push(async move {
+            match piece {
+                Ok(n) => (Ok(n as usize), mine),
+                Err(_) => {
+                    let (result, mine) = read_piece(core, file, extent, mine, 1).await;
+                    (result.map(|n| n as usize), mine)
+                }
+            }
+        });
+    }
+    let done = join_all(parts).await;
+    assemble(core, bytes, done, buf)
+}
+
+/// The first request of a group, with a hedge if one node has all the pieces besides.
+async fn first_try(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    extents: &[Extent],
+    buf: BufMut,
+) -> Result<Outcome, (Error, BufMut)> {
+    let time = core.config.read_attempt;
+    let info = match core.routing(time).await {
+        Ok(info) => info,
+        Err(e) => return Err((e, buf)),
+    };
+    let orders: Result<Vec<Vec<Place>>> =
+        extents.iter().map(|e| order(core, &info, file, e)).collect();
+    let orders = match orders {
+        Ok(orders) => orders,
+        Err(e) => return Err((e, buf)),
+    };
+    let pick = |n: usize| -> Option<Vec<(Extent, Place)>> {
+        let ops: Option<Vec<_>> =
+            extents.iter().zip(&orders).map(|(e, o)| Some((*e, *o.get(n)?))).collect();
+        ops.filter(|ops| {
+            ops.iter().all(|(_, p)| ops.first().is_some_and(|(_, q)| p.node == q.node))
+        })
+    };
+    match pick(0) {
+        Some(first) => Ok(hedged(core, file, &info, first, pick(1), buf, time).await),
+        // The order changed since the grouping: piece by piece then.
+        None => Err((Error::new(Status::NotServing, "the replicas changed"), buf)),
+    }
+}
+
+/// Reads one extent, at one replica after another. `skip` replicas failed already.
+async fn read_piece(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    extent: Extent,
+    buf: BufMut,
+    skip: usize,
+) -> (Result<u32>, BufMut) {
+    let len = extent.len as usize;
+    let what = format!(
+        "read of {len} bytes at {} of chunk {}/{}/{}",
+        extent.offset,
+        file.volume(),
+        file.data(),
+        extent.index
+    );
+    let mut retry = core.retry(core.read_policy(), what);
+    let mut buf = Some(buf);
+    let mut turn = skip;
+    let mut ask_tail = false;
+    let mut refusals = 0;
+    loop {
+        let mut known = RoutingVersion(0);
+        let mut place = "before sending".to_owned();
+        let own = buf.take().unwrap_or_else(|| core.rt.alloc(len));
+        let (result, back) = piece_attempt(
+            core,
+            file,
+            extent,
+            own,
+            &retry,
+            (turn, ask_tail),
+            &mut known,
+            &mut place,
+        )
+        .await;
+        buf = back;
+        let error = match result {
+            Ok(n) => return (Ok(n), buf.unwrap_or_else(|| core.rt.alloc(len))),
+            Err(e) => e,
+        };
+        ask_tail = error.status == Status::Pending;
+        turn += 1;
+        refusals += u32::from(error.status == Status::BadCapability);
+        let again = |s| again_read(s) && refusals <= REFUSALS_MAX;
+        if let Err(e) = core.wait_or_give_up(&mut retry, &place, error, again, known).await {
+            return (Err(e), buf.unwrap_or_else(|| core.rt.alloc(len)));
+        }
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "one attempt of read_piece, split off for length")]
+async fn piece_attempt(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    extent: Extent,
+    buf: BufMut,
+    retry: &Retry,
+    (turn, ask_tail): (usize, bool),
+    known: &mut RoutingVersion,
+    place: &mut String,
+) -> (Result<u32>, Option<BufMut>) {
+    let late = || Error::new(Status::Disconnected, "the time for this read is up");
+    let Some(time) = retry.attempt_time(core.rt.now()) else { return (Err(late()), Some(buf)) };
+    let found = async {
+        let info = core.routing(time).await?;
+        *known = info.version;
+        let order = order(core, &info, file, &extent)?;
+        let first = match order.get(turn % order.len().max(1)) {
+            Some(p) if !ask_tail => *p,
+            _ => routes::tail(&info, routes::chain_of(&info, &file.layout(), extent.index)?)?,
+        };
+        let second = order.iter().copied().find(|p| p.node != first.node);
+        Ok((info, first, second))
+    };
+    let (info, first, second) = match found.await {
+        Ok(found) => found,
+        Err(e) => return (Err(e), Some(buf)),
+    };
+    *place = routes::describe(&info, &first);
+    let time = time.min(retry.attempt_time(core.rt.now()).unwrap_or(time));
+    let hedge = second.map(|p| vec![(extent, p)]);
+    let outcome = hedged(core, file, &info, vec![(extent, first)], hedge, buf, time).await;
+    let result = outcome.pieces.and_then(|mut p| {
+        p.pop().unwrap_or_else(|| Err(Error::new(Status::Internal, "no result for the piece")))
+    });
+    (result, outcome.buf)
+}
+
+/// One request, and a second one to another node if the first is slow. The first good answer wins.
+async fn hedged(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    info: &Rc<RoutingInfo>,
+    first: Vec<(Extent, Place)>,
+    second: Option<Vec<(Extent, Place)>>,
+    buf: BufMut,
+    time: Duration,
+) -> Outcome {
+    let bytes = buf.len();
+    let began = core.rt.now();
+    let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, time));
+    let second = match second {
+        Some(s) if core.config.hedge => s,
+        _ => return timed(core, began, main.await),
+    };
+    let delay = core.hedger.borrow().delay().min(time);
+    let mut sleep = Box::pin(core.rt.sleep(delay));
+    if let Either::Left(outcome) = race(&mut main, &mut sleep).await {
+        return timed(core, began, outcome);
+    }
+    if !core.hedger.borrow_mut().spend() {
+        return timed(core, began, main.await);
+    }
+    let spare = core.rt.alloc(bytes);
+    let left = time.saturating_sub(delay).max(Duration::from_millis(1));
+    let mut other =
+        Box::pin(request(core.clone(), file.clone(), info.clone(), second, spare, left));
+    let good = |o: &Outcome| o.pieces.as_ref().is_ok_and(|p| p.iter().all(Result::is_ok));
+    match race(&mut main, &mut other).await {
+        Either::Left(outcome) if good(&outcome) => timed(core, began, outcome),
+        Either::Left(failed) => {
+            let outcome = other.await;
+            if good(&outcome) { outcome } else { failed }
+        }
+        Either::Right(outcome) if good(&outcome) => outcome,
+        Either::Right(_) => timed(core, began, main.await),
+    }
+}
+
+fn timed(core: &Core, began: glowfs_rt::Instant, outcome: Outcome) -> Outcome {
+    if outcome.pieces.is_ok() {
+        core.hedger.borrow_mut().took(core.rt.now().since(began));
+    }
+    outcome
+}
+
+/// One READ to one node. All places are on it.
+async fn request(
+    core: Rc<Core>,
+    file: Rc<OpenFile>,
+    info: Rc<RoutingInfo>,
+    ops: Vec<(Extent, Place)>,
+    buf: BufMut,
+    time: Duration,
+) -> Outcome {
+    let Some((_, first)) = ops.first().copied() else {
+        return Outcome { pieces: Ok(Vec::new()), buf: Some(buf) };
+    };
+    let lost = |e: Error, buf| Outcome { pieces: Err(e), buf };
+    let permission = match file.permission().await {
+        Ok(p) => p,
+        Err(e) => return lost(e, Some(buf)),
+    };
+    let conn = match core.conn(&info, first.node, time).await {
+        Ok(conn) => conn,
+        Err(e) => {
+            core.blame(first.node, &e);
+            return lost(e, Some(buf));
+        }
+    };
+    let body = Read::encode(&permission.capability, &encode_ops(&file, &permission, &ops));
+    let request = Request {
+        method: method::READ,
+        body,
+        bulk: Bulk::Recv(buf),
+        tenant: core.config.tenant,
+        deadline: time,
+    };
+    let response = match conn.call(request).await {
+        Ok(r) => r,
+        Err(e) => {
+            core.blame(first.node, &e);
+            if e.status == Status::BadCapability {
+                file.refused(&permission.capability);
+            }
+            return lost(e, None);
+        }
+    };
+    let Some(buf) = response.bulk else {
+        return lost(Error::new(Status::Internal, "a read came back without its buffer"), None);
+    };
+    let verify = !conn.peer().shares_memory();
+    let pieces = check(&ops, &response.body, &buf, response.bulk_len, verify);
+    if let Ok(pieces) = &pieces
+        && pieces.iter().any(|p| p.as_ref().is_err_and(|e| e.status == Status::BadCapability))
+    {
+        file.refused(&permission.capability);
+    }
+    Outcome { pieces, buf: Some(buf) }
+}
+
+fn encode_ops(file: &OpenFile, permission: &Permission, ops: &[(Extent, Place)]) -> Vec<ReadOp> {
+    let base = ops.first().map_or(0, |(e, _)| e.at);
+    ops.iter()
+        .map(|(e, p)| ReadOp {
+            chunk: ChunkId { volume: file.volume(), data: permission.data, index: e.index }.into(),
+            chain: p.chain.0.into(),
+            chain_version: p.version.0.into(),
+            target: p.target.0.into(),
+            offset: e.offset.into(),
+            len: e.len.into(),
+            // A group is shorter than the greatest bulk, so this fits.
+            at: ((e.at - base) as u32).into(),
+            flags: 0.into(),
+        })
+        .collect()
+}
+
+/// Takes an answer apart: nothing in it is trusted.
+fn check(
+    ops: &[(Extent, Place)],
+    body: &[u8],
+    buf: &BufMut,
+    filled: usize,
+    verify: bool,
+) -> Result<Vec<Piece>> {
+    let results =
+        <[ReadResult]>::ref_from_bytes(body).ok().filter(|r| r.len() == ops.len()).ok_or_else(
+            || Error::new(Status::Internal, format!("a read answer of {} bytes", body.len())),
+        )?;
+    let base = ops.first().map_or(0, |(e, _)| e.at);
+    Ok(ops
+        .iter()
+        .zip(results)
+        .map(|((e, place), r)| {
+            let status = Status::from_code(r.status.get());
+            if status != Status::Ok {
+                return Err(Error::new(
+                    status,
+                    format!("{place} (its chain version is {})", r.chain_version),
+                ));
+            }
+            let start = (e.at - base) as usize;
+            let bytes =
+                buf.get(start..start + e.len as usize).filter(|_| start + e.len as usize <= filled);
+            let Some(bytes) = bytes else {
+                return Err(Error::new(
+                    Status::Corrupt,
+                    format!("{place}: only {filled} bytes arrived"),
+                ));
+            };
+            if verify && crc32c(bytes) != r.crc.get() {
+                return Err(Error::new(
+                    Status::Corrupt,
+                    format!("{place}: the bytes do not match their checksum"),
+                ));
+            }
+            Ok(r.len.get().min(e.len))
+        })
+        .collect())
+}

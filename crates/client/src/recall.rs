@@ -1,0 +1,64 @@
+//! Calls that meta makes to a client: RECALL.
+
+use crate::core::Core;
+use glowfs_net::{Handler, Incoming};
+use glowfs_rt::Rt;
+use glowfs_types::wire::meta::Recall;
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{Error, Result, Status};
+use std::rc::{Rc, Weak};
+
+struct Calls {
+    rt: Rt,
+    core: Weak<Core>,
+}
+
+/// Serves the calls of peers over our connections.
+pub(crate) fn handler(rt: &Rt, core: Weak<Core>) -> Rc<dyn Handler> {
+    Rc::new(Calls { rt: rt.clone(), core })
+}
+
+impl Handler for Calls {
+    fn handle(self: Rc<Self>, incoming: Incoming) {
+        let called = incoming.method();
+        if called != method::RECALL {
+            return incoming.reply(Err(Error::new(
+                Status::UnknownMethod,
+                format!("method {called} is not served by a client"),
+            )));
+        }
+        // Only services of the cluster may recall; we connected to them by the addresses that mgmtd gave us.
+        let recall: Recall = match incoming.msg() {
+            Ok(r) => r,
+            Err(e) => return incoming.reply(Err(e)),
+        };
+        let Some(core) = self.core.upgrade() else {
+            return incoming.reply(Err(Status::ShuttingDown.into()));
+        };
+        self.rt.spawn_detached(async move {
+            let bound = incoming.deadline().since(core.rt.now()).min(core.config.meta_attempt);
+            let result = serve(&core, recall, bound).await;
+            incoming.reply_msg(result.map(|()| Empty {}));
+        });
+    }
+}
+
+/// Stops using what is recalled, waits for what is on its way, and tells the mount. An error means that the old capability may
+/// still be in use, so meta must wait for its end.
+async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> Result<()> {
+    let inode = recall.inode;
+    if let Some(epoch) = recall.epoch {
+        let drained = core.rt.timeout(bound, core.files.recalled(inode, epoch)).await;
+        if drained.is_err() {
+            return Err(Error::new(
+                Status::Busy,
+                format!("writes to inode {inode} under its old capability are still on their way"),
+            ));
+        }
+    }
+    let handler = core.recall.borrow().clone();
+    if let Some(h) = handler {
+        h.recall(recall).await;
+    }
+    Ok(())
+}

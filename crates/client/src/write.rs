@@ -1,0 +1,253 @@
+//! Updates of chunks: writes, and cutting a chunk.
+//!
+//! Guarantees: all attempts of one update carry the same client, channel and sequence number; the channel is given back only
+//! after a definite success; bytes in flight stay within the client's bound.
+
+use crate::core::Core;
+use crate::file::{OpenFile, Permission, Rights};
+use crate::retry::{Retry, again_write};
+use crate::routes;
+use crate::sync::join_all;
+use glowfs_net::{Bulk, Request};
+use glowfs_rt::Buf;
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
+use glowfs_types::wire::data::{UPDATE_FLUSH, Update, UpdateHead, UpdateResult, update};
+use glowfs_types::wire::method;
+use glowfs_types::{
+    Capability, ChunkId, Durability, Error, Layout, Result, RoutingVersion, Status, TruncateEpoch,
+    VolumeId,
+};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// How often a fresh capability is tried after a refusal.
+const REFUSALS_MAX: u32 = 3;
+
+/// One update of one chunk.
+pub(crate) struct Change {
+    pub kind: u8,
+    pub layout: Layout,
+    pub volume: VolumeId,
+    pub index: u64,
+    pub offset: u32,
+    pub len: u32,
+    pub payload: Option<Buf>,
+    pub crcs: Vec<u32>,
+}
+
+/// Writes `buf` at `offset` of a file, one update per chunk, in parallel.
+pub(crate) async fn write(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    offset: u64,
+    buf: Buf,
+) -> Result<()> {
+    let len = buf.len() as u64;
+    if len == 0 {
+        return Ok(());
+    }
+    if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+        return Err(Error::new(
+            Status::FileTooBig,
+            format!(
+                "write of {len} bytes at {offset} of inode {}: past the greatest file size",
+                file.inode()
+            ),
+        ));
+    }
+    let layout = file.layout();
+    let parts: Vec<_> = layout
+        .extents(offset, len)
+        .map(|e| {
+            write_extent(
+                core,
+                file,
+                layout,
+                offset,
+                e,
+                buf.slice(e.at as usize..e.at as usize + e.len as usize),
+            )
+        })
+        .collect();
+    let results = match <[_; 1]>::try_from(parts) {
+        Ok([only]) => vec![only.await],
+        Err(parts) => join_all(parts).await,
+    };
+    results.into_iter().collect()
+}
+
+async fn write_extent(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    layout: Layout,
+    offset: u64,
+    extent: Extent,
+    payload: Buf,
+) -> Result<()> {
+    let _bytes = core.bytes.acquire(payload.len()).await;
+    let mut crcs = Vec::with_capacity(payload.len() / 4096 + 2);
+    piece_checksums(extent.offset, &payload, &mut crcs);
+    let change = Change {
+        kind: update::WRITE,
+        layout,
+        volume: file.volume(),
+        index: extent.index,
+        offset: extent.offset,
+        len: extent.len,
+        payload: Some(payload),
+        crcs,
+    };
+    let epoch = apply(core, &Rights::File(file.clone()), &change).await?;
+    file.wrote(epoch, offset + extent.at + u64::from(extent.len));
+    Ok(())
+}
+
+/// Sends one update until its outcome is known or the bound is reached. Answers the epoch it was made under.
+pub(crate) async fn apply(
+    core: &Rc<Core>,
+    rights: &Rights,
+    change: &Change,
+) -> Result<TruncateEpoch> {
+    let mut held = core.channels.take().await;
+    let mut retry = core.retry(core.write_policy(), describe(rights, change));
+    let mut sent_to = None;
+    let mut refusals = 0;
+    loop {
+        let mut known = RoutingVersion(0);
+        let mut place = "before sending".to_owned();
+        let grant = match grant(rights).await {
+            Ok(g) => g,
+            // Meta has been asked for as long as it may be: no more of that here.
+            Err(e) => return Err(e.context(describe(rights, change))),
+        };
+        if sent_to.is_some_and(|data| data != grant.chunk_data) {
+            // The file was cut to nothing meanwhile: this is a write to another chunk now, so it needs another identity.
+            drop(held);
+            held = core.channels.take().await;
+        }
+        sent_to = Some(grant.chunk_data);
+        let id = (held.channel.0, held.seq.0);
+        match attempt(core, change, &grant, id, &retry, &mut known, &mut place).await {
+            Ok(_) => {
+                held.settle();
+                return Ok(grant.epoch);
+            }
+            Err(e) => {
+                if e.status == Status::BadCapability {
+                    refusals += 1;
+                    if let Rights::File(f) = rights {
+                        f.refused(&grant.capability);
+                    }
+                }
+                // Meta's recall waits for attempts, not for pauses.
+                drop(grant);
+                let give_up = refusals > REFUSALS_MAX || (rights.is_signed() && refusals > 0);
+                let again = |s| again_write(s) && !give_up;
+                core.wait_or_give_up(&mut retry, &place, e, again, known).await?;
+            }
+        }
+    }
+}
+
+/// The rights of one attempt.
+struct Grant {
+    capability: Capability,
+    chunk_data: glowfs_types::DataId,
+    epoch: TruncateEpoch,
+    _held: Option<Permission>,
+}
+
+async fn grant(rights: &Rights) -> Result<Grant> {
+    match rights {
+        Rights::File(file) => {
+            let p = file.permission().await?;
+            Ok(Grant {
+                capability: p.capability,
+                chunk_data: p.data,
+                epoch: p.epoch,
+                _held: Some(p),
+            })
+        }
+        Rights::Signed(c) => Ok(Grant {
+            capability: *c,
+            chunk_data: c.data.get().into(),
+            epoch: c.epoch.get().into(),
+            _held: None,
+        }),
+    }
+}
+
+impl Rights {
+    fn is_signed(&self) -> bool {
+        matches!(self, Self::Signed(_))
+    }
+}
+
+fn describe(rights: &Rights, change: &Change) -> String {
+    let data = match rights {
+        Rights::File(f) => f.data(),
+        Rights::Signed(c) => c.data.get().into(),
+    };
+    let what = if change.kind == update::WRITE { "write of" } else { "cut to" };
+    format!(
+        "{what} {} bytes at {} of chunk {}/{data}/{}",
+        change.len, change.offset, change.volume, change.index
+    )
+}
+
+async fn attempt(
+    core: &Rc<Core>,
+    change: &Change,
+    grant: &Grant,
+    (channel, seq): (u64, u64),
+    retry: &Retry,
+    known: &mut RoutingVersion,
+    place: &mut String,
+) -> Result<UpdateResult> {
+    let late = || Error::new(Status::Disconnected, "the time for this write is up");
+    let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
+    let info = core.routing(time).await?;
+    *known = info.version;
+    let chain = routes::chain_of(&info, &change.layout, change.index)?;
+    let head = routes::head(&info, chain)?;
+    *place = routes::describe(&info, &head);
+    let chunk = ChunkId { volume: change.volume, data: grant.chunk_data, index: change.index };
+    let flush = if change.layout.durability == Durability::Disk { UPDATE_FLUSH } else { 0 };
+    let body = Update::encode(
+        &UpdateHead {
+            kind: change.kind,
+            flags: flush,
+            capability: grant.capability,
+            chunk: chunk.into(),
+            chain: chain.0.into(),
+            chain_version: head.version.0.into(),
+            target: head.target.0.into(),
+            offset: change.offset.into(),
+            len: change.len.into(),
+            client: core.id.0.into(),
+            channel: channel.into(),
+            seq: seq.into(),
+            chunk_bytes: change.layout.chunk_bytes.into(),
+            ..UpdateHead::default()
+        },
+        &change.crcs,
+    );
+    let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
+    let outcome = async {
+        let conn = core.conn(&info, head.node, time).await?;
+        let bulk = change.payload.clone().map_or(Bulk::None, |b| Bulk::Send(vec![b]));
+        conn.call(Request {
+            method: method::WRITE,
+            body,
+            bulk,
+            tenant: core.config.tenant,
+            deadline: time,
+        })
+        .await
+    };
+    let response = outcome.await.inspect_err(|e| core.blame(head.node, e))?;
+    UpdateResult::read_from_prefix(&response.body)
+        .map(|(r, _)| r)
+        .map_err(|_| Error::new(Status::Internal, "the answer to a write is too short"))
+}
