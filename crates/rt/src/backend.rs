@@ -51,6 +51,7 @@ pub trait ListenerIo {
 
 /// An open file. Offsets and lengths are multiples of 4096 and buffers are page-aligned when it was opened
 /// with `direct`.
+#[allow(clippy::len_without_is_empty)] // nobody asks that
 pub trait FileIo {
     /// Fills `buf` from `offset`; returns it with the number of bytes read (less only at the end of the file).
     fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)>;

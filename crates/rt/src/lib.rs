@@ -18,7 +18,10 @@ pub mod tasks;
 pub mod time;
 pub mod timers;
 
+mod buddy;
+mod foreign;
 mod handle;
+mod pool;
 
 pub use address::Address;
 pub use backend::{BoxFuture, Dir, File, Listener, Stream};

@@ -7,6 +7,9 @@
 //! from the trusted mount daemon and from services of the cluster; what is checksummed is verified at the place
 //! that stores it.
 
+pub use crate::foreign::{FOREIGN_BYTES_MAX, ForeignRegion, map_foreign};
+pub use crate::pool::{Exhausted, POOL_BYTES_DEFAULT, Pool, PoolStats};
+
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -29,6 +32,13 @@ pub struct Region {
     pub fd: std::os::fd::OwnedFd,
     /// Its length in bytes.
     pub len: u64,
+}
+
+impl Region {
+    pub(crate) fn new(fd: std::os::fd::OwnedFd, len: u64) -> Self {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        Self { id: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed), fd, len }
+    }
 }
 
 /// The only handle on some bytes.
@@ -82,6 +92,10 @@ impl BufMut {
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
     }
+    /// Whether it begins on a page and could be used for direct I/O.
+    pub fn is_aligned(&self) -> bool {
+        (self.ptr.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
+    }
     /// Makes it shared and read-only.
     pub fn freeze(self) -> Buf {
         Buf { ptr: self.ptr, len: self.len, owner: self.owner }
@@ -112,16 +126,24 @@ impl Buf {
     pub fn is_aligned(&self) -> bool {
         (self.ptr.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
     }
+    /// Makes it writable again, if this is the only handle on the memory.
+    pub fn try_mut(self) -> Result<BufMut, Buf> {
+        if Rc::strong_count(&self.owner) == 1 {
+            Ok(BufMut { ptr: self.ptr, len: self.len, owner: self.owner })
+        } else {
+            Err(self)
+        }
+    }
     /// Bytes on the heap, for small things that nobody needs to share.
-    pub fn from_vec(bytes: Vec<u8>) -> Buf {
+    pub fn from_vec(mut bytes: Vec<u8>) -> Buf {
         let len = bytes.len();
-        let owner = Rc::new(HeapOwner(bytes));
-        let ptr = NonNull::new(owner.0.as_ptr().cast_mut()).expect("a Vec's pointer is not null");
-        Buf { ptr, len, owner }
+        let ptr = NonNull::new(bytes.as_mut_ptr()).expect("a Vec's pointer is not null");
+        Buf { ptr, len, owner: Rc::new(HeapOwner(bytes)) }
     }
 }
 
-struct HeapOwner(Vec<u8>);
+/// Only keeps the bytes alive.
+struct HeapOwner(#[allow(dead_code)] Vec<u8>);
 impl Owner for HeapOwner {
     fn region(&self, _: *const u8) -> Option<(Rc<Region>, u64)> {
         None
@@ -156,51 +178,5 @@ impl std::fmt::Debug for Buf {
 impl std::fmt::Debug for BufMut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "BufMut({} bytes)", self.len)
-    }
-}
-
-/// Where the buffers of one thread come from.
-pub struct Pool {
-    _private: (),
-}
-
-impl Pool {
-    /// A pool of heap memory, which cannot be shared with other processes (simulator, tests).
-    pub fn heap() -> Self {
-        Self { _private: () }
-    }
-    /// A page-aligned buffer of `len` bytes, contents arbitrary.
-    pub fn alloc(&self, len: usize) -> BufMut {
-        let pages = len.div_ceil(PAGE_BYTES).max(1);
-        let owner = Rc::new(PagesOwner::new(pages));
-        let ptr = owner.ptr;
-        // SAFETY: the owner has at least `len` bytes at `ptr`, and this is the first handle.
-        unsafe { BufMut::from_raw(ptr, len, owner) }
-    }
-}
-
-struct PagesOwner {
-    ptr: NonNull<u8>,
-    layout: std::alloc::Layout,
-}
-impl PagesOwner {
-    fn new(pages: usize) -> Self {
-        let layout = std::alloc::Layout::from_size_align(pages * PAGE_BYTES, PAGE_BYTES)
-            .expect("a buffer is smaller than the address space");
-        // SAFETY: the size is not zero.
-        let raw = unsafe { std::alloc::alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(raw) else { std::alloc::handle_alloc_error(layout) };
-        Self { ptr, layout }
-    }
-}
-impl Owner for PagesOwner {
-    fn region(&self, _: *const u8) -> Option<(Rc<Region>, u64)> {
-        None
-    }
-}
-impl Drop for PagesOwner {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) }
     }
 }

@@ -64,10 +64,7 @@ impl Epoll {
             broken || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
             broken || flags.contains(epoll::EventFlags::OUT),
         ];
-        for direction in 0..2 {
-            if !wanted[direction] {
-                continue;
-            }
+        for (direction, _) in wanted.iter().enumerate().filter(|(_, w)| **w) {
             let waker = {
                 let mut sources = self.sources.borrow_mut();
                 let Some(entry) = sources.all.get_mut(&key) else { return };

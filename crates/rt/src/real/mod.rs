@@ -13,6 +13,7 @@ mod ops;
 mod socket;
 
 use crate::backend::{Backend, BoxFuture, Dir, Listener, Stream};
+use crate::mem::POOL_BYTES_DEFAULT;
 use crate::tasks::Tasks;
 use crate::timers::Timers;
 use crate::{Address, Instant, Pool, Rt};
@@ -54,11 +55,13 @@ pub struct Config {
     pub io: Io,
     /// Helper threads, at most.
     pub helper_threads_max: usize,
+    /// The bound of the buffer pool, in bytes.
+    pub pool_bytes: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { io: Io::Auto, helper_threads_max: 8 }
+        Self { io: Io::Auto, helper_threads_max: 8, pool_bytes: POOL_BYTES_DEFAULT }
     }
 }
 
@@ -131,7 +134,7 @@ impl Real {
             bell,
             driver,
             helpers,
-            pool: Pool::heap(),
+            pool: Pool::shared(config.pool_bytes),
             random: RefCell::new(Random::new()),
             readable: RefCell::default(),
             this: this.clone(),

@@ -73,8 +73,11 @@ impl Socket {
         let mut space =
             [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let fits = fds.len() <= FDS_PER_MESSAGE_MAX && self.unix;
-        if !fds.is_empty() && !(fits && control.push(SendAncillaryMessage::ScmRights(fds))) {
+        let passed = fds.is_empty()
+            || (self.unix
+                && fds.len() <= FDS_PER_MESSAGE_MAX
+                && control.push(SendAncillaryMessage::ScmRights(fds)));
+        if !passed {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("{} file descriptors cannot be passed here", fds.len()),
