@@ -172,8 +172,9 @@ pub struct UpdateHead {
     pub kind: u8,
     /// `UPDATE_*` flags.
     pub flags: u8,
-    /// Zero.
-    pub reserved: U16,
+    /// FORWARD: how often the sender took back pending versions of this chunk under this chain version (a successor had
+    /// no room); the receiver refuses what is older. Otherwise 0.
+    pub generation: U16,
     /// Lets the client write. Checked by the head; a FORWARD is trusted by the service token of its sender.
     pub capability: Capability,
     /// The chunk.
@@ -202,8 +203,8 @@ pub struct UpdateHead {
     pub chunk_bytes: U32,
     /// REPLACE: the CRC-32C of the whole chunk's content, for comparing replicas.
     pub content_crc: U32,
-    /// FORWARD: the version that `version` builds on; the receiver takes it only if that is its newest one. 0 if the
-    /// chunk does not exist before it. (Versions may skip numbers, so it is not simply `version - 1`.)
+    /// FORWARD: the version that `version` builds on; the receiver takes it only if that is its newest one. 0: the chunk
+    /// does not exist before it, and nothing else of it is pending.
     pub base: U64,
 }
 

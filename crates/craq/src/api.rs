@@ -1,0 +1,238 @@
+//! What goes into a [`crate::Replica`] and what comes out.
+
+use glowfs_types::routing::{ChainInfo, LocalState};
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{
+    ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, NodeId, Seq, Status, TargetId,
+};
+
+/// A request that waits for an answer; the service chose the number and holds the request and its payload under it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub u64);
+/// One message to the successor. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ForwardId(pub u64);
+/// A pause that the service was asked to keep. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TimerId(pub u64);
+
+/// Which write of which client an update is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Origin {
+    /// The client.
+    pub client: ClientId,
+    /// Its channel.
+    pub channel: ChannelId,
+    /// The sequence number there.
+    pub seq: Seq,
+}
+
+/// What the core needs to know of an update; the rest is the service's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Update {
+    /// Whose write it is; none for what the cluster does by itself.
+    pub origin: Option<Origin>,
+    /// It must be flushed before it is answered.
+    pub flush: bool,
+    /// It needs room on the disk.
+    pub needs_room: bool,
+    /// It removes the chunk.
+    pub removes: bool,
+}
+
+/// A FORWARD that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Forwarded {
+    /// The chain version of the sender.
+    pub chain_version: ChainVersion,
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The version the head gave the update.
+    pub version: ChunkVersion,
+    /// The version it builds on (0: the chunk does not exist before it).
+    pub base: ChunkVersion,
+    /// See `UpdateHead::generation`.
+    pub generation: u16,
+    /// It carries the whole content (what a syncing target is sent).
+    pub full: bool,
+    /// It is a part of a resync, not a client's update.
+    pub sync: bool,
+    /// The update.
+    pub update: Update,
+}
+
+/// A pending version that the store held when the target was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The version.
+    pub version: ChunkVersion,
+    /// Whose write it was.
+    pub origin: Option<Origin>,
+    /// It removes the chunk.
+    pub removes: bool,
+}
+
+/// What the store has of a chunk, committed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ChunkBrief {
+    /// The committed version; 0 for none.
+    pub committed: ChunkVersion,
+    /// Whether there is committed content (a removed chunk keeps its version).
+    pub exists: bool,
+    /// Checksum of the content; 0 if not known.
+    pub content_crc: u32,
+}
+
+/// The store as the core sees it. Reads of memory only.
+pub trait ChunkView {
+    /// The committed state of a chunk.
+    fn chunk(&self, chunk: ChunkId) -> ChunkBrief;
+    /// Whether an update that needs room may be taken.
+    fn has_room(&self) -> bool;
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The routing info has this of our chain (`None`: our target is in no chain).
+    Chain(Option<ChainInfo>),
+    /// The chain version of an [`Action::Adopt`] is persisted.
+    Adopted(ChainVersion),
+    /// A client's update.
+    Update {
+        /// The request.
+        ticket: Ticket,
+        /// The chain version of the client.
+        chain_version: ChainVersion,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The update.
+        update: Update,
+    },
+    /// An update from the predecessor.
+    Forward(Ticket, Forwarded),
+    /// An [`Action::Stage`] ended: with content safe from a SIGKILL, or refused with nothing stored.
+    Staged(ChunkId, ChunkVersion, Result<(), Status>),
+    /// An [`Action::Commit`] ended.
+    Committed(ChunkId, ChunkVersion, Result<(), Status>),
+    /// An [`Action::Discard`] ended.
+    Discarded(ChunkId, Result<(), Status>),
+    /// The successor answered (with the checksum of its content, 0 if not known), or the call failed.
+    Answer(ForwardId, Result<u32, Status>),
+    /// A pause is over.
+    Timer(TimerId),
+    /// Someone wants to read.
+    Read {
+        /// The request.
+        ticket: Ticket,
+        /// The chain version of the client.
+        chain_version: ChainVersion,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// A parked read has waited long enough.
+    ReadExpired(Ticket, ChunkId),
+    /// The predecessor sent everything (SYNC_DONE, last): channel records are merged, everything is flushed.
+    SyncDone(Ticket, ChainVersion),
+    /// Channel records of the predecessor.
+    Channels(ChainVersion, Vec<ChannelRecord>),
+}
+
+/// What is sent down the chain.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Form {
+    /// The update as it came (the service holds it until [`Action::Release`]).
+    Original,
+    /// The content as of that version, read from the own store; or the removal.
+    Full {
+        /// The chunk is removed by that version.
+        removed: bool,
+    },
+}
+
+/// A positive answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Done {
+    /// The chunk.
+    pub chunk: ChunkId,
+    /// The version the update became.
+    pub version: ChunkVersion,
+    /// Flush the target first.
+    pub flush: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Persist the chain version (with all that the target's record says), then say [`Event::Adopted`].
+    Adopt(ChainVersion),
+    /// The view changed: tell mgmtd what [`crate::Replica::local`] and [`crate::Replica::view`] say now.
+    Report,
+    /// Stage the update of `ticket` as `version`.
+    Stage {
+        /// Whose payload.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: ChunkVersion,
+        /// Commit at once.
+        commit: bool,
+        /// The target is syncing: whatever the store has of the chunk is replaced.
+        replace: bool,
+    },
+    /// Commit a staged version.
+    Commit(ChunkId, ChunkVersion),
+    /// Drop pending versions from this one on.
+    Discard(ChunkId, ChunkVersion),
+    /// Send an update down the chain; answer with [`Event::Answer`].
+    Forward {
+        /// Names the message.
+        id: ForwardId,
+        /// The successor.
+        target: TargetId,
+        /// Its node.
+        node: NodeId,
+        /// The chain version.
+        chain_version: ChainVersion,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: ChunkVersion,
+        /// What it builds on.
+        base: ChunkVersion,
+        /// See `UpdateHead::generation`.
+        generation: u16,
+        /// What is sent.
+        form: Form,
+        /// The update.
+        update: Update,
+    },
+    /// The payload of that version is not needed any more.
+    Release(ChunkId, ChunkVersion),
+    /// Answer a request.
+    Reply(Ticket, Result<Done, Status>),
+    /// Let a read go on.
+    ReadNow(Ticket),
+    /// Refuse a read.
+    ReadRefused(Ticket, Status),
+    /// Ask mgmtd for newer routing info.
+    Refresh,
+    /// Say [`Event::Timer`] after a pause.
+    Pause(TimerId),
+    /// This target cannot go on; it must be reported offline.
+    Failed(Status),
+    /// The successor's content differs from ours at the same version.
+    Diverged(ChunkId, ChunkVersion),
+}
+
+/// The state to report, in the words of mgmtd.
+pub(crate) fn local_state(failed: bool, up_to_date: bool) -> LocalState {
+    match (failed, up_to_date) {
+        (true, _) => LocalState::Offline,
+        (_, true) => LocalState::UpToDate,
+        _ => LocalState::Online,
+    }
+}

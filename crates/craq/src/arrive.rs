@@ -1,0 +1,230 @@
+//! Updates that arrive: from clients at the head, from the predecessor elsewhere.
+
+use crate::dedupe::Seen;
+use crate::lane::{Ack, Entry, Queued, Stage, Waiter};
+use crate::{Action, ChunkView, Done, Forwarded, QUEUE_MAX, Replica, Ticket, Update, WINDOW};
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Status};
+
+fn refuse(ticket: Ticket, status: Status, out: &mut Vec<Action>) {
+    out.push(Action::Reply(ticket, Err(status)));
+}
+
+impl Replica {
+    fn wrong_version(&self, theirs: ChainVersion, status: Status, out: &mut Vec<Action>) {
+        if status == Status::WrongChainVersion && theirs > self.adopted_version() {
+            out.push(Action::Refresh);
+        }
+    }
+
+    /// A client's update.
+    pub(crate) fn update(
+        &mut self,
+        ticket: Ticket,
+        version: ChainVersion,
+        chunk: ChunkId,
+        update: Update,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        match self.check(version) {
+            Err(status) => {
+                self.wrong_version(version, status, out);
+                return refuse(ticket, status, out);
+            }
+            Ok(view) if !view.head => return refuse(ticket, Status::NotServing, out),
+            Ok(_) => {}
+        }
+        let seen = update.origin.as_ref().map_or(Seen::New, |o| self.channels.look(o, chunk));
+        match seen {
+            Seen::Old => return refuse(ticket, Status::OldSequence, out),
+            Seen::Done(version) => {
+                let done = Done { chunk, version, flush: update.flush };
+                return out.push(Action::Reply(ticket, Ok(done)));
+            }
+            Seen::Running => return self.join(ticket, chunk, &update, out),
+            Seen::New => {}
+        }
+        if update.needs_room && !store.has_room() {
+            return refuse(ticket, Status::NoSpace, out);
+        }
+        let brief = store.chunk(chunk);
+        if update.removes && !brief.exists && !self.lanes.contains_key(&chunk) {
+            let done = Done { chunk, version: brief.committed, flush: update.flush };
+            return out.push(Action::Reply(ticket, Ok(done)));
+        }
+        let lane = self.lanes.entry(chunk).or_default();
+        if lane.is_clearing() || lane.entries.len() >= WINDOW || !lane.queue.is_empty() {
+            if lane.queue.len() >= QUEUE_MAX {
+                return refuse(ticket, Status::Overloaded, out);
+            }
+            lane.queue.push_back(Queued { update, tickets: vec![ticket] });
+            if let Some(origin) = &update.origin {
+                self.channels.begin(origin, chunk);
+            }
+            return;
+        }
+        let version = self.newest(chunk, store).next();
+        self.admit(Waiter { ticket, client: true }, chunk, version, update, false, out);
+        self.progress(chunk, store, out);
+    }
+
+    /// A retry of an update that is still on its way.
+    fn join(&mut self, ticket: Ticket, chunk: ChunkId, update: &Update, out: &mut Vec<Action>) {
+        let Some(lane) = self.lanes.get_mut(&chunk) else {
+            return refuse(ticket, Status::Pending, out);
+        };
+        if let Some(e) = lane.entries.iter_mut().find(|e| e.update.origin == update.origin) {
+            // A retry may ask for more than the first try did.
+            e.update.flush |= update.flush;
+            e.waiters.push(Waiter { ticket, client: true });
+        } else if let Some(q) = lane.queue.iter_mut().find(|q| q.update.origin == update.origin) {
+            q.tickets.push(ticket);
+        } else {
+            refuse(ticket, Status::Pending, out);
+        }
+    }
+
+    /// An update from the predecessor.
+    pub(crate) fn forwarded(
+        &mut self,
+        ticket: Ticket,
+        f: &Forwarded,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        let view = match self.check(f.chain_version) {
+            Ok(view) => *view,
+            Err(status) => {
+                self.wrong_version(f.chain_version, status, out);
+                return refuse(ticket, status, out);
+            }
+        };
+        if view.syncing() {
+            return self.forwarded_in_sync(ticket, f, store, out);
+        }
+        if !view.serving() || view.head || f.sync {
+            return refuse(ticket, Status::NotServing, out);
+        }
+        let brief = store.chunk(f.chunk);
+        let waiter = Waiter { ticket, client: false };
+        let lane = self.lanes.entry(f.chunk).or_default();
+        let clearing = lane.is_clearing();
+        let (newest, empty) = (lane.newest().unwrap_or(brief.committed), lane.entries.is_empty());
+        let full = lane.entries.len() >= WINDOW;
+        let known = self.generations.get(&f.chunk).copied().unwrap_or(0);
+        let status = if clearing {
+            Status::Overloaded
+        } else if f.generation < known {
+            Status::VersionGap
+        } else if let Some(e) = lane.entry(f.version) {
+            if e.update.origin != f.update.origin {
+                Status::VersionGap
+            } else if e.decided {
+                let done = Done { chunk: f.chunk, version: f.version, flush: f.update.flush };
+                return out.push(Action::Reply(ticket, Ok(done)));
+            } else {
+                e.update.flush |= f.update.flush;
+                e.waiters.push(waiter);
+                return;
+            }
+        } else if f.version <= brief.committed {
+            let done = Done { chunk: f.chunk, version: f.version, flush: f.update.flush };
+            out.push(Action::Reply(ticket, Ok(done)));
+            return self.drop_idle(f.chunk);
+        } else if !(f.base == newest || (f.base.0 == 0 && empty && !brief.exists))
+            || f.version <= newest
+        {
+            Status::VersionGap
+        } else if f.update.needs_room && !store.has_room() {
+            Status::NoSpace
+        } else if full {
+            Status::Overloaded
+        } else {
+            if f.generation > 0 {
+                self.generations.insert(f.chunk, f.generation);
+            }
+            self.admit(waiter, f.chunk, f.version, f.update, false, out);
+            return self.progress(f.chunk, store, out);
+        };
+        refuse(ticket, status, out);
+        self.drop_idle(f.chunk);
+    }
+
+    /// A syncing target takes whole contents in any order; what came later under this chain version wins, whatever the
+    /// store has from before.
+    fn forwarded_in_sync(
+        &mut self,
+        ticket: Ticket,
+        f: &Forwarded,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        let waiter = Waiter { ticket, client: false };
+        let seen = self.received.get(&f.chunk).copied();
+        let lane = self.lanes.entry(f.chunk).or_default();
+        if !f.full {
+            refuse(ticket, Status::VersionGap, out);
+        } else if lane.is_clearing() || lane.entries.len() >= WINDOW {
+            refuse(ticket, Status::Overloaded, out);
+        } else if seen.is_some_and(|v| v >= f.version) {
+            // Superseded or a duplicate: answered with what superseded it.
+            let record = f.update.origin.filter(|_| !f.sync);
+            match lane.entries.iter_mut().find(|e| e.version >= f.version && !e.decided) {
+                Some(e) => e.waiters.push(waiter),
+                None => {
+                    let done = Done { chunk: f.chunk, version: f.version, flush: f.update.flush };
+                    out.push(Action::Reply(ticket, Ok(done)));
+                }
+            }
+            if let Some(origin) = record {
+                self.channels.commit(&origin, f.chunk, f.version);
+            }
+        } else if f.update.needs_room && !store.has_room() {
+            refuse(ticket, Status::NoSpace, out);
+        } else {
+            self.received.insert(f.chunk, f.version);
+            self.admit(waiter, f.chunk, f.version, f.update, true, out);
+            self.progress(f.chunk, store, out);
+        }
+        self.drop_idle(f.chunk);
+    }
+
+    /// Takes an update into the window: stages it, and (in `progress`) sends it on at once.
+    pub(crate) fn admit(
+        &mut self,
+        waiter: Waiter,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        update: Update,
+        replace: bool,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(origin) = &update.origin {
+            self.channels.begin(origin, chunk);
+        }
+        let last = self.view.is_some_and(|v| v.successor.is_none() && v.may_commit());
+        let lane = self.lanes.entry(chunk).or_default();
+        let commit = last
+            && lane.entries.iter().all(|e| {
+                matches!(e.stage, Stage::Running { commit: true } | Stage::Done { committed: true })
+            });
+        lane.entries.push_back(Entry {
+            version,
+            update,
+            stage: Stage::Running { commit },
+            ack: Ack::Unsent,
+            original: true,
+            copies: 0,
+            decided: false,
+            waiters: vec![waiter],
+        });
+        out.push(Action::Stage { ticket: waiter.ticket, chunk, version, commit, replace });
+    }
+
+    /// Forgets a chunk on which nothing is under way.
+    pub(crate) fn drop_idle(&mut self, chunk: ChunkId) {
+        if self.lanes.get(&chunk).is_some_and(|l| l.is_idle()) {
+            self.lanes.remove(&chunk);
+        }
+    }
+}

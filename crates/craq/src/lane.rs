@@ -1,0 +1,87 @@
+//! The window of pending versions of one chunk.
+
+use crate::{ForwardId, Ticket, TimerId, Update};
+use glowfs_types::{ChunkVersion, Status};
+use std::collections::VecDeque;
+
+/// Who waits for an update.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Waiter {
+    pub ticket: Ticket,
+    pub client: bool,
+}
+
+/// How far the own store is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Stage {
+    Running { commit: bool },
+    Done { committed: bool },
+    Refused(Status),
+}
+
+/// How far the successor is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Ack {
+    /// To be sent.
+    Unsent,
+    /// To be sent when everything before it is answered.
+    InOrder,
+    Sent(ForwardId),
+    /// To be sent after a pause.
+    Paused(TimerId),
+    /// The successor took nothing of it.
+    Refused(Status),
+    /// Committed there, with this content checksum (0: not known).
+    Acked(u32),
+}
+
+/// One pending version.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Entry {
+    pub version: ChunkVersion,
+    pub update: Update,
+    pub stage: Stage,
+    pub ack: Ack,
+    /// The service still holds the update as it came.
+    pub original: bool,
+    /// Messages sent to the successor under this chain version.
+    pub copies: u8,
+    /// Commit is decided (and under way).
+    pub decided: bool,
+    pub waiters: Vec<Waiter>,
+}
+
+/// A client's update that waits for room in the window.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Queued {
+    pub update: Update,
+    pub tickets: Vec<Ticket>,
+}
+
+/// Everything under way on one chunk.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct Lane {
+    pub entries: VecDeque<Entry>,
+    pub queue: VecDeque<Queued>,
+    pub readers: VecDeque<Ticket>,
+    /// Versions that are being taken back, with whether their stage still runs.
+    pub doomed: Vec<(ChunkVersion, bool)>,
+    /// The discard is under way.
+    pub discarding: bool,
+}
+
+impl Lane {
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.queue.is_empty() && self.readers.is_empty() && self.doomed.is_empty()
+    }
+    /// Whether versions are being taken back: nothing new may enter until that is done.
+    pub fn is_clearing(&self) -> bool {
+        !self.doomed.is_empty()
+    }
+    pub fn entry(&mut self, version: ChunkVersion) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|e| e.version == version)
+    }
+    pub fn newest(&self) -> Option<ChunkVersion> {
+        self.entries.back().map(|e| e.version)
+    }
+}

@@ -1,0 +1,310 @@
+//! What moves pending versions on: stages, commits, answers of the successor, pauses; and taking versions back.
+
+use crate::lane::{Ack, Lane, Stage, Waiter};
+use crate::{Action, ChunkView, Done, Form, ForwardId, Replica, TimerId, WINDOW};
+use glowfs_types::{ChunkId, ChunkVersion, Status};
+
+impl Replica {
+    /// The own stage ended.
+    pub(crate) fn staged(
+        &mut self,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        result: Result<(), Status>,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        if let Some(e) = lane.entry(version)
+            && let Stage::Running { commit } = e.stage
+        {
+            match result {
+                Ok(()) => e.stage = Stage::Done { committed: commit },
+                Err(s @ (Status::NoSpace | Status::Corrupt | Status::VersionGap)) => e.stage = Stage::Refused(s),
+                Err(s) => return self.fail(s, out),
+            }
+        } else if let Some(d) = lane.doomed.iter_mut().find(|d| d.0 == version) {
+            d.1 = false;
+        }
+        self.progress(chunk, store, out);
+    }
+
+    /// The own commit ended.
+    pub(crate) fn committed(
+        &mut self,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        result: Result<(), Status>,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        if let Err(status) = result {
+            return self.fail(status, out);
+        }
+        if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {
+            e.stage = Stage::Done { committed: true };
+        }
+        self.progress(chunk, store, out);
+    }
+
+    /// Versions were taken back in the store.
+    pub(crate) fn discarded(
+        &mut self,
+        chunk: ChunkId,
+        result: Result<(), Status>,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        if let Err(status) = result {
+            return self.fail(status, out);
+        }
+        if let Some(lane) = self.lanes.get_mut(&chunk) {
+            lane.doomed.clear();
+            lane.discarding = false;
+        }
+        self.progress(chunk, store, out);
+    }
+
+    /// The successor answered, or the call failed.
+    pub(crate) fn answered(
+        &mut self,
+        id: ForwardId,
+        result: Result<u32, Status>,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((chunk, version)) = self.forwards.remove(&id) else { return };
+        let timer = TimerId(self.next_id());
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        let Some(at) = lane.entries.iter().position(|e| e.version == version) else { return };
+        let earlier = lane.entries.iter().take(at).any(|e| !matches!(e.ack, Ack::Acked(_)));
+        let e = &mut lane.entries[at];
+        if e.ack != Ack::Sent(id) {
+            return;
+        }
+        e.ack = match result {
+            Ok(crc) => Ack::Acked(crc),
+            // Only when nothing else of it is under way is it certain that the successor has nothing of it.
+            Err(s @ (Status::NoSpace | Status::Corrupt)) if e.copies == 1 => Ack::Refused(s),
+            Err(Status::VersionGap) if earlier => Ack::InOrder,
+            Err(s) => {
+                if s == Status::Corrupt {
+                    e.original = false;
+                }
+                if matches!(
+                    s,
+                    Status::WrongChainVersion | Status::NotServing | Status::NoTarget | Status::NoLease
+                ) {
+                    out.push(Action::Refresh);
+                }
+                self.timers.insert(timer, (chunk, version));
+                out.push(Action::Pause(timer));
+                Ack::Paused(timer)
+            }
+        };
+        self.progress(chunk, store, out);
+    }
+
+    /// A pause is over: send again.
+    pub(crate) fn timer(&mut self, id: TimerId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        let Some((chunk, version)) = self.timers.remove(&id) else { return };
+        let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) else { return };
+        if e.ack == Ack::Paused(id) {
+            e.ack = Ack::Unsent;
+        }
+        self.progress(chunk, store, out);
+    }
+
+    pub(crate) fn progress_all(&mut self, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
+        for chunk in chunks {
+            self.progress(chunk, store, out);
+        }
+    }
+
+    /// Does everything that can be done on one chunk now.
+    pub(crate) fn progress(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        self.refusals(chunk, out);
+        self.decide(chunk, store, out);
+        self.send(chunk, store, out);
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        if !lane.doomed.is_empty() && !lane.discarding && lane.doomed.iter().all(|d| !d.1) {
+            lane.discarding = true;
+            if let Some(from) = lane.doomed.iter().map(|d| d.0).min() {
+                out.push(Action::Discard(chunk, from));
+            }
+        }
+        if lane.entries.is_empty() && !lane.is_clearing() {
+            out.extend(lane.readers.drain(..).map(Action::ReadNow));
+        }
+        self.drain_queue(chunk, store, out);
+        self.drop_idle(chunk);
+    }
+
+    /// Commits, in order, what is staged here and committed behind us.
+    fn decide(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        let Some(view) = self.view else { return };
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        for e in &mut lane.entries {
+            if e.decided {
+                continue;
+            }
+            let Stage::Done { committed } = e.stage else { break };
+            let behind = view.successor.is_none() || matches!(e.ack, Ack::Acked(_));
+            if !behind || !view.may_commit() {
+                break;
+            }
+            e.decided = true;
+            if !committed {
+                out.push(Action::Commit(chunk, e.version));
+            }
+            if let Some(origin) = &e.update.origin {
+                self.channels.commit(origin, chunk, e.version);
+            }
+            let done = Done { chunk, version: e.version, flush: e.update.flush };
+            out.extend(e.waiters.drain(..).map(|w| Action::Reply(w.ticket, Ok(done))));
+        }
+        while let Some(e) = lane.entries.pop_front_if(|e| {
+            e.decided && e.stage == (Stage::Done { committed: true })
+        }) {
+            let brief = store.chunk(chunk);
+            if let Ack::Acked(theirs) = e.ack
+                && theirs != 0
+                && brief.content_crc != 0
+                && brief.committed == e.version
+                && brief.content_crc != theirs
+            {
+                out.push(Action::Diverged(chunk, e.version));
+            }
+            out.push(Action::Release(chunk, e.version));
+        }
+    }
+
+    /// Sends what the successor has not answered yet: at once if the update is at hand as it came, else when it is staged.
+    fn send(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        let Some(view) = self.view else { return };
+        let Some((target, node, syncing)) = view.successor else { return };
+        let generation = self.taken_back.get(&chunk).copied().unwrap_or(0);
+        let mut ids = self.next_id();
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        let brief = store.chunk(chunk);
+        let mut base = if brief.exists { brief.committed } else { ChunkVersion(0) };
+        let mut all_acked = true;
+        for e in &mut lane.entries {
+            let this_base = base;
+            base = e.version;
+            let in_order = all_acked;
+            all_acked &= matches!(e.ack, Ack::Acked(_));
+            let due = e.ack == Ack::Unsent || (e.ack == Ack::InOrder && in_order);
+            let staged = matches!(e.stage, Stage::Done { .. });
+            let form = if !syncing && e.original {
+                Form::Original
+            } else {
+                Form::Full { removed: e.update.removes }
+            };
+            if !due || (form != Form::Original && !staged) {
+                continue;
+            }
+            let id = ForwardId(ids);
+            self.forwards.insert(id, (chunk, e.version));
+            ids += 1;
+            e.ack = Ack::Sent(id);
+            e.copies = e.copies.saturating_add(1);
+            out.push(Action::Forward {
+                id,
+                target,
+                node,
+                chain_version: view.version,
+                chunk,
+                version: e.version,
+                // A committed entry that is still here is its own base's successor: its predecessor is gone from the store.
+                base: if this_base >= e.version { ChunkVersion(e.version.0 - 1) } else { this_base },
+                generation,
+                form,
+                update: e.update,
+            });
+        }
+        self.reserve_ids(ids);
+    }
+
+    /// What nobody behind us took is taken back here too; what they took and we cannot hold ends this target.
+    fn refusals(&mut self, chunk: ChunkId, out: &mut Vec<Action>) {
+        let last = self.view.is_some_and(|v| v.successor.is_none());
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        for at in 0..lane.entries.len() {
+            let e = &mut lane.entries[at];
+            match (e.stage, e.ack) {
+                (Stage::Refused(s), _) if last => return self.take_back(chunk, at, s, out),
+                (Stage::Refused(s), Ack::Acked(_)) => return self.fail(s, out),
+                (Stage::Refused(_) | Stage::Done { .. }, Ack::Refused(s @ Status::NoSpace))
+                | (Stage::Refused(_), Ack::Refused(s)) => return self.take_back(chunk, at, s, out),
+                (Stage::Done { .. }, Ack::Refused(_)) => {
+                    // The bytes went wrong on their way, or in the sender's memory: ours are verified.
+                    e.original = false;
+                    e.ack = Ack::Unsent;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes back the entry at `from` of the window and all after it.
+    pub(crate) fn take_back(
+        &mut self,
+        chunk: ChunkId,
+        from: usize,
+        status: Status,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        if lane.entries.len() <= from {
+            return;
+        }
+        for (i, e) in lane.entries.split_off(from).into_iter().enumerate() {
+            for Waiter { ticket, client } in e.waiters {
+                let status = match (i, client) {
+                    (0, _) => status,
+                    (_, true) => Status::Overloaded,
+                    (_, false) => Status::VersionGap,
+                };
+                out.push(Action::Reply(ticket, Err(status)));
+            }
+            if let Some(origin) = &e.update.origin {
+                self.channels.abort(origin, chunk);
+            }
+            lane.doomed.push((e.version, matches!(e.stage, Stage::Running { .. })));
+            out.push(Action::Release(chunk, e.version));
+        }
+        let generation = self.taken_back.entry(chunk).or_default();
+        *generation = generation.saturating_add(1);
+    }
+
+    /// Lets queued updates of clients in as the window gets room.
+    fn drain_queue(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        let mut moved = false;
+        while let Some(lane) = self.lanes.get_mut(&chunk) {
+            if lane.is_clearing() || lane.entries.len() >= WINDOW {
+                break;
+            }
+            let Some(q) = lane.queue.pop_front() else { break };
+            let mut tickets = q.tickets.into_iter();
+            let Some(first) = tickets.next() else { continue };
+            let version = self.newest(chunk, store).next();
+            self.admit(Waiter { ticket: first, client: true }, chunk, version, q.update, false, out);
+            if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {
+                e.waiters.extend(tickets.map(|ticket| Waiter { ticket, client: true }));
+            }
+            moved = true;
+        }
+        if moved {
+            self.send(chunk, store, out);
+        }
+    }
+}
+
+impl Lane {
+    /// Chunks with nothing pending can be read.
+    pub fn readable(&self) -> bool {
+        self.entries.is_empty() && !self.is_clearing()
+    }
+}

@@ -1,0 +1,216 @@
+//! [`Replica`]: the state of one target, and what is dispatched where.
+
+use crate::api::local_state;
+use crate::dedupe::Channels;
+use crate::lane::{Ack, Entry, Lane, Stage};
+use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Ticket, TimerId, View};
+use glowfs_types::routing::LocalState;
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Status, TargetId};
+use std::collections::BTreeMap;
+
+/// The replication of one target.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Replica {
+    pub(crate) me: TargetId,
+    /// Chain versions up to this one belong to a former life: nothing is done under them.
+    pub(crate) former: ChainVersion,
+    pub(crate) view: Option<View>,
+    /// Known, but not persisted yet.
+    pub(crate) next: Option<View>,
+    pub(crate) lanes: BTreeMap<ChunkId, Lane>,
+    pub(crate) channels: Channels,
+    pub(crate) forwards: BTreeMap<ForwardId, (ChunkId, ChunkVersion)>,
+    pub(crate) timers: BTreeMap<TimerId, (ChunkId, ChunkVersion)>,
+    ids: u64,
+    /// How often we took versions of a chunk back under this chain version.
+    pub(crate) taken_back: BTreeMap<ChunkId, u16>,
+    /// The same of the predecessor, as far as it told.
+    pub(crate) generations: BTreeMap<ChunkId, u16>,
+    /// Syncing: the newest version of each chunk that came under this chain version.
+    pub(crate) received: BTreeMap<ChunkId, ChunkVersion>,
+    pub(crate) sync_done: bool,
+    pub(crate) failed: Option<Status>,
+}
+
+impl Replica {
+    /// The replica of a target that was just opened: `adopted` is the chain version it had persisted, `pending` and
+    /// `channels` are what its store holds (channels: of committed versions only).
+    pub fn new(
+        me: TargetId,
+        adopted: ChainVersion,
+        pending: &[Loaded],
+        channels: &[ChannelRecord],
+    ) -> Self {
+        let mut r = Self {
+            me,
+            former: adopted,
+            view: None,
+            next: None,
+            lanes: BTreeMap::new(),
+            channels: Channels::default(),
+            forwards: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            ids: 0,
+            taken_back: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            received: BTreeMap::new(),
+            sync_done: false,
+            failed: None,
+        };
+        for record in channels {
+            r.channels.merge(record);
+        }
+        for p in pending {
+            if let Some(origin) = &p.origin {
+                r.channels.begin(origin, p.chunk);
+            }
+            let entry = Entry {
+                version: p.version,
+                update: crate::Update { origin: p.origin, removes: p.removes, ..Default::default() },
+                stage: Stage::Done { committed: false },
+                ack: Ack::Unsent,
+                original: false,
+                copies: 0,
+                decided: false,
+                waiters: Vec::new(),
+            };
+            r.lanes.entry(p.chunk).or_default().entries.push_back(entry);
+        }
+        r
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, event: Event, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        if let Some(status) = self.failed {
+            return Self::refuse(event, status, out);
+        }
+        match event {
+            Event::Chain(info) => self.chain_known(info.as_ref(), store, out),
+            Event::Adopted(version) => self.adopted(version, store, out),
+            Event::Update { ticket, chain_version, chunk, update } => {
+                self.update(ticket, chain_version, chunk, update, store, out);
+            }
+            Event::Forward(ticket, f) => self.forwarded(ticket, &f, store, out),
+            Event::Staged(chunk, version, result) => self.staged(chunk, version, result, store, out),
+            Event::Committed(chunk, version, result) => {
+                self.committed(chunk, version, result, store, out);
+            }
+            Event::Discarded(chunk, result) => self.discarded(chunk, result, store, out),
+            Event::Answer(id, result) => self.answered(id, result, store, out),
+            Event::Timer(id) => self.timer(id, store, out),
+            Event::Read { ticket, chain_version, chunk } => {
+                self.read(ticket, chain_version, chunk, out);
+            }
+            Event::ReadExpired(ticket, chunk) => self.read_expired(ticket, chunk, out),
+            Event::SyncDone(ticket, version) => self.sync_done(ticket, version, out),
+            Event::Channels(version, records) => {
+                if self.view.is_some_and(|v| v.version == version && v.syncing()) {
+                    for record in &records {
+                        self.channels.merge(record);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What to report of this target.
+    pub fn local(&self) -> LocalState {
+        let up_to_date = self.view.is_some_and(|v| v.serving() || (v.syncing() && self.sync_done));
+        local_state(self.failed.is_some(), up_to_date)
+    }
+    /// The adopted view.
+    pub fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+    /// The newest chain version that is persisted.
+    pub fn adopted_version(&self) -> ChainVersion {
+        self.view.map_or(self.former, |v| v.version)
+    }
+    /// The last committed write of every channel.
+    pub fn channel_records(&self) -> Vec<ChannelRecord> {
+        self.channels.records().collect()
+    }
+    /// Channels known, and pending versions.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.channels.len(), self.lanes.values().map(|l| l.entries.len()).sum())
+    }
+    /// Whether nothing is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.lanes.is_empty() && self.next.is_none()
+    }
+    /// Whether messages of this chain version are understood; what to answer if not.
+    pub fn check(&self, version: ChainVersion) -> Result<&View, Status> {
+        match &self.view {
+            _ if self.failed.is_some() => Err(Status::NotServing),
+            None => Err(Status::NotServing),
+            Some(v) if v.version != version => Err(Status::WrongChainVersion),
+            Some(v) => Ok(v),
+        }
+    }
+
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    /// Ids up to `next` are used.
+    pub(crate) fn reserve_ids(&mut self, next: u64) {
+        self.ids = self.ids.max(next);
+    }
+
+    /// The newest version of a chunk, pending or committed.
+    pub(crate) fn newest(&self, chunk: ChunkId, store: &dyn ChunkView) -> ChunkVersion {
+        let pending = self.lanes.get(&chunk).and_then(Lane::newest);
+        pending.unwrap_or_else(|| store.chunk(chunk).committed)
+    }
+
+    /// The target cannot go on: everyone who waits is told to go elsewhere.
+    pub(crate) fn fail(&mut self, status: Status, out: &mut Vec<Action>) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(status);
+        for (_, lane) in std::mem::take(&mut self.lanes) {
+            for w in lane.entries.into_iter().flat_map(|e| e.waiters) {
+                out.push(Action::Reply(w.ticket, Err(Status::NotServing)));
+            }
+            for ticket in lane.queue.into_iter().flat_map(|q| q.tickets) {
+                out.push(Action::Reply(ticket, Err(Status::NotServing)));
+            }
+            for ticket in lane.readers {
+                out.push(Action::ReadRefused(ticket, Status::NotServing));
+            }
+        }
+        self.forwards.clear();
+        self.timers.clear();
+        out.push(Action::Failed(status));
+        out.push(Action::Report);
+    }
+
+    fn refuse(event: Event, _why: Status, out: &mut Vec<Action>) {
+        match event {
+            Event::Update { ticket, .. } | Event::Forward(ticket, _) | Event::SyncDone(ticket, _) => {
+                out.push(Action::Reply(ticket, Err(Status::NotServing)));
+            }
+            Event::Read { ticket, .. } => {
+                out.push(Action::ReadRefused(ticket, Status::NotServing));
+            }
+            _ => {}
+        }
+    }
+
+    fn sync_done(&mut self, ticket: Ticket, version: ChainVersion, out: &mut Vec<Action>) {
+        let chunk = ChunkId::default();
+        match self.check(version).map(|v| v.syncing()) {
+            Ok(true) => {
+                self.sync_done = true;
+                let done = Done { chunk, version: ChunkVersion(0), flush: false };
+                out.push(Action::Reply(ticket, Ok(done)));
+                out.push(Action::Report);
+            }
+            Ok(false) => out.push(Action::Reply(ticket, Err(Status::NotServing))),
+            Err(status) => out.push(Action::Reply(ticket, Err(status))),
+        }
+    }
+}
