@@ -12,10 +12,16 @@ pub mod limits;
 
 mod conn;
 mod connector;
+mod foreign;
+mod handshake;
+mod inbound;
 mod incoming;
 mod message;
+mod metrics;
 mod peer;
+mod regions;
 mod server;
+mod waiters;
 
 pub use conn::Conn;
 pub use connector::{Connector, ConnectorOptions, Target, Transport};

@@ -18,9 +18,9 @@ pub const SEND_QUEUE_BYTES: usize = 64 << 20;
 /// Bytes queued for sending at which the peer is taken to have stopped reading, and the connection is closed.
 pub const SEND_QUEUE_BYTES_MAX: usize = 512 << 20;
 /// Slices in one vectored write.
-pub const WRITE_SLICES_MAX: usize = 256;
+pub const WRITE_SLICES_MAX: usize = 128;
 /// The buffer that headers and bodies are read through, in bytes.
-pub const READ_BUFFER_BYTES: usize = 64 << 10;
+pub const READ_BUFFER_BYTES: usize = 16 << 10;
 /// A message of the peer that stalls half-way for so long ends the connection.
 pub const FRAME_STALL: Duration = Duration::from_secs(60);
 /// Shared regions that one end may name on one connection.

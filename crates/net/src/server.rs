@@ -1,10 +1,18 @@
 //! The accepting side.
 
-use crate::{Authenticator, Conn, Handler, limits};
-use glowfs_rt::{Address, Duration, Rt};
-use glowfs_types::wire::hello::HelloReply;
-use glowfs_types::{Result, Status};
+use crate::waiters::Waiters;
+use crate::{Authenticator, Conn, Handler, handshake, limits};
+use glowfs_rt::{Address, Duration, Listener, Rt, Stream};
+use glowfs_types::wire::hello::{HelloReply, features};
+use glowfs_types::{Error, Result, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
+
+/// The pause after a failed accept (too many open files, for example).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -30,6 +38,20 @@ impl Default for ServerOptions {
 /// Listens on some addresses and serves the connections. Dropping it stops listening and closes all of them.
 pub struct Server {
     addresses: Vec<Address>,
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    rt: Rt,
+    options: ServerOptions,
+    info: RefCell<HelloReply>,
+    authenticator: Rc<dyn Authenticator>,
+    handler: Rc<dyn Handler>,
+    conns: RefCell<BTreeMap<u64, Rc<Conn>>>,
+    /// Connections that are open or in their handshake.
+    open: Cell<usize>,
+    stopped: Cell<bool>,
+    stop_waiters: Waiters,
 }
 
 impl Server {
@@ -45,25 +67,138 @@ impl Server {
     }
     /// The same with settings.
     pub fn start_with(
-        _rt: &Rt,
-        _addresses: Vec<Address>,
-        _info: HelloReply,
-        _authenticator: Rc<dyn Authenticator>,
-        _handler: Rc<dyn Handler>,
-        _options: ServerOptions,
+        rt: &Rt,
+        addresses: Vec<Address>,
+        info: HelloReply,
+        authenticator: Rc<dyn Authenticator>,
+        handler: Rc<dyn Handler>,
+        options: ServerOptions,
     ) -> Result<Server> {
-        Err(Status::NotSupported.into())
+        let mut listeners = Vec::new();
+        for address in &addresses {
+            listeners.push(rt.listen(address).map_err(|e| {
+                Error::new(Status::InvalidArgument, format!("cannot listen on {address}: {e}"))
+            })?);
+        }
+        let shared = Rc::new(Shared {
+            rt: rt.clone(),
+            options,
+            info: RefCell::new(info),
+            authenticator,
+            handler,
+            conns: RefCell::default(),
+            open: Cell::new(0),
+            stopped: Cell::new(false),
+            stop_waiters: Waiters::default(),
+        });
+        let addresses = listeners.iter().map(|l| l.local()).collect();
+        for listener in listeners {
+            rt.spawn_detached(accept(shared.clone(), listener));
+        }
+        Ok(Server { addresses, shared })
     }
     /// Where it listens, with the real ports.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
     /// What later connections are told (the cluster id may become known after the start).
-    pub fn set_info(&self, _info: HelloReply) {}
+    pub fn set_info(&self, info: HelloReply) {
+        *self.shared.info.borrow_mut() = info;
+    }
     /// The connections now.
     pub fn connections(&self) -> Vec<Rc<Conn>> {
-        Vec::new()
+        self.shared.conns.borrow().values().cloned().collect()
     }
     /// Stops: accepts nothing more, answers new calls `ShuttingDown`, lets outstanding answers go out (bounded), closes.
-    pub async fn stop(self) {}
+    pub async fn stop(self) {
+        self.shared.stop_listening();
+        let grace = self.shared.options.stop_grace;
+        let conns = self.connections();
+        // All of them share the grace: a drain that was not awaited yet goes on meanwhile.
+        let draining = async {
+            for conn in &conns {
+                conn.begin_drain();
+            }
+            for conn in &conns {
+                conn.drained().await;
+            }
+        };
+        if self.shared.rt.timeout(grace, draining).await.is_err() {
+            tracing::warn!(?grace, "stopped with calls that are not answered");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.stop_listening();
+        for conn in self.connections() {
+            conn.close();
+        }
+    }
+}
+
+impl Shared {
+    fn stop_listening(&self) {
+        self.stopped.set(true);
+        self.stop_waiters.wake();
+    }
+}
+
+async fn accept(shared: Rc<Shared>, listener: Listener) {
+    let local = listener.local();
+    tracing::info!(%local, "listening");
+    loop {
+        let accepted = poll_fn(|cx| {
+            if shared.stopped.get() {
+                return Poll::Ready(None);
+            }
+            shared.stop_waiters.register(cx);
+            listener.poll_accept(cx).map(Some)
+        })
+        .await;
+        match accepted {
+            None => return,
+            Some(Err(e)) => {
+                tracing::warn!(%local, "accept: {e}");
+                shared.rt.sleep(ACCEPT_PAUSE).await;
+            }
+            Some(Ok(stream)) if shared.open.get() >= shared.options.connections_max => {
+                tracing::warn!(%local, peer = stream.peer(), "too many connections; refusing one");
+                stream.shutdown();
+            }
+            Some(Ok(stream)) => {
+                shared.open.set(shared.open.get() + 1);
+                shared.rt.spawn_detached(serve(shared.clone(), stream));
+            }
+        }
+    }
+}
+
+async fn serve(shared: Rc<Shared>, stream: Stream) {
+    let mut info = shared.info.borrow().clone();
+    info.features = if shared.options.shm { features::SHM } else { 0 };
+    if info.release.is_empty() {
+        info.release = glowfs_telemetry::RELEASE.into();
+    }
+    let hello = handshake::accept(&shared.rt, stream.clone(), info, &*shared.authenticator);
+    let hello = shared.rt.timeout(limits::HANDSHAKE_DEADLINE, hello).await;
+    match hello {
+        Ok(Ok((inbound, peer))) if !shared.stopped.get() => {
+            let conn = Conn::start(&shared.rt, inbound, peer, shared.handler.clone());
+            shared.conns.borrow_mut().insert(conn.id(), conn.clone());
+            conn.closed().await;
+            shared.conns.borrow_mut().remove(&conn.id());
+        }
+        Ok(Ok(_)) => stream.shutdown(),
+        Ok(Err(e)) => {
+            tracing::info!(peer = stream.peer(), "hello refused: {e}");
+            stream.shutdown();
+        }
+        Err(_) => {
+            tracing::info!(peer = stream.peer(), "no hello within the deadline");
+            stream.shutdown();
+        }
+    }
+    shared.open.set(shared.open.get().saturating_sub(1));
 }

@@ -1,0 +1,142 @@
+//! Reading frames off a stream: headers and bodies through a small buffer, bulk straight to where it belongs.
+//!
+//! Guarantees: holds at most [`limits::READ_BUFFER_BYTES`] of its own; a body is allocated only after its length was checked; whatever
+//! comes, it ends with an error or the end of the stream, never with a panic.
+
+use crate::limits;
+use glowfs_rt::{Instant, Rt, Stream};
+use glowfs_types::checksum::crc32c;
+use glowfs_types::wire::frame::{FrameHeader, HEADER_BYTES};
+use glowfs_types::{Error, Result, Status};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// When reading began to wait in the middle of a frame; `None` between frames.
+pub(crate) type Stall = Rc<Cell<Option<Instant>>>;
+
+/// The reading end of a stream.
+pub(crate) struct Inbound {
+    rt: Rt,
+    stream: Stream,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Between two frames, waiting is fine.
+    idle: bool,
+    stall: Stall,
+}
+
+impl Inbound {
+    pub(crate) fn new(rt: &Rt, stream: Stream) -> Self {
+        Self {
+            rt: rt.clone(),
+            stream,
+            buffer: vec![0; limits::READ_BUFFER_BYTES],
+            start: 0,
+            end: 0,
+            idle: true,
+            stall: Stall::default(),
+        }
+    }
+    /// Tells whoever watches over the connection whether a frame is stuck half-way.
+    pub(crate) fn stall(&self) -> Stall {
+        self.stall.clone()
+    }
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+    /// File descriptors that came with what was read.
+    pub(crate) fn take_fds(&self) -> Vec<OwnedFd> {
+        self.stream.take_fds()
+    }
+
+    /// Reads into `dst`, and what follows into the buffer (which is empty); returns the bytes put into `dst`.
+    async fn read(&mut self, dst: &mut [u8]) -> Result<usize> {
+        let Self { rt, stream, buffer, idle, stall, .. } = self;
+        let n = poll_fn(|cx| {
+            let read = if dst.is_empty() {
+                stream.poll_read(cx, &mut [IoSliceMut::new(buffer)])
+            } else {
+                stream.poll_read(cx, &mut [IoSliceMut::new(dst), IoSliceMut::new(buffer)])
+            };
+            if read.is_pending() && !*idle && stall.get().is_none() {
+                stall.set(Some(rt.now()));
+            }
+            read
+        })
+        .await
+        .map_err(|e| Error::new(Status::Disconnected, e.to_string()))?;
+        stall.set(None);
+        let direct = n.min(dst.len());
+        self.start = 0;
+        // The backend cannot have read more than there was room for; a wrong count must not become an index out of range.
+        self.end = (n - direct).min(self.buffer.len());
+        if n == 0 {
+            return Err(Error::new(Status::Disconnected, "the peer closed the connection"));
+        }
+        Ok(direct)
+    }
+
+    /// Fills `dst`.
+    pub(crate) async fn fill(&mut self, dst: &mut [u8]) -> Result<()> {
+        let mut done = self.drain(dst);
+        while let Some(rest) = dst.get_mut(done..)
+            && !rest.is_empty()
+        {
+            let direct = self.read(rest).await?;
+            done += direct;
+        }
+        Ok(())
+    }
+
+    /// Moves what the buffer has to `dst`.
+    fn drain(&mut self, dst: &mut [u8]) -> usize {
+        let n = dst.len().min(self.end - self.start);
+        dst[..n].copy_from_slice(&self.buffer[self.start..self.start + n]);
+        self.start += n;
+        n
+    }
+
+    /// Throws `n` bytes away.
+    pub(crate) async fn skip(&mut self, mut n: usize) -> Result<()> {
+        loop {
+            let here = n.min(self.end - self.start);
+            self.start += here;
+            n -= here;
+            if n == 0 {
+                return Ok(());
+            }
+            self.read(&mut []).await?;
+        }
+    }
+
+    /// The next header; `None` if the stream ended between two frames.
+    pub(crate) async fn header(&mut self) -> Result<Option<FrameHeader>> {
+        self.idle = self.start == self.end;
+        if self.idle {
+            match self.read(&mut []).await {
+                Ok(_) => {}
+                Err(e) if e.message.starts_with("the peer closed") => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        }
+        self.idle = false;
+        let mut bytes = [0; HEADER_BYTES];
+        self.fill(&mut bytes).await?;
+        FrameHeader::parse(&bytes).map(Some)
+    }
+
+    /// The body of `header`, checked.
+    pub(crate) async fn body(&mut self, header: &FrameHeader) -> Result<Vec<u8>> {
+        // The length was checked by the parser.
+        let mut body = vec![0; header.body_len.get() as usize];
+        self.fill(&mut body).await?;
+        if crc32c(&body) != header.body_crc.get() {
+            return Err(Error::new(Status::BadMessage, "frame body: checksum mismatch"));
+        }
+        Ok(body)
+    }
+}
