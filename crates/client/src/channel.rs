@@ -3,14 +3,14 @@
 //! Guarantees: a channel is held by one write at a time; every new write takes a sequence number greater than all
 //! before it on that channel; a channel whose last outcome is unknown is never used again.
 
-use crate::sync::{Permit, Semaphore};
+use glowfs_rt::sync::{Permit, Semaphore};
 use glowfs_types::{ChannelId, Seq};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// The channels of one client.
 pub struct ChannelPool {
-    slots: Rc<Semaphore>,
+    slots: Semaphore,
     idle: RefCell<Vec<(ChannelId, Seq)>>,
     next: Cell<u64>,
 }
@@ -67,7 +67,18 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::tests::{poll_once, run};
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn poll_once<F: Future + Unpin>(f: &mut F) -> Option<F::Output> {
+        match Pin::new(f).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(out) => Some(out),
+            Poll::Pending => None,
+        }
+    }
+    fn run<F: Future>(f: F) -> F::Output {
+        poll_once(&mut Box::pin(f)).expect("must not wait")
+    }
 
     #[test]
     fn numbers_grow_and_unknown_outcomes_retire() {

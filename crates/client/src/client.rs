@@ -63,8 +63,8 @@ impl Client {
             if left.is_zero() {
                 return core.routing(Duration::ZERO).await.map(|_| ());
             }
-            let mark = core.changed.mark();
-            let _ = core.rt.timeout(left, core.changed.after(mark)).await;
+            let news = core.changed.wait();
+            let _ = core.rt.timeout(left, news).await;
         }
     }
     /// The runtime.

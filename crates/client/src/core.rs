@@ -6,9 +6,9 @@ use crate::file::Files;
 use crate::flush::Flushes;
 use crate::hedge::Hedger;
 use crate::retry::{Policy, Retry};
-use crate::sync::{Either, Notify, Semaphore, race};
 use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
+use glowfs_rt::sync::{Either, Notify, Semaphore, select};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub meta_node: Cell<Option<NodeId>>,
     suspects: RefCell<BTreeMap<NodeId, Instant>>,
     pub channels: Rc<ChannelPool>,
-    pub bytes: Rc<Semaphore>,
+    pub bytes: Semaphore,
     pub hedger: RefCell<Hedger>,
     pub flushes: Flushes,
     pub files: Files,
@@ -143,9 +143,9 @@ impl Core {
             if left.is_zero() {
                 return Err(self.no_routing(bound));
             }
-            let mark = self.changed.mark();
-            self.wanted.notify();
-            let _ = self.rt.timeout(left, self.changed.after(mark)).await;
+            let news = self.changed.wait();
+            self.wanted.notify_all();
+            let _ = self.rt.timeout(left, news).await;
         }
     }
 
@@ -169,12 +169,11 @@ impl Core {
             self.rt.yield_now().await;
             return;
         }
-        self.wanted.notify();
+        self.wanted.notify_all();
         let mut sleep = Box::pin(self.rt.sleep(pause));
         loop {
-            let mark = self.changed.mark();
-            let mut news = Box::pin(self.changed.after(mark));
-            match race(&mut sleep, &mut news).await {
+            let news = self.changed.wait();
+            match select(&mut sleep, news).await {
                 Either::Left(()) => return,
                 Either::Right(()) if self.routing.borrow().version > than || self.closed.get() => {
                     return;
@@ -245,8 +244,8 @@ impl Core {
     /// Ends everything; waiting calls fail.
     pub fn shut(&self) {
         self.closed.set(true);
-        self.changed.notify();
-        self.wanted.notify();
+        self.changed.notify_all();
+        self.wanted.notify_all();
         self.connector.close();
     }
 }

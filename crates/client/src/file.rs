@@ -1,7 +1,7 @@
 //! [`OpenFile`]: one open file, its capability, and the recall of it.
 
-use crate::sync::{Notify, join_all};
 use crate::{Client, flush, read, write};
+use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::meta::{Attr, Caller, OpenReply, Renew};
 use glowfs_types::wire::{decode, encode, method};
@@ -72,7 +72,7 @@ impl Drop for Permission {
             if *n == 0 {
                 s.flying.remove(&self.epoch);
                 drop(s);
-                self.file.moved.notify();
+                self.file.moved.notify_all();
             }
         }
     }
@@ -91,7 +91,7 @@ impl Files {
             .get(&inode)
             .map(|v| v.iter().filter_map(Weak::upgrade).collect())
             .unwrap_or_default();
-        join_all(files.iter().map(|f| f.recalled(epoch)).collect()).await;
+        join_all(files.iter().map(|f| f.recalled(epoch))).await;
     }
 }
 
@@ -245,7 +245,7 @@ impl OpenFile {
     pub async fn renew(&self) -> Result<()> {
         if self.state.borrow().renewing {
             while self.state.borrow().renewing {
-                self.moved.after(self.moved.mark()).await;
+                self.moved.wait().await;
             }
             return Ok(());
         }
@@ -348,12 +348,12 @@ impl OpenFile {
             }
         }
         loop {
-            let mark = self.moved.mark();
+            let news = self.moved.wait();
             let flying: u32 = self.state.borrow().flying.range(..epoch).map(|(_, n)| *n).sum();
             if flying == 0 {
                 return;
             }
-            self.moved.after(mark).await;
+            news.await;
         }
     }
 }
@@ -362,7 +362,7 @@ struct Renewing<'a>(&'a OpenFile);
 impl Drop for Renewing<'_> {
     fn drop(&mut self) {
         self.0.state.borrow_mut().renewing = false;
-        self.0.moved.notify();
+        self.0.moved.notify_all();
     }
 }
 

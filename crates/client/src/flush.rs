@@ -3,8 +3,8 @@
 use crate::core::Core;
 use crate::retry::again_write;
 use crate::routes;
-use crate::sync::{Notify, join_all};
 use glowfs_net::{Bulk, Request};
+use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::Flush;
 use glowfs_types::wire::{decode, encode, method};
@@ -60,7 +60,7 @@ pub(crate) async fn on_chains<T, F: Future<Output = Result<T>>>(
 ) -> Result<Vec<T>> {
     let mut out = Vec::with_capacity(chains.len());
     for some in chains.chunks(CHAINS_AT_ONCE) {
-        for result in join_all(some.iter().map(|c| f(*c)).collect()).await {
+        for result in join_all(some.iter().map(|c| f(*c))).await {
             out.push(result?);
         }
     }
@@ -83,11 +83,11 @@ async fn barrier(core: &Rc<Core>, chain: ChainId) -> Result<()> {
         }
     };
     loop {
-        let mark = mine.done.mark();
+        let news = mine.done.wait();
         if let Some(result) = mine.result.borrow().clone() {
             return result;
         }
-        mine.done.after(mark).await;
+        news.await;
     }
 }
 
@@ -111,7 +111,7 @@ async fn run(core: Rc<Core>, chain: ChainId) {
             (done, last)
         };
         *done.result.borrow_mut() = Some(result);
-        done.done.notify();
+        done.done.notify_all();
         if last {
             return;
         }

@@ -21,7 +21,6 @@ mod read;
 mod recall;
 mod retry;
 mod routes;
-mod sync;
 mod write;
 
 pub use chunk_io::{ChunkIo, DataExtent};

@@ -199,7 +199,7 @@ impl Core {
             self.confirmed.set(Some(asked));
         }
         *self.link_problem.borrow_mut() = None;
-        self.changed.notify();
+        self.changed.notify_all();
     }
 
     /// One GET_ROUTING that waits up to `wait` for news.
@@ -223,12 +223,12 @@ pub(crate) async fn poll_routing(core: Rc<Core>) {
         } else {
             POLL_MAX.min(core.stale.get() / 3)
         };
-        let mark = core.wanted.mark();
+        let news = core.wanted.wait();
         if let Err(e) = core.fetch_routing(wait).await {
             tracing::debug!(error = %e, "no routing info from mgmtd");
             *core.link_problem.borrow_mut() = Some(e);
-            core.changed.notify();
-            let _ = core.rt.timeout(PAUSE, core.wanted.after(mark)).await;
+            core.changed.notify_all();
+            let _ = core.rt.timeout(PAUSE, news).await;
             core.rt.sleep(Duration::from_millis(10 + core.rt.random_below(20))).await;
         }
     }
@@ -257,7 +257,7 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
                 }
                 failing = true;
                 *core.link_problem.borrow_mut() = Some(e);
-                core.changed.notify();
+                core.changed.notify_all();
                 PAUSE
             }
         };

@@ -8,8 +8,8 @@ use crate::file::{OpenFile, Permission};
 use crate::plan;
 use crate::retry::{Retry, again_read};
 use crate::routes::{self, Place};
-use crate::sync::{Either, join_all, race};
 use glowfs_net::{Bulk, Request};
+use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BufMut, Duration};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
@@ -49,7 +49,7 @@ pub(crate) async fn read(
     if len == 0 {
         return (Ok(0), buf);
     }
-    let _bytes = core.bytes.acquire(len as usize).await;
+    let _bytes = core.bytes.acquire((len as usize).min(core.config.inflight_bytes.max(1))).await;
     let extents: Vec<Extent> = file.layout().extents(offset, len).collect();
     let nodes = match first_nodes(core, file, &extents).await {
         Ok(nodes) => nodes,
@@ -325,7 +325,7 @@ async fn hedged(
     };
     let delay = core.hedger.borrow().delay().min(time);
     let mut sleep = Box::pin(core.rt.sleep(delay));
-    if let Either::Left(outcome) = race(&mut main, &mut sleep).await {
+    if let Either::Left(outcome) = select(&mut main, &mut sleep).await {
         return timed(core, began, outcome);
     }
     if !core.hedger.borrow_mut().spend() {
@@ -336,7 +336,7 @@ async fn hedged(
     let mut other =
         Box::pin(request(core.clone(), file.clone(), info.clone(), second, spare, left));
     let good = |o: &Outcome| o.pieces.as_ref().is_ok_and(|p| p.iter().all(Result::is_ok));
-    match race(&mut main, &mut other).await {
+    match select(&mut main, &mut other).await {
         Either::Left(outcome) if good(&outcome) => timed(core, began, outcome),
         Either::Left(failed) => {
             let outcome = other.await;

@@ -7,9 +7,9 @@ use crate::core::Core;
 use crate::file::{OpenFile, Permission, Rights};
 use crate::retry::{Retry, again_write};
 use crate::routes;
-use crate::sync::join_all;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::Buf;
+use glowfs_rt::sync::join_all;
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::wire::data::{UPDATE_FLUSH, Update, UpdateHead, UpdateResult, update};
@@ -85,7 +85,7 @@ async fn write_extent(
     extent: Extent,
     payload: Buf,
 ) -> Result<()> {
-    let _bytes = core.bytes.acquire(payload.len()).await;
+    let _bytes = core.bytes.acquire(payload.len().min(core.config.inflight_bytes.max(1))).await;
     let mut crcs = Vec::with_capacity(payload.len() / 4096 + 2);
     piece_checksums(extent.offset, &payload, &mut crcs);
     let change = Change {
