@@ -1,15 +1,14 @@
 //! The portable way of waiting: epoll for sockets, helper threads for files.
 
 use super::driver::{Direction, Driver, SourceKey};
-use super::helpers::Helpers;
 use super::notify::Bell;
+use super::offload::Offload;
 use super::ops::OpTable;
 use rustix::event::{Timespec, epoll};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -18,15 +17,12 @@ const EVENTS_MAX: usize = 256;
 /// The key of the doorbell.
 const BELL: u64 = 0;
 
-type Completions = Arc<Mutex<Vec<(usize, io::Result<usize>)>>>;
-
 pub(crate) struct Epoll {
     fd: OwnedFd,
     bell: Bell,
     sources: RefCell<Sources>,
     ops: OpTable,
-    helpers: Helpers,
-    completions: Completions,
+    offload: Offload,
     events: RefCell<Vec<epoll::Event>>,
 }
 
@@ -44,7 +40,7 @@ struct Entry {
 }
 
 impl Epoll {
-    pub(crate) fn new(bell: Bell, helpers: Helpers) -> io::Result<Self> {
+    pub(crate) fn new(bell: Bell, offload: Offload) -> io::Result<Self> {
         let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&fd, bell.fd(), epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Self {
@@ -52,8 +48,7 @@ impl Epoll {
             bell,
             sources: RefCell::default(),
             ops: OpTable::default(),
-            helpers,
-            completions: Completions::default(),
+            offload,
             events: RefCell::new(Vec::with_capacity(EVENTS_MAX)),
         })
     }
@@ -73,16 +68,6 @@ impl Epoll {
             };
             if let Some(w) = waker {
                 w.wake();
-            }
-        }
-    }
-
-    fn finish_ops(&self) {
-        let done =
-            std::mem::take(&mut *self.completions.lock().unwrap_or_else(PoisonError::into_inner));
-        for (key, result) in done {
-            if self.ops.finish(key, result) {
-                self.start(key);
             }
         }
     }
@@ -143,22 +128,11 @@ impl Driver for Epoll {
     }
 
     fn start(&self, key: usize) {
-        let Some(call) = self.ops.call(key) else { return };
-        let (completions, bell) = (self.completions.clone(), self.bell.clone());
-        self.helpers.run(Box::new(move || {
-            let result = call.run();
-            completions.lock().unwrap_or_else(PoisonError::into_inner).push((key, result));
-            bell.ring();
-        }));
+        self.offload.start(&self.ops, key);
     }
 
     fn turn(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let timeout = if self.completions.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-        {
-            timeout
-        } else {
-            Some(Duration::ZERO)
-        };
+        let timeout = if self.offload.has_results() { Some(Duration::ZERO) } else { timeout };
         let spec = timeout.map(|d| Timespec {
             tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: d.subsec_nanos().into(),
@@ -176,16 +150,25 @@ impl Driver for Epoll {
             }
         }
         *self.events.borrow_mut() = events;
-        self.finish_ops();
+        self.offload.collect(&self.ops);
         Ok(())
     }
 
     fn drain(&self) {
         while self.ops.any_running() {
             self.bell.about_to_sleep();
-            if self.turn(Some(Duration::from_millis(10))).is_err() {
+            if let Err(error) = self.turn(Some(Duration::from_millis(10))) {
+                tracing::error!(%error, "epoll failed with operations under way; their memory is leaked");
+                self.ops.leak();
                 return;
             }
         }
+    }
+}
+
+impl Drop for Epoll {
+    fn drop(&mut self) {
+        // Files may outlive the runtime and begin operations; their memory must not be freed under them.
+        self.drain();
     }
 }

@@ -9,8 +9,10 @@ mod epoll;
 mod fs;
 mod helpers;
 mod notify;
+mod offload;
 mod ops;
 mod socket;
+mod uring;
 
 use crate::backend::{Backend, BoxFuture, Dir, Listener, Stream};
 use crate::mem::POOL_BYTES_DEFAULT;
@@ -125,7 +127,7 @@ impl Real {
     fn new(config: &Config) -> io::Result<Rc<Self>> {
         let bell = Bell::new()?;
         let helpers = helpers::Helpers::new(config.helper_threads_max);
-        let driver: Rc<dyn Driver> = Rc::new(epoll::Epoll::new(bell.clone(), helpers.clone())?);
+        let driver = make_driver(config.io, &bell, &helpers)?;
         let ring = bell.clone();
         tracing::debug!(io = driver.name(), "runtime starts");
         Ok(Rc::new_cyclic(|this| Self {
@@ -179,6 +181,23 @@ impl Real {
         // What the operations held may have woken or started something.
         self.tasks.clear();
     }
+}
+
+fn make_driver(io: Io, bell: &Bell, helpers: &helpers::Helpers) -> io::Result<Rc<dyn Driver>> {
+    let offload = || offload::Offload::new(helpers.clone(), bell.clone());
+    let io = match std::env::var("GLOWFS_IO").as_deref() {
+        Ok("epoll") if io == Io::Auto => Io::Epoll,
+        Ok("uring") if io == Io::Auto => Io::Uring,
+        _ => io,
+    };
+    if io != Io::Epoll {
+        match uring::Uring::new(bell.clone(), offload()) {
+            Ok(ring) => return Ok(Rc::new(ring)),
+            Err(e) if io == Io::Uring => return Err(e),
+            Err(error) => tracing::info!(%error, "no io_uring here; epoll and helper threads do"),
+        }
+    }
+    Ok(Rc::new(epoll::Epoll::new(bell.clone(), offload())?))
 }
 
 fn boottime() -> Instant {

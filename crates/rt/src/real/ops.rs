@@ -168,6 +168,15 @@ impl Op {
 }
 
 impl Call {
+    /// The memory, if it is in one piece.
+    pub(crate) fn single(&self) -> Option<(*mut u8, usize)> {
+        if self.count != 1 {
+            return None;
+        }
+        // SAFETY: the table keeps the iovecs until the call is reported back, and there is one.
+        let v = unsafe { *self.iovecs };
+        Some((v.iov_base.cast(), v.iov_len))
+    }
     /// The iovecs, for the ring.
     pub(crate) fn iovecs(&self) -> (*const libc::iovec, u32) {
         (self.iovecs, self.count as u32)
@@ -236,7 +245,11 @@ impl OpTable {
     pub(crate) fn any_running(&self) -> bool {
         self.0.borrow().iter().any(|(_, op)| !matches!(op.state, State::Done(_)))
     }
-    /// The first operation that is not done.
+    /// Gives all memory of operations up for lost.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(std::mem::take(&mut *self.0.borrow_mut()));
+    }
+    /// The outcome of an operation, which leaves the table then.
     fn poll(&self, key: usize, cx: &Context<'_>) -> Poll<(io::Result<usize>, Keep)> {
         let mut ops = self.0.borrow_mut();
         match ops.get_mut(key) {

@@ -1,0 +1,46 @@
+//! Operations on files by helper threads.
+
+use super::helpers::Helpers;
+use super::notify::Bell;
+use super::ops::OpTable;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Results = Arc<Mutex<Vec<(usize, io::Result<usize>)>>>;
+
+/// Runs system calls of operations on helper threads and brings their results home.
+pub(crate) struct Offload {
+    helpers: Helpers,
+    bell: Bell,
+    results: Results,
+}
+
+impl Offload {
+    pub(crate) fn new(helpers: Helpers, bell: Bell) -> Self {
+        Self { helpers, bell, results: Results::default() }
+    }
+    /// Runs the next system call of an operation.
+    pub(crate) fn start(&self, ops: &OpTable, key: usize) {
+        let Some(call) = ops.call(key) else { return };
+        let (results, bell) = (self.results.clone(), self.bell.clone());
+        self.helpers.run(Box::new(move || {
+            let result = call.run();
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((key, result));
+            bell.ring();
+        }));
+    }
+    /// Whether [`Offload::collect`] would find something.
+    pub(crate) fn has_results(&self) -> bool {
+        !self.results.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+    /// Hands results to their operations and goes on with those that need it.
+    pub(crate) fn collect(&self, ops: &OpTable) {
+        let done =
+            std::mem::take(&mut *self.results.lock().unwrap_or_else(PoisonError::into_inner));
+        for (key, result) in done {
+            if ops.finish(key, result) {
+                self.start(ops, key);
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! io_uring: one wait for disk completions, socket readiness, the doorbell and timers.
+//!
+//! What tasks ask for is collected and handed to the kernel once a turn, with the wait itself. A turn that has
+//! nothing to hand over and nothing to fetch makes no system call.
+
+use super::driver::{Direction, Driver, SourceKey};
+use super::notify::Bell;
+use super::offload::Offload;
+use super::ops::{Kind, OpTable};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::task::Waker;
+use std::time::Duration;
+
+/// Requests that are handed over in one go, at most.
+const SUBMISSIONS_MAX: u32 = 256;
+/// Room for completions; the kernel keeps more aside.
+const COMPLETIONS_MAX: u32 = 4096;
+/// File operations that the kernel has at one time; more wait in their order.
+const RING_OPS_MAX: usize = 1024;
+/// Bytes of a single read or write request (its length field has 32 bits).
+const REQUEST_BYTES_MAX: usize = 1 << 30;
+
+// The top byte of a request's number says what it is.
+const TAG_SHIFT: u32 = 56;
+const TAG_OP: u64 = 1;
+const TAG_POLL: u64 = 2;
+const TAG_BELL: u64 = 3;
+const TAG_IGNORE: u64 = 4;
+
+pub(crate) struct Uring {
+    ring: RefCell<IoUring>,
+    bell: Bell,
+    sources: RefCell<Sources>,
+    ops: OpTable,
+    running: Cell<usize>,
+    waiting: RefCell<VecDeque<usize>>,
+    offload: Offload,
+    completions: RefCell<Vec<(u64, i32, u32)>>,
+}
+
+#[derive(Default)]
+struct Sources {
+    last: u64,
+    all: BTreeMap<u64, Entry>,
+}
+
+struct Entry {
+    fd: RawFd,
+    wakers: [Option<Waker>; 2],
+    events: [bool; 2],
+    armed: [bool; 2],
+}
+
+/// Makes a ring, with the cheapest way of running completions that this kernel has.
+fn build() -> io::Result<IoUring> {
+    let base = |b: &mut io_uring::Builder| {
+        b.dontfork().setup_clamp().setup_cqsize(COMPLETIONS_MAX);
+    };
+    let mut best = IoUring::builder();
+    base(&mut best);
+    best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
+    let mut coop = IoUring::builder();
+    base(&mut coop);
+    coop.setup_coop_taskrun().setup_taskrun_flag();
+    let mut plain = IoUring::builder();
+    base(&mut plain);
+    best.build(SUBMISSIONS_MAX)
+        .or_else(|_| coop.build(SUBMISSIONS_MAX))
+        .or_else(|_| plain.build(SUBMISSIONS_MAX))
+}
+
+/// Whether the kernel has all that is used here.
+fn check(ring: &IoUring) -> io::Result<()> {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let needed = [
+        opcode::Read::CODE,
+        opcode::Write::CODE,
+        opcode::Readv::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+        opcode::PollAdd::CODE,
+        opcode::AsyncCancel::CODE,
+    ];
+    let all = needed.iter().all(|code| probe.is_supported(*code));
+    if all && ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old"))
+}
+
+impl Uring {
+    pub(crate) fn new(bell: Bell, offload: Offload) -> io::Result<Self> {
+        let ring = build()?;
+        check(&ring)?;
+        let new = Self {
+            ring: RefCell::new(ring),
+            bell,
+            sources: RefCell::default(),
+            ops: OpTable::default(),
+            running: Cell::new(0),
+            waiting: RefCell::default(),
+            offload,
+            completions: RefCell::new(Vec::with_capacity(COMPLETIONS_MAX as usize)),
+        };
+        new.arm_bell()?;
+        Ok(new)
+    }
+
+    /// Puts a request in the queue; hands the queue over if it is full.
+    ///
+    /// # Safety
+    /// What the request points to stays valid until its completion.
+    unsafe fn push(&self, entry: &squeue::Entry) -> io::Result<()> {
+        let mut ring = self.ring.borrow_mut();
+        loop {
+            // SAFETY: the caller's promise.
+            if unsafe { ring.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            match ring.submit() {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn arm_bell(&self) -> io::Result<()> {
+        let fd = types::Fd(self.bell.fd().as_raw_fd());
+        let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
+        // SAFETY: points to nothing; the eventfd lives as long as `self`.
+        unsafe { self.push(&entry.user_data(TAG_BELL << TAG_SHIFT)) }
+    }
+
+    /// Hands an operation's next system call to the ring. The table keeps its memory until `finish`.
+    fn begin(&self, key: usize) -> io::Result<()> {
+        let Some(call) = self.ops.call(key) else { return Ok(()) };
+        let fd = types::Fd(call.fd.as_raw_fd());
+        let (iovecs, count) = call.iovecs();
+        let single = call.single().map(|(ptr, len)| (ptr, len.min(REQUEST_BYTES_MAX) as u32));
+        let entry = match (call.kind, single) {
+            (Kind::Read, Some((ptr, len))) => {
+                opcode::Read::new(fd, ptr, len).offset(call.offset).build()
+            }
+            (Kind::Read, None) => opcode::Readv::new(fd, iovecs, count).offset(call.offset).build(),
+            (Kind::Write, Some((ptr, len))) => {
+                opcode::Write::new(fd, ptr, len).offset(call.offset).build()
+            }
+            (Kind::Write, None) => {
+                opcode::Writev::new(fd, iovecs, count).offset(call.offset).build()
+            }
+            (Kind::Sync, _) => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            (Kind::Allocate | Kind::Punch, _) => opcode::Fallocate::new(fd, call.len)
+                .offset(call.offset)
+                .mode(call.fallocate_mode())
+                .build(),
+            (Kind::SetLen, _) => {
+                self.offload.start(&self.ops, key);
+                return Ok(());
+            }
+        };
+        // SAFETY: the table keeps descriptor, iovecs and buffers until the completion was handed to `finish`.
+        unsafe { self.push(&entry.user_data((TAG_OP << TAG_SHIFT) | key as u64))? };
+        self.running.set(self.running.get() + 1);
+        Ok(())
+    }
+
+    fn begin_or_fail(&self, key: usize) {
+        if let Err(e) = self.begin(key) {
+            // Never handed over, so nothing refers to its memory.
+            self.ops.finish(key, Err(e));
+        }
+    }
+
+    fn on_poll(&self, data: u64) {
+        let (key, direction) = (data >> 1, (data & 1) as usize);
+        let waker = {
+            let mut sources = self.sources.borrow_mut();
+            let Some(entry) = sources.all.get_mut(&key) else { return };
+            entry.armed[direction] = false;
+            entry.events[direction] = true;
+            entry.wakers[direction].take()
+        };
+        if let Some(w) = waker {
+            w.wake();
+        }
+    }
+
+    fn on_op(&self, key: usize, result: i32) {
+        self.running.set(self.running.get().saturating_sub(1));
+        let result = match usize::try_from(result) {
+            Ok(n) => Ok(n),
+            // Cancelled by nobody here: the kernel gave up on a worker. Like an interrupted call.
+            Err(_) if -result == libc::ECANCELED => Err(io::ErrorKind::Interrupted.into()),
+            Err(_) => Err(io::Error::from_raw_os_error(-result)),
+        };
+        if self.ops.finish(key, result) {
+            self.begin_or_fail(key);
+        }
+        while self.running.get() < RING_OPS_MAX {
+            let Some(next) = self.waiting.borrow_mut().pop_front() else { break };
+            self.begin_or_fail(next);
+        }
+    }
+
+    fn fetch(&self) -> io::Result<()> {
+        let mut batch = std::mem::take(&mut *self.completions.borrow_mut());
+        batch.extend(
+            self.ring.borrow_mut().completion().map(|c| (c.user_data(), c.result(), c.flags())),
+        );
+        for (data, result, flags) in batch.drain(..) {
+            let low = data & ((1 << TAG_SHIFT) - 1);
+            match data >> TAG_SHIFT {
+                TAG_OP => self.on_op(low as usize, result),
+                TAG_POLL => self.on_poll(low),
+                TAG_BELL => {
+                    self.bell.drain();
+                    if !cqueue::more(flags) {
+                        self.arm_bell()?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        *self.completions.borrow_mut() = batch;
+        Ok(())
+    }
+
+    fn enter(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let mut ring = self.ring.borrow_mut();
+        let outcome = match timeout {
+            _ if !ring.completion().is_empty() => ring.submit(),
+            Some(Duration::ZERO) => {
+                let queue = ring.submission();
+                let needed = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
+                drop(queue);
+                if needed { ring.submit() } else { Ok(0) }
+            }
+            None => ring.submit_and_wait(1),
+            Some(d) => {
+                let spec = types::Timespec::new().sec(d.as_secs()).nsec(d.subsec_nanos());
+                let args = types::SubmitArgs::new().timespec(&spec);
+                ring.submitter().submit_with_args(1, &args)
+            }
+        };
+        match outcome.map_err(|e| (e.raw_os_error(), e)) {
+            Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {
+                Ok(())
+            }
+            Err((_, e)) => Err(e),
+        }
+    }
+}
+
+impl Driver for Uring {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    fn add_source(&self, fd: RawFd) -> SourceKey {
+        let mut sources = self.sources.borrow_mut();
+        sources.last += 1;
+        let key = sources.last;
+        let entry = Entry { fd, wakers: [None, None], events: [false; 2], armed: [false; 2] };
+        sources.all.insert(key, entry);
+        SourceKey(key)
+    }
+
+    fn arm(&self, key: SourceKey, direction: Direction, waker: &Waker) -> io::Result<()> {
+        let fd = {
+            let mut sources = self.sources.borrow_mut();
+            let Some(entry) = sources.all.get_mut(&key.0) else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            match &mut entry.wakers[direction as usize] {
+                Some(old) => old.clone_from(waker),
+                none => *none = Some(waker.clone()),
+            }
+            if std::mem::replace(&mut entry.armed[direction as usize], true) {
+                return Ok(());
+            }
+            entry.fd
+        };
+        let events = match direction {
+            Direction::Read => libc::POLLIN | libc::POLLRDHUP,
+            Direction::Write => libc::POLLOUT,
+        };
+        let data = (TAG_POLL << TAG_SHIFT) | (key.0 << 1) | direction as u64;
+        let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build().user_data(data);
+        // SAFETY: points to nothing.
+        unsafe { self.push(&entry) }
+    }
+
+    fn take_event(&self, key: SourceKey, direction: Direction) -> bool {
+        let mut sources = self.sources.borrow_mut();
+        let entry = sources.all.get_mut(&key.0);
+        entry.is_some_and(|e| std::mem::take(&mut e.events[direction as usize]))
+    }
+
+    fn remove_source(&self, key: SourceKey) {
+        let Some(entry) = self.sources.borrow_mut().all.remove(&key.0) else { return };
+        for direction in 0..2 {
+            if entry.armed[direction as usize] {
+                let data = (TAG_POLL << TAG_SHIFT) | (key.0 << 1) | direction;
+                let cancel = opcode::AsyncCancel::new(data).build();
+                // SAFETY: points to nothing.
+                let pushed = unsafe { self.push(&cancel.user_data(TAG_IGNORE << TAG_SHIFT)) };
+                // If it fails the poll stays until the descriptor's end wakes it; nobody listens to it.
+                drop(pushed);
+            }
+        }
+    }
+
+    fn ops(&self) -> &OpTable {
+        &self.ops
+    }
+
+    fn start(&self, key: usize) {
+        if self.running.get() >= RING_OPS_MAX {
+            self.waiting.borrow_mut().push_back(key);
+        } else {
+            self.begin_or_fail(key);
+        }
+    }
+
+    fn turn(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = if self.offload.has_results() { Some(Duration::ZERO) } else { timeout };
+        self.enter(timeout)?;
+        self.fetch()?;
+        self.offload.collect(&self.ops);
+        Ok(())
+    }
+
+    fn drain(&self) {
+        while self.ops.any_running() {
+            self.bell.about_to_sleep();
+            if let Err(error) = self.turn(Some(Duration::from_millis(10))) {
+                // The kernel may still write to these buffers, so they must never be used again.
+                tracing::error!(%error, "io_uring failed with operations under way; their memory is leaked");
+                self.ops.leak();
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // Files may outlive the runtime and begin operations; their memory must not be freed under them.
+        self.drain();
+    }
+}
