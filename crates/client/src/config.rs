@@ -59,6 +59,19 @@ pub struct ClientConfig {
     pub routing_stale: Duration,
 }
 
+impl ClientConfig {
+    /// Fills in host, host name and process id of this process, so that same-host replicas and shared memory are preferred. (The
+    /// simulator gives its nodes hosts of their own instead.)
+    #[must_use]
+    pub fn on_this_host(mut self) -> Self {
+        self.host = glowfs_net::local_host_id();
+        self.pid = std::process::id();
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        self.hostname = name.trim().to_owned();
+        self
+    }
+}
+
 impl Default for ClientConfig {
     fn default() -> Self {
         Self {

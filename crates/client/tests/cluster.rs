@@ -1,0 +1,323 @@
+//! The client against a cluster in memory, over real connections, with faults.
+
+mod fake;
+
+use fake::{CHUNK, Fake, Fault, layout};
+use glowfs_client::{Client, FileAccess, OpenFile};
+use glowfs_rt::real::run;
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::wire::meta::*;
+use glowfs_types::wire::method;
+use glowfs_types::*;
+use std::rc::Rc;
+
+const READS: [u64; 3] = [20, 21, 22];
+
+async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
+    let flags =
+        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
+    let reply = client.open(query).await.expect("open");
+    let access = FileAccess { caller: Caller::default(), read: true, write: true };
+    client.open_file(&reply, access).expect("file")
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+async fn read(rt: &Rt, file: &OpenFile, offset: u64, len: usize) -> Result<(usize, Vec<u8>)> {
+    let (result, buf) = file.read(offset, rt.alloc(len)).await;
+    assert_eq!(buf.len(), len, "the buffer keeps its length");
+    result.map(|n| (n, buf.to_vec()))
+}
+
+#[test]
+fn writes_and_reads_across_chunks_and_holes() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        let data = bytes(3 * CHUNK as usize + 777, 1);
+        let offset = CHUNK / 2 + 13;
+        file.write(offset, Buf::from_vec(data.clone())).await.expect("write");
+        assert_eq!(file.len_written(), Some(offset + data.len() as u64));
+        assert_eq!(fake.content(7, offset, data.len() as u64), data);
+        let (n, got) = read(&rt, &file, offset, data.len()).await.expect("read");
+        assert_eq!((n, &got), (data.len(), &data));
+        // From the hole before to the emptiness behind.
+        let (n, got) = read(&rt, &file, 0, 6 * CHUNK as usize).await.expect("read");
+        assert_eq!(n as u64, offset + data.len() as u64);
+        assert!(got[..offset as usize].iter().all(|b| *b == 0));
+        assert_eq!(&got[offset as usize..n], &data[..]);
+        assert!(got[n..].iter().all(|b| *b == 0));
+        file.flush().await.expect("flush");
+        assert_eq!(READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH)).sum::<u64>(), 3);
+        client.close().await;
+        assert!(fake.state.sessions.borrow().is_empty(), "said goodbye");
+        assert!(file.write(0, Buf::from_vec(vec![1])).await.is_err(), "closed");
+    });
+}
+
+#[test]
+fn finds_the_primary_behind_a_standby_and_names_what_it_tried() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 2, 1).await;
+        let mut config = fake.config();
+        config.mgmtd.truncate(1);
+        let client = Client::connect(&rt, config).await.expect("redirected");
+        assert_eq!(client.routing().nodes.len(), 6);
+        assert!(fake.calls(NodeId(2), method::GET_ROUTING) > 0);
+
+        let mut config = fake.config();
+        config.mgmtd = vec!["tcp://127.0.0.1:1".into()];
+        config.connect_timeout = Duration::from_millis(300);
+        let e = Client::connect(&rt, config).await.err().expect("nobody there");
+        assert!(e.message.contains("tcp://127.0.0.1:1"), "{e}");
+    });
+}
+
+#[test]
+fn a_metadata_call_moves_to_another_service_with_the_same_request() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 2).await;
+        let client = fake.client().await;
+        for node in [10, 11] {
+            fake.fault(NodeId(node), method::UNLINK, &[Fault::DoAndCut]);
+        }
+        let query = Unlink {
+            caller: Caller::default(),
+            request: RequestId(0),
+            parent: InodeId(1),
+            name: b"x".to_vec().into(),
+            directory: false,
+        };
+        client.unlink(query).await.expect("third time lucky");
+        let requests = fake.state.requests.borrow().clone();
+        assert_eq!(requests.len(), 3);
+        assert!(requests[0] != RequestId(0) && requests.iter().all(|r| *r == requests[0]));
+        assert!(
+            fake.calls(NodeId(10), method::UNLINK) > 0
+                && fake.calls(NodeId(11), method::UNLINK) > 0
+        );
+        let e = client
+            .lookup(Lookup {
+                caller: Caller::default(),
+                parent: InodeId(1),
+                name: b"y".to_vec().into(),
+            })
+            .await
+            .expect_err("no such entry");
+        assert_eq!(e.status, Status::NotFound);
+    });
+}
+
+#[test]
+fn a_write_whose_answer_was_lost_is_applied_once() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        fake.fault(NodeId(20), method::WRITE, &[Fault::DoAndCut, Fault::DoAndCut, Fault::Silent]);
+        file.write(0, Buf::from_vec(bytes(5000, 9))).await.expect("write");
+        file.write(0, Buf::from_vec(bytes(5000, 8))).await.expect("write");
+        assert_eq!(fake.content(7, 0, 5000), bytes(5000, 8));
+        let channels = fake.state.channels.borrow();
+        assert_eq!(
+            channels.values().map(|c| c.0).collect::<Vec<_>>(),
+            [2],
+            "one channel, two numbers"
+        );
+    });
+}
+
+#[test]
+fn a_definite_refusal_comes_at_once_and_a_lost_cause_at_the_bound() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let mut config = fake.config();
+        config.data_total = Duration::from_millis(500);
+        let client = Client::connect(&rt, config).await.expect("connects");
+        let file = open(&client).await;
+        fake.fault(NodeId(20), method::WRITE, &[Fault::Refuse(Status::NoSpace)]);
+        let e = file.write(0, Buf::from_vec(vec![1])).await.expect_err("full");
+        assert_eq!(e.status, Status::NoSpace);
+        fake.kill(NodeId(20));
+        let e = file.write(0, Buf::from_vec(vec![1])).await.expect_err("the head is gone");
+        assert_eq!(e.errno(), 5);
+        for word in ["node 20", "chain 1", "tcp://127.0.0.1"] {
+            assert!(e.message.contains(word), "{word} in {e}");
+        }
+        file.write(0, Buf::from_vec(vec![1])).await.expect_err("still");
+        assert!(
+            !fake.state.channels.borrow().values().any(|c| c.0 > 1),
+            "channels of unknown outcome are retired"
+        );
+    });
+}
+
+#[test]
+fn a_fail_over_is_invisible() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        let data = bytes(3 * CHUNK as usize, 3);
+        file.write(0, Buf::from_vec(data.clone())).await.expect("write");
+        fake.kill(NodeId(20));
+        let (later, f) = (fake.clone(), rt.clone());
+        rt.spawn_detached(async move {
+            f.sleep(Duration::from_millis(400)).await;
+            later.fail_over(NodeId(20));
+        });
+        // Reads go on at once, at other replicas; the write waits for the new head.
+        let (_, got) = read(&rt, &file, 0, data.len()).await.expect("read");
+        assert_eq!(got, data);
+        let data = bytes(3 * CHUNK as usize, 4);
+        file.write(0, Buf::from_vec(data.clone())).await.expect("write");
+        let (_, got) = read(&rt, &file, 0, data.len()).await.expect("read");
+        assert_eq!(got, data);
+        file.flush().await.expect("flush");
+    });
+}
+
+#[test]
+fn bad_bytes_and_pending_versions_send_a_read_elsewhere() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        let data = bytes(2 * CHUNK as usize, 5);
+        file.write(0, Buf::from_vec(data.clone())).await.expect("write");
+        for fault in [
+            Fault::Flip,
+            Fault::Refuse(Status::Pending),
+            Fault::Refuse(Status::Corrupt),
+            Fault::Refuse(Status::WrongChainVersion),
+            Fault::DoAndCut,
+            Fault::Silent,
+        ] {
+            for node in READS {
+                fake.fault(NodeId(node), method::READ, std::slice::from_ref(&fault));
+            }
+            for _ in 0..4 {
+                let (_, got) = read(&rt, &file, 100, data.len() - 100).await.expect("read");
+                assert_eq!(got, data[100..], "{fault:?}");
+            }
+            fake.state.faults.borrow_mut().clear();
+        }
+    });
+}
+
+#[test]
+fn a_slow_replica_is_hedged() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let mut config = fake.config();
+        config.hedge = true;
+        config.hedge_min = Duration::from_millis(5);
+        config.read_attempt = Duration::from_secs(5);
+        let client = Client::connect(&rt, config).await.expect("connects");
+        let file = open(&client).await;
+        file.write(0, Buf::from_vec(bytes(4096, 5))).await.expect("write");
+        read(&rt, &file, 0, 4096).await.expect("read");
+        let asked =
+            READS.into_iter().find(|n| fake.calls(NodeId(*n), method::READ) > 0).expect("one");
+        fake.fault(NodeId(asked), method::READ, &[Fault::Late(Duration::from_secs(3))]);
+        let began = rt.now();
+        let (_, got) = read(&rt, &file, 0, 4096).await.expect("read");
+        assert_eq!(got, bytes(4096, 5));
+        assert!(rt.now().since(began) < Duration::from_secs(2), "the hedge answered");
+    });
+}
+
+#[test]
+fn capabilities_are_renewed_and_recalled() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        fake.state.capability_ms.set(200);
+        let client = fake.client().await;
+        let file = open(&client).await;
+        file.write(0, Buf::from_vec(vec![1])).await.expect("write");
+        rt.sleep(Duration::from_millis(250)).await;
+        file.write(1, Buf::from_vec(vec![2])).await.expect("write with a renewed one");
+        assert!(fake.calls(NodeId(10), method::RENEW) >= 1);
+
+        fake.state.capability_ms.set(60_000);
+        file.renew().await.expect("renew");
+        // The file is cut to nothing by another client: new epoch, new data id.
+        fake.state.epoch.set(1);
+        let conn = fake.state.meta_conns.borrow().last().cloned().expect("connection");
+        let recall = Recall {
+            volume: VolumeId(1),
+            inode: InodeId(5),
+            name: None,
+            epoch: Some(TruncateEpoch(1)),
+        };
+        let _: wire::Empty =
+            conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await.expect("recalled");
+        file.write(3, Buf::from_vec(vec![3])).await.expect("write");
+        assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
+        assert_eq!(file.len_written(), Some(4), "what was before the cut does not count");
+        assert_eq!(fake.content(8, 0, 4), [0, 0, 0, 3]);
+
+        // Without a recall the refusal of storage does it.
+        fake.state.epoch.set(2);
+        file.write(0, Buf::from_vec(vec![4])).await.expect("write");
+        assert_eq!(fake.content(9, 0, 1), [4]);
+    });
+}
+
+#[test]
+fn flushes_that_run_together_share() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        for node in READS {
+            fake.fault(NodeId(node), method::FLUSH, &[Fault::Late(Duration::from_millis(100))]);
+        }
+        let tasks: Vec<_> = (0..20)
+            .map(|_| {
+                let file = file.clone();
+                rt.spawn(async move { file.flush().await })
+            })
+            .collect();
+        for t in tasks {
+            t.await.expect("flush");
+        }
+        let calls: u64 = READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH)).sum();
+        assert_eq!(calls, 6, "one that ran, and one for all who came meanwhile");
+    });
+}
+
+#[test]
+fn chunk_operations_for_meta() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        file.write(0, Buf::from_vec(bytes(5 * CHUNK as usize + 10, 5))).await.expect("write");
+        let io = client.chunk_io();
+        let extent = io.query_extent(&layout(), VolumeId(1), DataId(7)).await.expect("extent");
+        assert_eq!((extent.len, extent.chunks), (5 * CHUNK + 10, 6));
+        let capability = Capability { data: 7.into(), ..Capability::default() };
+        let chunk = ChunkId { volume: VolumeId(1), data: DataId(7), index: 3 };
+        io.truncate_chunk(&layout(), chunk, 100, &capability).await.expect("cut");
+        let mut removed = 0;
+        loop {
+            let r = io
+                .remove_data(&layout(), VolumeId(1), DataId(7), 4, 1, &capability)
+                .await
+                .expect("remove");
+            removed += r.removed;
+            if !r.more {
+                break;
+            }
+        }
+        assert_eq!(removed, 2);
+        let extent = io.query_extent(&layout(), VolumeId(1), DataId(7)).await.expect("extent");
+        assert_eq!((extent.len, extent.chunks), (3 * CHUNK + 100, 4));
+        io.flush(&layout()).await.expect("flush");
+    });
+}
