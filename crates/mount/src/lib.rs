@@ -1,1 +1,26 @@
 //! The mount daemon: FUSE requests to client calls.
+//!
+//! [`start`] connects to the cluster and mounts; [`start_on`] mounts any [`FileSystem`] (the RAM one of [`ram`] in tests and
+//! when FUSE alone is measured). One task per request; all state lies on one thread.
+//!
+//! Guarantees, on one client: the length of a file is always exact; a truncate never meets a write in flight; after close
+//! or fsync the cluster knows the length. Must never: know about chains, open a block file, or keep what the kernel
+//! was told beyond the lease that meta gave.
+
+mod attr;
+mod caller;
+mod config;
+mod daemon;
+mod errno;
+mod filesystem;
+mod gate;
+mod inodes;
+mod metrics;
+mod open;
+mod ops;
+pub mod ram;
+mod service;
+
+pub use config::MountConfig;
+pub use filesystem::{FileData, FileSystem};
+pub use service::{Running, start, start_on};

@@ -1,0 +1,100 @@
+//! Configuration of a mount: one TOML table, unknown keys refused.
+
+use glowfs_types::{Error, Result, Status};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Configuration of a mount.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MountConfig {
+    /// Where to mount: an existing directory.
+    pub mountpoint: PathBuf,
+    /// Where mgmtd listens.
+    pub mgmtd: Vec<String>,
+    /// The file that holds the user's token.
+    pub token_file: PathBuf,
+    /// The cluster, 32 hexadecimal digits; empty: whichever answers.
+    pub cluster_id: String,
+    /// Where health and metrics are served (`HOST:PORT`); none if absent.
+    pub http: Option<String>,
+    /// Transports to use (`tcp`, `shm`); empty means all.
+    pub transports: Vec<String>,
+    /// The volume.
+    pub volume: u64,
+    /// Refuse all changes.
+    pub read_only: bool,
+    /// Whether other users may use the mount; absent: if we are root.
+    pub allow_other: Option<bool>,
+    /// Whether the mount point may have entries.
+    pub allow_non_empty: bool,
+    /// What stands in the first column of /proc/mounts.
+    pub source: String,
+    /// How long the kernel may keep names and attributes, in ms; never longer than the lease that meta gave.
+    pub attr_timeout_ms: u64,
+    /// The greatest request payload, in bytes.
+    pub max_request_bytes: u32,
+    /// The greatest number of requests in work.
+    pub max_outstanding: usize,
+    /// The greatest number of background requests (read-ahead, asynchronous I/O) in work.
+    pub max_background: u16,
+    /// The preferred I/O size that stat shows, in bytes.
+    pub block_bytes: u32,
+    /// How long a reading operation goes on after its caller was interrupted, in ms; then it is answered with EINTR.
+    pub interrupt_grace_ms: u64,
+    /// How long supplementary groups of a process are kept, in ms.
+    pub groups_ttl_ms: u64,
+    /// How long a stop waits for the mount to fall idle before it is detached, in ms.
+    pub stop_ms: u64,
+}
+
+impl Default for MountConfig {
+    fn default() -> Self {
+        Self {
+            mountpoint: PathBuf::new(),
+            mgmtd: Vec::new(),
+            token_file: PathBuf::new(),
+            cluster_id: String::new(),
+            http: None,
+            transports: Vec::new(),
+            volume: 1,
+            read_only: false,
+            allow_other: None,
+            allow_non_empty: false,
+            source: "glowfs".into(),
+            attr_timeout_ms: 0,
+            max_request_bytes: 1 << 20,
+            max_outstanding: 1024,
+            max_background: 64,
+            block_bytes: 128 << 10,
+            interrupt_grace_ms: 10_000,
+            groups_ttl_ms: 1000,
+            stop_ms: 5000,
+        }
+    }
+}
+
+impl MountConfig {
+    /// Checks what the types cannot say.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::new(Status::InvalidArgument, format!("mount: {what}")));
+        if self.mountpoint.as_os_str().is_empty() {
+            return bad("`mountpoint` is missing: name an existing directory");
+        }
+        if self.volume == 0 {
+            return bad("`volume` 0 does not exist; the first volume is 1");
+        }
+        if !(4096..=4 << 20).contains(&self.max_request_bytes)
+            || !self.max_request_bytes.is_multiple_of(4096)
+        {
+            return bad("`max_request_bytes` must be a multiple of 4096 from 4096 to 4194304");
+        }
+        if self.max_outstanding == 0 || self.max_background == 0 {
+            return bad("`max_outstanding` and `max_background` must be at least 1");
+        }
+        if !self.block_bytes.is_power_of_two() || !(4096..=16 << 20).contains(&self.block_bytes) {
+            return bad("`block_bytes` must be a power of two from 4096 to 16777216");
+        }
+        Ok(())
+    }
+}

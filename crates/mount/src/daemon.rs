@@ -1,0 +1,269 @@
+//! [`Daemon`]: takes requests of the kernel, gives each a task, sends the answers.
+
+use crate::MountConfig;
+use crate::caller::Callers;
+use crate::errno::{EIO, ENOSYS, EOPNOTSUPP, errno};
+use crate::filesystem::FileSystem;
+use crate::inodes::Inodes;
+use crate::metrics::Metrics;
+use glowfs_fuse::abi;
+use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::wire::meta::Caller;
+use glowfs_types::{Error, VolumeId};
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// What a request is answered with.
+pub enum Answer {
+    /// Success, nothing to say.
+    Done,
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Payload.
+    Data(Buf),
+    /// LOOKUP and what makes names.
+    Entry(Box<abi::EntryOut>),
+    /// GETATTR, SETATTR.
+    Attr(Box<abi::AttrOut>),
+    /// OPEN, OPENDIR: handle and flags.
+    Open(u64, u32),
+    /// CREATE.
+    Create(Box<abi::EntryOut>, u64, u32),
+    /// WRITE.
+    Written(u32),
+    /// GETXATTR, LISTXATTR: the size asked for, the value.
+    Xattr(u32, Vec<u8>),
+    /// STATFS.
+    Statfs(Box<abi::StatfsOut>),
+}
+
+/// Why a request failed.
+pub enum Failure {
+    /// The kernel is told this errno.
+    Errno(i32),
+    /// Something to log when it is not plain POSIX.
+    Error(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Self::Error(e)
+    }
+}
+
+/// The outcome of a request.
+pub type Outcome = Result<Answer, Failure>;
+
+/// Fails with an errno.
+pub fn fail(errno: i32) -> Outcome {
+    Err(Failure::Errno(errno))
+}
+
+/// One mount's state.
+pub struct Daemon<S: FileSystem> {
+    /// The runtime.
+    pub rt: Rt,
+    /// The file system below.
+    pub fs: Rc<S>,
+    /// What is open and known.
+    pub inodes: Rc<Inodes<S::File>>,
+    /// Who asks.
+    pub callers: Callers,
+    /// Settings.
+    pub config: MountConfig,
+    metrics: Metrics,
+    /// Requests in work.
+    busy: Cell<u64>,
+}
+
+/// One request on its way through.
+pub struct Context<S: FileSystem> {
+    /// The mount.
+    pub daemon: Rc<Daemon<S>>,
+    /// Its header.
+    pub header: Header,
+    groups: Vec<u32>,
+}
+
+impl<S: FileSystem> std::ops::Deref for Context<S> {
+    type Target = Daemon<S>;
+    fn deref(&self) -> &Daemon<S> {
+        &self.daemon
+    }
+}
+
+impl<S: FileSystem> Context<S> {
+    /// Who asks.
+    pub fn caller(&self) -> Caller {
+        self.callers.of(&self.header, &self.groups)
+    }
+}
+
+impl<S: FileSystem> Daemon<S> {
+    /// A mount of `fs`.
+    pub fn new(rt: &Rt, fs: Rc<S>, config: MountConfig) -> Rc<Self> {
+        let ttl = Duration::from_millis(config.groups_ttl_ms);
+        Rc::new(Self {
+            rt: rt.clone(),
+            fs,
+            inodes: Inodes::new(),
+            callers: Callers::new(rt, VolumeId(config.volume), ttl),
+            config,
+            metrics: Metrics::new(),
+            busy: Cell::new(0),
+        })
+    }
+
+    /// Serves until the file system is unmounted.
+    pub async fn serve(self: Rc<Self>, session: Rc<Session>) -> std::io::Result<()> {
+        while let Some(incoming) = session.next().await? {
+            self.take(incoming);
+        }
+        Ok(())
+    }
+
+    /// Requests in work.
+    pub fn busy(&self) -> u64 {
+        self.busy.get()
+    }
+
+    fn take(self: &Rc<Self>, incoming: Incoming) {
+        let Incoming { header, op, payload, groups, reply } = incoming;
+        let Some(reply) = reply else {
+            if let Op::Forget(list) = op {
+                for (inode, lookups) in list {
+                    self.inodes.forget(inode, lookups);
+                }
+            }
+            return;
+        };
+        let context = Context { daemon: self.clone(), header, groups };
+        self.busy.set(self.busy.get() + 1);
+        self.rt.spawn_detached(async move {
+            let daemon = context.daemon.clone();
+            let began = daemon.rt.now();
+            let (opcode, node) = (context.header.opcode, context.header.node);
+            let work = context.run(op, payload, &reply);
+            // `reply` moves into the answer below, so the work borrows it only here.
+            let outcome = daemon.race(work, &reply, opcode).await;
+            let failed = outcome.is_err();
+            send(reply, outcome, opcode, node);
+            daemon.metrics.record(opcode, daemon.rt.now().since(began), failed);
+            daemon.busy.set(daemon.busy.get() - 1);
+        });
+    }
+
+    /// Runs the work; a reading one whose caller was interrupted is given up after a while. Changing ones always run to
+    /// their end: their outcome must be known.
+    async fn race(&self, work: impl Future<Output = Outcome>, reply: &Reply, opcode: u32) -> Outcome {
+        const EINTR: i32 = 4;
+        use abi::opcode::*;
+        let mut work = pin!(work);
+        let may_stop = matches!(
+            opcode,
+            LOOKUP | GETATTR | READLINK | STATFS | GETXATTR | LISTXATTR | READDIR | READDIRPLUS
+        );
+        if !may_stop {
+            return work.await;
+        }
+        let grace = Duration::from_millis(self.config.interrupt_grace_ms);
+        let mut stop = pin!(async {
+            reply.interrupted().await;
+            self.rt.sleep(grace).await;
+        });
+        poll_fn(|cx| match work.as_mut().poll(cx) {
+            Poll::Ready(out) => Poll::Ready(out),
+            Poll::Pending => stop.as_mut().poll(cx).map(|()| fail(EINTR)),
+        })
+        .await
+    }
+
+    /// Counts what an application read.
+    pub fn count_read(&self, bytes: usize) {
+        self.metrics.read_bytes.add(bytes as u64);
+    }
+    /// Counts what an application wrote.
+    pub fn count_written(&self, bytes: usize) {
+        self.metrics.written_bytes.add(bytes as u64);
+    }
+    /// How long the kernel may keep what meta leased for `lease_ms`.
+    pub fn valid(&self, lease_ms: u64) -> Duration {
+        Duration::from_millis(self.config.attr_timeout_ms.min(lease_ms))
+    }
+}
+
+fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
+    match outcome {
+        Ok(Answer::Done) => reply.ok(),
+        Ok(Answer::Bytes(b)) => reply.bytes(&b),
+        Ok(Answer::Data(b)) => reply.data(&[b]),
+        Ok(Answer::Entry(e)) => reply.entry(&e),
+        Ok(Answer::Attr(a)) => reply.attr(&a),
+        Ok(Answer::Open(fh, flags)) => reply.open(fh, flags),
+        Ok(Answer::Create(e, fh, flags)) => reply.create(&e, fh, flags),
+        Ok(Answer::Written(n)) => reply.written(n),
+        Ok(Answer::Xattr(asked, value)) => reply.xattr(asked, &value),
+        Ok(Answer::Statfs(st)) => reply.statfs(&st),
+        Err(Failure::Errno(e)) => reply.error(e),
+        Err(Failure::Error(e)) => {
+            let number = errno(&e);
+            if number == EIO {
+                tracing::error!(op = abi::opcode_name(opcode), inode = node, error = %e, "an application gets EIO");
+            } else {
+                tracing::debug!(op = abi::opcode_name(opcode), inode = node, error = %e, "refused");
+            }
+            reply.error(number);
+        }
+    }
+}
+
+impl<S: FileSystem> Context<S> {
+    async fn run(&self, op: Op, payload: Option<Buf>, reply: &Reply) -> Outcome {
+        match op {
+            Op::Read(i) => self.read(i, reply).await,
+            Op::Write(i) => self.write(i, payload).await,
+            Op::Lookup { name } => self.lookup(name).await,
+            Op::Getattr { fh } => self.getattr(fh).await,
+            Op::Setattr(i) => self.setattr(*i).await,
+            Op::Readlink => self.readlink().await,
+            Op::Symlink { name, target } => self.symlink(name, target).await,
+            Op::Mknod { name, mode, rdev, .. } => self.mknod(name, mode, rdev).await,
+            Op::Mkdir { name, mode, .. } => self.mkdir(name, mode).await,
+            Op::Unlink { name } => self.unlink(name, false).await,
+            Op::Rmdir { name } => self.unlink(name, true).await,
+            Op::Rename { name, new_parent, new_name, flags } => {
+                self.rename(name, new_parent, new_name, flags).await
+            }
+            Op::Link { inode, new_name } => self.link(inode, new_name).await,
+            Op::Open { flags, .. } => self.open(flags).await,
+            Op::Create { name, flags, mode, .. } => self.create(name, flags, mode).await,
+            Op::Statfs => self.statfs().await,
+            Op::Release(i) => self.release(i.fh).await,
+            Op::Fsync { fh, .. } => self.fsync(fh).await,
+            Op::Flush(i) => self.flush(i.fh).await,
+            Op::Opendir { .. } => Ok(Answer::Open(self.inodes.add_dir(), 0)),
+            Op::Readdir(i) => self.readdir(i, false).await,
+            Op::Readdirplus(i) => self.readdir(i, true).await,
+            Op::Releasedir(i) => {
+                self.inodes.remove_dir(i.fh);
+                Ok(Answer::Done)
+            }
+            // Namespace changes are durable when meta answers.
+            Op::Fsyncdir { .. } | Op::Destroy => Ok(Answer::Done),
+            Op::Syncfs => self.syncfs().await,
+            Op::Setxattr { name, value, flags } => self.setxattr(name, value, flags).await,
+            Op::Getxattr { name, size } => self.getxattr(name, size).await,
+            Op::Listxattr { size } => self.listxattr(size).await,
+            Op::Removexattr { name } => self.removexattr(name).await,
+            Op::Fallocate(i) => self.fallocate(i).await,
+            Op::Tmpfile { .. } => fail(EOPNOTSUPP),
+            // The kernel does these itself from the first ENOSYS on: locks, permissions (default_permissions), lseek,
+            // copying, polling, block maps.
+            _ => fail(ENOSYS),
+        }
+    }
+}

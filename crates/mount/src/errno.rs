@@ -1,0 +1,29 @@
+//! What an application sees of an error.
+
+use glowfs_types::{Error, Status};
+
+/// EIO.
+pub const EIO: i32 = 5;
+/// EBADF.
+pub const EBADF: i32 = 9;
+/// EINVAL.
+pub const EINVAL: i32 = 22;
+/// EFBIG.
+pub const EFBIG: i32 = 27;
+/// EROFS.
+pub const EROFS: i32 = 30;
+/// ENOSYS: the kernel does it itself from now on.
+pub const ENOSYS: i32 = 38;
+/// EOPNOTSUPP.
+pub const EOPNOTSUPP: i32 = 95;
+
+/// POSIX outcomes keep their errno. The cluster's own are EIO (the client has retried what can be retried), but for a
+/// time-out, which says so.
+pub fn errno(e: &Error) -> i32 {
+    match e.status {
+        Status::TimedOut => e.errno(),
+        Status::UnknownMethod => EOPNOTSUPP,
+        s if s.code() < 100 => e.errno(),
+        _ => EIO,
+    }
+}

@@ -1,0 +1,89 @@
+//! [`FileSystem`]: what the mount needs of the client library, so that tests can put something else below.
+
+use glowfs_client::{Client, FileAccess, OpenFile};
+use glowfs_rt::{Buf, BufMut};
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::meta::*;
+use glowfs_types::{Result, SessionId, TruncateEpoch};
+use std::rc::Rc;
+
+/// An open file; see [`OpenFile`].
+#[allow(async_fn_in_trait, missing_docs)]
+pub trait FileData: 'static {
+    fn session(&self) -> Option<SessionId>;
+    fn epoch(&self) -> TruncateEpoch;
+    fn update_attr(&self, attr: &Attr);
+    /// Fills `buf` from `offset`: holes and bytes past the end are zeros.
+    async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut);
+    async fn write(&self, offset: u64, buf: Buf) -> Result<()>;
+    async fn flush(&self) -> Result<()>;
+}
+
+macro_rules! file_system {
+    ($($name:ident($query:ty) -> $reply:ty;)*) => {
+        /// A file system; see [`Client`].
+        #[allow(async_fn_in_trait, missing_docs)]
+        pub trait FileSystem: 'static {
+            type File: FileData;
+            $(async fn $name(&self, query: $query) -> Result<$reply>;)*
+            fn new_session(&self) -> SessionId;
+            fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<Self::File>>;
+            /// Ends the connection with the cluster.
+            async fn shut_down(&self);
+        }
+        impl FileSystem for Client {
+            type File = OpenFile;
+            $(async fn $name(&self, query: $query) -> Result<$reply> { Client::$name(self, query).await })*
+            fn new_session(&self) -> SessionId {
+                Client::new_session(self)
+            }
+            fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<OpenFile>> {
+                Client::open_file(self, reply, access)
+            }
+            async fn shut_down(&self) {
+                self.close().await;
+            }
+        }
+    };
+}
+
+file_system! {
+    lookup(Lookup) -> AttrReply;
+    getattr(OfInode) -> AttrReply;
+    setattr(SetAttr) -> AttrReply;
+    make(Make) -> AttrReply;
+    link(Link) -> AttrReply;
+    unlink(Unlink) -> UnlinkReply;
+    rename(Rename) -> RenameReply;
+    readdir(ReadDir) -> ReadDirReply;
+    open(Open) -> OpenReply;
+    sync(Sync) -> AttrReply;
+    close_session(Sync) -> AttrReply;
+    readlink(OfInode) -> ReadLinkReply;
+    statfs(OfInode) -> StatFsReply;
+    getxattr(OfXattr) -> XattrReply;
+    setxattr(SetXattr) -> Empty;
+    listxattr(OfInode) -> XattrList;
+    removexattr(OfXattr) -> Empty;
+}
+
+impl FileData for OpenFile {
+    fn session(&self) -> Option<SessionId> {
+        OpenFile::session(self)
+    }
+    fn epoch(&self) -> TruncateEpoch {
+        OpenFile::epoch(self)
+    }
+    fn update_attr(&self, attr: &Attr) {
+        OpenFile::update_attr(self, attr);
+    }
+    async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut) {
+        OpenFile::read(self, offset, buf).await
+    }
+    async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
+        OpenFile::write(self, offset, buf).await
+    }
+    async fn flush(&self) -> Result<()> {
+        OpenFile::flush(self).await
+    }
+}

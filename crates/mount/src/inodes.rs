@@ -1,0 +1,193 @@
+//! The inode and handle tables. The FUSE node id is the inode id.
+
+use crate::filesystem::FileData;
+use crate::open::{OpenInode, OpenedFile};
+use glowfs_types::InodeId;
+use glowfs_types::wire::meta::{Attr, Caller, DirEntry, Time};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// What the kernel may have in its page cache: contents of this time and length.
+pub type Cached = (Time, u64);
+
+#[derive(Default)]
+struct Node {
+    /// How often the kernel was told of it and has not forgotten it.
+    lookups: u64,
+    /// The newest change that was seen.
+    change: u64,
+    cached: Option<Cached>,
+}
+
+/// An open file of an application.
+pub struct Handle<F> {
+    /// The inode.
+    pub inode: Pin<F>,
+    /// The file it uses.
+    pub file: Rc<OpenedFile<F>>,
+    /// Who opened it.
+    pub caller: Caller,
+}
+
+/// An open directory.
+#[derive(Default)]
+pub struct DirHandle {
+    /// Entries that were fetched and not delivered yet.
+    pub ahead: VecDeque<DirEntry>,
+    /// The cookie after which `ahead` begins.
+    pub after: u64,
+    /// Whether the directory ends behind `ahead`.
+    pub end: bool,
+    /// The directory's parent, once known.
+    pub parent: Option<InodeId>,
+}
+
+/// See the module.
+pub struct Inodes<F> {
+    nodes: RefCell<BTreeMap<u64, Node>>,
+    open: RefCell<BTreeMap<u64, (u32, Rc<OpenInode<F>>)>>,
+    files: RefCell<BTreeMap<u64, Rc<Handle<F>>>>,
+    dirs: RefCell<BTreeMap<u64, Rc<RefCell<DirHandle>>>>,
+    next_handle: Cell<u64>,
+}
+
+/// Keeps the [`OpenInode`] of an inode in the table.
+pub struct Pin<F> {
+    table: Rc<Inodes<F>>,
+    inode: Rc<OpenInode<F>>,
+}
+
+impl<F> std::ops::Deref for Pin<F> {
+    type Target = OpenInode<F>;
+    fn deref(&self) -> &OpenInode<F> {
+        &self.inode
+    }
+}
+
+impl<F> Drop for Pin<F> {
+    fn drop(&mut self) {
+        let mut open = self.table.open.borrow_mut();
+        if let Some((pins, _)) = open.get_mut(&self.inode.id.0) {
+            *pins -= 1;
+            if *pins == 0 {
+                open.remove(&self.inode.id.0);
+            }
+        }
+    }
+}
+
+impl<F: FileData> Inodes<F> {
+    /// Empty tables.
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self {
+            nodes: RefCell::default(),
+            open: RefCell::default(),
+            files: RefCell::default(),
+            dirs: RefCell::default(),
+            next_handle: Cell::new(1),
+        })
+    }
+
+    /// Attributes came from meta: what is true on this client.
+    pub fn seen(&self, from_meta: &Attr) -> Attr {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0) {
+            n.change = n.change.max(from_meta.change);
+        }
+        match self.opened(from_meta.inode) {
+            Some(open) => open.merge(from_meta),
+            None => from_meta.clone(),
+        }
+    }
+    /// Whether newer attributes of the inode went through here than these.
+    pub fn is_old(&self, attr: &Attr) -> bool {
+        let nodes = self.nodes.borrow();
+        nodes.get(&attr.inode.0).is_some_and(|n| n.change > attr.change)
+    }
+    /// The kernel is told of the inode once more.
+    pub fn looked_up(&self, inode: InodeId) {
+        self.nodes.borrow_mut().entry(inode.0).or_default().lookups += 1;
+    }
+    /// The kernel forgets.
+    pub fn forget(&self, inode: u64, lookups: u64) {
+        let mut nodes = self.nodes.borrow_mut();
+        if let Some(n) = nodes.get_mut(&inode) {
+            n.lookups = n.lookups.saturating_sub(lookups);
+            if n.lookups == 0 {
+                nodes.remove(&inode);
+            }
+        }
+    }
+    /// Whether the page cache may stay as the file is opened with these attributes; notes them.
+    pub fn may_keep_cache(&self, attr: &Attr) -> bool {
+        let now = (attr.mtime, attr.len);
+        match self.nodes.borrow_mut().get_mut(&attr.inode.0) {
+            Some(n) => n.cached.replace(now) == Some(now),
+            None => false,
+        }
+    }
+    /// The page cache is not to be trusted at the next open.
+    pub fn drop_cache(&self, inode: InodeId) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&inode.0) {
+            n.cached = None;
+        }
+    }
+
+    /// The open state of an inode, if it is open here.
+    pub fn opened(&self, inode: InodeId) -> Option<Rc<OpenInode<F>>> {
+        self.open.borrow().get(&inode.0).map(|(_, o)| o.clone())
+    }
+    /// The open state of an inode, made if need be.
+    pub fn pin(self: &Rc<Self>, inode: InodeId) -> Pin<F> {
+        let mut open = self.open.borrow_mut();
+        let (pins, o) = open.entry(inode.0).or_insert_with(|| (0, Rc::new(OpenInode::new(inode))));
+        *pins += 1;
+        Pin { table: self.clone(), inode: o.clone() }
+    }
+
+    fn number(&self) -> u64 {
+        let n = self.next_handle.get();
+        self.next_handle.set(n + 1);
+        n
+    }
+    /// A new handle.
+    pub fn add_file(&self, handle: Handle<F>) -> u64 {
+        handle.file.users.set(handle.file.users.get() + 1);
+        let n = self.number();
+        self.files.borrow_mut().insert(n, Rc::new(handle));
+        n
+    }
+    /// A handle.
+    pub fn file(&self, fh: u64) -> Option<Rc<Handle<F>>> {
+        self.files.borrow().get(&fh).cloned()
+    }
+    /// Takes a handle out; true if its file has no other user.
+    pub fn remove_file(&self, fh: u64) -> Option<(Rc<Handle<F>>, bool)> {
+        let handle = self.files.borrow_mut().remove(&fh)?;
+        let users = handle.file.users.get().saturating_sub(1);
+        handle.file.users.set(users);
+        Some((handle, users == 0))
+    }
+    /// Every handle, in order.
+    pub fn file_handles(&self) -> Vec<u64> {
+        self.files.borrow().keys().copied().collect()
+    }
+    /// A new directory handle.
+    pub fn add_dir(&self) -> u64 {
+        let n = self.number();
+        self.dirs.borrow_mut().insert(n, Rc::default());
+        n
+    }
+    /// A directory handle.
+    pub fn dir(&self, fh: u64) -> Option<Rc<RefCell<DirHandle>>> {
+        self.dirs.borrow().get(&fh).cloned()
+    }
+    /// Takes a directory handle out.
+    pub fn remove_dir(&self, fh: u64) {
+        self.dirs.borrow_mut().remove(&fh);
+    }
+    /// Open inodes, for metrics.
+    pub fn open_count(&self) -> usize {
+        self.open.borrow().len()
+    }
+}

@@ -1,0 +1,190 @@
+//! [`OpenInode`]: what this client knows of an inode that is open here, shared by all its handles.
+//!
+//! The length is max(what meta says, our acknowledged writes), under one truncate epoch. Attributes of meta come in any
+//! order; `change` tells which are newer, so a late answer never takes the file back in time.
+
+use crate::attr::time_of;
+use crate::filesystem::FileData;
+use crate::gate::Gate;
+use glowfs_types::wire::meta::{Attr, Time};
+use glowfs_types::InodeId;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// A file of the client library with the rights it was opened with.
+pub struct OpenedFile<F> {
+    /// The file.
+    pub file: Rc<F>,
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Handles that use it.
+    pub users: Cell<u32>,
+}
+
+/// What our writes did that meta does not know yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// The greatest end of an acknowledged write.
+    pub len: Option<u64>,
+    /// When the last one was acknowledged.
+    pub mtime: Option<Time>,
+    /// Grows with every write.
+    pub generation: u64,
+}
+
+struct State<F> {
+    attr: Attr,
+    dirty: Dirty,
+    /// The end of the last append that was given its place.
+    reserved: u64,
+    writing: u32,
+    files: Vec<Rc<OpenedFile<F>>>,
+}
+
+/// See the module.
+pub struct OpenInode<F> {
+    /// The inode.
+    pub id: InodeId,
+    /// Reads and writes enter together, what sets the length alone.
+    pub gate: Gate,
+    state: RefCell<State<F>>,
+}
+
+impl<F: FileData> OpenInode<F> {
+    /// Nothing known yet.
+    pub fn new(id: InodeId) -> Self {
+        let state = State {
+            attr: Attr::default(),
+            dirty: Dirty::default(),
+            reserved: 0,
+            writing: 0,
+            files: Vec::new(),
+        };
+        Self { id, gate: Gate::default(), state: RefCell::new(state) }
+    }
+
+    /// Takes what meta said over, unless something newer is known. Returns what is true here.
+    pub fn merge(&self, from_meta: &Attr) -> Attr {
+        let files = {
+            let mut s = self.state.borrow_mut();
+            let newer_epoch = from_meta.epoch > s.attr.epoch;
+            let known = s.attr.inode == from_meta.inode;
+            if known && !newer_epoch && from_meta.change < s.attr.change {
+                None
+            } else if known && from_meta.epoch < s.attr.epoch {
+                None
+            } else {
+                let moved = known && (newer_epoch || from_meta.data != s.attr.data);
+                if moved {
+                    // Somebody cut the file: what we wrote before is not its length any more.
+                    s.dirty.len = None;
+                    s.reserved = 0;
+                }
+                s.attr = from_meta.clone();
+                moved.then(|| s.files.clone())
+            }
+        };
+        for f in files.into_iter().flatten() {
+            f.file.update_attr(from_meta);
+        }
+        self.attr()
+    }
+
+    /// After a truncate of ours that drained all writes: nothing local is left to report.
+    pub fn merge_truncated(&self, from_meta: &Attr) -> Attr {
+        {
+            let mut s = self.state.borrow_mut();
+            s.dirty.len = None;
+            s.dirty.mtime = None;
+            s.reserved = 0;
+        }
+        self.merge(from_meta)
+    }
+
+    /// The attributes as they are on this client.
+    pub fn attr(&self) -> Attr {
+        let s = self.state.borrow();
+        let mut a = s.attr.clone();
+        a.len = a.len.max(s.dirty.len.unwrap_or(0));
+        if let Some(t) = s.dirty.mtime {
+            a.mtime = t;
+            a.ctime = a.ctime.max(t);
+        }
+        a
+    }
+    /// The length as it is on this client.
+    pub fn len(&self) -> u64 {
+        let s = self.state.borrow();
+        s.attr.len.max(s.dirty.len.unwrap_or(0))
+    }
+    /// Permission bits as meta last said.
+    pub fn mode(&self) -> u32 {
+        self.state.borrow().attr.mode
+    }
+
+    /// A write begins. An append gets its place: the end of what is written or being written. Call inside the gate.
+    pub fn begin_write(&self, offset: u64, len: u64, append: bool) -> u64 {
+        let end = self.len();
+        let mut s = self.state.borrow_mut();
+        if s.writing == 0 {
+            s.reserved = 0;
+        }
+        s.writing += 1;
+        let place = if append { offset.max(end).max(s.reserved) } else { offset };
+        if append {
+            s.reserved = place + len;
+        }
+        place
+    }
+    /// A write ended; `end` if it was acknowledged.
+    pub fn end_write(&self, end: Option<u64>, now_ns: u64) {
+        let mut s = self.state.borrow_mut();
+        s.writing = s.writing.saturating_sub(1);
+        if let Some(end) = end {
+            s.dirty.len = Some(s.dirty.len.unwrap_or(0).max(end));
+            s.dirty.mtime = Some(time_of(now_ns));
+            s.dirty.generation += 1;
+        }
+    }
+    /// Times were set by the caller: the last write's time is not to overrule them.
+    pub fn forget_mtime(&self) {
+        self.state.borrow_mut().dirty.mtime = None;
+    }
+
+    /// What has to be reported to meta, if anything.
+    pub fn dirty(&self) -> Option<Dirty> {
+        let d = self.state.borrow().dirty;
+        (d.len.is_some() || d.mtime.is_some()).then_some(d)
+    }
+    /// `reported` is known to meta now; `from_meta` is its answer.
+    pub fn reported(&self, reported: Dirty, from_meta: &Attr) {
+        self.merge(from_meta);
+        let mut s = self.state.borrow_mut();
+        if s.dirty.generation == reported.generation {
+            s.dirty.len = None;
+            s.dirty.mtime = None;
+        }
+    }
+
+    /// A file with at least these rights.
+    pub fn find(&self, read: bool, write: bool) -> Option<Rc<OpenedFile<F>>> {
+        let s = self.state.borrow();
+        s.files.iter().find(|f| (f.read || !read) && (f.write || !write)).cloned()
+    }
+    /// Adds a file.
+    pub fn add(&self, file: Rc<F>, read: bool, write: bool) -> Rc<OpenedFile<F>> {
+        let opened = Rc::new(OpenedFile { file, read, write, users: Cell::new(0) });
+        self.state.borrow_mut().files.push(opened.clone());
+        opened
+    }
+    /// Takes a file out that no handle uses.
+    pub fn remove(&self, file: &Rc<OpenedFile<F>>) {
+        self.state.borrow_mut().files.retain(|f| !Rc::ptr_eq(f, file));
+    }
+    /// Files open now.
+    pub fn files(&self) -> Vec<Rc<OpenedFile<F>>> {
+        self.state.borrow().files.clone()
+    }
+}

@@ -1,0 +1,110 @@
+//! Attributes, and what changes a file's length without writing.
+
+use crate::attr::{attr_out, time_from, without_suid};
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::errno::{EBADF, EFBIG, EOPNOTSUPP};
+use crate::filesystem::{FileData, FileSystem};
+use glowfs_fuse::abi::{FallocateIn, SetattrIn, fattr};
+use glowfs_types::wire::meta::*;
+use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::{InodeId, RequestId, SessionId};
+
+impl<S: FileSystem> Context<S> {
+    fn inode(&self) -> InodeId {
+        InodeId(self.header.node)
+    }
+    fn attr_answer(&self, attr: &Attr, lease_ms: u64) -> Outcome {
+        Ok(Answer::Attr(Box::new(attr_out(attr, self.config.block_bytes, self.valid(lease_ms)))))
+    }
+    /// Asks meta; what is true on this client.
+    pub(crate) async fn fresh(&self, inode: InodeId) -> Result<(Attr, u64), Failure> {
+        let r = self.fs.getattr(OfInode { caller: self.caller(), inode }).await?;
+        Ok((self.inodes.seen(&r.attr), r.lease_ms))
+    }
+
+    pub(crate) async fn getattr(&self, _fh: Option<u64>) -> Outcome {
+        let (attr, lease_ms) = self.fresh(self.inode()).await?;
+        self.attr_answer(&attr, lease_ms)
+    }
+
+    /// The session of the handle, or of any handle of the inode.
+    fn session_of(&self, fh: Option<u64>) -> Option<SessionId> {
+        let by_handle = fh.and_then(|fh| self.inodes.file(fh)).and_then(|h| h.file.file.session());
+        by_handle.or_else(|| {
+            let open = self.inodes.opened(self.inode())?;
+            open.files().iter().find_map(|f| f.file.session())
+        })
+    }
+
+    pub(crate) async fn setattr(&self, i: SetattrIn) -> Outcome {
+        let has = |bit| i.valid & bit != 0;
+        let time = |set, now, secs, nanos| match (has(now), has(set)) {
+            (true, _) => Some(SetTime::Now),
+            (_, true) => Some(SetTime::At(time_from(secs, nanos))),
+            _ => None,
+        };
+        let mut q = SetAttr {
+            caller: self.caller(),
+            request: RequestId(self.rt.random_u128()),
+            inode: self.inode(),
+            mode: has(fattr::MODE).then_some(i.mode & 0o7777),
+            uid: has(fattr::UID).then_some(i.uid),
+            gid: has(fattr::GID).then_some(i.gid),
+            len: has(fattr::SIZE).then_some(i.size),
+            atime: time(fattr::ATIME, fattr::ATIME_NOW, i.atime, i.atimensec),
+            mtime: time(fattr::MTIME, fattr::MTIME_NOW, i.mtime, i.mtimensec),
+            session: None,
+            ctime: None,
+        };
+        let kills = has(fattr::KILL_SUIDGID) || has(fattr::UID) || has(fattr::GID);
+        if kills && q.mode.is_none() {
+            let (attr, _) = self.fresh(q.inode).await?;
+            if attr.kind == InodeKind::File {
+                q.mode = without_suid(attr.mode);
+            }
+        }
+        if q.len.is_some_and(|l| l > FILE_BYTES_MAX) {
+            return fail(EFBIG);
+        }
+        if q.len.is_some() {
+            q.session = self.session_of(has(fattr::FH).then_some(i.fh));
+            return self.set_len(q).await;
+        }
+        let sets_mtime = q.mtime.is_some();
+        let r = self.fs.setattr(q).await?;
+        if sets_mtime && let Some(open) = self.inodes.opened(r.attr.inode) {
+            open.forget_mtime();
+        }
+        let attr = self.inodes.seen(&r.attr);
+        self.attr_answer(&attr, r.lease_ms)
+    }
+
+    /// A truncate: alone with the file's contents. It sets length and time, so nothing before it is left to report.
+    async fn set_len(&self, q: SetAttr) -> Outcome {
+        let open = self.inodes.pin(q.inode);
+        let _alone = open.gate.exclusive().await;
+        let r = self.fs.setattr(q).await?;
+        self.inodes.drop_cache(r.attr.inode);
+        self.inodes.seen(&r.attr);
+        let attr = open.merge_truncated(&r.attr);
+        self.attr_answer(&attr, r.lease_ms)
+    }
+
+    /// Mode 0 makes the file at least as long; space itself is not reserved.
+    pub(crate) async fn fallocate(&self, i: FallocateIn) -> Outcome {
+        if i.mode != 0 {
+            return fail(EOPNOTSUPP);
+        }
+        let Some(end) = i.offset.checked_add(i.length).filter(|e| *e <= FILE_BYTES_MAX) else {
+            return fail(EFBIG);
+        };
+        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let _inside = handle.inode.gate.shared().await;
+        if end > handle.inode.len() {
+            // As if a zero had been written there: the length is reported with the rest.
+            let place = handle.inode.begin_write(end, 0, false);
+            handle.inode.end_write(Some(place), self.rt.unix_ns());
+        }
+        Ok(Answer::Done)
+    }
+}

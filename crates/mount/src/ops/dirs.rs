@@ -1,0 +1,116 @@
+//! Listing directories.
+//!
+//! A cookie of ours is 1 for `.`, 2 for `..`, and meta's cookie + 2 for entries. Entries that were fetched and did
+//! not fit wait in the handle; a seek drops them.
+
+use crate::attr::{dirent_kind, entry_out};
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::errno::{EBADF, EIO};
+use crate::filesystem::FileSystem;
+use crate::inodes::DirHandle;
+use glowfs_fuse::abi::{self, ReadIn};
+use glowfs_fuse::DirWriter;
+use glowfs_rt::Duration;
+use glowfs_types::InodeId;
+use glowfs_types::wire::meta::*;
+use std::cell::RefCell;
+
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+/// Entries asked for at a time.
+const PAGE_ENTRIES: u32 = 256;
+
+impl<S: FileSystem> Context<S> {
+    pub(crate) async fn readdir(&self, i: ReadIn, plus: bool) -> Outcome {
+        let Some(dir) = self.inodes.dir(i.fh) else { return fail(EBADF) };
+        let mut out = DirWriter::new(i.size);
+        let mut at = i.offset;
+        if at == 0 {
+            *dir.borrow_mut() = DirHandle::default();
+        }
+        let after = at.saturating_sub(DOT_DOT);
+        if dir.borrow().after != after {
+            let mut d = dir.borrow_mut();
+            d.ahead.clear();
+            (d.after, d.end) = (after, false);
+        }
+        if at < DOT_DOT && dir.borrow().parent.is_none() {
+            self.fetch(&dir, plus).await?;
+        }
+        while at < DOT_DOT {
+            let dot = at < DOT;
+            let (cookie, name): (u64, &[u8]) = if dot { (DOT, b".") } else { (DOT_DOT, b"..") };
+            let parent = dir.borrow().parent.map_or(self.header.node, |p| p.0);
+            let inode = if dot { self.header.node } else { parent };
+            if !self.put_plain(&mut out, plus, inode, cookie, InodeKind::Directory, name) {
+                return Ok(Answer::Bytes(out.finish()));
+            }
+            at = cookie;
+        }
+        loop {
+            let next = dir.borrow_mut().ahead.pop_front();
+            let Some(entry) = next else {
+                // What fits is sent before meta is asked for more.
+                if dir.borrow().end || !out.is_empty() {
+                    break;
+                }
+                self.fetch(&dir, plus).await?;
+                continue;
+            };
+            if !self.put(&mut out, plus, &entry)? {
+                dir.borrow_mut().ahead.push_front(entry);
+                break;
+            }
+            dir.borrow_mut().after = entry.cookie;
+        }
+        Ok(Answer::Bytes(out.finish()))
+    }
+
+    /// Gets the next page of entries.
+    async fn fetch(&self, dir: &RefCell<DirHandle>, attributes: bool) -> Result<(), Failure> {
+        let after = {
+            let d = dir.borrow();
+            d.ahead.back().map_or(d.after, |e| e.cookie)
+        };
+        let q = ReadDir {
+            caller: self.caller(),
+            inode: InodeId(self.header.node),
+            after,
+            limit: PAGE_ENTRIES,
+            attributes,
+        };
+        let page = self.fs.readdir(q).await?;
+        let mut d = dir.borrow_mut();
+        d.parent = Some(page.parent);
+        d.end = page.end || page.entries.is_empty();
+        d.ahead.extend(page.entries);
+        Ok(())
+    }
+
+    fn put(&self, out: &mut DirWriter, plus: bool, e: &DirEntry) -> Result<bool, Failure> {
+        // The kernel's offsets are signed.
+        let cookie = e.cookie.checked_add(DOT_DOT).filter(|c| i64::try_from(*c).is_ok());
+        let Some(cookie) = cookie else { return Err(Failure::Errno(EIO)) };
+        // Without attributes, or with some that are older than what the kernel has seen, only the name is told.
+        let attr = e.attr.as_ref().filter(|a| plus && !self.inodes.is_old(a));
+        let Some(attr) = attr else {
+            return Ok(self.put_plain(out, plus, e.inode.0, cookie, e.kind, &e.name));
+        };
+        let attr = self.inodes.seen(attr);
+        let entry = entry_out(&attr, self.config.block_bytes, Duration::ZERO);
+        let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);
+        if fits {
+            self.inodes.looked_up(e.inode);
+        }
+        Ok(fits)
+    }
+
+    fn put_plain(&self, out: &mut DirWriter, plus: bool, inode: u64, cookie: u64, kind: InodeKind, name: &[u8]) -> bool {
+        if plus {
+            // Node id 0: no lookup took place.
+            out.entry_plus(&abi::EntryOut::default(), inode, cookie, dirent_kind(kind), name)
+        } else {
+            out.entry(inode, cookie, dirent_kind(kind), name)
+        }
+    }
+}

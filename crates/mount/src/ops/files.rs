@@ -1,0 +1,239 @@
+//! Open files: opening, creating, closing, making durable.
+
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::errno::{EBADF, EROFS};
+use crate::filesystem::{FileData, FileSystem};
+use crate::inodes::{Handle, Pin};
+use crate::open::{OpenInode, OpenedFile};
+use glowfs_client::FileAccess;
+use glowfs_fuse::abi::fopen;
+use glowfs_types::wire::meta::*;
+use glowfs_types::{InodeId, RequestId, SessionId};
+use std::rc::Rc;
+
+const O_ACCMODE: u32 = 3;
+const O_WRONLY: u32 = 1;
+const O_RDWR: u32 = 2;
+const O_EXCL: u32 = 0o200;
+const O_TRUNC: u32 = 0o1000;
+const O_DIRECT: u32 = 0o40000;
+
+/// What the flags of open(2) ask for.
+#[derive(Clone, Copy)]
+struct Wish {
+    read: bool,
+    write: bool,
+    truncate: bool,
+    direct: bool,
+}
+
+impl Wish {
+    fn of(flags: u32) -> Self {
+        let mode = flags & O_ACCMODE;
+        let write = mode == O_WRONLY || mode == O_RDWR;
+        Self {
+            read: mode != O_WRONLY,
+            write,
+            // O_TRUNC with O_RDONLY cuts, too (if the caller may write), through a session like any other.
+            truncate: flags & O_TRUNC != 0,
+            direct: flags & O_DIRECT != 0,
+        }
+    }
+    fn writes(self) -> bool {
+        self.write || self.truncate
+    }
+}
+
+impl<S: FileSystem> Context<S> {
+    pub(crate) async fn open(&self, flags: u32) -> Outcome {
+        let wish = Wish::of(flags);
+        if self.config.read_only && wish.writes() {
+            return fail(EROFS);
+        }
+        let inode = self.inodes.pin(InodeId(self.header.node));
+        let caller = self.caller();
+        let pass = if wish.truncate { inode.gate.exclusive().await } else { inode.gate.shared().await };
+        // The kernel has checked permissions, so a file that is open here with the same rights is shared.
+        let file = match inode.find(wish.read, wish.write) {
+            Some(file) if !wish.truncate => file,
+            _ => {
+                let reply = self.open_at_meta(&inode, wish, &caller).await?;
+                if wish.truncate {
+                    self.inodes.drop_cache(inode.id);
+                    inode.merge_truncated(&reply.attr);
+                }
+                self.inodes.seen(&reply.attr);
+                self.adopt(&inode, &reply, wish, &caller)?
+            }
+        };
+        drop(pass);
+        let flags = self.open_flags(&inode, wish);
+        Ok(Answer::Open(self.inodes.add_file(Handle { inode, file, caller }), flags))
+    }
+
+    async fn open_at_meta(
+        &self,
+        inode: &OpenInode<S::File>,
+        wish: Wish,
+        caller: &Caller,
+    ) -> Result<OpenReply, Failure> {
+        let q = Open {
+            caller: caller.clone(),
+            request: RequestId(self.rt.random_u128()),
+            inode: inode.id,
+            flags: self.meta_flags(wish),
+        };
+        Ok(self.fs.open(q).await?)
+    }
+    fn meta_flags(&self, wish: Wish) -> OpenFlags {
+        OpenFlags {
+            read: wish.read,
+            write: wish.writes(),
+            truncate: wish.truncate,
+            session: if wish.writes() { self.fs.new_session() } else { SessionId(0) },
+        }
+    }
+    fn adopt(
+        &self,
+        inode: &OpenInode<S::File>,
+        reply: &OpenReply,
+        wish: Wish,
+        caller: &Caller,
+    ) -> Result<Rc<OpenedFile<S::File>>, Failure> {
+        let (read, write) = (wish.read, wish.writes());
+        let access = FileAccess { caller: caller.clone(), read, write };
+        let file = self.fs.open_file(reply, access)?;
+        Ok(inode.add(file, read, write))
+    }
+
+    /// Which promises the kernel gets with the handle.
+    fn open_flags(&self, inode: &OpenInode<S::File>, wish: Wish) -> u32 {
+        let mut flags = 0;
+        if wish.direct {
+            // Each read and write comes here as it is, and writes inside the file come in parallel.
+            flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+        }
+        if inode.dirty().is_some() {
+            self.inodes.drop_cache(inode.id);
+        } else if !wish.truncate && self.inodes.may_keep_cache(&inode.attr()) {
+            flags |= fopen::KEEP_CACHE;
+        }
+        flags
+    }
+
+    pub(crate) async fn create(&self, name: Vec<u8>, flags: u32, mode: u32) -> Outcome {
+        let wish = Wish::of(flags);
+        let caller = self.caller();
+        let q = Make {
+            caller: caller.clone(),
+            request: RequestId(self.rt.random_u128()),
+            parent: InodeId(self.header.node),
+            name: name.into(),
+            kind: InodeKind::File,
+            mode: mode & 0o7777,
+            rdev: 0,
+            symlink: Vec::new(),
+            open: Some(self.meta_flags(Wish { write: true, ..wish })),
+            exclusive: flags & O_EXCL != 0,
+        };
+        let made = self.fs.make(q).await?;
+        let inode = self.inodes.pin(made.attr.inode);
+        let entry = self.entry(&made.attr, made.lease_ms);
+        let reply = match made.open {
+            Some(reply) => reply,
+            None => self.open_at_meta(&inode, Wish { truncate: false, ..wish }, &caller).await?,
+        };
+        self.inodes.seen(&reply.attr);
+        let file = self.adopt(&inode, &reply, Wish { write: true, ..wish }, &caller)?;
+        let flags = self.open_flags(&inode, wish);
+        let fh = self.inodes.add_file(Handle { inode, file, caller });
+        Ok(Answer::Create(entry, fh, flags))
+    }
+
+    /// Tells meta what our writes did, if it does not know.
+    pub(crate) async fn report(&self, handle: &Handle<S::File>, durable: bool) -> Result<(), Failure> {
+        let inode = &handle.inode;
+        let dirty = inode.dirty();
+        if dirty.is_none() && !durable {
+            return Ok(());
+        }
+        let q = self.sync_of(handle, durable);
+        let r = self.fs.sync(q).await?;
+        match dirty {
+            Some(d) => inode.reported(d, &r.attr),
+            None => {
+                inode.merge(&r.attr);
+            }
+        }
+        Ok(())
+    }
+    fn sync_of(&self, handle: &Handle<S::File>, durable: bool) -> Sync {
+        // Whoever has the file open for writing reports; a handle for reading has no session of its own.
+        let writer = handle.inode.find(false, true);
+        let file = writer.as_ref().map_or(&handle.file.file, |w| &w.file);
+        let dirty = handle.inode.dirty().unwrap_or_default();
+        Sync {
+            caller: handle.caller.clone(),
+            request: RequestId(self.rt.random_u128()),
+            inode: handle.inode.id,
+            session: file.session(),
+            len_at_least: dirty.len,
+            epoch: file.epoch(),
+            mtime: dirty.mtime,
+            atime: None,
+            durable,
+        }
+    }
+
+    pub(crate) async fn flush(&self, fh: u64) -> Outcome {
+        let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
+        self.report(&handle, false).await?;
+        Ok(Answer::Done)
+    }
+    pub(crate) async fn fsync(&self, fh: u64) -> Outcome {
+        let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
+        handle.file.file.flush().await?;
+        self.report(&handle, true).await?;
+        Ok(Answer::Done)
+    }
+    pub(crate) async fn syncfs(&self) -> Outcome {
+        for fh in self.inodes.file_handles() {
+            if let Some(handle) = self.inodes.file(fh)
+                && handle.file.write
+            {
+                handle.file.file.flush().await?;
+                self.report(&handle, true).await?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) async fn release(&self, fh: u64) -> Outcome {
+        close(self, fh).await?;
+        Ok(Answer::Done)
+    }
+}
+
+/// Closes a handle; the last of a session ends it at meta.
+async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failure> {
+    let Some((handle, last)) = context.inodes.remove_file(fh) else {
+        return Err(Failure::Errno(EBADF));
+    };
+    if !last {
+        return Ok(());
+    }
+    let inode: &Pin<S::File> = &handle.inode;
+    inode.remove(&handle.file);
+    let Some(session) = handle.file.file.session() else { return Ok(()) };
+    let dirty = inode.dirty();
+    let mut q = context.sync_of(&handle, false);
+    (q.session, q.epoch) = (Some(session), handle.file.file.epoch());
+    let r = context.fs.close_session(q).await?;
+    match dirty {
+        Some(d) => inode.reported(d, &r.attr),
+        None => {
+            inode.merge(&r.attr);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Reading and writing.
+
+use crate::attr::without_suid;
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::errno::{EBADF, EFBIG, EINVAL};
+use crate::filesystem::{FileData, FileSystem};
+use crate::inodes::Handle;
+use glowfs_fuse::Reply;
+use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
+use glowfs_rt::Buf;
+use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::wire::meta::SetAttr;
+use glowfs_types::RequestId;
+
+const O_APPEND: u32 = 0o2000;
+
+impl<S: FileSystem> Context<S> {
+    pub(crate) async fn read(&self, i: ReadIn, reply: &Reply) -> Outcome {
+        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let _inside = handle.inode.gate.shared().await;
+        let wanted = i.offset.saturating_add(u64::from(i.size));
+        if wanted > handle.inode.len() {
+            // Another client may have made it longer since.
+            self.fresh(handle.inode.id).await?;
+        }
+        let n = handle.inode.len().min(wanted).saturating_sub(i.offset);
+        if n == 0 {
+            return Ok(Answer::Bytes(Vec::new()));
+        }
+        let n = n as usize;
+        let (result, mut buf) = handle.file.file.read(i.offset, reply.buffer(n)).await;
+        result?;
+        buf.truncate(n);
+        self.count_read(n);
+        Ok(Answer::Data(buf.freeze()))
+    }
+
+    pub(crate) async fn write(&self, i: WriteIn, payload: Option<Buf>) -> Outcome {
+        let Some(payload) = payload else { return fail(EINVAL) };
+        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let len = payload.len() as u64;
+        if i.offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return fail(EFBIG);
+        }
+        let inode = &handle.inode;
+        let _inside = inode.gate.shared().await;
+        // Pages that the kernel writes back later stand where they stand.
+        let append = i.flags & O_APPEND != 0 && i.write_flags & WRITE_CACHE == 0;
+        let place = inode.begin_write(i.offset, len, append);
+        let written = async {
+            if i.write_flags & WRITE_KILL_SUIDGID != 0 {
+                self.kill_suid(&handle).await?;
+            }
+            handle.file.file.write(place, payload).await.map_err(Failure::from)
+        }
+        .await;
+        inode.end_write(written.is_ok().then_some(place + len), self.rt.unix_ns());
+        written?;
+        self.count_written(len as usize);
+        Ok(Answer::Written(len as u32))
+    }
+
+    /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the
+    /// file, so this is done as root.
+    async fn kill_suid(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        let Some(mode) = without_suid(handle.inode.mode()) else { return Ok(()) };
+        let q = SetAttr {
+            caller: self.callers.root(),
+            request: RequestId(self.rt.random_u128()),
+            inode: handle.inode.id,
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        let r = self.fs.setattr(q).await?;
+        self.inodes.seen(&r.attr);
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! The operations, by what they touch.
+
+mod attrs;
+mod dirs;
+mod files;
+mod io;
+mod names;
+mod xattr;

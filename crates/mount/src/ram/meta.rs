@@ -1,0 +1,401 @@
+//! The namespace of the RAM file system and its open files.
+
+use super::content::Content;
+use crate::filesystem::{FileData, FileSystem};
+use glowfs_client::FileAccess;
+use glowfs_rt::{Buf, BufMut, Rt};
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::meta::*;
+use glowfs_types::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+struct Node {
+    attr: RefCell<Attr>,
+    content: RefCell<Rc<Content>>,
+    entries: RefCell<BTreeMap<Vec<u8>, (InodeId, u64)>>,
+    next_cookie: Cell<u64>,
+    parent: Cell<InodeId>,
+    symlink: Vec<u8>,
+    xattrs: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
+}
+
+/// See [`super`].
+pub struct RamFs {
+    rt: Rt,
+    nodes: RefCell<BTreeMap<u64, Rc<Node>>>,
+    /// Nodes without a name that are still open.
+    orphans: RefCell<BTreeMap<u64, Weak<Node>>>,
+    next: Cell<u64>,
+}
+
+/// An open file of it.
+pub struct RamFile {
+    node: Rc<Node>,
+    content: RefCell<Rc<Content>>,
+    epoch: Cell<TruncateEpoch>,
+    session: Option<SessionId>,
+}
+
+fn no(status: Status) -> Error {
+    status.into()
+}
+
+impl RamFs {
+    /// An empty one, with a root that anybody may use.
+    pub fn new(rt: &Rt) -> Rc<Self> {
+        let fs = Self {
+            rt: rt.clone(),
+            nodes: RefCell::default(),
+            orphans: RefCell::default(),
+            next: Cell::new(2),
+        };
+        let root = fs.node(ROOT_INODE, InodeKind::Directory, 0o777, &Caller::default(), 0, Vec::new());
+        root.parent.set(ROOT_INODE);
+        fs.nodes.borrow_mut().insert(1, root);
+        Rc::new(fs)
+    }
+    fn now(&self) -> Time {
+        crate::attr::time_of(self.rt.unix_ns())
+    }
+    fn node(&self, inode: InodeId, kind: InodeKind, mode: u32, who: &Caller, rdev: u32, symlink: Vec<u8>) -> Rc<Node> {
+        let now = self.now();
+        let attr = Attr {
+            inode,
+            kind,
+            mode,
+            uid: who.uid,
+            gid: who.gid,
+            nlink: if kind == InodeKind::Directory { 2 } else { 1 },
+            len: symlink.len() as u64,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            rdev,
+            data: DataId(inode.0),
+            change: 1,
+            generation: 1,
+            ..Attr::default()
+        };
+        Rc::new(Node {
+            attr: RefCell::new(attr),
+            content: RefCell::default(),
+            entries: RefCell::default(),
+            next_cookie: Cell::new(1),
+            parent: Cell::new(inode),
+            symlink,
+            xattrs: RefCell::default(),
+        })
+    }
+    fn get(&self, inode: InodeId) -> Result<Rc<Node>> {
+        if let Some(n) = self.nodes.borrow().get(&inode.0) {
+            return Ok(n.clone());
+        }
+        let orphan = self.orphans.borrow().get(&inode.0).and_then(Weak::upgrade);
+        orphan.ok_or_else(|| no(Status::Stale))
+    }
+    fn dir(&self, inode: InodeId) -> Result<Rc<Node>> {
+        let n = self.get(inode)?;
+        let is_dir = n.attr.borrow().kind == InodeKind::Directory;
+        if is_dir { Ok(n) } else { Err(no(Status::NotDirectory)) }
+    }
+    fn child(&self, dir: &Node, name: &[u8]) -> Result<Rc<Node>> {
+        let found = dir.entries.borrow().get(name).map(|(i, _)| *i);
+        self.get(found.ok_or_else(|| no(Status::NotFound))?)
+    }
+    fn touch(&self, n: &Node) {
+        let mut a = n.attr.borrow_mut();
+        (a.mtime, a.ctime) = (self.now(), self.now());
+        a.change += 1;
+    }
+    fn change(&self, n: &Node, act: impl FnOnce(&mut Attr)) -> Attr {
+        let mut a = n.attr.borrow_mut();
+        act(&mut a);
+        a.ctime = self.now();
+        a.change += 1;
+        a.allocated = n.content.borrow().allocated().max(1);
+        a.clone()
+    }
+    fn insert(&self, dir: &Node, name: &[u8], n: &Node) -> Result<()> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(no(Status::NameTooLong));
+        }
+        let cookie = dir.next_cookie.get();
+        dir.next_cookie.set(cookie + 1);
+        let inode = n.attr.borrow().inode;
+        dir.entries.borrow_mut().insert(name.to_vec(), (inode, cookie));
+        if n.attr.borrow().kind == InodeKind::Directory {
+            n.parent.set(dir.attr.borrow().inode);
+            dir.attr.borrow_mut().nlink += 1;
+        }
+        self.touch(dir);
+        Ok(())
+    }
+    fn take(&self, dir: &Node, name: &[u8]) -> Result<Rc<Node>> {
+        let n = self.child(dir, name)?;
+        dir.entries.borrow_mut().remove(name);
+        if n.attr.borrow().kind == InodeKind::Directory {
+            dir.attr.borrow_mut().nlink -= 1;
+        }
+        self.touch(dir);
+        Ok(n)
+    }
+    /// A name of the node is gone for good.
+    fn drop_link(&self, n: &Rc<Node>) -> Attr {
+        let directory = n.attr.borrow().kind == InodeKind::Directory;
+        let a = self.change(n, |a| a.nlink = if directory { 0 } else { a.nlink - 1 });
+        if a.nlink == 0 {
+            self.nodes.borrow_mut().remove(&a.inode.0);
+            self.orphans.borrow_mut().insert(a.inode.0, Rc::downgrade(n));
+        }
+        a
+    }
+    fn cut(&self, n: &Node, len: u64) {
+        let old = n.content.borrow().clone();
+        let new = Content::clone(&old);
+        new.cut(len);
+        *n.content.borrow_mut() = Rc::new(new);
+        let mut a = n.attr.borrow_mut();
+        if len == 0 {
+            a.data = DataId(self.next.replace(self.next.get() + 1));
+        }
+        a.epoch = a.epoch.next();
+        a.len = len;
+        a.mtime = self.now();
+        // Old data must not be found through an old handle.
+        old.write(0, b"this is what stale handles read");
+    }
+    fn reply(a: Attr) -> AttrReply {
+        AttrReply { attr: a, lease_ms: 0, open: None }
+    }
+    fn opened(&self, n: &Node, flags: OpenFlags) -> Result<OpenReply> {
+        let kind = n.attr.borrow().kind;
+        if kind == InodeKind::Directory {
+            return Err(no(Status::IsDirectory));
+        }
+        if flags.truncate {
+            self.cut(n, 0);
+            self.change(n, |_| ());
+        }
+        let attr = n.attr.borrow().clone();
+        let session = flags.write.then_some(flags.session);
+        Ok(OpenReply { attr, session, capability: Vec::new(), capability_ms: 1000 })
+    }
+}
+
+impl FileSystem for RamFs {
+    type File = RamFile;
+
+    async fn lookup(&self, q: Lookup) -> Result<AttrReply> {
+        let dir = self.dir(q.parent)?;
+        let n = match q.name.as_slice() {
+            b"." => dir,
+            b".." => self.get(dir.parent.get())?,
+            name => self.child(&dir, name)?,
+        };
+        let a = n.attr.borrow().clone();
+        Ok(Self::reply(a))
+    }
+    async fn getattr(&self, q: OfInode) -> Result<AttrReply> {
+        let a = self.get(q.inode)?.attr.borrow().clone();
+        Ok(Self::reply(a))
+    }
+    async fn setattr(&self, q: SetAttr) -> Result<AttrReply> {
+        let n = self.get(q.inode)?;
+        if let Some(len) = q.len {
+            self.cut(&n, len);
+        }
+        let now = self.now();
+        let time = |t| match t {
+            SetTime::Now => now,
+            SetTime::At(t) => t,
+        };
+        Ok(Self::reply(self.change(&n, |a| {
+            a.mode = q.mode.unwrap_or(a.mode);
+            a.uid = q.uid.unwrap_or(a.uid);
+            a.gid = q.gid.unwrap_or(a.gid);
+            a.atime = q.atime.map_or(a.atime, time);
+            a.mtime = q.mtime.map_or(a.mtime, time);
+        })))
+    }
+    async fn make(&self, q: Make) -> Result<AttrReply> {
+        let dir = self.dir(q.parent)?;
+        if let Ok(n) = self.child(&dir, &q.name) {
+            return match q.open {
+                Some(flags) if !q.exclusive => {
+                    let open = self.opened(&n, flags)?;
+                    Ok(AttrReply { attr: open.attr.clone(), lease_ms: 0, open: Some(open) })
+                }
+                _ => Err(no(Status::Exists)),
+            };
+        }
+        let inode = InodeId(self.next.replace(self.next.get() + 1));
+        let n = self.node(inode, q.kind, q.mode, &q.caller, q.rdev, q.symlink);
+        self.insert(&dir, &q.name, &n)?;
+        self.nodes.borrow_mut().insert(inode.0, n.clone());
+        let open = q.open.map(|f| self.opened(&n, OpenFlags { truncate: false, ..f })).transpose()?;
+        let attr = n.attr.borrow().clone();
+        Ok(AttrReply { attr, lease_ms: 0, open })
+    }
+    async fn link(&self, q: Link) -> Result<AttrReply> {
+        let (dir, n) = (self.dir(q.parent)?, self.get(q.inode)?);
+        if dir.entries.borrow().contains_key(q.name.as_slice()) {
+            return Err(no(Status::Exists));
+        }
+        self.insert(&dir, &q.name, &n)?;
+        Ok(Self::reply(self.change(&n, |a| a.nlink += 1)))
+    }
+    async fn unlink(&self, q: Unlink) -> Result<UnlinkReply> {
+        let dir = self.dir(q.parent)?;
+        let n = self.child(&dir, &q.name)?;
+        let is_dir = n.attr.borrow().kind == InodeKind::Directory;
+        match (is_dir, q.directory) {
+            (true, false) => return Err(no(Status::IsDirectory)),
+            (false, true) => return Err(no(Status::NotDirectory)),
+            _ if !n.entries.borrow().is_empty() => return Err(no(Status::NotEmpty)),
+            _ => {}
+        }
+        self.take(&dir, &q.name)?;
+        Ok(UnlinkReply { attr: Some(self.drop_link(&n)) })
+    }
+    async fn rename(&self, q: Rename) -> Result<RenameReply> {
+        let (from, to) = (self.dir(q.parent)?, self.dir(q.new_parent)?);
+        let moving = self.child(&from, &q.name)?;
+        let target = self.child(&to, &q.new_name).ok();
+        let replaced = match (target, q.flags) {
+            (Some(_), 1) => return Err(no(Status::Exists)),
+            (None, 2) => return Err(no(Status::NotFound)),
+            (Some(t), _) if Rc::ptr_eq(&t, &moving) => return Ok(RenameReply::default()),
+            (Some(t), 2) => {
+                self.take(&from, &q.name)?;
+                self.take(&to, &q.new_name)?;
+                self.insert(&from, &q.name, &t)?;
+                self.insert(&to, &q.new_name, &moving)?;
+                return Ok(RenameReply::default());
+            }
+            (Some(t), 0) => {
+                let (a, b) = (t.attr.borrow().kind, moving.attr.borrow().kind);
+                match (a == InodeKind::Directory, b == InodeKind::Directory) {
+                    (true, false) => return Err(no(Status::IsDirectory)),
+                    (false, true) => return Err(no(Status::NotDirectory)),
+                    _ if !t.entries.borrow().is_empty() => return Err(no(Status::NotEmpty)),
+                    _ => {}
+                }
+                self.take(&to, &q.new_name)?;
+                Some(self.drop_link(&t))
+            }
+            (None, 0 | 1) => None,
+            _ => return Err(no(Status::InvalidArgument)),
+        };
+        self.take(&from, &q.name)?;
+        self.insert(&to, &q.new_name, &moving)?;
+        self.change(&moving, |_| ());
+        Ok(RenameReply { replaced })
+    }
+    async fn readdir(&self, q: ReadDir) -> Result<ReadDirReply> {
+        let dir = self.dir(q.inode)?;
+        let mut all: Vec<_> = dir.entries.borrow().iter().map(|(n, (i, c))| (*c, n.clone(), *i)).collect();
+        all.retain(|(c, ..)| *c > q.after);
+        all.sort_unstable();
+        let end = all.len() <= q.limit as usize;
+        all.truncate(q.limit as usize);
+        let mut entries = Vec::new();
+        for (cookie, name, inode) in all {
+            let attr = self.get(inode)?.attr.borrow().clone();
+            let (kind, attr) = (attr.kind, q.attributes.then_some(attr));
+            entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr });
+        }
+        Ok(ReadDirReply { entries, end, parent: dir.parent.get() })
+    }
+    async fn open(&self, q: Open) -> Result<OpenReply> {
+        self.opened(&*self.get(q.inode)?, q.flags)
+    }
+    async fn sync(&self, q: Sync) -> Result<AttrReply> {
+        let n = self.get(q.inode)?;
+        let current = n.attr.borrow().epoch == q.epoch;
+        let known = n.attr.borrow().clone();
+        if q.len_at_least.is_none() && q.mtime.is_none() {
+            return Ok(Self::reply(known));
+        }
+        Ok(Self::reply(self.change(&n, |a| {
+            if let Some(len) = q.len_at_least.filter(|_| current) {
+                a.len = a.len.max(len);
+            }
+            a.mtime = q.mtime.unwrap_or(a.mtime);
+        })))
+    }
+    async fn close_session(&self, q: Sync) -> Result<AttrReply> {
+        self.sync(q).await
+    }
+    async fn readlink(&self, q: OfInode) -> Result<ReadLinkReply> {
+        Ok(ReadLinkReply { target: self.get(q.inode)?.symlink.clone() })
+    }
+    async fn statfs(&self, _: OfInode) -> Result<StatFsReply> {
+        let inodes = self.nodes.borrow().len() as u64;
+        Ok(StatFsReply { total_bytes: 1 << 40, free_bytes: 1 << 39, inodes })
+    }
+    async fn getxattr(&self, q: OfXattr) -> Result<XattrReply> {
+        let n = self.get(q.inode)?;
+        let value = n.xattrs.borrow().get(q.name.as_slice()).cloned();
+        Ok(XattrReply { value: value.ok_or_else(|| no(Status::NoAttribute))? })
+    }
+    async fn setxattr(&self, q: SetXattr) -> Result<Empty> {
+        let n = self.get(q.inode)?;
+        let there = n.xattrs.borrow().contains_key(q.name.as_slice());
+        match (q.flags, there) {
+            (1, true) => return Err(no(Status::Exists)),
+            (2, false) => return Err(no(Status::NoAttribute)),
+            _ => {}
+        }
+        n.xattrs.borrow_mut().insert(q.name.to_vec(), q.value);
+        self.change(&n, |_| ());
+        Ok(Empty::default())
+    }
+    async fn listxattr(&self, q: OfInode) -> Result<XattrList> {
+        let names = self.get(q.inode)?.xattrs.borrow().keys().map(|n| n.clone().into()).collect();
+        Ok(XattrList { names })
+    }
+    async fn removexattr(&self, q: OfXattr) -> Result<Empty> {
+        let n = self.get(q.inode)?;
+        let gone = n.xattrs.borrow_mut().remove(q.name.as_slice());
+        gone.map(|_| Empty::default()).ok_or_else(|| no(Status::NoAttribute))
+    }
+    fn new_session(&self) -> SessionId {
+        SessionId(self.rt.random_u128())
+    }
+    fn open_file(self: &Rc<Self>, reply: &OpenReply, _: FileAccess) -> Result<Rc<RamFile>> {
+        let node = self.get(reply.attr.inode)?;
+        let content = RefCell::new(node.content.borrow().clone());
+        let epoch = Cell::new(reply.attr.epoch);
+        Ok(Rc::new(RamFile { node, content, epoch, session: reply.session }))
+    }
+    async fn shut_down(&self) {}
+}
+
+impl FileData for RamFile {
+    fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+    fn epoch(&self) -> TruncateEpoch {
+        self.epoch.get()
+    }
+    fn update_attr(&self, attr: &Attr) {
+        if attr.epoch > self.epoch.get() {
+            self.epoch.set(attr.epoch);
+            *self.content.borrow_mut() = self.node.content.borrow().clone();
+        }
+    }
+    async fn read(&self, offset: u64, mut buf: BufMut) -> (Result<usize>, BufMut) {
+        self.content.borrow().read(offset, &mut buf);
+        (Ok(buf.len()), buf)
+    }
+    async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
+        self.content.borrow().write(offset, &buf);
+        Ok(())
+    }
+    async fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! Starting and stopping a mount.
+
+use crate::MountConfig;
+use crate::daemon::Daemon;
+use crate::filesystem::FileSystem;
+use glowfs_client::{Client, ClientConfig};
+use glowfs_fuse::{MountOptions, Mounted, Options, Session};
+use glowfs_rt::{Address, Duration, Rt, Task};
+use glowfs_telemetry::HttpServer;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::hello::ServiceStatus;
+use glowfs_types::{ClusterId, Error, Result, Status};
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+
+/// A mount that serves.
+pub struct Running {
+    rt: Rt,
+    mounted: Arc<Mounted>,
+    serving: RefCell<Task<std::io::Result<()>>>,
+    stop: Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>,
+    busy: Box<dyn Fn() -> u64>,
+    stop_within: Duration,
+    http: Option<HttpServer>,
+}
+
+/// Connects to the cluster and mounts. Returns when the mount can be used.
+pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
+    config.validate()?;
+    let token_file = config.token_file.clone();
+    let token = std::fs::read_to_string(&token_file).map_err(|e| {
+        Error::new(Status::InvalidArgument, format!("token file {}: {e}", token_file.display()))
+    })?;
+    let cluster = if config.cluster_id.is_empty() {
+        ClusterId::default()
+    } else {
+        config.cluster_id.parse().map_err(|_| {
+            Error::new(Status::InvalidArgument, "`cluster_id` is not 32 hexadecimal digits")
+        })?
+    };
+    let client = ClientConfig {
+        mgmtd: config.mgmtd.clone(),
+        token: token.trim().to_owned(),
+        role: Role::Mount,
+        description: config.mountpoint.display().to_string(),
+        cluster,
+        host: glowfs_net::local_host_id(),
+        hostname: hostname(),
+        pid: std::process::id(),
+        transports: config.transports.clone(),
+        ..ClientConfig::default()
+    };
+    let client = Client::connect(rt, client).await?;
+    start_on(rt, config, client).await
+}
+
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+/// Mounts a file system that is there already.
+pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) -> Result<Running> {
+    config.validate()?;
+    let mut options = MountOptions::new(&config.mountpoint, &config.source, "glowfs");
+    options.read_only = config.read_only;
+    options.allow_non_empty = config.allow_non_empty;
+    if let Some(allow) = config.allow_other {
+        options.allow_other = allow;
+    }
+    let made = rt.unblock(move || glowfs_fuse::mount(&options)).await;
+    let (mounted, fd) =
+        made.map_err(|e| Error::new(Status::InvalidArgument, e.to_string()))?;
+    let mounted = Arc::new(mounted);
+    let session_options = Options {
+        max_write: config.max_request_bytes,
+        max_readahead: config.max_request_bytes,
+        max_background: config.max_background,
+        congestion_threshold: (config.max_background / 4 * 3).max(1),
+        max_outstanding: config.max_outstanding,
+        ..Options::default()
+    };
+    let started = Session::start(rt, fd, &session_options).await;
+    let (stop_within, http) = (Duration::from_millis(config.stop_ms), config.http.clone());
+    let daemon = Daemon::new(rt, fs.clone(), config);
+    let session = match started {
+        Ok(session) => session,
+        Err(e) => {
+            let _ = unmount(rt, &mounted, true).await;
+            return Err(Error::new(Status::Internal, format!("FUSE session: {e}")));
+        }
+    };
+    let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
+    let http = match http.map(|a| serve_http(rt, &a, &mounted)).transpose() {
+        Ok(http) => http,
+        Err(e) => {
+            let _ = unmount(rt, &mounted, true).await;
+            return Err(e);
+        }
+    };
+    tracing::info!(path = %mounted.path().display(), "mounted");
+    Ok(Running {
+        rt: rt.clone(),
+        mounted,
+        serving,
+        stop: Box::new(move || {
+            let fs = fs.clone();
+            Box::pin(async move { fs.shut_down().await })
+        }),
+        busy: Box::new(move || daemon.busy() + daemon.inodes.open_count() as u64),
+        stop_within,
+        http,
+    })
+}
+
+fn serve_http(rt: &Rt, address: &str, mounted: &Arc<Mounted>) -> Result<HttpServer> {
+    let address: Address = address.parse().map_err(|e| {
+        Error::new(Status::InvalidArgument, format!("`http`: {e}"))
+    })?;
+    let _path = mounted.path().to_owned();
+    let status = Rc::new(move || ServiceStatus {
+        role: Some(Role::Mount),
+        ..ServiceStatus::default()
+    });
+    HttpServer::start(rt, &address, status)
+}
+
+async fn unmount(rt: &Rt, mounted: &Arc<Mounted>, force: bool) -> std::io::Result<()> {
+    let mounted = mounted.clone();
+    rt.unblock(move || mounted.unmount(force)).await
+}
+
+impl Running {
+    /// Where it is mounted (absolute).
+    pub fn path(&self) -> &Path {
+        self.mounted.path()
+    }
+    /// Where health and metrics are served.
+    pub fn http(&self) -> Option<&Address> {
+        self.http.as_ref().map(HttpServer::address)
+    }
+    /// The number of its connection under /sys/fs/fuse/connections (to abort it in tests).
+    pub fn connection(&self) -> Option<u32> {
+        self.mounted.connection()
+    }
+    /// Resolves when the mount ends without [`Running::stop`]: someone unmounted it, or the device failed.
+    pub async fn failed(&self) -> Error {
+        let ended = poll_fn(|cx| Pin::new(&mut *self.serving.borrow_mut()).poll(cx)).await;
+        match ended {
+            Ok(()) => Error::new(Status::ShuttingDown, "the file system was unmounted"),
+            Err(e) => Error::new(Status::Internal, format!("/dev/fuse: {e}")),
+        }
+    }
+    /// Unmounts, waits for requests in work and sessions to close, and leaves the cluster. A mount that is in use is
+    /// detached after `stop_ms`: it vanishes from the tree at once, and what is still open is closed with the daemon.
+    pub async fn stop(self) {
+        let deadline = self.rt.now() + self.stop_within;
+        let mut pause = Duration::from_millis(5);
+        loop {
+            match unmount(&self.rt, &self.mounted, false).await {
+                Ok(()) => break,
+                Err(e) if self.rt.now() >= deadline => {
+                    tracing::warn!(error = %e, "still in use; detaching");
+                    if let Err(e) = unmount(&self.rt, &self.mounted, true).await {
+                        tracing::error!(error = %e, path = %self.path().display(), "cannot unmount");
+                    }
+                    break;
+                }
+                Err(_) => {
+                    self.rt.sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_millis(200));
+                }
+            }
+        }
+        // RELEASEs of the last files may still be on their way.
+        while (self.busy)() > 0 && self.rt.now() < deadline {
+            self.rt.sleep(Duration::from_millis(2)).await;
+        }
+        (self.stop)().await;
+        tracing::info!(path = %self.path().display(), "unmounted");
+    }
+}
