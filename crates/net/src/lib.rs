@@ -12,7 +12,6 @@ pub mod limits;
 
 mod conn;
 mod connector;
-mod foreign;
 mod handshake;
 mod inbound;
 mod incoming;

@@ -3,10 +3,9 @@
 //! Guarantees: the number and the total size of a peer's regions are bounded; every reference is checked against the bounds of its
 //! region; a region stays mapped as long as a buffer in it lives, whatever the peer does.
 
-use crate::foreign::{ForeignRegion, map_foreign};
 use crate::limits::{REGION_BYTES_MAX, REGIONS_MAX, REGIONS_TOTAL_BYTES_MAX};
 use glowfs_rt::BufMut;
-use glowfs_rt::mem::Region;
+use glowfs_rt::mem::{ForeignRegion, Region, map_foreign};
 use glowfs_types::{Error, Result, Status};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -75,7 +74,7 @@ impl RegionsOut {
 /// The peer's regions.
 #[derive(Default)]
 pub(crate) struct RegionsIn {
-    by_key: BTreeMap<u32, Rc<ForeignRegion>>,
+    by_key: BTreeMap<u32, ForeignRegion>,
     total: u64,
 }
 
@@ -110,12 +109,7 @@ impl RegionsIn {
     /// The memory that the peer means.
     pub(crate) fn view(&self, key: u32, offset: u64, len: u32) -> Result<BufMut> {
         let foreign = self.by_key.get(&key).ok_or_else(|| unknown(key))?;
-        foreign.view(offset, len as usize).ok_or_else(|| {
-            bad(format!(
-                "{len} bytes at {offset} of region {key}, which has {} bytes",
-                foreign.len()
-            ))
-        })
+        foreign.buf_mut(offset, len as usize).map_err(|e| bad(format!("region {key}: {e}")))
     }
 }
 

@@ -78,14 +78,14 @@ fn work(service: &Service, call: &mut Incoming) -> Result<Reply> {
     let mut body: Vec<u8> = call.body().iter().rev().copied().collect();
     let sent = call.take_bulk()?;
     if !sent.is_empty() {
-        if sent.region().is_some() {
+        if is_callers(sent.region(), sent.len()) {
             service.shared.set(service.shared.get() + 1);
         }
         body.extend(sum(&sent).to_le_bytes());
     }
     let bulk = if call.reply_room() > 0 {
         let mut room = call.reply_buffer()?;
-        if room.region().is_some() {
+        if is_callers(room.region(), room.len()) {
             service.shared.set(service.shared.get() + 1);
         }
         room.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
@@ -97,6 +97,11 @@ fn work(service: &Service, call: &mut Incoming) -> Result<Reply> {
         None
     };
     Ok(Reply { body, bulk })
+}
+
+/// Regions of [`shared`] are just as long as their buffer; those of the pool are not.
+fn is_callers(region: Option<(Rc<Region>, u64)>, len: usize) -> bool {
+    region.is_some_and(|(r, _)| r.len == len as u64)
 }
 
 pub fn sum(bytes: &[u8]) -> u64 {
