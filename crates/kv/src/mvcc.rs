@@ -68,10 +68,6 @@ impl Mvcc {
     pub fn version(&self) -> Version {
         self.version
     }
-    /// The oldest version that can be read.
-    pub fn oldest(&self) -> Version {
-        self.oldest
-    }
     /// Keys in memory, tombstones included.
     pub fn len(&self) -> usize {
         self.map.len()

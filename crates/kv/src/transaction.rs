@@ -82,6 +82,14 @@ impl Transaction {
     }
     /// Reads several keys in one step of the engine.
     pub async fn get_all(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        self.read_all(keys, true).await
+    }
+    /// The same without a conflict.
+    pub async fn get_all_snapshot(&self, keys: &[Key]) -> Result<Vec<Option<Value>>> {
+        self.read_all(keys, false).await
+    }
+
+    async fn read_all(&self, keys: &[Key], conflict: bool) -> Result<Vec<Option<Value>>> {
         let version = self.read_version().await?;
         let found = self.engine.get(version, keys.to_vec()).await?;
         if found.len() != keys.len() {
@@ -91,7 +99,9 @@ impl Transaction {
         let mut out = Vec::with_capacity(keys.len());
         for (key, base) in keys.iter().zip(found) {
             out.push(overlay(&buffer, key, base));
-            note_read(&mut buffer, key.clone(), key_after(key))?;
+            if conflict {
+                note_read(&mut buffer, key.clone(), key_after(key))?;
+            }
         }
         Ok(out)
     }

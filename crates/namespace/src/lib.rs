@@ -1,1 +1,40 @@
 //! The rules of the file system over a key-value transaction.
+//!
+//! Every operation here reads and writes through one [`glowfs_kv::Transaction`] and nothing else: it is atomic and serializable
+//! because the transaction is, and it may run several times before one commit counts. The clock, fresh ids and the placement
+//! of new files come in through [`Env`].
+//!
+//! Guarantees: after any commit the tree is a tree (no cycle, no orphan without a record, no dentry without an inode),
+//! link counts and usage are exact, and every data id that nobody can reach stands in the garbage queue.
+//! Must never: do I/O of its own, or remember anything between two calls.
+
+mod access;
+mod alloc;
+mod attr;
+mod context;
+mod gc;
+mod keys;
+mod link;
+mod list;
+mod make;
+mod name;
+mod open;
+mod record;
+mod rename;
+mod request;
+mod xattr;
+
+pub use alloc::{IdRange, RootSpec, bootstrap, take_data_ids, take_ids};
+pub use attr::{finish_cut, getattr, lookup, readlink, setattr, statfs};
+pub use context::{Context, Cut, Env, Usage, is_cut_pending};
+pub use gc::{
+    Garbage, SessionEntry, clients_with_sessions, drop_garbage, end_session, garbage, keep_garbage,
+    sessions_of, sweep_requests,
+};
+pub use keys::FORMAT;
+pub use link::{link, unlink};
+pub use list::readdir;
+pub use make::{Made, make};
+pub use open::{Opened, close, open, renew, sync};
+pub use rename::rename;
+pub use xattr::{getxattr, listxattr, removexattr, setxattr};

@@ -1,0 +1,57 @@
+//! Who may do what: mode bits, ownership, the sticky bit.
+
+use crate::context::err;
+use crate::record::Inode;
+use glowfs_types::wire::meta::Caller;
+use glowfs_types::{Result, Status};
+
+pub const READ: u32 = 4;
+pub const WRITE: u32 = 2;
+pub const EXEC: u32 = 1;
+
+pub const SETUID: u32 = 0o4000;
+pub const SETGID: u32 = 0o2000;
+pub const STICKY: u32 = 0o1000;
+
+pub fn in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid || caller.groups.contains(&gid)
+}
+
+pub fn is_root(caller: &Caller) -> bool {
+    caller.uid == 0
+}
+
+pub fn owns(caller: &Caller, inode: &Inode) -> bool {
+    is_root(caller) || caller.uid == inode.uid
+}
+
+/// `AccessDenied` unless the mode bits give the caller all of `want`. Root passes.
+pub fn check(caller: &Caller, inode: &Inode, want: u32) -> Result<()> {
+    if is_root(caller) {
+        return Ok(());
+    }
+    let bits = if caller.uid == inode.uid {
+        inode.mode >> 6
+    } else if in_group(caller, inode.gid) {
+        inode.mode >> 3
+    } else {
+        inode.mode
+    };
+    if bits & want == want { Ok(()) } else { err(Status::AccessDenied) }
+}
+
+/// Whether the caller may take the entry of `inode` out of `dir`: write and search permission, and the sticky bit.
+pub fn check_delete(caller: &Caller, dir: &Inode, inode: &Inode) -> Result<()> {
+    check(caller, dir, WRITE | EXEC)?;
+    if dir.mode & STICKY != 0 && !owns(caller, dir) && !owns(caller, inode) {
+        return err(Status::NotPermitted);
+    }
+    Ok(())
+}
+
+/// The mode after somebody else than root changed the owner or the contents: no set-user-id, and no set-group-id where
+/// the group can execute.
+pub fn without_privileges(mode: u32) -> u32 {
+    let mode = mode & !SETUID;
+    if mode & 0o010 != 0 { mode & !SETGID } else { mode }
+}

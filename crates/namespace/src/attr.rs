@@ -1,0 +1,217 @@
+//! LOOKUP, GETATTR, SETATTR (with truncate), READLINK, STATFS.
+//!
+//! Truncate to 0 replaces the data id and leaves the old one to garbage collection. Truncate to n > 0 where chunks may reach past
+//! n commits the new length with a new epoch and the mark «cut to n»; then the service cuts the chunks, and [`finish_cut`] takes the
+//! mark away before the caller is answered. While the mark stands nobody is let in to write or extend (they finish the cut first), so
+//! the cut can be repeated after a crash without harm to later data; and what lies behind the length is never shown, because the length
+//! was committed first.
+
+use crate::access::{self, EXEC, WRITE};
+use crate::context::{Context, Cut, Usage, err, file_bytes};
+use crate::keys;
+use crate::name;
+use crate::record::{Inode, number, unpack};
+use glowfs_kv::Transaction;
+use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, OfInode, SetAttr, SetTime};
+use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch, VolumeId};
+
+/// Looks a name up.
+pub async fn lookup(cx: &Context<'_>, req: &Lookup) -> Result<Attr> {
+    name::check(&req.name)?;
+    if name::is_dots(&req.name) {
+        let dir = cx.dir(req.parent).await?;
+        access::check(cx.caller, &dir, EXEC)?;
+        let id = if req.name.as_slice() == b".." { dir.parent } else { req.parent };
+        let inode = cx.inode(id).await?;
+        return cx.attr_of(id, &inode).await;
+    }
+    let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
+    access::check(cx.caller, &dir, EXEC)?;
+    let Some(entry) = entry else { return err(Status::NotFound) };
+    let inode = cx.inode(entry.inode).await?;
+    cx.attr_of(entry.inode, &inode).await
+}
+
+/// Attributes of an inode.
+pub async fn getattr(cx: &Context<'_>, req: &OfInode) -> Result<Attr> {
+    let inode = cx.inode(req.inode).await?;
+    cx.attr_of(req.inode, &inode).await
+}
+
+/// The target of a symlink.
+pub async fn readlink(cx: &Context<'_>, req: &OfInode) -> Result<Vec<u8>> {
+    let inode = cx.inode(req.inode).await?;
+    match inode.symlink {
+        Some(target) if inode.kind == InodeKind::Symlink => Ok(target.into()),
+        _ => err(Status::InvalidArgument),
+    }
+}
+
+/// Changes attributes. `Some(cut)`: the service must cut the chunks and call [`finish_cut`] before it answers.
+pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cut>)> {
+    let done = cx.done_before(req.request).await?;
+    let mut inode = cx.inode(req.inode).await?;
+    if done.is_none() {
+        let before = file_bytes(&inode);
+        check_owner(cx, req, &inode)?;
+        check_times(cx, req, &inode)?;
+        check_len(cx, req, &inode).await?;
+        change_owner_and_mode(cx, req, &mut inode);
+        if let Some(len) = req.len {
+            truncate(cx, req.inode, &mut inode, len).await?;
+        }
+        change_times(cx, req, &mut inode).await?;
+        inode.ctime = req.ctime.filter(|_| access::owns(cx.caller, &inode)).unwrap_or(cx.now);
+        cx.put_inode(req.inode, &mut inode)?;
+        cx.count(req.inode, &inode, 0, file_bytes(&inode) - before)?;
+        cx.remember(req.request, req.inode)?;
+    }
+    let attr = cx.attr_of(req.inode, &inode).await?;
+    let cut = inode.cut.map(|len| Cut { attr: attr.clone(), len });
+    Ok((attr, cut))
+}
+
+fn check_owner(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
+    let caller = cx.caller;
+    let root = access::is_root(caller);
+    let owner = access::owns(caller, inode);
+    let uid_ok = req.uid.is_none_or(|u| root || (owner && u == inode.uid));
+    let gid_ok =
+        req.gid.is_none_or(|g| root || (owner && (g == inode.gid || access::in_group(caller, g))));
+    if !uid_ok || !gid_ok || (req.mode.is_some() && !owner) {
+        return err(Status::NotPermitted);
+    }
+    Ok(())
+}
+
+fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
+    let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    if let Some(SetTime::At(t)) = req.atime.filter(|t| matches!(t, SetTime::At(t) if t.nanos > 999_999_999)) {
+        return Err(Error::new(Status::InvalidArgument, format!("{} nanoseconds", t.nanos)));
+    }
+    if access::owns(cx.caller, inode) {
+        return Ok(());
+    }
+    if set(req.atime) || set(req.mtime) {
+        return err(Status::NotPermitted);
+    }
+    // A truncate brings its times along; its own check comes later.
+    if req.len.is_none() && (req.atime.is_some() || req.mtime.is_some()) {
+        return access::check(cx.caller, inode, WRITE);
+    }
+    Ok(())
+}
+
+async fn check_len(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
+    let Some(len) = req.len else { return Ok(()) };
+    match inode.kind {
+        InodeKind::File => {}
+        InodeKind::Directory => return err(Status::IsDirectory),
+        _ => return err(Status::InvalidArgument),
+    }
+    let session = match req.session {
+        Some(s) => cx.find_session(req.inode, s).await?,
+        None => None,
+    };
+    if !session.is_some_and(|s| s.write && s.client == cx.caller.client) {
+        access::check(cx.caller, inode, WRITE)?;
+    }
+    if len > FILE_BYTES_MAX {
+        return err(Status::FileTooBig);
+    }
+    if inode.cut.is_some() {
+        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+    }
+    Ok(())
+}
+
+fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) {
+    if req.uid.is_some() || req.gid.is_some() {
+        inode.uid = req.uid.unwrap_or(inode.uid);
+        inode.gid = req.gid.unwrap_or(inode.gid);
+        if !inode.is_dir() {
+            inode.mode = access::without_privileges(inode.mode);
+        }
+    }
+    if let Some(mode) = req.mode {
+        inode.mode = mode & 0o7777;
+        if !access::is_root(cx.caller) && !access::in_group(cx.caller, inode.gid) {
+            inode.mode &= !access::SETGID;
+        }
+    }
+}
+
+/// Sets the length of a file. The caller has checked that no cut is pending.
+pub(crate) async fn truncate(cx: &Context<'_>, id: InodeId, inode: &mut Inode, len: u64) -> Result<()> {
+    if len == 0 && inode.stored {
+        cx.discard_data(inode)?;
+        let inherited = inode.layout.ok_or_else(|| Error::from(Status::Internal))?;
+        inode.data = cx.env.new_data()?;
+        inode.layout = Some(cx.env.place(&inherited, inode.data)?);
+        inode.epoch = inode.epoch.next();
+        inode.stored = cx.has_sessions(id).await?;
+    } else if inode.stored && (len < inode.len || cx.has_sessions(id).await?) {
+        // A session may have written past a length that it has not reported yet.
+        inode.epoch = inode.epoch.next();
+        inode.cut = Some(len);
+    }
+    if !access::is_root(cx.caller) && len != inode.len {
+        inode.mode = access::without_privileges(inode.mode);
+    }
+    inode.len = len;
+    inode.mtime = cx.now;
+    inode.mtime_set = Some(cx.now);
+    inode.ctime = cx.now;
+    Ok(())
+}
+
+async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Result<()> {
+    let at = |t: SetTime| match t {
+        SetTime::Now => cx.now,
+        SetTime::At(t) => t,
+    };
+    if let Some(t) = req.atime {
+        inode.atime = at(t);
+    }
+    if let Some(t) = req.mtime {
+        inode.mtime = at(t);
+        inode.mtime_set = Some(cx.now);
+        if inode.is_dir() {
+            // From here on the record says it, until the entries change again.
+            cx.tx.clear(keys::dir_time(cx.volume(), req.inode))?;
+        }
+    }
+    Ok(())
+}
+
+/// The chunks behind the length are gone: others may write again. Without effect if the file was cut anew since.
+pub async fn finish_cut(tx: &Transaction, volume: VolumeId, id: InodeId, epoch: TruncateEpoch) -> Result<()> {
+    let key = keys::inode(volume, id);
+    let Some(value) = tx.get(&key).await? else { return Ok(()) };
+    let mut inode: Inode = unpack("inode", &value)?;
+    if inode.cut.is_some() && inode.epoch == epoch {
+        inode.cut = None;
+        tx.put(key, crate::record::pack(&inode))?;
+    }
+    Ok(())
+}
+
+/// What the volume holds.
+pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
+    let (mut begin, end) = keys::all_usage(volume);
+    let mut sums = [0i64; 2];
+    loop {
+        let page = tx.get_range_snapshot(&begin, &end, 4096, false).await?;
+        for (key, value) in &page.entries {
+            if let Some(sum) = keys::usage_what(key).and_then(|w| sums.get_mut(usize::from(w))) {
+                *sum = sum.saturating_add(number(Some(value.clone())));
+            }
+        }
+        match page.entries.last() {
+            Some((last, _)) if page.more => begin = glowfs_kv::key_after(last),
+            _ => break,
+        }
+    }
+    Ok(Usage { inodes: sums[0].max(0) as u64, bytes: sums[1].max(0) as u64 })
+}

@@ -1,0 +1,151 @@
+//! What background work needs: the garbage queue, sessions of clients, old request records.
+
+use crate::context::Context;
+use crate::keys;
+use crate::open::end;
+use crate::record::{GarbageRecord, Session, pack, unpack};
+use crate::request::bucket;
+use glowfs_kv::{Key, Transaction, key_after};
+use glowfs_types::wire::meta::Time;
+use glowfs_types::{ClientId, DataId, InodeId, Layout, Result, SessionId, TruncateEpoch, VolumeId};
+
+/// Data that nobody can reach any more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Garbage {
+    key: Key,
+    /// Its data id.
+    pub data: DataId,
+    /// Where its chunks are.
+    pub layout: Layout,
+    /// How long it was, as far as known.
+    pub len: u64,
+    /// Chunks before this index are removed already.
+    pub from: u64,
+}
+
+/// The oldest entries of the queue.
+pub async fn garbage(tx: &Transaction, volume: VolumeId, limit: u32) -> Result<Vec<Garbage>> {
+    let (begin, end) = keys::all_garbage(volume);
+    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
+    let mut out = Vec::with_capacity(page.entries.len());
+    for (key, value) in page.entries {
+        let r: GarbageRecord = unpack("garbage record", &value)?;
+        out.push(Garbage { key, data: r.data, layout: r.layout, len: r.len, from: r.from });
+    }
+    Ok(out)
+}
+
+/// The chunks of an entry are gone.
+pub fn drop_garbage(tx: &Transaction, garbage: &Garbage) -> Result<()> {
+    tx.clear(garbage.key.clone())
+}
+
+/// Some of its chunks are gone.
+pub fn keep_garbage(tx: &Transaction, garbage: &Garbage, from: u64) -> Result<()> {
+    let record = GarbageRecord { data: garbage.data, layout: garbage.layout, len: garbage.len, from };
+    tx.put(garbage.key.clone(), pack(&record))
+}
+
+/// Clients that have sessions, after one, at most `limit`.
+pub async fn clients_with_sessions(
+    tx: &Transaction,
+    volume: VolumeId,
+    after: Option<ClientId>,
+    limit: usize,
+) -> Result<Vec<ClientId>> {
+    let (mut begin, end) = keys::all_client_sessions(volume);
+    if let Some(client) = after {
+        begin = keys::client_sessions(volume, client).1;
+    }
+    let mut out = Vec::new();
+    while out.len() < limit {
+        let page = tx.get_range_snapshot(&begin, &end, 1, false).await?;
+        let Some((key, _)) = page.entries.first() else { break };
+        match keys::client_session_of(key) {
+            Some((client, _)) => {
+                out.push(client);
+                begin = keys::client_sessions(volume, client).1;
+            }
+            None => begin = key_after(key),
+        }
+    }
+    Ok(out)
+}
+
+/// A session as background work sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionEntry {
+    /// The file.
+    pub inode: InodeId,
+    /// The session.
+    pub session: SessionId,
+    /// Whether it may have written.
+    pub write: bool,
+    /// When it was opened.
+    pub opened: Time,
+}
+
+/// Some sessions of a client.
+pub async fn sessions_of(
+    tx: &Transaction,
+    volume: VolumeId,
+    client: ClientId,
+    limit: u32,
+) -> Result<Vec<SessionEntry>> {
+    let (begin, end) = keys::client_sessions(volume, client);
+    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
+    let mut out = Vec::new();
+    for (key, value) in page.entries {
+        let Some((_, session)) = keys::client_session_of(&key) else { continue };
+        let inode = <[u8; 8]>::try_from(value.as_slice()).map_or(0, u64::from_be_bytes);
+        let record = tx.get_snapshot(&keys::session(volume, InodeId(inode), session)).await?;
+        let entry = match record {
+            Some(v) => {
+                let s: Session = unpack("session", &v)?;
+                SessionEntry { inode: InodeId(inode), session, write: s.write, opened: s.opened }
+            }
+            None => SessionEntry {
+                inode: InodeId(inode),
+                session,
+                write: false,
+                opened: Time::default(),
+            },
+        };
+        out.push(entry);
+    }
+    Ok(out)
+}
+
+/// Ends a dead client's session. `settled` is the length that the chains have and the epoch it was asked under: the file
+/// becomes at least that long.
+pub async fn end_session(
+    cx: &Context<'_>,
+    client: ClientId,
+    id: InodeId,
+    session: SessionId,
+    settled: Option<(u64, TruncateEpoch)>,
+) -> Result<()> {
+    let v = cx.volume();
+    let Some(mut inode) = cx.find_inode(id).await? else {
+        cx.tx.clear(keys::session(v, id, session))?;
+        return cx.tx.clear(keys::client_session(v, client, session));
+    };
+    if let Some((len, epoch)) = settled {
+        if epoch == inode.epoch && len > inode.len && inode.cut.is_none() && inode.nlink > 0 {
+            let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);
+            inode.len = len;
+            inode.mtime = cx.now;
+            inode.ctime = cx.now;
+            cx.put_inode(id, &mut inode)?;
+            cx.count(id, &inode, 0, grown)?;
+        }
+    }
+    end(cx, id, session, client, &mut inode, false).await
+}
+
+/// Forgets requests that nobody retries any more.
+pub fn sweep_requests(tx: &Transaction, volume: VolumeId, now: Time, keep_secs: u64) -> Result<()> {
+    let keep = bucket(now.secs, keep_secs).saturating_sub(1);
+    let (begin, end) = keys::requests_before(volume, keep);
+    tx.clear_range(&begin, &end)
+}

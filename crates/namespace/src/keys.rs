@@ -1,0 +1,207 @@
+//! Every key of the file system (docs/formats/namespace-keys.md). All begin with the volume id.
+//!
+//! Inodes are spread over the key space by the reversed bits of their id; the entries of a directory are contiguous.
+
+use glowfs_kv::{Key, prefix_end};
+use glowfs_types::{ClientId, InodeId, ProjectId, RequestId, SessionId, VolumeId};
+
+/// The format of keys and records that this build writes, and the newest that it reads.
+pub const FORMAT: u64 = 1;
+
+/// The second part of every key, after the volume.
+mod kind {
+    pub const VOLUME: u8 = b'M';
+    pub const NEXT_ID: u8 = b'N';
+    pub const INODE: u8 = b'I';
+    pub const DENTRY: u8 = b'D';
+    pub const COOKIE: u8 = b'C';
+    pub const SIDE: u8 = b'V';
+    pub const XATTR: u8 = b'X';
+    pub const SESSION: u8 = b'S';
+    pub const CLIENT: u8 = b'T';
+    pub const ORPHAN: u8 = b'O';
+    pub const GARBAGE: u8 = b'G';
+    pub const REQUEST: u8 = b'R';
+    pub const USAGE: u8 = b'U';
+}
+
+/// Shards of each usage counter.
+pub const USAGE_SHARDS: u64 = 16;
+
+fn key(volume: VolumeId, kind: u8, parts: &[&[u8]]) -> Key {
+    let mut k = Vec::with_capacity(9 + parts.iter().map(|p| p.len()).sum::<usize>());
+    k.extend_from_slice(&volume.0.to_be_bytes());
+    k.push(kind);
+    for part in parts {
+        k.extend_from_slice(part);
+    }
+    k
+}
+
+fn spread(inode: InodeId) -> [u8; 8] {
+    inode.0.reverse_bits().to_be_bytes()
+}
+
+fn range(prefix: Key) -> (Key, Key) {
+    let end = prefix_end(&prefix);
+    (prefix, end)
+}
+
+/// Format and birth of the volume.
+pub fn volume(v: VolumeId) -> Key {
+    key(v, kind::VOLUME, &[])
+}
+/// The next free number: 0 for inode ids and cookies, 1 for data ids.
+pub fn next_id(v: VolumeId, which: u8) -> Key {
+    key(v, kind::NEXT_ID, &[&[which]])
+}
+/// An inode record.
+pub fn inode(v: VolumeId, i: InodeId) -> Key {
+    key(v, kind::INODE, &[&spread(i)])
+}
+/// An entry of a directory.
+pub fn dentry(v: VolumeId, parent: InodeId, name: &[u8]) -> Key {
+    key(v, kind::DENTRY, &[&spread(parent), name])
+}
+/// All entries of a directory.
+pub fn dentries(v: VolumeId, parent: InodeId) -> (Key, Key) {
+    range(key(v, kind::DENTRY, &[&spread(parent)]))
+}
+/// The entry with a cookie.
+pub fn cookie(v: VolumeId, parent: InodeId, cookie: u64) -> Key {
+    key(v, kind::COOKIE, &[&spread(parent), &cookie.to_be_bytes()])
+}
+/// The entries with cookies after one.
+pub fn cookies_after(v: VolumeId, parent: InodeId, after: u64) -> (Key, Key) {
+    let (_, end) = range(key(v, kind::COOKIE, &[&spread(parent)]));
+    match after.checked_add(1) {
+        Some(next) => (cookie(v, parent, next), end),
+        None => (end.clone(), end),
+    }
+}
+/// The cookie in such a key.
+pub fn cookie_of(key: &[u8]) -> Option<u64> {
+    let tail: [u8; 8] = key.get(17..25)?.try_into().ok()?;
+    Some(u64::from_be_bytes(tail))
+}
+/// How often a directory's entries have changed (a sum).
+pub fn dir_version(v: VolumeId, dir: InodeId) -> Key {
+    key(v, kind::SIDE, &[&spread(dir), &[0]])
+}
+/// How many sub-directories it has (a sum).
+pub fn dir_subdirs(v: VolumeId, dir: InodeId) -> Key {
+    key(v, kind::SIDE, &[&spread(dir), &[1]])
+}
+/// When its entries last changed.
+pub fn dir_time(v: VolumeId, dir: InodeId) -> Key {
+    key(v, kind::SIDE, &[&spread(dir), &[2]])
+}
+/// The three keys beside a directory's inode.
+pub fn dir_side(v: VolumeId, dir: InodeId) -> (Key, Key) {
+    range(key(v, kind::SIDE, &[&spread(dir)]))
+}
+/// An extended attribute.
+pub fn xattr(v: VolumeId, i: InodeId, name: &[u8]) -> Key {
+    key(v, kind::XATTR, &[&spread(i), name])
+}
+/// All of an inode.
+pub fn xattrs(v: VolumeId, i: InodeId) -> (Key, Key) {
+    range(key(v, kind::XATTR, &[&spread(i)]))
+}
+/// The name in such a key.
+pub fn xattr_name(key: &[u8]) -> &[u8] {
+    key.get(17..).unwrap_or_default()
+}
+/// A session of an inode.
+pub fn session(v: VolumeId, i: InodeId, s: SessionId) -> Key {
+    key(v, kind::SESSION, &[&spread(i), &s.0.to_be_bytes()])
+}
+/// All sessions of an inode.
+pub fn sessions(v: VolumeId, i: InodeId) -> (Key, Key) {
+    range(key(v, kind::SESSION, &[&spread(i)]))
+}
+/// A session of a client.
+pub fn client_session(v: VolumeId, c: ClientId, s: SessionId) -> Key {
+    key(v, kind::CLIENT, &[&c.0.to_be_bytes(), &s.0.to_be_bytes()])
+}
+/// All sessions of a client.
+pub fn client_sessions(v: VolumeId, c: ClientId) -> (Key, Key) {
+    range(key(v, kind::CLIENT, &[&c.0.to_be_bytes()]))
+}
+/// The sessions of all clients.
+pub fn all_client_sessions(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::CLIENT, &[]))
+}
+/// Client and session in such a key.
+pub fn client_session_of(key: &[u8]) -> Option<(ClientId, SessionId)> {
+    let client: [u8; 16] = key.get(9..25)?.try_into().ok()?;
+    let session: [u8; 16] = key.get(25..41)?.try_into().ok()?;
+    Some((ClientId(u128::from_be_bytes(client)), SessionId(u128::from_be_bytes(session))))
+}
+/// An inode without a name that somebody has open.
+pub fn orphan(v: VolumeId, i: InodeId) -> Key {
+    key(v, kind::ORPHAN, &[&i.0.to_be_bytes()])
+}
+/// The prefix of the garbage queue; a versionstamp follows.
+pub fn garbage(v: VolumeId) -> Key {
+    key(v, kind::GARBAGE, &[])
+}
+/// The whole queue.
+pub fn all_garbage(v: VolumeId) -> (Key, Key) {
+    range(garbage(v))
+}
+/// What a request did; `bucket` is its time in units of the time that requests are remembered.
+pub fn request(v: VolumeId, bucket: u32, r: RequestId) -> Key {
+    key(v, kind::REQUEST, &[&bucket.to_be_bytes(), &r.0.to_be_bytes()])
+}
+/// The requests of all buckets before one.
+pub fn requests_before(v: VolumeId, bucket: u32) -> (Key, Key) {
+    (key(v, kind::REQUEST, &[]), key(v, kind::REQUEST, &[&bucket.to_be_bytes()]))
+}
+/// A shard of a usage counter: `what` 0 is inodes, 1 is bytes.
+pub fn usage(v: VolumeId, project: ProjectId, what: u8, shard: u8) -> Key {
+    key(v, kind::USAGE, &[&project.0.to_be_bytes(), &[what, shard]])
+}
+/// All usage counters.
+pub fn all_usage(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::USAGE, &[]))
+}
+/// What such a key counts.
+pub fn usage_what(key: &[u8]) -> Option<u8> {
+    key.get(17).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_keys() {
+        let v = VolumeId(1);
+        assert_eq!(inode(v, InodeId(1)), b"\0\0\0\0\0\0\0\x01I\x80\0\0\0\0\0\0\0");
+        assert_eq!(dentry(v, InodeId(3), b"a"), b"\0\0\0\0\0\0\0\x01D\xc0\0\0\0\0\0\0\0a");
+        assert_eq!(cookie(v, InodeId(1), 258), b"\0\0\0\0\0\0\0\x01C\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02");
+        assert_eq!(cookie_of(&cookie(v, InodeId(9), 77)), Some(77));
+        let (c, s) = (ClientId(5), SessionId(6));
+        assert_eq!(client_session_of(&client_session(v, c, s)), Some((c, s)));
+        assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
+        assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
+        assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");
+    }
+
+    #[test]
+    fn a_directory_contains_its_entries_only() {
+        let v = VolumeId(1);
+        for i in [1, 2, 3, 255, u64::MAX] {
+            let (begin, end) = dentries(v, InodeId(i));
+            for name in [&b"a"[..], &[0xff; 255], b"\x01"] {
+                let k = dentry(v, InodeId(i), name);
+                assert!(begin < k && k < end);
+                for other in [1, 2, 3, 255, u64::MAX] {
+                    let k = dentry(v, InodeId(other), name);
+                    assert_eq!(begin < k && k < end, other == i);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! MAKE: files, directories, symlinks, special files; with `open` it is open(2) with O_CREAT.
+
+use crate::access::{self, EXEC, SETGID, WRITE};
+use crate::context::{Context, err};
+use crate::name;
+use crate::open::{Opened, open_inode, put_session};
+use crate::record::Inode;
+use glowfs_types::wire::meta::{Attr, InodeKind, Make, SYMLINK_BYTES_MAX};
+use glowfs_types::{Error, InodeId, Result, Status};
+
+/// What MAKE made or opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made {
+    /// The inode.
+    pub attr: Attr,
+    /// With `open`: as from [`crate::open`].
+    pub opened: Option<Opened>,
+}
+
+/// Makes an inode with a name.
+pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
+    name::check(&req.name)?;
+    check_form(req)?;
+    if let Some(record) = cx.done_before(req.request).await? {
+        return made_before(cx, req, record.inode).await;
+    }
+    let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
+    access::check(cx.caller, &dir, EXEC)?;
+    if name::is_dots(&req.name) {
+        return err(Status::Exists);
+    }
+    if let Some(entry) = entry {
+        return match req.open {
+            Some(flags) if !req.exclusive => {
+                let mut inode = cx.inode(entry.inode).await?;
+                let opened = open_inode(cx, entry.inode, &mut inode, flags, true).await?;
+                cx.remember(req.request, entry.inode)?;
+                Ok(Made { attr: opened.attr.clone(), opened: Some(opened) })
+            }
+            _ => err(Status::Exists),
+        };
+    }
+    access::check(cx.caller, &dir, WRITE | EXEC)?;
+    if matches!(req.kind, InodeKind::CharDevice | InodeKind::BlockDevice) && !access::is_root(cx.caller) {
+        return err(Status::NotPermitted);
+    }
+    let id = InodeId(cx.env.new_id()?);
+    let mut inode = new_inode(cx, req, &dir)?;
+    cx.insert(req.parent, &req.name, id, req.kind, id.0)?;
+    cx.count(id, &inode, 1, 0)?;
+    cx.remember(req.request, id)?;
+    let mut session = None;
+    if let Some(flags) = req.open {
+        // Whoever makes a file may open it as it likes, whatever the mode.
+        session = put_session(cx, id, flags)?;
+        inode.stored = flags.write;
+    }
+    cx.put_inode(id, &mut inode)?;
+    let attr = if inode.is_dir() {
+        crate::context::dir_attr(id, &inode, None, None, None)
+    } else {
+        inode.attr(id)
+    };
+    let opened = req.open.map(|f| Opened { attr: attr.clone(), session, read: f.read, write: f.write });
+    Ok(Made { attr, opened })
+}
+
+fn check_form(req: &Make) -> Result<()> {
+    if req.kind == InodeKind::Symlink {
+        if req.symlink.is_empty() {
+            return err(Status::NotFound);
+        }
+        if req.symlink.len() > SYMLINK_BYTES_MAX {
+            return err(Status::NameTooLong);
+        }
+        if req.symlink.contains(&0) {
+            return err(Status::InvalidArgument);
+        }
+    }
+    if req.open.is_some() && req.kind != InodeKind::File {
+        return Err(Error::new(Status::InvalidArgument, "only a file can be opened as it is made"));
+    }
+    Ok(())
+}
+
+/// The answer to a retry.
+async fn made_before(cx: &Context<'_>, req: &Make, id: InodeId) -> Result<Made> {
+    let inode = cx.inode(id).await?;
+    let attr = cx.attr_of(id, &inode).await?;
+    let opened = match req.open {
+        Some(f) => {
+            let session = cx.find_session(id, f.session).await?.map(|_| f.session);
+            Some(Opened { attr: attr.clone(), session, read: f.read, write: f.write })
+        }
+        None => None,
+    };
+    Ok(Made { attr, opened })
+}
+
+fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
+    let mut mode = req.mode & 0o7777;
+    let mut gid = cx.caller.gid;
+    if dir.mode & SETGID != 0 {
+        gid = dir.gid;
+        if req.kind == InodeKind::Directory {
+            mode |= SETGID;
+        } else if mode & 0o010 != 0 && !access::is_root(cx.caller) && !access::in_group(cx.caller, gid) {
+            mode &= !SETGID;
+        }
+    }
+    let mut inode = Inode {
+        kind: req.kind,
+        mode,
+        uid: cx.caller.uid,
+        gid,
+        nlink: 1,
+        atime: cx.now,
+        mtime: cx.now,
+        ctime: cx.now,
+        btime: cx.now,
+        project: dir.project,
+        ..Inode::default()
+    };
+    match req.kind {
+        InodeKind::File => {
+            let inherited = dir.layout.ok_or_else(|| {
+                Error::new(Status::Corrupt, format!("directory {} has no layout", req.parent))
+            })?;
+            inode.data = cx.env.new_data()?;
+            inode.layout = Some(cx.env.place(&inherited, inode.data)?);
+        }
+        InodeKind::Directory => {
+            inode.layout = dir.layout;
+            inode.parent = req.parent;
+        }
+        InodeKind::Symlink => {
+            inode.mode = 0o777;
+            inode.len = req.symlink.len() as u64;
+            inode.symlink = Some(req.symlink.clone().into());
+        }
+        InodeKind::CharDevice | InodeKind::BlockDevice => inode.rdev = req.rdev,
+        InodeKind::Fifo | InodeKind::Socket => {}
+    }
+    Ok(inode)
+}

@@ -1,0 +1,247 @@
+//! OPEN, SYNC, CLOSE, RENEW: sessions and lengths.
+
+use crate::access::{self, READ, WRITE};
+use crate::attr::truncate;
+use crate::context::{Context, err, file_bytes};
+use crate::keys;
+use crate::record::{Inode, Session, pack};
+use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::wire::meta::{Attr, InodeKind, Open, OpenFlags, Renew, Sync};
+use glowfs_types::{Error, InodeId, Result, SessionId, Status};
+
+/// A file that may be read or written: the service makes a capability of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// Attributes after the open.
+    pub attr: Attr,
+    /// The session, if there is one.
+    pub session: Option<SessionId>,
+    /// May read.
+    pub read: bool,
+    /// May write.
+    pub write: bool,
+}
+
+/// Opens. A write-open needs a session; a read-open may have one, which keeps the data of a removed file until it is closed.
+pub async fn open(cx: &Context<'_>, req: &Open) -> Result<Opened> {
+    let done = cx.done_before(req.request).await?.is_some();
+    let mut inode = cx.inode(req.inode).await?;
+    let f = req.flags;
+    if done {
+        let session = cx.find_session(req.inode, f.session).await?.map(|_| f.session);
+        let attr = cx.attr_of(req.inode, &inode).await?;
+        return Ok(Opened { attr, session, read: f.read, write: f.write });
+    }
+    let opened = open_inode(cx, req.inode, &mut inode, f, true).await?;
+    if opened.session.is_some() || f.truncate {
+        cx.remember(req.request, req.inode)?;
+    }
+    Ok(opened)
+}
+
+pub(crate) async fn open_inode(
+    cx: &Context<'_>,
+    id: InodeId,
+    inode: &mut Inode,
+    flags: OpenFlags,
+    check: bool,
+) -> Result<Opened> {
+    let writes = flags.write || flags.truncate;
+    match inode.kind {
+        InodeKind::File => {}
+        InodeKind::Directory if writes => return err(Status::IsDirectory),
+        InodeKind::Directory => {
+            access::check(cx.caller, inode, READ)?;
+            let attr = cx.attr_of(id, inode).await?;
+            return Ok(Opened { attr, session: None, read: true, write: false });
+        }
+        InodeKind::Symlink => return err(Status::Loop),
+        _ => return Err(Error::new(Status::NotSupported, "special files are opened by the client's kernel")),
+    }
+    if check {
+        let want = if flags.read { READ } else { 0 } | if writes { WRITE } else { 0 };
+        access::check(cx.caller, inode, want)?;
+    }
+    if writes && inode.cut.is_some() {
+        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+    }
+    let mut changed = false;
+    if flags.truncate {
+        let before = file_bytes(inode);
+        truncate(cx, id, inode, 0).await?;
+        cx.count(id, inode, 0, -before)?;
+        changed = true;
+    }
+    let session = put_session(cx, id, flags)?;
+    if flags.write && !inode.stored {
+        inode.stored = true;
+        changed = true;
+    }
+    if changed {
+        cx.put_inode(id, inode)?;
+    }
+    Ok(Opened { attr: inode.attr(id), session, read: flags.read, write: flags.write })
+}
+
+/// Records a session, if the flags name one.
+pub(crate) fn put_session(cx: &Context<'_>, id: InodeId, flags: OpenFlags) -> Result<Option<SessionId>> {
+    if flags.session == SessionId(0) || !(flags.read || flags.write) {
+        return if flags.write {
+            Err(Error::new(Status::InvalidArgument, "opening for writing needs a session id"))
+        } else {
+            Ok(None)
+        };
+    }
+    let record = Session {
+        client: cx.caller.client,
+        read: flags.read,
+        write: flags.write,
+        opened: cx.now,
+    };
+    let v = cx.volume();
+    cx.tx.put(keys::session(v, id, flags.session), pack(&record))?;
+    cx.tx.put(keys::client_session(v, cx.caller.client, flags.session), id.0.to_be_bytes().to_vec())?;
+    Ok(Some(flags.session))
+}
+
+/// What a session did to a file, without closing it.
+pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
+    let mut inode = cx.inode(req.inode).await?;
+    if let Some(session) = req.session {
+        own_session(cx, req.inode, session).await?.ok_or_else(|| {
+            Error::new(Status::SessionEnded, "the session was ended by the cluster; open the file again")
+        })?;
+    }
+    apply(cx, req, &mut inode)?;
+    Ok(inode.attr(req.inode))
+}
+
+/// The same, and ends the session. An orphan goes with its last session. Repeating it changes nothing.
+pub async fn close(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
+    let Some(mut inode) = cx.find_inode(req.inode).await? else {
+        // A retry: the inode went with its last session.
+        return Ok(Attr { inode: req.inode, ..Attr::default() });
+    };
+    let Some(id) = req.session else {
+        apply_times(cx, req, &mut inode)?;
+        return Ok(inode.attr(req.inode));
+    };
+    let Some(session) = own_session(cx, req.inode, id).await? else {
+        return Ok(inode.attr(req.inode));
+    };
+    apply(cx, req, &mut inode)?;
+    let unwritten = session.write && req.len_at_least.is_none() && req.epoch == inode.epoch;
+    end(cx, req.inode, id, session.client, &mut inode, unwritten).await?;
+    Ok(inode.attr(req.inode))
+}
+
+/// Takes a session away, and the inode with it if that was all that held it.
+pub(crate) async fn end(
+    cx: &Context<'_>,
+    id: InodeId,
+    session: SessionId,
+    client: glowfs_types::ClientId,
+    inode: &mut Inode,
+    unwritten: bool,
+) -> Result<()> {
+    let v = cx.volume();
+    cx.tx.clear(keys::session(v, id, session))?;
+    cx.tx.clear(keys::client_session(v, client, session))?;
+    let orphan = inode.nlink == 0;
+    let never_stored = unwritten && inode.stored && inode.len == 0 && inode.cut.is_none();
+    if (!orphan && !never_stored) || cx.has_sessions(id).await? {
+        return Ok(());
+    }
+    if never_stored {
+        // Nobody wrote: there is nothing to collect later.
+        inode.stored = false;
+        cx.put_inode(id, inode)?;
+    }
+    if orphan {
+        cx.tx.clear(keys::orphan(v, id))?;
+        cx.erase(id, inode)?;
+    }
+    Ok(())
+}
+
+async fn own_session(cx: &Context<'_>, id: InodeId, session: SessionId) -> Result<Option<Session>> {
+    let found = cx.find_session(id, session).await?;
+    match found {
+        Some(s) if s.client != cx.caller.client => {
+            Err(Error::new(Status::NotPermitted, "the session belongs to another client"))
+        }
+        found => Ok(found),
+    }
+}
+
+fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
+    let before = file_bytes(inode);
+    let mut changed = false;
+    // Bytes written under an older epoch were cut off.
+    if let Some(len) = req.len_at_least.filter(|_| req.epoch == inode.epoch) {
+        if len > FILE_BYTES_MAX {
+            return err(Status::FileTooBig);
+        }
+        if len > inode.len {
+            if inode.cut.is_some() {
+                return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+            }
+            inode.len = len;
+            changed = true;
+        }
+    }
+    if let Some(t) = req.mtime.filter(|t| t.nanos <= 999_999_999) {
+        if inode.mtime_set.is_none_or(|set| t > set) && t > inode.mtime {
+            inode.mtime = t;
+            changed = true;
+        }
+        if t > inode.ctime {
+            inode.ctime = t;
+            changed = true;
+        }
+    }
+    if let Some(t) = req.atime.filter(|t| *t > inode.atime && t.nanos <= 999_999_999) {
+        inode.atime = t;
+        changed = true;
+    }
+    if changed {
+        cx.put_inode(req.inode, inode)?;
+        cx.count(req.inode, inode, 0, file_bytes(inode) - before)?;
+    }
+    Ok(())
+}
+
+/// A reader without a session may only say when it read.
+fn apply_times(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
+    if let Some(t) = req.atime.filter(|t| *t > inode.atime && t.nanos <= 999_999_999) {
+        inode.atime = t;
+        cx.put_inode(req.inode, inode)?;
+    }
+    Ok(())
+}
+
+/// Whether an open file may go on being used. With a session what it was opened for counts, without one the mode bits.
+pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
+    let inode = cx.inode(req.inode).await?;
+    if inode.kind != InodeKind::File {
+        return err(Status::InvalidArgument);
+    }
+    if req.write && inode.cut.is_some() {
+        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+    }
+    let session = match req.session {
+        Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(|| {
+            Error::new(Status::SessionEnded, "the session was ended by the cluster; open the file again")
+        })?),
+        None => None,
+    };
+    match &session {
+        // A session for writing may read too: partial blocks are completed by reading.
+        Some(s) if (!req.write || s.write) && (!req.read || s.read || s.write) => {}
+        Some(_) => return err(Status::AccessDenied),
+        None if req.write => return Err(Error::new(Status::InvalidArgument, "writing needs a session")),
+        None if access::owns(cx.caller, &inode) => {}
+        None => access::check(cx.caller, &inode, READ)?,
+    }
+    Ok(Opened { attr: inode.attr(req.inode), session: req.session, read: req.read, write: req.write })
+}

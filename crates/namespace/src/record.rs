@@ -1,0 +1,176 @@
+//! The records behind the keys: CBOR with numbered fields, so that later builds can add some.
+
+use glowfs_types::wire::meta::{Attr, InodeKind, Name, Time};
+use glowfs_types::wire::{decode, encode};
+use glowfs_types::{
+    ClientId, DataId, Error, InodeId, Layout, ProjectId, Result, Status, TruncateEpoch,
+};
+use minicbor::{Decode, Encode};
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Inode {
+    #[n(0)]
+    pub kind: InodeKind,
+    #[n(1)]
+    pub mode: u32,
+    #[n(2)]
+    pub uid: u32,
+    #[n(3)]
+    pub gid: u32,
+    /// Names of it. Of a directory 1 while it is in the tree; what stat shows is this plus one plus its sub-directories.
+    #[n(4)]
+    pub nlink: u32,
+    #[n(5)]
+    pub len: u64,
+    #[n(6)]
+    pub atime: Time,
+    #[n(7)]
+    pub mtime: Time,
+    #[n(8)]
+    pub ctime: Time,
+    #[n(9)]
+    pub btime: Time,
+    #[n(10)]
+    pub rdev: u32,
+    #[n(11)]
+    pub data: DataId,
+    #[n(12)]
+    pub layout: Option<Layout>,
+    #[n(13)]
+    pub epoch: TruncateEpoch,
+    #[n(14)]
+    pub project: ProjectId,
+    #[n(15)]
+    pub change: u64,
+    /// Of a directory: the one it stands in (the root: itself).
+    #[n(16)]
+    pub parent: InodeId,
+    /// Target of a symlink.
+    #[n(17)]
+    pub symlink: Option<minicbor::bytes::ByteVec>,
+    /// Chunks may exist under `data`.
+    #[n(18)]
+    pub stored: bool,
+    /// Chunks behind this length are being cut off; nobody may write until that is done.
+    #[n(19)]
+    pub cut: Option<u64>,
+    /// When somebody set `mtime` by hand: writes before that do not move it.
+    #[n(20)]
+    pub mtime_set: Option<Time>,
+}
+
+impl Inode {
+    pub fn is_dir(&self) -> bool {
+        self.kind == InodeKind::Directory
+    }
+    /// What stat shows of anything but a directory.
+    pub fn attr(&self, id: InodeId) -> Attr {
+        Attr {
+            inode: id,
+            kind: self.kind,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            len: self.len,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            rdev: self.rdev,
+            data: self.data,
+            layout: self.layout,
+            epoch: self.epoch,
+            project: self.project,
+            change: self.change,
+            allocated: if self.kind == InodeKind::File { self.len.div_ceil(512).saturating_mul(512) } else { 0 },
+            generation: 1,
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Dentry {
+    #[n(0)]
+    pub inode: InodeId,
+    #[n(1)]
+    pub kind: InodeKind,
+    #[n(2)]
+    pub cookie: u64,
+}
+
+/// The entry with a cookie.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct CookieEntry {
+    #[n(0)]
+    pub inode: InodeId,
+    #[n(1)]
+    pub kind: InodeKind,
+    #[n(2)]
+    pub name: Name,
+}
+
+/// A client has a file open.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Session {
+    #[n(0)]
+    pub client: ClientId,
+    #[n(1)]
+    pub read: bool,
+    #[n(2)]
+    pub write: bool,
+    /// When it was opened.
+    #[n(3)]
+    pub opened: Time,
+}
+
+/// Data that nobody can reach any more.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct GarbageRecord {
+    #[n(0)]
+    pub data: DataId,
+    #[n(1)]
+    pub layout: Layout,
+    /// How long it was, as far as known.
+    #[n(2)]
+    pub len: u64,
+    /// Chunks before this index are removed already.
+    #[n(3)]
+    pub from: u64,
+}
+
+/// What a request did: enough to answer its retry.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct RequestRecord {
+    /// The inode it made or changed; 0 if it is gone.
+    #[n(0)]
+    pub inode: InodeId,
+}
+
+/// The volume's own record.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct VolumeRecord {
+    #[n(0)]
+    pub format: u64,
+    #[n(1)]
+    pub made: Time,
+}
+
+pub fn pack<T: Encode<()>>(record: &T) -> Vec<u8> {
+    encode(record)
+}
+
+pub fn unpack<T: for<'b> Decode<'b, ()>>(what: &str, bytes: &[u8]) -> Result<T> {
+    decode(bytes).map_err(|e| Error::new(Status::Corrupt, format!("{what}: {}", e.message)))
+}
+
+/// A sum of `Transaction::add`.
+pub fn number(value: Option<Vec<u8>>) -> i64 {
+    value.and_then(|v| <[u8; 8]>::try_from(v.as_slice()).ok()).map_or(0, i64::from_le_bytes)
+}
+
+pub fn pack_time(t: Time) -> Vec<u8> {
+    pack(&t)
+}

@@ -1,0 +1,137 @@
+//! Extended attributes: `user.*` by mode bits on files and directories, `trusted.*` for root, `security.*` set by root and read by all.
+
+use crate::access::{self, READ, STICKY, WRITE};
+use crate::context::{Context, err};
+use crate::keys;
+use crate::record::Inode;
+use glowfs_types::wire::meta::{InodeKind, Name, OfInode, OfXattr, SetXattr};
+use glowfs_types::{Error, Result, Status};
+
+const CREATE: u32 = 1;
+const REPLACE: u32 = 2;
+/// The greatest value in bytes (what Linux allows).
+const VALUE_MAX: usize = 64 << 10;
+/// The greatest number of attributes of an inode.
+const COUNT_MAX: u32 = 1024;
+
+#[derive(PartialEq)]
+enum Class {
+    User,
+    Trusted,
+    Security,
+}
+
+fn class(name: &[u8]) -> Result<Class> {
+    if name.len() > 255 {
+        return err(Status::OutOfRange);
+    }
+    let class = [(&b"user."[..], Class::User), (b"trusted.", Class::Trusted), (b"security.", Class::Security)]
+        .into_iter()
+        .find(|(prefix, _)| name.starts_with(prefix) && name.len() > prefix.len());
+    match class {
+        Some((_, class)) if !name.contains(&0) => Ok(class),
+        _ => err(Status::NotSupported),
+    }
+}
+
+fn check_read(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
+    match class {
+        Class::User if !matches!(inode.kind, InodeKind::File | InodeKind::Directory) => {
+            err(Status::NoAttribute)
+        }
+        Class::User => access::check(cx.caller, inode, READ),
+        Class::Trusted if !access::is_root(cx.caller) => err(Status::NoAttribute),
+        Class::Trusted | Class::Security => Ok(()),
+    }
+}
+
+fn check_write(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
+    match class {
+        Class::User => {
+            let file = inode.kind == InodeKind::File;
+            if !file && !inode.is_dir() {
+                return err(Status::NotPermitted);
+            }
+            if inode.is_dir() && inode.mode & STICKY != 0 && !access::owns(cx.caller, inode) {
+                return err(Status::NotPermitted);
+            }
+            access::check(cx.caller, inode, WRITE)
+        }
+        Class::Trusted | Class::Security if !access::is_root(cx.caller) => err(Status::NotPermitted),
+        Class::Trusted | Class::Security => Ok(()),
+    }
+}
+
+/// The value of an attribute.
+pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
+    let class = class(&req.name)?;
+    let inode = cx.inode(req.inode).await?;
+    check_read(cx, &inode, &class)?;
+    match cx.tx.get(&keys::xattr(cx.volume(), req.inode, &req.name)).await? {
+        Some(value) => Ok(value),
+        None => err(Status::NoAttribute),
+    }
+}
+
+/// Sets an attribute.
+pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
+    let class = class(&req.name)?;
+    if cx.done_before(req.request).await?.is_some() {
+        return Ok(());
+    }
+    let mut inode = cx.inode(req.inode).await?;
+    check_write(cx, &inode, &class)?;
+    if req.value.len() > VALUE_MAX {
+        return err(Status::OutOfRange);
+    }
+    if req.flags & !(CREATE | REPLACE) != 0 {
+        return err(Status::InvalidArgument);
+    }
+    let key = keys::xattr(cx.volume(), req.inode, &req.name);
+    let there = cx.tx.get(&key).await?.is_some();
+    if req.flags & CREATE != 0 && there {
+        return err(Status::Exists);
+    }
+    if req.flags & REPLACE != 0 && !there {
+        return err(Status::NoAttribute);
+    }
+    if !there {
+        let (begin, end) = keys::xattrs(cx.volume(), req.inode);
+        let have = cx.tx.get_range(&begin, &end, COUNT_MAX, false).await?;
+        if have.entries.len() >= COUNT_MAX as usize {
+            return Err(Error::new(Status::NoSpace, format!("an inode has at most {COUNT_MAX} attributes")));
+        }
+    }
+    cx.tx.put(key, req.value.clone())?;
+    inode.ctime = cx.now;
+    cx.put_inode(req.inode, &mut inode)?;
+    cx.remember(req.request, req.inode)
+}
+
+/// The names that the caller may see.
+pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
+    cx.inode(req.inode).await?;
+    let (begin, end) = keys::xattrs(cx.volume(), req.inode);
+    let page = cx.tx.get_range_snapshot(&begin, &end, COUNT_MAX, false).await?;
+    let shown = |name: &&[u8]| access::is_root(cx.caller) || !name.starts_with(b"trusted.");
+    let names = page.entries.iter().map(|(k, _)| keys::xattr_name(k));
+    Ok(names.filter(shown).map(|n| n.to_vec().into()).collect())
+}
+
+/// Removes an attribute.
+pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
+    let class = class(&req.name)?;
+    if cx.done_before(req.request).await?.is_some() {
+        return Ok(());
+    }
+    let mut inode = cx.inode(req.inode).await?;
+    check_write(cx, &inode, &class)?;
+    let key = keys::xattr(cx.volume(), req.inode, &req.name);
+    if cx.tx.get(&key).await?.is_none() {
+        return err(Status::NoAttribute);
+    }
+    cx.tx.clear(key)?;
+    inode.ctime = cx.now;
+    cx.put_inode(req.inode, &mut inode)?;
+    cx.remember(req.request, req.inode)
+}
