@@ -1,0 +1,178 @@
+//! A checker of shared files: every cell is a register with one writer, whose values only grow.
+//!
+//! A read is right if no cell is older than what was acknowledged, or what another read had returned, when the read began;
+//! nor newer than what was begun when it ended; nor torn. That is linearizability for single-writer registers with unique values.
+
+use std::ops::Range;
+
+/// Bytes of a cell: half a block, so that writes also end inside blocks.
+pub const CELL_BYTES: u64 = 2048;
+const RECORD: usize = 16;
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Cell {
+    /// The greatest value whose write began.
+    begun: u64,
+    /// The greatest value whose write was acknowledged.
+    acked: u64,
+    /// The greatest value that a finished read returned.
+    seen: u64,
+    /// A write failed: it may take effect at any time.
+    spoiled: bool,
+}
+
+/// The cells of one shared file.
+#[derive(Clone, Debug)]
+pub struct Registers {
+    name: String,
+    cells: Vec<Cell>,
+    /// What was wrong.
+    pub problems: Vec<String>,
+    /// Cells checked by reads.
+    pub checked: u64,
+}
+
+/// A write on its way.
+#[derive(Clone, Debug)]
+pub struct Writing {
+    cells: Range<usize>,
+    values: Vec<u64>,
+}
+
+/// A read on its way.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    cells: Range<usize>,
+    floors: Vec<u64>,
+}
+
+impl Registers {
+    /// `cells` registers of zeros.
+    pub fn new(name: impl Into<String>, cells: usize) -> Self {
+        Self { name: name.into(), cells: vec![Cell::default(); cells], problems: Vec::new(), checked: 0 }
+    }
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+    /// A write begins; answers the bytes to write.
+    pub fn write(&mut self, cells: Range<usize>) -> (Writing, Vec<u8>) {
+        let mut bytes = Vec::with_capacity(cells.len() * CELL_BYTES as usize);
+        let mut values = Vec::with_capacity(cells.len());
+        for i in cells.clone() {
+            let c = &mut self.cells[i];
+            c.begun += 1;
+            values.push(c.begun);
+            for _ in 0..CELL_BYTES as usize / RECORD {
+                bytes.extend_from_slice(&(i as u64).to_le_bytes());
+                bytes.extend_from_slice(&c.begun.to_le_bytes());
+            }
+        }
+        (Writing { cells, values }, bytes)
+    }
+    /// It was acknowledged, or failed.
+    pub fn wrote(&mut self, w: Writing, ok: bool) {
+        for (i, v) in w.cells.zip(w.values) {
+            let c = &mut self.cells[i];
+            if ok {
+                c.acked = c.acked.max(v);
+            } else {
+                c.spoiled = true;
+            }
+        }
+    }
+    /// A read begins.
+    pub fn read(&self, cells: Range<usize>) -> Reading {
+        let floors = self.cells[cells.clone()].iter().map(|c| c.acked.max(c.seen)).collect();
+        Reading { cells, floors }
+    }
+    /// It ended with these bytes.
+    pub fn check(&mut self, r: Reading, bytes: &[u8], who: &str) {
+        for ((i, floor), cell) in r.cells.zip(r.floors).zip(bytes.chunks(CELL_BYTES as usize)) {
+            self.checked += 1;
+            let value = match parse(i as u64, cell) {
+                Ok(v) => v,
+                Err(e) => {
+                    self.problems.push(format!("{}: {who} read cell {i}: {e}", self.name));
+                    continue;
+                }
+            };
+            let c = &mut self.cells[i];
+            if c.spoiled {
+                continue;
+            }
+            if value < floor || value > c.begun {
+                self.problems.push(format!(
+                    "{}: {who} read cell {i} as {value}, which is not between {floor} (known when it began) and {} (begun): {c:?}",
+                    self.name, c.begun
+                ));
+            }
+            c.seen = c.seen.max(value);
+        }
+    }
+}
+
+/// The value of a cell: 0 if it was never written.
+fn parse(index: u64, bytes: &[u8]) -> Result<u64, String> {
+    let word = |at: usize| {
+        let mut w = [0; 8];
+        w.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_le_bytes(w)
+    };
+    let (cell, value) = (word(0), word(8));
+    if let Some(at) = bytes.chunks(RECORD).position(|r| r != &bytes[..RECORD]) {
+        return Err(format!(
+            "torn at byte {}: cell {cell} value {value}, then cell {} value {}",
+            at * RECORD,
+            word(at * RECORD),
+            word(at * RECORD + 8)
+        ));
+    }
+    if value != 0 && cell != index {
+        return Err(format!("holds value {value} of cell {cell}"));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checker_finds_what_is_wrong() {
+        let mut r = Registers::new("f", 4);
+        let (w1, one) = r.write(0..2);
+        let reading = r.read(0..1);
+        r.check(reading, &one[..2048], "a"); // before its acknowledgement: fine
+        assert!(r.problems.is_empty());
+        let reading = r.read(0..1);
+        r.check(reading, &[0; 2048], "b"); // back to the old value
+        assert_eq!(r.problems.len(), 1);
+        r.wrote(w1, true);
+        let reading = r.read(1..2);
+        r.check(reading, &[0; 2048], "c"); // lost an acknowledged write
+        assert_eq!(r.problems.len(), 2);
+        let reading = r.read(1..2);
+        let mut torn = one[2048..].to_vec();
+        torn[1000] ^= 1;
+        r.check(reading, &torn, "d");
+        assert!(r.problems[2].contains("torn"), "{:?}", r.problems);
+        let reading = r.read(0..1);
+        r.check(reading, &one[2048..], "e");
+        assert!(r.problems[3].contains("of cell 1"), "{:?}", r.problems);
+        let (w, _) = r.write(3..4);
+        r.wrote(w, false);
+        let (w, two) = r.write(3..4);
+        r.wrote(w, true);
+        let reading = r.read(3..4);
+        r.check(reading, &[0; 2048], "f"); // spoiled: anything goes
+        assert_eq!(r.problems.len(), 4);
+        let reading = r.read(2..3);
+        r.check(reading, &two, "g");
+        assert!(r.problems.len() > 4, "from nowhere");
+    }
+}

@@ -1,0 +1,240 @@
+//! What clients do: random reads, writes and truncates of own files (checked against an exact model) and of a shared file (checked
+//! as registers).
+
+use super::model::FileModel;
+use super::registers::{CELL_BYTES, Registers};
+use glowfs_client::{Client, FileAccess, OpenFile};
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::wire::meta::{Caller, Make, Open, OpenFlags, OpenReply, ROOT_INODE, SetAttr, Sync as SyncFile};
+use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Bytes of an own file, at most (a few chunks).
+const OWN_BYTES: u64 = 300 << 10;
+/// Bytes of one operation, at most.
+const OP_BYTES: u64 = 100 << 10;
+/// Cells of one operation on the shared file, at most.
+const OP_CELLS: u64 = 40;
+
+/// What all clients share.
+pub struct Shared {
+    /// The registers of the shared file.
+    pub registers: RefCell<Registers>,
+    /// What was wrong with own files, and operations that failed.
+    pub problems: RefCell<Vec<String>>,
+    /// No new operations.
+    pub stop: Cell<bool>,
+    /// Operations that ended.
+    pub ops: Cell<u64>,
+    /// Writers of the shared file.
+    pub writers: usize,
+}
+
+impl Shared {
+    /// For `writers` clients, each with its part of every `stretch` of the shared file's cells.
+    pub fn new(writers: usize, cells: usize) -> Rc<Self> {
+        Rc::new(Self {
+            registers: RefCell::new(Registers::new("shared file", cells)),
+            problems: RefCell::default(),
+            stop: Cell::new(false),
+            ops: Cell::new(0),
+            writers,
+        })
+    }
+    /// Notes what is wrong.
+    pub fn problem(&self, what: String) {
+        self.problems.borrow_mut().push(what);
+    }
+    /// Everything that was wrong.
+    pub fn all_problems(&self) -> Vec<String> {
+        let mut all = self.problems.borrow().clone();
+        all.extend(self.registers.borrow().problems.iter().cloned());
+        all
+    }
+}
+
+/// Root, in the first volume.
+pub fn caller(client: &Client) -> Caller {
+    Caller { uid: 0, gid: 0, groups: vec![], client: client.id(), volume: VolumeId(1) }
+}
+
+/// Makes a file in the root directory, or opens it if it is there, for reading and writing.
+pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFile>, OpenReply)> {
+    let flags = OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let reply = client
+        .make(Make {
+            caller: caller(client),
+            request: RequestId(0),
+            parent: ROOT_INODE,
+            name: name.as_bytes().to_vec().into(),
+            kind: Default::default(),
+            mode: 0o644,
+            rdev: 0,
+            symlink: Vec::new(),
+            open: Some(flags),
+            exclusive: false,
+        })
+        .await?;
+    let open = reply.open.ok_or_else(|| Error::new(Status::Internal, "MAKE with open answered without"))?;
+    let access = FileAccess { caller: caller(client), read: true, write: true };
+    Ok((client.open_file(&open, access)?, open))
+}
+
+/// Opens a file again.
+pub async fn open(client: &Rc<Client>, inode: InodeId) -> Result<(Rc<OpenFile>, OpenReply)> {
+    let flags = OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let query = Open { caller: caller(client), request: RequestId(0), inode, flags };
+    let open = client.open(query).await?;
+    let access = FileAccess { caller: caller(client), read: true, write: true };
+    Ok((client.open_file(&open, access)?, open))
+}
+
+/// What SYNC and CLOSE say of a file.
+pub fn report(client: &Client, file: &OpenFile, durable: bool) -> SyncFile {
+    SyncFile {
+        caller: caller(client),
+        request: RequestId(0),
+        inode: file.inode(),
+        session: file.session(),
+        len_at_least: file.len_written(),
+        epoch: file.epoch(),
+        mtime: None,
+        atime: None,
+        durable,
+    }
+}
+
+/// One client's work on its own file, until told to stop.
+pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
+    if let Err(e) = own_file_ops(&rt, &client, &shared, &name).await {
+        shared.problem(format!("{name}: {e}"));
+    }
+}
+
+async fn own_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> Result<()> {
+    let (mut file, _) = open_or_make(client, name).await?;
+    let mut model = FileModel::default();
+    while !shared.stop.get() {
+        let offset = rt.random_below(OWN_BYTES);
+        let len = 1 + rt.random_below(OP_BYTES.min(OWN_BYTES - offset));
+        match rt.random_below(20) {
+            0..9 => {
+                let data = random_bytes(rt, len as usize);
+                file.write(offset, Buf::from_vec(data.clone())).await?;
+                model.write(offset, &data);
+            }
+            9..16 => check_read(rt, &file, &model, shared, name, offset, len).await?,
+            16 => {
+                let to = rt.random_below(OWN_BYTES);
+                file.update_attr(&cut(client, &file, to).await?);
+                model.truncate(to);
+            }
+            17 | 18 => {
+                file.flush().await?;
+                let reply = client.sync(report(client, &file, true)).await?;
+                check_len(shared, name, "fsync", reply.attr.len, &model);
+            }
+            _ => {
+                client.close_session(report(client, &file, false)).await?;
+                let (again, reply) = open(client, file.inode()).await?;
+                file = again;
+                check_len(shared, name, "close and open", reply.attr.len, &model);
+            }
+        }
+        shared.ops.set(shared.ops.get() + 1);
+        rt.sleep(Duration::from_micros(rt.random_below(20_000))).await;
+    }
+    check_read(rt, &file, &model, shared, name, 0, OWN_BYTES + 1000).await?;
+    let reply = client.close_session(report(client, &file, true)).await?;
+    check_len(shared, name, "the last close", reply.attr.len, &model);
+    Ok(())
+}
+
+async fn cut(client: &Client, file: &OpenFile, to: u64) -> Result<glowfs_types::wire::meta::Attr> {
+    let query = SetAttr {
+        caller: caller(client),
+        inode: file.inode(),
+        len: Some(to),
+        session: file.session(),
+        ..SetAttr::default()
+    };
+    Ok(client.setattr(query).await?.attr)
+}
+
+fn check_len(shared: &Shared, name: &str, after: &str, got: u64, model: &FileModel) {
+    if got != model.len() {
+        shared.problem(format!("{name}: after {after} its length is {got} and must be {}", model.len()));
+    }
+}
+
+async fn check_read(
+    rt: &Rt,
+    file: &OpenFile,
+    model: &FileModel,
+    shared: &Shared,
+    name: &str,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    let (result, buf) = file.read(offset, rt.alloc(len as usize)).await;
+    result?;
+    if let Some(wrong) = model.check(offset, &buf) {
+        shared.problem(format!("{name}: read of {len} bytes at {offset}: {wrong}"));
+    }
+    Ok(())
+}
+
+fn random_bytes(rt: &Rt, len: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        out.extend_from_slice(&rt.random().to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// One client's work on the shared file: writes to its own cells, reads of all. `me` is its number among the writers.
+pub async fn shared_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String, me: usize) {
+    if let Err(e) = shared_file_ops(&rt, &client, &shared, &name, me).await {
+        shared.problem(format!("client {me} on {name}: {e}"));
+    }
+}
+
+async fn shared_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str, me: usize) -> Result<()> {
+    let (file, _) = open_or_make(client, name).await?;
+    let cells = shared.registers.borrow().len() as u64;
+    let part = cells / shared.writers as u64;
+    let first = part * me as u64;
+    while !shared.stop.get() {
+        if rt.random_below(2) == 0 {
+            let from = first + rt.random_below(part);
+            let n = 1 + rt.random_below(OP_CELLS.min(first + part - from));
+            write_cells(&file, shared, from, n).await?;
+        } else {
+            let from = rt.random_below(cells);
+            let n = 1 + rt.random_below(OP_CELLS.min(cells - from));
+            read_cells(rt, &file, shared, from, n, &format!("client {me}")).await?;
+        }
+        shared.ops.set(shared.ops.get() + 1);
+        rt.sleep(Duration::from_micros(rt.random_below(10_000))).await;
+    }
+    client.close_session(report(client, &file, true)).await?;
+    Ok(())
+}
+
+async fn write_cells(file: &OpenFile, shared: &Shared, from: u64, n: u64) -> Result<()> {
+    let (writing, bytes) = shared.registers.borrow_mut().write(from as usize..(from + n) as usize);
+    let result = file.write(from * CELL_BYTES, Buf::from_vec(bytes)).await;
+    shared.registers.borrow_mut().wrote(writing, result.is_ok());
+    result
+}
+
+/// Reads and checks some cells.
+pub async fn read_cells(rt: &Rt, file: &OpenFile, shared: &Shared, from: u64, n: u64, who: &str) -> Result<()> {
+    let reading = shared.registers.borrow().read(from as usize..(from + n) as usize);
+    let (result, buf) = file.read(from * CELL_BYTES, rt.alloc((n * CELL_BYTES) as usize)).await;
+    result?;
+    shared.registers.borrow_mut().check(reading, &buf, who);
+    Ok(())
+}
