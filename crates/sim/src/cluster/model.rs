@@ -31,7 +31,12 @@ impl FileModel {
     pub fn check(&self, offset: u64, got: &[u8]) -> Option<String> {
         let want = |i: usize| self.bytes.get(offset as usize + i).copied().unwrap_or(0);
         let at = got.iter().enumerate().position(|(i, b)| *b != want(i))?;
-        let end = got.iter().enumerate().skip(at).position(|(i, b)| *b == want(i)).map_or(got.len(), |n| at + n);
+        let end = got
+            .iter()
+            .enumerate()
+            .skip(at)
+            .position(|(i, b)| *b == want(i))
+            .map_or(got.len(), |n| at + n);
         Some(format!(
             "byte {} is {:#04x} and must be {:#04x}; {} bytes from there are wrong (length {})",
             offset as usize + at,

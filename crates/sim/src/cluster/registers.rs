@@ -49,7 +49,12 @@ pub struct Reading {
 impl Registers {
     /// `cells` registers of zeros.
     pub fn new(name: impl Into<String>, cells: usize) -> Self {
-        Self { name: name.into(), cells: vec![Cell::default(); cells], problems: Vec::new(), checked: 0 }
+        Self {
+            name: name.into(),
+            cells: vec![Cell::default(); cells],
+            problems: Vec::new(),
+            checked: 0,
+        }
     }
     /// How many.
     pub fn len(&self) -> usize {

@@ -5,7 +5,9 @@ use super::model::FileModel;
 use super::registers::{CELL_BYTES, Registers};
 use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_types::wire::meta::{Caller, Make, Open, OpenFlags, OpenReply, ROOT_INODE, SetAttr, Sync as SyncFile};
+use glowfs_types::wire::meta::{
+    Caller, Make, Open, OpenFlags, OpenReply, ROOT_INODE, SetAttr, Sync as SyncFile,
+};
 use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -61,7 +63,8 @@ pub fn caller(client: &Client) -> Caller {
 
 /// Makes a file in the root directory, or opens it if it is there, for reading and writing.
 pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFile>, OpenReply)> {
-    let flags = OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let flags =
+        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
     let reply = client
         .make(Make {
             caller: caller(client),
@@ -76,14 +79,17 @@ pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFil
             exclusive: false,
         })
         .await?;
-    let open = reply.open.ok_or_else(|| Error::new(Status::Internal, "MAKE with open answered without"))?;
+    let open = reply
+        .open
+        .ok_or_else(|| Error::new(Status::Internal, "MAKE with open answered without"))?;
     let access = FileAccess { caller: caller(client), read: true, write: true };
     Ok((client.open_file(&open, access)?, open))
 }
 
 /// Opens a file again.
 pub async fn open(client: &Rc<Client>, inode: InodeId) -> Result<(Rc<OpenFile>, OpenReply)> {
-    let flags = OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let flags =
+        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
     let query = Open { caller: caller(client), request: RequestId(0), inode, flags };
     let open = client.open(query).await?;
     let access = FileAccess { caller: caller(client), read: true, write: true };
@@ -164,7 +170,10 @@ async fn cut(client: &Client, file: &OpenFile, to: u64) -> Result<glowfs_types::
 
 fn check_len(shared: &Shared, name: &str, after: &str, got: u64, model: &FileModel) {
     if got != model.len() {
-        shared.problem(format!("{name}: after {after} its length is {got} and must be {}", model.len()));
+        shared.problem(format!(
+            "{name}: after {after} its length is {got} and must be {}",
+            model.len()
+        ));
     }
 }
 
@@ -201,7 +210,13 @@ pub async fn shared_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: S
     }
 }
 
-async fn shared_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str, me: usize) -> Result<()> {
+async fn shared_file_ops(
+    rt: &Rt,
+    client: &Rc<Client>,
+    shared: &Rc<Shared>,
+    name: &str,
+    me: usize,
+) -> Result<()> {
     let (file, _) = open_or_make(client, name).await?;
     let cells = shared.registers.borrow().len() as u64;
     let part = cells / shared.writers as u64;
@@ -231,7 +246,14 @@ async fn write_cells(file: &OpenFile, shared: &Shared, from: u64, n: u64) -> Res
 }
 
 /// Reads and checks some cells.
-pub async fn read_cells(rt: &Rt, file: &OpenFile, shared: &Shared, from: u64, n: u64, who: &str) -> Result<()> {
+pub async fn read_cells(
+    rt: &Rt,
+    file: &OpenFile,
+    shared: &Shared,
+    from: u64,
+    n: u64,
+    who: &str,
+) -> Result<()> {
     let reading = shared.registers.borrow().read(from as usize..(from + n) as usize);
     let (result, buf) = file.read(from * CELL_BYTES, rt.alloc((n * CELL_BYTES) as usize)).await;
     result?;
