@@ -1,0 +1,49 @@
+//! The disks: opening or formatting their stores.
+
+use glowfs_chunkstore::{Store, StoreConfig};
+use glowfs_rt::Rt;
+use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
+use std::path::Path;
+
+/// One configured directory.
+pub(crate) struct Disk {
+    pub index: u32,
+    pub path: String,
+    /// The store, or why there is none.
+    pub store: Result<Store>,
+}
+
+impl Disk {
+    /// Opens one. Errors that only an operator can resolve (a directory of another cluster, a newer format, one in use) end the
+    /// start; a disk that fails is kept as failed.
+    pub async fn open(rt: &Rt, index: u32, path: &Path, cluster: ClusterId, node: NodeId) -> Result<Disk> {
+        let shown = path.display().to_string();
+        let store = match rt.open_dir(path) {
+            Ok(dir) => Store::open(rt, dir, StoreConfig::new(cluster, node)).await,
+            Err(e) => Err(Error::from(e)),
+        };
+        let store = store.map_err(|e| e.context(format_args!("disk {shown}")));
+        match &store {
+            Ok(s) => tracing::info!(disk = shown, store = %s.id(), clean = s.was_clean(), "store opened"),
+            Err(e) if is_operators(e.status) => return Err(e.clone()),
+            Err(e) => tracing::error!(disk = shown, error = %e, "disk failed; its targets stay offline"),
+        }
+        Ok(Disk { index, path: shown, store })
+    }
+    /// What is wrong with it, if anything.
+    pub fn problem(&self) -> Option<Error> {
+        match &self.store {
+            Ok(store) => store.failure(),
+            Err(e) => Some(e.clone()),
+        }
+    }
+}
+
+/// Whether starting without the disk would hide a mistake.
+fn is_operators(status: Status) -> bool {
+    matches!(
+        status,
+        Status::WrongCluster | Status::NewerFormat | Status::Busy | Status::InvalidArgument | Status::Exists
+            | Status::NotEmpty
+    )
+}

@@ -1,0 +1,257 @@
+//! What the core asks for, done: stages, commits, answers, pauses.
+
+use crate::target::{Payload, Target, Waiting, save_meta};
+use glowfs_chunkstore::{StageKind, StageRequest};
+use glowfs_craq::{Action, Done, Event, Ticket};
+use glowfs_net::Reply;
+use glowfs_rt::Duration;
+use glowfs_types::wire::data::{ChannelRecord, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult};
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use zerocopy::IntoBytes;
+
+/// The pause before an update is sent to a successor again.
+const RESEND_PAUSE: Duration = Duration::from_millis(10);
+
+impl Target {
+    pub(crate) fn perform(self: &Rc<Self>, action: Action) {
+        match action {
+            Action::Adopt(version) => self.adopt(version),
+            Action::Report => self.changed(),
+            Action::Stage { ticket, chunk, version, commit, replace } => {
+                self.stage(ticket, chunk, version, commit, replace);
+            }
+            Action::Commit(chunk, version) => self.launch(move |t| async move {
+                let result = t.store.commit(t.id, chunk, version).await;
+                t.feed(Event::Committed(chunk, version, t.outcome("commit", result)));
+            }),
+            Action::Discard(chunk, version) => self.launch(move |t| async move {
+                let result = t.store.discard(t.id, chunk, version).await;
+                t.feed(Event::Discarded(chunk, t.outcome("discard", result)));
+            }),
+            Action::Forward { .. } => self.forward(action),
+            Action::Release(chunk, version) => {
+                self.payloads.borrow_mut().remove(&(chunk, version));
+            }
+            Action::Reply(ticket, result) => self.reply(ticket, result),
+            Action::ReadNow(ticket) => self.wake_read(ticket, Ok(())),
+            Action::ReadRefused(ticket, status) => self.wake_read(ticket, Err(status)),
+            Action::Refresh => {
+                if let Some(node) = self.node.upgrade() {
+                    node.refresh();
+                }
+            }
+            Action::Pause(timer) => self.launch(move |t| async move {
+                if let Some(node) = t.node.upgrade() {
+                    node.rt.sleep(RESEND_PAUSE).await;
+                }
+                t.feed(Event::Timer(timer));
+            }),
+            Action::Failed(status) => {
+                tracing::error!(target = %self.id, %status, "target failed and goes offline");
+                self.payloads.borrow_mut().clear();
+            }
+            Action::Diverged(chunk, version) => {
+                tracing::error!(target = %self.id, %chunk, %version, "the successor's content differs at the same version");
+                if let Some(node) = self.node.upgrade() {
+                    node.metrics.diverged.inc();
+                }
+            }
+        }
+    }
+
+    /// Begins something at once (so that calls reach the store and the connection in the order of the actions) and lets the
+    /// executor finish it.
+    pub(crate) fn launch<F: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        work: impl FnOnce(Rc<Self>) -> F,
+    ) {
+        let Some(node) = self.node.upgrade() else { return };
+        let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work(self.clone()));
+        // The executor polls it again with a real waker before it can miss anything.
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            node.rt.spawn_detached(work);
+        }
+    }
+
+    /// The status of a store operation for the core; the message goes to the log.
+    pub(crate) fn outcome(&self, what: &str, result: Result<()>) -> Result<(), Status> {
+        result.map_err(|e| {
+            tracing::warn!(target = %self.id, error = %e, "{what} failed");
+            e.status
+        })
+    }
+
+    fn adopt(self: &Rc<Self>, version: ChainVersion) {
+        self.launch(move |t| async move {
+            match t.store.put_target_meta(t.id, save_meta(version)).await {
+                Ok(()) => t.feed(Event::Adopted(version)),
+                Err(e) => {
+                    tracing::error!(target = %t.id, error = %e, "chain version could not be persisted");
+                }
+            }
+        });
+    }
+
+    /// The view or the local state changed.
+    fn changed(self: &Rc<Self>) {
+        let Some(node) = self.node.upgrade() else { return };
+        if let Some(view) = self.view() {
+            tracing::info!(
+                target = %self.id, chain = %view.chain, version = %view.version, state = %view.state,
+                head = view.head, local = %self.local(), "chain version adopted"
+            );
+        }
+        node.report();
+        self.sync_if_due(&node);
+    }
+
+    fn stage(
+        self: &Rc<Self>,
+        ticket: Ticket,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        commit: bool,
+        replace: bool,
+    ) {
+        let payload = self.asked.borrow().get(&ticket).map(|a| a.payload.clone());
+        let Some(payload) = payload else {
+            // The core stages only what waits for an answer.
+            return self.feed(Event::Staged(chunk, version, Err(Status::Internal)));
+        };
+        self.payloads.borrow_mut().insert((chunk, version), payload.clone());
+        self.launch(move |t| async move {
+            let result = t.stage_payload(&payload, chunk, version, commit, replace).await;
+            t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
+        });
+    }
+
+    async fn stage_payload(
+        &self,
+        payload: &Payload,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        commit: bool,
+        replace: bool,
+    ) -> Result<()> {
+        let head = &payload.head;
+        let kind = StageKind::from_wire(head.kind)
+            .ok_or_else(|| Error::new(Status::BadMessage, "unknown kind of update"))?;
+        let channel = (head.client.get() != 0 && head.flags & UPDATE_SYNC == 0).then(|| ChannelRecord {
+            client: glowfs_types::ClientId(head.client.get()),
+            channel: head.channel.get().into(),
+            seq: head.seq.get().into(),
+            chunk,
+            version,
+        });
+        let mut request = StageRequest {
+            chunk,
+            version,
+            kind,
+            offset: if kind == StageKind::Write { head.offset.get() } else { 0 },
+            len: head.len.get(),
+            payload: payload.bytes.clone(),
+            crcs: payload.crcs.clone(),
+            chunk_bytes: head.chunk_bytes.get(),
+            channel,
+            commit,
+            flush: head.flags & UPDATE_FLUSH != 0 && commit,
+        };
+        if replace && kind == StageKind::Remove {
+            let newest = self.store.chunk(self.id, chunk).map_or(ChunkVersion(0), |s| s.pending);
+            if newest.0 == 0 {
+                // Nothing is there to be removed.
+                return Ok(());
+            }
+            if version.0 > newest.0 + 1 {
+                // A removal follows the newest version: bridge the gap with an empty content, which serves nobody.
+                let bridge = StageRequest {
+                    version: ChunkVersion(version.0 - 1),
+                    kind: StageKind::Replace,
+                    len: 0,
+                    commit: true,
+                    ..request.clone()
+                };
+                self.store.stage(self.id, bridge).await?;
+            }
+            request.version = ChunkVersion(version.0.max(newest.0 + 1));
+            request.commit = true;
+        }
+        self.store.stage(self.id, request).await
+    }
+
+    fn wake_read(&self, ticket: Ticket, result: Result<(), Status>) {
+        if let Some(waiting) = self.reads.borrow_mut().remove(&ticket) {
+            // A reader that has gone away needs no answer.
+            let _ = waiting.send(result);
+        }
+    }
+
+    fn reply(self: &Rc<Self>, ticket: Ticket, result: Result<Done, Status>) {
+        let Some(asked) = self.asked.borrow_mut().remove(&ticket) else { return };
+        match result {
+            Ok(done) if done.flush => self.launch(move |t| async move {
+                let flushed = t.store.flush(t.id).await;
+                let result = match flushed {
+                    Ok(()) => Ok(done),
+                    Err(e) => Err(e.status),
+                };
+                t.answer(asked.waiting, result);
+            }),
+            result => self.answer(asked.waiting, result),
+        }
+    }
+
+    fn answer(&self, waiting: Waiting, result: Result<Done, Status>) {
+        match waiting {
+            Waiting::Local(waiting) => {
+                let _ = waiting.send(result);
+            }
+            Waiting::Peer { incoming, client, began, .. } => {
+                let Some(node) = self.node.upgrade() else { return };
+                // Checked again: what was done while the lease ran out must not be told.
+                let result = match node.check_answer() {
+                    Ok(()) => result.map_err(|s| self.refusal(s)),
+                    Err(e) => Err(e),
+                };
+                if client {
+                    let m = &node.metrics;
+                    if result.is_ok() { m.writes.inc() } else { m.write_errors.inc() }
+                    m.write_seconds.record(node.rt.now().since(began).as_nanos() as u64);
+                }
+                incoming.reply(result.map(|done| Reply::body(self.result_of(&done))));
+            }
+        }
+    }
+
+    fn result_of(&self, done: &Done) -> Vec<u8> {
+        let state = self.store.chunk(self.id, done.chunk).filter(|s| s.committed == done.version);
+        UpdateResult {
+            version: done.version.0.into(),
+            chain_version: self.view().map_or(0, |v| v.version.0).into(),
+            len: state.map_or(0, |s| s.len).into(),
+            content_crc: state.filter(|s| s.exists()).map_or(0, |s| s.content_crc).into(),
+        }
+        .as_bytes()
+        .to_vec()
+    }
+
+    /// A refusal of the core with its story.
+    pub(crate) fn refusal(&self, status: Status) -> Error {
+        let view = self.view();
+        let state = view.map_or("in no chain yet".to_owned(), |v| {
+            format!("{} in chain {} version {}", v.state, v.chain, v.version)
+        });
+        let hint = match status {
+            Status::WrongChainVersion | Status::NotServing => "refresh the routing info and retry",
+            Status::NoSpace => "remove files or add disks",
+            Status::OldSequence => "a newer write of the same channel is known",
+            Status::Pending => "an earlier update of this chunk is not resolved yet; retry",
+            _ => "retry",
+        };
+        Error::new(status, format!("target {} ({state}): {hint}", self.id))
+    }
+}

@@ -1,0 +1,166 @@
+//! Sending updates to the successor.
+
+use crate::node::Node;
+use crate::target::{Payload, Target};
+use glowfs_chunkstore::ReadOutcome;
+use glowfs_craq::{Action, Event, Form, Update as Core};
+use glowfs_net::{Bulk, Request};
+use glowfs_rt::{Buf, Duration};
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::wire::data::{
+    UPDATE_FLUSH, UPDATE_FULL, Update, UpdateHead, UpdateResult, update,
+};
+use glowfs_types::wire::method;
+use glowfs_types::{ChunkId, ChunkVersion, Error, NodeId, Result, Status, TenantId};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// How long the successor has for one update; after that it is sent again (which it recognises).
+const FORWARD_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The whole content of a chunk, read and verified.
+pub(crate) struct Content {
+    pub version: ChunkVersion,
+    pub len: u32,
+    pub chunk_bytes: u32,
+    pub content_crc: u32,
+    pub crcs: Vec<u32>,
+    pub bytes: Buf,
+}
+
+impl Target {
+    pub(crate) fn forward(self: &Rc<Self>, action: Action) {
+        let Action::Forward {
+            id, target, node: to, chain_version, chunk, version, base, generation, form, update,
+        } = action
+        else {
+            return;
+        };
+        let original = self.payloads.borrow().get(&(chunk, version)).cloned();
+        self.launch(move |t| async move {
+            let Some(node) = t.node.upgrade() else { return };
+            let chain = t.view().map_or(0, |v| v.chain.0);
+            let result = async {
+                let mut payload = match (form, original) {
+                    (Form::Original, Some(p)) => Payload {
+                        head: p.head,
+                        crcs: p.crcs.clone(),
+                        bytes: p.bytes.clone(),
+                    },
+                    (Form::Full { removed: true }, _) => {
+                        let head = UpdateHead { kind: update::REMOVE, ..t.full_head(&update, chunk) };
+                        Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) }
+                    }
+                    _ => t.full(&node, chunk, version, &update).await?,
+                };
+                payload.head.chain = chain.into();
+                payload.head.chain_version = chain_version.0.into();
+                payload.head.target = target.0.into();
+                payload.head.version = version.0.into();
+                payload.head.base = base.0.into();
+                payload.head.generation = generation.into();
+                send(&node, to, payload).await
+            };
+            let result: Result<UpdateResult> = result.await;
+            if let Err(e) = &result {
+                tracing::debug!(target = %t.id, %chunk, %version, error = %e, "forward failed");
+            }
+            let answer = result.map(|r| r.content_crc.get()).map_err(|e| e.status);
+            t.feed(Event::Answer(id, answer));
+        });
+    }
+
+    fn full_head(&self, u: &Core, chunk: ChunkId) -> UpdateHead {
+        let chunk_bytes = self.store.chunk(self.id, chunk).map_or(4096, |s| s.chunk_bytes.max(4096));
+        let mut head = UpdateHead {
+            kind: update::REPLACE,
+            flags: UPDATE_FULL | if u.flush { UPDATE_FLUSH } else { 0 },
+            chunk: chunk.into(),
+            chunk_bytes: chunk_bytes.into(),
+            ..UpdateHead::default()
+        };
+        if let Some(o) = &u.origin {
+            head.client = o.client.0.into();
+            head.channel = o.channel.0.into();
+            head.seq = o.seq.0.into();
+        }
+        head
+    }
+
+    /// The update as a replacement of the whole chunk.
+    async fn full(
+        &self,
+        node: &Node,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        update: &Core,
+    ) -> Result<Payload> {
+        let content = match self.content(node, chunk, Some(version)).await {
+            Ok(content) => content,
+            // Superseded by a later one that is under way as well.
+            Err(_) => self.content(node, chunk, None).await?,
+        };
+        let head = UpdateHead {
+            len: content.len.into(),
+            content_crc: content.content_crc.into(),
+            ..self.full_head(update, chunk)
+        };
+        Ok(Payload { head, crcs: content.crcs, bytes: content.bytes })
+    }
+
+    /// Reads the whole chunk: as of a pending version, or committed.
+    pub(crate) async fn content(
+        &self,
+        node: &Node,
+        chunk: ChunkId,
+        version: Option<ChunkVersion>,
+    ) -> Result<Content> {
+        let gone = || Error::new(Status::NotFound, format!("chunk {chunk} is not there"));
+        let state = self.store.chunk(self.id, chunk).ok_or_else(gone)?;
+        let pending = version.and_then(|v| {
+            self.store.pending(self.id, chunk).into_iter().find(|p| p.version == v).map(|p| p.len)
+        });
+        let len = match pending {
+            Some(len) => len,
+            None if version.is_none_or(|v| v == state.committed) && state.exists() => state.len,
+            None => return Err(gone()),
+        };
+        let buf = node.rt.alloc(len as usize);
+        let (outcome, mut buf) = match version {
+            Some(v) => self.store.read_pending(self.id, chunk, v, 0, buf).await,
+            None => self.store.read(self.id, chunk, 0, buf).await,
+        };
+        let ReadOutcome { len, version, .. } = outcome?;
+        if version.0 == 0 {
+            return Err(gone());
+        }
+        buf.truncate(len as usize);
+        let bytes = buf.freeze();
+        let mut crcs = Vec::new();
+        piece_checksums(0, &bytes, &mut crcs);
+        let content_crc = state.content_crc;
+        Ok(Content { version, len, chunk_bytes: state.chunk_bytes, content_crc, crcs, bytes })
+    }
+}
+
+/// Sends one FORWARD and waits for its answer.
+pub(crate) async fn send(node: &Node, to: NodeId, payload: Payload) -> Result<UpdateResult> {
+    node.metrics.forwards.inc();
+    let work = async {
+        let conn = node.connect(to).await?;
+        let bulk = if payload.bytes.is_empty() { Bulk::None } else { Bulk::Send(vec![payload.bytes]) };
+        conn.call(Request {
+            method: method::FORWARD,
+            body: Update::encode(&payload.head, &payload.crcs),
+            bulk,
+            tenant: TenantId::default(),
+            deadline: FORWARD_DEADLINE,
+        })
+        .await
+    };
+    let late = |_| Error::new(Status::TimedOut, format!("storage node {to} did not answer a forward"));
+    let response = node.rt.timeout(FORWARD_DEADLINE, work).await.map_err(late)??;
+    let (result, _) = UpdateResult::read_from_prefix(&response.body)
+        .map_err(|_| Error::new(Status::BadMessage, "the answer to a forward is too short"))?;
+    Ok(result)
+}

@@ -1,0 +1,211 @@
+//! The node: its disks and targets, and what they share.
+
+use crate::StorageConfig;
+use crate::admission::Admission;
+use crate::disk::Disk;
+use crate::metrics::Metrics;
+use crate::target::{Target, load_meta};
+use glowfs_agent::Agent;
+use glowfs_chunkstore::Store;
+use glowfs_craq::{Event, View};
+use glowfs_net::{Conn, Connector};
+use glowfs_rt::sync::Semaphore;
+use glowfs_rt::{Instant, Rt};
+use glowfs_types::routing::RoutingInfo;
+use glowfs_types::{ChainId, ChainVersion, Error, NodeId, Result, Status, StoreId, TargetId};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Everything of one storage process.
+pub(crate) struct Node {
+    pub rt: Rt,
+    pub config: StorageConfig,
+    pub disks: Vec<Disk>,
+    pub targets: RefCell<BTreeMap<TargetId, Rc<Target>>>,
+    creating: RefCell<BTreeSet<TargetId>>,
+    pub agent: OnceCell<Agent>,
+    pub connector: OnceCell<Rc<Connector>>,
+    pub admission: Rc<Admission>,
+    pub metrics: Metrics,
+    pub sync_slots: Semaphore,
+    /// When the next byte of a resync may be sent.
+    pub sync_pace: Cell<Instant>,
+    pub started: Instant,
+    pub stopping: Cell<bool>,
+}
+
+impl Node {
+    pub fn new(rt: &Rt, config: StorageConfig, disks: Vec<Disk>) -> Result<Rc<Self>> {
+        let node = Rc::new(Self {
+            rt: rt.clone(),
+            admission: Admission::new(config.inflight_bytes, config.inflight_ops),
+            sync_slots: Semaphore::new(config.sync_targets as usize),
+            config,
+            disks,
+            targets: RefCell::default(),
+            creating: RefCell::default(),
+            agent: OnceCell::new(),
+            connector: OnceCell::new(),
+            metrics: Metrics::new(),
+            sync_pace: Cell::new(Instant(0)),
+            started: rt.now(),
+            stopping: Cell::new(false),
+        });
+        for disk in &node.disks {
+            let Ok(store) = &disk.store else { continue };
+            for id in store.targets() {
+                let target = Target::open(&node, store.clone(), id)?;
+                node.targets.borrow_mut().insert(id, target);
+            }
+        }
+        Ok(node)
+    }
+
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.get()
+    }
+    /// An error if this node may not serve now.
+    pub fn check_lease(&self) -> Result<()> {
+        match self.agent() {
+            Some(agent) if !self.stopping.get() => agent.lease().check(),
+            _ => Err(Error::new(Status::ShuttingDown, "this storage service is starting or stopping; retry")),
+        }
+    }
+    /// The same for an answer to what was taken before the service began to stop.
+    pub fn check_answer(&self) -> Result<()> {
+        let agent = self.agent().ok_or_else(|| Error::from(Status::ShuttingDown))?;
+        agent.lease().check()
+    }
+    pub fn routing(&self) -> Rc<RoutingInfo> {
+        self.agent().map(|a| a.routing()).unwrap_or_default()
+    }
+    pub fn target(&self, id: TargetId) -> Result<Rc<Target>> {
+        self.targets.borrow().get(&id).cloned().ok_or_else(|| {
+            Error::new(
+                Status::NoTarget,
+                format!("target {id} does not live on node {}; refresh the routing info", self.config.node_id),
+            )
+        })
+    }
+    /// All targets, in order.
+    pub fn all_targets(&self) -> Vec<Rc<Target>> {
+        self.targets.borrow().values().cloned().collect()
+    }
+    /// The target of a chain for which `role` holds under that chain version.
+    pub fn member(
+        &self,
+        chain: ChainId,
+        version: ChainVersion,
+        what: &str,
+        role: impl Fn(&View) -> bool,
+    ) -> Result<(Rc<Target>, View)> {
+        let mut refusal = Error::new(
+            Status::NoTarget,
+            format!("chain {chain} has no target on node {}; refresh the routing info", self.config.node_id),
+        );
+        for target in self.all_targets() {
+            let Some(view) = target.view().filter(|v| v.chain == chain) else { continue };
+            if view.version != version {
+                if version > view.version {
+                    self.refresh();
+                }
+                refusal = Error::new(
+                    Status::WrongChainVersion,
+                    format!("chain {chain} has version {} here, the request {version}", view.version),
+                );
+            } else if target.store.failure().is_none() && role(&view) {
+                return Ok((target, view));
+            } else {
+                refusal = Error::new(
+                    Status::NotServing,
+                    format!("target {} of chain {chain} is not {what} (it is {})", target.id, view.state),
+                );
+            }
+        }
+        Err(refusal)
+    }
+    /// Asks mgmtd for newer routing info (a heartbeat brings it).
+    pub fn refresh(&self) {
+        self.report();
+    }
+    /// Tells mgmtd how the targets are, now.
+    pub fn report(&self) {
+        if let Some(agent) = self.agent() {
+            agent.report_now();
+        }
+    }
+
+    /// A connection to another storage node.
+    pub async fn connect(&self, node: NodeId) -> Result<Rc<Conn>> {
+        let connector = self.connector.get().ok_or_else(|| Error::from(Status::ShuttingDown))?;
+        let target = {
+            let routing = self.routing();
+            let info = routing.nodes.get(&node).ok_or_else(|| {
+                Error::new(Status::Disconnected, format!("node {node} is not in the routing info"))
+            })?;
+            glowfs_net::Target {
+                addresses: info.addresses.clone(),
+                host: Some(info.host),
+                node: Some(node),
+            }
+        };
+        connector.connect_to(&target).await
+    }
+
+    /// Brings the targets to what the routing info says: makes those that it binds to our stores, and tells every one of its
+    /// chain.
+    pub fn routing_changed(self: &Rc<Self>, routing: &Rc<RoutingInfo>) {
+        for info in routing.targets.values() {
+            if self.targets.borrow().contains_key(&info.id) {
+                continue;
+            }
+            if let Some(store) = self.store(info.store)
+                && self.creating.borrow_mut().insert(info.id)
+            {
+                let (node, id) = (self.clone(), info.id);
+                self.rt.spawn_detached(async move { node.create(store, id).await });
+            }
+        }
+        for target in self.all_targets() {
+            self.tell_chain(&target, routing);
+        }
+    }
+    fn store(&self, id: StoreId) -> Option<Store> {
+        self.disks
+            .iter()
+            .filter_map(|d| d.store.as_ref().ok())
+            .find(|s| s.id() == id && s.failure().is_none())
+            .cloned()
+    }
+    fn tell_chain(&self, target: &Rc<Target>, routing: &RoutingInfo) {
+        let chain = routing.targets.get(&target.id).and_then(|t| routing.chains.get(&t.chain));
+        if let Some(chain) = chain {
+            target.feed(Event::Chain(Some(chain.clone())));
+        }
+    }
+    async fn create(self: Rc<Self>, store: Store, id: TargetId) {
+        let made = async {
+            store.create_target(id).await?;
+            Target::open(&self, store, id)
+        };
+        match made.await {
+            Ok(target) => {
+                tracing::info!(target = %id, "target created");
+                self.targets.borrow_mut().insert(id, target.clone());
+                self.tell_chain(&target, &self.routing());
+                self.report();
+            }
+            Err(e) => tracing::error!(target = %id, error = %e, "target could not be created"),
+        }
+        self.creating.borrow_mut().remove(&id);
+    }
+    /// Bytes free above the reserve on the disk of a store.
+    pub fn has_room(&self, store: &Store) -> bool {
+        store.space().free_bytes > self.config.reserve_bytes
+    }
+    /// The chain version that a store remembers for a target.
+    pub fn adopted(store: &Store, id: TargetId) -> Result<ChainVersion> {
+        load_meta(&store.target_meta(id).unwrap_or_default())
+    }
+}

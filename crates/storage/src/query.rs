@@ -1,0 +1,95 @@
+//! Questions: extents, single chunks, space, health.
+
+use crate::node::Node;
+use glowfs_net::Incoming;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::data::{
+    ChunkSummary, DiskInfo, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply, StorageInfo,
+};
+use glowfs_types::wire::hello::ServiceStatus;
+use glowfs_types::{Error, Result, Status, StoreId};
+use std::rc::Rc;
+
+impl Node {
+    pub(crate) fn query_extent(&self, incoming: &Incoming) -> Result<QueryExtentReply> {
+        self.require_service(incoming)?;
+        self.check_lease()?;
+        let ask: QueryExtent = incoming.msg()?;
+        let (target, _) = self.member(ask.chain, ask.chain_version, "serving", |v| v.serving())?;
+        Ok(target.store.data_extent(target.id, ask.data.volume, ask.data.data))
+    }
+
+    pub(crate) fn query_chunk(&self, incoming: &Incoming) -> Result<QueryChunkReply> {
+        let identity = incoming.conn().peer().identity;
+        if !identity.service && !identity.admin && !identity.root {
+            return Err(Error::new(Status::AccessDenied, "only operators and services may look at chunks"));
+        }
+        let ask: QueryChunk = incoming.msg()?;
+        let target = self.target(ask.target)?;
+        let chunk = target.store.chunk(target.id, ask.chunk).map(|s| ChunkSummary {
+            chunk: ask.chunk,
+            committed: s.committed,
+            pending: s.pending,
+            len: s.len,
+            content_crc: s.content_crc,
+            chunk_bytes: s.chunk_bytes,
+        });
+        Ok(QueryChunkReply { chunk })
+    }
+
+    pub(crate) fn storage_info(&self) -> StorageInfo {
+        let disks = self.disks.iter().map(|disk| {
+            let space = disk.store.as_ref().map(|s| s.space()).unwrap_or_default();
+            DiskInfo {
+                store: disk.store.as_ref().map_or(StoreId(0), |s| s.id()),
+                path: disk.path.clone(),
+                capacity_bytes: space.total_bytes,
+                free_bytes: space.free_bytes,
+                used_bytes: space.used_bytes,
+                problem: disk.problem().map(|e| e.to_string()),
+            }
+        });
+        StorageInfo {
+            disks: disks.collect(),
+            targets: self.all_targets().iter().map(|t| (t.id, t.chunk_count())).collect(),
+            reads: self.metrics.reads.get(),
+            writes: self.metrics.writes.get(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> ServiceStatus {
+        let problems: Vec<String> =
+            self.disks.iter().filter_map(|d| d.problem()).map(|e| e.to_string()).collect();
+        let serving = self.all_targets().iter().filter(|t| t.view().is_some_and(|v| v.serving())).count();
+        let lease = self.agent().is_some_and(|a| a.lease_valid());
+        let detail = match (problems.is_empty(), lease) {
+            (_, false) => "no lease from mgmtd: it serves nothing now".to_owned(),
+            (false, _) => problems.join("; "),
+            _ => format!("{serving} of {} targets serve", self.targets.borrow().len()),
+        };
+        ServiceStatus {
+            role: Some(Role::Storage),
+            node: self.config.node(),
+            pid: std::process::id(),
+            release: glowfs_telemetry::RELEASE.to_owned(),
+            healthy: lease && problems.is_empty(),
+            detail,
+            uptime_ns: self.rt.now().since(self.started).as_nanos() as u64,
+        }
+    }
+}
+
+impl crate::target::Target {
+    /// Chunks with content. Walks them; for operators only.
+    pub(crate) fn chunk_count(self: &Rc<Self>) -> u64 {
+        let (mut count, mut after) = (0, None);
+        loop {
+            let (page, more) = self.store.list(self.id, after, 4096);
+            count += page.len() as u64;
+            match page.last() {
+                Some(last) if more => after = Some(last.chunk),
+                _ => return count,
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! REMOVE_DATA: removes the chunks of a data id on one chain, a bounded number in a call.
+
+use crate::node::Node;
+use crate::target::{Asked, Payload, Target, Waiting};
+use glowfs_craq::{Event, Update as Core};
+use glowfs_net::Incoming;
+use glowfs_rt::Buf;
+use glowfs_rt::sync::{join_all, oneshot};
+use glowfs_types::capability::rights;
+use glowfs_types::wire::data::{RemoveData, RemoveDataReply, UpdateHead, update};
+use glowfs_types::{Capability, ChainVersion, ChunkId, DataId, Error, Result, Status, VolumeId};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+/// The greatest number of chunks removed in one call.
+const REMOVE_MAX: usize = 1024;
+/// Chunks removed at once.
+const REMOVE_PARALLEL: usize = 64;
+
+impl Node {
+    pub(crate) async fn remove_data(self: &Rc<Self>, incoming: &Incoming) -> Result<RemoveDataReply> {
+        self.check_lease()?;
+        let ask: RemoveData = incoming.msg()?;
+        let capability = Capability::read_from_bytes(&ask.capability)
+            .map_err(|_| Error::new(Status::BadCapability, "the capability has a wrong size"))?;
+        self.check_capability(&capability, ask.from.volume, ask.from.data, rights::REMOVE)?;
+        let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
+        let limit = (ask.limit as usize).clamp(1, REMOVE_MAX);
+        let (page, _) = target.store.list(target.id, before(ask.from), limit + 1);
+        let chunks: Vec<(ChunkId, u32)> = page
+            .into_iter()
+            .map(|c| (c.chunk, c.chunk_bytes))
+            .take_while(|(c, _)| (c.volume, c.data) == (ask.from.volume, ask.from.data))
+            .collect();
+        let more = chunks.len() > limit;
+        let mut removed = 0;
+        for group in chunks[..chunks.len().min(limit)].chunks(REMOVE_PARALLEL) {
+            let work = group.iter().map(|&(c, bytes)| remove(&target, ask.chain_version, c, bytes));
+            for result in join_all(work).await {
+                result.map_err(|s| target.refusal(s))?;
+                removed += 1;
+            }
+        }
+        self.check_answer()?;
+        Ok(RemoveDataReply { removed, more })
+    }
+}
+
+/// The chunk id just before `c`, to list from `c` on.
+fn before(c: ChunkId) -> Option<ChunkId> {
+    let last = u64::MAX;
+    if c.index > 0 {
+        return Some(ChunkId { index: c.index - 1, ..c });
+    }
+    if c.data.0 > 0 {
+        return Some(ChunkId { data: DataId(c.data.0 - 1), index: last, ..c });
+    }
+    let volume = VolumeId(c.volume.0.checked_sub(1)?);
+    Some(ChunkId { volume, data: DataId(last), index: last })
+}
+
+async fn remove(
+    target: &Rc<Target>,
+    chain_version: ChainVersion,
+    chunk: ChunkId,
+    chunk_bytes: u32,
+) -> Result<(), Status> {
+    let (done, removed) = oneshot();
+    let head = UpdateHead {
+        kind: update::REMOVE,
+        chunk: chunk.into(),
+        chunk_bytes: chunk_bytes.into(),
+        ..UpdateHead::default()
+    };
+    let payload = Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) };
+    let asked = Asked { waiting: Waiting::Local(done), payload: Rc::new(payload) };
+    target.ask(asked, |ticket| Event::Update {
+        ticket,
+        chain_version,
+        chunk,
+        update: Core { removes: true, ..Core::default() },
+    });
+    removed.await.unwrap_or(Err(Status::ShuttingDown)).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_is_just_before() {
+        let id = |v, d, index| ChunkId { volume: VolumeId(v), data: DataId(d), index };
+        assert_eq!(before(id(1, 2, 3)), Some(id(1, 2, 2)));
+        assert_eq!(before(id(1, 2, 0)), Some(id(1, 1, u64::MAX)));
+        assert_eq!(before(id(1, 0, 0)), Some(id(0, u64::MAX, u64::MAX)));
+        assert_eq!(before(id(0, 0, 0)), None);
+    }
+}

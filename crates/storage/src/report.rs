@@ -1,0 +1,59 @@
+//! What mgmtd is told of the targets.
+
+use crate::node::Node;
+use glowfs_agent::Report;
+use glowfs_types::routing::LocalState;
+use glowfs_types::wire::mgmtd::TargetReport;
+use glowfs_types::{ChainVersion, StoreId};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The reporter of a node.
+pub(crate) struct Reporter(pub Rc<Node>);
+
+impl Report for Reporter {
+    fn targets(&self) -> Vec<TargetReport> {
+        let node = &self.0;
+        let mut counts: BTreeMap<StoreId, u64> = BTreeMap::new();
+        let targets = node.all_targets();
+        for t in &targets {
+            *counts.entry(t.store.id()).or_default() += 1;
+        }
+        let mut reports: Vec<TargetReport> = targets
+            .iter()
+            .map(|t| TargetReport {
+                target: t.id,
+                local: t.local(),
+                incarnation: t.store.incarnation(),
+                clean: t.store.was_clean(),
+                adopted: t.replica.borrow().adopted_version(),
+                // Slots belong to the disk; its targets share them evenly, by striping.
+                used_bytes: t.store.space().used_bytes / counts.get(&t.store.id()).copied().unwrap_or(1),
+                store: t.store.id(),
+            })
+            .collect();
+        // Targets whose disk could not be opened are ours all the same.
+        let known: Vec<_> = targets.iter().map(|t| t.id).collect();
+        let open: Vec<StoreId> =
+            node.disks.iter().filter_map(|d| d.store.as_ref().ok()).map(|s| s.id()).collect();
+        let routing = node.routing();
+        reports.extend(
+            routing
+                .targets
+                .values()
+                .filter(|t| t.node == node.config.node() && !known.contains(&t.id) && !open.contains(&t.store))
+                .map(|t| TargetReport {
+                    target: t.id,
+                    local: LocalState::Offline,
+                    incarnation: t.incarnation,
+                    clean: false,
+                    adopted: ChainVersion(0),
+                    used_bytes: 0,
+                    store: t.store,
+                }),
+        );
+        let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();
+        node.metrics.pending.set(pending as i64);
+        reports
+    }
+}

@@ -1,0 +1,71 @@
+//! Which call goes where.
+
+use crate::node::Node;
+use glowfs_net::{Handler, Incoming, Reply};
+use glowfs_types::wire::method;
+use glowfs_types::{Error, Status};
+use std::rc::Rc;
+
+/// The handler of a node.
+pub(crate) struct Service(pub Rc<Node>);
+
+/// Spawns an async call and answers with its message.
+macro_rules! answer {
+    ($node:expr, $incoming:expr, $call:ident) => {{
+        let (node, incoming) = ($node, $incoming);
+        node.clone().rt.spawn_detached(async move {
+            let result = node.$call(&incoming).await;
+            incoming.reply_msg(result);
+        });
+    }};
+}
+
+impl Handler for Service {
+    fn handle(self: Rc<Self>, mut incoming: Incoming) {
+        let node = self.0.clone();
+        match incoming.method() {
+            method::READ => node.read(incoming),
+            method::WRITE | method::TRIM => node.update(incoming, false),
+            method::FORWARD => node.update(incoming, true),
+            method::FLUSH => answer!(node, incoming, flush),
+            method::REMOVE_DATA => answer!(node, incoming, remove_data),
+            method::SYNC_DONE => answer!(node, incoming, sync_done),
+            method::SYNC_LIST => {
+                let result = node.sync_list(&incoming);
+                incoming.reply_msg(result);
+            }
+            method::QUERY_EXTENT => {
+                let result = node.query_extent(&incoming);
+                incoming.reply_msg(result);
+            }
+            method::QUERY_CHUNK => {
+                let result = node.query_chunk(&incoming);
+                incoming.reply_msg(result);
+            }
+            method::STORAGE_INFO => incoming.reply_msg(Ok(node.storage_info())),
+            method::SERVICE_STATUS => incoming.reply_msg(Ok(node.status())),
+            method::ECHO => {
+                let reply = echo(&mut incoming);
+                incoming.reply(reply);
+            }
+            other => incoming.reply(Err(Error::new(
+                Status::UnknownMethod,
+                format!("storage does not serve {} ({other})", method::name(other)),
+            ))),
+        }
+    }
+}
+
+fn echo(incoming: &mut Incoming) -> glowfs_types::Result<Reply> {
+    let body = incoming.body().to_vec();
+    let sent = incoming.take_bulk()?;
+    let mut bulk = None;
+    if incoming.reply_room() > 0 && !sent.is_empty() {
+        let mut room = incoming.reply_buffer()?;
+        let n = room.len().min(sent.len());
+        room[..n].copy_from_slice(&sent[..n]);
+        room.truncate(n);
+        bulk = Some(room);
+    }
+    Ok(Reply { body, bulk })
+}

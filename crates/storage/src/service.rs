@@ -1,0 +1,208 @@
+//! Starting and stopping.
+
+use crate::StorageConfig;
+use crate::disk::Disk;
+use crate::node::Node;
+use crate::report::Reporter;
+use crate::serve::Service;
+use glowfs_agent::{Agent, AgentConfig, read_token_file};
+use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server, local_host_id};
+use glowfs_rt::{Address, Duration, Rt};
+use glowfs_telemetry::HttpServer;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::hello::{Hello, HelloReply};
+use glowfs_types::wire::mgmtd::{RegisterStores, StoreOffer};
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{Error, Result, Status};
+use std::rc::Rc;
+
+/// The pause before the stores are registered again after a failure.
+const REGISTER_PAUSE: Duration = Duration::from_millis(50);
+/// How long one registration may take.
+const REGISTER_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a stopping service lets requests in work finish.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
+
+/// A storage service that runs.
+pub struct Running {
+    node: Rc<Node>,
+    server: Server,
+    http: Option<HttpServer>,
+    addresses: Vec<Address>,
+}
+
+/// Starts a storage service: opens or formats the stores, joins the cluster, serves. Returns when it listens; it serves chunks
+/// as soon as mgmtd gave it a lease.
+pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
+    config.validate()?;
+    let token = read_token_file(&config.service_token_file)?;
+    let cluster = config.cluster()?;
+    let mut disks = Vec::new();
+    for (i, path) in config.disks.iter().enumerate() {
+        disks.push(Disk::open(rt, i as u32, path, cluster, config.node()).await?);
+    }
+    if let Some(problem) = disks.iter().all(|d| d.store.is_err()).then(|| disks[0].problem()).flatten() {
+        return Err(problem.context("no disk could be opened"));
+    }
+    let options = ConnectorOptions::from_names(&config.transports)?;
+    let node = Node::new(rt, config, disks)?;
+    let config = &node.config;
+    let hello = Hello {
+        cluster,
+        token: token.clone(),
+        role: Some(Role::Storage),
+        node: config.node(),
+        host: local_host_id(),
+        release: glowfs_telemetry::RELEASE.to_owned(),
+        ..Hello::default()
+    };
+    let connector = Connector::with_options(rt, hello, Rc::new(NoCalls), options.clone());
+    let _ = node.connector.set(connector);
+    let http = start_http(rt, &node)?;
+    let mut agent_config =
+        AgentConfig::new(cluster, Role::Storage, config.node(), config.mgmtd.clone(), token);
+    agent_config.tags = config.tags.clone();
+    agent_config.http = http.as_ref().map(|h| http_address(h.address()));
+    agent_config.connector = options;
+    let agent = Agent::start(rt, agent_config, Rc::new(Reporter(node.clone())))?;
+    let _ = node.agent.set(agent.clone());
+    let server = start_server(rt, &node, &agent)?;
+    let addresses = server.addresses().to_vec();
+    watch(rt, &node, &agent);
+    let announced = addresses.iter().map(|a| a.to_string()).collect();
+    let register = register(node.clone(), agent.clone());
+    rt.spawn_detached(async move {
+        register.await;
+        agent.announce(announced);
+    });
+    tracing::info!(node = config.node_id, ?addresses, "storage service listens");
+    Ok(Running { node, server, http, addresses })
+}
+
+fn http_address(address: &Address) -> String {
+    let text = address.to_string();
+    text.strip_prefix("tcp://").unwrap_or(&text).to_owned()
+}
+
+fn start_http(rt: &Rt, node: &Rc<Node>) -> Result<Option<HttpServer>> {
+    let Some(text) = &node.config.http else { return Ok(None) };
+    let address: Address = text
+        .parse()
+        .map_err(|e| Error::new(Status::InvalidArgument, format!("storage configuration: http: {e}")))?;
+    let status = Rc::downgrade(node);
+    let status = move || status.upgrade().map(|n| n.status()).unwrap_or_default();
+    HttpServer::start(rt, &address, Rc::new(status)).map(Some)
+}
+
+fn start_server(rt: &Rt, node: &Rc<Node>, agent: &Agent) -> Result<Server> {
+    let mut listen = Vec::new();
+    for text in &node.config.listen {
+        listen.push(text.parse().map_err(|e| {
+            Error::new(Status::InvalidArgument, format!("storage configuration: listen: {e}"))
+        })?);
+    }
+    let info = HelloReply {
+        cluster: node.config.cluster()?,
+        role: Some(Role::Storage),
+        node: node.config.node(),
+        release: glowfs_telemetry::RELEASE.to_owned(),
+        mgmtd: node.config.mgmtd.clone(),
+        ..HelloReply::default()
+    };
+    let service = Rc::new(Service(node.clone()));
+    Server::start(rt, listen, info, agent.authenticator(), service)
+}
+
+/// Follows the routing info and the health of the stores.
+fn watch(rt: &Rt, node: &Rc<Node>, agent: &Agent) {
+    let weak = Rc::downgrade(node);
+    agent.on_routing_change(move |routing| {
+        if let Some(node) = weak.upgrade() {
+            node.routing_changed(routing);
+        }
+    });
+    for disk in &node.disks {
+        let Ok(store) = disk.store.clone() else { continue };
+        let (node, path) = (node.clone(), disk.path.clone());
+        rt.spawn_detached(async move {
+            let e = store.failed().await;
+            tracing::error!(disk = path, error = %e, "disk failed; its targets go offline");
+            node.report();
+        });
+    }
+}
+
+/// Offers the stores to mgmtd until it took them.
+async fn register(node: Rc<Node>, agent: Agent) {
+    let stores = node.disks.iter().filter_map(|d| {
+        let store = d.store.as_ref().ok()?;
+        let capacity_bytes = store.space().total_bytes;
+        Some(StoreOffer { store: store.id(), disk_index: d.index, capacity_bytes })
+    });
+    let offer = RegisterStores { node: node.config.node(), stores: stores.collect() };
+    let mut said = false;
+    while !node.stopping.get() {
+        let call = agent.link().call::<_, Empty>(method::REGISTER_STORES, &offer, REGISTER_DEADLINE);
+        match call.await {
+            Ok(_) => return,
+            Err(e) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(error = %e, "mgmtd did not take the stores yet; trying on");
+                }
+                node.rt.sleep(REGISTER_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+    /// Where health and metrics are served.
+    pub fn http(&self) -> Option<&Address> {
+        self.http.as_ref().map(|h| h.address())
+    }
+    /// Resolves when the service cannot go on: every disk has failed.
+    pub async fn failed(&self) -> Error {
+        let mut last = None;
+        for disk in &self.node.disks {
+            last = Some(match &disk.store {
+                Ok(store) => store.failed().await,
+                Err(e) => e.clone(),
+            });
+        }
+        match last {
+            Some(e) => e.context("every disk has failed"),
+            None => std::future::pending().await,
+        }
+    }
+    /// Stops gracefully: lets requests in work finish, closes the stores, tells mgmtd.
+    pub async fn stop(self) -> Result<()> {
+        let node = &self.node;
+        node.stopping.set(true);
+        let end = node.rt.now() + DRAIN_DEADLINE;
+        while node.admission.ops() > 0 && node.rt.now() < end {
+            node.rt.sleep(Duration::from_millis(5)).await;
+        }
+        self.server.stop().await;
+        let mut result = Ok(());
+        for disk in &node.disks {
+            if let Ok(store) = &disk.store
+                && let Err(e) = store.close().await
+            {
+                tracing::warn!(disk = disk.path, error = %e, "store was not closed cleanly");
+                result = Err(e);
+            }
+        }
+        if let Some(agent) = node.agent() {
+            agent.clone().stop().await;
+        }
+        if let Some(connector) = node.connector.get() {
+            connector.close();
+        }
+        drop(self.http);
+        result
+    }
+}

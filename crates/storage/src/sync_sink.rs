@@ -1,0 +1,48 @@
+//! Being brought up to date: SYNC_LIST and SYNC_DONE of the predecessor.
+
+use crate::node::Node;
+use crate::target::{Asked, Payload, Waiting};
+use glowfs_craq::Event;
+use glowfs_net::Incoming;
+use glowfs_rt::Buf;
+use glowfs_rt::sync::oneshot;
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::data::{SyncDone, SyncList, SyncListReply, UpdateHead};
+use glowfs_types::{Result, Status};
+use std::rc::Rc;
+
+/// The greatest number of chunks in one page.
+pub(crate) const SYNC_PAGE_MAX: u32 = 4096;
+
+impl Node {
+    pub(crate) fn sync_list(&self, incoming: &Incoming) -> Result<SyncListReply> {
+        self.require_service(incoming)?;
+        self.check_lease()?;
+        let ask: SyncList = incoming.msg()?;
+        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing", |v| v.syncing())?;
+        let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
+        let (chunks, more) = target.store.list(target.id, ask.after, limit);
+        Ok(SyncListReply { chunks, more })
+    }
+
+    /// Keeps the channel records; with the last message also flushes and reports the target up to date.
+    pub(crate) async fn sync_done(self: &Rc<Self>, incoming: &Incoming) -> Result<Empty> {
+        self.require_service(incoming)?;
+        self.check_lease()?;
+        let ask: SyncDone = incoming.msg()?;
+        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing", |v| v.syncing())?;
+        target.store.put_channels(target.id, ask.channels.clone()).await?;
+        target.feed(Event::Channels(ask.chain_version, ask.channels));
+        if !ask.last {
+            return Ok(Empty {});
+        }
+        target.store.flush(target.id).await?;
+        let (done, answered) = oneshot();
+        let payload =
+            Payload { head: UpdateHead::default(), crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) };
+        let asked = Asked { waiting: Waiting::Local(done), payload: Rc::new(payload) };
+        target.ask(asked, |ticket| Event::SyncDone(ticket, ask.chain_version));
+        let result = answered.await.unwrap_or(Err(Status::ShuttingDown));
+        result.map(|_| Empty {}).map_err(|s| target.refusal(s))
+    }
+}

@@ -1,0 +1,231 @@
+//! Bringing the syncing successor up to date: the loop around `glowfs_craq::resync`.
+//!
+//! It belongs to one chain version and ends with it; the next version starts a new one from the beginning, which
+//! finds what was sent already equal.
+
+use crate::forward::send;
+use crate::node::Node;
+use crate::sync_sink::SYNC_PAGE_MAX;
+use crate::target::{Payload, Target};
+use glowfs_craq::View;
+use glowfs_craq::resync::{Transfer, compare};
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{Buf, Duration};
+use glowfs_types::wire::data::{
+    SyncDone, SyncList, SyncListReply, UPDATE_FULL, UPDATE_SYNC, UpdateHead, update,
+};
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{ChunkId, Error, NodeId, Result, Status, TargetId};
+use std::rc::Rc;
+
+/// The pause before a resync that failed begins again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The pause before one transfer is tried again.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// How often one transfer is tried.
+const TRANSFER_TRIES: u32 = 50;
+/// How long one control message may take.
+const CALL_DEADLINE: Duration = Duration::from_secs(30);
+/// Channel records in one message.
+const CHANNELS_PER_MESSAGE: usize = 16 << 10;
+
+struct Source {
+    node: Rc<Node>,
+    target: Rc<Target>,
+    view: View,
+    to: NodeId,
+    successor: TargetId,
+}
+
+impl Target {
+    /// Starts a resync if the view has a syncing successor and none runs for it.
+    pub(crate) fn sync_if_due(self: &Rc<Self>, node: &Rc<Node>) {
+        let Some(view) = self.view().filter(|v| v.serving()) else { return };
+        let Some((successor, to, true)) = view.successor else { return };
+        if self.syncing.replace(view.version) == view.version {
+            return;
+        }
+        let source = Source { node: node.clone(), target: self.clone(), view, to, successor };
+        node.rt.spawn_detached(source.run());
+    }
+}
+
+impl Source {
+    /// Whether it is still wanted.
+    fn current(&self) -> bool {
+        self.target.view().is_some_and(|v| v.version == self.view.version) && !self.node.stopping.get()
+    }
+
+    async fn run(self) {
+        let _slot = self.node.sync_slots.acquire(1).await;
+        let running = &self.node.metrics.sync_running;
+        running.add(1);
+        let (from, to) = (self.target.id, self.successor);
+        while self.current() {
+            match self.attempt().await {
+                Ok(sent) => {
+                    tracing::info!(source = %from, target = %to, chain = %self.view.chain, chunks = sent, "resync sent");
+                    break;
+                }
+                Err(e) if self.current() => {
+                    tracing::debug!(source = %from, target = %to, error = %e, "resync begins again");
+                    self.node.rt.sleep(RETRY_PAUSE).await;
+                }
+                Err(_) => break,
+            }
+        }
+        running.add(-1);
+    }
+
+    async fn attempt(&self) -> Result<u64> {
+        let (mut after, mut sent) = (None, 0);
+        loop {
+            self.check()?;
+            let ask = SyncList {
+                chain: self.view.chain,
+                chain_version: self.view.version,
+                after,
+                limit: SYNC_PAGE_MAX,
+            };
+            let theirs: SyncListReply = self.call(method::SYNC_LIST, &ask).await?;
+            // Ours is read after theirs: what changed in between only makes a transfer that the receiver finds superseded.
+            let (ours, our_more) =
+                self.target.store.list(self.target.id, after, SYNC_PAGE_MAX as usize);
+            let page = compare(&theirs.chunks, theirs.more, &ours, our_more);
+            self.node.metrics.sync_equal.add(page.equal);
+            for group in page.transfers.chunks(self.node.config.sync_chunks as usize) {
+                self.check()?;
+                for result in join_all(group.iter().map(|t| self.transfer(*t))).await {
+                    result?;
+                    sent += 1;
+                }
+            }
+            if page.next.is_none() {
+                break;
+            }
+            after = page.next;
+        }
+        self.finish().await?;
+        Ok(sent)
+    }
+
+    async fn finish(&self) -> Result<()> {
+        let records = self.target.replica.borrow().channel_records();
+        let mut parts = records.chunks(CHANNELS_PER_MESSAGE).peekable();
+        let mut done = SyncDone {
+            chain: self.view.chain,
+            chain_version: self.view.version,
+            channels: Vec::new(),
+            last: false,
+        };
+        while let Some(part) = parts.next() {
+            done.channels = part.to_vec();
+            done.last = parts.peek().is_none();
+            self.check()?;
+            let _: Empty = self.call(method::SYNC_DONE, &done).await?;
+        }
+        if !done.last {
+            done.last = true;
+            let _: Empty = self.call(method::SYNC_DONE, &done).await?;
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<()> {
+        self.node.check_lease()?;
+        if self.current() {
+            return Ok(());
+        }
+        Err(Error::new(Status::WrongChainVersion, "the chain changed"))
+    }
+
+    async fn call<Q, R>(&self, method: u16, message: &Q) -> Result<R>
+    where
+        Q: minicbor::Encode<()>,
+        R: for<'b> minicbor::Decode<'b, ()>,
+    {
+        let work = async {
+            let conn = self.node.connect(self.to).await?;
+            conn.call_msg(method, message, CALL_DEADLINE).await
+        };
+        let late = |_| Error::new(Status::TimedOut, "the syncing target did not answer");
+        self.node.rt.timeout(CALL_DEADLINE, work).await.map_err(late)?
+    }
+
+    async fn transfer(&self, transfer: Transfer) -> Result<()> {
+        let mut last = Error::from(Status::Overloaded);
+        for _ in 0..TRANSFER_TRIES {
+            self.check()?;
+            match self.try_transfer(transfer).await {
+                Ok(()) => {
+                    self.node.metrics.sync_chunks.inc();
+                    return Ok(());
+                }
+                Err(e) if matches!(e.status, Status::Overloaded | Status::Pending) => {
+                    last = e;
+                    self.node.rt.sleep(BUSY_PAUSE).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Err(last)
+    }
+
+    async fn try_transfer(&self, transfer: Transfer) -> Result<()> {
+        let chunk = match transfer {
+            Transfer::Replace(chunk) | Transfer::Remove(chunk) => chunk,
+        };
+        let state = self.target.store.chunk(self.target.id, chunk);
+        let payload = match state.filter(|s| s.exists()) {
+            Some(_) => self.replace(chunk).await?,
+            // Gone here, by now or before: a tombstone knows the version.
+            None => {
+                let version = state.map_or(0, |s| s.committed.0);
+                let head = UpdateHead { version: version.into(), ..self.head(chunk, update::REMOVE) };
+                Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) }
+            }
+        };
+        let bytes = payload.bytes.len() as u64;
+        self.pace(bytes).await;
+        send(&self.node, self.to, payload).await?;
+        self.node.metrics.sync_bytes.add(bytes);
+        Ok(())
+    }
+
+    fn head(&self, chunk: ChunkId, kind: u8) -> UpdateHead {
+        UpdateHead {
+            kind,
+            flags: UPDATE_FULL | UPDATE_SYNC,
+            chunk: chunk.into(),
+            chain: self.view.chain.0.into(),
+            chain_version: self.view.version.0.into(),
+            target: self.successor.0.into(),
+            chunk_bytes: 4096.into(),
+            ..UpdateHead::default()
+        }
+    }
+
+    async fn replace(&self, chunk: ChunkId) -> Result<Payload> {
+        let content = self.target.content(&self.node, chunk, None).await?;
+        let head = UpdateHead {
+            len: content.len.into(),
+            chunk_bytes: content.chunk_bytes.into(),
+            version: content.version.0.into(),
+            ..self.head(chunk, update::REPLACE)
+        };
+        Ok(Payload { head, crcs: content.crcs, bytes: content.bytes })
+    }
+
+    /// Keeps the resyncs of this node under their bandwidth.
+    async fn pace(&self, bytes: u64) {
+        let rate = self.node.config.sync_bytes_per_s;
+        if rate == 0 {
+            return;
+        }
+        let now = self.node.rt.now();
+        let begin = self.node.sync_pace.get().max(now);
+        let time = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64);
+        self.node.sync_pace.set(begin + time);
+        self.node.rt.sleep_until(begin).await;
+    }
+}

@@ -1,0 +1,141 @@
+//! WRITE, TRIM and FORWARD: from the connection to the core.
+
+use crate::node::Node;
+use crate::target::{Asked, Payload, Waiting};
+use glowfs_craq::{Event, Forwarded, Origin, Update as Core};
+use glowfs_net::Incoming;
+use glowfs_rt::Buf;
+use glowfs_types::capability::rights;
+use glowfs_types::wire::data::{UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, Update, UpdateHead, update};
+use glowfs_types::{Capability, ChunkId, ClientId, DataId, Error, Result, Status, VolumeId};
+use std::rc::Rc;
+
+impl Node {
+    /// An update of a client (`forward` false) or of the predecessor.
+    pub(crate) fn update(self: &Rc<Self>, mut incoming: Incoming, forward: bool) {
+        match self.take_update(&mut incoming, forward) {
+            Ok((target, payload, admitted)) => {
+                let head = payload.head;
+                let began = self.rt.now();
+                let waiting =
+                    Waiting::Peer { incoming, client: !forward, began, _admitted: Some(admitted) };
+                if !forward {
+                    self.metrics.write_bytes.add(payload.bytes.len() as u64);
+                }
+                target.ask(Asked { waiting, payload: Rc::new(payload) }, |ticket| {
+                    let (chunk, chain_version) =
+                        (ChunkId::from(head.chunk), head.chain_version.get().into());
+                    let update = core_update(&head);
+                    if !forward {
+                        return Event::Update { ticket, chain_version, chunk, update };
+                    }
+                    Event::Forward(ticket, Forwarded {
+                        chain_version,
+                        chunk,
+                        version: head.version.get().into(),
+                        base: head.base.get().into(),
+                        generation: head.generation.get(),
+                        full: head.flags & UPDATE_FULL != 0,
+                        sync: head.flags & UPDATE_SYNC != 0,
+                        update,
+                    })
+                });
+            }
+            Err(e) => {
+                if e.status == Status::Overloaded {
+                    self.metrics.overloaded.inc();
+                }
+                incoming.reply(Err(e));
+            }
+        }
+    }
+
+    fn take_update(
+        &self,
+        incoming: &mut Incoming,
+        forward: bool,
+    ) -> Result<(Rc<crate::target::Target>, Payload, crate::admission::Admitted)> {
+        self.check_lease()?;
+        let parsed = Update::parse(incoming.body())?;
+        let (head, crcs) = (*parsed.head, parsed.crcs.iter().map(|c| c.get()).collect());
+        let target = self.target(head.target.get().into())?;
+        if forward {
+            self.require_service(incoming)?;
+        } else {
+            self.check_writer(incoming, &head)?;
+        }
+        let has_payload = matches!(head.kind, update::WRITE | update::REPLACE);
+        let want = if has_payload { head.len.get() as usize } else { 0 };
+        if incoming.bulk_len() != want {
+            return Err(Error::new(
+                Status::BadMessage,
+                format!("an update of {want} bytes came with {}", incoming.bulk_len()),
+            ));
+        }
+        // Updates that are on their way already are let in: refusing them would only make their predecessor ask again.
+        let admitted = self.admission.admit(if forward { 0 } else { want as u64 })?;
+        let bytes = if want > 0 { incoming.take_bulk()? } else { Buf::from_vec(Vec::new()) };
+        if bytes.len() != want {
+            return Err(Error::new(Status::BadMessage, "the bulk has another length than announced"));
+        }
+        Ok((target, Payload { head, crcs, bytes }, admitted))
+    }
+
+    /// Only services of the cluster may do what follows.
+    pub(crate) fn require_service(&self, incoming: &Incoming) -> Result<()> {
+        if incoming.conn().peer().identity.service {
+            return Ok(());
+        }
+        Err(Error::new(Status::AccessDenied, "only services of the cluster may call this"))
+    }
+
+    fn check_writer(&self, incoming: &Incoming, head: &UpdateHead) -> Result<()> {
+        if !matches!(head.kind, update::WRITE | update::TRUNCATE | update::REMOVE) {
+            return Err(Error::new(Status::BadMessage, "a client may not replace chunks"));
+        }
+        if head.flags & !UPDATE_FLUSH != 0 {
+            return Err(Error::new(Status::BadMessage, "a client may not set these flags"));
+        }
+        let peer = incoming.conn().peer();
+        let client = ClientId(head.client.get());
+        if client == ClientId(0) || (client != peer.client && !peer.identity.service) {
+            return Err(Error::new(
+                Status::AccessDenied,
+                "an update must name the client that the connection was opened by",
+            ));
+        }
+        let chunk = ChunkId::from(head.chunk);
+        self.check_capability(&head.capability, chunk.volume, chunk.data, rights::WRITE)
+    }
+
+    /// Checks a capability with the keys that mgmtd gave.
+    pub(crate) fn check_capability(
+        &self,
+        capability: &Capability,
+        volume: VolumeId,
+        data: DataId,
+        rights: u32,
+    ) -> Result<()> {
+        let keys = self.agent().map(|a| a.capability_keys()).unwrap_or_default();
+        let key = keys.get(&capability.key_id.get()).ok_or_else(|| {
+            Error::new(Status::BadCapability, "capability is signed with a key that is not known here; reopen the file")
+        })?;
+        capability.check(key, self.rt.unix_ns(), volume, data, rights)
+    }
+}
+
+/// What the core needs to know of an update.
+pub(crate) fn core_update(head: &UpdateHead) -> Core {
+    let client = ClientId(head.client.get());
+    let origin = (client != ClientId(0) && head.flags & UPDATE_SYNC == 0).then(|| Origin {
+        client,
+        channel: head.channel.get().into(),
+        seq: head.seq.get().into(),
+    });
+    Core {
+        origin,
+        flush: head.flags & UPDATE_FLUSH != 0,
+        needs_room: matches!(head.kind, update::WRITE | update::REPLACE),
+        removes: head.kind == update::REMOVE,
+    }
+}
