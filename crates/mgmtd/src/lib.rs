@@ -7,8 +7,21 @@
 //! after the commit; nothing is answered from a copy that is newer than the engine. Must never: act as primary after its
 //! lease ended, or keep a token itself (only its BLAKE3 hash).
 
+mod api;
+mod clients;
 mod config;
+mod core;
+mod heartbeat;
+mod keys;
+mod metrics;
+mod primary;
+mod records;
 mod service;
+mod state;
+mod store;
+mod tables;
+mod tokens;
+mod users;
 
 pub use config::{Config, EngineConfig, Timing};
 pub use service::{Running, start, start_with_engine};

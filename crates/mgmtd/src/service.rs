@@ -1,14 +1,30 @@
 //! Starting and stopping.
 
-use crate::Config;
-use glowfs_kv::Engine;
+use crate::api::Api;
+use crate::core::Inner;
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::tokens::Tokens;
+use crate::{Config, EngineConfig};
+use glowfs_cluster::{Election, ElectionConfig};
+use glowfs_kv::{Engine, Memory, Remote};
+use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server};
+use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Address, Rt};
-use glowfs_types::{Error, Result, Status};
+use glowfs_telemetry::HttpServer;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
+use glowfs_types::{ClientId, Error, Result, Status};
+use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 
 /// A running instance.
 pub struct Running {
-    addresses: Vec<Address>,
+    inner: Rc<Inner>,
+    server: Server,
+    http: Option<HttpServer>,
+    connector: Option<Rc<Connector>>,
 }
 
 /// Starts an instance. It listens at once and becomes primary or standby as soon as the engine answers.
@@ -18,23 +34,195 @@ pub async fn start(rt: &Rt, config: Config) -> Result<Running> {
 
 /// The same over a given engine (tests; a process that hosts the engine itself).
 pub async fn start_with_engine(
-    _rt: &Rt,
+    rt: &Rt,
     config: Config,
-    _engine: Option<Rc<dyn Engine>>,
+    engine: Option<Rc<dyn Engine>>,
 ) -> Result<Running> {
     config.validate()?;
-    Err(Status::NotSupported.into())
+    let service_token = read_token(&config.service_token_file)?;
+    let root_token = read_token(&config.root_token_file)?;
+    let listen = config
+        .listen
+        .iter()
+        .map(|a| a.parse().map_err(|e| Error::new(Status::InvalidArgument, format!("listen: {e}"))))
+        .collect::<Result<Vec<Address>>>()?;
+    let (engine, connector) = match engine {
+        Some(engine) => (engine, None),
+        None => open_engine(rt, &config, &service_token)?,
+    };
+    let tokens = Rc::new(Tokens::default());
+    let api = Rc::new(Late::default());
+    let info = HelloReply {
+        cluster: config.cluster()?,
+        role: Some(Role::Mgmtd),
+        node: config.node(),
+        release: glowfs_telemetry::RELEASE.to_owned(),
+        ..HelloReply::default()
+    };
+    let server = Server::start(rt, listen, info.clone(), tokens.clone(), api.clone())?;
+    let addresses: Vec<String> = server.addresses().iter().map(|a| a.to_string()).collect();
+    server.set_info(HelloReply { mgmtd: addresses.clone(), ..info });
+    let mut config = config;
+    let http = match config.http.take() {
+        None => None,
+        Some(at) => {
+            let at: Address = at
+                .parse()
+                .map_err(|e| Error::new(Status::InvalidArgument, format!("http: {e}")))?;
+            let late = api.clone();
+            Some(HttpServer::start(rt, &at, Rc::new(move || late.status()))?)
+        }
+    };
+    // The real port, not the one asked for.
+    config.http = http.as_ref().map(|h| h.address().to_string());
+    let hashes = (*blake3::hash(service_token.as_bytes()).as_bytes(), *blake3::hash(root_token.as_bytes()).as_bytes());
+    let inner = Rc::new(new_inner(rt, config, engine, addresses, hashes)?);
+    // Cannot be set twice: they were made above.
+    let _ = tokens.0.set(inner.clone());
+    let _ = api.0.set(Rc::new(Api(inner.clone())));
+    rt.spawn_detached(inner.clone().elect());
+    rt.spawn_detached(inner.clone().watch());
+    rt.spawn_detached(inner.clone().settler());
+    Ok(Running { inner, server, http, connector })
+}
+
+fn new_inner(
+    rt: &Rt,
+    config: Config,
+    engine: Rc<dyn Engine>,
+    addresses: Vec<String>,
+    (service_hash, root_hash): ([u8; 32], [u8; 32]),
+) -> Result<Inner> {
+    let election = Election::new(ElectionConfig {
+        node: config.node(),
+        life: rt.random(),
+        addresses: addresses.clone(),
+        lease_ms: config.timing.primary_lease_ms,
+        margin_ms: config.timing.margin_ms,
+    });
+    Ok(Inner {
+        rt: rt.clone(),
+        cluster: config.cluster()?,
+        store: Store { engine },
+        service_hash,
+        root_hash,
+        addresses,
+        election: RefCell::new(election),
+        state: RefCell::new(None),
+        lock: Semaphore::new(1),
+        changed: Notify::new(),
+        work: Notify::new(),
+        stopping: Cell::new(false),
+        fatal: RefCell::new(None),
+        failed: Notify::new(),
+        engine_ok: Cell::new(false),
+        started: rt.now(),
+        metrics: Metrics::new(),
+        config,
+    })
+}
+
+type Opened = (Rc<dyn Engine>, Option<Rc<Connector>>);
+
+fn open_engine(rt: &Rt, config: &Config, token: &str) -> Result<Opened> {
+    match &config.engine {
+        EngineConfig::Memory => Ok((Memory::engine(), None)),
+        EngineConfig::Remote { addresses } => {
+            let hello = Hello {
+                cluster: config.cluster()?,
+                token: token.to_owned(),
+                role: Some(Role::Mgmtd),
+                node: config.node(),
+                client: ClientId(0),
+                host: glowfs_net::local_host_id(),
+                release: glowfs_telemetry::RELEASE.to_owned(),
+                ..Hello::default()
+            };
+            let options = ConnectorOptions::from_names(&config.transports)?;
+            let connector = Connector::with_options(rt, hello, Rc::new(NoCalls), options);
+            let engine = Remote::new(rt, connector.clone(), addresses.clone());
+            Ok((Rc::new(engine), Some(connector)))
+        }
+    }
+}
+
+/// The first line of a token file.
+fn read_token(path: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|e| {
+        Error::new(Status::InvalidArgument, format!("token file {}: {e}", path.display()))
+    })?;
+    let token = text.lines().next().unwrap_or_default().trim();
+    if token.is_empty() {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!("token file {} holds no token in its first line", path.display()),
+        ));
+    }
+    Ok(token.to_owned())
+}
+
+/// Serves as soon as the instance exists: the server knows its addresses before that.
+#[derive(Default)]
+struct Late(std::cell::OnceCell<Rc<Api>>);
+
+impl Late {
+    fn status(&self) -> ServiceStatus {
+        self.0.get().map(|api| api.0.status()).unwrap_or_default()
+    }
+}
+
+impl glowfs_net::Handler for Late {
+    fn handle(self: Rc<Self>, incoming: glowfs_net::Incoming) {
+        match self.0.get() {
+            Some(api) => api.clone().handle(incoming),
+            None => incoming.reply(Err(Error::new(Status::ShuttingDown, "mgmtd is starting"))),
+        }
+    }
 }
 
 impl Running {
     /// Where it listens, with the real ports.
     pub fn addresses(&self) -> &[Address] {
-        &self.addresses
+        self.server.addresses()
+    }
+    /// Where health and metrics are served.
+    pub fn http(&self) -> Option<&Address> {
+        self.http.as_ref().map(HttpServer::address)
+    }
+    /// Whether it is primary now.
+    pub fn is_primary(&self) -> bool {
+        self.inner.primary().is_ok()
+    }
+    /// What it is and how it is.
+    pub fn status(&self) -> ServiceStatus {
+        self.inner.status()
     }
     /// Resolves on a fatal error.
     pub async fn failed(&self) -> Error {
-        std::future::pending().await
+        loop {
+            let failed = self.inner.failed.wait();
+            if let Some(e) = &*self.inner.fatal.borrow() {
+                return e.clone();
+            }
+            failed.await;
+        }
     }
     /// Stops: gives the primary's lease up and closes.
-    pub async fn stop(self) {}
+    pub async fn stop(self) {
+        self.inner.stopping.set(true);
+        self.inner.resign().await;
+        self.inner.work.notify_all();
+        self.server.stop().await;
+        if let Some(connector) = self.connector {
+            connector.close();
+        }
+    }
+    /// Ends it as a crash would: nothing is given up. For tests.
+    pub async fn crash(self) {
+        self.inner.stopping.set(true);
+        self.inner.election.borrow_mut().step_down();
+        self.inner.state.borrow_mut().take();
+        self.inner.work.notify_all();
+        self.server.stop().await;
+    }
 }

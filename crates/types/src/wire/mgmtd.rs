@@ -160,6 +160,9 @@ pub struct ClientList {
     /// Live sessions.
     #[n(0)]
     pub clients: Vec<ClientSession>,
+    /// Clients whose sessions ended or ran out not long ago. A client in neither list was never known, or is long dead.
+    #[cbor(n(1), default)]
+    pub dead: Vec<ClientId>,
 }
 
 /// One formatted disk that a storage node offers.

@@ -1,0 +1,183 @@
+//! Which method does what, and who may call it.
+
+use crate::core::Inner;
+use crate::clients;
+use glowfs_net::{Handler, Identity, Incoming, Reply};
+use glowfs_rt::Duration;
+use glowfs_types::routing::{Role, RoutingInfo};
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::hello::ServiceStatus;
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{GetRouting, PrimaryInfo, ReportSlow};
+use glowfs_types::{Error, NodeId, Result, Status};
+use std::rc::Rc;
+
+/// The longest time a routing request waits for news.
+const ROUTING_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// The serving side of an instance.
+pub struct Api(pub Rc<Inner>);
+
+impl Handler for Api {
+    fn handle(self: Rc<Self>, incoming: Incoming) {
+        let inner = self.0.clone();
+        let rt = inner.rt.clone();
+        rt.spawn_detached(async move {
+            let answer = inner.dispatch(&incoming).await;
+            incoming.reply(answer);
+        });
+    }
+}
+
+fn reply<R: minicbor::Encode<()>>(message: R) -> Result<Reply> {
+    Ok(Reply::msg(&message))
+}
+
+/// Who may call a method.
+fn require(ok: bool, who: &str, method: u16) -> Result<()> {
+    if ok {
+        return Ok(());
+    }
+    Err(Error::new(
+        Status::AccessDenied,
+        format!("{} is for {who} only; use a token of one", method::name(method)),
+    ))
+}
+
+impl Inner {
+    async fn dispatch(self: &Rc<Self>, incoming: &Incoming) -> Result<Reply> {
+        let who: Identity = incoming.conn().peer().identity;
+        let m = incoming.method();
+        let service = || require(who.service, "services of the cluster", m);
+        let admin = || require(who.admin || who.root, "administrators", m);
+        match m {
+            method::ECHO => Ok(Reply::body(incoming.body().to_vec())),
+            method::SERVICE_STATUS => reply(self.status()),
+            method::GET_PRIMARY => reply(self.primary_info()),
+            method::HEARTBEAT => {
+                service()?;
+                reply(self.heartbeat(incoming.msg()?).await?)
+            }
+            method::GET_ROUTING => reply(self.get_routing(incoming.msg()?).await?),
+            method::CLIENT_SESSION => reply(self.client_session(who, incoming.msg()?).await?),
+            method::CLIENT_GOODBYE => reply(self.client_goodbye(who, incoming.msg()?).await?),
+            method::LIST_CLIENTS => {
+                require(who.service || who.admin || who.root, "services and administrators", m)?;
+                reply(self.with(|s| clients::list(s))?)
+            }
+            method::REGISTER_STORES => {
+                service()?;
+                reply(self.register_stores(incoming.msg()?).await?)
+            }
+            method::REPORT_SLOW => {
+                service()?;
+                reply(self.report_slow(incoming.msg()?)?)
+            }
+            method::CREATE_TABLE => {
+                admin()?;
+                reply(self.create_table(incoming.msg()?).await?)
+            }
+            method::CHECK_TOKEN => {
+                service()?;
+                reply(self.check_token(incoming.msg()?)?)
+            }
+            method::USER_ADD => {
+                admin()?;
+                reply(self.user_add(incoming.msg()?).await?)
+            }
+            method::USER_LIST => {
+                admin()?;
+                reply(self.user_list()?)
+            }
+            method::GET_CONFIG => {
+                require(who.service || who.admin || who.root, "services and administrators", m)?;
+                reply(self.get_config()?)
+            }
+            method::SET_CONFIG => {
+                admin()?;
+                reply(self.set_config(incoming.msg()?).await?)
+            }
+            _ => Err(Error::new(
+                Status::UnknownMethod,
+                format!("mgmtd does not serve method {m} ({})", method::name(m)),
+            )),
+        }
+    }
+
+    async fn get_routing(self: &Rc<Self>, question: GetRouting) -> Result<RoutingInfo> {
+        let wait = Duration::from_millis(question.wait_ms).min(ROUTING_WAIT_MAX);
+        let end = self.rt.now() + wait;
+        loop {
+            let news = self.changed.wait();
+            let answer = self.with(|s| (s.version > question.have).then(|| s.delta(question.have)))?;
+            if let Some(delta) = answer {
+                return Ok(delta);
+            }
+            let left = end.since(self.rt.now());
+            if left.is_zero() || self.stopping.get() {
+                return self.with(|s| s.delta(s.version));
+            }
+            let _ = self.rt.timeout(left, news).await;
+        }
+    }
+
+    fn primary_info(&self) -> PrimaryInfo {
+        if self.primary().is_ok() {
+            return PrimaryInfo {
+                cluster: self.cluster,
+                node: Some(self.config.node()),
+                addresses: self.addresses.clone(),
+            };
+        }
+        let election = self.election.borrow();
+        let own = self.config.node();
+        let other = election.seen().filter(|r| r.holder != NodeId(0) && r.holder != own);
+        PrimaryInfo {
+            cluster: self.cluster,
+            node: other.map(|r| r.holder),
+            addresses: other.map(|r| r.addresses.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// A predecessor says that its syncing successor is too slow: it must wait for a while.
+    fn report_slow(self: &Rc<Self>, report: ReportSlow) -> Result<Empty> {
+        let until = self.rt.now() + Duration::from_millis(self.config.timing.slow_pause_ms);
+        self.with(|s| {
+            let current = s.chains.get(&report.chain).map(|c| c.value.info.version);
+            let Some(heard) = s.heard.get_mut(&report.target) else { return };
+            if current == Some(report.version) {
+                heard.may_sync_after = until;
+                s.dirty_chains.insert(report.chain);
+            }
+        })?;
+        self.work.notify_all();
+        // Look at it again when the pause is over.
+        let (inner, pause) = (self.clone(), self.config.timing.slow_pause_ms + 1);
+        self.rt.spawn_detached(async move {
+            inner.rt.sleep(Duration::from_millis(pause)).await;
+            let _ = inner.with(|s| s.dirty_chains.insert(report.chain));
+            inner.work.notify_all();
+        });
+        Ok(Empty {})
+    }
+
+    /// What this process is and how it is.
+    pub fn status(&self) -> ServiceStatus {
+        let primary = self.primary().is_ok();
+        let detail = match (&*self.fatal.borrow(), primary, self.engine_ok.get()) {
+            (Some(e), _, _) => e.message.clone(),
+            (None, true, _) => "primary".into(),
+            (None, false, true) => "standby".into(),
+            (None, false, false) => "waits for the metadata engine".into(),
+        };
+        ServiceStatus {
+            role: Some(Role::Mgmtd),
+            node: self.config.node(),
+            pid: std::process::id(),
+            release: glowfs_telemetry::RELEASE.to_owned(),
+            healthy: self.fatal.borrow().is_none() && (primary || self.engine_ok.get()),
+            detail,
+            uptime_ns: u64::try_from(self.rt.now().since(self.started).as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Client sessions: a client that is silent for the session's time is dead, and meta closes its files.
+//!
+//! Opening and ending a session is stored, so that a new primary knows who may be alive; extending it is not: a new primary gives
+//! every known client a full session's time.
+
+use crate::core::Inner;
+use crate::keys;
+use crate::state::{Client, State};
+use crate::store::Writes;
+use glowfs_net::Identity;
+use glowfs_rt::Duration;
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::mgmtd::{ClientGoodbye, ClientList, ClientSession, ClientSessionReply};
+use glowfs_types::{ClientId, Error, Result, Status};
+
+/// The greatest number of client sessions.
+const CLIENTS_MAX: usize = 100_000;
+/// Sessions ended by one transaction.
+const ENDED_PER_CHANGE: usize = 256;
+
+/// What LIST_CLIENTS answers.
+pub fn list(s: &State) -> ClientList {
+    ClientList {
+        clients: s.clients.values().map(|c| c.session.clone()).collect(),
+        dead: s.dead_clients.iter().copied().collect(),
+    }
+}
+
+impl Inner {
+    pub async fn client_session(
+        &self,
+        who: Identity,
+        mut session: ClientSession,
+    ) -> Result<ClientSessionReply> {
+        if session.client == ClientId(0) {
+            return Err(Error::new(Status::InvalidArgument, "client id 0 is no client"));
+        }
+        let (now, now_ns) = (self.rt.now(), self.rt.unix_ns());
+        session.user = who.user;
+        session.last_seen_ns = now_ns;
+        let id = session.client;
+        enum Known {
+            Extended,
+            New(u64),
+            Refused(Error),
+        }
+        let known = self.with(|s| {
+            if s.dead_clients.contains(&id) {
+                return Known::Refused(Error::new(
+                    Status::SessionEnded,
+                    "this client's session has ended and its open files were closed; connect again as a new client",
+                ));
+            }
+            match s.clients.get_mut(&id) {
+                Some(c) if c.session.user != who.user => Known::Refused(Error::new(
+                    Status::AccessDenied,
+                    "this client id belongs to another user",
+                )),
+                Some(c) => {
+                    c.heard = now;
+                    c.session.last_seen_ns = now_ns;
+                    Known::Extended
+                }
+                None if s.clients.len() >= CLIENTS_MAX => Known::Refused(Error::new(
+                    Status::Overloaded,
+                    format!("there are {CLIENTS_MAX} clients already"),
+                )),
+                None => Known::New(s.epoch),
+            }
+        })?;
+        match known {
+            Known::Refused(e) => return Err(e),
+            Known::Extended => {}
+            Known::New(epoch) => {
+                let mut writes = Writes::new();
+                writes.insert(keys::client(id), Some(keys::encode(&session)));
+                self.write(epoch, None, &writes).await?;
+                self.with(|s| {
+                    let heard = self.rt.now();
+                    s.clients.insert(id, Client { session, heard });
+                    self.metrics.clients.set(i64::try_from(s.clients.len()).unwrap_or(i64::MAX));
+                })?;
+            }
+        }
+        let t = &self.config.timing;
+        Ok(ClientSessionReply {
+            session_ms: t.client_session_ms,
+            routing_stale_ms: t.node_lease_ms,
+        })
+    }
+
+    pub async fn client_goodbye(&self, who: Identity, goodbye: ClientGoodbye) -> Result<Empty> {
+        let id = goodbye.client;
+        let known = self.with(|s| s.clients.get(&id).map(|c| c.session.user))?;
+        match known {
+            None => return Ok(Empty {}),
+            Some(user) if user != who.user && !who.root => {
+                return Err(Error::new(Status::AccessDenied, "this client id belongs to another user"));
+            }
+            Some(_) => {}
+        }
+        self.end_clients(vec![id]).await?;
+        Ok(Empty {})
+    }
+
+    /// Ends the sessions of clients that were silent for too long.
+    pub async fn expire_clients(&self) {
+        let (now, limit) = (self.rt.now(), Duration::from_millis(self.config.timing.client_session_ms));
+        let silent = self.with(|s| {
+            let silent = s.clients.values().filter(|c| now.since(c.heard) >= limit);
+            silent.map(|c| c.session.client).take(ENDED_PER_CHANGE).collect::<Vec<_>>()
+        });
+        let silent = silent.unwrap_or_default();
+        if silent.is_empty() {
+            return;
+        }
+        tracing::info!(clients = silent.len(), "client sessions ran out");
+        if let Err(e) = self.end_clients(silent).await {
+            tracing::warn!(error = %e, "sessions of silent clients could not be ended");
+        }
+    }
+
+    async fn end_clients(&self, ids: Vec<ClientId>) -> Result<()> {
+        let epoch = self.with(|s| s.epoch)?;
+        let writes: Writes = ids.iter().map(|id| (keys::client(*id), None)).collect();
+        self.write(epoch, None, &writes).await?;
+        self.with(|s| {
+            for id in ids {
+                s.bury(id);
+            }
+            self.metrics.clients.set(i64::try_from(s.clients.len()).unwrap_or(i64::MAX));
+        })
+    }
+}

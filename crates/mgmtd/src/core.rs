@@ -1,0 +1,379 @@
+//! The heart of an instance: election, the watch over leases, and changes of the routing info.
+
+use crate::records::{ChainRecord, Item, StoreRecord, TableRecord};
+use crate::state::State;
+use crate::store::{Outcome, Store, Writes};
+use crate::{Config, keys, metrics::Metrics};
+use glowfs_cluster::{Chain, Change, Command, Election, LeaseRecord, Standing};
+use glowfs_rt::sync::{Notify, Semaphore};
+use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::routing::{NodeInfo, TargetInfo};
+use glowfs_types::{ChainId, ClusterId, Error, NodeId, Result, RoutingVersion, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// The greatest number of chains changed by one transaction (its size is bounded by the engine).
+const CHAINS_PER_CHANGE: usize = 128;
+/// The pause after a change failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// One instance.
+pub struct Inner {
+    pub rt: Rt,
+    pub config: Config,
+    pub cluster: ClusterId,
+    pub store: Store,
+    pub service_hash: [u8; 32],
+    pub root_hash: [u8; 32],
+    pub addresses: Vec<String>,
+    pub election: RefCell<Election>,
+    /// Present while this instance is primary.
+    pub state: RefCell<Option<State>>,
+    /// Held by whoever changes the routing info or records: one change at a time.
+    pub lock: Semaphore,
+    /// The routing info changed, or this instance stepped down.
+    pub changed: Notify,
+    /// There is something to settle.
+    pub work: Notify,
+    pub stopping: Cell<bool>,
+    pub fatal: RefCell<Option<Error>>,
+    pub failed: Notify,
+    pub engine_ok: Cell<bool>,
+    pub started: Instant,
+    pub metrics: Metrics,
+}
+
+/// A change to make.
+#[derive(Default)]
+pub struct Edit {
+    pub nodes: Vec<NodeInfo>,
+    pub targets: Vec<TargetInfo>,
+    pub chains: Vec<Chain>,
+    pub tables: Vec<TableRecord>,
+    pub stores: Vec<StoreRecord>,
+}
+
+impl Edit {
+    fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+            && self.targets.is_empty()
+            && self.chains.is_empty()
+            && self.tables.is_empty()
+            && self.stores.is_empty()
+    }
+    fn changes_routing(&self) -> bool {
+        !(self.nodes.is_empty()
+            && self.targets.is_empty()
+            && self.chains.is_empty()
+            && self.tables.is_empty())
+    }
+    fn writes(&self, changed: RoutingVersion) -> Writes {
+        let mut w = Writes::new();
+        for n in &self.nodes {
+            w.insert(keys::node(n.id), Some(keys::encode(&Item { changed, value: n.clone() })));
+        }
+        for t in &self.targets {
+            w.insert(keys::target(t.id), Some(keys::encode(&Item { changed, value: t.clone() })));
+        }
+        for c in &self.chains {
+            let item = Item { changed, value: ChainRecord::of(c) };
+            w.insert(keys::chain(c.info.id), Some(keys::encode(&item)));
+        }
+        for t in &self.tables {
+            let item = Item { changed, value: t.clone() };
+            w.insert(keys::table(t.table.id, t.table.version), Some(keys::encode(&item)));
+        }
+        for s in &self.stores {
+            w.insert(keys::store(s.offer.store), Some(keys::encode(s)));
+        }
+        w
+    }
+    fn apply(self, s: &mut State, changed: RoutingVersion) {
+        s.nodes.extend(self.nodes.into_iter().map(|n| (n.id, Item { changed, value: n })));
+        s.targets.extend(self.targets.into_iter().map(|t| (t.id, Item { changed, value: t })));
+        s.chains.extend(self.chains.into_iter().map(|c| (c.info.id, Item { changed, value: c })));
+        s.tables.extend(self.tables.into_iter().map(|value| Item { changed, value }));
+        s.stores.extend(self.stores.into_iter().map(|r| (r.offer.store, r)));
+        s.version = changed;
+    }
+}
+
+impl Inner {
+    /// Milliseconds of this instance's CLOCK_BOOTTIME.
+    pub fn now_ms(&self) -> u64 {
+        self.rt.now().0 / 1_000_000
+    }
+    /// The epoch, if this instance is primary now and knows the state.
+    pub fn primary(&self) -> Result<u64> {
+        let standing = self.election.borrow_mut().standing(self.now_ms());
+        let known = self.state.borrow().as_ref().map(|s| s.epoch);
+        match (standing, known) {
+            (Standing::Primary { epoch, .. }, Some(known)) if epoch == known => Ok(epoch),
+            _ => Err(self.not_primary()),
+        }
+    }
+    fn not_primary(&self) -> Error {
+        let election = self.election.borrow();
+        let other = election.seen().filter(|r| r.holder != NodeId(0));
+        let hint = match other {
+            Some(r) if r.holder != self.config.node() => {
+                format!("the primary is node {} at {}", r.holder, r.addresses.join(", "))
+            }
+            _ => "no primary is known yet; try again".into(),
+        };
+        Error::new(Status::NotPrimary, format!("this mgmtd is a standby: {hint}"))
+    }
+    /// Uses the state, if this instance is primary.
+    pub fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> Result<T> {
+        self.primary()?;
+        match self.state.borrow_mut().as_mut() {
+            Some(s) => Ok(f(s)),
+            None => Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down")),
+        }
+    }
+    /// Stops to be primary, at once.
+    pub fn step_down(&self, why: &str) {
+        self.election.borrow_mut().step_down();
+        if self.state.borrow_mut().take().is_some() {
+            tracing::warn!(why, "not primary any more");
+        }
+        self.metrics.primary.set(0);
+        self.changed.notify_all();
+    }
+    /// Ends the instance with an error that no retry can heal.
+    pub fn fail(&self, e: Error) {
+        tracing::error!(error = %e, "mgmtd cannot go on");
+        *self.fatal.borrow_mut() = Some(e);
+        self.failed.notify_all();
+    }
+
+    /// Keeps the lease, or waits for its turn.
+    pub async fn elect(self: Rc<Self>) {
+        let period = Duration::from_millis(self.config.timing.primary_renew_ms);
+        while !self.stopping.get() && self.fatal.borrow().is_none() {
+            let before = self.engine_ok.get();
+            match self.elect_once().await {
+                Ok(()) => {
+                    self.engine_ok.set(true);
+                    if !before {
+                        tracing::info!("the metadata engine answers");
+                    }
+                }
+                Err(e) => {
+                    self.engine_ok.set(false);
+                    if before {
+                        tracing::warn!(error = %e, "the metadata engine does not answer");
+                    }
+                }
+            }
+            if self.primary().is_err() && self.state.borrow().is_some() {
+                self.step_down("the lease ran out");
+            }
+            self.rt.sleep(period).await;
+        }
+    }
+
+    async fn elect_once(self: &Rc<Self>) -> Result<()> {
+        let began = self.now_ms();
+        let limit = Duration::from_millis(self.config.timing.primary_lease_ms);
+        let slow = |_| Error::new(Status::TimedOut, "the metadata engine is too slow");
+        let (tx, record) = self.rt.timeout(limit, self.store.lease()).await.map_err(slow)??;
+        let command = self.election.borrow_mut().read(record.as_ref(), began);
+        if let Command::Write(new) = command {
+            let write = self.store.put_lease(tx, record.as_ref(), &new);
+            let done = self.rt.timeout(limit, write).await.map_err(slow).and_then(|r| r);
+            let mut election = self.election.borrow_mut();
+            match done {
+                Ok(()) => election.won(&new, began),
+                Err(e) if matches!(e.status, Status::Conflict | Status::TooOld) => election.lost(),
+                Err(e) => {
+                    election.unknown(&new, began);
+                    return Err(e);
+                }
+            }
+        }
+        let standing = self.election.borrow_mut().standing(self.now_ms());
+        match standing {
+            Standing::Primary { epoch, .. } => {
+                if self.state.borrow().as_ref().is_none_or(|s| s.epoch != epoch) {
+                    self.become_primary(epoch).await?;
+                }
+            }
+            Standing::Standby if self.state.borrow().is_some() => {
+                self.step_down("another instance is primary");
+            }
+            Standing::Standby => {}
+        }
+        Ok(())
+    }
+
+    /// Gives the lease up, so that a standby need not wait.
+    pub async fn resign(&self) {
+        let Some(record) = self.election.borrow_mut().give_up(self.now_ms()) else { return };
+        let give_up = async {
+            let (tx, now) = self.store.lease().await?;
+            let mine = now.as_ref().is_some_and(|n: &LeaseRecord| n.epoch == record.epoch);
+            if mine { self.store.put_lease(tx, now.as_ref(), &record).await } else { Ok(()) }
+        };
+        let _ = self.rt.timeout(Duration::from_millis(500), give_up).await;
+        self.step_down("stopping");
+    }
+
+    /// Looks at leases and client sessions, again and again.
+    pub async fn watch(self: Rc<Self>) {
+        let period = Duration::from_millis(self.config.timing.scan_ms);
+        while !self.stopping.get() {
+            self.rt.sleep(period).await;
+            let now_ms = self.now_ms();
+            let dead = self.with(|s| {
+                let dead = s.leases.tick(now_ms);
+                for node in &dead {
+                    s.touch_node(*node);
+                }
+                dead
+            });
+            for node in dead.unwrap_or_default() {
+                tracing::warn!(%node, "node is silent: its lease ran out");
+                self.metrics.deaths.inc();
+                self.work.notify_all();
+            }
+            let busy = self.with(|s| !s.dirty_nodes.is_empty() || !s.dirty_chains.is_empty());
+            if busy.unwrap_or(false) {
+                self.work.notify_all();
+            }
+            self.expire_clients().await;
+        }
+    }
+
+    /// Settles whenever there is something to settle.
+    pub async fn settler(self: Rc<Self>) {
+        while !self.stopping.get() {
+            let work = self.work.wait();
+            let busy = self.with(|s| !s.dirty_nodes.is_empty() || !s.dirty_chains.is_empty());
+            if !busy.unwrap_or(false) {
+                work.await;
+                continue;
+            }
+            if let Err(e) = self.settle().await {
+                tracing::warn!(error = %e, "the routing info could not be changed");
+                self.rt.sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+
+    /// Decides about all that was heard before the call; returns when that is in force.
+    pub async fn settle(&self) -> Result<()> {
+        let _held = self.lock.acquire(1).await;
+        loop {
+            let now = self.rt.now();
+            let (edit, log, nodes, chains) = self.with(|s| plan_changes(s, now))?;
+            let (nodes, chains) = match (nodes.is_empty(), chains.is_empty()) {
+                (true, true) => return Ok(()),
+                _ => (nodes, chains),
+            };
+            if let Err(e) = self.commit(edit).await {
+                // Not in force: look at them again.
+                let _ = self.with(|s| {
+                    s.dirty_nodes.extend(nodes);
+                    s.dirty_chains.extend(chains);
+                });
+                return Err(e);
+            }
+            for (chain, c) in log {
+                self.metrics.transitions.inc();
+                tracing::info!(%chain, target_id = %c.target, from = %c.from, to = %c.to, why = ?c.why, "member changed");
+            }
+        }
+    }
+
+    /// Makes a change; the lock must be held. The copy in memory changes only after the engine has it on disk.
+    pub async fn commit(&self, edit: Edit) -> Result<()> {
+        if edit.is_empty() {
+            return Ok(());
+        }
+        let (epoch, from) = self.with(|s| (s.epoch, s.version))?;
+        let to = if edit.changes_routing() { from.next() } else { from };
+        let writes = edit.writes(to);
+        let routing = (to != from).then_some((from, to));
+        self.write(epoch, routing, &writes).await?;
+        self.with(|s| if s.epoch == epoch { edit.apply(s, to) })?;
+        if to != from {
+            self.metrics.version.set(i64::try_from(to.0).unwrap_or(i64::MAX));
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Writes keys as the primary.
+    pub async fn write(
+        &self,
+        epoch: u64,
+        routing: Option<(RoutingVersion, RoutingVersion)>,
+        writes: &Writes,
+    ) -> Result<()> {
+        match self.store.change(epoch, routing, writes).await? {
+            Outcome::Done => Ok(()),
+            Outcome::Superseded => {
+                self.step_down("another primary changed the records");
+                Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
+            }
+        }
+    }
+}
+
+type Planned = (Edit, Vec<(ChainId, Change)>, BTreeSet<NodeId>, BTreeSet<ChainId>);
+
+/// Takes what is dirty and works out what becomes of it.
+fn plan_changes(s: &mut State, now: Instant) -> Planned {
+    let nodes = std::mem::take(&mut s.dirty_nodes);
+    let mut chains = BTreeSet::new();
+    while chains.len() < CHAINS_PER_CHANGE {
+        let Some(id) = s.dirty_chains.pop_first() else { break };
+        chains.insert(id);
+    }
+    let mut edit = Edit::default();
+    let mut log = Vec::new();
+    for id in &nodes {
+        if let Some(wanted) = s.wanted_node(*id)
+            && s.nodes.get(id).is_none_or(|i| i.value != wanted)
+        {
+            edit.nodes.push(wanted);
+        }
+    }
+    for id in &chains {
+        let Some(item) = s.chains.get(id) else { continue };
+        let chain = &item.value;
+        let view = chain
+            .info
+            .members
+            .iter()
+            .filter_map(|m| Some((m.target, s.observation(m.target, now)?)))
+            .collect();
+        let settled = chain.settle(&view);
+        let changed = settled.is_some();
+        let (next, changes) = settled.unwrap_or_else(|| (chain.clone(), Vec::new()));
+        log.extend(changes.into_iter().map(|c| (*id, c)));
+        for (target, record) in &next.records {
+            let (Some(item), Some(seen)) = (s.targets.get(target), view.get(target)) else { continue };
+            let old = &item.value;
+            if !changed && old.local == seen.local && old.incarnation == record.incarnation {
+                continue;
+            }
+            let new = TargetInfo {
+                local: seen.local,
+                incarnation: record.incarnation,
+                adopted: seen.adopted,
+                used_bytes: s.heard.get(target).map_or(old.used_bytes, |h| h.report.used_bytes),
+                ..old.clone()
+            };
+            if new != *old {
+                edit.targets.push(new);
+            }
+        }
+        if changed {
+            edit.chains.push(next);
+        }
+    }
+    (edit, log, nodes, chains)
+}

@@ -1,0 +1,141 @@
+//! HEARTBEAT.
+//!
+//! The lease in the answer is safe because everything that could take the node's targets out of service is in force, and in the
+//! answer's routing info, before the answer is made: a node that comes back from the dead, or with a new life of a store, is
+//! answered only when its chains have settled.
+
+use crate::core::Inner;
+use crate::state::{Heard, State};
+use glowfs_cluster::{Beat, Verdict};
+use glowfs_rt::Instant;
+use glowfs_types::routing::NodeStatus;
+use glowfs_types::wire::mgmtd::{Heartbeat, HeartbeatReply, TargetReport};
+use glowfs_types::{Error, NodeId, Result, Status};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// The greatest number of targets of a node.
+const TARGETS_MAX: usize = 65_536;
+
+impl Inner {
+    pub async fn heartbeat(self: &Rc<Self>, heartbeat: Heartbeat) -> Result<HeartbeatReply> {
+        if heartbeat.targets.len() > TARGETS_MAX || heartbeat.node.id == NodeId(0) {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                format!("a node has an id and at most {TARGETS_MAX} targets"),
+            ));
+        }
+        self.metrics.heartbeats.inc();
+        let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
+        let node = heartbeat.node.id;
+        let (verdict, wait) = self.with(|s| take(s, &heartbeat, now_ms, now_ns))?;
+        if verdict == Verdict::Stale {
+            return Err(Error::new(
+                Status::OldSequence,
+                format!("an old heartbeat of node {node}, or a second process with this node id"),
+            ));
+        }
+        if wait || matches!(verdict, Verdict::Joined | Verdict::Left) {
+            if verdict != Verdict::Alive {
+                tracing::info!(%node, role = %heartbeat.node.role, ?verdict, "node");
+            }
+            self.settle().await?;
+        } else {
+            self.work.notify_all();
+        }
+        // Still primary, after all that: only then a lease may be granted.
+        self.with(|s| {
+            let granted = matches!(verdict, Verdict::Alive | Verdict::Joined) && s.leases.alive(node);
+            let newer = s.version > heartbeat.routing_version;
+            let config = s
+                .config_of(heartbeat.node.role)
+                .filter(|c| c.version > heartbeat.node.config_version)
+                .cloned();
+            HeartbeatReply {
+                lease_ms: if granted { s.leases.lease_ms() } else { 0 },
+                routing: newer.then(|| s.delta(heartbeat.routing_version)),
+                config,
+                capability_keys: s.cluster.capability_keys.clone(),
+            }
+        })
+    }
+}
+
+/// Notes a heartbeat. True if the answer must wait until chains have settled.
+fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verdict, bool) {
+    let node = heartbeat.node.id;
+    let beat = Beat {
+        node,
+        incarnation: heartbeat.incarnation,
+        sequence: heartbeat.sequence,
+        leaving: heartbeat.leaving,
+    };
+    let verdict = s.leases.beat(beat, now_ms);
+    if verdict == Verdict::Stale {
+        return (verdict, false);
+    }
+    let mut said = heartbeat.node.clone();
+    said.last_heartbeat_ns = now_ns;
+    said.status = NodeStatus::Active;
+    let first = s.said.insert(node, said).is_none();
+    let wanted = s.wanted_node(node);
+    if s.nodes.get(&node).map(|i| &i.value) != wanted.as_ref() {
+        s.dirty_nodes.insert(node);
+    }
+    if first || verdict != Verdict::Alive {
+        s.touch_node(node);
+    }
+    let mut wait = false;
+    let mut named = BTreeSet::new();
+    for report in &heartbeat.targets {
+        named.insert(report.target);
+        wait |= take_report(s, node, report);
+    }
+    let gone: Vec<_> = s
+        .targets
+        .values()
+        .filter(|t| t.value.node == node && !named.contains(&t.value.id))
+        .map(|t| (t.value.id, t.value.chain))
+        .collect();
+    for (target, chain) in gone {
+        if s.heard.remove(&target).is_some() {
+            s.dirty_chains.insert(chain);
+        }
+    }
+    (verdict, wait)
+}
+
+/// Notes the report of one target. True if it is of a life that was not accounted for yet.
+fn take_report(s: &mut State, node: NodeId, report: &TargetReport) -> bool {
+    let Some(item) = s.targets.get(&report.target) else { return false };
+    let info = &item.value;
+    // A report of somebody else's target, or of another disk in its place, says nothing.
+    if info.node != node || info.store != report.store {
+        return false;
+    }
+    let chain = info.chain;
+    let accounted = s
+        .chains
+        .get(&chain)
+        .and_then(|c| c.value.records.get(&report.target))
+        .map(|r| r.incarnation)
+        .unwrap_or_default();
+    if report.incarnation < accounted {
+        return false;
+    }
+    let old = s.heard.get(&report.target);
+    let same = old.is_some_and(|h| {
+        let o = &h.report;
+        o.local == report.local
+            && o.incarnation == report.incarnation
+            && o.clean == report.clean
+            && o.adopted == report.adopted
+            && (o.used_bytes == 0) == (report.used_bytes == 0)
+    });
+    let may_sync_after = old.map_or(Instant(0), |h| h.may_sync_after);
+    s.heard.insert(report.target, Heard { report: report.clone(), may_sync_after });
+    if !same {
+        s.dirty_chains.insert(chain);
+    }
+    report.incarnation > accounted
+}

@@ -1,0 +1,150 @@
+//! What is stored under the keys, apart from the wire's own types.
+
+use glowfs_cluster::{Chain, LeaseRecord, MemberRecord, Proof};
+use glowfs_types::routing::{ChainInfo, ChainTable};
+use glowfs_types::wire::mgmtd::{StoreOffer, UserInfo};
+use glowfs_types::{ChainVersion, ClusterId, Incarnation, NodeId, RoutingVersion, TargetId};
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+
+/// The cluster record, written once.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ClusterRecord {
+    #[n(0)]
+    pub cluster: ClusterId,
+    /// Nanoseconds since the Unix epoch.
+    #[n(1)]
+    pub created_ns: u64,
+    #[n(2)]
+    pub service_hash: ByteArray<32>,
+    /// Keys that sign capabilities, by id.
+    #[n(3)]
+    pub capability_keys: Vec<(u32, ByteArray<32>)>,
+}
+
+/// Who is primary.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct EpochRecord {
+    #[n(0)]
+    pub holder: NodeId,
+    #[n(1)]
+    pub life: u64,
+    #[n(2)]
+    pub epoch: u64,
+    #[n(3)]
+    pub lease_ms: u64,
+    #[n(4)]
+    pub addresses: Vec<String>,
+}
+
+impl EpochRecord {
+    pub fn of(r: &LeaseRecord) -> Self {
+        Self {
+            holder: r.holder,
+            life: r.life,
+            epoch: r.epoch,
+            lease_ms: r.lease_ms,
+            addresses: r.addresses.clone(),
+        }
+    }
+    pub fn with_renewal(self, renewal: u64) -> LeaseRecord {
+        LeaseRecord {
+            holder: self.holder,
+            life: self.life,
+            epoch: self.epoch,
+            renewal,
+            lease_ms: self.lease_ms,
+            addresses: self.addresses,
+        }
+    }
+}
+
+/// An item of the routing info with the version that last changed it.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Item<T> {
+    #[n(0)]
+    pub changed: RoutingVersion,
+    #[n(1)]
+    pub value: T,
+}
+
+/// A registered store.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct StoreRecord {
+    #[n(0)]
+    pub node: NodeId,
+    #[n(1)]
+    pub offer: StoreOffer,
+}
+
+/// A table with the arguments that made it.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct TableRecord {
+    #[n(0)]
+    pub table: ChainTable,
+    #[n(1)]
+    pub replicas: u32,
+    #[n(2)]
+    pub chains: u32,
+}
+
+/// A user with the hash of the token.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct UserRecord {
+    #[n(0)]
+    pub info: UserInfo,
+    #[n(1)]
+    pub hash: ByteArray<32>,
+}
+
+/// What is remembered of a chain member.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct MemberRow {
+    #[n(0)]
+    pub target: TargetId,
+    #[n(1)]
+    pub incarnation: Incarnation,
+    /// 0 none, 1 holds, 2 suspect.
+    #[n(2)]
+    pub proof: u8,
+    #[n(3)]
+    pub served: ChainVersion,
+}
+
+/// A chain.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ChainRecord {
+    #[n(0)]
+    pub info: ChainInfo,
+    #[n(1)]
+    pub members: Vec<MemberRow>,
+}
+
+impl ChainRecord {
+    pub fn of(chain: &Chain) -> Self {
+        let row = |(target, r): (&TargetId, &MemberRecord)| MemberRow {
+            target: *target,
+            incarnation: r.incarnation,
+            proof: match r.proof {
+                Proof::None => 0,
+                Proof::Holds => 1,
+                Proof::Suspect => 2,
+            },
+            served: r.served,
+        };
+        Self { info: chain.info.clone(), members: chain.records.iter().map(row).collect() }
+    }
+    pub fn into_chain(self) -> Chain {
+        let record = |m: &MemberRow| MemberRecord {
+            incarnation: m.incarnation,
+            proof: match m.proof {
+                1 => Proof::Holds,
+                2 => Proof::Suspect,
+                // An unknown proof proves nothing.
+                _ => Proof::None,
+            },
+            served: m.served,
+        };
+        Chain { records: self.members.iter().map(|m| (m.target, record(m))).collect(), info: self.info }
+    }
+}

@@ -1,0 +1,134 @@
+//! The primary's copy of what is in the engine, and what it heard since.
+
+use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, UserRecord};
+use glowfs_cluster::{Chain, NodeLeases, Observation};
+use glowfs_rt::Instant;
+use glowfs_types::routing::{LocalState, NodeInfo, NodeStatus, RoutingInfo, TargetInfo};
+use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem, TargetReport};
+use glowfs_types::{ChainId, ClientId, NodeId, RoutingVersion, StoreId, TargetId, UserId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How many dead clients are remembered.
+pub const DEAD_CLIENTS_MAX: usize = 4096;
+
+/// A live client session.
+pub struct Client {
+    pub session: ClientSession,
+    pub heard: Instant,
+}
+
+/// What was heard of a target, and when it was too slow.
+pub struct Heard {
+    pub report: TargetReport,
+    pub may_sync_after: Instant,
+}
+
+/// Everything a primary knows. Fields of the first block equal the engine; those of the second are only in memory.
+pub struct State {
+    pub epoch: u64,
+    pub cluster: ClusterRecord,
+    pub version: RoutingVersion,
+    pub nodes: BTreeMap<NodeId, Item<NodeInfo>>,
+    pub targets: BTreeMap<TargetId, Item<TargetInfo>>,
+    pub chains: BTreeMap<ChainId, Item<Chain>>,
+    pub tables: Vec<Item<TableRecord>>,
+    pub stores: BTreeMap<StoreId, StoreRecord>,
+    pub users: BTreeMap<UserId, UserRecord>,
+    pub tokens: BTreeMap<[u8; 32], UserId>,
+    pub configs: Vec<ConfigItem>,
+    pub overrides: BTreeMap<NodeId, String>,
+    pub clients: BTreeMap<ClientId, Client>,
+
+    pub leases: NodeLeases,
+    pub heard: BTreeMap<TargetId, Heard>,
+    /// What nodes last said of themselves.
+    pub said: BTreeMap<NodeId, NodeInfo>,
+    pub dirty_nodes: BTreeSet<NodeId>,
+    pub dirty_chains: BTreeSet<ChainId>,
+    pub dead_clients: VecDeque<ClientId>,
+}
+
+impl State {
+    /// What the chain core is told of a target.
+    pub fn observation(&self, target: TargetId, now: Instant) -> Option<Observation> {
+        let info = &self.targets.get(&target)?.value;
+        let heard = self.heard.get(&target);
+        let alive = self.leases.alive(info.node);
+        let report = heard.map(|h| &h.report);
+        let local = match (alive, report) {
+            (false, _) => LocalState::Offline,
+            (true, Some(r)) => r.local,
+            // A node that is taken for alive and was not heard yet, or that does not name this target.
+            (true, None) if self.said.contains_key(&info.node) => LocalState::Offline,
+            (true, None) => return None,
+        };
+        Some(Observation {
+            local,
+            incarnation: report.map_or(info.incarnation, |r| r.incarnation),
+            clean: report.is_some_and(|r| r.clean),
+            adopted: report.map_or(info.adopted, |r| r.adopted),
+            empty: report.is_none_or(|r| r.used_bytes == 0),
+            may_sync: heard.is_none_or(|h| h.may_sync_after <= now),
+        })
+    }
+    /// What a node's entry should say now.
+    pub fn wanted_node(&self, id: NodeId) -> Option<NodeInfo> {
+        let old = self.nodes.get(&id).map(|i| &i.value);
+        let mut node = self.said.get(&id).or(old)?.clone();
+        node.last_heartbeat_ns = 0;
+        if !matches!(node.status, NodeStatus::Primary | NodeStatus::Standby | NodeStatus::Disabled) {
+            node.status = if self.leases.alive(id) { NodeStatus::Active } else { NodeStatus::Failed };
+        }
+        Some(node)
+    }
+    /// Everything that changed after `have`.
+    pub fn delta(&self, have: RoutingVersion) -> RoutingInfo {
+        let mut out = RoutingInfo {
+            cluster: self.cluster.cluster,
+            version: self.version,
+            ..RoutingInfo::default()
+        };
+        for (id, item) in self.nodes.iter().filter(|(_, i)| i.changed > have) {
+            let mut node = item.value.clone();
+            if let Some(said) = self.said.get(id) {
+                node.last_heartbeat_ns = said.last_heartbeat_ns;
+            }
+            out.nodes.insert(*id, node);
+        }
+        for (id, item) in self.targets.iter().filter(|(_, i)| i.changed > have) {
+            let mut target = item.value.clone();
+            if let Some(heard) = self.heard.get(id) {
+                target.used_bytes = heard.report.used_bytes;
+            }
+            out.targets.insert(*id, target);
+        }
+        for (id, item) in self.chains.iter().filter(|(_, i)| i.changed > have) {
+            out.chains.insert(*id, item.value.info.clone());
+        }
+        out.tables = self
+            .tables
+            .iter()
+            .filter(|i| i.changed > have)
+            .map(|i| i.value.table.clone())
+            .collect();
+        out
+    }
+    /// A node came, went or changed: look at it and at its chains.
+    pub fn touch_node(&mut self, node: NodeId) {
+        self.dirty_nodes.insert(node);
+        let mine = self.targets.values().filter(|t| t.value.node == node).map(|t| t.value.chain);
+        self.dirty_chains.extend(mine);
+    }
+    /// The newest configuration of a role.
+    pub fn config_of(&self, role: glowfs_types::routing::Role) -> Option<&ConfigItem> {
+        self.configs.iter().find(|c| c.role == role)
+    }
+    /// Remembers a client as dead.
+    pub fn bury(&mut self, client: ClientId) {
+        self.clients.remove(&client);
+        self.dead_clients.push_back(client);
+        while self.dead_clients.len() > DEAD_CLIENTS_MAX {
+            self.dead_clients.pop_front();
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Stores and chain tables.
+
+use crate::core::{Edit, Inner};
+use crate::records::{StoreRecord, TableRecord};
+use crate::state::State;
+use glowfs_cluster::Chain;
+use glowfs_placement::{Place, Plan, Request, plan};
+use glowfs_types::routing::{ChainTable, LocalState, TargetInfo};
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply, RegisterStores};
+use glowfs_types::{
+    ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
+};
+
+/// The greatest number of stores of one node.
+const STORES_PER_NODE_MAX: usize = 1024;
+/// Chains laid by one transaction.
+const CHAINS_PER_CHANGE: usize = 128;
+
+impl Inner {
+    pub async fn register_stores(&self, register: RegisterStores) -> Result<Empty> {
+        let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
+        if register.stores.len() > STORES_PER_NODE_MAX {
+            return bad(format!("a node has at most {STORES_PER_NODE_MAX} stores"));
+        }
+        if register.node == NodeId(0) || register.stores.iter().any(|s| s.store == StoreId(0)) {
+            return bad("stores and their nodes have ids greater than 0".into());
+        }
+        let _held = self.lock.acquire(1).await;
+        let edit = self.with(|s| {
+            let mut edit = Edit::default();
+            for offer in register.stores {
+                let record = StoreRecord { node: register.node, offer };
+                match s.stores.get(&record.offer.store) {
+                    Some(have) if have.node != record.node => {
+                        return Err(Error::new(
+                            Status::Busy,
+                            format!(
+                                "store {} belongs to node {}; start it with that node id",
+                                record.offer.store, have.node
+                            ),
+                        ));
+                    }
+                    Some(have) if *have == record => {}
+                    _ => edit.stores.push(record),
+                }
+            }
+            Ok(edit)
+        })??;
+        self.commit(edit).await?;
+        Ok(Empty {})
+    }
+
+    pub async fn create_table(&self, create: CreateTable) -> Result<CreateTableReply> {
+        let _held = self.lock.acquire(1).await;
+        let existing = self.with(|s| {
+            s.tables.iter().find(|t| t.value.table.id == create.table).map(|t| t.value.clone())
+        })?;
+        if let Some(have) = existing {
+            if have.replicas == create.replicas && have.chains == create.chains {
+                return Ok(CreateTableReply {
+                    version: have.table.version,
+                    explanation: format!("table {} exists with these arguments", create.table),
+                });
+            }
+            return Err(Error::new(
+                Status::Exists,
+                format!(
+                    "table {} exists with {} chains of {}; choose another table id",
+                    create.table, have.chains, have.replicas
+                ),
+            ));
+        }
+        let places = self.with(|s| places(s))?;
+        let plan = plan(&places, Request { replicas: create.replicas, chains: create.chains })?;
+        let explanation = plan.explain();
+        if !create.dry_run {
+            self.lay(&create, &plan).await?;
+            tracing::info!(table = %create.table, chains = create.chains, replicas = create.replicas, "table laid");
+        }
+        Ok(CreateTableReply { version: 1, explanation })
+    }
+
+    /// Writes the plan, piece by piece, the table last: chains without a table hurt nobody.
+    async fn lay(&self, create: &CreateTable, plan: &Plan) -> Result<()> {
+        let (mut chain_id, mut target_id) = self.with(|s| {
+            let chain = s.chains.last_key_value().map_or(ChainId(0), |(id, _)| *id);
+            let target = s.targets.last_key_value().map_or(TargetId(0), |(id, _)| *id);
+            (chain, target)
+        })?;
+        let mut ids = Vec::with_capacity(plan.chains.len());
+        for part in plan.chains.chunks(CHAINS_PER_CHANGE) {
+            let mut edit = Edit::default();
+            for members in part {
+                chain_id = chain_id.next();
+                ids.push(chain_id);
+                let mut of_chain = Vec::with_capacity(members.len());
+                for &at in members {
+                    target_id = target_id.next();
+                    let place = &plan.places[at];
+                    of_chain.push((target_id, place.node));
+                    edit.targets.push(new_target(target_id, chain_id, place));
+                }
+                edit.chains.push(Chain::new(chain_id, &of_chain));
+            }
+            self.commit(edit).await?;
+        }
+        let table = ChainTable {
+            id: create.table,
+            version: 1,
+            chains: ids,
+            description: create.description.clone(),
+        };
+        let record = TableRecord { table, replicas: create.replicas, chains: create.chains };
+        self.commit(Edit { tables: vec![record], ..Edit::default() }).await
+    }
+}
+
+fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {
+    TargetInfo {
+        id,
+        chain,
+        node: place.node,
+        store: place.store,
+        disk_index: place.disk_index,
+        local: LocalState::Offline,
+        incarnation: Incarnation(0),
+        used_bytes: 0,
+        adopted: ChainVersion(0),
+    }
+}
+
+/// Every registered store, with the rack that its node's labels name.
+fn places(s: &State) -> Vec<Place> {
+    let rack = |node: NodeId| -> String {
+        let Some(item) = s.nodes.get(&node) else { return String::new() };
+        let tags = &item.value.tags;
+        let parts: Vec<&str> =
+            ["zone", "rack"].iter().filter_map(|t| tags.get(*t)).map(String::as_str).collect();
+        parts.join("/")
+    };
+    s.stores
+        .values()
+        .map(|r| Place {
+            node: r.node,
+            store: r.offer.store,
+            disk_index: r.offer.disk_index,
+            capacity_bytes: r.offer.capacity_bytes,
+            rack: rack(r.node),
+        })
+        .collect()
+}
+
