@@ -85,7 +85,9 @@ impl AgentConfig {
             return bad("node id 0 is no node; set `node_id` in the configuration file");
         }
         if self.service_token.is_empty() {
-            return bad("the service token is empty; set `service_token_file` in the configuration file");
+            return bad(
+                "the service token is empty; set `service_token_file` in the configuration file",
+            );
         }
         if self.heartbeat_interval.is_zero() {
             return bad("a heartbeat interval of 0 is not possible");
@@ -96,7 +98,9 @@ impl AgentConfig {
 
 /// The host's name, for people; "" if it cannot be read.
 fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map(|s| s.trim().to_owned()).unwrap_or_default()
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|s| s.trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// Reads a token from a file (the first line, without white space around it).

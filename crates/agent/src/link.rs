@@ -2,9 +2,9 @@
 
 use glowfs_net::{Conn, Connector};
 use glowfs_rt::{Duration, Rt};
+use glowfs_types::wire::Empty;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::PrimaryInfo;
-use glowfs_types::wire::Empty;
 use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -31,7 +31,13 @@ pub struct MgmtdLink {
 impl MgmtdLink {
     /// A link over `connector` to one of `configured`.
     pub fn new(rt: &Rt, connector: Rc<Connector>, configured: Vec<String>) -> Self {
-        Self { rt: rt.clone(), connector, configured, primary: RefCell::new(None), next: Cell::new(0) }
+        Self {
+            rt: rt.clone(),
+            connector,
+            configured,
+            primary: RefCell::new(None),
+            next: Cell::new(0),
+        }
     }
     /// The addresses to try now.
     fn current(&self) -> Vec<String> {
@@ -102,8 +108,9 @@ impl MgmtdLink {
     }
     /// Asks an instance that is not primary who is.
     async fn redirect(&self, conn: &Conn) {
-        let answer =
-            conn.call_msg::<_, PrimaryInfo>(method::GET_PRIMARY, &Empty {}, GET_PRIMARY_DEADLINE).await;
+        let answer = conn
+            .call_msg::<_, PrimaryInfo>(method::GET_PRIMARY, &Empty {}, GET_PRIMARY_DEADLINE)
+            .await;
         let before = self.current();
         match answer {
             Ok(info) if !info.addresses.is_empty() && info.addresses != before => {

@@ -297,8 +297,7 @@ impl Chain {
             return;
         }
         self.info.activated = version;
-        self.info.activated_serving =
-            self.info.serving().map(|m| m.target).collect();
+        self.info.activated_serving = self.info.serving().map(|m| m.target).collect();
         // From now on writes may be acknowledged without the others.
         for s in slots.iter().filter(|s| s.to != Serving) {
             self.records.entry(s.target).or_default().proof = Proof::None;

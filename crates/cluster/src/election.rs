@@ -105,7 +105,8 @@ impl Election {
             self.seen = record.cloned();
             self.seen_since_ms = now_ms;
         }
-        let mine = record.is_some_and(|r| r.holder == self.config.node && r.life == self.config.life);
+        let mine =
+            record.is_some_and(|r| r.holder == self.config.node && r.life == self.config.life);
         match (self.standing, record) {
             (Standing::Primary { epoch, .. }, Some(r)) if mine && r.epoch == epoch => {
                 Command::Write(LeaseRecord { renewal: r.renewal + 1, ..r.clone() })
@@ -144,10 +145,8 @@ impl Election {
         self.tried = None;
         self.seen = Some(record.clone());
         self.seen_since_ms = began_ms;
-        self.standing = Standing::Primary {
-            epoch: record.epoch,
-            until_ms: began_ms + self.config.lease_ms,
-        };
+        self.standing =
+            Standing::Primary { epoch: record.epoch, until_ms: began_ms + self.config.lease_ms };
     }
     /// The write certainly did not happen (conflict). Who is primary shows the next read.
     pub fn lost(&mut self) {
@@ -166,6 +165,11 @@ impl Election {
         let Standing::Primary { .. } = self.standing(now_ms) else { return None };
         self.standing = Standing::Standby;
         let held = self.seen.clone()?;
-        Some(LeaseRecord { holder: NodeId(0), renewal: held.renewal + 1, addresses: Vec::new(), ..held })
+        Some(LeaseRecord {
+            holder: NodeId(0),
+            renewal: held.renewal + 1,
+            addresses: Vec::new(),
+            ..held
+        })
     }
 }

@@ -8,7 +8,8 @@ use std::fmt::Write;
 /// Why the chain is as it is, for people.
 pub fn explain(chain: &Chain) -> String {
     let info = &chain.info;
-    let mut out = format!("chain {} version {} (active: {})\n", info.id, info.version, info.activated);
+    let mut out =
+        format!("chain {} version {} (active: {})\n", info.id, info.version, info.activated);
     for m in &info.members {
         let record = chain.records.get(&m.target).copied().unwrap_or_default();
         let proof = match record.proof {

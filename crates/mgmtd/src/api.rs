@@ -1,7 +1,7 @@
 //! Which method does what, and who may call it.
 
-use crate::core::Inner;
 use crate::clients;
+use crate::core::Inner;
 use glowfs_net::{Handler, Identity, Incoming, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::routing::{Role, RoutingInfo};
@@ -109,7 +109,8 @@ impl Inner {
         let end = self.rt.now() + wait;
         loop {
             let news = self.changed.wait();
-            let answer = self.with(|s| (s.version > question.have).then(|| s.delta(question.have)))?;
+            let answer =
+                self.with(|s| (s.version > question.have).then(|| s.delta(question.have)))?;
             if let Some(delta) = answer {
                 return Ok(delta);
             }
@@ -177,7 +178,8 @@ impl Inner {
             release: glowfs_telemetry::RELEASE.to_owned(),
             healthy: self.fatal.borrow().is_none() && (primary || self.engine_ok.get()),
             detail,
-            uptime_ns: u64::try_from(self.rt.now().since(self.started).as_nanos()).unwrap_or(u64::MAX),
+            uptime_ns: u64::try_from(self.rt.now().since(self.started).as_nanos())
+                .unwrap_or(u64::MAX),
         }
     }
 }

@@ -51,6 +51,7 @@ impl Inner {
                     "this client's session has ended and its open files were closed; connect again as a new client",
                 ));
             }
+            let full = s.clients.len() >= CLIENTS_MAX;
             match s.clients.get_mut(&id) {
                 Some(c) if c.session.user != who.user => Known::Refused(Error::new(
                     Status::AccessDenied,
@@ -61,7 +62,7 @@ impl Inner {
                     c.session.last_seen_ns = now_ns;
                     Known::Extended
                 }
-                None if s.clients.len() >= CLIENTS_MAX => Known::Refused(Error::new(
+                None if full => Known::Refused(Error::new(
                     Status::Overloaded,
                     format!("there are {CLIENTS_MAX} clients already"),
                 )),
@@ -95,7 +96,10 @@ impl Inner {
         match known {
             None => return Ok(Empty {}),
             Some(user) if user != who.user && !who.root => {
-                return Err(Error::new(Status::AccessDenied, "this client id belongs to another user"));
+                return Err(Error::new(
+                    Status::AccessDenied,
+                    "this client id belongs to another user",
+                ));
             }
             Some(_) => {}
         }
@@ -105,7 +109,8 @@ impl Inner {
 
     /// Ends the sessions of clients that were silent for too long.
     pub async fn expire_clients(&self) {
-        let (now, limit) = (self.rt.now(), Duration::from_millis(self.config.timing.client_session_ms));
+        let (now, limit) =
+            (self.rt.now(), Duration::from_millis(self.config.timing.client_session_ms));
         let silent = self.with(|s| {
             let silent = s.clients.values().filter(|c| now.since(c.heard) >= limit);
             silent.map(|c| c.session.client).take(ENDED_PER_CHANGE).collect::<Vec<_>>()

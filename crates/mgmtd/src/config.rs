@@ -131,13 +131,17 @@ impl Timing {
             return bad("heartbeat_ms, scan_ms and primary_renew_ms must be greater than 0");
         }
         if self.node_lease_ms < 2 * self.heartbeat_ms {
-            return bad("node_lease_ms must be at least twice heartbeat_ms, or one lost heartbeat stops a node");
+            return bad(
+                "node_lease_ms must be at least twice heartbeat_ms, or one lost heartbeat stops a node",
+            );
         }
         if self.primary_lease_ms < 2 * self.primary_renew_ms {
             return bad("primary_lease_ms must be at least twice primary_renew_ms");
         }
         if self.primary_lease_ms + self.heartbeat_ms > self.node_lease_ms {
-            return bad("primary_lease_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes");
+            return bad(
+                "primary_lease_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes",
+            );
         }
         if self.margin_ms == 0 {
             return bad("margin_ms must be greater than 0: clocks drift");

@@ -297,7 +297,11 @@ impl Inner {
         let writes = edit.writes(to);
         let routing = (to != from).then_some((from, to));
         self.write(epoch, routing, &writes).await?;
-        self.with(|s| if s.epoch == epoch { edit.apply(s, to) })?;
+        self.with(|s| {
+            if s.epoch == epoch {
+                edit.apply(s, to)
+            }
+        })?;
         if to != from {
             self.metrics.version.set(i64::try_from(to.0).unwrap_or(i64::MAX));
             self.changed.notify_all();
@@ -355,7 +359,9 @@ fn plan_changes(s: &mut State, now: Instant) -> Planned {
         let (next, changes) = settled.unwrap_or_else(|| (chain.clone(), Vec::new()));
         log.extend(changes.into_iter().map(|c| (*id, c)));
         for (target, record) in &next.records {
-            let (Some(item), Some(seen)) = (s.targets.get(target), view.get(target)) else { continue };
+            let (Some(item), Some(seen)) = (s.targets.get(target), view.get(target)) else {
+                continue;
+            };
             let old = &item.value;
             if !changed && old.local == seen.local && old.incarnation == record.incarnation {
                 continue;

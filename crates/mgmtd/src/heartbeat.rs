@@ -45,7 +45,8 @@ impl Inner {
         }
         // Still primary, after all that: only then a lease may be granted.
         self.with(|s| {
-            let granted = matches!(verdict, Verdict::Alive | Verdict::Joined) && s.leases.alive(node);
+            let granted =
+                matches!(verdict, Verdict::Alive | Verdict::Joined) && s.leases.alive(node);
             let newer = s.version > heartbeat.routing_version;
             let config = s
                 .config_of(heartbeat.node.role)

@@ -1,7 +1,9 @@
 //! The keys of mgmtd in the key-value engine, and how values are written: docs/formats/mgmtd.md.
 
 use glowfs_types::routing::Role;
-use glowfs_types::{ChainId, ChainTableId, ClientId, Error, NodeId, Result, Status, StoreId, TargetId, UserId};
+use glowfs_types::{
+    ChainId, ChainTableId, ClientId, Error, NodeId, Result, Status, StoreId, TargetId, UserId,
+};
 
 /// All keys of mgmtd begin with this. Keys of the namespace begin with a volume id, whose first byte is far below `m`.
 pub const PREFIX: &[u8] = b"mgmtd/";
@@ -94,6 +96,9 @@ pub fn decode<T: for<'b> minicbor::Decode<'b, ()>>(key: &[u8], bytes: &[u8]) -> 
                 name()
             ),
         )),
-        _ => Err(Error::new(Status::Corrupt, format!("cluster record {} is empty or damaged", name()))),
+        _ => Err(Error::new(
+            Status::Corrupt,
+            format!("cluster record {} is empty or damaged", name()),
+        )),
     }
 }

@@ -26,7 +26,10 @@ impl Inner {
             loaded = self.store.load().await?;
         }
         let Some(cluster) = loaded.cluster.clone() else {
-            return Err(Error::new(Status::Internal, "the cluster record was written and is not there"));
+            return Err(Error::new(
+                Status::Internal,
+                "the cluster record was written and is not there",
+            ));
         };
         if let Err(e) = self.check_cluster(&cluster) {
             self.fail(e.clone());
@@ -137,9 +140,8 @@ impl Inner {
         // Whoever was primary before is a standby now, or gone.
         let own = self.config.node();
         let others = s.nodes.values().filter(|i| i.value.role == Role::Mgmtd && i.value.id != own);
-        let others: Vec<NodeInfo> = others
-            .map(|i| NodeInfo { status: NodeStatus::Standby, ..i.value.clone() })
-            .collect();
+        let others: Vec<NodeInfo> =
+            others.map(|i| NodeInfo { status: NodeStatus::Standby, ..i.value.clone() }).collect();
         s.said.extend(others.into_iter().map(|n| (n.id, n)));
         s
     }

@@ -145,6 +145,9 @@ impl ChainRecord {
             },
             served: m.served,
         };
-        Chain { records: self.members.iter().map(|m| (m.target, record(m))).collect(), info: self.info }
+        Chain {
+            records: self.members.iter().map(|m| (m.target, record(m))).collect(),
+            info: self.info,
+        }
     }
 }

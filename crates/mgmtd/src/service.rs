@@ -74,8 +74,11 @@ pub async fn start_with_engine(
         }
     };
     // The real port, not the one asked for.
-    config.http = http.as_ref().map(|h| h.address().to_string());
-    let hashes = (*blake3::hash(service_token.as_bytes()).as_bytes(), *blake3::hash(root_token.as_bytes()).as_bytes());
+    config.http = http.as_ref().map(|h| h.address().to_string().replace("tcp://", ""));
+    let hashes = (
+        *blake3::hash(service_token.as_bytes()).as_bytes(),
+        *blake3::hash(root_token.as_bytes()).as_bytes(),
+    );
     let inner = Rc::new(new_inner(rt, config, engine, addresses, hashes)?);
     // Cannot be set twice: they were made above.
     let _ = tokens.0.set(inner.clone());

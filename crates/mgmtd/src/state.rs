@@ -76,8 +76,10 @@ impl State {
         let old = self.nodes.get(&id).map(|i| &i.value);
         let mut node = self.said.get(&id).or(old)?.clone();
         node.last_heartbeat_ns = 0;
-        if !matches!(node.status, NodeStatus::Primary | NodeStatus::Standby | NodeStatus::Disabled) {
-            node.status = if self.leases.alive(id) { NodeStatus::Active } else { NodeStatus::Failed };
+        if !matches!(node.status, NodeStatus::Primary | NodeStatus::Standby | NodeStatus::Disabled)
+        {
+            node.status =
+                if self.leases.alive(id) { NodeStatus::Active } else { NodeStatus::Failed };
         }
         Some(node)
     }

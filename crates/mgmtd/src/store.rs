@@ -141,7 +141,10 @@ impl Store {
             match self.try_change(epoch, routing, writes).await {
                 // With an unknown outcome, the next attempt finds the new routing version in place, or writes again.
                 Err(e)
-                    if matches!(e.status, Status::Conflict | Status::TooOld | Status::CommitUnknown) =>
+                    if matches!(
+                        e.status,
+                        Status::Conflict | Status::TooOld | Status::CommitUnknown
+                    ) =>
                 {
                     last = e;
                 }
@@ -185,6 +188,9 @@ impl Store {
 }
 
 /// Reads one value (with a conflict).
-async fn one<T: for<'b> minicbor::Decode<'b, ()>>(tx: &Transaction, key: &[u8]) -> Result<Option<T>> {
+async fn one<T: for<'b> minicbor::Decode<'b, ()>>(
+    tx: &Transaction,
+    key: &[u8],
+) -> Result<Option<T>> {
     tx.get(key).await?.map(|v| keys::decode(key, &v)).transpose()
 }

@@ -150,4 +150,3 @@ fn places(s: &State) -> Vec<Place> {
         })
         .collect()
 }
-

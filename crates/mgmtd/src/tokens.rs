@@ -44,7 +44,9 @@ impl Authenticator for Tokens {
                     inner.store.user_of_token(hash.as_bytes()).await?.map(|u| identity(&u.info))
                 }
             };
-            found.ok_or_else(|| Error::new(Status::BadToken, "the token is not known to this cluster"))
+            found.ok_or_else(|| {
+                Error::new(Status::BadToken, "the token is not known to this cluster")
+            })
         })
     }
 }

@@ -29,10 +29,15 @@ impl Inner {
 
     pub async fn user_add(&self, add: UserAdd) -> Result<UserAddReply> {
         let info = add.user;
-        if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX || info.groups.len() > GROUPS_MAX {
+        if info.name.is_empty()
+            || info.name.len() > NAME_BYTES_MAX
+            || info.groups.len() > GROUPS_MAX
+        {
             return Err(Error::new(
                 Status::InvalidArgument,
-                format!("a user has a name of 1 to {NAME_BYTES_MAX} bytes and at most {GROUPS_MAX} groups"),
+                format!(
+                    "a user has a name of 1 to {NAME_BYTES_MAX} bytes and at most {GROUPS_MAX} groups"
+                ),
             ));
         }
         let mut token = String::with_capacity(64);
@@ -132,4 +137,3 @@ fn next_items(have: &[ConfigItem], new: &[ConfigItem]) -> Result<Vec<ConfigItem>
     }
     Ok(out)
 }
-

@@ -78,7 +78,8 @@ pub(crate) fn neighbours(mut rest: Vec<Vec<usize>>, places: &[Place]) -> Vec<Vec
             let head = chain.first().map_or(0, |&i| near(recent[i]));
             (disks, head)
         };
-        let best = (0..rest.len().min(LOOK_AHEAD)).min_by_key(|&k| (cost(&rest[k]), k)).unwrap_or(0);
+        let best =
+            (0..rest.len().min(LOOK_AHEAD)).min_by_key(|&k| (cost(&rest[k]), k)).unwrap_or(0);
         let chain = rest.remove(best);
         out.push(chain.clone());
         for i in chain {

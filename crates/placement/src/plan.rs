@@ -214,7 +214,10 @@ impl Plan {
         );
         if one_rack > 0 && replicas > 1 {
             // Writing into a String cannot fail.
-            let _ = writeln!(out, "{one_rack} chains have two members on one rack: there are too few racks");
+            let _ = writeln!(
+                out,
+                "{one_rack} chains have two members on one rack: there are too few racks"
+            );
         }
         for (i, p) in self.places.iter().enumerate() {
             let _ = writeln!(
