@@ -16,8 +16,6 @@ use std::sync::Arc;
 
 /// Payloads up to this many bytes are copied into a buffer of their own size.
 const COPY_BYTES_MAX: usize = 32 << 10;
-/// Room after the payload area, for requests that are longer than a WRITE's head without being one.
-const SLACK_BYTES: usize = 4096;
 
 pub(crate) struct Device {
     rt: Rt,
@@ -69,7 +67,7 @@ impl Device {
     pub fn try_read(&self) -> io::Result<Got> {
         let mut state = self.state.borrow_mut();
         let State { payload_bytes, spare, scratch } = &mut *state;
-        let mut area = spare.take().unwrap_or_else(|| self.rt.alloc(*payload_bytes + SLACK_BYTES));
+        let mut area = spare.take().unwrap_or_else(|| self.rt.alloc(*payload_bytes));
         let mut head = [0u8; WRITE_HEAD_BYTES];
         let got = {
             let mut iov = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut area)];

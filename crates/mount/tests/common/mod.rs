@@ -1,0 +1,126 @@
+//! A RAM file system mounted on a temporary directory by a thread of this process, with a watchdog: whatever hangs is
+//! aborted, and no mount stays behind.
+#![allow(dead_code)]
+
+use glowfs_mount::{MountConfig, ram::RamFs};
+use glowfs_rt::{Duration, real};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+/// A mount in use by a test.
+pub struct TestMount {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    connection: Option<u32>,
+    done: Arc<AtomicBool>,
+    daemon: Option<JoinHandle<()>>,
+}
+
+impl TestMount {
+    /// Mounts, or says why not (then the test is skipped). Aborted after `seconds`.
+    pub fn new(seconds: u64) -> Option<Self> {
+        Self::with(seconds, |_| ())
+    }
+    /// The same with changes of the configuration.
+    pub fn with(seconds: u64, change: impl FnOnce(&mut MountConfig)) -> Option<Self> {
+        if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: needs /dev/fuse and root");
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().canonicalize().expect("its path").join("mnt");
+        std::fs::create_dir(&path).expect("mount point");
+        let mut config = MountConfig { mountpoint: path.clone(), stop_ms: 2000, ..MountConfig::default() };
+        change(&mut config);
+        let done = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::channel();
+        let stop = done.clone();
+        let daemon = std::thread::spawn(move || {
+            real::run(move |rt| async move {
+                let fs = RamFs::new(&rt);
+                match glowfs_mount::start_on(&rt, config, fs).await {
+                    Ok(running) => {
+                        let _ = tell.send(Ok(running.connection()));
+                        while !stop.load(SeqCst) {
+                            rt.sleep(Duration::from_millis(5)).await;
+                        }
+                        running.stop().await;
+                    }
+                    Err(e) => {
+                        let _ = tell.send(Err(e));
+                    }
+                }
+            });
+        });
+        let connection = match told.recv().expect("the daemon lives") {
+            Ok(connection) => connection,
+            Err(e) if e.to_string().contains("not permitted") => {
+                eprintln!("SKIPPED: {e}");
+                return None;
+            }
+            Err(e) => panic!("{e}"),
+        };
+        watch(seconds, connection, done.clone());
+        Some(Self { _dir: dir, path, connection, done, daemon: Some(daemon) })
+    }
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// A path in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+fn watch(seconds: u64, connection: Option<u32>, done: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        for _ in 0..seconds * 10 {
+            std::thread::sleep(Duration::from_millis(100));
+            if done.load(SeqCst) {
+                return;
+            }
+        }
+        eprintln!("TIME-OUT after {seconds} s: aborting the FUSE connection");
+        if let Some(c) = connection {
+            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{c}/abort"), b"1");
+        }
+    });
+}
+
+impl Drop for TestMount {
+    fn drop(&mut self) {
+        self.done.store(true, SeqCst);
+        if let Some(daemon) = self.daemon.take() {
+            let failed = daemon.join().is_err();
+            if failed {
+                let _ = std::process::Command::new("umount").arg("-l").arg(&self.path).status();
+                assert!(std::thread::panicking(), "the daemon panicked");
+            }
+        }
+    }
+}
+
+/// Runs a shell script in the mount; it must succeed.
+pub fn sh(dir: &Path, script: &str) -> String {
+    let out = std::process::Command::new("timeout")
+        .args(["60", "bash", "-euo", "pipefail", "-c", script])
+        .current_dir(dir)
+        .output()
+        .expect("bash runs");
+    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success(), "{script}\n{}\n{text}", out.status);
+    text
+}
+
+/// Whether a program is installed; says so if not.
+pub fn has(program: &str) -> bool {
+    let found = std::process::Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("SKIPPED: {program} is not installed");
+    }
+    found
+}
