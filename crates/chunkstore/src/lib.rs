@@ -7,8 +7,27 @@
 //!
 //! The bytes on disk are documented in `docs/formats/chunk-store.md`.
 
+mod alloc;
 mod api;
+mod checkpoint;
+mod chunk;
+mod codec;
+mod crc;
+mod extents;
+mod flush;
+mod fold;
+mod format;
+mod gate;
+mod log;
+mod open;
+mod read;
+mod record;
+mod recovery;
+mod slots;
+mod stage;
+mod state;
 mod store;
+mod util;
 
 pub use api::{
     ChunkState, PENDING_MAX, PendingState, ReadOutcome, SMALL_WRITE_BYTES, ScrubResult, StageKind,

@@ -1,88 +1,107 @@
 //! [`Store`]: the handle.
 
 use crate::api::*;
+use crate::record::Record;
+use crate::state::Inner;
 use glowfs_rt::{BufMut, Dir, Rt};
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
 use glowfs_types::{
     ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Error, Incarnation, Result, Status,
     StoreId, TargetId, VolumeId,
 };
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::rc::Rc;
 
-fn todo_err<T>() -> Result<T> {
-    Err(Error::new(Status::NotSupported, "not there yet"))
-}
+/// Channel records in one log record.
+const CHANNELS_PER_RECORD: usize = 512;
 
 /// The store of one disk. Cheap to clone; belongs to one thread.
 #[derive(Clone)]
 pub struct Store {
-    rt: Rt,
+    inner: Rc<Inner>,
 }
 
 impl Store {
     /// Opens (or formats) the store in `dir`, recovers it and bumps its incarnation durably.
     pub async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Store> {
-        let _ = (dir, config, rt);
-        todo_err()
+        Ok(Store { inner: crate::open::open(rt, dir, config).await? })
     }
     /// The id of the store.
     pub fn id(&self) -> StoreId {
-        StoreId(0)
+        self.inner.superblock.borrow().store
     }
     /// This life of it.
     pub fn incarnation(&self) -> Incarnation {
-        Incarnation(0)
+        Incarnation(self.inner.superblock.borrow().incarnation)
     }
     /// Whether the life before ended with [`Store::close`] (or the store is new).
     pub fn was_clean(&self) -> bool {
-        false
+        self.inner.was_clean.get()
     }
-    /// Why the store takes no more updates, if a write or flush failed. Resolves nothing; poll or use [`Store::failed`].
+    /// Why the store takes no more updates, if a write or flush failed. See [`Store::failed`].
     pub fn failure(&self) -> Option<Error> {
-        None
+        self.inner.failed.borrow().clone()
     }
     /// Resolves when a write or flush failed and the store takes no more updates.
     pub async fn failed(&self) -> Error {
-        let _ = &self.rt;
-        std::future::pending().await
+        self.inner.failed_signal.wait(|| self.failure()).await
     }
     /// Makes an empty target; a known one is left as it is. Durable.
     pub async fn create_target(&self, target: TargetId) -> Result<()> {
-        let _ = target;
-        todo_err()
+        if self.inner.targets.borrow().contains_key(&target) {
+            return self.inner.check_open();
+        }
+        self.durable(target, Record::CreateTarget).await
     }
     /// Removes a target with all its chunks. Durable.
     pub async fn remove_target(&self, target: TargetId) -> Result<()> {
-        let _ = target;
-        todo_err()
+        self.known(target)?;
+        self.durable(target, Record::RemoveTarget).await
     }
     /// The targets, in order.
     pub fn targets(&self) -> Vec<TargetId> {
-        Vec::new()
+        self.inner.targets.borrow().keys().copied().collect()
     }
     /// The small record that the owner keeps with a target; empty if none was put.
     pub fn target_meta(&self, target: TargetId) -> Option<Vec<u8>> {
-        let _ = target;
-        None
+        self.inner.targets.borrow().get(&target).map(|t| t.meta.clone())
     }
     /// Replaces the small record of a target. Durable when it resolves.
     pub async fn put_target_meta(&self, target: TargetId, bytes: Vec<u8>) -> Result<()> {
-        let _ = (target, bytes);
-        todo_err()
+        self.known(target)?;
+        if bytes.len() > TARGET_META_BYTES_MAX {
+            return Err(Error::new(
+                Status::TooLarge,
+                format!(
+                    "a target's record of {} bytes; at most {TARGET_META_BYTES_MAX}",
+                    bytes.len()
+                ),
+            ));
+        }
+        self.durable(target, Record::TargetMeta(bytes)).await
     }
     /// What is known of a chunk; `None` if it was never written (or its tombstone was purged).
     pub fn chunk(&self, target: TargetId, chunk: ChunkId) -> Option<ChunkState> {
-        let _ = (target, chunk);
-        None
+        let targets = self.inner.targets.borrow();
+        targets.get(&target)?.chunks.get(&chunk).map(|c| c.state())
     }
     /// The pending versions of a chunk, oldest first.
     pub fn pending(&self, target: TargetId, chunk: ChunkId) -> Vec<PendingState> {
-        let _ = (target, chunk);
-        Vec::new()
+        let targets = self.inner.targets.borrow();
+        let chunk = targets.get(&target).and_then(|t| t.chunks.get(&chunk));
+        let state = |d: &crate::record::Delta| PendingState {
+            version: d.version,
+            kind: d.kind,
+            len: d.len,
+            channel: d.channel.clone(),
+        };
+        chunk.map(|c| c.pending.iter().map(state).collect()).unwrap_or_default()
     }
     /// Chunks of a target with pending versions, in order.
     pub fn chunks_pending(&self, target: TargetId) -> Vec<ChunkId> {
-        let _ = target;
-        Vec::new()
+        let targets = self.inner.targets.borrow();
+        targets.get(&target).map(|t| t.pending.iter().copied().collect()).unwrap_or_default()
     }
     /// Reads committed content into `buf`: verified, holes and what lies past the end as zeros.
     pub async fn read(
@@ -92,8 +111,7 @@ impl Store {
         offset: u32,
         buf: BufMut,
     ) -> (Result<ReadOutcome>, BufMut) {
-        let _ = (target, chunk, offset);
-        (todo_err(), buf)
+        self.inner.read_at(target, chunk, None, offset, buf).await
     }
     /// Reads the content as of a pending version (or the committed one).
     pub async fn read_pending(
@@ -104,15 +122,13 @@ impl Store {
         offset: u32,
         buf: BufMut,
     ) -> (Result<ReadOutcome>, BufMut) {
-        let _ = (target, chunk, offset, version);
-        (todo_err(), buf)
+        self.inner.read_at(target, chunk, Some(version), offset, buf).await
     }
     /// Adds a pending version (or, with `commit`, a committed one). Resolves when it would survive a SIGKILL (with
     /// `flush`: the loss of power). Stages of one chunk that are called in version order are kept in that order
     /// although earlier ones are still under way.
     pub async fn stage(&self, target: TargetId, request: StageRequest) -> Result<()> {
-        let _ = (target, request);
-        todo_err()
+        self.inner.stage(target, request).await
     }
     /// Commits a pending version and all before it. Done already: `Ok`.
     pub async fn commit(
@@ -121,8 +137,7 @@ impl Store {
         chunk: ChunkId,
         version: ChunkVersion,
     ) -> Result<()> {
-        let _ = (target, chunk, version);
-        todo_err()
+        self.inner.commit(target, chunk, version).await
     }
     /// Drops the pending version and all after it. None there: `Ok`.
     pub async fn discard(
@@ -131,13 +146,12 @@ impl Store {
         chunk: ChunkId,
         version: ChunkVersion,
     ) -> Result<()> {
-        let _ = (target, chunk, version);
-        todo_err()
+        self.inner.discard(target, chunk, version).await
     }
     /// Resolves when everything acknowledged so far is durable.
     pub async fn flush(&self, target: TargetId) -> Result<()> {
-        let _ = target;
-        todo_err()
+        self.known(target)?;
+        self.inner.flush_to(self.inner.log.written.get()).await
     }
     /// Chunks of a target after `after`, in order, at most `limit`, tombstones left out; and whether more follow.
     pub fn list(
@@ -146,8 +160,21 @@ impl Store {
         after: Option<ChunkId>,
         limit: usize,
     ) -> (Vec<ChunkSummary>, bool) {
-        let _ = (target, after, limit);
-        (Vec::new(), false)
+        let targets = self.inner.targets.borrow();
+        let Some(t) = targets.get(&target) else { return (Vec::new(), false) };
+        let from = after.map_or(Unbounded, Excluded);
+        let mut rest =
+            t.chunks.range((from, Unbounded)).filter(|(_, c)| !c.removed || !c.pending.is_empty());
+        let summary = |(id, c): (&ChunkId, &crate::chunk::Chunk)| ChunkSummary {
+            chunk: *id,
+            committed: c.committed,
+            pending: c.newest(),
+            len: c.len,
+            content_crc: c.content_crc(),
+            chunk_bytes: c.chunk_bytes,
+        };
+        let page: Vec<_> = rest.by_ref().take(limit).map(summary).collect();
+        (page, rest.next().is_some())
     }
     /// The last chunk, number and bytes of the chunks of a data id that have committed content.
     pub fn data_extent(
@@ -156,8 +183,18 @@ impl Store {
         volume: VolumeId,
         data: DataId,
     ) -> QueryExtentReply {
-        let _ = (target, volume, data);
-        QueryExtentReply::default()
+        let targets = self.inner.targets.borrow();
+        let mut reply = QueryExtentReply::default();
+        let Some(t) = targets.get(&target) else { return reply };
+        let id = |index| ChunkId { volume, data, index };
+        for (id, c) in t.chunks.range(id(0)..=id(u64::MAX)) {
+            if c.committed.0 > 0 && !c.removed {
+                reply.last = Some((id.index, c.len));
+                reply.chunks += 1;
+                reply.bytes += u64::from(c.len);
+            }
+        }
+        reply
     }
     /// The last write known of a channel, pending or committed.
     pub fn channel(
@@ -166,28 +203,36 @@ impl Store {
         client: ClientId,
         channel: ChannelId,
     ) -> Option<ChannelRecord> {
-        let _ = (target, client, channel);
-        None
+        let targets = self.inner.targets.borrow();
+        let t = targets.get(&target)?;
+        let pending = pending_channels(t).filter(|c| c.client == client && c.channel == channel);
+        t.channels.get(&(client, channel)).into_iter().chain(pending).max_by_key(|c| c.seq).cloned()
     }
     /// The last writes of all channels, pending ones included, in order.
     pub fn channels(&self, target: TargetId) -> Vec<ChannelRecord> {
-        let _ = target;
-        Vec::new()
+        let targets = self.inner.targets.borrow();
+        let Some(t) = targets.get(&target) else { return Vec::new() };
+        let mut all: BTreeMap<_, _> = t.channels.clone();
+        pending_channels(t).for_each(|c| crate::state::keep_newer(&mut all, c.clone()));
+        all.into_values().collect()
     }
     /// Merges channel records of another replica: the greater sequence number stays.
     pub async fn put_channels(&self, target: TargetId, records: Vec<ChannelRecord>) -> Result<()> {
-        let _ = (target, records);
-        todo_err()
+        self.known(target)?;
+        for page in records.chunks(CHANNELS_PER_RECORD) {
+            self.inner.append(target, Record::Channels(page.to_vec())).await?;
+        }
+        Ok(())
     }
     /// Forgets the channels of a client that is gone.
     pub async fn forget_client(&self, target: TargetId, client: ClientId) -> Result<()> {
-        let _ = (target, client);
-        todo_err()
+        self.known(target)?;
+        self.inner.append(target, Record::ForgetClient(client)).await.map(|_| ())
     }
     /// Forgets the tombstones of a target. Only when all replicas agree that the chunks are gone.
     pub async fn purge_tombstones(&self, target: TargetId) -> Result<()> {
-        let _ = target;
-        todo_err()
+        self.known(target)?;
+        self.inner.append(target, Record::PurgeTombstones).await.map(|_| ())
     }
     /// Verifies the next chunk after `after` at rest; `None` at the end.
     pub async fn scrub_next(
@@ -195,19 +240,59 @@ impl Store {
         target: TargetId,
         after: Option<ChunkId>,
     ) -> Result<Option<ScrubResult>> {
-        let _ = (target, after);
-        todo_err()
+        self.inner.scrub(target, after).await
     }
     /// Room on the disk.
     pub fn space(&self) -> StoreSpace {
-        StoreSpace::default()
+        let inner = &self.inner;
+        let disk = inner.dir.space().unwrap_or_default();
+        let slots = inner.slots.borrow();
+        let targets = inner.targets.borrow();
+        let used = slots.used_bytes();
+        let mut total = disk.total_bytes;
+        let mut free =
+            disk.free_bytes.saturating_sub(inner.config.reserve_bytes) + slots.free_bytes();
+        if inner.config.capacity_bytes > 0 {
+            total = total.min(inner.config.capacity_bytes);
+            free = free.min(inner.config.capacity_bytes.saturating_sub(used));
+        }
+        StoreSpace {
+            total_bytes: total,
+            free_bytes: free,
+            used_bytes: used,
+            chunks: targets.values().map(|t| t.chunks.len() as u64).sum(),
+            metadata_bytes: targets
+                .values()
+                .flat_map(|t| t.chunks.values())
+                .map(|c| c.memory_bytes())
+                .sum(),
+            log_bytes: inner.log_bytes(),
+        }
     }
     /// Writes a checkpoint now (tests and tools; it happens by itself).
     pub async fn checkpoint(&self) -> Result<()> {
-        todo_err()
+        self.inner.check_open()?;
+        self.inner.checkpoint_now().await
     }
     /// Ends it: flushes, marks a clean shutdown. Everything after fails with `ShuttingDown`.
     pub async fn close(&self) -> Result<()> {
-        todo_err()
+        self.inner.close().await
     }
+
+    fn known(&self, target: TargetId) -> Result<()> {
+        if self.inner.targets.borrow().contains_key(&target) {
+            return self.inner.check_open();
+        }
+        Err(Inner::no_target(target))
+    }
+
+    async fn durable(&self, target: TargetId, record: Record) -> Result<()> {
+        let lsn = self.inner.append(target, record).await?;
+        self.inner.flush_to(lsn).await
+    }
+}
+
+fn pending_channels(t: &crate::state::Target) -> impl Iterator<Item = &ChannelRecord> {
+    let chunks = t.pending.iter().filter_map(|id| t.chunks.get(id));
+    chunks.flat_map(|c| c.pending.iter()).filter_map(|d| d.channel.as_ref())
 }

@@ -1,0 +1,467 @@
+//! Checkpoints: the state as of one batch, written to a file of its own in small steps, so that the log before it
+//! can go. A chunk that changes before its turn is written down first, so the snapshot is of one moment exactly.
+
+use crate::chunk::Chunk;
+use crate::codec::{Reader, Writer};
+use crate::extents::Extent;
+use crate::format::{BLOCK, FORMAT_VERSION};
+use crate::record::{
+    Delta, get_channel, get_chunk_id, get_delta, get_extents, put_channel, put_chunk_id, put_delta,
+    put_extents,
+};
+use crate::state::{Inner, Target};
+use glowfs_rt::File;
+use glowfs_rt::backend::OpenOptions;
+use glowfs_types::checksum::crc32c;
+use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, StoreId, TargetId};
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::rc::Rc;
+
+pub(crate) const CHECKPOINT: &str = "checkpoint";
+pub(crate) const CHECKPOINT_NEW: &str = "checkpoint.new";
+const MAGIC: &[u8; 8] = b"GLOWCKPT";
+const FRAME_MAGIC: u32 = 0x4d52_4647;
+/// Bytes of entries in one frame, unless one entry alone is greater.
+const FRAME_BYTES: usize = 256 << 10;
+/// No frame of a valid checkpoint is greater than this, in bytes.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+/// Bytes before the entries of a frame.
+const FRAME_HEAD_BYTES: usize = 32;
+/// Chunks looked at without letting other tasks run.
+const STEP_CHUNKS: usize = 64;
+/// How often a checkpoint begins anew because a target was removed meanwhile.
+const ATTEMPTS_MAX: usize = 8;
+
+const TARGET: u32 = 1;
+const CHANNEL: u32 = 2;
+const CHUNK: u32 = 3;
+const END: u32 = 4;
+
+/// A checkpoint that is being written.
+pub(crate) struct Running {
+    generation: u32,
+    out: Writer,
+    abandoned: bool,
+    chunks: u64,
+}
+
+/// The first block of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CheckpointHead {
+    pub store: StoreId,
+    pub incarnation: u64,
+    /// The last batch it covers.
+    pub lsn: u64,
+    /// Segments before this one are not needed.
+    pub first_segment: u64,
+}
+
+impl CheckpointHead {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.bytes(MAGIC);
+        w.u32(FORMAT_VERSION);
+        w.u32(0);
+        w.u128(self.store.0);
+        w.u64(self.incarnation);
+        w.u64(self.lsn);
+        w.u64(self.first_segment);
+        w.0.resize(BLOCK - 4, 0);
+        let crc = crc32c(&w.0);
+        w.u32(crc);
+        w.0
+    }
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let bad = |what| Error::new(Status::Corrupt, format!("checkpoint header: {what}"));
+        let (body, crc) = bytes.split_at_checked(BLOCK - 4).ok_or_else(|| bad("too short"))?;
+        if &body[..8] != MAGIC {
+            return Err(bad("not a checkpoint"));
+        }
+        let mut r = Reader(&body[8..]);
+        if r.u32()? > FORMAT_VERSION {
+            return Err(Error::new(
+                Status::NewerFormat,
+                "the checkpoint is of a newer format; start a newer glowfs",
+            ));
+        }
+        if crc != crc32c(body).to_le_bytes() {
+            return Err(bad("checksum mismatch"));
+        }
+        r.u32()?;
+        Ok(Self {
+            store: StoreId(r.u128()?),
+            incarnation: r.u64()?,
+            lsn: r.u64()?,
+            first_segment: r.u64()?,
+        })
+    }
+}
+
+fn entry(w: &mut Writer, kind: u32, target: TargetId, body: impl FnOnce(&mut Writer)) {
+    let start = w.0.len();
+    w.u32(0);
+    w.u32(kind);
+    w.u64(target.0);
+    body(w);
+    w.0.resize(w.0.len().next_multiple_of(8), 0);
+    w.patch_u32(start, (w.0.len() - start) as u32);
+}
+
+fn put_chunk(w: &mut Writer, target: TargetId, id: ChunkId, c: &Chunk) {
+    entry(w, CHUNK, target, |w| {
+        put_chunk_id(w, id);
+        w.u64(c.committed.0);
+        w.u32(c.len);
+        w.u32(c.chunk_bytes);
+        w.u32(u32::from(c.removed));
+        w.u32(c.pending.len() as u32);
+        w.u64(c.lsn);
+        put_extents(w, &c.extents, &c.crcs);
+        c.pending.iter().for_each(|d| put_delta(w, d, 0));
+    });
+}
+
+fn get_chunk(r: &mut Reader<'_>) -> Result<(ChunkId, Chunk)> {
+    let bad = || Error::new(Status::Corrupt, "checkpoint: a chunk that makes no sense");
+    let id = get_chunk_id(r)?;
+    let committed = ChunkVersion(r.u64()?);
+    let len = r.u32()?;
+    let chunk_bytes = r.u32()?;
+    let removed = r.u32()? != 0;
+    let n = r.u32()?;
+    let lsn = r.u64()?;
+    if !crate::slots::is_chunk_size(chunk_bytes) || len > chunk_bytes {
+        return Err(bad());
+    }
+    let (extents, crcs): (Vec<Extent>, Vec<u32>) = get_extents(r, chunk_bytes)?;
+    if crcs.len() != crate::chunk::blocks_for(len) as usize
+        || extents.last().is_some_and(|e| e.end() as usize > crcs.len())
+    {
+        return Err(bad());
+    }
+    let pending = (0..n).map(|_| get_delta(r).map(|(d, _)| d)).collect::<Result<Vec<Delta>>>()?;
+    Ok((
+        id,
+        Chunk {
+            committed,
+            len,
+            chunk_bytes,
+            removed,
+            lsn,
+            crcs,
+            extents,
+            pending,
+            ..Chunk::default()
+        },
+    ))
+}
+
+impl Running {
+    /// The chunk is about to change: writes it down as it is, if that was not done yet.
+    pub fn before_change(&mut self, target: TargetId, id: ChunkId, chunk: &mut Chunk) {
+        if chunk.checkpoint != self.generation && !self.abandoned {
+            chunk.checkpoint = self.generation;
+            self.chunks += 1;
+            put_chunk(&mut self.out, target, id, chunk);
+        }
+    }
+    /// The snapshot cannot be finished; it begins anew.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
+        self.out.0.clear();
+    }
+}
+
+/// Builds a frame from entries: header, entries, zeros up to whole blocks.
+fn frame(number: u64, lsn: u64, entries: &[u8]) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u32(FRAME_MAGIC);
+    w.u32(0);
+    w.u64(lsn);
+    w.u64(number);
+    w.u32(entries.len() as u32);
+    w.u32(0);
+    w.bytes(entries);
+    w.0.resize(w.0.len().next_multiple_of(BLOCK), 0);
+    let crc = crc32c(&w.0[8..]);
+    w.patch_u32(4, crc);
+    w.0
+}
+
+impl Inner {
+    /// Starts a checkpoint if the log has grown to half of its bound.
+    pub fn maybe_checkpoint(self: &Rc<Self>) {
+        let most = (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as usize;
+        if self.log.segments.borrow().len() > most / 2 && !self.closing.get() {
+            self.start_checkpoint();
+        }
+    }
+
+    /// Starts a checkpoint in the background if none runs.
+    pub fn start_checkpoint(self: &Rc<Self>) {
+        if self.checkpoint_busy.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            let _ = inner.checkpoint_task().await;
+        });
+    }
+
+    /// Writes a checkpoint; waits for one that runs already.
+    pub async fn checkpoint_now(self: &Rc<Self>) -> Result<()> {
+        self.checkpoint_done.wait(|| (!self.checkpoint_busy.get()).then_some(())).await;
+        self.checkpoint_busy.set(true);
+        self.checkpoint_task().await
+    }
+
+    async fn checkpoint_task(self: &Rc<Self>) -> Result<()> {
+        let mut result = Ok(());
+        for _ in 0..ATTEMPTS_MAX {
+            match self.checkpoint_attempt().await {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(e) => {
+                    tracing::warn!(error = %e, "checkpoint failed");
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        *self.checkpoint.borrow_mut() = None;
+        *self.log.full.borrow_mut() = match &result {
+            Err(e) if e.status == Status::NoSpace => Some(e.clone()),
+            _ => None,
+        };
+        self.checkpoint_busy.set(false);
+        self.checkpoint_done.wake();
+        self.log.space.wake();
+        result
+    }
+
+    /// `false`: abandoned, to be tried again.
+    async fn checkpoint_attempt(self: &Rc<Self>) -> Result<bool> {
+        let first_segment = self.log.current.get();
+        self.flush_to(self.log.written.get()).await?;
+        self.fold_before(first_segment).await?;
+        let lsn = self.begin_snapshot();
+        let result = self.write_snapshot(lsn, first_segment).await;
+        *self.checkpoint.borrow_mut() = None;
+        if !result? {
+            return Ok(false);
+        }
+        let dir_error = |e: std::io::Error| self.poison("switching the checkpoint", &e);
+        self.dir.rename(CHECKPOINT_NEW, CHECKPOINT).await.map_err(dir_error)?;
+        self.dir.sync().await.map_err(dir_error)?;
+        self.retire_segments(first_segment, lsn);
+        Ok(true)
+    }
+
+    /// Everything but the chunks is written down at once. Returns the batch of the snapshot.
+    fn begin_snapshot(&self) -> u64 {
+        let generation = self.checkpoint_count.get().wrapping_add(1).max(1);
+        self.checkpoint_count.set(generation);
+        let mut run = Running { generation, out: Writer::default(), abandoned: false, chunks: 0 };
+        for (id, t) in &*self.targets.borrow() {
+            entry(&mut run.out, TARGET, *id, |w| {
+                w.u32(t.meta.len() as u32);
+                w.bytes(&t.meta);
+            });
+            for c in t.channels.values() {
+                entry(&mut run.out, CHANNEL, *id, |w| put_channel(w, c));
+            }
+        }
+        *self.checkpoint.borrow_mut() = Some(run);
+        self.log.written.get()
+    }
+
+    async fn write_snapshot(self: &Rc<Self>, lsn: u64, first_segment: u64) -> Result<bool> {
+        let error = |e: std::io::Error| {
+            if crate::log::is_no_space(&e) {
+                self.no_space("a checkpoint", &e)
+            } else {
+                self.poison("writing a checkpoint", &e)
+            }
+        };
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.dir.open(CHECKPOINT_NEW, options).await.map_err(error)?;
+        file.set_len(0).await.map_err(error)?;
+        let head = {
+            let sb = self.superblock.borrow();
+            CheckpointHead { store: sb.store, incarnation: sb.incarnation, lsn, first_segment }
+        };
+        let mut at = self.write_at(&file, 0, &head.encode()).await.map_err(error)?;
+        let mut number = 0;
+        let mut cursor: Option<(TargetId, Option<ChunkId>)> = Some((TargetId(0), None));
+        while let Some(from) = cursor {
+            cursor = self.snapshot_step(from);
+            let entries = {
+                let mut run = self.checkpoint.borrow_mut();
+                let Some(run) = run.as_mut().filter(|r| !r.abandoned) else { return Ok(false) };
+                if cursor.is_none() {
+                    let chunks = run.chunks;
+                    entry(&mut run.out, END, TargetId(0), |w| w.u64(chunks));
+                }
+                let full = run.out.0.len() >= FRAME_BYTES || cursor.is_none();
+                if full { std::mem::take(&mut run.out.0) } else { Vec::new() }
+            };
+            if entries.is_empty() {
+                self.rt.yield_now().await;
+                continue;
+            }
+            at = self.write_at(&file, at, &frame(number, lsn, &entries)).await.map_err(error)?;
+            number += 1;
+        }
+        self.flush_all().await?;
+        file.sync().await.map_err(|e| self.poison("flush of a checkpoint", &e))?;
+        Ok(true)
+    }
+
+    async fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> std::io::Result<u64> {
+        let mut buf = self.rt.alloc(bytes.len());
+        buf.copy_from_slice(bytes);
+        file.write(vec![buf.freeze()], at).await?;
+        Ok(at + bytes.len() as u64)
+    }
+
+    /// Writes some chunks down; where to go on, or `None` at the end.
+    fn snapshot_step(
+        &self,
+        from: (TargetId, Option<ChunkId>),
+    ) -> Option<(TargetId, Option<ChunkId>)> {
+        let mut targets = self.targets.borrow_mut();
+        let mut run = self.checkpoint.borrow_mut();
+        let run = run.as_mut()?;
+        let (start, mut after) = from;
+        let mut steps = 0;
+        for (target, t) in targets.range_mut(start..) {
+            if *target != start {
+                after = None;
+            }
+            let bound = after.map_or(Unbounded, Excluded);
+            for (id, chunk) in t.chunks.range_mut((bound, Unbounded)) {
+                run.before_change(*target, *id, chunk);
+                steps += 1;
+                if steps >= STEP_CHUNKS || run.out.0.len() >= FRAME_BYTES {
+                    return Some((*target, Some(*id)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What a checkpoint holds.
+pub(crate) struct Loaded {
+    pub head: CheckpointHead,
+    pub targets: BTreeMap<TargetId, Target>,
+}
+
+/// Reads a whole checkpoint file.
+pub(crate) struct Loader {
+    targets: BTreeMap<TargetId, Target>,
+    chunks: u64,
+    ended: bool,
+}
+
+impl Inner {
+    pub async fn load_checkpoint(&self, file: &File, store: StoreId) -> Result<Loaded> {
+        let bad = |what: &str| {
+            Error::new(
+                Status::Corrupt,
+                format!(
+                    "{}/{CHECKPOINT}: {what}; replace the disk and let the replicas be rebuilt",
+                    self.dir.path()
+                ),
+            )
+        };
+        let read = async |at: u64, len: usize| -> Result<glowfs_rt::BufMut> {
+            let (r, buf) = file.read(self.rt.alloc(len), at).await;
+            match r {
+                Ok(n) if n == len => Ok(buf),
+                Ok(_) => Err(bad("cut short")),
+                Err(e) => Err(self.read_error("read of the checkpoint", &e)),
+            }
+        };
+        let head = CheckpointHead::decode(&read(0, BLOCK).await?)
+            .map_err(|e| e.context(self.dir.path()))?;
+        if head.store != store {
+            return Err(bad("belongs to another store"));
+        }
+        let mut loader = Loader { targets: BTreeMap::new(), chunks: 0, ended: false };
+        let mut at = BLOCK as u64;
+        let mut number = 0;
+        while !loader.ended {
+            let first = read(at, BLOCK).await?;
+            let mut r = Reader(&first);
+            let (magic, crc, lsn, n, bytes) =
+                (r.u32()?, r.u32()?, r.u64()?, r.u64()?, r.u32()? as usize);
+            if magic != FRAME_MAGIC || lsn != head.lsn || n != number || bytes > FRAME_BYTES_MAX {
+                return Err(bad("a frame is not where it should be"));
+            }
+            let total = (FRAME_HEAD_BYTES + bytes).next_multiple_of(BLOCK);
+            let whole = if total == BLOCK { first } else { read(at, total).await? };
+            if crc32c(&whole[8..]) != crc {
+                return Err(bad(&format!("checksum mismatch in frame {number}")));
+            }
+            loader
+                .frame(&whole[FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + bytes])
+                .map_err(|e| bad(&e.message))?;
+            at += total as u64;
+            number += 1;
+        }
+        Ok(Loaded { head, targets: loader.targets })
+    }
+}
+
+impl Loader {
+    fn frame(&mut self, entries: &[u8]) -> Result<()> {
+        let bad = |what: &str| Error::new(Status::Corrupt, what.to_owned());
+        let mut rest = Reader(entries);
+        while !rest.0.is_empty() {
+            let len = Reader(rest.0).u32()? as usize;
+            if len < 16 {
+                return Err(bad("an entry without a length"));
+            }
+            let mut r = Reader(rest.bytes(len)?);
+            r.u32()?;
+            let kind = r.u32()?;
+            let target = TargetId(r.u64()?);
+            match kind {
+                TARGET => {
+                    let n = r.u32()? as usize;
+                    self.targets.entry(target).or_default().meta = r.bytes(n)?.to_vec();
+                }
+                CHANNEL => {
+                    let c = get_channel(&mut r)?;
+                    let t = self
+                        .targets
+                        .get_mut(&target)
+                        .ok_or_else(|| bad("a channel without its target"))?;
+                    t.channels.insert((c.client, c.channel), c);
+                }
+                CHUNK => {
+                    let (id, chunk) = get_chunk(&mut r)?;
+                    let t = self
+                        .targets
+                        .get_mut(&target)
+                        .ok_or_else(|| bad("a chunk without its target"))?;
+                    if !chunk.pending.is_empty() {
+                        t.pending.insert(id);
+                    }
+                    t.chunks.insert(id, chunk);
+                    self.chunks += 1;
+                }
+                END => {
+                    self.ended = true;
+                    if r.u64()? != self.chunks {
+                        return Err(bad("the number of chunks is wrong"));
+                    }
+                }
+                k => return Err(bad(&format!("unknown kind of entry {k}"))),
+            }
+        }
+        Ok(())
+    }
+}

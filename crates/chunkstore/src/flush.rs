@@ -1,0 +1,134 @@
+//! Flushes: one round at a time makes everything durable that was written when it began; all who wait share it.
+
+use crate::state::Inner;
+use crate::util::{Signal, join_all};
+use glowfs_types::Result;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+#[derive(Default)]
+pub(crate) struct FlushState {
+    /// Every batch up to this one, with the data it refers to, is durable.
+    pub durable: Cell<u64>,
+    pub signal: Signal,
+    wanted: Cell<u64>,
+    running: Cell<bool>,
+    /// Rounds begun and ended, and up to which round someone wants one in any case.
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+    forced: Cell<u64>,
+    /// Files written since their last flush.
+    pub dirty_classes: RefCell<BTreeSet<u8>>,
+    pub dirty_segments: RefCell<BTreeSet<u64>>,
+    /// Files were made since the directory's last flush.
+    pub dirty_dir: Cell<bool>,
+    /// Bytes written since the last round began.
+    pub bytes: Cell<u64>,
+}
+
+impl Inner {
+    /// Resolves when batch `lsn` and all it refers to is durable.
+    pub async fn flush_to(self: &Rc<Self>, lsn: u64) -> Result<()> {
+        self.want_flush(lsn);
+        self.flush
+            .signal
+            .wait(|| {
+                if self.flush.durable.get() >= lsn {
+                    return Some(Ok(()));
+                }
+                self.failed.borrow().clone().map(Err)
+            })
+            .await
+    }
+
+    /// Starts rounds until `lsn` is durable.
+    pub fn want_flush(self: &Rc<Self>, lsn: u64) {
+        let state = &self.flush;
+        state.wanted.set(state.wanted.get().max(lsn));
+        if state.durable.get() < lsn {
+            self.start_flush();
+        }
+    }
+
+    /// Resolves when everything written before the call is durable, also what no record refers to yet.
+    pub async fn flush_all(self: &Rc<Self>) -> Result<()> {
+        let state = &self.flush;
+        let round = state.begun.get() + 1;
+        state.forced.set(state.forced.get().max(round));
+        self.start_flush();
+        state
+            .signal
+            .wait(|| {
+                if state.ended.get() >= round {
+                    return Some(Ok(()));
+                }
+                self.failed.borrow().clone().map(Err)
+            })
+            .await
+    }
+
+    fn start_flush(self: &Rc<Self>) {
+        let state = &self.flush;
+        if state.running.get() || self.failed.borrow().is_some() {
+            return;
+        }
+        state.running.set(true);
+        let inner = self.clone();
+        self.rt.spawn_detached(async move {
+            let state = &inner.flush;
+            while state.durable.get() < state.wanted.get() || state.ended.get() < state.forced.get()
+            {
+                if inner.flush_round().await.is_err() {
+                    break;
+                }
+            }
+            inner.flush.running.set(false);
+        });
+    }
+
+    /// One round. A failure poisons the store; it is never tried again.
+    async fn flush_round(self: &Rc<Self>) -> Result<()> {
+        let state = &self.flush;
+        let upto = self.log.written.get();
+        state.begun.set(state.begun.get() + 1);
+        state.bytes.set(0);
+        let classes = state.dirty_classes.take();
+        let segments = state.dirty_segments.take();
+        let mut files = Vec::new();
+        for class in classes {
+            files.extend(self.block_files.borrow().get(&class).cloned());
+        }
+        for seq in segments {
+            files.extend(self.log.file_of(seq));
+        }
+        let syncs = files.iter().map(|f| f.sync()).collect();
+        for result in join_all(syncs).await {
+            result.map_err(|e| self.poison("flush", &e))?;
+        }
+        if state.dirty_dir.replace(false) {
+            self.dir.sync().await.map_err(|e| self.poison("flush of the directory", &e))?;
+        }
+        if self.failed.borrow().is_none() {
+            state.durable.set(state.durable.get().max(upto));
+            state.ended.set(state.begun.get());
+        }
+        state.signal.wake();
+        self.reap();
+        self.check_not_failed()
+    }
+
+    /// Fails if a write or flush failed.
+    pub fn check_not_failed(&self) -> Result<()> {
+        self.failed.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// Counts bytes written; too many begin a flush by themselves.
+    pub fn count_written(self: &Rc<Self>, bytes: u64) {
+        let total = self.flush.bytes.get() + bytes;
+        self.flush.bytes.set(total);
+        if total > self.config.unflushed_bytes_max {
+            self.want_flush(self.log.written.get());
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Folding: blocks that lie in old log segments are copied into slots, so that the segments can go.
+//!
+//! A block goes back to the position in its chunk's slot that it superseded, where there is one: that position is
+//! dead (the record that superseded it is durable, and no reader from before is left). Otherwise it gets a fresh slot.
+
+use crate::chunk::Chunk;
+use crate::extents::{Extent, Loc};
+use crate::format::BLOCK;
+use crate::slots::{blocks_of, bytes_of};
+use crate::state::Inner;
+use crate::util::join_all;
+use glowfs_rt::Buf;
+use glowfs_types::{ChunkId, Result, TargetId};
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// Chunks folded side by side.
+const FOLD_CHUNKS: usize = 16;
+
+fn is_old(e: &Extent, before: u64) -> bool {
+    matches!(e.loc, Loc::Log { segment, .. } if segment < before)
+}
+
+/// Splits `e` into parts that have a dead position in a slot of the chunk, and the rest.
+fn place_in_slots(
+    chunk: &Chunk,
+    e: Extent,
+    placed: &mut Vec<(Extent, Loc)>,
+    rest: &mut Vec<Extent>,
+) {
+    let mut todo = vec![e];
+    for s in &chunk.extents {
+        let Loc::Slot { class, index, block } = s.loc else { continue };
+        let Some(start) = s.block.checked_sub(block) else { continue };
+        let end = start + blocks_of(class);
+        let mut next = Vec::new();
+        for t in todo {
+            let Some(inside) = t.clip(start, end) else {
+                next.push(t);
+                continue;
+            };
+            placed.push((inside, Loc::Slot { class, index, block: inside.block - start }));
+            next.extend(t.clip(0, start));
+            next.extend(t.clip(end, u32::MAX));
+        }
+        todo = next;
+        if todo.is_empty() {
+            return;
+        }
+    }
+    rest.extend(todo);
+}
+
+/// Groups extents whose blocks follow one another, as `(first block, extents)`; all in one group if they are dense.
+fn groups(mut list: Vec<Extent>) -> Vec<Vec<Extent>> {
+    list.sort_by_key(|e| e.block);
+    let (Some(first), Some(last)) = (list.first(), list.last()) else { return Vec::new() };
+    let span = last.end() - first.block;
+    let total: u32 = list.iter().map(|e| e.count).sum();
+    if u64::from(total) * 2 >= u64::from(span) {
+        return vec![list];
+    }
+    let mut out: Vec<Vec<Extent>> = Vec::new();
+    for e in list {
+        match out.last_mut() {
+            Some(g) if g.last().is_some_and(|l| l.end() == e.block) => g.push(e),
+            _ => out.push(vec![e]),
+        }
+    }
+    out
+}
+
+impl Inner {
+    /// Empties all segments before `segment` of blocks that chunks refer to.
+    pub async fn fold_before(self: &Rc<Self>, segment: u64) -> Result<()> {
+        let todo: Vec<(TargetId, ChunkId)> = self.in_log.borrow().iter().copied().collect();
+        for group in todo.chunks(FOLD_CHUNKS) {
+            self.check_not_failed()?;
+            let jobs: Vec<Pin<Box<dyn Future<Output = Result<()>> + '_>>> = group
+                .iter()
+                .map(|(t, c)| {
+                    Box::pin(self.fold_chunk(*t, *c, segment)) as Pin<Box<dyn Future<Output = _>>>
+                })
+                .collect();
+            join_all(jobs).await.into_iter().collect::<Result<()>>()?;
+        }
+        Ok(())
+    }
+
+    async fn fold_chunk(self: &Rc<Self>, target: TargetId, id: ChunkId, before: u64) -> Result<()> {
+        // A position in a slot is dead only if what superseded it is durable.
+        let changed =
+            self.targets.borrow().get(&target).and_then(|t| t.chunks.get(&id)).map(|c| c.lsn);
+        if let Some(lsn) = changed {
+            self.flush_to(lsn).await?;
+        }
+        let guard = self.epochs.enter();
+        let mut placed = Vec::new();
+        let mut fresh: Vec<Vec<Extent>> = Vec::new();
+        {
+            let targets = self.targets.borrow();
+            let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
+            let Some(chunk) = chunk.filter(|c| c.has_log_extents()) else {
+                self.in_log.borrow_mut().remove(&(target, id));
+                return Ok(());
+            };
+            let mut rest = Vec::new();
+            let in_place = chunk.lsn <= self.flush.durable.get();
+            for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
+                if in_place {
+                    place_in_slots(chunk, *e, &mut placed, &mut rest);
+                } else {
+                    rest.push(*e);
+                }
+            }
+            fresh.extend(groups(rest));
+            for d in &chunk.pending {
+                fresh.extend(groups(
+                    d.extents.iter().filter(|e| is_old(e, before)).copied().collect(),
+                ));
+            }
+        }
+        let mut taken = Vec::new();
+        for group in fresh {
+            let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+            let mut start = first.block;
+            let slots = self.take_slots(last.end() - first.block, true).await?;
+            for (class, index, used) in &slots.list {
+                let end = start + used;
+                for e in group.iter().filter_map(|e| e.clip(start, end)) {
+                    placed.push((
+                        e,
+                        Loc::Slot { class: *class, index: *index, block: e.block - start },
+                    ));
+                }
+                start = end;
+            }
+            taken.push(slots);
+        }
+        if placed.is_empty() {
+            return Ok(());
+        }
+        guard.alone_since().await;
+        placed.sort_by_key(|(_, to)| *to);
+        self.copy_blocks(&placed).await?;
+        self.move_extents(target, id, &placed);
+        self.keep_referenced(target, id, taken);
+        drop(guard);
+        Ok(())
+    }
+
+    /// Slots that the chunk refers to now stay taken; others (it changed meanwhile) are given back.
+    fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<crate::alloc::Taken>) {
+        let targets = self.targets.borrow();
+        let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
+        for mut slots in taken {
+            slots
+                .list
+                .retain(|(class, index, _)| !chunk.is_some_and(|c| c.refers_to((*class, *index))));
+        }
+    }
+
+    /// Copies blocks as they are: what does not match its checksum now will not match it later.
+    async fn copy_blocks(self: &Rc<Self>, moves: &[(Extent, Loc)]) -> Result<()> {
+        let mut write: Option<(Loc, u32, Vec<Buf>)> = None;
+        for (from, to) in moves {
+            let (result, mut buf) =
+                self.read_place(from.loc, self.rt.alloc(from.count as usize * BLOCK)).await;
+            if let Err(e) = result {
+                tracing::warn!(error = %e, "a block in the log cannot be read; its chunk needs repair");
+                buf.fill(0);
+            }
+            match &mut write {
+                Some((start, n, bufs)) if start.plus(*n) == *to && start.slot() == to.slot() => {
+                    *n += from.count;
+                    bufs.push(buf.freeze());
+                }
+                _ => {
+                    if let Some(w) = write.take() {
+                        self.write_blocks(w).await?;
+                    }
+                    write = Some((*to, from.count, vec![buf.freeze()]));
+                }
+            }
+        }
+        match write {
+            Some(w) => self.write_blocks(w).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_blocks(self: &Rc<Self>, (to, count, bufs): (Loc, u32, Vec<Buf>)) -> Result<()> {
+        let Loc::Slot { class, index, block } = to else { return Ok(()) };
+        let file = self.block_file(class).await?;
+        let at = u64::from(index) * bytes_of(class) + u64::from(block) * BLOCK as u64;
+        if let Err(e) = file.write(bufs, at).await {
+            if crate::log::is_no_space(&e) {
+                return Err(self.no_space("a checkpoint", &e));
+            }
+            return Err(self.poison("write of data", &e));
+        }
+        self.flush.dirty_classes.borrow_mut().insert(class);
+        self.flush.bytes.set(self.flush.bytes.get() + u64::from(count) * BLOCK as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,397 @@
+//! The log of the disk: one batch is written at a time, and the next one is collected meanwhile.
+//!
+//! A record is applied to memory when its batch was written, in the order of the log. A segment is a file that is
+//! used again under a new sequence number once a checkpoint covers it.
+
+use crate::codec::Writer;
+use crate::extents::Loc;
+use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
+use crate::gate::Gate;
+use crate::record::Record;
+use crate::state::{Inner, Retired, RetiredPlace};
+use crate::util::{Promise, Signal};
+use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::{Buf, File};
+use glowfs_types::{Error, Result, Status, TargetId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+
+/// Payload bytes in one batch.
+const BATCH_PAYLOAD_MAX: usize = 1 << 20;
+/// Record bytes in one batch, unless one record alone is greater.
+const BATCH_RECORDS_MAX: usize = 128 << 10;
+/// Records that may wait for the log; more are refused.
+const QUEUE_RECORDS_MAX: usize = 16 << 10;
+
+/// A record on its way into the log.
+pub(crate) struct Entry {
+    pub target: TargetId,
+    pub record: Record,
+    /// Whole blocks.
+    pub payload: Vec<Buf>,
+    pub payload_blocks: u32,
+    pub gate: Option<Rc<Gate>>,
+    pub done: Rc<Promise<Result<u64>>>,
+}
+
+/// A segment with batches that a recovery needs.
+pub(crate) struct Segment {
+    pub file: File,
+    /// Number in the file's name.
+    pub index: u32,
+    pub last_lsn: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Log {
+    pub segments: RefCell<BTreeMap<u64, Segment>>,
+    pub free: RefCell<Vec<(u32, File)>>,
+    /// Segment files that exist.
+    pub files: Cell<u32>,
+    /// The segment that is written; 0: none yet.
+    pub current: Cell<u64>,
+    /// The next block in it.
+    pub block: Cell<u32>,
+    pub next_lsn: Cell<u64>,
+    /// The last batch that was written.
+    pub written: Cell<u64>,
+    pub prev_crc: Cell<u32>,
+    queue: RefCell<VecDeque<Entry>>,
+    running: Cell<bool>,
+    /// Why no segment can be had, if so.
+    pub full: RefCell<Option<Error>>,
+    /// A segment was freed, or the log failed.
+    pub space: Signal,
+}
+
+pub(crate) fn segment_name(index: u32) -> String {
+    format!("log-{index:04}")
+}
+
+pub(crate) fn is_no_space(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Log {
+    pub fn file_of(&self, seq: u64) -> Option<File> {
+        self.segments.borrow().get(&seq).map(|s| s.file.clone())
+    }
+    /// A retired segment's file may be used again.
+    pub fn recycle(&self, seq: u64) {
+        if let Some(s) = self.segments.borrow_mut().remove(&seq) {
+            self.free.borrow_mut().push((s.index, s.file));
+        }
+        self.space.wake();
+    }
+}
+
+impl Inner {
+    /// Puts a record into the queue. Its place in the log is behind all that were put there before.
+    pub fn enqueue(
+        self: &Rc<Self>,
+        target: TargetId,
+        record: Record,
+        payload: Vec<Buf>,
+        gate: Option<Rc<Gate>>,
+    ) -> Result<Rc<Promise<Result<u64>>>> {
+        self.check_open()?;
+        let done = Promise::new();
+        let payload_blocks = (payload.iter().map(|b| b.len()).sum::<usize>() / BLOCK) as u32;
+        {
+            let mut queue = self.log.queue.borrow_mut();
+            if queue.len() >= QUEUE_RECORDS_MAX {
+                return Err(Error::new(
+                    Status::Overloaded,
+                    format!(
+                        "{}: {QUEUE_RECORDS_MAX} updates wait for the log; retry after a pause",
+                        self.dir.path()
+                    ),
+                ));
+            }
+            if let Some(g) = &gate {
+                g.unapplied.set(g.unapplied.get() + 1);
+            }
+            queue.push_back(Entry {
+                target,
+                record,
+                payload,
+                payload_blocks,
+                gate,
+                done: done.clone(),
+            });
+        }
+        if !self.log.running.replace(true) {
+            let inner = self.clone();
+            self.rt.spawn_detached(async move {
+                // Whatever else is ready to run may join the first batch.
+                inner.rt.yield_now().await;
+                inner.write_queue().await;
+            });
+        }
+        Ok(done)
+    }
+
+    /// Puts a record there and waits until it is written; its batch.
+    pub async fn append(self: &Rc<Self>, target: TargetId, record: Record) -> Result<u64> {
+        self.enqueue(target, record, Vec::new(), None)?.get().await
+    }
+
+    async fn write_queue(self: &Rc<Self>) {
+        loop {
+            let (batch, records) = self.collect();
+            if batch.is_empty() {
+                self.log.running.set(false);
+                return;
+            }
+            let result = self.write_batch(&batch, records).await;
+            self.finish(batch, result);
+        }
+    }
+
+    /// Takes what fits into one batch; encodes the records.
+    fn collect(&self) -> (Vec<Entry>, Vec<u8>) {
+        let mut queue = self.log.queue.borrow_mut();
+        let mut batch: Vec<Entry> = Vec::new();
+        let mut w = Writer::default();
+        let mut payload = 0usize;
+        while let Some(entry) = queue.front_mut() {
+            let bytes = entry.payload_blocks as usize * BLOCK;
+            if !batch.is_empty()
+                && (payload + bytes > BATCH_PAYLOAD_MAX || w.0.len() > BATCH_RECORDS_MAX)
+            {
+                break;
+            }
+            if let Record::Stage { delta, .. } = &mut entry.record {
+                for e in &mut delta.extents {
+                    if let Loc::Log { block, .. } = &mut e.loc {
+                        *block += (payload / BLOCK) as u32;
+                    }
+                }
+            }
+            entry.record.encode(entry.target, &mut w);
+            payload += bytes;
+            batch.extend(queue.pop_front());
+        }
+        (batch, w.0)
+    }
+
+    /// Writes one batch; returns its number and its first payload block.
+    async fn write_batch(self: &Rc<Self>, batch: &[Entry], records: Vec<u8>) -> Result<(u64, u32)> {
+        let log = &self.log;
+        let header_blocks = (BATCH_HEAD_BYTES + records.len()).div_ceil(BLOCK) as u32;
+        let payload_blocks: u32 = batch.iter().map(|e| e.payload_blocks).sum();
+        let need = header_blocks + payload_blocks;
+        let capacity = (self.config.log_segment_bytes / BLOCK as u64) as u32;
+        if need >= capacity {
+            return Err(Error::new(
+                Status::TooLarge,
+                format!(
+                    "an update of {need} blocks does not fit into a log segment; raise log_segment_bytes"
+                ),
+            ));
+        }
+        if log.current.get() == 0 || log.block.get() + need > capacity {
+            let urgent = batch.iter().all(|e| e.payload_blocks == 0);
+            self.next_segment(urgent).await?;
+        }
+        if let Some(e) = &*self.failed.borrow() {
+            return Err(e.clone());
+        }
+        let lsn = log.next_lsn.get();
+        let at = log.block.get();
+        let segment = log.current.get();
+        let head = BatchHead {
+            crc: 0,
+            store: self.superblock.borrow().store,
+            segment,
+            lsn,
+            incarnation: self.superblock.borrow().incarnation,
+            durable_lsn: self.flush.durable.get(),
+            prev_crc: log.prev_crc.get(),
+            records_bytes: records.len() as u32,
+            record_count: batch.len() as u32,
+            header_blocks,
+            payload_blocks,
+        };
+        let mut header = self.rt.alloc(header_blocks as usize * BLOCK);
+        let crc = head.encode_into(&records, &mut header);
+        let mut bufs = Vec::with_capacity(1 + batch.len());
+        bufs.push(header.freeze());
+        bufs.extend(batch.iter().flat_map(|e| e.payload.iter().cloned()));
+        let file = log.file_of(segment).ok_or_else(|| {
+            Error::new(
+                Status::Internal,
+                format!("log segment {segment} is not open; restart the service"),
+            )
+        })?;
+        if let Err(e) = file.write(bufs, u64::from(at) * BLOCK as u64).await {
+            if is_no_space(&e) {
+                return Err(self.no_space("the log", &e));
+            }
+            return Err(self.poison("write to the log", &e));
+        }
+        self.flush.dirty_segments.borrow_mut().insert(segment);
+        log.prev_crc.set(crc);
+        log.next_lsn.set(lsn + 1);
+        log.block.set(at + need);
+        if let Some(s) = log.segments.borrow_mut().get_mut(&segment) {
+            s.last_lsn = lsn;
+        }
+        log.written.set(lsn);
+        self.count_written(u64::from(need) * BLOCK as u64);
+        Ok((lsn, at + header_blocks))
+    }
+
+    /// Applies a written batch and tells everyone.
+    fn finish(self: &Rc<Self>, batch: Vec<Entry>, result: Result<(u64, u32)>) {
+        let segment = self.log.current.get();
+        for mut entry in batch {
+            let outcome = match &result {
+                Ok((lsn, base)) => {
+                    locate(&mut entry.record, segment, *base);
+                    self.apply(entry.target, entry.record, *lsn);
+                    Ok(*lsn)
+                }
+                Err(e) => Err(e.clone()),
+            };
+            if let Some(g) = entry.gate {
+                g.applied();
+            }
+            entry.done.set(outcome);
+        }
+        self.maybe_checkpoint();
+    }
+
+    pub fn no_space(&self, what: &str, cause: &dyn std::fmt::Display) -> Error {
+        Error::new(
+            Status::NoSpace,
+            format!("{}: no space for {what}: {cause}; remove files or add disks", self.dir.path()),
+        )
+    }
+
+    /// Begins the next segment; waits for a checkpoint if the log is full. The last one is only for updates
+    /// without payload (`urgent`), so that removals work on a full disk.
+    async fn next_segment(self: &Rc<Self>, urgent: bool) -> Result<()> {
+        let log = &self.log;
+        let (index, file) = loop {
+            self.check_not_failed()?;
+            let free = log.free.borrow_mut().pop();
+            if let Some(free) = free {
+                break free;
+            }
+            let most = (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as u32;
+            let most = if urgent { most + 1 } else { most };
+            if log.files.get() < most {
+                match self.new_segment_file(log.files.get()).await {
+                    Ok(file) => {
+                        let index = log.files.get();
+                        log.files.set(index + 1);
+                        break (index, file);
+                    }
+                    Err(e) if is_no_space(&e) => {
+                        *log.full.borrow_mut() = Some(self.no_space("the log", &e));
+                    }
+                    Err(e) => return Err(self.poison("making a log segment", &e)),
+                }
+            }
+            if let Some(e) = &*log.full.borrow()
+                && !self.checkpoint_busy.get()
+            {
+                let e = e.clone();
+                self.start_checkpoint();
+                return Err(e);
+            }
+            self.start_checkpoint();
+            log.space
+                .wait(|| {
+                    let go = !log.free.borrow().is_empty()
+                        || self.failed.borrow().is_some()
+                        || (log.full.borrow().is_some() && !self.checkpoint_busy.get());
+                    go.then_some(())
+                })
+                .await;
+        };
+        self.begin_segment(index, file).await
+    }
+
+    pub async fn new_segment_file(&self, index: u32) -> io::Result<File> {
+        let file =
+            self.dir.open(&segment_name(index), OpenOptions { create: true, direct: true }).await?;
+        file.allocate(0, self.config.log_segment_bytes).await?;
+        self.flush.dirty_dir.set(true);
+        Ok(file)
+    }
+
+    /// Writes the header of the next segment; batches go there from now on.
+    pub async fn begin_segment(&self, index: u32, file: File) -> Result<()> {
+        let log = &self.log;
+        let seq = log.current.get() + 1;
+        let head = SegmentHead {
+            store: self.superblock.borrow().store,
+            seq,
+            incarnation: self.superblock.borrow().incarnation,
+            first_lsn: log.next_lsn.get(),
+            durable_lsn: self.flush.durable.get(),
+            prev_crc: log.prev_crc.get(),
+        };
+        let mut block = self.rt.alloc(BLOCK);
+        block.copy_from_slice(&head.encode());
+        file.write(vec![block.freeze()], 0)
+            .await
+            .map_err(|e| self.poison("write to the log", &e))?;
+        let last_lsn = log.next_lsn.get() - 1;
+        log.segments.borrow_mut().insert(seq, Segment { file, index, last_lsn });
+        self.flush.dirty_segments.borrow_mut().insert(seq);
+        log.current.set(seq);
+        log.block.set(1);
+        Ok(())
+    }
+
+    /// Segments that the checkpoint at `lsn` covers may go, once nobody reads them.
+    pub fn retire_segments(&self, before: u64, lsn: u64) {
+        let epoch = self.epochs.now();
+        let segments = self.log.segments.borrow();
+        let old: Vec<u64> = segments
+            .range(..before)
+            .filter(|(_, s)| s.last_lsn <= lsn)
+            .map(|(seq, _)| *seq)
+            .collect();
+        drop(segments);
+        let mut retired = self.retired.borrow_mut();
+        retired.extend(old.into_iter().map(|seq| Retired {
+            lsn,
+            epoch,
+            place: RetiredPlace::Segment(seq),
+        }));
+        drop(retired);
+        self.reap();
+    }
+
+    /// Bytes that a recovery would read.
+    pub fn log_bytes(&self) -> u64 {
+        self.log.segments.borrow().len() as u64 * self.config.log_segment_bytes
+    }
+}
+
+/// Turns places relative to a batch's payload into places in the log.
+pub(crate) fn locate(record: &mut Record, in_segment: u64, base: u32) {
+    if let Record::Stage { delta, .. } = record {
+        for e in &mut delta.extents {
+            if let Loc::Log { segment, block } = &mut e.loc {
+                *segment = in_segment;
+                *block = block.saturating_add(base);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Resolves when no record waits for the log.
+    pub async fn drained(&self) {
+        while self.log.running.get() {
+            self.rt.yield_now().await;
+        }
+    }
+}

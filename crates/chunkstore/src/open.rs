@@ -1,0 +1,196 @@
+//! Opening, formatting and closing.
+
+use crate::api::StoreConfig;
+use crate::format::{BLOCK, Superblock};
+use crate::gate::Gate;
+use crate::log::Log;
+use crate::state::Inner;
+use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::{Dir, Rt};
+use glowfs_types::{Error, Result, Status, StoreId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+const SUPERBLOCK: &str = "superblock";
+const SUPERBLOCK_NEW: &str = "superblock.new";
+/// The smallest log segment in bytes.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+/// The greatest log segment in bytes.
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+fn check_config(config: &StoreConfig) -> Result<()> {
+    let s = config.log_segment_bytes;
+    if !s.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&s) {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            format!(
+                "log_segment_bytes = {s}: write a power of two from {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<Inner>> {
+    check_config(&config)?;
+    let path = dir.path();
+    let fail = |what: &str, e: std::io::Error| {
+        let status = if crate::log::is_no_space(&e) { Status::NoSpace } else { Status::DiskFailed };
+        Error::new(
+            status,
+            format!("{path}: {what}: {e}; check the disk and the directory's permissions"),
+        )
+    };
+    dir.lock().map_err(|e| {
+        Error::new(
+            Status::Busy,
+            format!("{path}: in use by another process ({e}); stop it or give another directory"),
+        )
+    })?;
+    let names: BTreeSet<String> =
+        dir.list().await.map_err(|e| fail("cannot be listed", e))?.into_iter().collect();
+    let fresh = !names.contains(SUPERBLOCK);
+    let superblock = if fresh {
+        let foreign = names.iter().find(|n| {
+            !n.starts_with('.') && *n != "lock" && *n != "lost+found" && *n != SUPERBLOCK_NEW
+        });
+        if let Some(name) = foreign {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                format!(
+                    "{path}: not a store and not empty (it holds «{name}»); give an empty directory or remove what is in it"
+                ),
+            ));
+        }
+        if !config.format {
+            return Err(Error::new(
+                Status::NotFound,
+                format!("{path}: no store there; is the disk mounted?"),
+            ));
+        }
+        Superblock {
+            store: StoreId(rt.random_u128()),
+            cluster: config.cluster,
+            node: config.node,
+            incarnation: 0,
+            clean: true,
+            log_segment_bytes: config.log_segment_bytes,
+            clean_lsn: 0,
+        }
+    } else {
+        read_superblock(rt, &dir).await?
+    };
+    if superblock.cluster != config.cluster {
+        return Err(Error::new(
+            Status::WrongCluster,
+            format!(
+                "{path}: the store belongs to cluster {}, this service to {}; give the directory of this cluster, or an empty one",
+                superblock.cluster, config.cluster
+            ),
+        ));
+    }
+    let mut config = config;
+    config.log_segment_bytes = superblock.log_segment_bytes;
+    check_config(&config).map_err(|e| e.context(&path))?;
+    let inner = Rc::new(Inner {
+        rt: rt.clone(),
+        dir,
+        config,
+        was_clean: Cell::new(superblock.clean),
+        superblock: RefCell::new(superblock),
+        targets: RefCell::default(),
+        in_log: RefCell::default(),
+        gates: RefCell::<BTreeMap<_, Rc<Gate>>>::default(),
+        slots: RefCell::default(),
+        block_files: RefCell::default(),
+        growing: Cell::new(false),
+        grown: Default::default(),
+        epochs: Default::default(),
+        retired: RefCell::default(),
+        log: Log::default(),
+        flush: Default::default(),
+        checkpoint: RefCell::default(),
+        checkpoint_count: Cell::new(1),
+        checkpoint_busy: Cell::new(false),
+        checkpoint_done: Default::default(),
+        failed: RefCell::default(),
+        failed_signal: Default::default(),
+        closing: Cell::new(false),
+    });
+    inner.recover(&names).await?;
+    inner.begin_life().await?;
+    Ok(inner)
+}
+
+async fn read_superblock(rt: &Rt, dir: &Dir) -> Result<Superblock> {
+    let path = dir.path();
+    let fail =
+        |e| Error::new(Status::DiskFailed, format!("{path}/{SUPERBLOCK}: {e}; check the disk"));
+    let file =
+        dir.open(SUPERBLOCK, OpenOptions { create: false, direct: true }).await.map_err(fail)?;
+    let (result, mut buf) = file.read(rt.alloc(BLOCK), 0).await;
+    buf.truncate(result.map_err(fail)?);
+    Superblock::decode(&buf, &path)
+}
+
+impl Inner {
+    /// Makes what was recovered durable and begins a new incarnation with a segment of its own.
+    async fn begin_life(self: &Rc<Self>) -> Result<()> {
+        self.flush.dirty_classes.borrow_mut().extend(self.block_files.borrow().keys());
+        self.flush.dirty_segments.borrow_mut().extend(self.log.segments.borrow().keys());
+        self.flush_all().await?;
+        {
+            let mut sb = self.superblock.borrow_mut();
+            sb.incarnation += 1;
+            sb.clean = false;
+            sb.node = self.config.node;
+        }
+        self.write_superblock().await?;
+        let free = self.log.free.borrow_mut().pop();
+        let (index, file) = match free {
+            Some(f) => f,
+            None => {
+                let index = self.log.files.get();
+                let file =
+                    self.new_segment_file(index).await.map_err(|e| self.no_space("the log", &e))?;
+                self.log.files.set(index + 1);
+                (index, file)
+            }
+        };
+        self.begin_segment(index, file).await?;
+        self.flush_all().await?;
+        self.maybe_checkpoint();
+        Ok(())
+    }
+
+    async fn write_superblock(self: &Rc<Self>) -> Result<()> {
+        let bytes = self.superblock.borrow().encode();
+        let error = |e: std::io::Error| self.poison("writing the superblock", &e);
+        let file = self
+            .dir
+            .open(SUPERBLOCK_NEW, OpenOptions { create: true, direct: true })
+            .await
+            .map_err(error)?;
+        let mut buf = self.rt.alloc(BLOCK);
+        buf.copy_from_slice(&bytes);
+        file.write(vec![buf.freeze()], 0).await.map_err(error)?;
+        file.sync().await.map_err(error)?;
+        self.dir.rename(SUPERBLOCK_NEW, SUPERBLOCK).await.map_err(error)?;
+        self.dir.sync().await.map_err(error)
+    }
+
+    pub async fn close(self: &Rc<Self>) -> Result<()> {
+        self.check_open()?;
+        self.closing.set(true);
+        self.drained().await;
+        self.checkpoint_done.wait(|| (!self.checkpoint_busy.get()).then_some(())).await;
+        self.flush_to(self.log.written.get()).await?;
+        {
+            let mut sb = self.superblock.borrow_mut();
+            sb.clean = true;
+            sb.clean_lsn = self.log.written.get();
+        }
+        self.write_superblock().await
+    }
+}

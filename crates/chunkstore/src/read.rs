@@ -1,0 +1,272 @@
+//! Reads: every block is verified against its checksum before a byte of it leaves.
+
+use crate::alloc::corrupt;
+use crate::api::{ReadOutcome, ScrubResult};
+use crate::chunk::{Place, blocks_for, zero_crc};
+use crate::crc::Joined;
+use crate::extents::Loc;
+use crate::format::BLOCK;
+use crate::slots::bytes_of;
+use crate::state::Inner;
+use crate::util::join_all;
+use glowfs_rt::mem::PAGE_BYTES;
+use glowfs_rt::{BufMut, File};
+use glowfs_types::checksum::crc32c;
+use glowfs_types::{ChunkId, ChunkVersion, Result, TargetId};
+use std::rc::Rc;
+
+/// A run of blocks that lie one behind the other on the disk, or a hole.
+struct Run {
+    loc: Option<Loc>,
+    crcs: Vec<u32>,
+}
+
+/// Joins blocks to runs.
+fn runs(places: &[Place]) -> Vec<Run> {
+    let mut out: Vec<Run> = Vec::new();
+    for p in places {
+        if let Some(last) = out.last_mut() {
+            let next = last.loc.map(|l| l.plus(last.crcs.len() as u32));
+            if next == p.loc {
+                last.crcs.push(p.crc);
+                continue;
+            }
+        }
+        out.push(Run { loc: p.loc, crcs: vec![p.crc] });
+    }
+    out
+}
+
+/// What a range of a chunk looked like when the read began.
+struct Snapshot {
+    version: ChunkVersion,
+    len: u32,
+    places: Vec<Place>,
+}
+
+impl Inner {
+    /// The file and the offset in it of a place.
+    pub fn place(&self, loc: Loc) -> Option<(File, u64)> {
+        match loc {
+            Loc::Log { segment, block } => {
+                Some((self.log.file_of(segment)?, u64::from(block) * BLOCK as u64))
+            }
+            Loc::Slot { class, index, block } => {
+                let file = self.block_files.borrow().get(&class).cloned()?;
+                Some((file, u64::from(index) * bytes_of(class) + u64::from(block) * BLOCK as u64))
+            }
+        }
+    }
+
+    /// Reads whole blocks at a place; less than all is an error.
+    pub async fn read_place(&self, loc: Loc, buf: BufMut) -> (Result<()>, BufMut) {
+        let Some((file, offset)) = self.place(loc) else {
+            return (Err(corrupt(format!("{}: {loc:?} does not exist", self.dir.path()))), buf);
+        };
+        let want = buf.len();
+        match file.read(buf, offset).await {
+            (Ok(n), buf) if n == want => (Ok(()), buf),
+            (Ok(n), buf) => {
+                (Err(corrupt(format!("{}: {n} of {want} bytes at {loc:?}", self.dir.path()))), buf)
+            }
+            (Err(e), buf) => (Err(self.read_error(&format!("read of {loc:?}"), &e)), buf),
+        }
+    }
+
+    fn snapshot(
+        &self,
+        target: TargetId,
+        id: ChunkId,
+        version: Option<ChunkVersion>,
+        offset: u32,
+        len: usize,
+    ) -> Result<Snapshot> {
+        let targets = self.targets.borrow();
+        let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
+        let none = Snapshot { version: ChunkVersion(0), len: 0, places: Vec::new() };
+        let Some(chunk) = t.chunks.get(&id) else { return Ok(none) };
+        let version = version.unwrap_or(chunk.committed);
+        if chunk.removed && version <= chunk.committed {
+            return Ok(Snapshot { version: chunk.committed, ..none });
+        }
+        let chunk_len = chunk.len_at(version);
+        let end = (u64::from(offset) + len as u64).min(u64::from(chunk_len)) as u32;
+        let from = offset / BLOCK as u32;
+        let to = blocks_for(end).max(from);
+        Ok(Snapshot { version, len: chunk_len, places: chunk.places(version, from, to) })
+    }
+
+    /// Reads content as of `version` (`None`: committed) into `buf`.
+    pub async fn read_at(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        version: Option<ChunkVersion>,
+        offset: u32,
+        mut buf: BufMut,
+    ) -> (Result<ReadOutcome>, BufMut) {
+        let guard = self.epochs.enter();
+        let snap = match self.snapshot(target, id, version, offset, buf.len()) {
+            Ok(s) => s,
+            Err(e) => return (Err(e), buf),
+        };
+        let want = buf.len();
+        let exists = snap.len.saturating_sub(offset).min(want as u32);
+        let first = offset / BLOCK as u32;
+        let aligned = (offset as usize).is_multiple_of(BLOCK)
+            && (buf.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
+            && want.is_multiple_of(BLOCK);
+        let (result, back) = if aligned {
+            let direct = buf.split_to(snap.places.len() * BLOCK);
+            let (result, direct) = self.read_blocks(&snap.places, direct).await;
+            buf.fill(0);
+            let mut whole = direct;
+            match whole.unsplit(buf) {
+                Ok(()) => (result, whole),
+                Err(rest) => {
+                    let mut copy = self.rt.alloc(want);
+                    copy[..whole.len()].copy_from_slice(&whole);
+                    copy[whole.len()..].copy_from_slice(&rest);
+                    (result, copy)
+                }
+            }
+        } else {
+            let blocks = self.rt.alloc(snap.places.len() * BLOCK);
+            let (result, blocks) = self.read_blocks(&snap.places, blocks).await;
+            let start = offset as usize - first as usize * BLOCK;
+            let have = blocks.len().saturating_sub(start).min(want);
+            if result.is_ok() && have > 0 {
+                buf[..have].copy_from_slice(&blocks[start..start + have]);
+                buf[have..].fill(0);
+            } else {
+                buf.fill(0);
+            }
+            (result, buf)
+        };
+        drop(guard);
+        let mut buf = back;
+        let outcome = match result {
+            Ok(joined) => {
+                let crc = if aligned {
+                    joined.then_zeros(want - snap.places.len() * BLOCK)
+                } else {
+                    crc32c(&buf)
+                };
+                Ok(ReadOutcome { len: exists, version: snap.version, crc })
+            }
+            Err(e) => {
+                buf.fill(0);
+                Err(e.context(format!("target {target}, chunk {id}, version {}", snap.version)))
+            }
+        };
+        (outcome, buf)
+    }
+
+    /// Fills `buf` with blocks, verified; their joined checksum.
+    async fn read_blocks(&self, places: &[Place], mut buf: BufMut) -> (Result<Joined>, BufMut) {
+        let runs = runs(places);
+        if let [Run { loc: Some(loc), crcs }] = runs.as_slice() {
+            let (result, buf) = self.read_place(*loc, buf).await;
+            let checked = result.and_then(|()| verify(*loc, crcs, &buf));
+            return (checked, buf);
+        }
+        let mut jobs: Vec<std::pin::Pin<Box<dyn Future<Output = (Result<Joined>, BufMut)> + '_>>> =
+            Vec::new();
+        for run in &runs {
+            let mut piece = buf.split_to(run.crcs.len() * BLOCK);
+            jobs.push(Box::pin(async move {
+                let Some(loc) = run.loc else {
+                    piece.fill(0);
+                    let mut joined = Joined::default();
+                    run.crcs.iter().for_each(|_| joined.push_block(zero_crc()));
+                    return (Ok(joined), piece);
+                };
+                let (result, piece) = self.read_place(loc, piece).await;
+                (result.and_then(|()| verify(loc, &run.crcs, &piece)), piece)
+            }));
+        }
+        let mut joined = Ok(Joined::default());
+        let mut whole: Option<BufMut> = None;
+        let mut apart: Vec<BufMut> = Vec::new();
+        for (result, piece) in join_all(jobs).await {
+            joined = joined.and_then(|j: Joined| result.map(|r| j.append(r)));
+            match &mut whole {
+                Some(w) => {
+                    if let Err(piece) = w.unsplit(piece) {
+                        apart.push(piece);
+                    }
+                }
+                None => whole = Some(piece),
+            }
+        }
+        match whole {
+            Some(w) if apart.is_empty() => (joined, w),
+            Some(w) => {
+                let total = w.len() + apart.iter().map(|p| p.len()).sum::<usize>();
+                let mut copy = self.rt.alloc(total);
+                let mut at = 0;
+                for p in std::iter::once(&w).chain(apart.iter()) {
+                    copy[at..at + p.len()].copy_from_slice(p);
+                    at += p.len();
+                }
+                (joined, copy)
+            }
+            None => (joined, buf),
+        }
+    }
+
+    /// Verifies all blocks of the committed content.
+    pub async fn scrub(
+        self: &Rc<Self>,
+        target: TargetId,
+        after: Option<ChunkId>,
+    ) -> Result<Option<ScrubResult>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        /// Blocks read at once.
+        const STEP: usize = 256;
+        let _guard = self.epochs.enter();
+        let (id, version, places) = {
+            let targets = self.targets.borrow();
+            let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
+            let from = after.map_or(Unbounded, Excluded);
+            let next =
+                t.chunks.range((from, Unbounded)).find(|(_, c)| c.committed.0 > 0 && !c.removed);
+            let Some((id, chunk)) = next else { return Ok(None) };
+            (*id, chunk.committed, chunk.places(chunk.committed, 0, blocks_for(chunk.len)))
+        };
+        let mut out = ScrubResult { chunk: id, version, bytes: 0, bad_blocks: Vec::new() };
+        let mut block = 0u32;
+        for run in runs(&places) {
+            let Some(loc) = run.loc else {
+                block += run.crcs.len() as u32;
+                continue;
+            };
+            for (i, crcs) in run.crcs.chunks(STEP).enumerate() {
+                let buf = self.rt.alloc(crcs.len() * BLOCK);
+                let (result, buf) = self.read_place(loc.plus((i * STEP) as u32), buf).await;
+                out.bytes += buf.len() as u64;
+                for (k, crc) in crcs.iter().enumerate() {
+                    if result.is_err() || crc32c(&buf[k * BLOCK..(k + 1) * BLOCK]) != *crc {
+                        out.bad_blocks.push(block + k as u32);
+                    }
+                }
+                block += crcs.len() as u32;
+            }
+        }
+        Ok(Some(out))
+    }
+}
+
+fn verify(loc: Loc, crcs: &[u32], bytes: &[u8]) -> Result<Joined> {
+    let mut joined = Joined::default();
+    for (i, (want, block)) in crcs.iter().zip(bytes.chunks(BLOCK)).enumerate() {
+        if crc32c(block) != *want {
+            return Err(corrupt(format!(
+                "checksum mismatch at {:?}; read another replica, this one needs repair",
+                loc.plus(i as u32)
+            )));
+        }
+        joined.push_block(*want);
+    }
+    Ok(joined)
+}

@@ -1,0 +1,275 @@
+//! Records of the log, and the entries that checkpoints share with them. See `docs/formats/chunk-store.md`.
+
+use crate::api::StageKind;
+use crate::codec::{Reader, Writer};
+use crate::extents::{Extent, Loc};
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{
+    ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Error, Result, Seq, Status, TargetId,
+    VolumeId,
+};
+
+/// What one update changes: blocks with their places and checksums, and the length after it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Delta {
+    pub version: ChunkVersion,
+    pub kind: StageKind,
+    pub len: u32,
+    pub chunk_bytes: u32,
+    pub channel: Option<ChannelRecord>,
+    /// Sorted. In a record, [`Loc::Log`]'s block counts from the batch's first payload block and its segment is 0.
+    pub extents: Vec<Extent>,
+    /// One for each block of the extents, in order.
+    pub crcs: Vec<u32>,
+}
+
+impl Delta {
+    /// Forgets whatever was there before.
+    pub fn resets(&self) -> bool {
+        matches!(self.kind, StageKind::Remove | StageKind::Replace)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Record {
+    Stage { chunk: ChunkId, commit: bool, delta: Delta },
+    Commit { chunk: ChunkId, version: ChunkVersion },
+    Discard { chunk: ChunkId, version: ChunkVersion },
+    CreateTarget,
+    RemoveTarget,
+    TargetMeta(Vec<u8>),
+    Channels(Vec<ChannelRecord>),
+    ForgetClient(ClientId),
+    PurgeTombstones,
+}
+
+const STAGE: u8 = 1;
+const COMMIT: u8 = 2;
+const DISCARD: u8 = 3;
+const CREATE_TARGET: u8 = 4;
+const REMOVE_TARGET: u8 = 5;
+const TARGET_META: u8 = 6;
+const CHANNELS: u8 = 7;
+const FORGET_CLIENT: u8 = 8;
+const PURGE_TOMBSTONES: u8 = 9;
+
+fn bad(what: &str) -> Error {
+    Error::new(Status::Corrupt, format!("record: {what}"))
+}
+
+pub(crate) fn put_chunk_id(w: &mut Writer, c: ChunkId) {
+    w.u64(c.volume.0);
+    w.u64(c.data.0);
+    w.u64(c.index);
+}
+pub(crate) fn get_chunk_id(r: &mut Reader<'_>) -> Result<ChunkId> {
+    Ok(ChunkId { volume: VolumeId(r.u64()?), data: DataId(r.u64()?), index: r.u64()? })
+}
+
+pub(crate) fn put_channel(w: &mut Writer, c: &ChannelRecord) {
+    w.u128(c.client.0);
+    w.u64(c.channel.0);
+    w.u64(c.seq.0);
+    put_chunk_id(w, c.chunk);
+    w.u64(c.version.0);
+}
+pub(crate) fn get_channel(r: &mut Reader<'_>) -> Result<ChannelRecord> {
+    Ok(ChannelRecord {
+        client: ClientId(r.u128()?),
+        channel: ChannelId(r.u64()?),
+        seq: Seq(r.u64()?),
+        chunk: get_chunk_id(r)?,
+        version: ChunkVersion(r.u64()?),
+    })
+}
+
+pub(crate) fn put_extents(w: &mut Writer, extents: &[Extent], crcs: &[u32]) {
+    w.u32(extents.len() as u32);
+    w.u32(crcs.len() as u32);
+    for e in extents {
+        w.u32(e.block);
+        w.u32(e.count);
+        match e.loc {
+            Loc::Log { segment, block } => {
+                w.u32(0);
+                w.u32(block);
+                w.u64(segment);
+            }
+            Loc::Slot { class, index, block } => {
+                w.u32(u32::from(class));
+                w.u32(block);
+                w.u64(u64::from(index));
+            }
+        }
+    }
+    for c in crcs {
+        w.u32(*c);
+    }
+}
+
+/// Bytes of an extent in a record.
+const EXTENT_BYTES: usize = 24;
+
+/// Checks that the extents are sorted, inside `chunk_bytes`, in possible places.
+pub(crate) fn get_extents(r: &mut Reader<'_>, chunk_bytes: u32) -> Result<(Vec<Extent>, Vec<u32>)> {
+    let n = r.u32()? as usize;
+    let m = r.u32()? as usize;
+    if n > r.0.len() / EXTENT_BYTES || m > r.0.len() / 4 {
+        return Err(bad("more extents than bytes"));
+    }
+    let blocks_max = chunk_bytes.div_ceil(crate::format::BLOCK as u32);
+    let mut extents = Vec::with_capacity(n);
+    let mut end = 0;
+    for _ in 0..n {
+        let block = r.u32()?;
+        let count = r.u32()?;
+        let class = r.u32()?;
+        let at = r.u32()?;
+        let place = r.u64()?;
+        if block < end || count == 0 || block.checked_add(count).is_none_or(|e| e > blocks_max) {
+            return Err(bad("extents out of order or past the chunk"));
+        }
+        end = block + count;
+        if at.checked_add(count).is_none() {
+            return Err(bad("extent past the end of its place"));
+        }
+        let loc = if class == 0 {
+            Loc::Log { segment: place, block: at }
+        } else {
+            let class = u8::try_from(class).map_err(|_| bad("size class"))?;
+            let index = u32::try_from(place).map_err(|_| bad("slot number"))?;
+            if !crate::slots::is_class(class) || at + count > crate::slots::blocks_of(class) {
+                return Err(bad("extent past the end of its slot"));
+            }
+            Loc::Slot { class, index, block: at }
+        };
+        extents.push(Extent { block, count, loc });
+    }
+    let mut crcs = Vec::with_capacity(m);
+    for _ in 0..m {
+        crcs.push(r.u32()?);
+    }
+    Ok((extents, crcs))
+}
+
+pub(crate) fn put_delta(w: &mut Writer, d: &Delta, flags: u8) {
+    w.u64(d.version.0);
+    w.u8(d.kind.to_wire());
+    w.u8(flags);
+    w.u8(u8::from(d.channel.is_some()));
+    w.u8(0);
+    w.u32(d.len);
+    w.u32(d.chunk_bytes);
+    if let Some(c) = &d.channel {
+        put_channel(w, c);
+    }
+    put_extents(w, &d.extents, &d.crcs);
+}
+
+pub(crate) fn get_delta(r: &mut Reader<'_>) -> Result<(Delta, u8)> {
+    let version = ChunkVersion(r.u64()?);
+    let kind = StageKind::from_wire(r.u8()?).ok_or_else(|| bad("unknown kind of update"))?;
+    let flags = r.u8()?;
+    let has_channel = r.u8()? != 0;
+    r.u8()?;
+    let len = r.u32()?;
+    let chunk_bytes = r.u32()?;
+    if !crate::slots::is_chunk_size(chunk_bytes) || len > chunk_bytes {
+        return Err(bad("length or chunk size"));
+    }
+    let channel = if has_channel { Some(get_channel(r)?) } else { None };
+    let (extents, crcs) = get_extents(r, chunk_bytes)?;
+    if crcs.len() as u64 != extents.iter().map(|e| u64::from(e.count)).sum::<u64>() {
+        return Err(bad("number of checksums"));
+    }
+    if extents.last().is_some_and(|e| e.end() > crate::chunk::blocks_for(len)) {
+        return Err(bad("blocks past the length"));
+    }
+    Ok((Delta { version, kind, len, chunk_bytes, channel, extents, crcs }, flags))
+}
+
+impl Record {
+    /// Appends the record: length, kind, target, body, padded to 8 bytes.
+    pub fn encode(&self, target: TargetId, w: &mut Writer) {
+        let start = w.0.len();
+        w.u32(0);
+        w.u8(self.kind());
+        w.u8(0);
+        w.u16(0);
+        w.u64(target.0);
+        match self {
+            Record::Stage { chunk, commit, delta } => {
+                put_chunk_id(w, *chunk);
+                put_delta(w, delta, u8::from(*commit));
+            }
+            Record::Commit { chunk, version } | Record::Discard { chunk, version } => {
+                put_chunk_id(w, *chunk);
+                w.u64(version.0);
+            }
+            Record::CreateTarget | Record::RemoveTarget | Record::PurgeTombstones => {}
+            Record::TargetMeta(bytes) => {
+                w.u32(bytes.len() as u32);
+                w.bytes(bytes);
+            }
+            Record::Channels(list) => {
+                w.u32(list.len() as u32);
+                list.iter().for_each(|c| put_channel(w, c));
+            }
+            Record::ForgetClient(client) => w.u128(client.0),
+        }
+        w.0.resize(w.0.len().next_multiple_of(8), 0);
+        w.patch_u32(start, (w.0.len() - start) as u32);
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Record::Stage { .. } => STAGE,
+            Record::Commit { .. } => COMMIT,
+            Record::Discard { .. } => DISCARD,
+            Record::CreateTarget => CREATE_TARGET,
+            Record::RemoveTarget => REMOVE_TARGET,
+            Record::TargetMeta(_) => TARGET_META,
+            Record::Channels(_) => CHANNELS,
+            Record::ForgetClient(_) => FORGET_CLIENT,
+            Record::PurgeTombstones => PURGE_TOMBSTONES,
+        }
+    }
+
+    /// Takes the next record off.
+    pub fn decode(r: &mut Reader<'_>) -> Result<(TargetId, Record)> {
+        let len = Reader(r.0).u32()? as usize;
+        if len < 16 || !len.is_multiple_of(8) {
+            return Err(bad("length"));
+        }
+        let mut r = Reader(r.bytes(len)?);
+        r.u32()?;
+        let kind = r.u8()?;
+        r.u8()?;
+        r.u16()?;
+        let target = TargetId(r.u64()?);
+        let r = &mut r;
+        let record = match kind {
+            STAGE => {
+                let chunk = get_chunk_id(r)?;
+                let (delta, flags) = get_delta(r)?;
+                Record::Stage { chunk, commit: flags & 1 != 0, delta }
+            }
+            COMMIT => Record::Commit { chunk: get_chunk_id(r)?, version: ChunkVersion(r.u64()?) },
+            DISCARD => Record::Discard { chunk: get_chunk_id(r)?, version: ChunkVersion(r.u64()?) },
+            CREATE_TARGET => Record::CreateTarget,
+            REMOVE_TARGET => Record::RemoveTarget,
+            TARGET_META => {
+                let n = r.u32()? as usize;
+                Record::TargetMeta(r.bytes(n)?.to_vec())
+            }
+            CHANNELS => {
+                let n = r.u32()?;
+                Record::Channels((0..n).map(|_| get_channel(r)).collect::<Result<_>>()?)
+            }
+            FORGET_CLIENT => Record::ForgetClient(ClientId(r.u128()?)),
+            PURGE_TOMBSTONES => Record::PurgeTombstones,
+            k => return Err(bad(&format!("unknown kind {k}"))),
+        };
+        Ok((target, record))
+    }
+}

@@ -1,0 +1,480 @@
+//! Start-up: superblock, checkpoint, replay of the log, cutting a torn tail.
+//!
+//! A batch that is not whole ends the log if nothing says that it was durable: then it was never flushed, and cutting
+//! there gives a state that the store was in. If a later batch or segment says that it was durable, the disk has lost
+//! or changed bytes, and the store is refused. The same holds for the data that records beyond the durable point refer to.
+
+use crate::alloc::corrupt;
+use crate::checkpoint::{CHECKPOINT, CHECKPOINT_NEW};
+use crate::codec::Reader;
+use crate::extents::Loc;
+use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
+use crate::log::{Segment, locate};
+use crate::record::Record;
+use crate::slots::{CLASS_MAX, CLASS_MIN, bytes_of, file_name};
+use crate::state::Inner;
+use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::{BufMut, File};
+use glowfs_types::checksum::crc32c;
+use glowfs_types::{Result, StoreId, TargetId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The log is read in pieces of so many bytes.
+const READ_BYTES: usize = 1 << 20;
+/// Header blocks of one batch at most.
+const HEADER_BLOCKS_MAX: u32 = 1 << 10;
+
+struct Found {
+    head: SegmentHead,
+    file: File,
+    index: u32,
+}
+
+/// Reads a segment file block by block, a big piece at a time.
+struct Window {
+    file: File,
+    at: u64,
+    bytes: Option<BufMut>,
+}
+
+impl Window {
+    fn new(file: File) -> Self {
+        Self { file, at: 0, bytes: None }
+    }
+    /// `len` bytes at `at`, or `None` past the end of the file.
+    async fn get(&mut self, inner: &Inner, at: u64, len: usize) -> Result<Option<&[u8]>> {
+        let held = self.bytes.as_ref().map_or(0, |b| b.len());
+        let inside = at >= self.at && at + len as u64 <= self.at + held as u64;
+        if !inside {
+            let buf = inner.rt.alloc(READ_BYTES.max(len.next_multiple_of(BLOCK)));
+            let (result, mut buf) = self.file.read(buf, at).await;
+            let n = result.map_err(|e| inner.read_error("read of the log", &e))?;
+            buf.truncate(n);
+            self.at = at;
+            self.bytes = Some(buf);
+        }
+        let start = (at - self.at) as usize;
+        Ok(self.bytes.as_ref().and_then(|b| b.get(start..start + len)))
+    }
+}
+
+enum Step {
+    /// A whole batch: its head, its records and the blocks it takes.
+    Batch(BatchHead, Vec<(TargetId, Record)>),
+    /// No valid batch here.
+    End(String),
+}
+
+impl Inner {
+    /// Opens all block files and log segments, loads the checkpoint, replays. Leaves the log at its end.
+    pub async fn recover(self: &Rc<Self>, names: &BTreeSet<String>) -> Result<()> {
+        let store = self.superblock.borrow().store;
+        let totals = self.open_block_files(names).await?;
+        let mut lsn = 0;
+        let mut first_segment = 0;
+        if names.contains(CHECKPOINT_NEW) {
+            self.dir
+                .remove(CHECKPOINT_NEW)
+                .await
+                .map_err(|e| self.read_error("removing checkpoint.new", &e))?;
+        }
+        if names.contains(CHECKPOINT) {
+            let file = self.open_file(CHECKPOINT).await?;
+            let loaded = self.load_checkpoint(&file, store).await?;
+            lsn = loaded.head.lsn;
+            first_segment = loaded.head.first_segment;
+            let mut in_log = self.in_log.borrow_mut();
+            for (t, target) in &loaded.targets {
+                in_log.extend(
+                    target
+                        .chunks
+                        .iter()
+                        .filter(|(_, c)| c.has_log_extents())
+                        .map(|(id, _)| (*t, *id)),
+                );
+            }
+            *self.targets.borrow_mut() = loaded.targets;
+        }
+        self.replay(names, store, lsn, first_segment).await?;
+        self.retired.borrow_mut().clear();
+        let used = self.check_places(&totals)?;
+        self.slots.borrow_mut().rebuild(&totals, &used);
+        Ok(())
+    }
+
+    async fn open_file(&self, name: &str) -> Result<File> {
+        self.dir
+            .open(name, OpenOptions { create: false, direct: true })
+            .await
+            .map_err(|e| self.read_error(&format!("opening {name}"), &e))
+    }
+
+    async fn open_block_files(&self, names: &BTreeSet<String>) -> Result<BTreeMap<u8, u32>> {
+        let mut totals = BTreeMap::new();
+        for class in CLASS_MIN..=CLASS_MAX {
+            let name = file_name(class);
+            if names.contains(&name) {
+                let file = self.open_file(&name).await?;
+                let len = file.len().map_err(|e| self.read_error(&name, &e))?;
+                totals.insert(class, u32::try_from(len / bytes_of(class)).unwrap_or(u32::MAX));
+                self.block_files.borrow_mut().insert(class, file);
+            }
+        }
+        Ok(totals)
+    }
+
+    /// Finds the segments and replays what follows batch `lsn`.
+    async fn replay(
+        self: &Rc<Self>,
+        names: &BTreeSet<String>,
+        store: StoreId,
+        lsn: u64,
+        first_segment: u64,
+    ) -> Result<()> {
+        let mut found = BTreeMap::new();
+        let mut spare = Vec::new();
+        let mut headless = Vec::new();
+        for name in names.iter().filter(|n| n.starts_with("log-")) {
+            let Ok(index) = name[4..].parse::<u32>() else { continue };
+            let file = self.open_file(name).await?;
+            self.log.files.set(self.log.files.get().max(index + 1));
+            let (result, buf) = file.read(self.rt.alloc(BLOCK), 0).await;
+            let n = result.map_err(|e| self.read_error(name, &e))?;
+            let head = buf.get(..n).and_then(|b| SegmentHead::decode(b, store));
+            match head {
+                Some(head) if head.seq >= first_segment && head.seq > 0 => {
+                    if let Some(old) = found.insert(head.seq, Found { head, file, index }) {
+                        return Err(
+                            self.log_error(&format!("segment {} is there twice", old.head.seq))
+                        );
+                    }
+                }
+                Some(_) => spare.push((index, file)),
+                None => {
+                    headless.push(file.clone());
+                    spare.push((index, file));
+                }
+            }
+        }
+        let mut durable = lsn.max(found.values().map(|f| f.head.durable_lsn).max().unwrap_or(0));
+        {
+            let sb = self.superblock.borrow();
+            if sb.clean {
+                durable = durable.max(sb.clean_lsn);
+            }
+        }
+        for (seq, f) in &found {
+            let segment = Segment { file: f.file.clone(), index: f.index, last_lsn: lsn };
+            self.log.segments.borrow_mut().insert(*seq, segment);
+        }
+        let end = self.replay_segments(&found, lsn, durable).await?;
+        for file in headless {
+            if self.headless_durable(file, store, first_segment, lsn).await? > end.lsn {
+                return Err(self.log_error("the header of a segment is gone"));
+            }
+        }
+        let last_seq = found.keys().next_back().copied().unwrap_or(0);
+        {
+            let mut segments = self.log.segments.borrow_mut();
+            // Segments off the path were cut away.
+            let cut: Vec<u64> = segments
+                .range(end.start + 1..)
+                .map(|(s, _)| *s)
+                .filter(|s| !end.path.contains(s))
+                .collect();
+            for seq in cut {
+                spare.extend(segments.remove(&seq).map(|s| (s.index, s.file)));
+            }
+            for (seq, segment) in segments.iter_mut() {
+                segment.last_lsn = end.last.get(seq).copied().unwrap_or(lsn);
+            }
+        }
+        *self.log.free.borrow_mut() = spare;
+        self.log.current.set(last_seq.max(first_segment));
+        self.log.next_lsn.set(end.lsn + 1);
+        self.log.written.set(end.lsn);
+        self.log.prev_crc.set(end.crc);
+        Ok(())
+    }
+
+    fn log_error(&self, what: &str) -> glowfs_types::Error {
+        corrupt(format!(
+            "{}: the log is damaged: {what}; the store is not used: replace the disk and let the replicas be rebuilt",
+            self.dir.path()
+        ))
+    }
+
+    async fn replay_segments(
+        self: &Rc<Self>,
+        found: &BTreeMap<u64, Found>,
+        covered: u64,
+        mut durable: u64,
+    ) -> Result<End> {
+        let mut end =
+            End { lsn: covered, crc: 0, last: BTreeMap::new(), start: 0, path: BTreeSet::new() };
+        // The last segment that begins at or before the first batch that is wanted.
+        let start =
+            found.iter().rev().find(|(_, f)| f.head.first_lsn <= covered + 1).map(|(seq, _)| *seq);
+        let Some(start) = start else {
+            if durable > covered || !found.is_empty() {
+                return Err(self.log_error(&format!("batch {} is missing", covered + 1)));
+            }
+            return Ok(end);
+        };
+        end.start = start;
+        let mut seq = start;
+        let mut next = found[&start].head.first_lsn;
+        let mut crc = found[&start].head.prev_crc;
+        let mut knows_later = false;
+        while let Some(f) = found.get(&seq) {
+            end.path.insert(seq);
+            let mut window = Window::new(f.file.clone());
+            let mut block = 1u32;
+            let mut follower = None;
+            let why = loop {
+                // The last one counts: segments between were cut away by an earlier recovery.
+                follower = found
+                    .range(seq + 1..)
+                    .rev()
+                    .find(|(_, n)| n.head.first_lsn == next && n.head.prev_crc == crc)
+                    .map(|(s, _)| *s)
+                    .or(follower);
+                if follower.is_some() {
+                    break None;
+                }
+                match self.next_batch(&mut window, f, block, next, crc).await? {
+                    Step::Batch(head, records) => {
+                        durable = durable.max(head.durable_lsn);
+                        if head.lsn > covered {
+                            if head.lsn > durable && !knows_later {
+                                durable =
+                                    durable.max(self.later_durable(found, seq, block, next).await?);
+                                knows_later = true;
+                            }
+                            if head.lsn > durable
+                                && let Err(e) = self.verify_data(seq, block, &head, &records).await
+                            {
+                                break Some(e.message);
+                            }
+                            for (target, mut record) in records {
+                                locate(&mut record, seq, block + head.header_blocks);
+                                self.apply(target, record, head.lsn);
+                            }
+                        }
+                        block += head.header_blocks + head.payload_blocks;
+                        crc = head.crc;
+                        end.last.insert(seq, head.lsn);
+                        next = head.lsn + 1;
+                    }
+                    Step::End(why) => break Some(why),
+                }
+            };
+            if let Some(why) = why {
+                let known = durable.max(self.later_durable(found, seq, block, next).await?);
+                if known >= next {
+                    return Err(self.log_error(&format!(
+                        "batch {next} (segment {seq}, block {block}) was durable and is not whole: {why}"
+                    )));
+                }
+                break;
+            }
+            let Some(follower) = follower else { break };
+            seq = follower;
+        }
+        end.lsn = next - 1;
+        end.crc = crc;
+        if end.lsn < covered || end.lsn < durable {
+            return Err(self.log_error(&format!("batch {next} is missing")));
+        }
+        Ok(end)
+    }
+
+    /// The batch at `block`, if it is the expected one.
+    async fn next_batch(
+        &self,
+        window: &mut Window,
+        f: &Found,
+        block: u32,
+        lsn: u64,
+        prev_crc: u32,
+    ) -> Result<Step> {
+        let at = u64::from(block) * BLOCK as u64;
+        let Some(head) = window.get(self, at, BLOCK).await?.and_then(BatchHead::peek) else {
+            return Ok(Step::End("no batch header".into()));
+        };
+        let fits =
+            u64::from(block) + u64::from(head.header_blocks) + u64::from(head.payload_blocks)
+                <= self.superblock.borrow().log_segment_bytes / BLOCK as u64;
+        let expected = head.store == f.head.store
+            && head.segment == f.head.seq
+            && head.lsn == lsn
+            && head.prev_crc == prev_crc
+            && head.incarnation == f.head.incarnation;
+        if !expected || !fits || head.header_blocks == 0 || head.header_blocks > HEADER_BLOCKS_MAX {
+            return Ok(Step::End("a batch of another time".into()));
+        }
+        let len = head.header_blocks as usize * BLOCK;
+        let Some(header) = window.get(self, at, len).await? else {
+            return Ok(Step::End("cut short".into()));
+        };
+        if !head.verify(header) {
+            return Ok(Step::End("checksum mismatch".into()));
+        }
+        let mut r =
+            Reader(&header[BATCH_HEAD_BYTES..BATCH_HEAD_BYTES + head.records_bytes as usize]);
+        let mut records = Vec::new();
+        for _ in 0..head.record_count {
+            match Record::decode(&mut r) {
+                Ok(x) => records.push(x),
+                Err(e) => return Err(self.log_error(&format!("batch {lsn}: {}", e.message))),
+            }
+        }
+        Ok(Step::Batch(head, records))
+    }
+
+    /// Looks at everything behind a place for batches that say what was durable.
+    async fn later_durable(
+        &self,
+        found: &BTreeMap<u64, Found>,
+        seq: u64,
+        block: u32,
+        lsn: u64,
+    ) -> Result<u64> {
+        let mut durable = 0;
+        let blocks = (self.superblock.borrow().log_segment_bytes / BLOCK as u64) as u32;
+        for (s, f) in found.range(seq..) {
+            let mut window = Window::new(f.file.clone());
+            let from = if *s == seq { block } else { 1 };
+            for b in from..blocks {
+                let at = u64::from(b) * BLOCK as u64;
+                let Some(bytes) = window.get(self, at, BLOCK).await? else { break };
+                let Some(head) = BatchHead::peek(bytes) else { continue };
+                if head.store != f.head.store
+                    || head.segment != *s
+                    || head.lsn < lsn
+                    || head.incarnation != f.head.incarnation
+                {
+                    continue;
+                }
+                let len = head.header_blocks as usize * BLOCK;
+                if head.header_blocks == 0 || head.header_blocks > HEADER_BLOCKS_MAX {
+                    continue;
+                }
+                if window.get(self, at, len).await?.is_some_and(|h| head.verify(h)) {
+                    durable = durable.max(head.durable_lsn);
+                }
+            }
+        }
+        Ok(durable)
+    }
+
+    /// What batches in a file without a valid segment header say was durable.
+    async fn headless_durable(
+        &self,
+        file: File,
+        store: StoreId,
+        first_segment: u64,
+        covered: u64,
+    ) -> Result<u64> {
+        let mut window = Window::new(file);
+        let mut durable = 0;
+        let mut at = BLOCK as u64;
+        while let Some(bytes) = window.get(self, at, BLOCK).await? {
+            if let Some(head) = BatchHead::peek(bytes)
+                && head.store == store
+                && head.segment >= first_segment
+                && head.lsn > covered
+                && (1..=HEADER_BLOCKS_MAX).contains(&head.header_blocks)
+            {
+                let len = head.header_blocks as usize * BLOCK;
+                if window.get(self, at, len).await?.is_some_and(|h| head.verify(h)) {
+                    durable = durable.max(head.durable_lsn);
+                }
+            }
+            at += BLOCK as u64;
+        }
+        Ok(durable)
+    }
+
+    /// Verifies the data of a batch that may have been lost with the power.
+    async fn verify_data(
+        &self,
+        seq: u64,
+        block: u32,
+        head: &BatchHead,
+        records: &[(TargetId, Record)],
+    ) -> Result<()> {
+        for (_, record) in records {
+            let Record::Stage { delta, .. } = record else { continue };
+            let mut crcs = delta.crcs.iter();
+            for e in &delta.extents {
+                let loc = match e.loc {
+                    Loc::Log { block: b, .. }
+                        if b.saturating_add(e.count) > head.payload_blocks =>
+                    {
+                        return Err(corrupt("a payload past the end of its batch".into()));
+                    }
+                    Loc::Log { block: b, .. } => {
+                        Loc::Log { segment: seq, block: block + head.header_blocks + b }
+                    }
+                    slot => slot,
+                };
+                let buf = self.rt.alloc(e.count as usize * BLOCK);
+                let (result, buf) = self.read_place(loc, buf).await;
+                result?;
+                for b in buf.chunks(BLOCK) {
+                    if crcs.next() != Some(&crc32c(b)) {
+                        return Err(corrupt(format!(
+                            "data of version {} at {loc:?} is not there",
+                            delta.version
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every place must exist and belong to one chunk. Returns the slots in use.
+    fn check_places(&self, totals: &BTreeMap<u8, u32>) -> Result<BTreeSet<(u8, u32)>> {
+        let mut used = BTreeSet::new();
+        for (target, t) in &*self.targets.borrow() {
+            for (id, chunk) in &t.chunks {
+                let mut own = BTreeSet::new();
+                for e in chunk.all_extents() {
+                    if let Some((class, index)) = e.loc.slot() {
+                        if totals.get(&class).is_none_or(|n| index >= *n) {
+                            return Err(corrupt(format!(
+                                "{}: {} is shorter than chunk {id} of target {target} needs; replace the disk and let the replicas be rebuilt",
+                                self.dir.path(),
+                                file_name(class)
+                            )));
+                        }
+                        own.insert((class, index));
+                    }
+                }
+                for slot in own {
+                    if !used.insert(slot) {
+                        return Err(corrupt(format!(
+                            "{}: slot {slot:?} belongs to two chunks, one of them {id} of target {target}; replace the disk and let the replicas be rebuilt",
+                            self.dir.path()
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(used)
+    }
+}
+
+/// Where the log ends.
+struct End {
+    lsn: u64,
+    crc: u32,
+    /// The last batch in each segment.
+    last: BTreeMap<u64, u64>,
+    /// The first segment that was read, and all.
+    start: u64,
+    path: BTreeSet<u64>,
+}

@@ -1,0 +1,459 @@
+//! Updates of a chunk: checks, data into the log or fresh slots, the record.
+
+use crate::alloc::Taken;
+use crate::api::{PENDING_MAX, SMALL_WRITE_BYTES, StageKind, StageRequest};
+use crate::extents::{Extent, Loc};
+use crate::format::BLOCK;
+use crate::gate::{Gate, Ticket};
+use crate::record::{Delta, Record};
+use crate::slots::{bytes_of, is_chunk_size};
+use crate::state::Inner;
+use glowfs_rt::Buf;
+use glowfs_types::checksum::{block_count, crc32c, verify_pieces};
+use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, TargetId};
+use std::rc::Rc;
+
+/// The blocks of an update, ready to be written.
+struct Body {
+    first: u32,
+    /// Aligned memory, whole blocks.
+    bufs: Vec<Buf>,
+    crcs: Vec<u32>,
+}
+
+impl Body {
+    fn none() -> Self {
+        Self { first: 0, bufs: Vec::new(), crcs: Vec::new() }
+    }
+}
+
+/// What the newest version looks like when an update begins.
+#[derive(Clone, Copy)]
+struct Newest {
+    version: ChunkVersion,
+    committed: ChunkVersion,
+    len: u32,
+    window: usize,
+    known: bool,
+    chunk_bytes: u32,
+}
+
+impl Inner {
+    fn newest(&self, target: TargetId, id: ChunkId) -> Result<Newest> {
+        let targets = self.targets.borrow();
+        let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
+        let mut n = match t.chunks.get(&id) {
+            Some(c) => Newest {
+                version: c.newest(),
+                committed: c.committed,
+                len: c.newest_len(),
+                window: c.pending.len(),
+                known: true,
+                chunk_bytes: if c.removed { 0 } else { c.chunk_bytes },
+            },
+            None => Newest {
+                version: ChunkVersion(0),
+                committed: ChunkVersion(0),
+                len: 0,
+                window: 0,
+                known: false,
+                chunk_bytes: 0,
+            },
+        };
+        if let Some(g) = self.gate(target, id) {
+            if g.newest.get() > n.version {
+                n.version = g.newest.get();
+                n.known = true;
+            }
+            n.len = g.len.get();
+            n.window += g.in_flight();
+        }
+        Ok(n)
+    }
+
+    pub async fn stage(self: &Rc<Self>, target: TargetId, mut req: StageRequest) -> Result<()> {
+        self.check_open()?;
+        let newest = self.newest(target, req.chunk)?;
+        let len = check(&req, newest)?;
+        if let Some(e) = &*self.log.full.borrow()
+            && matches!(req.kind, StageKind::Write | StageKind::Replace)
+        {
+            self.start_checkpoint();
+            return Err(e.clone());
+        }
+        let offset = if req.kind == StageKind::Write { req.offset } else { 0 };
+        if !verify_pieces(offset, &req.payload, req.crcs.iter().copied()) {
+            return Err(crate::alloc::corrupt(format!(
+                "chunk {}: the payload does not match its checksums; send it again",
+                req.chunk
+            )));
+        }
+        let key = (target, req.chunk);
+        let ticket = Ticket::draw(self, key, Gate::default);
+        ticket.gate.newest.set(req.version.max(newest.version));
+        ticket.gate.len.set(len);
+        let flush = req.flush;
+        let merges = needs_merge(&req, newest.len);
+        let lsn = self.stage_in_order(ticket, target, &mut req, len, merges).await?;
+        if flush {
+            self.flush_to(lsn).await?;
+        }
+        Ok(())
+    }
+
+    async fn stage_in_order(
+        self: &Rc<Self>,
+        ticket: Ticket,
+        target: TargetId,
+        req: &mut StageRequest,
+        len: u32,
+        merges: bool,
+    ) -> Result<u64> {
+        let gap = || {
+            Error::new(
+                Status::VersionGap,
+                format!("chunk {}: an update before version {} failed", req.chunk, req.version),
+            )
+        };
+        let small = req.payload.len() <= SMALL_WRITE_BYTES as usize;
+        let body;
+        let mut taken = None;
+        let mut extents = Vec::new();
+        if merges {
+            if !ticket.turn().await {
+                return Err(gap());
+            }
+            ticket.applied().await;
+            body = self.merged_body(target, req).await?;
+            if !small {
+                taken = Some(self.write_slots(&body, &mut extents).await?);
+            }
+        } else {
+            body = self.plain_body(req);
+            if !small {
+                taken = Some(self.write_slots(&body, &mut extents).await?);
+            }
+            if !ticket.turn().await {
+                return Err(gap());
+            }
+        }
+        let mut payload = Vec::new();
+        if small && !body.crcs.is_empty() {
+            let loc = Loc::Log { segment: 0, block: 0 };
+            extents.push(Extent { block: body.first, count: body.crcs.len() as u32, loc });
+            payload = body.bufs;
+        }
+        let delta = Delta {
+            version: req.version,
+            kind: req.kind,
+            len,
+            chunk_bytes: req.chunk_bytes,
+            channel: req.channel.take(),
+            extents,
+            crcs: body.crcs,
+        };
+        let record = Record::Stage { chunk: req.chunk, commit: req.commit, delta };
+        let done = self.enqueue(target, record, payload, Some(ticket.gate.clone()))?;
+        ticket.enter();
+        let result = done.get().await;
+        self.sweep_gate(target, req.chunk);
+        let lsn = result?;
+        if let Some(t) = taken {
+            t.keep();
+        }
+        Ok(lsn)
+    }
+
+    /// The blocks of an update that needs nothing of what was there.
+    fn plain_body(&self, req: &StageRequest) -> Body {
+        let n = req.payload.len();
+        if n == 0 {
+            return Body::none();
+        }
+        let first = if req.kind == StageKind::Write { req.offset / BLOCK as u32 } else { 0 };
+        let start = if req.kind == StageKind::Write { req.offset as usize % BLOCK } else { 0 };
+        self.lay_out(first, start, &req.payload, &req.crcs, None, None)
+    }
+
+    /// The blocks of an update whose ends share blocks with what was there.
+    async fn merged_body(self: &Rc<Self>, target: TargetId, req: &StageRequest) -> Result<Body> {
+        let id = req.chunk;
+        let version = self.newest_applied(target, id);
+        if req.kind == StageKind::Truncate {
+            let old = self.edge_block(target, id, version, req.len / BLOCK as u32).await?;
+            let mut block = old;
+            block[req.len as usize % BLOCK..].fill(0);
+            let crcs = vec![crc32c(&block)];
+            return Ok(Body { first: req.len / BLOCK as u32, bufs: vec![block.freeze()], crcs });
+        }
+        let first = req.offset / BLOCK as u32;
+        let start = req.offset as usize % BLOCK;
+        let end = start + req.payload.len();
+        let last = first + (end.div_ceil(BLOCK) - 1) as u32;
+        let head = if start != 0 {
+            Some(self.edge_block(target, id, version, first).await?)
+        } else {
+            None
+        };
+        let tail_needed = !end.is_multiple_of(BLOCK) && !(last == first && head.is_some());
+        let tail = if tail_needed {
+            Some(self.edge_block(target, id, version, last).await?)
+        } else {
+            None
+        };
+        Ok(self.lay_out(first, start, &req.payload, &req.crcs, head, tail))
+    }
+
+    fn newest_applied(&self, target: TargetId, id: ChunkId) -> ChunkVersion {
+        let targets = self.targets.borrow();
+        targets.get(&target).and_then(|t| t.chunks.get(&id)).map_or(ChunkVersion(0), |c| c.newest())
+    }
+
+    async fn edge_block(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        version: ChunkVersion,
+        block: u32,
+    ) -> Result<glowfs_rt::BufMut> {
+        let buf = self.rt.alloc(BLOCK);
+        let (result, buf) =
+            self.read_at(target, id, Some(version), block * BLOCK as u32, buf).await;
+        result.map(|_| buf)
+    }
+
+    /// Lays the payload out in whole blocks of aligned memory; copies only the ends if the middle is aligned.
+    fn lay_out(
+        &self,
+        first: u32,
+        start: usize,
+        payload: &Buf,
+        crcs: &[u32],
+        head: Option<glowfs_rt::BufMut>,
+        tail: Option<glowfs_rt::BufMut>,
+    ) -> Body {
+        let end = start + payload.len();
+        let blocks = end.div_ceil(BLOCK);
+        // The whole blocks of the payload: [from, to) in payload bytes.
+        let from = if start == 0 { 0 } else { (BLOCK - start).min(payload.len()) };
+        let to = from + (payload.len() - from) / BLOCK * BLOCK;
+        let mut out = Body { first, bufs: Vec::new(), crcs: crcs.to_vec() };
+        let middle = payload.slice(from..to);
+        let aligned = middle.is_empty() || middle.is_aligned();
+        let mut head_block = head;
+        if start != 0 {
+            let block = head_block.get_or_insert_with(|| zeroed(self.rt.alloc(BLOCK)));
+            block[start..start + from].copy_from_slice(&payload[..from]);
+            out.crcs[0] = crc32c(block);
+        }
+        let rest = payload.len() - to;
+        let tail_block = (rest > 0).then(|| {
+            let mut block = tail.unwrap_or_else(|| zeroed(self.rt.alloc(BLOCK)));
+            block[..rest].copy_from_slice(&payload[to..]);
+            out.crcs[blocks - 1] = crc32c(&block);
+            block
+        });
+        if aligned {
+            out.bufs.extend(head_block.map(|b| b.freeze()));
+            if !middle.is_empty() {
+                out.bufs.push(middle);
+            }
+            out.bufs.extend(tail_block.map(|b| b.freeze()));
+        } else {
+            let mut all = self.rt.alloc(blocks * BLOCK);
+            let mut at = 0;
+            for part in [head_block.as_deref(), Some(&middle[..]), tail_block.as_deref()]
+                .into_iter()
+                .flatten()
+            {
+                all[at..at + part.len()].copy_from_slice(part);
+                at += part.len();
+            }
+            out.bufs.push(all.freeze());
+        }
+        out
+    }
+
+    /// Writes the body to fresh slots.
+    async fn write_slots(self: &Rc<Self>, body: &Body, extents: &mut Vec<Extent>) -> Result<Taken> {
+        let taken = self.take_slots(body.crcs.len() as u32, false).await?;
+        let mut block = body.first;
+        let mut rest: std::collections::VecDeque<Buf> = body.bufs.iter().cloned().collect();
+        for &(class, index, used) in &taken.list {
+            let bufs = split_off(&mut rest, used as usize * BLOCK);
+            let file = self.block_file(class).await?;
+            if let Err(e) = file.write(bufs, u64::from(index) * bytes_of(class)).await {
+                if crate::log::is_no_space(&e) {
+                    return Err(self.no_space("chunks", &e));
+                }
+                return Err(self.poison("write of data", &e));
+            }
+            self.flush.dirty_classes.borrow_mut().insert(class);
+            self.count_written(u64::from(used) * BLOCK as u64);
+            extents.push(Extent { block, count: used, loc: Loc::Slot { class, index, block: 0 } });
+            block += used;
+        }
+        Ok(taken)
+    }
+
+    pub async fn commit(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        version: ChunkVersion,
+    ) -> Result<()> {
+        self.check_open()?;
+        let n = self.newest(target, id)?;
+        if version <= n.committed {
+            return Ok(());
+        }
+        if version > n.version {
+            return Err(Error::new(
+                Status::VersionGap,
+                format!("chunk {id}: version {version} is not here, the newest is {}", n.version),
+            ));
+        }
+        self.append(target, Record::Commit { chunk: id, version }).await.map(|_| ())
+    }
+
+    pub async fn discard(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        version: ChunkVersion,
+    ) -> Result<()> {
+        self.check_open()?;
+        self.wait_idle(target, id).await;
+        let (len, exists) = {
+            let targets = self.targets.borrow();
+            let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
+            let Some(c) = t.chunks.get(&id) else { return Ok(()) };
+            (
+                c.len_at(ChunkVersion(version.0.saturating_sub(1))),
+                c.pending.iter().any(|d| d.version >= version),
+            )
+        };
+        if !exists {
+            return Ok(());
+        }
+        let before = ChunkVersion(version.0.saturating_sub(1));
+        let ticket = Ticket::draw(self, (target, id), Gate::default);
+        ticket.gate.newest.set(before);
+        ticket.gate.len.set(len);
+        // Who comes next must find the pending versions gone.
+        let done = self.enqueue(
+            target,
+            Record::Discard { chunk: id, version },
+            Vec::new(),
+            Some(ticket.gate.clone()),
+        )?;
+        let result = done.get().await;
+        ticket.enter();
+        self.sweep_gate(target, id);
+        result.map(|_| ())
+    }
+}
+
+fn zeroed(mut b: glowfs_rt::BufMut) -> glowfs_rt::BufMut {
+    b.fill(0);
+    b
+}
+
+/// Takes `n` bytes off the front.
+fn split_off(rest: &mut std::collections::VecDeque<Buf>, mut n: usize) -> Vec<Buf> {
+    let mut out = Vec::new();
+    while n > 0 {
+        let Some(b) = rest.pop_front() else { break };
+        if b.len() > n {
+            out.push(b.slice(0..n));
+            rest.push_front(b.slice(n..b.len()));
+            n = 0;
+        } else {
+            n -= b.len();
+            out.push(b);
+        }
+    }
+    out
+}
+
+/// Whether the ends of the update share blocks with what may be there.
+fn needs_merge(req: &StageRequest, len: u32) -> bool {
+    match req.kind {
+        StageKind::Write => {
+            !(req.offset as usize).is_multiple_of(BLOCK)
+                || !(req.offset as usize + req.payload.len()).is_multiple_of(BLOCK)
+        }
+        StageKind::Truncate => req.len < len && !(req.len as usize).is_multiple_of(BLOCK),
+        StageKind::Remove | StageKind::Replace => false,
+    }
+}
+
+/// Checks the form of a request against the newest version; the length after it.
+fn check(req: &StageRequest, newest: Newest) -> Result<u32> {
+    let bad = |what: String| {
+        Err(Error::new(Status::InvalidArgument, format!("chunk {}: {what}", req.chunk)))
+    };
+    if !is_chunk_size(req.chunk_bytes) {
+        return bad(format!("chunk size {} is not allowed", req.chunk_bytes));
+    }
+    let writes = matches!(req.kind, StageKind::Write | StageKind::Replace);
+    if !writes && !req.payload.is_empty() {
+        return bad("a payload with an update that has none".into());
+    }
+    if req.kind == StageKind::Write && req.payload.is_empty() {
+        return bad("a write of nothing".into());
+    }
+    let offset = if req.kind == StageKind::Write { req.offset } else { 0 };
+    let end = u64::from(offset) + req.payload.len() as u64;
+    if end > u64::from(req.chunk_bytes)
+        || (req.kind == StageKind::Truncate && req.len > req.chunk_bytes)
+    {
+        return bad(format!("the update reaches past the chunk size {}", req.chunk_bytes));
+    }
+    if req.crcs.len() != block_count(offset, req.payload.len() as u32) {
+        return bad(format!(
+            "{} checksums for {} bytes at {offset}",
+            req.crcs.len(),
+            req.payload.len()
+        ));
+    }
+    if newest.chunk_bytes != 0
+        && newest.chunk_bytes != req.chunk_bytes
+        && req.kind != StageKind::Replace
+    {
+        return bad(format!(
+            "chunk size {}, but it was made with {}",
+            req.chunk_bytes, newest.chunk_bytes
+        ));
+    }
+    let follows = match req.kind {
+        StageKind::Replace if req.commit => req.version.0 > 0 && req.version >= newest.committed,
+        StageKind::Replace => req.version > newest.version,
+        _ if newest.known => req.version == newest.version.next(),
+        _ => req.version.0 > 0,
+    };
+    if !follows {
+        return Err(Error::new(
+            Status::VersionGap,
+            format!(
+                "chunk {}: version {} does not follow {}",
+                req.chunk, req.version, newest.version
+            ),
+        ));
+    }
+    if !req.commit && newest.window >= PENDING_MAX {
+        return Err(Error::new(
+            Status::Overloaded,
+            format!(
+                "chunk {}: {PENDING_MAX} versions are pending; retry when they are committed",
+                req.chunk
+            ),
+        ));
+    }
+    Ok(match req.kind {
+        StageKind::Write => newest.len.max(end as u32),
+        StageKind::Truncate => req.len,
+        StageKind::Remove => 0,
+        StageKind::Replace => end as u32,
+    })
+}

@@ -1,0 +1,358 @@
+//! The store in memory: targets, chunks, slots; how records change them; what may be used anew and when.
+
+use crate::api::{StageKind, StoreConfig};
+use crate::checkpoint::Running;
+use crate::chunk::Chunk;
+use crate::extents::{Extent, Loc};
+use crate::flush::FlushState;
+use crate::format::Superblock;
+use crate::gate::Gate;
+use crate::log::Log;
+use crate::record::{Delta, Record};
+use crate::slots::Slots;
+use crate::util::{Epochs, Signal};
+use glowfs_rt::{Dir, File, Rt};
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, TargetId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+/// One target in memory.
+#[derive(Default)]
+pub(crate) struct Target {
+    pub chunks: BTreeMap<ChunkId, Chunk>,
+    pub channels: BTreeMap<(ClientId, ChannelId), ChannelRecord>,
+    pub meta: Vec<u8>,
+    /// Chunks with pending versions.
+    pub pending: BTreeSet<ChunkId>,
+}
+
+/// A place that nothing refers to any more, not free yet.
+pub(crate) struct Retired {
+    /// The batch that superseded it; it must be durable first.
+    pub lsn: u64,
+    /// All who entered before must have left.
+    pub epoch: u64,
+    pub place: RetiredPlace,
+}
+
+pub(crate) enum RetiredPlace {
+    Slot(u8, u32),
+    Segment(u64),
+}
+
+pub(crate) struct Inner {
+    pub rt: Rt,
+    pub dir: Dir,
+    pub config: StoreConfig,
+    pub superblock: RefCell<Superblock>,
+    pub was_clean: Cell<bool>,
+    pub targets: RefCell<BTreeMap<TargetId, Target>>,
+    /// Chunks with blocks in the log.
+    pub in_log: RefCell<BTreeSet<(TargetId, ChunkId)>>,
+    pub gates: RefCell<BTreeMap<(TargetId, ChunkId), Rc<Gate>>>,
+    pub slots: RefCell<Slots>,
+    pub block_files: RefCell<BTreeMap<u8, File>>,
+    pub growing: Cell<bool>,
+    pub grown: Signal,
+    pub epochs: Rc<Epochs>,
+    pub retired: RefCell<VecDeque<Retired>>,
+    pub log: Log,
+    pub flush: FlushState,
+    pub checkpoint: RefCell<Option<Running>>,
+    pub checkpoint_count: Cell<u32>,
+    pub checkpoint_busy: Cell<bool>,
+    pub checkpoint_done: Signal,
+    pub failed: RefCell<Option<Error>>,
+    pub failed_signal: Signal,
+    pub closing: Cell<bool>,
+}
+
+impl Inner {
+    /// Fails if the store takes no more updates.
+    pub fn check_open(&self) -> Result<()> {
+        if let Some(e) = &*self.failed.borrow() {
+            return Err(e.clone());
+        }
+        if self.closing.get() {
+            return Err(Error::new(
+                Status::ShuttingDown,
+                format!("{}: the store is closed", self.dir.path()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// No more updates from now on: what the disk holds is not known.
+    pub fn poison(&self, what: &str, cause: &std::io::Error) -> Error {
+        let error = Error::new(
+            Status::DiskFailed,
+            format!(
+                "{}: {what} failed: {cause}; the store takes no more updates, its targets go offline; replace the disk or restart the service",
+                self.dir.path()
+            ),
+        );
+        let first = {
+            let mut failed = self.failed.borrow_mut();
+            failed.get_or_insert_with(|| error).clone()
+        };
+        tracing::error!(error = %first, "store failed");
+        self.failed_signal.wake();
+        self.flush.signal.wake();
+        self.checkpoint_done.wake();
+        self.log.space.wake();
+        first
+    }
+
+    pub fn no_target(target: TargetId) -> Error {
+        Error::new(
+            Status::NoTarget,
+            format!("target {target} is not in this store; refresh the routing info"),
+        )
+    }
+
+    /// Runs `f` on a chunk that is about to change: a running checkpoint writes its old state down first.
+    fn change<T>(
+        &self,
+        target: TargetId,
+        id: ChunkId,
+        f: impl FnOnce(&mut Target) -> T,
+    ) -> Option<T> {
+        let mut targets = self.targets.borrow_mut();
+        let t = targets.get_mut(&target)?;
+        if let Some(run) = &mut *self.checkpoint.borrow_mut() {
+            if let Some(chunk) = t.chunks.get_mut(&id) {
+                run.before_change(target, id, chunk);
+            }
+        }
+        Some(f(t))
+    }
+
+    /// Does what a written (or replayed) record says. Total: a record that makes no sense changes nothing.
+    pub fn apply(&self, target: TargetId, record: Record, lsn: u64) {
+        match record {
+            Record::Stage { chunk, commit, delta } => {
+                self.apply_stage(target, chunk, commit, delta, lsn)
+            }
+            Record::Commit { chunk, version } => self.apply_commit(target, chunk, version, lsn),
+            Record::Discard { chunk, version } => self.apply_discard(target, chunk, version, lsn),
+            Record::CreateTarget => {
+                self.targets.borrow_mut().entry(target).or_default();
+            }
+            Record::RemoveTarget => self.apply_remove_target(target, lsn),
+            Record::TargetMeta(bytes) => {
+                if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
+                    t.meta = bytes;
+                }
+            }
+            Record::Channels(list) => {
+                if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
+                    list.into_iter().for_each(|c| keep_newer(&mut t.channels, c));
+                }
+            }
+            Record::ForgetClient(client) => {
+                if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
+                    t.channels.retain(|(c, _), _| *c != client);
+                }
+            }
+            Record::PurgeTombstones => self.apply_purge(target),
+        }
+    }
+
+    fn apply_stage(&self, target: TargetId, id: ChunkId, commit: bool, delta: Delta, lsn: u64) {
+        if delta.extents.iter().any(|e| matches!(e.loc, Loc::Log { .. })) {
+            self.in_log.borrow_mut().insert((target, id));
+        }
+        let generation = self.checkpoint_count.get();
+        let dropped = self.change(target, id, |t| {
+            let chunk = t.chunks.entry(id).or_insert_with(|| Chunk {
+                chunk_bytes: delta.chunk_bytes,
+                checkpoint: generation,
+                ..Chunk::default()
+            });
+            chunk.lsn = lsn;
+            let mut removed = Vec::new();
+            let version = delta.version;
+            if commit && delta.kind == StageKind::Replace {
+                let (old, later) = std::mem::take(&mut chunk.pending)
+                    .into_iter()
+                    .partition(|d| d.version <= version);
+                chunk.pending = later;
+                let old: Vec<Delta> = old;
+                removed.extend(old.iter().flat_map(|d| d.extents.iter().copied()));
+                old.iter()
+                    .filter_map(|d| d.channel.clone())
+                    .for_each(|c| keep_newer(&mut t.channels, c));
+            }
+            chunk.pending.retain(|d| d.version != version);
+            let at = chunk.pending.partition_point(|d| d.version < version);
+            chunk.pending.insert(at, delta);
+            if commit {
+                commit_up_to(chunk, &mut t.channels, version, &mut removed);
+            }
+            finish_change(t, id, removed)
+        });
+        self.retire_slots(dropped, lsn);
+    }
+
+    fn apply_commit(&self, target: TargetId, id: ChunkId, version: ChunkVersion, lsn: u64) {
+        let dropped = self.change(target, id, |t| {
+            let mut removed = Vec::new();
+            if let Some(chunk) = t.chunks.get_mut(&id) {
+                chunk.lsn = lsn;
+                commit_up_to(chunk, &mut t.channels, version, &mut removed);
+            }
+            finish_change(t, id, removed)
+        });
+        self.retire_slots(dropped, lsn);
+    }
+
+    fn apply_discard(&self, target: TargetId, id: ChunkId, version: ChunkVersion, lsn: u64) {
+        let dropped = self.change(target, id, |t| {
+            let mut removed = Vec::new();
+            if let Some(chunk) = t.chunks.get_mut(&id) {
+                chunk.lsn = lsn;
+                let at = chunk.pending.partition_point(|d| d.version < version);
+                for d in chunk.pending.drain(at..) {
+                    removed.extend(d.extents);
+                }
+            }
+            let slots = finish_change(t, id, removed);
+            if t.chunks.get(&id).is_some_and(|c| c.committed.0 == 0 && c.pending.is_empty()) {
+                t.chunks.remove(&id);
+            }
+            slots
+        });
+        self.retire_slots(dropped, lsn);
+    }
+
+    fn apply_remove_target(&self, target: TargetId, lsn: u64) {
+        if let Some(run) = &mut *self.checkpoint.borrow_mut() {
+            run.abandon();
+        }
+        let Some(t) = self.targets.borrow_mut().remove(&target) else { return };
+        let mut slots = BTreeSet::new();
+        for (id, chunk) in &t.chunks {
+            self.in_log.borrow_mut().remove(&(target, *id));
+            slots.extend(chunk.all_extents().filter_map(|e| e.loc.slot()));
+        }
+        self.retire_slots(Some(slots.into_iter().collect()), lsn);
+    }
+
+    fn apply_purge(&self, target: TargetId) {
+        if let Some(run) = &mut *self.checkpoint.borrow_mut() {
+            run.abandon();
+        }
+        if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
+            t.chunks.retain(|_, c| !(c.removed && c.pending.is_empty()));
+        }
+    }
+
+    /// Slots that nothing refers to since `lsn`.
+    pub fn retire_slots(&self, slots: Option<Vec<(u8, u32)>>, lsn: u64) {
+        let Some(slots) = slots else { return };
+        if slots.is_empty() {
+            return;
+        }
+        let epoch = self.epochs.now();
+        let mut retired = self.retired.borrow_mut();
+        retired.extend(slots.into_iter().map(|(class, index)| Retired {
+            lsn,
+            epoch,
+            place: RetiredPlace::Slot(class, index),
+        }));
+        drop(retired);
+        self.reap();
+    }
+
+    /// Frees what may be used anew now.
+    pub fn reap(&self) {
+        let durable = self.flush.durable.get();
+        loop {
+            let mut retired = self.retired.borrow_mut();
+            match retired.front() {
+                Some(r) if r.lsn <= durable && self.epochs.passed(r.epoch) => {}
+                _ => return,
+            }
+            let Some(r) = retired.pop_front() else { return };
+            drop(retired);
+            match r.place {
+                RetiredPlace::Slot(class, index) => self.slots.borrow_mut().give_back(class, index),
+                RetiredPlace::Segment(seq) => self.log.recycle(seq),
+            }
+        }
+    }
+
+    /// Replaces extents of a chunk by where their bytes were copied to, as far as they still lie where they did.
+    pub fn move_extents(&self, target: TargetId, id: ChunkId, moves: &[(Extent, Loc)]) {
+        self.change(target, id, |t| {
+            let Some(chunk) = t.chunks.get_mut(&id) else { return };
+            move_in(&mut chunk.extents, moves);
+            for d in &mut chunk.pending {
+                move_in(&mut d.extents, moves);
+            }
+        });
+    }
+}
+
+/// See [`Inner::move_extents`].
+fn move_in(list: &mut Vec<Extent>, moves: &[(Extent, Loc)]) {
+    let mut nowhere = Vec::new();
+    for (old, new) in moves {
+        let still: Vec<Extent> = crate::extents::within(list, old.block, old.end())
+            .filter(|e| e.loc == old.loc.plus(e.block - old.block))
+            .collect();
+        for e in still {
+            let loc = new.plus(e.block - old.block);
+            crate::extents::put(list, Extent { loc, ..e }, &mut nowhere);
+        }
+    }
+}
+
+/// Commits the pending versions up to `version`, in order.
+fn commit_up_to(
+    chunk: &mut Chunk,
+    channels: &mut BTreeMap<(ClientId, ChannelId), ChannelRecord>,
+    version: ChunkVersion,
+    removed: &mut Vec<Extent>,
+) {
+    let n = chunk.pending.partition_point(|d| d.version <= version);
+    let ready: Vec<Delta> = chunk.pending.drain(..n).collect();
+    for mut delta in ready {
+        if let Some(c) = delta.channel.take() {
+            keep_newer(channels, c);
+        }
+        chunk.apply(delta, removed);
+    }
+}
+
+/// After a change of a chunk: keeps the set of pending chunks and finds the slots that nothing refers to any more.
+fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Vec<(u8, u32)> {
+    let Some(chunk) = t.chunks.get(&id) else { return Vec::new() };
+    if chunk.pending.is_empty() {
+        t.pending.remove(&id);
+    } else {
+        t.pending.insert(id);
+    }
+    let mut slots: Vec<_> = removed.iter().filter_map(|e| e.loc.slot()).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots.retain(|s| !chunk.refers_to(*s));
+    slots
+}
+
+/// The record with the greater sequence number stays.
+pub(crate) fn keep_newer(
+    map: &mut BTreeMap<(ClientId, ChannelId), ChannelRecord>,
+    c: ChannelRecord,
+) {
+    let key = (c.client, c.channel);
+    match map.get_mut(&key) {
+        Some(old) if old.seq > c.seq => {}
+        Some(old) => *old = c,
+        None => {
+            map.insert(key, c);
+        }
+    }
+}
