@@ -119,8 +119,8 @@ impl Core {
     }
 
     /// A new call that may be retried.
-    pub fn retry(&self, policy: Policy, what: impl Into<String>) -> Retry {
-        Retry::new(policy, self.rt.now(), what)
+    pub fn retry(&self, policy: Policy) -> Retry {
+        Retry::new(policy, self.rt.now())
     }
 
     /// The routing info, if it is fresh enough to act on.

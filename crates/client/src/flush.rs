@@ -2,13 +2,13 @@
 
 use crate::core::Core;
 use crate::retry::again_write;
-use crate::routes;
+use crate::routes::{self, Site};
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::Flush;
 use glowfs_types::wire::{decode, encode, method};
-use glowfs_types::{ChainId, ChainVersion, Error, Layout, Result, RoutingVersion, Status};
+use glowfs_types::{ChainId, ChainVersion, Error, Layout, Result, Status};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -40,16 +40,18 @@ pub(crate) async fn flush(core: &Rc<Core>, layout: &Layout) -> Result<()> {
 
 /// The chains of a layout, waiting for routing info that has its table.
 pub(crate) async fn layout_chains(core: &Rc<Core>, layout: &Layout) -> Result<Vec<ChainId>> {
-    let mut retry = core.retry(core.write_policy(), "looking for the chains of a file");
+    let mut retry = core.retry(core.write_policy());
     loop {
-        let (version, error) = match core.routing(core.config.data_total).await {
-            Ok(info) => match routes::chains_of(&info, layout) {
-                Ok(chains) => return Ok(chains),
-                Err(e) => (info.version, e),
-            },
-            Err(e) => return Err(e),
-        };
-        core.wait_or_give_up(&mut retry, "routing info", error, again_write, version).await?;
+        let info = core.routing(core.config.data_total).await?;
+        match routes::chains_of(&info, layout) {
+            Ok(chains) => return Ok(chains),
+            Err(e) => {
+                let again = again_write(e.status);
+                let site = Site { info: Some(info), ..Site::default() };
+                let what = || "looking for the chains of a file".to_owned();
+                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
+            }
+        }
     }
 }
 
@@ -127,17 +129,16 @@ pub(crate) async fn head_call(
     what: &str,
     body: impl Fn(&RoutingInfo, ChainVersion) -> Vec<u8>,
 ) -> Result<Vec<u8>> {
-    let mut retry = core.retry(core.write_policy(), format!("{what} of chain {chain}"));
+    let mut retry = core.retry(core.write_policy());
     loop {
-        let mut known = RoutingVersion(0);
-        let mut place = "before sending".to_owned();
+        let mut site = Site::default();
         let attempt = async {
             let late = || Error::new(Status::Disconnected, "the time for this call is up");
             let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
             let info = core.routing(time).await?;
-            known = info.version;
+            site.info = Some(info.clone());
             let head = routes::head(&info, chain)?;
-            place = routes::describe(&info, &head);
+            site.place = Some(head);
             let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
             let request = Request {
                 method,
@@ -152,8 +153,9 @@ pub(crate) async fn head_call(
         match attempt.await {
             Ok(response) => return Ok(response.body),
             Err(e) => {
-                let again = |s| again_write(s) && s != Status::BadCapability;
-                core.wait_or_give_up(&mut retry, &place, e, again, known).await?;
+                let again = again_write(e.status) && e.status != Status::BadCapability;
+                let what = || format!("{what} of chain {chain}");
+                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
             }
         }
     }

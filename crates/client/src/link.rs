@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::retry::{Next, Retry, again_meta};
+use crate::routes::Site;
 use glowfs_net::{Conn, Target};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{Role, RoutingInfo};
@@ -144,7 +145,7 @@ impl Core {
     ) -> Result<Vec<u8>> {
         let mut policy = self.meta_policy();
         policy.total = total;
-        let mut retry = self.retry(policy, method::name(method));
+        let mut retry = self.retry(policy);
         loop {
             if self.closed.get() {
                 return Err(Error::new(Status::ShuttingDown, "this client is closed"));
@@ -153,32 +154,29 @@ impl Core {
             match self.primary_call(method, &body, time).await {
                 Ok(answer) => return Ok(answer),
                 Err(e) => {
-                    self.wait_or_give_up(
-                        &mut retry,
-                        "mgmtd",
-                        e,
-                        again_meta,
-                        RoutingVersion(u64::MAX),
-                    )
-                    .await?
+                    let again = again_meta(e.status);
+                    let what = || format!("{} at mgmtd", method::name(method));
+                    self.wait_or_give_up(&mut retry, &what, &Site::default(), e, again).await?;
                 }
             }
         }
     }
 
-    /// After a failed attempt: waits before the next one, or returns the error to give up with.
+    /// After a failed attempt at `site`: waits before the next one, or returns the error to give up with.
     pub async fn wait_or_give_up(
         &self,
         retry: &mut Retry,
-        place: &str,
+        what: &dyn Fn() -> String,
+        site: &Site,
         error: Error,
-        again: impl Fn(Status) -> bool,
-        than: RoutingVersion,
+        again: bool,
     ) -> Result<()> {
-        let again = again(error.status) && !self.closed.get();
-        match retry.failed(self.rt.now(), place, error, again, self.rt.random()) {
+        let again = again && !self.closed.get();
+        match retry.failed(self.rt.now(), what, &site.to_string(), error, again, self.rt.random()) {
             Next::GiveUp(e) => Err(e),
             Next::Again(pause) => {
+                // Without routing info there is nothing that news could change.
+                let than = site.info.as_ref().map_or(RoutingVersion(u64::MAX), |i| i.version);
                 self.pause(pause, than).await;
                 Ok(())
             }

@@ -6,10 +6,10 @@
 use crate::client::Client;
 use crate::core::Core;
 use crate::retry::again_meta;
-use crate::routes;
+use crate::routes::{self, Site};
 use glowfs_net::{Bulk, Request};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
-use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, RoutingVersion, Status};
+use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, Status};
 
 /// What is filled into every query.
 trait Query: minicbor::Encode<()> {
@@ -121,16 +121,16 @@ impl Client {
 impl Core {
     /// One metadata call: the same bytes, at one service after another, until an answer or the bound.
     pub async fn meta(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>> {
-        let mut retry = self.retry(self.meta_policy(), method::name(method));
+        let mut retry = self.retry(self.meta_policy());
         loop {
-            let mut known = RoutingVersion(0);
-            let mut place = "no meta service".to_owned();
-            let error = match self.meta_attempt(method, &body, &retry, &mut known, &mut place).await
-            {
+            let mut site = Site::default();
+            let error = match self.meta_attempt(method, &body, &retry, &mut site).await {
                 Ok(answer) => return Ok(answer),
                 Err(e) => e,
             };
-            self.wait_or_give_up(&mut retry, &place, error, again_meta, known).await?;
+            let again = again_meta(error.status);
+            let what = || method::name(method).to_owned();
+            self.wait_or_give_up(&mut retry, &what, &site, error, again).await?;
         }
     }
 
@@ -139,18 +139,14 @@ impl Core {
         method: u16,
         body: &[u8],
         retry: &crate::retry::Retry,
-        known: &mut RoutingVersion,
-        place: &mut String,
+        site: &mut Site,
     ) -> Result<Vec<u8>> {
         let late = || Error::new(Status::TimedOut, "the time for this call is up");
         let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
         let info = self.routing(time).await?;
-        *known = info.version;
+        site.info = Some(info.clone());
         let node = self.pick_meta(&info)?;
-        *place = match info.nodes.get(&node) {
-            Some(n) => format!("meta {node} at {}", n.addresses.join(", ")),
-            None => format!("meta {node}"),
-        };
+        site.node = Some(node);
         let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
         let outcome = match self.conn(&info, node, time).await {
             Ok(conn) => {

@@ -57,7 +57,7 @@ mod tests {
     fn neighbours_of_one_node_share_a_request() {
         let l = layout(1);
         let extents: Vec<_> = l.extents(0, 4 * 65536).collect();
-        assert_eq!(group(&extents, &[1, 1, 1, 1]), [0..4]);
+        assert_eq!(group(&extents, &[1, 1, 1, 1]), vec![std::ops::Range { start: 0, end: 4 }]);
         assert_eq!(group(&extents, &[1, 1, 2, 1]), [0..2, 2..3, 3..4]);
         assert!(group::<u8>(&[], &[]).is_empty());
     }

@@ -7,7 +7,7 @@ use crate::core::Core;
 use crate::file::{OpenFile, Permission};
 use crate::plan;
 use crate::retry::{Retry, again_read};
-use crate::routes::{self, Place};
+use crate::routes::{self, Place, Site};
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BufMut, Duration};
@@ -16,7 +16,7 @@ use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
 use glowfs_types::wire::method;
-use glowfs_types::{ChunkId, Error, Result, RoutingVersion, Status};
+use glowfs_types::{ChunkId, Error, Result, Status};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
@@ -123,7 +123,7 @@ fn join_buffers(core: &Core, total: usize, bufs: Vec<BufMut>) -> BufMut {
 
 /// The node each extent would be asked of first.
 async fn first_nodes(core: &Rc<Core>, file: &OpenFile, extents: &[Extent]) -> Result<Vec<u64>> {
-    let mut retry = core.retry(core.read_policy(), format!("read of inode {}", file.inode()));
+    let mut retry = core.retry(core.read_policy());
     loop {
         let info = core.routing(core.config.data_total).await?;
         let nodes: Result<Vec<u64>> = extents
@@ -133,8 +133,10 @@ async fn first_nodes(core: &Rc<Core>, file: &OpenFile, extents: &[Extent]) -> Re
         match nodes {
             Ok(nodes) => return Ok(nodes),
             Err(e) => {
-                core.wait_or_give_up(&mut retry, "routing info", e, again_read, info.version)
-                    .await?
+                let again = again_read(e.status);
+                let site = Site { info: Some(info), ..Site::default() };
+                let what = || format!("read of inode {}", file.inode());
+                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
             }
         }
     }
@@ -226,33 +228,25 @@ async fn read_piece(
     skip: usize,
 ) -> (Result<u32>, BufMut) {
     let len = extent.len as usize;
-    let what = format!(
-        "read of {len} bytes at {} of chunk {}/{}/{}",
-        extent.offset,
-        file.volume(),
-        file.data(),
-        extent.index
-    );
-    let mut retry = core.retry(core.read_policy(), what);
+    let what = || {
+        format!(
+            "read of {len} bytes at {} of chunk {}/{}/{}",
+            extent.offset,
+            file.volume(),
+            file.data(),
+            extent.index
+        )
+    };
+    let mut retry = core.retry(core.read_policy());
     let mut buf = Some(buf);
     let mut turn = skip;
     let mut ask_tail = false;
     let mut refusals = 0;
     loop {
-        let mut known = RoutingVersion(0);
-        let mut place = "before sending".to_owned();
+        let mut site = Site::default();
         let own = buf.take().unwrap_or_else(|| core.rt.alloc(len));
-        let (result, back) = piece_attempt(
-            core,
-            file,
-            extent,
-            own,
-            &retry,
-            (turn, ask_tail),
-            &mut known,
-            &mut place,
-        )
-        .await;
+        let (result, back) =
+            piece_attempt(core, file, extent, own, &retry, (turn, ask_tail), &mut site).await;
         buf = back;
         let error = match result {
             Ok(n) => return (Ok(n), buf.unwrap_or_else(|| core.rt.alloc(len))),
@@ -261,14 +255,13 @@ async fn read_piece(
         ask_tail = error.status == Status::Pending;
         turn += 1;
         refusals += u32::from(error.status == Status::BadCapability);
-        let again = |s| again_read(s) && refusals <= REFUSALS_MAX;
-        if let Err(e) = core.wait_or_give_up(&mut retry, &place, error, again, known).await {
+        let again = again_read(error.status) && refusals <= REFUSALS_MAX;
+        if let Err(e) = core.wait_or_give_up(&mut retry, &what, &site, error, again).await {
             return (Err(e), buf.unwrap_or_else(|| core.rt.alloc(len)));
         }
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "one attempt of read_piece, split off for length")]
 async fn piece_attempt(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
@@ -276,14 +269,13 @@ async fn piece_attempt(
     buf: BufMut,
     retry: &Retry,
     (turn, ask_tail): (usize, bool),
-    known: &mut RoutingVersion,
-    place: &mut String,
+    site: &mut Site,
 ) -> (Result<u32>, Option<BufMut>) {
     let late = || Error::new(Status::Disconnected, "the time for this read is up");
     let Some(time) = retry.attempt_time(core.rt.now()) else { return (Err(late()), Some(buf)) };
     let found = async {
         let info = core.routing(time).await?;
-        *known = info.version;
+        site.info = Some(info.clone());
         let order = order(core, &info, file, &extent)?;
         let first = match order.get(turn % order.len().max(1)) {
             Some(p) if !ask_tail => *p,
@@ -296,7 +288,7 @@ async fn piece_attempt(
         Ok(found) => found,
         Err(e) => return (Err(e), Some(buf)),
     };
-    *place = routes::describe(&info, &first);
+    site.place = Some(first);
     let time = time.min(retry.attempt_time(core.rt.now()).unwrap_or(time));
     let hedge = second.map(|p| vec![(extent, p)]);
     let outcome = hedged(core, file, &info, vec![(extent, first)], hedge, buf, time).await;

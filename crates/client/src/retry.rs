@@ -32,26 +32,26 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Retry {
     policy: Policy,
-    what: String,
     started: Instant,
     attempts: u32,
     told: Vec<String>,
 }
 
 impl Retry {
-    /// A call that begins now. `what` names it in errors.
-    pub fn new(policy: Policy, now: Instant, what: impl Into<String>) -> Self {
-        Self { policy, what: what.into(), started: now, attempts: 0, told: Vec::new() }
+    /// A call that begins now.
+    pub fn new(policy: Policy, now: Instant) -> Self {
+        Self { policy, started: now, attempts: 0, told: Vec::new() }
     }
     /// How long the next attempt may take, or none if the time is up.
     pub fn attempt_time(&self, now: Instant) -> Option<Duration> {
         let left = self.policy.total.checked_sub(now.since(self.started))?;
         (!left.is_zero()).then(|| left.min(self.policy.attempt))
     }
-    /// Notes a failed attempt at `place`; `again` says whether its status is worth another attempt.
+    /// Notes a failed attempt at `place`; `what` names the call in errors, and `again` says whether this one is worth another attempt.
     pub fn failed(
         &mut self,
         now: Instant,
+        what: &dyn Fn() -> String,
         place: &str,
         error: Error,
         again: bool,
@@ -62,7 +62,7 @@ impl Retry {
         if !again {
             return Next::GiveUp(Error::new(
                 error.status,
-                format!("{}: {place}: {}", self.what, error.message),
+                format!("{}: {place}: {}", what(), error.message),
             ));
         }
         let line = format!("{place}: {error}");
@@ -73,7 +73,7 @@ impl Retry {
             self.told.push(line);
         }
         if spent >= self.policy.total {
-            return Next::GiveUp(self.exhausted(error.status, spent));
+            return Next::GiveUp(self.exhausted(what(), error.status, spent));
         }
         let doubled =
             self.policy.backoff_min.saturating_mul(1 << self.attempts.saturating_sub(1).min(16));
@@ -84,7 +84,7 @@ impl Retry {
         let pause = half + Duration::from_nanos(random % jitter);
         Next::Again(pause.min(self.policy.total.saturating_sub(spent)))
     }
-    fn exhausted(&self, status: Status, spent: Duration) -> Error {
+    fn exhausted(&self, what: String, status: Status, spent: Duration) -> Error {
         // An application must not see EAGAIN for what was tried to the end.
         let status = if status.errno() == Status::Disconnected.errno() {
             status
@@ -94,8 +94,7 @@ impl Retry {
         Error::new(
             status,
             format!(
-                "{}: gave up after {} attempts in {:.1} s; tried {}",
-                self.what,
+                "{what}: gave up after {} attempts in {:.1} s; tried {}",
                 self.attempts,
                 spent.as_secs_f64(),
                 self.told.join("; ")
@@ -145,11 +144,17 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_stay_bounded() {
-        let mut r = Retry::new(policy(), Instant(0), "write");
+        let mut r = Retry::new(policy(), Instant(0));
         let mut last = Duration::ZERO;
         for n in 0..20 {
-            let Next::Again(p) = r.failed(Instant(n), "node 1", err(Status::Disconnected), true, 0)
-            else {
+            let Next::Again(p) = r.failed(
+                Instant(n),
+                &|| "write chunk 1/2/3".into(),
+                "node 1",
+                err(Status::Disconnected),
+                true,
+                0,
+            ) else {
                 panic!("must go on")
             };
             assert!(p >= last && p <= Duration::from_millis(100));
@@ -160,11 +165,23 @@ mod tests {
 
     #[test]
     fn gives_up_at_the_bound_with_the_story_and_eio() {
-        let mut r = Retry::new(policy(), Instant(0), "write chunk 1/2/3");
-        let _ = r.failed(Instant(5), "node 1 at tcp://a", err(Status::Disconnected), true, 7);
-        let Next::GiveUp(e) =
-            r.failed(Instant(3_000_000_000), "node 2 at tcp://b", err(Status::Overloaded), true, 7)
-        else {
+        let mut r = Retry::new(policy(), Instant(0));
+        let _ = r.failed(
+            Instant(5),
+            &|| "write chunk 1/2/3".into(),
+            "node 1 at tcp://a",
+            err(Status::Disconnected),
+            true,
+            7,
+        );
+        let Next::GiveUp(e) = r.failed(
+            Instant(3_000_000_000),
+            &|| "write chunk 1/2/3".into(),
+            "node 2 at tcp://b",
+            err(Status::Overloaded),
+            true,
+            7,
+        ) else {
             panic!("must give up")
         };
         assert_eq!(e.errno(), 5, "not EAGAIN");
@@ -176,10 +193,15 @@ mod tests {
 
     #[test]
     fn a_definite_refusal_ends_at_once_and_keeps_its_status() {
-        let mut r = Retry::new(policy(), Instant(0), "write");
-        let Next::GiveUp(e) =
-            r.failed(Instant(1), "node 1", err(Status::NoSpace), again_write(Status::NoSpace), 0)
-        else {
+        let mut r = Retry::new(policy(), Instant(0));
+        let Next::GiveUp(e) = r.failed(
+            Instant(1),
+            &|| "write chunk 1/2/3".into(),
+            "node 1",
+            err(Status::NoSpace),
+            again_write(Status::NoSpace),
+            0,
+        ) else {
             panic!("must give up")
         };
         assert_eq!(e.status, Status::NoSpace);
@@ -187,7 +209,7 @@ mod tests {
 
     #[test]
     fn an_attempt_never_outlives_the_total() {
-        let r = Retry::new(policy(), Instant(0), "x");
+        let r = Retry::new(policy(), Instant(0));
         assert_eq!(r.attempt_time(Instant(0)), Some(Duration::from_secs(1)));
         assert_eq!(r.attempt_time(Instant(2_500_000_000)), Some(Duration::from_millis(500)));
     }

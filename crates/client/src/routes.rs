@@ -6,6 +6,7 @@ use glowfs_types::{
     ChainId, ChainVersion, Error, HostId, Layout, NodeId, Result, Status, TargetId,
 };
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// A target to ask, as the routing info has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,10 +72,28 @@ pub fn head(info: &RoutingInfo, chain: ChainId) -> Result<Place> {
     Ok(Place { chain, version: c.version, target: m.target, node: m.node })
 }
 
-/// A place with the node's addresses, for errors.
-pub fn describe(info: &RoutingInfo, place: &Place) -> String {
-    let addresses = info.nodes.get(&place.node).map(|n| n.addresses.join(", ")).unwrap_or_default();
-    format!("{place} at {addresses}")
+/// Where an attempt was made, as far as it came; put into words only if it failed.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// The routing info it went by.
+    pub info: Option<Rc<RoutingInfo>>,
+    /// The target.
+    pub place: Option<Place>,
+    /// The node, if no target is meant.
+    pub node: Option<NodeId>,
+}
+
+impl std::fmt::Display for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.place, self.node) {
+            (Some(p), _) => write!(f, "{p}")?,
+            (_, Some(n)) => write!(f, "node {n}")?,
+            _ => return f.write_str("before sending"),
+        }
+        let node = self.place.map(|p| p.node).or(self.node);
+        let found = self.info.as_ref().zip(node).and_then(|(i, n)| i.nodes.get(&n));
+        found.map_or(Ok(()), |n| write!(f, " at {}", n.addresses.join(", ")))
+    }
 }
 
 /// The serving targets of a chain in the order a reader should ask them: same host first, then spread by `spread`;

@@ -6,7 +6,7 @@
 use crate::core::Core;
 use crate::file::{OpenFile, Permission, Rights};
 use crate::retry::{Retry, again_write};
-use crate::routes;
+use crate::routes::{self, Site};
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::Buf;
 use glowfs_rt::sync::join_all;
@@ -15,8 +15,7 @@ use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::wire::data::{UPDATE_FLUSH, Update, UpdateHead, UpdateResult, update};
 use glowfs_types::wire::method;
 use glowfs_types::{
-    Capability, ChunkId, Durability, Error, Layout, Result, RoutingVersion, Status, TruncateEpoch,
-    VolumeId,
+    Capability, ChunkId, Durability, Error, Layout, Result, Status, TruncateEpoch, VolumeId,
 };
 use std::rc::Rc;
 use zerocopy::FromBytes;
@@ -110,12 +109,11 @@ pub(crate) async fn apply(
     change: &Change,
 ) -> Result<TruncateEpoch> {
     let mut held = core.channels.take().await;
-    let mut retry = core.retry(core.write_policy(), describe(rights, change));
+    let mut retry = core.retry(core.write_policy());
     let mut sent_to = None;
     let mut refusals = 0;
     loop {
-        let mut known = RoutingVersion(0);
-        let mut place = "before sending".to_owned();
+        let mut site = Site::default();
         let grant = match grant(rights).await {
             Ok(g) => g,
             // Meta has been asked for as long as it may be: no more of that here.
@@ -128,7 +126,7 @@ pub(crate) async fn apply(
         }
         sent_to = Some(grant.chunk_data);
         let id = (held.channel.0, held.seq.0);
-        match attempt(core, change, &grant, id, &retry, &mut known, &mut place).await {
+        match attempt(core, change, &grant, id, &retry, &mut site).await {
             Ok(_) => {
                 held.settle();
                 return Ok(grant.epoch);
@@ -143,8 +141,9 @@ pub(crate) async fn apply(
                 // Meta's recall waits for attempts, not for pauses.
                 drop(grant);
                 let give_up = refusals > REFUSALS_MAX || (rights.is_signed() && refusals > 0);
-                let again = |s| again_write(s) && !give_up;
-                core.wait_or_give_up(&mut retry, &place, e, again, known).await?;
+                let again = again_write(e.status) && !give_up;
+                let what = || describe(rights, change);
+                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
             }
         }
     }
@@ -202,16 +201,15 @@ async fn attempt(
     grant: &Grant,
     (channel, seq): (u64, u64),
     retry: &Retry,
-    known: &mut RoutingVersion,
-    place: &mut String,
+    site: &mut Site,
 ) -> Result<UpdateResult> {
     let late = || Error::new(Status::Disconnected, "the time for this write is up");
     let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
     let info = core.routing(time).await?;
-    *known = info.version;
+    site.info = Some(info.clone());
     let chain = routes::chain_of(&info, &change.layout, change.index)?;
     let head = routes::head(&info, chain)?;
-    *place = routes::describe(&info, &head);
+    site.place = Some(head);
     let chunk = ChunkId { volume: change.volume, data: grant.chunk_data, index: change.index };
     let flush = if change.layout.durability == Durability::Disk { UPDATE_FLUSH } else { 0 };
     let body = Update::encode(
