@@ -1,36 +1,21 @@
 //! The metadata service: the namespace's rules served over RPC, and the background work that they need.
+//!
+//! It keeps no state of its own: everything is in the engine, so several services over one engine work side by side (each gives
+//! out ids of its own ranges). With the embedded engine it also serves KV_* to mgmtd and to further meta services.
+//!
+//! Guarantees: a call takes effect in one transaction; a retry with the same request id takes effect once; garbage collection and
+//! cuts act on flushed commits only. Must never: trust a uid or a group that the connection's token does not cover, or
+//! answer without a lease.
 
+mod background;
 mod config;
+mod cut;
+mod ids;
+mod metrics;
+mod ops;
+mod service;
+mod state;
+mod users;
 
 pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning};
-
-use glowfs_rt::{Address, Rt};
-use glowfs_types::{Error, Result, Status};
-
-/// A metadata service that runs.
-pub struct Running {
-    addresses: Vec<Address>,
-}
-
-/// Starts a metadata service: opens the engine, joins the cluster, serves. Returns when it listens; it answers KV_* from then on, and
-/// file system calls once mgmtd has answered its heartbeat.
-pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
-    config.validate()?;
-    let _ = rt;
-    Err(Error::new(Status::NotSupported, "the metadata service is not built yet"))
-}
-
-impl Running {
-    /// Where it listens.
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses
-    }
-    /// Resolves when the service cannot go on.
-    pub async fn failed(&self) -> Error {
-        std::future::pending().await
-    }
-    /// Stops gracefully: tells mgmtd, refuses new work, flushes and closes the engine.
-    pub async fn stop(self) -> Result<()> {
-        Ok(())
-    }
-}
+pub use service::{Running, start};

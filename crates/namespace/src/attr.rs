@@ -215,3 +215,9 @@ pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
     }
     Ok(Usage { inodes: sums[0].max(0) as u64, bytes: sums[1].max(0) as u64 })
 }
+
+/// The truncate of an inode that is not finished, if there is one.
+pub async fn pending_cut(cx: &Context<'_>, id: InodeId) -> Result<Option<Cut>> {
+    let Some(inode) = cx.find_inode(id).await? else { return Ok(None) };
+    Ok(inode.cut.map(|len| Cut { attr: inode.attr(id), len }))
+}

@@ -25,7 +25,7 @@ mod request;
 mod xattr;
 
 pub use alloc::{IdRange, RootSpec, bootstrap, take_data_ids, take_ids};
-pub use attr::{finish_cut, getattr, lookup, readlink, setattr, statfs};
+pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, statfs};
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};
 pub use gc::{
     Garbage, SessionEntry, clients_with_sessions, drop_garbage, end_session, garbage, keep_garbage,

@@ -1,0 +1,196 @@
+//! Background work: garbage, sessions of dead clients, old request records, free space.
+
+use crate::state::{Service, VOLUME, ms};
+use glowfs_namespace::{self as ns, Context, Env, Garbage};
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::routing::{NodeStatus, Role};
+use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, StatFsReply};
+use glowfs_types::wire::mgmtd::ClientList;
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{ChainTableId, ClientId, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Entries of the garbage queue worked on at once.
+const GC_BATCH: u32 = 64;
+/// Chunks removed by one call.
+const GC_CHUNKS: u32 = 1024;
+/// Clients looked at in one step.
+const CLIENT_PAGE: usize = 256;
+/// Sessions of a client ended in one step.
+const SESSION_PAGE: u32 = 128;
+/// Pause between looks at free space.
+const SPACE_PAUSE: Duration = Duration::from_secs(2);
+/// Pause between sweeps of request records.
+const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+/// How long mgmtd may take to list clients.
+const LIST_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Starts all of it. Each loop ends when the service stops.
+pub fn start(s: &Rc<Service>) {
+    let rt = &s.rt;
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
+            log("garbage collection", collect(&this).await);
+        }
+    });
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        let mut missing = BTreeMap::new();
+        while pause(&this, ms(this.config.tuning.session_scan_ms)).await {
+            log("ending sessions of dead clients", reap(&this, &mut missing).await);
+        }
+    });
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        while pause(&this, SPACE_PAUSE).await {
+            look_at_space(&this).await;
+        }
+    });
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        while pause(&this, SWEEP_PAUSE).await {
+            let now = this.now();
+            let keep = this.request_keep_secs();
+            let done = this.look(async |tx| ns::sweep_requests(tx, VOLUME, now, keep)).await;
+            log("forgetting old requests", done);
+        }
+    });
+}
+
+/// Sleeps; whether to go on.
+async fn pause(s: &Service, d: Duration) -> bool {
+    s.rt.sleep(d).await;
+    while !s.stopping.get() && !(s.ready.get() && s.agent.lease_valid()) {
+        s.rt.sleep(ms(100)).await;
+    }
+    !s.stopping.get()
+}
+
+fn log(what: &str, result: Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "{what} failed; it is tried again");
+    }
+}
+
+/// Removes the chunks of data that nobody can reach.
+pub async fn collect(s: &Service) -> Result<()> {
+    let queue = s.look(async |tx| ns::garbage(tx, VOLUME, GC_BATCH).await).await?;
+    if queue.is_empty() {
+        return Ok(());
+    }
+    // What a loss of power could bring back must keep its chunks.
+    s.engine.flush_barrier().await?;
+    for entry in &queue {
+        if s.stopping.get() {
+            break;
+        }
+        collect_one(s, entry).await?;
+    }
+    Ok(())
+}
+
+async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
+    loop {
+        let cap = s.removal(entry.data)?;
+        let reply = s
+            .chunks
+            .remove_data(&entry.layout, VOLUME, entry.data, entry.from, GC_CHUNKS, &cap)
+            .await?;
+        s.metrics.gc_chunks.add(u64::from(reply.removed));
+        let nanos = u64::from(reply.removed) * 1_000_000_000 / s.config.tuning.gc_chunks_per_s;
+        s.rt.sleep(Duration::from_nanos(nanos)).await;
+        if !reply.more {
+            break;
+        }
+    }
+    s.look(async |tx| ns::drop_garbage(tx, entry)).await?;
+    s.metrics.gc_files.inc();
+    Ok(())
+}
+
+/// Ends the sessions of clients that mgmtd has not listed for the grace time.
+async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<()> {
+    let list: ClientList =
+        s.agent.link().call(method::LIST_CLIENTS, &Empty {}, LIST_DEADLINE).await?;
+    let live: BTreeSet<ClientId> = list.clients.iter().map(|c| c.client).collect();
+    let mut gone = BTreeSet::new();
+    let mut after = None;
+    loop {
+        let page = s
+            .look(async |tx| ns::clients_with_sessions(tx, VOLUME, after, CLIENT_PAGE).await)
+            .await?;
+        after = page.last().copied();
+        gone.extend(page.iter().filter(|c| !live.contains(c)));
+        if page.len() < CLIENT_PAGE {
+            break;
+        }
+    }
+    missing.retain(|c, _| gone.contains(c));
+    let now = s.rt.now();
+    for client in gone {
+        let since = *missing.entry(client).or_insert(now);
+        if now.since(since) >= ms(s.config.tuning.session_grace_ms) {
+            reap_client(s, client).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
+    let caller = Caller { client, volume: VOLUME, ..Caller::default() };
+    loop {
+        let page =
+            s.look(async |tx| ns::sessions_of(tx, VOLUME, client, SESSION_PAGE).await).await?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        for entry in page {
+            let mut settled = None;
+            if entry.write {
+                let of = OfInode { caller: caller.clone(), inode: entry.inode };
+                let attr = s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
+                if let Ok(attr) = attr {
+                    if let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout) {
+                        let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
+                        settled = Some((extent.len, attr.epoch));
+                    }
+                }
+            }
+            s.run(false, true, async |tx| {
+                let cx = Context::new(tx, &caller, s);
+                ns::end_session(&cx, client, entry.inode, entry.session, settled).await
+            })
+            .await?;
+            s.metrics.reaped.inc();
+            tracing::info!(%client, inode = %entry.inode, ?settled, "ended the session of a dead client");
+        }
+    }
+}
+
+/// Space of the storage nodes, divided by the replicas of the first table.
+async fn look_at_space(s: &Service) {
+    let routing = s.agent.routing();
+    let mut space = StatFsReply::default();
+    for node in routing.nodes.values() {
+        if node.role != Role::Storage || node.status != NodeStatus::Active {
+            continue;
+        }
+        match s.chunks.client().storage_info(node.id).await {
+            Ok(info) => {
+                for disk in info.disks {
+                    space.total_bytes = space.total_bytes.saturating_add(disk.capacity_bytes);
+                    space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes);
+                }
+            }
+            Err(error) => tracing::debug!(%error, node = %node.id, "no free space from a storage node"),
+        }
+    }
+    let table = routing.newest_table(ChainTableId(s.config.root.table));
+    let chains = table.map(|t| t.chains.iter().filter_map(|c| routing.chains.get(c)));
+    let replicas = chains.and_then(|mut c| c.next()).map_or(1, |c| c.members.len().max(1)) as u64;
+    space.total_bytes /= replicas;
+    space.free_bytes /= replicas;
+    *s.space.borrow_mut() = space;
+}

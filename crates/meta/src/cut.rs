@@ -1,0 +1,38 @@
+//! Cutting the chunks behind the new end of a truncated file, after the commit that shortened it is on disk.
+
+use crate::state::{Service, VOLUME};
+use glowfs_namespace::{self as ns, Context, Cut};
+use glowfs_types::capability::rights;
+use glowfs_types::wire::meta::Caller;
+use glowfs_types::{ChunkId, Error, InodeId, Result, SessionId, Status};
+
+/// Chunks removed by one call.
+const REMOVE_BATCH: u32 = 1024;
+
+/// Cuts, and lets writers in again. May be repeated and may run twice at once.
+pub async fn finish(s: &Service, cut: &Cut) -> Result<()> {
+    // A truncate that a loss of power could undo must not have cut anything.
+    s.engine.flush_barrier().await?;
+    let attr = &cut.attr;
+    let layout = attr.layout.ok_or_else(|| Error::new(Status::Corrupt, format!("file {} has no layout", attr.inode)))?;
+    let capability = s.capability(attr, SessionId(0), rights::WRITE | rights::REMOVE)?;
+    let chunk = u64::from(layout.chunk_bytes);
+    let within = (cut.len % chunk) as u32;
+    let mut from = cut.len / chunk;
+    if within > 0 {
+        let id = ChunkId { volume: VOLUME, data: attr.data, index: from };
+        s.chunks.truncate_chunk(&layout, id, within, &capability).await?;
+        from += 1;
+    }
+    while s.chunks.remove_data(&layout, VOLUME, attr.data, from, REMOVE_BATCH, &capability).await?.more {}
+    s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, attr.inode, attr.epoch).await).await
+}
+
+/// Finishes the truncate of an inode, if one is unfinished.
+pub async fn finish_inode(s: &Service, inode: InodeId) -> Result<()> {
+    let caller = Caller { volume: VOLUME, ..Caller::default() };
+    if let Some(cut) = s.look(async |tx| ns::pending_cut(&Context::new(tx, &caller, s), inode).await).await? {
+        finish(s, &cut).await?;
+    }
+    Ok(())
+}

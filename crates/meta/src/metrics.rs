@@ -1,0 +1,48 @@
+//! Metrics of the service.
+
+use glowfs_telemetry::{Counter, Histogram, Registry, Unit};
+use glowfs_types::wire::method;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// One histogram per method, and counters of the background work.
+pub struct Metrics {
+    ops: RefCell<BTreeMap<u16, Histogram>>,
+    /// Data ids collected.
+    pub gc_files: Counter,
+    /// Chunks collected.
+    pub gc_chunks: Counter,
+    /// Sessions of dead clients ended.
+    pub reaped: Counter,
+    /// Calls refused because too many were in work.
+    pub refused: Counter,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new() -> Self {
+        let r = Registry::global();
+        Self {
+            ops: RefCell::default(),
+            gc_files: r.counter("glowfs_meta_gc_files_total", "Files whose data was removed.", &[]),
+            gc_chunks: r.counter("glowfs_meta_gc_chunks_total", "Chunks removed by garbage collection.", &[]),
+            reaped: r.counter("glowfs_meta_sessions_reaped_total", "Sessions of dead clients ended.", &[]),
+            refused: r.counter("glowfs_meta_refused_total", "Calls refused by admission control.", &[]),
+        }
+    }
+
+    /// A call took so long.
+    pub fn record(&self, op: u16, nanos: u64) {
+        let mut ops = self.ops.borrow_mut();
+        let histogram = ops.entry(op).or_insert_with(|| {
+            let labels = [("op", method::name(op))];
+            Registry::global().histogram(
+                "glowfs_meta_op_seconds",
+                "Time from a call's arrival to its answer.",
+                Unit::Nanoseconds,
+                &labels,
+            )
+        });
+        histogram.record(nanos);
+    }
+}

@@ -1,0 +1,217 @@
+//! The calls of clients: each is one transaction of the namespace, and what has to follow its commit.
+
+use crate::cut;
+use crate::state::{Service, VOLUME};
+use glowfs_namespace as ns;
+use glowfs_namespace::{Context, is_cut_pending};
+use glowfs_net::{Identity, Reply};
+use glowfs_types::wire::meta::*;
+use glowfs_types::wire::{Empty, decode, method};
+use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
+
+/// How often an operation finishes somebody's truncate and tries again.
+const CUT_ATTEMPTS: u32 = 5;
+
+/// Whether a method is one of the file system's.
+pub fn takes(m: u16) -> bool {
+    (method::LOOKUP..=method::BATCH).contains(&m)
+}
+
+impl Service {
+    async fn who(&self, identity: &Identity, caller: &mut Caller) -> Result<()> {
+        if caller.volume == VolumeId(0) {
+            caller.volume = VOLUME;
+        }
+        if caller.volume != VOLUME {
+            return Err(Error::new(Status::NotFound, format!("volume {} does not exist", caller.volume)));
+        }
+        self.users.check(identity, caller).await
+    }
+
+    fn attr_reply(&self, attr: Attr, open: Option<OpenReply>) -> AttrReply {
+        AttrReply { attr, lease_ms: self.config.tuning.attr_lease_ms, open }
+    }
+
+    /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first.
+    async fn with_cut<T>(&self, inode: InodeId, work: impl AsyncFn() -> Result<T>) -> Result<T> {
+        let mut attempts = 0;
+        loop {
+            match work().await {
+                Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
+                    attempts += 1;
+                    cut::finish_inode(self, inode).await?;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+macro_rules! read_ops {
+    ($s:ident, $id:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr) => {{
+        let mut $q: $ty = decode($body)?;
+        $s.who($id, &mut $q.caller).await?;
+        $s.look(async |tx| {
+            let $cx = &Context::new(tx, &$q.caller, $s);
+            $work
+        })
+        .await?
+    }};
+}
+
+macro_rules! write_ops {
+    ($s:ident, $id:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr) => {{
+        let mut $q: $ty = decode($body)?;
+        $s.who($id, &mut $q.caller).await?;
+        $s.run(false, $q.request != RequestId(0), async |tx| {
+            let $cx = &Context::new(tx, &$q.caller, $s);
+            $work
+        })
+        .await?
+    }};
+}
+
+/// Answers a call of a client.
+pub async fn answer(s: &Service, m: u16, id: &Identity, body: &[u8]) -> Result<Reply> {
+    Ok(match m {
+        method::LOOKUP => {
+            let attr = read_ops!(s, id, body; Lookup, q, cx => ns::lookup(cx, &q).await);
+            Reply::msg(&s.attr_reply(attr, None))
+        }
+        method::GETATTR => {
+            let attr = read_ops!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await);
+            Reply::msg(&s.attr_reply(attr, None))
+        }
+        method::READDIR => {
+            Reply::msg(&read_ops!(s, id, body; ReadDir, q, cx => ns::readdir(cx, &q).await))
+        }
+        method::READLINK => {
+            let target = read_ops!(s, id, body; OfInode, q, cx => ns::readlink(cx, &q).await);
+            Reply::msg(&ReadLinkReply { target })
+        }
+        method::GETXATTR => {
+            let value = read_ops!(s, id, body; OfXattr, q, cx => ns::getxattr(cx, &q).await);
+            Reply::msg(&XattrReply { value })
+        }
+        method::LISTXATTR => {
+            let names = read_ops!(s, id, body; OfInode, q, cx => ns::listxattr(cx, &q).await);
+            Reply::msg(&XattrList { names })
+        }
+        method::SETXATTR => {
+            write_ops!(s, id, body; SetXattr, q, cx => ns::setxattr(cx, &q).await);
+            Reply::msg(&Empty {})
+        }
+        method::REMOVEXATTR => {
+            write_ops!(s, id, body; OfXattr, q, cx => ns::removexattr(cx, &q).await);
+            Reply::msg(&Empty {})
+        }
+        method::LINK => {
+            let attr = write_ops!(s, id, body; Link, q, cx => ns::link(cx, &q).await);
+            Reply::msg(&s.attr_reply(attr, None))
+        }
+        method::UNLINK => {
+            let attr = write_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await);
+            Reply::msg(&UnlinkReply { attr })
+        }
+        method::RENAME => {
+            let replaced = write_ops!(s, id, body; Rename, q, cx => ns::rename(cx, &q).await);
+            Reply::msg(&RenameReply { replaced })
+        }
+        method::SETATTR => Reply::msg(&setattr(s, id, body).await?),
+        method::MAKE => Reply::msg(&make(s, id, body).await?),
+        method::OPEN => Reply::msg(&open(s, id, body).await?),
+        method::RENEW => Reply::msg(&renew(s, id, body).await?),
+        method::SYNC | method::CLOSE => Reply::msg(&sync(s, id, body, m == method::CLOSE).await?),
+        method::STATFS => Reply::msg(&statfs(s).await?),
+        m => {
+            return Err(Error::new(
+                Status::UnknownMethod,
+                format!("method {} ({m}) is not served by meta", method::name(m)),
+            ));
+        }
+    })
+}
+
+async fn setattr(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
+    let mut q: SetAttr = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let once = q.request != RequestId(0);
+    let (mut attr, cut) = s
+        .with_cut(q.inode, async || {
+            s.run(false, once, async |tx| ns::setattr(&Context::new(tx, &q.caller, s), &q).await).await
+        })
+        .await?;
+    if let Some(cut) = cut {
+        cut::finish(s, &cut).await?;
+        attr.epoch = cut.attr.epoch;
+    }
+    Ok(s.attr_reply(attr, None))
+}
+
+async fn make(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
+    let mut q: Make = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let once = q.request != RequestId(0);
+    let mut attempts = 0;
+    let made = loop {
+        let result =
+            s.run(false, once, async |tx| ns::make(&Context::new(tx, &q.caller, s), &q).await).await;
+        match result {
+            Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
+                attempts += 1;
+                let there = Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
+                let attr = s
+                    .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
+                    .await?;
+                cut::finish_inode(s, attr.inode).await?;
+            }
+            other => break other?,
+        }
+    };
+    let open = made.opened.map(|o| s.open_reply(o)).transpose()?;
+    Ok(s.attr_reply(made.attr, open))
+}
+
+async fn open(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {
+    let mut q: Open = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let once = q.request != RequestId(0);
+    let opened = s
+        .with_cut(q.inode, async || {
+            s.run(false, once, async |tx| ns::open(&Context::new(tx, &q.caller, s), &q).await).await
+        })
+        .await?;
+    s.open_reply(opened)
+}
+
+async fn renew(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {
+    let mut q: Renew = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let opened = s
+        .with_cut(q.inode, async || {
+            s.look(async |tx| ns::renew(&Context::new(tx, &q.caller, s), &q).await).await
+        })
+        .await?;
+    s.open_reply(opened)
+}
+
+async fn sync(s: &Service, id: &Identity, body: &[u8], close: bool) -> Result<AttrReply> {
+    let mut q: Sync = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let attr = s
+        .with_cut(q.inode, async || {
+            // Both may be repeated: lengths and times only grow, and a closed session stays closed.
+            s.run(q.durable, true, async |tx| {
+                let cx = &Context::new(tx, &q.caller, s);
+                if close { ns::close(cx, &q).await } else { ns::sync(cx, &q).await }
+            })
+            .await
+        })
+        .await?;
+    Ok(s.attr_reply(attr, None))
+}
+
+async fn statfs(s: &Service) -> Result<StatFsReply> {
+    let usage = s.look(async |tx| ns::statfs(tx, VOLUME).await).await?;
+    Ok(StatFsReply { inodes: usage.inodes, ..s.space.borrow().clone() })
+}

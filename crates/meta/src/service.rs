@@ -1,0 +1,345 @@
+//! Start, dispatch and stop.
+
+use crate::background;
+use crate::config::{EngineConfig, MetaConfig};
+use crate::ids::{IdKind, Ids};
+use crate::metrics::Metrics;
+use crate::ops;
+use crate::state::{Service, VOLUME, ms};
+use crate::users::Users;
+use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
+use glowfs_client::{Client, ClientConfig};
+use glowfs_kv::serve::KvService;
+use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Remote, RunOptions, run_transaction_with};
+use glowfs_namespace::{Context, RootSpec, bootstrap};
+use glowfs_net::{
+    Connector, ConnectorOptions, Handler, Incoming, NoCalls, Reply, Server, ServerOptions, Transport,
+    local_host_id,
+};
+use glowfs_rt::{Address, Duration, Instant, Rt};
+use glowfs_telemetry::{HttpServer, RELEASE};
+use glowfs_types::routing::Role;
+use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
+use glowfs_types::wire::meta::Caller;
+use glowfs_types::wire::method;
+use glowfs_types::{ChainTableId, Durability, Error, Layout, Redundancy, Result, Status};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Pause between attempts to get ready.
+const READY_PAUSE: Duration = Duration::from_millis(100);
+/// How long a stop waits for calls in work.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// A metadata service that runs.
+pub struct Running {
+    service: Rc<Service>,
+    server: Server,
+    embedded: Option<Embedded>,
+    http: Option<HttpServer>,
+}
+
+/// Starts a metadata service: opens the engine, joins the cluster, serves. Returns when it listens; it answers KV_* from then on, and
+/// file system calls once mgmtd has answered its heartbeat.
+pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
+    config.validate()?;
+    let token = read_token_file(&config.service_token_file)?;
+    let options = ConnectorOptions::from_names(&config.transports)?;
+    let (engine, embedded) = open_engine(rt, &config, &token, &options).await?;
+    let agent = start_agent(rt, &config, &token, options)?;
+    let client = Client::start(rt, client_config(&config, &token)?)?;
+    let service = Rc::new(Service {
+        rt: rt.clone(),
+        engine: engine.clone(),
+        users: Users::new(rt, agent.link().clone()),
+        agent,
+        chunks: client.chunk_io(),
+        inode_ids: Ids::new(IdKind::Inode),
+        data_ids: Ids::new(IdKind::Data),
+        metrics: Metrics::new(),
+        ready: Cell::new(false),
+        stopping: Cell::new(false),
+        inflight: Cell::new(0),
+        space: RefCell::default(),
+        config,
+    });
+    let kv = embedded.as_ref().map(|_| KvService::new(rt, engine));
+    let handler = Rc::new(MetaHandler { service: service.clone(), kv, started: rt.now() });
+    let server = listen(&service, handler.clone())?;
+    let addresses = server.addresses().iter().map(Address::to_string).collect();
+    service.agent.announce(addresses);
+    let http = match &service.config.http {
+        Some(address) => {
+            let address: Address = address
+                .parse()
+                .map_err(|e| Error::new(Status::InvalidArgument, format!("meta configuration: http: {e}")))?;
+            Some(HttpServer::start(rt, &address, Rc::new(move || handler.status()))?)
+        }
+        None => None,
+    };
+    let task = service.clone();
+    rt.spawn_detached(async move { get_ready(&task).await });
+    background::start(&service);
+    Ok(Running { service, server, embedded, http })
+}
+
+async fn open_engine(
+    rt: &Rt,
+    config: &MetaConfig,
+    token: &str,
+    options: &ConnectorOptions,
+) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
+    match &config.engine {
+        EngineConfig::Embedded { dir } => {
+            let opened = rt.open_dir(dir).map_err(|e| {
+                Error::from(e).context(format!("meta configuration: engine.dir {}", dir.display()))
+            })?;
+            let settings = EmbeddedConfig {
+                flush_interval: ms(config.tuning.flush_interval_ms),
+                checkpoint_log_bytes: config.tuning.checkpoint_log_bytes,
+                ..EmbeddedConfig::new(config.cluster()?)
+            };
+            let engine = Embedded::open(rt, opened, settings).await?;
+            Ok((Rc::new(engine.clone()), Some(engine)))
+        }
+        EngineConfig::Remote { addresses } => {
+            let hello = Hello {
+                cluster: config.cluster()?,
+                token: token.to_owned(),
+                role: Some(Role::Meta),
+                node: config.node(),
+                host: local_host_id(),
+                release: RELEASE.to_owned(),
+                ..Hello::default()
+            };
+            let connector = Connector::with_options(rt, hello, Rc::new(NoCalls), options.clone());
+            Ok((Rc::new(Remote::new(rt, connector, addresses.clone())), None))
+        }
+    }
+}
+
+fn start_agent(rt: &Rt, config: &MetaConfig, token: &str, connector: ConnectorOptions) -> Result<Agent> {
+    let base = AgentConfig::new(
+        config.cluster()?,
+        Role::Meta,
+        config.node(),
+        config.mgmtd.clone(),
+        token.to_owned(),
+    );
+    let agent = AgentConfig {
+        tags: config.tags.clone(),
+        http: config.http.clone(),
+        connector,
+        ..base
+    };
+    Agent::start(rt, agent, Rc::new(NoTargets))
+}
+
+fn client_config(config: &MetaConfig, token: &str) -> Result<ClientConfig> {
+    Ok(ClientConfig {
+        mgmtd: config.mgmtd.clone(),
+        token: token.to_owned(),
+        role: Role::Meta,
+        description: "garbage collection and lengths".into(),
+        cluster: config.cluster()?,
+        node: config.node(),
+        host: local_host_id(),
+        pid: std::process::id(),
+        transports: config.transports.clone(),
+        session: false,
+        data_total: Duration::from_secs(20),
+        ..ClientConfig::default()
+    })
+}
+
+fn listen(s: &Rc<Service>, handler: Rc<MetaHandler>) -> Result<Server> {
+    let mut addresses = Vec::new();
+    for a in &s.config.listen {
+        let a = a.parse::<Address>();
+        addresses.push(a.map_err(|e| Error::new(Status::InvalidArgument, format!("listen: {e}")))?);
+    }
+    let info = HelloReply {
+        cluster: s.config.cluster()?,
+        role: Some(Role::Meta),
+        node: s.config.node(),
+        release: RELEASE.to_owned(),
+        mgmtd: s.config.mgmtd.clone(),
+        ..HelloReply::default()
+    };
+    let transports = ConnectorOptions::from_names(&s.config.transports)?.transports;
+    let options =
+        ServerOptions { shm: transports.contains(&Transport::Shm), ..ServerOptions::default() };
+    Server::start_with(&s.rt, addresses, info, s.agent.authenticator(), handler, options)
+}
+
+/// Makes the root directory and fetches the first ids, however long mgmtd and the engine take.
+async fn get_ready(s: &Rc<Service>) {
+    s.agent.ready().await;
+    let mut said = false;
+    while !s.stopping.get() {
+        match prepare(s).await {
+            Ok(()) => {
+                s.ready.set(true);
+                tracing::info!(node = %s.config.node(), "metadata service is ready");
+                return;
+            }
+            Err(error) => {
+                if !said {
+                    tracing::warn!(%error, "metadata service is not ready yet");
+                    said = true;
+                }
+                s.rt.sleep(READY_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn prepare(s: &Rc<Service>) -> Result<()> {
+    let root = &s.config.root;
+    let layout = Layout {
+        table: ChainTableId(root.table),
+        table_version: 0,
+        chunk_bytes: root.chunk_bytes,
+        stripe: root.stripe,
+        start: 0,
+        redundancy: Redundancy::Replicated,
+        durability: Durability::Written,
+    };
+    let spec = RootSpec { mode: root.mode, uid: root.uid, gid: root.gid, layout };
+    let caller = Caller { volume: VOLUME, ..Caller::default() };
+    let options = RunOptions { idempotent: true, ..RunOptions::durable() };
+    let work = async |tx: &glowfs_kv::Transaction| {
+        bootstrap(&Context::new(tx, &caller, &**s), &spec).await
+    };
+    run_transaction_with(&s.rt, &s.engine, options, work).await?;
+    if s.inode_ids.take().is_err() {
+        s.inode_ids.fetch(&s.rt, &s.engine, VOLUME).await?;
+    }
+    if s.data_ids.take().is_err() {
+        s.data_ids.fetch(&s.rt, &s.engine, VOLUME).await?;
+    }
+    Ok(())
+}
+
+struct MetaHandler {
+    service: Rc<Service>,
+    kv: Option<KvService>,
+    started: Instant,
+}
+
+impl MetaHandler {
+    fn status(&self) -> ServiceStatus {
+        let s = &self.service;
+        let (healthy, detail) = match s.check() {
+            Ok(()) => (true, String::new()),
+            Err(e) => (false, e.message),
+        };
+        ServiceStatus {
+            role: Some(Role::Meta),
+            node: s.config.node(),
+            pid: std::process::id(),
+            release: RELEASE.to_owned(),
+            healthy,
+            detail,
+            uptime_ns: u64::try_from(s.rt.now().since(self.started).as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Service {
+    /// Whether file system calls can be answered now.
+    fn check(&self) -> Result<()> {
+        if self.stopping.get() {
+            return Err(Error::new(Status::ShuttingDown, "the metadata service is stopping"));
+        }
+        self.agent.lease().check()?;
+        if !self.ready.get() {
+            return Err(Error::new(Status::Overloaded, "the metadata service is starting; retry"));
+        }
+        Ok(())
+    }
+}
+
+impl Handler for MetaHandler {
+    fn handle(self: Rc<Self>, incoming: Incoming) {
+        let m = incoming.method();
+        match &self.kv {
+            Some(kv) if KvService::takes(m) => return kv.handle(incoming),
+            _ => {}
+        }
+        let s = self.service.clone();
+        match m {
+            method::SERVICE_STATUS => return incoming.reply(Ok(Reply::msg(&self.status()))),
+            method::ECHO => {
+                let body = incoming.body().to_vec();
+                return incoming.reply(Ok(Reply::body(body)));
+            }
+            m if !ops::takes(m) => {
+                let e = format!("method {} ({m}) is not served by meta", method::name(m));
+                return incoming.reply(Err(Error::new(Status::UnknownMethod, e)));
+            }
+            _ => {}
+        }
+        if let Err(e) = s.check() {
+            return incoming.reply(Err(e));
+        }
+        if s.inflight.get() >= s.config.tuning.inflight_ops {
+            s.metrics.refused.inc();
+            let e = "the metadata service has too many calls in work; retry";
+            return incoming.reply(Err(Error::new(Status::Overloaded, e)));
+        }
+        s.inflight.set(s.inflight.get() + 1);
+        let rt = s.rt.clone();
+        rt.spawn_detached(async move {
+            let begin = s.rt.now();
+            let identity = incoming.conn().peer().identity;
+            let mut result = ops::answer(&s, m, &identity, incoming.body()).await;
+            // The lease may have ended during the work: then somebody else may rule already.
+            if let (Ok(_), Err(e)) = (&result, s.agent.lease().check()) {
+                result = Err(e);
+            }
+            incoming.reply(result);
+            s.inflight.set(s.inflight.get() - 1);
+            let nanos = u64::try_from(s.rt.now().since(begin).as_nanos()).unwrap_or(u64::MAX);
+            s.metrics.record(m, nanos);
+        });
+    }
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn addresses(&self) -> &[Address] {
+        self.server.addresses()
+    }
+    /// Where health and metrics are served, if anywhere.
+    pub fn http(&self) -> Option<&Address> {
+        self.http.as_ref().map(HttpServer::address)
+    }
+    /// Resolves when the service cannot go on: the engine has stopped taking commits.
+    pub async fn failed(&self) -> Error {
+        let Some(engine) = &self.embedded else { return std::future::pending().await };
+        loop {
+            if let Some(e) = engine.failure() {
+                return e;
+            }
+            self.service.rt.sleep(ms(200)).await;
+        }
+    }
+    /// Stops gracefully: refuses new work, lets calls in work end (bounded), tells mgmtd, flushes and closes the engine.
+    pub async fn stop(self) -> Result<()> {
+        let s = &self.service;
+        s.stopping.set(true);
+        let end = s.rt.now() + STOP_GRACE;
+        while s.inflight.get() > 0 && s.rt.now() < end {
+            s.rt.sleep(ms(5)).await;
+        }
+        // Bounded: with mgmtd gone there is nobody to tell.
+        let _ = s.rt.timeout(STOP_GRACE, s.agent.clone().stop()).await;
+        self.server.stop().await;
+        s.chunks.client().close().await;
+        match &self.embedded {
+            Some(engine) => engine.close().await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What all parts of the service share.
+
+use crate::config::MetaConfig;
+use crate::ids::Ids;
+use crate::metrics::Metrics;
+use crate::users::Users;
+use glowfs_agent::Agent;
+use glowfs_client::ChunkIo;
+use glowfs_kv::{Engine, RunOptions, Transaction, run_transaction_with};
+use glowfs_namespace::{Env, Opened};
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::capability::rights;
+use glowfs_types::layout::start_of;
+use glowfs_types::wire::meta::{Attr, OpenReply, StatFsReply, Time};
+use glowfs_types::{
+    Capability, DataId, Error, Layout, Result, SessionId, Status, TruncateEpoch, VolumeId,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use zerocopy::IntoBytes;
+
+/// The first volume; the only one so far.
+pub const VOLUME: VolumeId = VolumeId(1);
+
+/// The service's state, shared by its tasks.
+pub struct Service {
+    pub rt: Rt,
+    pub config: MetaConfig,
+    pub engine: Rc<dyn Engine>,
+    pub agent: Agent,
+    pub chunks: ChunkIo,
+    pub inode_ids: Rc<Ids>,
+    pub data_ids: Rc<Ids>,
+    pub users: Users,
+    pub metrics: Metrics,
+    /// The root directory and the first ids are there.
+    pub ready: Cell<bool>,
+    pub stopping: Cell<bool>,
+    pub inflight: Cell<u64>,
+    pub space: RefCell<StatFsReply>,
+}
+
+impl Service {
+    /// Fetches ids before they run out.
+    pub fn keep_ids(&self) {
+        self.inode_ids.keep_filled(&self.rt, &self.engine, VOLUME);
+        self.data_ids.keep_filled(&self.rt, &self.engine, VOLUME);
+    }
+
+    /// Runs a transaction. `once`: its request id makes a repetition harmless.
+    pub async fn run<T>(
+        &self,
+        durable: bool,
+        once: bool,
+        work: impl AsyncFn(&Transaction) -> Result<T>,
+    ) -> Result<T> {
+        let flush = self.config.tuning.commit == crate::CommitMode::Flush;
+        let options =
+            RunOptions { durable: durable || flush, idempotent: once, ..RunOptions::default() };
+        run_transaction_with(&self.rt, &self.engine, options, work).await
+    }
+
+    /// The same for reading.
+    pub async fn look<T>(&self, work: impl AsyncFn(&Transaction) -> Result<T>) -> Result<T> {
+        let options = RunOptions { idempotent: true, ..RunOptions::default() };
+        run_transaction_with(&self.rt, &self.engine, options, work).await
+    }
+
+    /// A capability for the chunks of a file.
+    pub fn capability(&self, attr: &Attr, session: SessionId, rights: u32) -> Result<Capability> {
+        self.sign(attr.inode.0, attr.data, session, attr.epoch, rights)
+    }
+
+    /// A capability for data without an inode.
+    pub fn removal(&self, data: DataId) -> Result<Capability> {
+        self.sign(0, data, SessionId(0), TruncateEpoch(0), rights::REMOVE)
+    }
+
+    fn sign(
+        &self,
+        inode: u64,
+        data: DataId,
+        session: SessionId,
+        epoch: TruncateEpoch,
+        rights: u32,
+    ) -> Result<Capability> {
+        let (key_id, key) = self.agent.signing_key().ok_or_else(|| {
+            Error::new(Status::NoLease, "no key to sign capabilities yet; mgmtd has not answered")
+        })?;
+        let ends = self.rt.unix_ns().saturating_add(self.config.tuning.capability_ms * 1_000_000);
+        let cap = Capability::new(VOLUME, inode.into(), data, session, epoch, ends, rights);
+        Ok(cap.sign(key_id, &key))
+    }
+
+    /// The answer to an open.
+    pub fn open_reply(&self, opened: Opened) -> Result<OpenReply> {
+        let mut bits = 0;
+        if opened.read {
+            bits |= rights::READ;
+        }
+        if opened.write {
+            bits |= rights::WRITE;
+        }
+        let capability = if opened.attr.kind == glowfs_types::wire::meta::InodeKind::File {
+            let session = opened.session.unwrap_or_default();
+            self.capability(&opened.attr, session, bits)?.as_bytes().to_vec()
+        } else {
+            Vec::new()
+        };
+        Ok(OpenReply {
+            attr: opened.attr,
+            session: opened.session,
+            capability,
+            capability_ms: self.config.tuning.capability_ms,
+        })
+    }
+}
+
+impl Env for Service {
+    fn now(&self) -> Time {
+        let ns = self.rt.unix_ns();
+        Time { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+    }
+    fn new_id(&self) -> Result<u64> {
+        let id = self.inode_ids.take();
+        self.keep_ids();
+        id
+    }
+    fn new_data(&self) -> Result<DataId> {
+        let id = self.data_ids.take();
+        self.keep_ids();
+        id.map(DataId)
+    }
+    fn place(&self, inherited: &Layout, data: DataId) -> Result<Layout> {
+        let routing = self.agent.routing();
+        let table = routing.newest_table(inherited.table).filter(|t| !t.chains.is_empty());
+        let table = table.ok_or_else(|| {
+            Error::new(
+                Status::ChainUnavailable,
+                format!("chain table {} does not exist yet; create it with `glowfs admin create-table`", inherited.table),
+            )
+        })?;
+        let len = table.chains.len() as u32;
+        Ok(Layout { table_version: table.version, start: start_of(data, len), ..*inherited })
+    }
+    fn request_keep_secs(&self) -> u64 {
+        (self.config.tuning.request_keep_ms / 1000).max(1)
+    }
+}
+
+/// A number of milliseconds as a duration.
+pub fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
