@@ -22,7 +22,9 @@ const SESSION_PAGE: u32 = 128;
 /// Pause between looks at free space.
 const SPACE_PAUSE: Duration = Duration::from_secs(2);
 /// Pause between sweeps of request records.
-const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+const SWEEP_PAUSE: Duration = Duration::from_secs(5);
+/// Request records forgotten in one step.
+const SWEEP_PAGE: u32 = 512;
 /// How long mgmtd may take to list clients.
 const LIST_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -51,10 +53,7 @@ pub fn start(s: &Rc<Service>) {
     let this = s.clone();
     rt.spawn_detached(async move {
         while pause(&this, SWEEP_PAUSE).await {
-            let now = this.now();
-            let keep = this.request_keep_secs();
-            let done = this.look(async |tx| ns::sweep_requests(tx, VOLUME, now, keep)).await;
-            log("forgetting old requests", done);
+            log("forgetting old requests", sweep(&this).await);
         }
     });
 }
@@ -72,6 +71,14 @@ fn log(what: &str, result: Result<()>) {
     if let Err(error) = result {
         tracing::warn!(%error, "{what} failed; it is tried again");
     }
+}
+
+async fn sweep(s: &Service) -> Result<()> {
+    let (now, keep) = (s.now(), s.request_keep_secs());
+    while s.look(async |tx| ns::sweep_requests(tx, VOLUME, now, keep, SWEEP_PAGE).await).await? {
+        s.rt.yield_now().await;
+    }
+    Ok(())
 }
 
 /// Removes the chunks of data that nobody can reach.

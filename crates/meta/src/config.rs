@@ -106,13 +106,13 @@ pub struct Tuning {
     pub inflight_ops: u64,
     /// Pause between looks for dead clients' sessions, in ms.
     pub session_scan_ms: u64,
-    /// A session is left alone for this long after it was opened, in ms (its client may not be listed yet).
+    /// A client must be missing from mgmtd's list for this long before its sessions are ended, in ms.
     pub session_grace_ms: u64,
     /// Pause between looks into the garbage queue, in ms.
     pub gc_pause_ms: u64,
     /// Chunks that garbage collection removes per second, at most.
     pub gc_chunks_per_s: u64,
-    /// How long a request id is remembered, in ms.
+    /// How long a request id is remembered at least, in ms: longer than clients retry.
     pub request_keep_ms: u64,
     /// Log bytes after which the embedded engine writes a checkpoint.
     pub checkpoint_log_bytes: u64,
@@ -127,10 +127,10 @@ impl Default for Tuning {
             attr_lease_ms: 1000,
             inflight_ops: 4096,
             session_scan_ms: 2000,
-            session_grace_ms: 30_000,
+            session_grace_ms: 10_000,
             gc_pause_ms: 500,
             gc_chunks_per_s: 20_000,
-            request_keep_ms: 600_000,
+            request_keep_ms: 75_000,
             checkpoint_log_bytes: 256 << 20,
         }
     }

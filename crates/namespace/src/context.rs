@@ -19,7 +19,7 @@ pub trait Env {
     fn place(&self, inherited: &Layout, data: DataId) -> Result<Layout>;
     /// How long request ids are remembered at least, in seconds.
     fn request_keep_secs(&self) -> u64 {
-        600
+        75
     }
 }
 

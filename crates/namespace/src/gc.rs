@@ -143,9 +143,19 @@ pub async fn end_session(
     end(cx, id, session, client, &mut inode, false).await
 }
 
-/// Forgets requests that nobody retries any more.
-pub fn sweep_requests(tx: &Transaction, volume: VolumeId, now: Time, keep_secs: u64) -> Result<()> {
+/// Forgets up to `limit` requests that nobody retries any more. Returns whether there are more.
+pub async fn sweep_requests(
+    tx: &Transaction,
+    volume: VolumeId,
+    now: Time,
+    keep_secs: u64,
+    limit: u32,
+) -> Result<bool> {
     let keep = bucket(now.secs, keep_secs).saturating_sub(1);
     let (begin, end) = keys::requests_before(volume, keep);
-    tx.clear_range(&begin, &end)
+    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
+    if let Some((last, _)) = page.entries.last() {
+        tx.clear_range(&begin, &key_after(last))?;
+    }
+    Ok(page.more)
 }
