@@ -1,0 +1,218 @@
+//! What a dev cluster consists of, and the configuration file of each of its services.
+
+use crate::state::{Service, State};
+use anyhow::{Context, Result, bail};
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+/// The shape of a cluster, as asked for on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Storage nodes.
+    pub storages: u32,
+    /// Disks (directories) of each.
+    pub disks: u32,
+    /// Replicas of each chain.
+    pub replicas: u32,
+    /// Chunk size of new files, bytes.
+    pub chunk_bytes: u32,
+    /// Metadata services.
+    pub metas: u32,
+}
+
+/// The fewest chains a cluster gets: enough to stripe a file over every disk.
+const CHAINS_MIN: u32 = 12;
+/// Bounds of a dev cluster; past them it is no longer one machine's worth.
+const STORAGES_MAX: u32 = 64;
+const DISKS_MAX: u32 = 16;
+const METAS_MAX: u32 = 8;
+
+impl Shape {
+    /// Refuses what cannot be built.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=STORAGES_MAX).contains(&self.storages) {
+            bail!("--storages {}: choose 1 to {STORAGES_MAX}", self.storages);
+        }
+        if !(1..=DISKS_MAX).contains(&self.disks) {
+            bail!("--disks {}: choose 1 to {DISKS_MAX}", self.disks);
+        }
+        if !(1..=METAS_MAX).contains(&self.metas) {
+            bail!("--metas {}: choose 1 to {METAS_MAX}", self.metas);
+        }
+        if self.replicas == 0 || self.replicas > self.storages {
+            bail!(
+                "--replicas {}: each replica needs a storage node of its own; choose 1 to {} or add --storages",
+                self.replicas,
+                self.storages
+            );
+        }
+        use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+        if !self.chunk_bytes.is_power_of_two()
+            || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&self.chunk_bytes)
+        {
+            bail!(
+                "--chunk-size {}: choose a power of two from 64K to 64M (for example 1M)",
+                self.chunk_bytes
+            );
+        }
+        Ok(())
+    }
+
+    /// Chains to lay: two for each disk, at least [`CHAINS_MIN`].
+    pub fn chains(&self) -> u32 {
+        (self.storages * self.disks * 2).max(CHAINS_MIN)
+    }
+}
+
+/// Reserves `n` free TCP ports of 127.0.0.1. They are all held until the last is found, so they differ; between
+/// here and the service's own bind another process could take one, which that service then reports.
+pub fn free_ports(n: usize) -> Result<Vec<SocketAddr>> {
+    let mut held = Vec::with_capacity(n);
+    for _ in 0..n {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("finding a free port")?;
+        held.push((listener.local_addr()?, listener));
+    }
+    Ok(held.into_iter().map(|(addr, _)| addr).collect())
+}
+
+/// The services of a new cluster, without addresses.
+pub fn services(dir: &Path, shape: &Shape) -> Vec<Service> {
+    let mut all = vec![];
+    let mut add = |role: &str, id: String, node: u64, data: Vec<PathBuf>| {
+        all.push(Service {
+            role: role.into(),
+            id,
+            node,
+            address: String::new(),
+            http: String::new(),
+            data,
+            process: None,
+        });
+    };
+    // The first meta service hosts the metadata engine, which mgmtd needs: it starts first.
+    for i in 1..=shape.metas {
+        let data = if i == 1 { vec![dir.join("data/meta-1")] } else { vec![] };
+        add("meta", format!("meta-{i}"), 100 + u64::from(i), data);
+    }
+    add("mgmtd", "mgmtd-1".into(), 1, vec![]);
+    for i in 1..=shape.storages {
+        let data =
+            (1..=shape.disks).map(|d| dir.join(format!("data/storage-{i}/disk-{d}"))).collect();
+        add("storage", format!("storage-{i}"), 1000 + u64::from(i), data);
+    }
+    add("mount", "mount".into(), 0, vec![]);
+    all
+}
+
+/// Where things of a cluster are.
+pub struct Paths<'a>(pub &'a Path);
+
+impl Paths<'_> {
+    /// The token of the cluster's root user.
+    pub fn root_token(&self) -> PathBuf {
+        self.0.join("tokens/root")
+    }
+    /// The token that services show each other.
+    pub fn service_token(&self) -> PathBuf {
+        self.0.join("tokens/service")
+    }
+    /// The configuration of a service.
+    pub fn config(&self, id: &str) -> PathBuf {
+        self.0.join(format!("etc/{id}.toml"))
+    }
+    /// The log of a service.
+    pub fn log(&self, id: &str) -> PathBuf {
+        self.0.join(format!("log/{id}.log"))
+    }
+}
+
+fn toml_list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
+    let quoted: Vec<_> =
+        items.into_iter().map(|s| toml::Value::String(s.as_ref().into()).to_string()).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+fn toml_path(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(toml::Value::String(text.into()).to_string())
+}
+
+/// The configuration file of one service.
+pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
+    let paths = Paths(dir);
+    let mut t = format!("# {} of the dev cluster in {}; written at every start.\n", service.id, dir.display());
+    let socket = |id: &str| format!("unix://{}/{id}.sock", state.sockets.display());
+    let mgmtd: Vec<_> = state.mgmtd().iter().map(|a| format!("tcp://{a}")).collect();
+    if service.role != "mount" {
+        writeln!(t, "cluster_id = \"{}\"", state.cluster_id)?;
+        writeln!(t, "node_id = {}", service.node)?;
+        let listen = [format!("tcp://{}", service.address), socket(&service.id)];
+        writeln!(t, "listen = {}", toml_list(listen))?;
+        writeln!(t, "service_token_file = {}", toml_path(&paths.service_token())?)?;
+    }
+    writeln!(t, "http = \"{}\"", service.http)?;
+    if service.role != "mgmtd" {
+        writeln!(t, "mgmtd = {}", toml_list(mgmtd))?;
+    }
+    let engine_host = state.service("meta-1")?;
+    let engine = [socket(&engine_host.id), format!("tcp://{}", engine_host.address)];
+    match service.role.as_str() {
+        "mgmtd" => {
+            writeln!(t, "root_token_file = {}", toml_path(&paths.root_token())?)?;
+            writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?;
+        }
+        "meta" => {
+            writeln!(t, "chunk_bytes = {}", state.chunk_bytes)?;
+            match service.data.first() {
+                Some(data) => writeln!(t, "\n[engine]\nkind = \"embedded\"\ndir = {}", toml_path(data)?)?,
+                None => writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?,
+            }
+        }
+        "storage" => {
+            let disks = service.data.iter().map(|d| d.to_string_lossy().into_owned());
+            writeln!(t, "disks = {}", toml_list(disks))?;
+        }
+        _ => {
+            writeln!(t, "mountpoint = {}", toml_path(&state.mount)?)?;
+            writeln!(t, "token_file = {}", toml_path(&paths.root_token())?)?;
+        }
+    }
+    Ok(t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape =
+        Shape { storages: 3, disks: 2, replicas: 3, chunk_bytes: 1 << 20, metas: 1 };
+
+    #[test]
+    fn shapes_are_checked() {
+        SHAPE.check().expect("the default");
+        assert_eq!(SHAPE.chains(), 12);
+        Shape { storages: 1, disks: 1, replicas: 1, ..SHAPE }.check().expect("one of each");
+        for bad in [
+            Shape { replicas: 4, ..SHAPE },
+            Shape { replicas: 0, ..SHAPE },
+            Shape { storages: 0, ..SHAPE },
+            Shape { disks: 0, ..SHAPE },
+            Shape { chunk_bytes: 3 << 20, ..SHAPE },
+            Shape { chunk_bytes: 4096, ..SHAPE },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn every_config_is_toml() {
+        let dir = Path::new("/x");
+        let mut state = State::new("00".into(), "/mnt/x".into(), "/x/run".into());
+        state.services = services(dir, &SHAPE);
+        for s in &state.services {
+            let text = config(dir, &state, s).expect("rendered");
+            text.parse::<toml::Table>().unwrap_or_else(|e| panic!("{}: {e}\n{text}", s.id));
+        }
+    }
+}

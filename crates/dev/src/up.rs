@@ -1,0 +1,235 @@
+//! `glowfs dev up`: makes or restarts a cluster, lays its chains and mounts it.
+
+use crate::plan::{self, Paths, Shape};
+use crate::process;
+use crate::state::{DirLock, Service, State};
+use crate::wait;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the whole cluster may take to serve.
+const UP_BOUND: Duration = Duration::from_secs(60);
+/// The longest directory for sockets: `sun_path` has 108 bytes, the name of the socket takes up to 27.
+const SOCKET_DIR_BYTES_MAX: usize = 80;
+
+/// What was asked for.
+pub struct UpRequest {
+    /// The cluster's directory.
+    pub dir: PathBuf,
+    /// Where to mount it; may be left out when it exists.
+    pub mount: Option<PathBuf>,
+    /// The shape; `None` fields keep what exists, or the default.
+    pub storages: Option<u32>,
+    /// See [`Shape`].
+    pub disks: Option<u32>,
+    /// See [`Shape`].
+    pub replicas: Option<u32>,
+    /// See [`Shape`].
+    pub metas: Option<u32>,
+    /// See [`Shape`].
+    pub chunk_bytes: Option<u32>,
+}
+
+/// Brings the cluster up; returns when it is mounted and every chain serves.
+pub fn up(request: &UpRequest) -> Result<State> {
+    let started = Instant::now();
+    fs::create_dir_all(&request.dir)
+        .with_context(|| format!("making the cluster's directory {}", request.dir.display()))?;
+    let dir = request.dir.canonicalize()?;
+    let _lock = DirLock::take(&dir)?;
+    let mut state = if State::exists(&dir) { existing(&dir, request)? } else { new(&dir, request)? };
+    check_mount_point(&state.mount)?;
+    fs::create_dir_all(&state.sockets)
+        .with_context(|| format!("making the directory of sockets {}", state.sockets.display()))?;
+    assign_addresses(&mut state)?;
+    state.save(&dir)?;
+    let end = started + UP_BOUND;
+    let result = bring_up(&dir, &mut state, end);
+    state.save(&dir)?;
+    if let Err(e) = result {
+        let logs = dir.join("log");
+        return Err(e.context(format!(
+            "the cluster did not come up; its logs are in {}. Try again, or: glowfs dev destroy --dir {}",
+            logs.display(),
+            dir.display()
+        )));
+    }
+    Ok(state)
+}
+
+fn bring_up(dir: &Path, state: &mut State, end: Instant) -> Result<()> {
+    let ids: Vec<_> =
+        state.services.iter().filter(|s| s.role != "mount").map(|s| s.id.clone()).collect();
+    for id in &ids {
+        start_service(dir, state, id)?;
+    }
+    wait::chains_serve(dir, state, end)?;
+    start_service(dir, state, "mount")?;
+    wait::mounted(dir, state, end)
+}
+
+/// Starts one service if it does not run; waits for nothing but its process.
+pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
+    let service = state.service(id)?.clone();
+    if service.process.is_some_and(|p| process::alive(p).is_some()) {
+        return Ok(());
+    }
+    let paths = Paths(dir);
+    let config = paths.config(id);
+    fs::write(&config, plan::config(dir, state, &service)?)
+        .with_context(|| format!("writing {}", config.display()))?;
+    let args = [service.role.clone(), "--config".into(), config.to_string_lossy().into_owned()];
+    let process = process::spawn(&args, &paths.log(id))?;
+    state.service_mut(id)?.process = Some(process);
+    state.save(dir)
+}
+
+fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
+    let mut state = State::load(dir)?;
+    let disks = |s: &Service| s.data.len() as u32;
+    let storages: Vec<_> = state.services.iter().filter(|s| s.role == "storage").collect();
+    let same = |name: &str, asked: Option<u32>, have: u32| match asked {
+        Some(asked) if asked != have => bail!(
+            "the cluster in {} has {name} {have}, not {asked}; leave the option out, or use another --dir",
+            dir.display()
+        ),
+        _ => Ok(()),
+    };
+    same("--storages", request.storages, storages.len() as u32)?;
+    same("--disks", request.disks, storages.first().map_or(0, |s| disks(s)))?;
+    same("--replicas", request.replicas, state.replicas)?;
+    same("--chunk-size", request.chunk_bytes, state.chunk_bytes)?;
+    if let Some(mount) = &request.mount {
+        let mount = absolute(mount)?;
+        let mounted = state.service("mount")?.process.is_some_and(|p| process::alive(p).is_some());
+        if mount != state.mount && mounted {
+            bail!("the cluster is mounted at {}; stop it first: glowfs dev down --dir {}",
+                state.mount.display(), dir.display());
+        }
+        state.mount = mount;
+    }
+    Ok(state)
+}
+
+fn new(dir: &Path, request: &UpRequest) -> Result<State> {
+    let stray = fs::read_dir(dir)?.filter_map(|e| e.ok()).find(|e| e.file_name() != "lock");
+    if let Some(stray) = stray {
+        bail!(
+            "{} is not empty (it has {}) and holds no cluster; choose an empty or new directory",
+            dir.display(),
+            stray.file_name().to_string_lossy()
+        );
+    }
+    let Some(mount) = &request.mount else {
+        bail!("a new cluster needs a mount point: --mount DIRECTORY");
+    };
+    let storages = request.storages.unwrap_or(3);
+    let shape = Shape {
+        storages,
+        disks: request.disks.unwrap_or(2),
+        replicas: request.replicas.unwrap_or(storages.min(3)),
+        chunk_bytes: request.chunk_bytes.unwrap_or(1 << 20),
+        metas: request.metas.unwrap_or(1),
+    };
+    shape.check()?;
+    let mount = absolute(mount)?;
+    if mount.starts_with(dir.join("data")) {
+        bail!("--mount {} lies inside the cluster's own data", mount.display());
+    }
+    let id = random_hex(16)?;
+    let mut sockets = dir.join("run");
+    if sockets.as_os_str().len() > SOCKET_DIR_BYTES_MAX {
+        sockets = PathBuf::from(format!("/tmp/glowfs-{}", &id[..12]));
+    }
+    let mut state = State::new(id, mount, sockets);
+    state.replicas = shape.replicas;
+    state.chains = shape.chains();
+    state.chunk_bytes = shape.chunk_bytes;
+    state.services = plan::services(dir, &shape);
+    for sub in ["etc", "log", "tokens", "data"] {
+        fs::create_dir_all(dir.join(sub))?;
+    }
+    for service in &state.services {
+        for data in &service.data {
+            fs::create_dir_all(data)?;
+        }
+    }
+    secret(&Paths(dir).root_token())?;
+    secret(&Paths(dir).service_token())?;
+    Ok(state)
+}
+
+/// A new token of 256 random bits in a file that only its owner reads.
+fn secret(path: &Path) -> Result<()> {
+    let mut file = fs::File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .with_context(|| format!("writing {}", path.display()))?;
+    writeln!(file, "{}", random_hex(32)?)?;
+    Ok(())
+}
+
+fn random_hex(bytes: usize) -> Result<String> {
+    let mut raw = vec![0; bytes];
+    rustix::rand::getrandom(&mut raw, rustix::rand::GetRandomFlags::empty())
+        .context("asking the kernel for random bytes")?;
+    Ok(raw.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("{} is no path", path.display()))
+}
+
+/// Services that do not run get fresh addresses; those that run keep theirs.
+fn assign_addresses(state: &mut State) -> Result<()> {
+    let running = |s: &Service| s.process.is_some_and(|p| process::alive(p).is_some());
+    let ports = plan::free_ports(state.services.len() * 2)?;
+    let mut ports = ports.into_iter();
+    for service in &mut state.services {
+        let (Some(address), Some(http)) = (ports.next(), ports.next()) else { break };
+        if running(service) {
+            continue;
+        }
+        service.process = None;
+        service.http = http.to_string();
+        if service.role != "mount" {
+            service.address = address.to_string();
+        }
+    }
+    Ok(())
+}
+
+/// Makes the mount point if need be; refuses one that is in use.
+fn check_mount_point(mount: &Path) -> Result<()> {
+    if wait::is_mounted(mount) {
+        return Ok(());
+    }
+    match fs::read_dir(mount) {
+        Ok(mut entries) => {
+            if entries.next().is_some() {
+                bail!(
+                    "the mount point {} is not empty; its files would be hidden. Choose an empty directory",
+                    mount.display()
+                );
+            }
+            Ok(())
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => fs::create_dir_all(mount)
+            .with_context(|| format!("making the mount point {}", mount.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
+            bail!("the mount point {} is not a directory", mount.display())
+        }
+        Err(e) if e.raw_os_error() == Some(107) => bail!(
+            "{} is the remains of a mount whose daemon is gone; clear it with: umount -l {}",
+            mount.display(),
+            mount.display()
+        ),
+        Err(e) => Err(e).with_context(|| format!("looking at the mount point {}", mount.display())),
+    }
+}

@@ -1,0 +1,227 @@
+//! Waiting for a dev cluster to serve: every wait has a bound and ends early, with the log's last lines, when a
+//! process of the cluster has died.
+
+use crate::plan::Paths;
+use crate::process;
+use crate::state::State;
+use anyhow::{Context, Result, bail};
+use glowfs_client::{Client, ClientConfig};
+use glowfs_rt::Rt;
+use glowfs_types::routing::{PublicState, Role, RoutingInfo};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
+use glowfs_types::{ChainTableId, NodeId};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// The table that files of a dev cluster are striped over.
+const TABLE: ChainTableId = ChainTableId(1);
+/// Between two looks at something that reports no change by itself.
+const POLL: Duration = Duration::from_millis(10);
+/// Lines of a log shown when its service died.
+const LOG_LINES: usize = 12;
+
+/// Lays the chains of a new cluster and waits until every member of every chain serves.
+pub fn chains_serve(dir: &Path, state: &State, end: Instant) -> Result<()> {
+    let (dir, state) = (dir.to_owned(), state.clone());
+    glowfs_rt::real::run(|rt| async move {
+        let client = connect(&rt, &dir, &state, end).await?;
+        let result = lay_and_wait(&rt, &client, &dir, &state, end).await;
+        client.close().await;
+        result
+    })
+}
+
+async fn lay_and_wait(rt: &Rt, client: &Rc<Client>, dir: &Path, state: &State, end: Instant) -> Result<()> {
+    let storages = state.services.iter().filter(|s| s.role == "storage").count();
+    let all_storages = |r: &RoutingInfo| r.nodes.values().filter(|n| n.role == Role::Storage).count() >= storages;
+    until(rt, client, dir, state, end, "all storage nodes to report", all_storages).await?;
+    let create = CreateTable {
+        table: TABLE,
+        replicas: state.replicas,
+        chains: state.chains,
+        description: "dev".into(),
+        dry_run: false,
+    };
+    loop {
+        let reply = client.mgmtd::<_, CreateTableReply>(method::CREATE_TABLE, &create).await;
+        match reply {
+            Ok(_) => break,
+            // A node may have reported before it registered its stores.
+            Err(e) if Instant::now() < end => {
+                alive(dir, state).with_context(|| format!("laying chains: {e}"))?;
+                rt.sleep(POLL * 5).await;
+            }
+            Err(e) => return Err(e).context("laying chains over the storage nodes"),
+        }
+    }
+    let serving = |r: &RoutingInfo| {
+        r.chains.len() >= state.chains as usize
+            && r.chains.values().all(|c| c.members.iter().all(|m| m.state == PublicState::Serving))
+    };
+    until(rt, client, dir, state, end, "every chain to serve", serving).await
+}
+
+async fn until(
+    rt: &Rt,
+    client: &Client,
+    dir: &Path,
+    state: &State,
+    end: Instant,
+    what: &str,
+    done: impl Fn(&RoutingInfo) -> bool,
+) -> Result<()> {
+    loop {
+        let routing = client.routing();
+        if done(&routing) {
+            return Ok(());
+        }
+        alive(dir, state)?;
+        if Instant::now() >= end {
+            let not: Vec<_> = routing
+                .chains
+                .values()
+                .flat_map(|c| c.members.iter().map(move |m| (c.id, m)))
+                .filter(|(_, m)| m.state != PublicState::Serving)
+                .map(|(c, m)| format!("chain {c} target {} is {}", m.target, m.state))
+                .take(5)
+                .collect();
+            bail!("waited too long for {what}; {}", not.join("; "));
+        }
+        rt.sleep(POLL).await;
+    }
+}
+
+/// Fails if a process that should run does not.
+fn alive(dir: &Path, state: &State) -> Result<()> {
+    for s in &state.services {
+        if let Some(p) = s.process
+            && process::alive(p).is_none()
+        {
+            bail!("{} ended; its log says:\n{}", s.id, process::tail(&Paths(dir).log(&s.id), LOG_LINES));
+        }
+    }
+    Ok(())
+}
+
+/// A client of the cluster, with its root token.
+pub async fn connect(rt: &Rt, dir: &Path, state: &State, end: Instant) -> Result<Rc<Client>> {
+    let token = std::fs::read_to_string(Paths(dir).root_token()).context("reading the root token")?;
+    let config = ClientConfig {
+        mgmtd: state.mgmtd().iter().map(|a| format!("tcp://{a}")).collect(),
+        token: token.trim().into(),
+        role: Role::Client,
+        description: "glowfs dev".into(),
+        session: false,
+        connect_timeout: end.saturating_duration_since(Instant::now()),
+        ..ClientConfig::default()
+    };
+    let client = Client::start(rt, config)?;
+    let mut ready = std::pin::pin!(client.ready());
+    loop {
+        match rt.timeout(Duration::from_millis(100), ready.as_mut()).await {
+            Ok(done) => {
+                done.context("reaching mgmtd")?;
+                break;
+            }
+            Err(_) => alive(dir, state)?,
+        }
+    }
+    Ok(client.clone())
+}
+
+/// Waits until the cluster's mount answers.
+pub fn mounted(dir: &Path, state: &State, end: Instant) -> Result<()> {
+    while !is_mounted(&state.mount) {
+        alive(dir, state)?;
+        if Instant::now() >= end {
+            bail!(
+                "waited too long for the mount at {}; its log says:\n{}",
+                state.mount.display(),
+                process::tail(&Paths(dir).log("mount"), LOG_LINES)
+            );
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// Waits until one service answers.
+pub fn answers(dir: &Path, state: &State, id: &str, end: Instant) -> Result<()> {
+    let (dir, state, id) = (dir.to_owned(), state.clone(), id.to_owned());
+    let service = state.service(&id)?.clone();
+    glowfs_rt::real::run(|_| async move {
+        let address = &service.address;
+        loop {
+            if std::net::TcpStream::connect(address).is_ok() {
+                return Ok(());
+            }
+            alive_one(&dir, &state, &id)?;
+            if Instant::now() >= end {
+                bail!("{id} runs but does not answer at {address}");
+            }
+            std::thread::sleep(POLL);
+        }
+    })
+}
+
+fn alive_one(dir: &Path, state: &State, id: &str) -> Result<()> {
+    if state.service(id)?.process.is_none_or(|p| process::alive(p).is_none()) {
+        bail!("{id} ended; its log says:\n{}", process::tail(&Paths(dir).log(id), LOG_LINES));
+    }
+    Ok(())
+}
+
+/// Whether a FUSE file system is mounted at exactly this path (proc_pid_mountinfo(5)).
+pub fn is_mounted(path: &Path) -> bool {
+    let want = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().any(|line| {
+        let Some((left, right)) = line.split_once(" - ") else { return false };
+        let Some(at) = left.split(' ').nth(4) else { return false };
+        right.starts_with("fuse") && Path::new(&unescape(at)) == want
+    })
+}
+
+/// Undoes the octal escapes of mountinfo (`\040` is a space).
+fn unescape(field: &str) -> String {
+    let mut out = Vec::with_capacity(field.len());
+    let bytes = field.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        let octal = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok());
+        match octal.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) if bytes[i] == b'\\' => {
+                out.push(byte);
+                i += 4;
+            }
+            _ => {
+                out.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The node id of a service, as routing info names it.
+pub fn node_of(state: &State, id: &str) -> Result<NodeId> {
+    Ok(NodeId(state.service(id)?.node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_escapes() {
+        assert_eq!(unescape(r"/mnt/a\040b"), "/mnt/a b");
+        assert_eq!(unescape(r"/mnt/plain\"), r"/mnt/plain\");
+    }
+
+    #[test]
+    fn the_root_is_no_fuse_mount() {
+        assert!(!is_mounted(Path::new("/")));
+    }
+}
