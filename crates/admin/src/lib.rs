@@ -1,1 +1,14 @@
-//! The operator's commands.
+//! The operator's commands: `glowfs admin`.
+//!
+//! Every command works against any service's address, prints a table for people and, with `--json`, JSON for
+//! programs: an array of objects whose fields only ever grow. Commands that change something say what they did.
+
+mod args;
+mod cluster;
+mod files;
+mod output;
+mod run;
+mod users;
+
+pub use args::{AdminArgs, Command};
+pub use run::run;

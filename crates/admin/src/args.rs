@@ -1,0 +1,95 @@
+//! The command line of `glowfs admin`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Look at a cluster and operate it.
+#[derive(Args, Debug)]
+pub struct AdminArgs {
+    /// Address of mgmtd or of any other service of the cluster (HOST:PORT or unix:///PATH); may be repeated
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "dev")]
+    pub mgmtd: Vec<String>,
+    /// File with the token of a user of the cluster
+    #[arg(long, value_name = "FILE", required_unless_present = "dev")]
+    pub token_file: Option<PathBuf>,
+    /// A dev cluster's directory, instead of --mgmtd and --token-file
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["mgmtd", "token_file"])]
+    pub dev: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// How long to wait for the cluster, in seconds
+    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Nodes: id, role, status, host, pid, tags, last heartbeat, config version, release
+    ListNodes,
+    /// Chains: version, members and their states
+    ListChains,
+    /// Chain tables and their versions
+    ListChainTables,
+    /// Targets: chain, node, disk, states, bytes
+    ListTargets,
+    /// Clients: mounts and others that have a session
+    ListClients,
+    /// Attributes, layout and chains of a path
+    Stat {
+        /// Path inside the file system
+        path: String,
+    },
+    /// Names in a directory
+    Ls {
+        /// Path inside the file system
+        #[arg(default_value = "/")]
+        path: String,
+    },
+    /// Contents of a file, to standard output
+    Cat {
+        /// Path inside the file system
+        path: String,
+    },
+    /// Space: the file system and each disk
+    Df,
+    /// Health of every service, asked directly
+    Status,
+    /// Lays chains over the registered disks and makes a table of them
+    CreateTable {
+        /// Table id
+        #[arg(long, default_value_t = 1)]
+        table: u64,
+        /// Replicas of each chain
+        #[arg(long)]
+        replicas: u32,
+        /// Chains to make
+        #[arg(long)]
+        chains: u32,
+        /// Only explain what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Adds a user, or gives an existing one a new token; prints the token, once
+    UserAdd {
+        /// uid
+        uid: u64,
+        /// Name
+        name: String,
+        /// Groups, the primary one first
+        #[arg(long, value_delimiter = ',')]
+        groups: Vec<u32>,
+        /// May act as any user
+        #[arg(long)]
+        root: bool,
+        /// May administer the cluster
+        #[arg(long)]
+        admin: bool,
+    },
+    /// Users
+    UserList,
+}

@@ -1,0 +1,305 @@
+//! Commands that show the cluster: nodes, chains, tables, targets, clients, health.
+
+use crate::output::{Output, ago, bytes};
+use anyhow::{Context, Result};
+use glowfs_client::Client;
+use glowfs_types::routing::{NodeInfo, RoutingInfo};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{ClientList, CreateTable, CreateTableReply};
+use glowfs_types::wire::Empty;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+#[derive(Serialize)]
+struct NodeRow {
+    id: u64,
+    role: String,
+    status: String,
+    host: String,
+    pid: u32,
+    tags: BTreeMap<String, String>,
+    last_heartbeat_ns: u64,
+    config_version: u64,
+    release: String,
+    addresses: Vec<String>,
+    http: Option<String>,
+}
+
+impl From<&NodeInfo> for NodeRow {
+    fn from(n: &NodeInfo) -> Self {
+        Self {
+            id: n.id.0,
+            role: n.role.to_string(),
+            status: n.status.to_string(),
+            host: n.hostname.clone(),
+            pid: n.pid,
+            tags: n.tags.clone(),
+            last_heartbeat_ns: n.last_heartbeat_ns,
+            config_version: n.config_version.0,
+            release: n.release.clone(),
+            addresses: n.addresses.clone(),
+            http: n.http.clone(),
+        }
+    }
+}
+
+/// `list-nodes`.
+pub fn nodes(out: Output, routing: &RoutingInfo) -> Result<()> {
+    let rows: Vec<_> = routing.nodes.values().map(NodeRow::from).collect();
+    let columns =
+        ["id", "role", "status", "host", "pid", "tags", "heartbeat", "config", "release", "address"];
+    out.rows(&rows, &columns, |n| {
+        let tags: Vec<_> = n.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        vec![
+            n.id.to_string(),
+            n.role.clone(),
+            n.status.clone(),
+            n.host.clone(),
+            n.pid.to_string(),
+            if tags.is_empty() { "-".into() } else { tags.join(",") },
+            ago(n.last_heartbeat_ns),
+            n.config_version.to_string(),
+            n.release.clone(),
+            n.addresses.first().cloned().unwrap_or_default(),
+        ]
+    })
+}
+
+#[derive(Serialize)]
+struct MemberRow {
+    target: u64,
+    node: u64,
+    state: String,
+}
+
+#[derive(Serialize)]
+struct ChainRow {
+    id: u64,
+    version: u64,
+    activated: u64,
+    status: &'static str,
+    members: Vec<MemberRow>,
+}
+
+/// `list-chains`.
+pub fn chains(out: Output, routing: &RoutingInfo) -> Result<()> {
+    let rows: Vec<_> = routing
+        .chains
+        .values()
+        .map(|c| {
+            let serving = c.serving().count();
+            ChainRow {
+                id: c.id.0,
+                version: c.version.0,
+                activated: c.activated.0,
+                status: match serving {
+                    0 => "unavailable",
+                    n if n == c.members.len() => "complete",
+                    _ => "degraded",
+                },
+                members: c
+                    .members
+                    .iter()
+                    .map(|m| MemberRow { target: m.target.0, node: m.node.0, state: m.state.to_string() })
+                    .collect(),
+            }
+        })
+        .collect();
+    out.rows(&rows, &["id", "version", "activated", "status", "members (head first)"], |c| {
+        let members: Vec<_> =
+            c.members.iter().map(|m| format!("{}@{}:{}", m.target, m.node, m.state)).collect();
+        vec![
+            c.id.to_string(),
+            c.version.to_string(),
+            c.activated.to_string(),
+            c.status.into(),
+            members.join(" "),
+        ]
+    })
+}
+
+#[derive(Serialize)]
+struct TableRow {
+    id: u64,
+    version: u64,
+    chains: Vec<u64>,
+    description: String,
+}
+
+/// `list-chain-tables`.
+pub fn tables(out: Output, routing: &RoutingInfo) -> Result<()> {
+    let rows: Vec<_> = routing
+        .tables
+        .iter()
+        .map(|t| TableRow {
+            id: t.id.0,
+            version: t.version,
+            chains: t.chains.iter().map(|c| c.0).collect(),
+            description: t.description.clone(),
+        })
+        .collect();
+    out.rows(&rows, &["id", "version", "chains", "description"], |t| {
+        vec![t.id.to_string(), t.version.to_string(), t.chains.len().to_string(), t.description.clone()]
+    })
+}
+
+#[derive(Serialize)]
+struct TargetRow {
+    id: u64,
+    chain: u64,
+    node: u64,
+    store: String,
+    disk_index: u32,
+    public_state: String,
+    local_state: String,
+    incarnation: u64,
+    adopted: u64,
+    used_bytes: u64,
+}
+
+/// `list-targets`.
+pub fn targets(out: Output, routing: &RoutingInfo) -> Result<()> {
+    let public = |id| {
+        let member = routing.chains.values().flat_map(|c| &c.members).find(|m| m.target == id);
+        member.map_or_else(|| "orphan".into(), |m| m.state.to_string())
+    };
+    let rows: Vec<_> = routing
+        .targets
+        .values()
+        .map(|t| TargetRow {
+            id: t.id.0,
+            chain: t.chain.0,
+            node: t.node.0,
+            store: t.store.to_string(),
+            disk_index: t.disk_index,
+            public_state: public(t.id),
+            local_state: t.local.to_string(),
+            incarnation: t.incarnation.0,
+            adopted: t.adopted.0,
+            used_bytes: t.used_bytes,
+        })
+        .collect();
+    let columns = ["id", "chain", "node", "disk", "public", "local", "incarnation", "adopted", "used"];
+    out.rows(&rows, &columns, |t| {
+        vec![
+            t.id.to_string(),
+            t.chain.to_string(),
+            t.node.to_string(),
+            t.disk_index.to_string(),
+            t.public_state.clone(),
+            t.local_state.clone(),
+            t.incarnation.to_string(),
+            t.adopted.to_string(),
+            bytes(t.used_bytes),
+        ]
+    })
+}
+
+#[derive(Serialize)]
+struct ClientRow {
+    id: String,
+    role: String,
+    host: String,
+    pid: u32,
+    user: u64,
+    description: String,
+    release: String,
+    started_ns: u64,
+    last_seen_ns: u64,
+}
+
+/// `list-clients`.
+pub async fn clients(out: Output, client: &Client) -> Result<()> {
+    let list: ClientList =
+        client.mgmtd(method::LIST_CLIENTS, &Empty {}).await.context("listing clients")?;
+    let rows: Vec<_> = list
+        .clients
+        .into_iter()
+        .map(|c| ClientRow {
+            id: c.client.to_string(),
+            role: c.role.map_or_else(|| "client".into(), |r| r.to_string()),
+            host: c.hostname,
+            pid: c.pid,
+            user: c.user.0,
+            description: c.description,
+            release: c.release,
+            started_ns: c.started_ns,
+            last_seen_ns: c.last_seen_ns,
+        })
+        .collect();
+    let columns = ["id", "role", "host", "pid", "user", "started", "seen", "release", "description"];
+    out.rows(&rows, &columns, |c| {
+        vec![
+            c.id[..8.min(c.id.len())].to_owned(),
+            c.role.clone(),
+            c.host.clone(),
+            c.pid.to_string(),
+            c.user.to_string(),
+            ago(c.started_ns),
+            ago(c.last_seen_ns),
+            c.release.clone(),
+            c.description.clone(),
+        ]
+    })
+}
+
+#[derive(Serialize)]
+struct HealthRow {
+    node: u64,
+    role: String,
+    healthy: bool,
+    uptime_s: u64,
+    detail: String,
+}
+
+/// `status`: asks each service itself.
+pub async fn status(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
+    let mut rows = vec![];
+    for node in routing.nodes.values() {
+        let row = match client.status(node.id).await {
+            Ok(s) => HealthRow {
+                node: node.id.0,
+                role: node.role.to_string(),
+                healthy: s.healthy,
+                uptime_s: s.uptime_ns / 1_000_000_000,
+                detail: s.detail,
+            },
+            Err(e) => HealthRow {
+                node: node.id.0,
+                role: node.role.to_string(),
+                healthy: false,
+                uptime_s: 0,
+                detail: e.to_string(),
+            },
+        };
+        rows.push(row);
+    }
+    out.rows(&rows, &["node", "role", "healthy", "uptime", "detail"], |r| {
+        vec![
+            r.node.to_string(),
+            r.role.clone(),
+            if r.healthy { "yes" } else { "NO" }.into(),
+            format!("{} s", r.uptime_s),
+            r.detail.clone(),
+        ]
+    })
+}
+
+#[derive(Serialize)]
+struct TableMade {
+    version: u64,
+    dry_run: bool,
+    explanation: String,
+}
+
+/// `create-table`.
+pub async fn create_table(out: Output, client: &Client, request: CreateTable) -> Result<()> {
+    let reply: CreateTableReply =
+        client.mgmtd(method::CREATE_TABLE, &request).await.context("laying chains")?;
+    let made = TableMade {
+        version: reply.version,
+        dry_run: request.dry_run,
+        explanation: reply.explanation,
+    };
+    out.either(&made, |m| format!("{}\n", m.explanation.trim_end()))
+}

@@ -1,0 +1,77 @@
+//! Connects, runs one command, leaves.
+
+use crate::args::{AdminArgs, Command};
+use crate::output::Output;
+use crate::{cluster, files, users};
+use anyhow::{Context, Result, bail};
+use glowfs_client::{Client, ClientConfig};
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::routing::Role;
+use glowfs_types::wire::mgmtd::{CreateTable, UserInfo};
+use glowfs_types::{ChainTableId, UserId};
+use std::rc::Rc;
+
+/// Runs one command against the cluster at `mgmtd` with `token`.
+pub async fn run(rt: &Rt, args: &AdminArgs, mgmtd: Vec<String>, token: String) -> Result<()> {
+    let config = ClientConfig {
+        mgmtd: mgmtd.clone(),
+        token,
+        role: Role::Client,
+        description: "glowfs admin".into(),
+        session: false,
+        connect_timeout: Duration::from_secs(args.timeout),
+        meta_total: Duration::from_secs(args.timeout),
+        data_total: Duration::from_secs(args.timeout),
+        ..ClientConfig::default()
+    };
+    let client = Client::connect(rt, config)
+        .await
+        .with_context(|| format!("reaching the cluster at {}", mgmtd.join(", ")))?;
+    let result = command(&client, args).await;
+    client.close().await;
+    result
+}
+
+async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
+    let out = Output { json: args.json };
+    let routing = client.routing();
+    match &args.command {
+        Command::ListNodes => cluster::nodes(out, &routing),
+        Command::ListChains => cluster::chains(out, &routing),
+        Command::ListChainTables => cluster::tables(out, &routing),
+        Command::ListTargets => cluster::targets(out, &routing),
+        Command::ListClients => cluster::clients(out, client).await,
+        Command::Status => cluster::status(out, client, &routing).await,
+        Command::Stat { path } => files::stat(out, client, &routing, path).await,
+        Command::Ls { path } => files::ls(out, client, path).await,
+        Command::Cat { path } => {
+            if args.json {
+                bail!("cat prints the file's bytes; it has no --json");
+            }
+            files::cat(client, path).await
+        }
+        Command::Df => files::df(out, client, &routing).await,
+        Command::CreateTable { table, replicas, chains, dry_run } => {
+            let request = CreateTable {
+                table: ChainTableId(*table),
+                replicas: *replicas,
+                chains: *chains,
+                description: String::new(),
+                dry_run: *dry_run,
+            };
+            cluster::create_table(out, client, request).await
+        }
+        Command::UserAdd { uid, name, groups, root, admin } => {
+            let user = UserInfo {
+                user: UserId(*uid),
+                name: name.clone(),
+                groups: groups.clone(),
+                root: *root,
+                admin: *admin,
+                service: false,
+            };
+            users::add(out, client, user).await
+        }
+        Command::UserList => users::list(out, client).await,
+    }
+}
