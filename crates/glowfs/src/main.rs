@@ -1,2 +1,52 @@
-//! The one binary of GlowFS: every role is a sub-command.
-fn main() {}
+//! The one binary of GlowFS: every role is a sub-command. Only command line, configuration files and logging live here.
+
+mod admin;
+mod config;
+mod dev;
+mod mount;
+mod service;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// GlowFS: a distributed file system for AI training, inference and analytics.
+#[derive(Parser, Debug)]
+#[command(name = "glowfs", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand, Debug)]
+enum Role {
+    /// Cluster manager: routing info, leases, configuration, tokens
+    Mgmtd(service::ServiceArgs),
+    /// Metadata service
+    Meta(service::ServiceArgs),
+    /// Storage service
+    Storage(service::ServiceArgs),
+    /// Mount the file system (runs in the foreground until it is unmounted or ended)
+    Mount(mount::MountArgs),
+    /// Look at a cluster and operate it
+    Admin(glowfs_admin::AdminArgs),
+    /// A whole cluster on this machine, for trying and developing
+    Dev(dev::DevArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().role {
+        Role::Mgmtd(args) => service::mgmtd(&args),
+        Role::Meta(args) => service::meta(&args),
+        Role::Storage(args) => service::storage(&args),
+        Role::Mount(args) => mount::mount(&args),
+        Role::Admin(args) => admin::admin(&args),
+        Role::Dev(args) => dev::dev(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("glowfs: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

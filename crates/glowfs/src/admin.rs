@@ -1,0 +1,24 @@
+//! `glowfs admin`.
+
+use crate::config;
+use anyhow::{Context, Result};
+use glowfs_admin::AdminArgs;
+
+/// Finds the cluster and runs the command.
+pub fn admin(args: &AdminArgs) -> Result<()> {
+    let (mgmtd, token_file) = match (&args.dev, &args.token_file) {
+        (Some(dir), _) => {
+            let status = glowfs_dev::status::status(dir)?;
+            (status.mgmtd, status.token_file)
+        }
+        (None, Some(file)) => (args.mgmtd.clone(), file.clone()),
+        (None, None) => anyhow::bail!("--mgmtd needs --token-file as well"),
+    };
+    let token = config::token(&token_file)?;
+    let mgmtd = mgmtd
+        .iter()
+        .map(|a| a.parse::<glowfs_rt::Address>().map(|a| a.to_string()))
+        .collect::<Result<Vec<_>, _>>()
+        .context("in --mgmtd")?;
+    glowfs_rt::real::run(|rt| async move { glowfs_admin::run(&rt, args, mgmtd, token).await })
+}

@@ -1,0 +1,163 @@
+//! Bad input: each gets a message that says what, where and what to do; nothing panics, hangs or is lost.
+
+use crate::harness::{Cluster, Scratch, binary, run, sh};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Runs the binary; it must fail with a message that has all of `words`, and no panic.
+fn refused(args: &[&str], words: &[&str]) {
+    let o = run(Command::new(binary()).args(args));
+    let text = format!("{}{}", o.out, o.err);
+    assert_ne!(o.code, 0, "{args:?} succeeded: {text}");
+    assert!(!text.contains("panicked"), "{args:?}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{args:?} does not say «{word}»:\n{text}");
+    }
+}
+
+fn config_of(c: &Cluster, id: &str) -> String {
+    std::fs::read_to_string(c.dir.join(format!("etc/{id}.toml"))).expect("config")
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> String {
+    let path = dir.join(name);
+    std::fs::write(&path, text).expect("file");
+    path.to_str().expect("UTF-8").to_owned()
+}
+
+#[test]
+fn configuration_mistakes() {
+    let c = Cluster::up("badconfig");
+    for (role, id) in [("storage", "storage-1"), ("meta", "meta-1"), ("mgmtd", "mgmtd-1")] {
+        let good = config_of(&c, id);
+        let f = write(&c.local, "unknown.toml", &format!("colour = \"red\"\n{good}"));
+        refused(&[role, "--config", &f], &["colour", "unknown.toml"]);
+        let f = write(&c.local, "type.toml", &good.replace("node_id = ", "node_id = true # "));
+        refused(&[role, "--config", &f], &["node_id", "type.toml"]);
+        let f = write(&c.local, "syntax.toml", "listen = [\n");
+        refused(&[role, "--config", &f], &["syntax.toml"]);
+        refused(&[role, "--config", "/nonexistent/x.toml"], &["/nonexistent/x.toml"]);
+        // Its ports (and its data) are in use by the running service.
+        let f = write(&c.local, "inuse.toml", &good);
+        refused(&[role, "--config", &f], &["in use"]);
+    }
+}
+
+#[test]
+fn data_of_another_cluster_or_a_newer_format() {
+    let c = Cluster::up("foreign");
+    c.dev("down", &[]);
+    let other = config_of(&c, "storage-1");
+    let id = other.lines().find(|l| l.starts_with("cluster_id")).expect("cluster_id").to_owned();
+    let foreign = other.replace(&id, "cluster_id = \"00000000000000000000000000000bad\"");
+    let f = write(&c.local, "foreign.toml", &foreign);
+    refused(&["storage", "--config", &f], &["cluster"]);
+    let foreign = config_of(&c, "meta-1").replace(&id, "cluster_id = \"00000000000000000000000000000bad\"");
+    let f = write(&c.local, "foreign.toml", &foreign);
+    refused(&["meta", "--config", &f], &["cluster"]);
+}
+
+#[test]
+fn mounting_mistakes() {
+    let c = Cluster::up("badmount");
+    let status = c.status();
+    let mgmtd = status["mgmtd"][0].as_str().expect("address").to_owned();
+    let token = status["token_file"].as_str().expect("file").to_owned();
+    let mount = |mgmtd: &str, token: &str, at: &str, words: &[&str]| {
+        refused(&["mount", "--mgmtd", mgmtd, "--token-file", token, "--timeout", "3", at], words);
+    };
+    let full = c.local.join("full");
+    std::fs::create_dir(&full).expect("directory");
+    std::fs::write(full.join("x"), "x").expect("file");
+    mount(&mgmtd, &token, full.to_str().expect("UTF-8"), &["not empty"]);
+    mount(&mgmtd, &token, "/nonexistent/mnt", &["/nonexistent/mnt"]);
+    let empty = c.local.join("empty");
+    std::fs::create_dir(&empty).expect("directory");
+    let empty = empty.to_str().expect("UTF-8");
+    mount("127.0.0.1:1", &token, empty, &["127.0.0.1:1"]);
+    mount(&mgmtd, "/nonexistent/token", empty, &["/nonexistent/token"]);
+    let wrong = write(&c.local, "wrong", "wrong\n");
+    mount(&mgmtd, &wrong, empty, &["token"]);
+}
+
+#[test]
+fn random_bytes_on_every_port() {
+    let c = Cluster::up("noise");
+    sh(&c.mnt, "echo here > f");
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut noise = |n: usize| -> Vec<u8> {
+        (0..n)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            })
+            .collect()
+    };
+    let status = c.status();
+    for s in status["services"].as_array().expect("services") {
+        for key in ["address", "http"] {
+            let address = s[key].as_str().expect("address");
+            if address.is_empty() {
+                continue;
+            }
+            for round in 0..40 {
+                let mut stream = TcpStream::connect(address).expect("connect");
+                stream.set_read_timeout(Some(Duration::from_millis(200))).expect("time-out");
+                let mut bytes = noise(1 + (round * 97) % 5000);
+                if round % 3 == 0 {
+                    bytes.splice(0..0, *b"GLF1"); // Looks right at first.
+                }
+                let _ = stream.write_all(&bytes);
+                if round % 2 == 0 {
+                    let _ = stream.read(&mut [0; 64]);
+                }
+            }
+        }
+    }
+    assert_eq!(sh(&c.mnt, "cat f"), "here\n");
+    for s in c.status()["services"].as_array().expect("services") {
+        assert_eq!(s["state"], "running", "{s}");
+        let log = std::fs::read_to_string(s["log"].as_str().expect("log")).expect("log");
+        assert!(!log.contains("panicked"), "{}:\n{log}", s["id"]);
+    }
+}
+
+#[test]
+fn damaged_block_files_are_noticed_and_other_replicas_serve() {
+    let c = Cluster::up("bitrot");
+    sh(&c.mnt, "dd if=/dev/urandom of=f bs=1M count=24 status=none && sync f && md5sum f > ../local/sum");
+    c.dev("down", &[]);
+    // Flip bytes all over the largest files of one storage node, and cut one short.
+    sh(
+        &c.dir.join("data/storage-2"),
+        "for f in $(find . -type f -size +3M | sort | head -4); do s=$(stat -c %s $f); \
+           for at in $(seq 40960 262144 $s); do printf 'ROT' | dd of=$f bs=1 seek=$at conv=notrunc status=none; done; done; \
+         f=$(find . -type f -size +3M | sort | tail -1); truncate -s 1M $f",
+    );
+    c.dev("up", &[]);
+    sh(&c.mnt, "md5sum f | diff - ../local/sum");
+}
+
+#[test]
+fn dev_mistakes() {
+    let s = Scratch::new("devbad");
+    let (dir, mnt) = (s.path.join("c"), s.path.join("m"));
+    let (dir, mnt) = (dir.to_str().expect("UTF-8"), mnt.to_str().expect("UTF-8"));
+    refused(&["dev", "status", "--dir", dir], &["dev up"]);
+    refused(&["dev", "up", "--dir", dir], &["--mount"]);
+    refused(&["dev", "up", "--dir", dir, "--mount", mnt, "--replicas", "5"], &["--replicas 5"]);
+    refused(&["dev", "up", "--dir", dir, "--mount", mnt, "--chunk-size", "3M"], &["power of two"]);
+    refused(&["dev", "up", "--dir", dir, "--mount", mnt, "--chunk-size", "lots"], &["lots"]);
+    let file = write(&s.path, "file", "x");
+    refused(&["dev", "up", "--dir", dir, "--mount", &file], &["not a directory"]);
+    std::fs::create_dir_all(s.path.join("full/x")).expect("directory");
+    let full = s.path.join("full");
+    let full = full.to_str().expect("UTF-8");
+    refused(&["dev", "up", "--dir", full, "--mount", mnt], &["not empty"]);
+    refused(&["dev", "up", "--dir", &s.path.join("c2").to_string_lossy(), "--mount", full], &["not empty"]);
+}

@@ -1,0 +1,91 @@
+//! The `glowfs dev` interface that scripts rely on.
+
+use crate::harness::{Cluster, Scratch, binary, must, run, sh};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+#[test]
+fn up_down_up_keeps_data_and_the_interface() {
+    let c = Cluster::up("dev");
+    let status = c.status();
+    assert_eq!(status["mount"]["path"], c.mnt.to_str().expect("UTF-8"));
+    assert!(status["mount"]["pid"].as_u64().is_some());
+    assert!(status["mgmtd"][0].as_str().expect("address").contains(':'));
+    let roles = |r: &str| c.services(r).len();
+    assert_eq!((roles("mgmtd"), roles("meta"), roles("storage")), (1, 1, 3));
+    for s in c.services("storage") {
+        assert_eq!(s["data"].as_array().expect("data").len(), 2);
+        assert_eq!(s["state"], "running");
+        let pid = s["pid"].as_u64().expect("pid");
+        assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+    sh(&c.mnt, "echo kept > f");
+    c.dev("up", &[]); // Already up: nothing happens.
+    c.dev("down", &[]);
+    assert!(c.services("storage").iter().all(|s| s["state"] == "down"));
+    assert!(!c.mnt.join("f").exists(), "unmounted");
+    c.dev("up", &[]);
+    assert_eq!(sh(&c.mnt, "cat f"), "kept\n");
+}
+
+#[test]
+fn two_clusters_side_by_side_and_a_second_mount() {
+    let c = Cluster::up("first");
+    // A second cluster, of the smallest shape.
+    let s = Scratch::new("second");
+    let (dir, mnt) = (s.path.join("cluster"), s.path.join("mnt"));
+    let up = ["--storages", "1", "--disks", "1", "--replicas", "1", "--chunk-size", "64K"];
+    must(Command::new(binary()).args(["dev", "up", "--dir"]).arg(&dir).arg("--mount").arg(&mnt).args(up));
+    sh(&mnt, "echo second > f");
+    sh(&c.mnt, "echo first > f");
+    assert_eq!(sh(&mnt, "cat f"), "second\n");
+    assert_eq!(sh(&c.mnt, "cat f"), "first\n");
+    must(Command::new(binary()).args(["dev", "destroy", "--yes", "--dir"]).arg(&dir));
+    assert!(!dir.exists());
+
+    // A further, independent client of the first.
+    let status = c.status();
+    let second = c.local.join("mnt2");
+    std::fs::create_dir(&second).expect("directory");
+    let mut mount = Command::new(binary())
+        .args(["mount", "--mgmtd", status["mgmtd"][0].as_str().expect("address"), "--token-file"])
+        .arg(status["token_file"].as_str().expect("file"))
+        .arg(&second)
+        .spawn()
+        .expect("mount");
+    let end = Instant::now() + Duration::from_secs(10);
+    while !second.join("f").exists() {
+        assert!(Instant::now() < end, "the second mount does not come up");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let result = std::panic::catch_unwind(|| {
+        for i in 0..20 {
+            sh(&c.mnt, &format!("echo {i} > shared"));
+            assert_eq!(sh(&second, "cat shared"), format!("{i}\n"), "after close, others see it");
+            sh(&second, &format!("echo more{i} >> shared"));
+            assert_eq!(sh(&c.mnt, "cat shared"), format!("{i}\nmore{i}\n"));
+        }
+    });
+    sh(&c.local, "umount mnt2");
+    assert!(mount.wait().expect("mount ends").success());
+    result.expect("both mounts see the same");
+}
+
+#[test]
+fn kill_and_start_by_id() {
+    let c = Cluster::up("kill");
+    c.dev("kill", &["storage-2"]);
+    assert_eq!(c.services("storage")[1]["state"], "down");
+    let o = run(Command::new(binary()).args(["dev", "kill", "--dir"]).arg(&c.dir).arg("storage-2"));
+    assert!(o.code != 0 && o.err.contains("dev start"), "{}", o.err);
+    let o = run(Command::new(binary()).args(["dev", "kill", "--dir"]).arg(&c.dir).arg("nobody"));
+    assert!(o.code != 0 && o.err.contains("storage-1"), "names what there is: {}", o.err);
+    c.dev("kill", &["storage-3", "--signal", "STOP"]);
+    assert_eq!(c.services("storage")[2]["state"], "stopped");
+    c.dev("start", &["storage-3"]);
+    c.dev("start", &["storage-2"]);
+    c.wait_serving(Duration::from_secs(60));
+    let o = run(Command::new(binary()).args(["dev", "destroy", "--dir"]).arg(&c.dir));
+    assert!(o.code != 0 && o.err.contains("--yes"), "asks first: {}", o.err);
+    assert!(c.dir.exists());
+}

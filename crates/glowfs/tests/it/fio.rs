@@ -1,0 +1,53 @@
+//! fio with `verify=crc32c`: the patterns of the documents that the project starts from.
+
+use crate::harness::{Cluster, large, must};
+use std::process::Command;
+
+/// One fio job: name, pattern, block size, engine, direct, jobs, depth.
+type Job = (&'static str, &'static str, &'static str, &'static str, bool, u32, u32);
+
+const JOBS: &[Job] = &[
+    ("seq-4m-libaio", "write", "4M", "libaio", true, 2, 2),
+    ("seq-1m-psync", "write", "1M", "psync", true, 1, 1),
+    ("seq-1m-buffered", "write", "1M", "psync", false, 1, 1),
+    ("rand-128k-io_uring", "randwrite", "128k", "io_uring", true, 2, 8),
+    ("rand-128k-buffered", "randwrite", "128k", "psync", false, 2, 1),
+    ("rand-4k-psync", "randwrite", "4k", "psync", true, 1, 1),
+    ("rand-4k-libaio", "randwrite", "4k", "libaio", true, 4, 16),
+    ("rand-4k-io_uring", "randwrite", "4k", "io_uring", true, 2, 16),
+    ("rand-4k-buffered", "randwrite", "4k", "psync", false, 2, 1),
+    ("rw-4k-mixed", "randrw", "4k", "libaio", true, 2, 8),
+    ("sixteen-jobs", "randwrite", "16k", "psync", true, 16, 1),
+];
+
+#[test]
+fn verify_every_pattern() {
+    let c = Cluster::up("fio");
+    for (name, rw, bs, engine, direct, jobs, depth) in JOBS {
+        let size = match (large(), *jobs, *bs) {
+            (true, ..) => "1g",
+            (_, 16, _) => "2m",
+            (_, _, "4k") => "8m",
+            _ => "64m",
+        };
+        let out = must(Command::new("fio").args([
+            format!("--name={name}"),
+            format!("--directory={}", c.mnt.display()),
+            format!("--rw={rw}"),
+            format!("--bs={bs}"),
+            format!("--ioengine={engine}"),
+            format!("--direct={}", u8::from(*direct)),
+            format!("--numjobs={jobs}"),
+            format!("--iodepth={depth}"),
+            format!("--size={size}"),
+            "--verify=crc32c".into(),
+            "--verify_fatal=1".into(),
+            "--do_verify=1".into(),
+            "--group_reporting".into(),
+            "--fallocate=none".into(),
+            "--end_fsync=1".into(),
+            "--unlink=1".into(),
+        ]));
+        assert!(out.contains("err= 0"), "{name}: {out}");
+    }
+}

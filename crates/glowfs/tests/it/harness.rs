@@ -1,0 +1,258 @@
+//! A cluster for one test, and commands with a time limit.
+
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The longest that any command of a test may take.
+pub const COMMAND_BOUND: Duration = Duration::from_secs(240);
+
+/// Clusters are brought up one at a time: on two cores, two of them only make each other's time-outs fire.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Whether the long sizes are wanted.
+pub fn large() -> bool {
+    std::env::var_os("GLOWFS_TEST_LARGE").is_some()
+}
+
+/// The binary under test.
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_glowfs"))
+}
+
+/// What a command printed.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit code; -1 if a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Runs a command to its end, or kills it at the bound and panics.
+pub fn run(command: &mut Command) -> Output {
+    let shown = format!("{command:?}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| panic!("cannot run {shown}: {e} (./test installs what is missing)"));
+    let out = drain(child.stdout.take().expect("piped"));
+    let err = drain(child.stderr.take().expect("piped"));
+    let end = Instant::now() + COMMAND_BOUND;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("waiting for a child") {
+            break status;
+        }
+        if Instant::now() > end {
+            let _ = child.kill();
+            panic!("{shown} took longer than {COMMAND_BOUND:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    Output {
+        code: status.code().unwrap_or(-1),
+        out: out.join().expect("reader"),
+        err: err.join().expect("reader"),
+    }
+}
+
+/// Reads a pipe to its end beside the command, so that it never blocks on a full one.
+fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = vec![];
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Runs a command that must succeed; returns its standard output.
+pub fn must(command: &mut Command) -> String {
+    let shown = format!("{command:?}");
+    let o = run(command);
+    assert!(o.code == 0, "{shown} failed with {}:\n{}{}", o.code, o.out, o.err);
+    o.out
+}
+
+/// Runs a shell script with `set -e` in a directory; it must succeed.
+pub fn sh(dir: &Path, script: &str) -> String {
+    must(Command::new("bash").arg("-euo").arg("pipefail").arg("-c").arg(script).current_dir(dir))
+}
+
+/// A directory of one test, removed at its end.
+pub struct Scratch {
+    /// Its path.
+    pub path: PathBuf,
+}
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let base = std::env::var_os("GLOWFS_TEST_DIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
+        let path = base.join(format!("glowfs-test-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("making the test's directory");
+        Self { path }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::env::var_os("GLOWFS_TEST_KEEP").is_none() {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A dev cluster of one test.
+pub struct Cluster {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Where it is mounted.
+    pub mnt: PathBuf,
+    /// A directory of the local disk for the test's own files.
+    pub local: PathBuf,
+    _scratch: Scratch,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Cluster {
+    /// Brings the usual cluster up: 3 storages, 2 disks each, 3 replicas.
+    pub fn up(name: &str) -> Self {
+        Self::up_with(name, &[])
+    }
+
+    /// Brings a cluster up with more options for `dev up`.
+    pub fn up_with(name: &str, options: &[&str]) -> Self {
+        let one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+        let scratch = Scratch::new(name);
+        let cluster = Self {
+            dir: scratch.path.join("cluster"),
+            mnt: scratch.path.join("mnt"),
+            local: scratch.path.join("local"),
+            _scratch: scratch,
+            _one: one,
+        };
+        std::fs::create_dir_all(&cluster.local).expect("local directory");
+        let mnt = cluster.mnt.to_str().expect("UTF-8").to_owned();
+        let mut args = vec!["--mount", &mnt];
+        args.extend(options);
+        cluster.dev("up", &args);
+        cluster
+    }
+
+    /// `glowfs dev COMMAND --dir DIR ARGS`, which must succeed.
+    pub fn dev(&self, command: &str, args: &[&str]) -> String {
+        must(Command::new(binary()).args(["dev", command, "--dir"]).arg(&self.dir).args(args))
+    }
+
+    /// `glowfs admin --dev DIR --json ARGS`, which must succeed.
+    pub fn admin<S: AsRef<OsStr>>(&self, args: &[S]) -> Value {
+        let text = must(Command::new(binary()).args(["admin", "--json", "--dev"]).arg(&self.dir).args(args));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("not JSON: {e}\n{text}"))
+    }
+
+    /// `dev status --json`.
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&self.dev("status", &["--json"])).expect("JSON")
+    }
+
+    /// Rows of the status, by role.
+    pub fn services(&self, role: &str) -> Vec<Value> {
+        let status = self.status();
+        let all = status["services"].as_array().expect("services").clone();
+        all.into_iter().filter(|s| s["role"] == role).collect()
+    }
+
+    /// Sums a Prometheus counter over the services of a role. The name matches whole metrics, any labels.
+    pub fn metric(&self, role: &str, name: &str) -> f64 {
+        self.services(role).iter().map(|s| scrape(s["http"].as_str().expect("http"), name)).sum()
+    }
+
+    /// Waits until every member of every chain serves.
+    pub fn wait_serving(&self, bound: Duration) {
+        let end = Instant::now() + bound;
+        loop {
+            let chains = self.admin(&["list-chains"]);
+            let chains = chains.as_array().expect("chains");
+            if !chains.is_empty() && chains.iter().all(|c| c["status"] == "complete") {
+                return;
+            }
+            assert!(Instant::now() < end, "not all chains serve after {bound:?}: {chains:#?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Shows the end of every log (for a failing test).
+    pub fn logs(&self) -> String {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
+            let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+            text += &format!("--- {}\n{tail}\n", entry.file_name().to_string_lossy());
+        }
+        text
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        let destroy =
+            Command::new(binary()).args(["dev", "destroy", "--yes", "--dir"]).arg(&self.dir).output();
+        if !destroy.as_ref().is_ok_and(|o| o.status.success()) {
+            eprintln!("dev destroy failed: {destroy:?}");
+            let _ = Command::new("umount").arg("-l").arg(&self.mnt).output();
+        }
+    }
+}
+
+/// One HTTP GET of a service's metrics; the sum of all series of a name.
+pub fn scrape(http: &str, name: &str) -> f64 {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(http).unwrap_or_else(|e| panic!("{http}: {e}"));
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("time-out");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("answer");
+    let series = text.lines().filter(|l| {
+        l.strip_prefix(name).is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
+    });
+    series.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+/// A tree of `files` small files in nested directories, with links, made the same way every time.
+pub fn make_tree(root: &Path, files: usize) {
+    let mut state = 0x9e37_79b9_u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    for i in 0..files {
+        let dir = root.join(format!("d{}/e{}", i % 37, i % 11));
+        std::fs::create_dir_all(&dir).expect("directory");
+        let len = match i % 100 {
+            0 => 300_000 + random() % 3_000_000,
+            1..10 => random() % 70_000,
+            10 => 0,
+            _ => random() % 3000,
+        };
+        let byte = random();
+        let bytes: Vec<u8> = (0..len).map(|k| ((k * 31) ^ byte ^ (k >> 8)) as u8).collect();
+        let path = dir.join(format!("f{i}"));
+        std::fs::write(&path, bytes).expect("file");
+        if i % 50 == 7 {
+            std::os::unix::fs::symlink(format!("f{i}"), dir.join(format!("s{i}"))).expect("symlink");
+            std::fs::hard_link(&path, dir.join(format!("h{i}"))).expect("hard link");
+        }
+    }
+}

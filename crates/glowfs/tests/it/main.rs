@@ -1,0 +1,16 @@
+//! Tests of the real thing: the binary, real processes, a real mount, real programs.
+//!
+//! Each test brings up a cluster of its own in a directory of its own and destroys it at the end, also when it
+//! fails. `GLOWFS_TEST_DIR` says where (default `/var/tmp`); `GLOWFS_TEST_LARGE=1` runs the sizes that take long.
+//! They need root, `/dev/fuse` and the programs that `./test` installs; a missing one fails the test, it is not skipped.
+
+mod admin;
+mod bad_input;
+mod dev;
+mod faults;
+mod fio;
+mod harness;
+mod model;
+mod programs;
+mod sqlite;
+mod striping;
