@@ -163,11 +163,11 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
             writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?;
         }
         "meta" => {
-            writeln!(t, "chunk_bytes = {}", state.chunk_bytes)?;
             match service.data.first() {
                 Some(data) => writeln!(t, "\n[engine]\nkind = \"embedded\"\ndir = {}", toml_path(data)?)?,
                 None => writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?,
             }
+            writeln!(t, "\n[root]\nchunk_bytes = {}\nmode = {}", state.chunk_bytes, 0o1777)?;
         }
         "storage" => {
             let disks = service.data.iter().map(|d| d.to_string_lossy().into_owned());

@@ -25,7 +25,7 @@ const LOG_LINES: usize = 12;
 /// Lays the chains of a new cluster and waits until every member of every chain serves.
 pub fn chains_serve(dir: &Path, state: &State, end: Instant) -> Result<()> {
     let (dir, state) = (dir.to_owned(), state.clone());
-    glowfs_rt::real::run(|rt| async move {
+    glowfs_rt::real::run(move |rt| async move {
         let client = connect(&rt, &dir, &state, end).await?;
         let result = lay_and_wait(&rt, &client, &dir, &state, end).await;
         client.close().await;
@@ -149,21 +149,17 @@ pub fn mounted(dir: &Path, state: &State, end: Instant) -> Result<()> {
 
 /// Waits until one service answers.
 pub fn answers(dir: &Path, state: &State, id: &str, end: Instant) -> Result<()> {
-    let (dir, state, id) = (dir.to_owned(), state.clone(), id.to_owned());
-    let service = state.service(&id)?.clone();
-    glowfs_rt::real::run(|_| async move {
-        let address = &service.address;
-        loop {
-            if std::net::TcpStream::connect(address).is_ok() {
-                return Ok(());
-            }
-            alive_one(&dir, &state, &id)?;
-            if Instant::now() >= end {
-                bail!("{id} runs but does not answer at {address}");
-            }
-            std::thread::sleep(POLL);
+    let service = state.service(id)?;
+    loop {
+        if std::net::TcpStream::connect(&service.address).is_ok() {
+            return Ok(());
         }
-    })
+        alive_one(dir, state, id)?;
+        if Instant::now() >= end {
+            bail!("{id} runs but does not answer at {}", service.address);
+        }
+        std::thread::sleep(POLL);
+    }
 }
 
 fn alive_one(dir: &Path, state: &State, id: &str) -> Result<()> {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use glowfs_admin::AdminArgs;
 
 /// Finds the cluster and runs the command.
-pub fn admin(args: &AdminArgs) -> Result<()> {
+pub fn admin(args: AdminArgs) -> Result<()> {
     let (mgmtd, token_file) = match (&args.dev, &args.token_file) {
         (Some(dir), _) => {
             let status = glowfs_dev::status::status(dir)?;
@@ -20,5 +20,5 @@ pub fn admin(args: &AdminArgs) -> Result<()> {
         .map(|a| a.parse::<glowfs_rt::Address>().map(|a| a.to_string()))
         .collect::<Result<Vec<_>, _>>()
         .context("in --mgmtd")?;
-    glowfs_rt::real::run(|rt| async move { glowfs_admin::run(&rt, args, mgmtd, token).await })
+    glowfs_rt::real::run(|rt| async move { glowfs_admin::run(&rt, &args, mgmtd, token).await })
 }

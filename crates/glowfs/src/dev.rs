@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use glowfs_dev::status::Status;
 use glowfs_dev::up::UpRequest;
 use glowfs_dev::{down, status, up};
+use glowfs_rt::signal::Termination;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -165,7 +166,8 @@ fn run_up(request: &UpRequest, foreground: bool, json: bool) -> Result<()> {
     }
     if foreground {
         println!("Press Ctrl-C to stop it.");
-        glowfs_rt::real::run(|rt| async move { glowfs_rt::real::signal::terminated(&rt).await })?;
+        let termination = Termination::new()?;
+        glowfs_rt::real::run(|rt| async move { termination.wait(&rt).await })?;
         stop(&request.dir)?;
     }
     Ok(())

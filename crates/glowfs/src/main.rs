@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         Role::Meta(args) => service::meta(&args),
         Role::Storage(args) => service::storage(&args),
         Role::Mount(args) => mount::mount(&args),
-        Role::Admin(args) => admin::admin(&args),
+        Role::Admin(args) => admin::admin(args),
         Role::Dev(args) => dev::dev(&args),
     };
     match result {
