@@ -11,6 +11,7 @@ mod faults;
 mod fio;
 mod harness;
 mod model;
+mod netns;
 mod programs;
 mod sqlite;
 mod striping;
