@@ -4,9 +4,9 @@ use crate::output::{Output, ago, bytes};
 use anyhow::{Context, Result};
 use glowfs_client::Client;
 use glowfs_types::routing::{NodeInfo, RoutingInfo};
+use glowfs_types::wire::Empty;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ClientList, CreateTable, CreateTableReply};
-use glowfs_types::wire::Empty;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -46,8 +46,18 @@ impl From<&NodeInfo> for NodeRow {
 /// `list-nodes`.
 pub fn nodes(out: Output, routing: &RoutingInfo) -> Result<()> {
     let rows: Vec<_> = routing.nodes.values().map(NodeRow::from).collect();
-    let columns =
-        ["id", "role", "status", "host", "pid", "tags", "heartbeat", "config", "release", "address"];
+    let columns = [
+        "id",
+        "role",
+        "status",
+        "host",
+        "pid",
+        "tags",
+        "heartbeat",
+        "config",
+        "release",
+        "address",
+    ];
     out.rows(&rows, &columns, |n| {
         let tags: Vec<_> = n.tags.iter().map(|(k, v)| format!("{k}={v}")).collect();
         vec![
@@ -100,7 +110,11 @@ pub fn chains(out: Output, routing: &RoutingInfo) -> Result<()> {
                 members: c
                     .members
                     .iter()
-                    .map(|m| MemberRow { target: m.target.0, node: m.node.0, state: m.state.to_string() })
+                    .map(|m| MemberRow {
+                        target: m.target.0,
+                        node: m.node.0,
+                        state: m.state.to_string(),
+                    })
                     .collect(),
             }
         })
@@ -139,7 +153,12 @@ pub fn tables(out: Output, routing: &RoutingInfo) -> Result<()> {
         })
         .collect();
     out.rows(&rows, &["id", "version", "chains", "description"], |t| {
-        vec![t.id.to_string(), t.version.to_string(), t.chains.len().to_string(), t.description.clone()]
+        vec![
+            t.id.to_string(),
+            t.version.to_string(),
+            t.chains.len().to_string(),
+            t.description.clone(),
+        ]
     })
 }
 
@@ -179,7 +198,8 @@ pub fn targets(out: Output, routing: &RoutingInfo) -> Result<()> {
             used_bytes: t.used_bytes,
         })
         .collect();
-    let columns = ["id", "chain", "node", "disk", "public", "local", "incarnation", "adopted", "used"];
+    let columns =
+        ["id", "chain", "node", "disk", "public", "local", "incarnation", "adopted", "used"];
     out.rows(&rows, &columns, |t| {
         vec![
             t.id.to_string(),
@@ -227,7 +247,8 @@ pub async fn clients(out: Output, client: &Client) -> Result<()> {
             last_seen_ns: c.last_seen_ns,
         })
         .collect();
-    let columns = ["id", "role", "host", "pid", "user", "started", "seen", "release", "description"];
+    let columns =
+        ["id", "role", "host", "pid", "user", "started", "seen", "release", "description"];
     out.rows(&rows, &columns, |c| {
         vec![
             c.id[..8.min(c.id.len())].to_owned(),

@@ -127,12 +127,22 @@ pub async fn stat(out: Output, client: &Client, routing: &RoutingInfo, path: &st
     out.either(&row, |r| {
         let mut text = format!(
             "{}: {} inode {} mode {} uid {} gid {} links {} length {} ({})\n",
-            r.path, r.kind, r.inode, r.mode, r.uid, r.gid, r.nlink, r.length, bytes(r.length)
+            r.path,
+            r.kind,
+            r.inode,
+            r.mode,
+            r.uid,
+            r.gid,
+            r.nlink,
+            r.length,
+            bytes(r.length)
         );
         if let (Some(c), Some(s), Some(t)) = (r.chunk_bytes, r.stripe, r.table) {
             text += &format!(
                 "  data id {}, chunks of {}, stripe {s} on table {t}, chains {:?}\n",
-                r.data_id, bytes(u64::from(c)), r.chains
+                r.data_id,
+                bytes(u64::from(c)),
+                r.chains
             );
         }
         text
@@ -206,7 +216,8 @@ pub async fn cat(client: &Rc<Client>, path: &str) -> Result<()> {
         bail!("{path} is a {}, not a file", kind(a.kind));
     }
     let flags = OpenFlags { read: true, ..OpenFlags::default() };
-    let query = Open { caller: caller(client), request: client.new_request(), inode: a.inode, flags };
+    let query =
+        Open { caller: caller(client), request: client.new_request(), inode: a.inode, flags };
     let reply = client.open(query).await?;
     let len = reply.attr.len;
     let access = FileAccess { caller: caller(client), read: true, write: false };
@@ -249,7 +260,8 @@ struct Df {
 pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
     let fs = client.statfs(OfInode { caller: caller(client), inode: ROOT_INODE }).await?;
     let mut disks = vec![];
-    let storages = routing.nodes.values().filter(|n| n.role == glowfs_types::routing::Role::Storage);
+    let storages =
+        routing.nodes.values().filter(|n| n.role == glowfs_types::routing::Role::Storage);
     for node in storages {
         match client.storage_info(node.id).await {
             Ok(info) => disks.extend(info.disks.into_iter().map(|d| DiskRow {
@@ -272,7 +284,8 @@ pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<(
             }),
         }
     }
-    let df = Df { total_bytes: fs.total_bytes, free_bytes: fs.free_bytes, inodes: fs.inodes, disks };
+    let df =
+        Df { total_bytes: fs.total_bytes, free_bytes: fs.free_bytes, inodes: fs.inodes, disks };
     if out.json {
         return out.value(&df);
     }

@@ -19,7 +19,8 @@ struct UserRow {
 
 /// `user-list`.
 pub async fn list(out: Output, client: &Client) -> Result<()> {
-    let list: UserList = client.mgmtd(method::USER_LIST, &Empty {}).await.context("listing users")?;
+    let list: UserList =
+        client.mgmtd(method::USER_LIST, &Empty {}).await.context("listing users")?;
     let rows: Vec<_> = list
         .users
         .into_iter()
@@ -35,7 +36,14 @@ pub async fn list(out: Output, client: &Client) -> Result<()> {
     out.rows(&rows, &["uid", "name", "groups", "root", "admin", "service"], |u| {
         let groups: Vec<_> = u.groups.iter().map(u32::to_string).collect();
         let yes = |b| if b { "yes" } else { "-" }.to_owned();
-        vec![u.uid.to_string(), u.name.clone(), groups.join(","), yes(u.root), yes(u.admin), yes(u.service)]
+        vec![
+            u.uid.to_string(),
+            u.name.clone(),
+            groups.join(","),
+            yes(u.root),
+            yes(u.admin),
+            yes(u.service),
+        ]
     })
 }
 

@@ -27,7 +27,11 @@ pub fn down(dir: &Path) -> Result<Vec<String>> {
     if wait::is_mounted(&state.mount) {
         let out = std::process::Command::new("umount").arg("-l").arg(&state.mount).output();
         if !out.is_ok_and(|o| o.status.success()) {
-            bail!("{} is still mounted; unmount it with: umount -l {}", state.mount.display(), state.mount.display());
+            bail!(
+                "{} is still mounted; unmount it with: umount -l {}",
+                state.mount.display(),
+                state.mount.display()
+            );
         }
     }
     state.save(&dir)?;
@@ -90,7 +94,10 @@ pub fn kill(dir: &Path, id: &str, signal: &str) -> Result<()> {
     process::signal(p, signal)?;
     let word = signal.to_ascii_uppercase();
     if matches!(word.as_str(), "KILL" | "SIGKILL" | "9") && !process::wait_gone(p, STOP_BOUND) {
-        bail!("{id} (pid {}) does not end, even killed; the kernel holds it in an uninterruptible wait", p.pid);
+        bail!(
+            "{id} (pid {}) does not end, even killed; the kernel holds it in an uninterruptible wait",
+            p.pid
+        );
     }
     if service.role == "mount" && process::alive(p).is_none() && wait::is_mounted(&state.mount) {
         // The daemon is gone; what is left of the mount only answers ENOTCONN.

@@ -70,7 +70,8 @@ impl Shape {
 pub fn free_ports(n: usize) -> Result<Vec<SocketAddr>> {
     let mut held = Vec::with_capacity(n);
     for _ in 0..n {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("finding a free port")?;
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("finding a free port")?;
         held.push((listener.local_addr()?, listener));
     }
     Ok(held.into_iter().map(|(addr, _)| addr).collect())
@@ -141,7 +142,11 @@ fn toml_path(path: &Path) -> Result<String> {
 /// The configuration file of one service.
 pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
     let paths = Paths(dir);
-    let mut t = format!("# {} of the dev cluster in {}; written at every start.\n", service.id, dir.display());
+    let mut t = format!(
+        "# {} of the dev cluster in {}; written at every start.\n",
+        service.id,
+        dir.display()
+    );
     let socket = |id: &str| format!("unix://{}/{id}.sock", state.sockets.display());
     let mgmtd: Vec<_> = state.mgmtd().iter().map(|a| format!("tcp://{a}")).collect();
     if service.role != "mount" {
@@ -164,8 +169,12 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
         }
         "meta" => {
             match service.data.first() {
-                Some(data) => writeln!(t, "\n[engine]\nkind = \"embedded\"\ndir = {}", toml_path(data)?)?,
-                None => writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?,
+                Some(data) => {
+                    writeln!(t, "\n[engine]\nkind = \"embedded\"\ndir = {}", toml_path(data)?)?
+                }
+                None => {
+                    writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?
+                }
             }
             writeln!(t, "\n[root]\nchunk_bytes = {}\nmode = {}", state.chunk_bytes, 0o1777)?;
         }

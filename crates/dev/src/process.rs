@@ -50,7 +50,9 @@ fn start_ticks(pid: u32) -> Option<u64> {
 /// The state letter of a live process of ours (`T` is stopped), or `None` if it is gone.
 pub fn alive(p: ProcessId) -> Option<char> {
     match stat(p.pid) {
-        Some((state, start)) if start == p.start_ticks && !matches!(state, 'Z' | 'X') => Some(state),
+        Some((state, start)) if start == p.start_ticks && !matches!(state, 'Z' | 'X') => {
+            Some(state)
+        }
         _ => None,
     }
 }
@@ -70,12 +72,15 @@ pub fn signal(p: ProcessId, name: &str) -> Result<()> {
         "QUIT" | "3" => Signal::QUIT,
         "USR1" | "10" => Signal::USR1,
         "USR2" | "12" => Signal::USR2,
-        _ => bail!("unknown signal «{name}»; use KILL, TERM, INT, STOP, CONT, HUP, QUIT, ABRT, USR1 or USR2"),
+        _ => bail!(
+            "unknown signal «{name}»; use KILL, TERM, INT, STOP, CONT, HUP, QUIT, ABRT, USR1 or USR2"
+        ),
     };
     if alive(p).is_none() {
         return Ok(());
     }
-    let pid = i32::try_from(p.pid).ok().and_then(rustix::process::Pid::from_raw).context("bad pid")?;
+    let pid =
+        i32::try_from(p.pid).ok().and_then(rustix::process::Pid::from_raw).context("bad pid")?;
     match rustix::process::kill_process(pid, signal) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(e) => Err(e).with_context(|| format!("signalling process {}", p.pid)),

@@ -145,7 +145,8 @@ impl DirLock {
     /// Waits for other `glowfs dev` commands on the same directory.
     pub fn take(dir: &Path) -> Result<Self> {
         let path = dir.join("lock");
-        let file = std::fs::File::create(&path).with_context(|| format!("opening {}", path.display()))?;
+        let file =
+            std::fs::File::create(&path).with_context(|| format!("opening {}", path.display()))?;
         file.lock().with_context(|| format!("locking {}", path.display()))?;
         Ok(Self(file))
     }

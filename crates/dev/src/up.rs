@@ -41,7 +41,8 @@ pub fn up(request: &UpRequest) -> Result<State> {
         .with_context(|| format!("making the cluster's directory {}", request.dir.display()))?;
     let dir = request.dir.canonicalize()?;
     let _lock = DirLock::take(&dir)?;
-    let mut state = if State::exists(&dir) { existing(&dir, request)? } else { new(&dir, request)? };
+    let mut state =
+        if State::exists(&dir) { existing(&dir, request)? } else { new(&dir, request)? };
     check_mount_point(&state.mount)?;
     fs::create_dir_all(&state.sockets)
         .with_context(|| format!("making the directory of sockets {}", state.sockets.display()))?;
@@ -107,8 +108,11 @@ fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
         let mount = absolute(mount)?;
         let mounted = state.service("mount")?.process.is_some_and(|p| process::alive(p).is_some());
         if mount != state.mount && mounted {
-            bail!("the cluster is mounted at {}; stop it first: glowfs dev down --dir {}",
-                state.mount.display(), dir.display());
+            bail!(
+                "the cluster is mounted at {}; stop it first: glowfs dev down --dir {}",
+                state.mount.display(),
+                dir.display()
+            );
         }
         state.mount = mount;
     }

@@ -33,9 +33,16 @@ pub fn chains_serve(dir: &Path, state: &State, end: Instant) -> Result<()> {
     })
 }
 
-async fn lay_and_wait(rt: &Rt, client: &Rc<Client>, dir: &Path, state: &State, end: Instant) -> Result<()> {
+async fn lay_and_wait(
+    rt: &Rt,
+    client: &Rc<Client>,
+    dir: &Path,
+    state: &State,
+    end: Instant,
+) -> Result<()> {
     let storages = state.services.iter().filter(|s| s.role == "storage").count();
-    let all_storages = |r: &RoutingInfo| r.nodes.values().filter(|n| n.role == Role::Storage).count() >= storages;
+    let all_storages =
+        |r: &RoutingInfo| r.nodes.values().filter(|n| n.role == Role::Storage).count() >= storages;
     until(rt, client, dir, state, end, "all storage nodes to report", all_storages).await?;
     let create = CreateTable {
         table: TABLE,
@@ -99,7 +106,11 @@ fn alive(dir: &Path, state: &State) -> Result<()> {
         if let Some(p) = s.process
             && process::alive(p).is_none()
         {
-            bail!("{} ended; its log says:\n{}", s.id, process::tail(&Paths(dir).log(&s.id), LOG_LINES));
+            bail!(
+                "{} ended; its log says:\n{}",
+                s.id,
+                process::tail(&Paths(dir).log(&s.id), LOG_LINES)
+            );
         }
     }
     Ok(())
@@ -107,7 +118,8 @@ fn alive(dir: &Path, state: &State) -> Result<()> {
 
 /// A client of the cluster, with its root token.
 pub async fn connect(rt: &Rt, dir: &Path, state: &State, end: Instant) -> Result<Rc<Client>> {
-    let token = std::fs::read_to_string(Paths(dir).root_token()).context("reading the root token")?;
+    let token =
+        std::fs::read_to_string(Paths(dir).root_token()).context("reading the root token")?;
     let config = ClientConfig {
         mgmtd: state.mgmtd().iter().map(|a| format!("tcp://{a}")).collect(),
         token: token.trim().into(),

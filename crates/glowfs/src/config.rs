@@ -15,7 +15,11 @@ pub fn load<C: DeserializeOwned>(file: Option<&Path>, sets: &[String]) -> Result
         let meta = std::fs::metadata(path)
             .with_context(|| format!("reading the configuration file {}", path.display()))?;
         if meta.len() > CONFIG_BYTES_MAX {
-            bail!("{} has {} bytes; a configuration file has at most {CONFIG_BYTES_MAX}", path.display(), meta.len());
+            bail!(
+                "{} has {} bytes; a configuration file has at most {CONFIG_BYTES_MAX}",
+                path.display(),
+                meta.len()
+            );
         }
         text = std::fs::read_to_string(path)
             .with_context(|| format!("reading the configuration file {}", path.display()))?;

@@ -176,7 +176,10 @@ fn run_up(request: &UpRequest, foreground: bool, json: bool) -> Result<()> {
 fn stop(dir: &Path) -> Result<()> {
     let killed = down::down(dir)?;
     if !killed.is_empty() {
-        bail!("stopped, but these did not end by themselves and were killed: {}", killed.join(", "));
+        bail!(
+            "stopped, but these did not end by themselves and were killed: {}",
+            killed.join(", ")
+        );
     }
     Ok(())
 }
@@ -189,11 +192,18 @@ fn show(status: &Status, json: bool) -> Result<()> {
     for s in &status.services {
         let pid = s.pid.map_or_else(|| "-".into(), |p| p.to_string());
         let place = if s.role == "mount" {
-            format!("{}{}", status.mount.path.display(), if status.mount.mounted { "" } else { " (not mounted)" })
+            format!(
+                "{}{}",
+                status.mount.path.display(),
+                if status.mount.mounted { "" } else { " (not mounted)" }
+            )
         } else {
             s.address.clone()
         };
-        println!("  {:<12} {:<8} pid {:<8} {:<22} metrics http://{}/metrics", s.id, s.state, pid, place, s.http);
+        println!(
+            "  {:<12} {:<8} pid {:<8} {:<22} metrics http://{}/metrics",
+            s.id, s.state, pid, place, s.http
+        );
     }
     Ok(())
 }

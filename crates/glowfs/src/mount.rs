@@ -39,13 +39,14 @@ pub struct MountArgs {
 
 impl Service for glowfs_mount::Running {
     fn place(&self) -> String {
-        self.mountpoint().display().to_string()
+        String::new()
     }
     async fn failed(&self) -> Error {
         glowfs_mount::Running::failed(self).await
     }
     async fn stop(self) -> glowfs_types::Result<()> {
-        glowfs_mount::Running::stop(self).await
+        glowfs_mount::Running::stop(self).await;
+        Ok(())
     }
 }
 
@@ -75,7 +76,8 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     let termination = Termination::new().context("taking over SIGTERM and SIGINT")?;
     real::run(move |rt| async move {
         let at = config.mountpoint.display().to_string();
-        let mount = glowfs_mount::start(&rt, config).await.with_context(|| format!("mounting at {at}"))?;
+        let mount =
+            glowfs_mount::start(&rt, config).await.with_context(|| format!("mounting at {at}"))?;
         tracing::info!(at, "mounted");
         until_the_end(&rt, "mount", mount, &termination).await
     })

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use glowfs_rt::{Duration, Rt, real, signal::Termination};
 use glowfs_telemetry::LogConfig;
-use glowfs_types::Error;
+use glowfs_types::{Error, Status};
 use serde::de::DeserializeOwned;
 use std::future::{Future, poll_fn};
 use std::path::PathBuf;
@@ -41,7 +41,11 @@ pub struct LogArgs {
 impl LogArgs {
     /// Sets logging up.
     pub fn init(&self) -> Result<()> {
-        let log = LogConfig { level: self.log_level.clone(), json: self.log_json, ..LogConfig::default() };
+        let log = LogConfig {
+            level: self.log_level.clone(),
+            json: self.log_json,
+            ..LogConfig::default()
+        };
         Ok(glowfs_telemetry::init(&log)?)
     }
 }
@@ -57,7 +61,7 @@ pub trait Service: 'static {
 }
 
 macro_rules! service {
-    ($($module:ident),*) => {$(
+    ($($module:ident $stopped:expr;)*) => {$(
         impl Service for $module::Running {
             fn place(&self) -> String {
                 let addresses: Vec<_> = self.addresses().iter().map(ToString::to_string).collect();
@@ -67,12 +71,17 @@ macro_rules! service {
                 $module::Running::failed(self).await
             }
             async fn stop(self) -> glowfs_types::Result<()> {
-                $module::Running::stop(self).await
+                let done = $module::Running::stop(self).await;
+                $stopped(done)
             }
         }
     )*};
 }
-service!(glowfs_mgmtd, glowfs_meta, glowfs_storage);
+service! {
+    glowfs_mgmtd |()| Ok(());
+    glowfs_meta |done| done;
+    glowfs_storage |done| done;
+}
 
 /// `glowfs mgmtd`.
 pub fn mgmtd(args: &ServiceArgs) -> Result<()> {
@@ -100,7 +109,8 @@ where
     let termination = Termination::new().context("taking over SIGTERM and SIGINT")?;
     let name = args.config.as_ref().map_or_else(String::new, |p| format!(" ({})", p.display()));
     real::run(move |rt| async move {
-        let service = start(rt.clone(), config).await.with_context(|| format!("starting {role}{name}"))?;
+        let service =
+            start(rt.clone(), config).await.with_context(|| format!("starting {role}{name}"))?;
         tracing::info!(role, addresses = service.place(), "serving");
         until_the_end(&rt, role, service, &termination).await
     })
@@ -118,12 +128,16 @@ pub async fn until_the_end<S: Service>(
         let mut failed = std::pin::pin!(service.failed());
         poll_fn(|cx| {
             if let Poll::Ready(signal) = signal.as_mut().poll(cx) {
-                return Poll::Ready(signal.map(|s| tracing::info!(role, ?s, "stopping")).err().map(Error::from));
+                return Poll::Ready(
+                    signal.map(|s| tracing::info!(role, ?s, "stopping")).err().map(Error::from),
+                );
             }
             failed.as_mut().poll(cx).map(Some)
         })
         .await
     };
+    // An unmount from outside is a way to stop, not a failure.
+    let failure = failure.filter(|e| e.status != Status::ShuttingDown);
     if let Some(e) = &failure {
         tracing::error!(role, error = %e, "cannot go on");
     }

@@ -20,6 +20,8 @@ pub struct MountConfig {
     pub http: Option<String>,
     /// Transports to use (`tcp`, `shm`); empty means all.
     pub transports: Vec<String>,
+    /// How long the start waits for the cluster, in ms.
+    pub connect_ms: u64,
     /// The volume.
     pub volume: u64,
     /// Refuse all changes.
@@ -57,6 +59,7 @@ impl Default for MountConfig {
             cluster_id: String::new(),
             http: None,
             transports: Vec::new(),
+            connect_ms: 30_000,
             volume: 1,
             read_only: false,
             allow_other: None,

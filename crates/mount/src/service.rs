@@ -53,6 +53,7 @@ pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
         hostname: hostname(),
         pid: std::process::id(),
         transports: config.transports.clone(),
+        connect_timeout: Duration::from_millis(config.connect_ms),
         ..ClientConfig::default()
     };
     let client = Client::connect(rt, client).await?;

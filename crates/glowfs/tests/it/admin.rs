@@ -10,24 +10,38 @@ fn lists_files_and_any_address() {
     let nodes = c.admin(&["list-nodes"]);
     let nodes = nodes.as_array().expect("nodes");
     assert_eq!(nodes.iter().filter(|n| n["role"] == "storage").count(), 3, "{nodes:?}");
-    for field in ["id", "role", "status", "host", "pid", "tags", "last_heartbeat_ns", "config_version", "release"] {
+    for field in [
+        "id",
+        "role",
+        "status",
+        "host",
+        "pid",
+        "tags",
+        "last_heartbeat_ns",
+        "config_version",
+        "release",
+    ] {
         assert!(nodes.iter().all(|n| !n[field].is_null()), "{field} is missing: {nodes:?}");
     }
     assert!(nodes.iter().all(|n| n["status"] == "active" || n["status"] == "primary"), "{nodes:?}");
     assert_eq!(c.admin(&["list-targets"]).as_array().expect("targets").len(), 36);
     assert_eq!(c.admin(&["list-chain-tables"]).as_array().expect("tables").len(), 1);
     let clients = c.admin(&["list-clients"]);
-    let mounts = clients.as_array().expect("clients").iter().filter(|k| k["role"] == "mount").count();
+    let mounts =
+        clients.as_array().expect("clients").iter().filter(|k| k["role"] == "mount").count();
     assert_eq!(mounts, 1, "{clients}");
     let ls = c.admin(&["ls", "/a"]);
-    let names: Vec<_> = ls.as_array().expect("rows").iter().map(|r| r["name"].as_str().expect("name")).collect();
+    let names: Vec<_> =
+        ls.as_array().expect("rows").iter().map(|r| r["name"].as_str().expect("name")).collect();
     assert_eq!(names, ["b", "link"]);
     assert_eq!(c.admin(&["stat", "/a/b/c"])["length"], 6);
     assert!(c.admin(&["df"])["total_bytes"].as_u64().expect("bytes") > 0);
 
     let status = c.status();
     let token = status["token_file"].as_str().expect("token");
-    for service in status["services"].as_array().expect("services").iter().filter(|s| s["role"] != "mount") {
+    for service in
+        status["services"].as_array().expect("services").iter().filter(|s| s["role"] != "mount")
+    {
         let address = service["address"].as_str().expect("address");
         let base = ["admin", "--mgmtd", address, "--token-file", token];
         let text = must(Command::new(binary()).args(base).args(["cat", "/a/link"]));
@@ -47,6 +61,7 @@ fn lists_files_and_any_address() {
     assert_ne!(o.code, 0);
     assert!(o.err.contains("token"), "{}", o.err);
     // A missing path has its error.
-    let o = run(Command::new(binary()).args(["admin", "--dev"]).arg(&c.dir).args(["stat", "/nope"]));
+    let o =
+        run(Command::new(binary()).args(["admin", "--dev"]).arg(&c.dir).args(["stat", "/nope"]));
     assert!(o.code != 0 && o.err.contains("nope"), "{}", o.err);
 }

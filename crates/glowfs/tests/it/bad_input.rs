@@ -55,7 +55,8 @@ fn data_of_another_cluster_or_a_newer_format() {
     let foreign = other.replace(&id, "cluster_id = \"00000000000000000000000000000bad\"");
     let f = write(&c.local, "foreign.toml", &foreign);
     refused(&["storage", "--config", &f], &["cluster"]);
-    let foreign = config_of(&c, "meta-1").replace(&id, "cluster_id = \"00000000000000000000000000000bad\"");
+    let foreign =
+        config_of(&c, "meta-1").replace(&id, "cluster_id = \"00000000000000000000000000000bad\"");
     let f = write(&c.local, "foreign.toml", &foreign);
     refused(&["meta", "--config", &f], &["cluster"]);
 }
@@ -130,7 +131,10 @@ fn random_bytes_on_every_port() {
 #[test]
 fn damaged_block_files_are_noticed_and_other_replicas_serve() {
     let c = Cluster::up("bitrot");
-    sh(&c.mnt, "dd if=/dev/urandom of=f bs=1M count=24 status=none && sync f && md5sum f > ../local/sum");
+    sh(
+        &c.mnt,
+        "dd if=/dev/urandom of=f bs=1M count=24 status=none && sync f && md5sum f > ../local/sum",
+    );
     c.dev("down", &[]);
     // Flip bytes all over the largest files of one storage node, and cut one short.
     sh(
@@ -159,5 +163,8 @@ fn dev_mistakes() {
     let full = s.path.join("full");
     let full = full.to_str().expect("UTF-8");
     refused(&["dev", "up", "--dir", full, "--mount", mnt], &["not empty"]);
-    refused(&["dev", "up", "--dir", &s.path.join("c2").to_string_lossy(), "--mount", full], &["not empty"]);
+    refused(
+        &["dev", "up", "--dir", &s.path.join("c2").to_string_lossy(), "--mount", full],
+        &["not empty"],
+    );
 }

@@ -35,7 +35,14 @@ fn two_clusters_side_by_side_and_a_second_mount() {
     let s = Scratch::new("second");
     let (dir, mnt) = (s.path.join("cluster"), s.path.join("mnt"));
     let up = ["--storages", "1", "--disks", "1", "--replicas", "1", "--chunk-size", "64K"];
-    must(Command::new(binary()).args(["dev", "up", "--dir"]).arg(&dir).arg("--mount").arg(&mnt).args(up));
+    must(
+        Command::new(binary())
+            .args(["dev", "up", "--dir"])
+            .arg(&dir)
+            .arg("--mount")
+            .arg(&mnt)
+            .args(up),
+    );
     sh(&mnt, "echo second > f");
     sh(&c.mnt, "echo first > f");
     assert_eq!(sh(&mnt, "cat f"), "second\n");

@@ -18,24 +18,43 @@ fn fill(block: u64, generation: u64) -> Vec<u8> {
 }
 
 /// A thread that writes random blocks of its file, reads others back, and knows what each must hold.
-fn writer(path: PathBuf, seed: u64, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) -> std::thread::JoinHandle<(Vec<u64>, Duration)> {
+fn writer(
+    path: PathBuf,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+) -> std::thread::JoinHandle<(Vec<u64>, Duration)> {
     std::thread::spawn(move || {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(&path).expect("open");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .expect("open");
         let mut acked = vec![0u64; BLOCKS as usize];
         let mut state = seed;
         let mut longest = Duration::ZERO;
         let mut buf = vec![0; BLOCK];
         while !stop.load(Ordering::Relaxed) {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let block = (state >> 33) % BLOCKS;
             let begun = Instant::now();
             if state >> 60 < 10 {
                 let generation = acked[block as usize] + 1;
-                file.write_all_at(&fill(block, generation), block * BLOCK as u64).expect("no write may fail");
+                file.write_all_at(&fill(block, generation), block * BLOCK as u64)
+                    .expect("no write may fail");
                 acked[block as usize] = generation;
             } else if acked[block as usize] > 0 {
                 file.read_exact_at(&mut buf, block * BLOCK as u64).expect("no read may fail");
-                assert_eq!(buf, fill(block, acked[block as usize]), "block {block} of {}", path.display());
+                assert_eq!(
+                    buf,
+                    fill(block, acked[block as usize]),
+                    "block {block} of {}",
+                    path.display()
+                );
             }
             longest = longest.max(begun.elapsed());
             done.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +77,8 @@ fn under_load(c: &Cluster, fault: impl FnOnce(&dyn Fn())) -> Duration {
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));
     let path = |i: u64| c.mnt.join(format!("load{i}"));
-    let writers: Vec<_> = (0..4).map(|i| writer(path(i), i + 1, stop.clone(), done.clone())).collect();
+    let writers: Vec<_> =
+        (0..4).map(|i| writer(path(i), i + 1, stop.clone(), done.clone())).collect();
     std::thread::sleep(Duration::from_millis(500));
     // Refuses to go on unless operations are in flight.
     let busy = || {

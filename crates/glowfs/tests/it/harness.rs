@@ -94,7 +94,8 @@ pub struct Scratch {
 
 impl Scratch {
     pub fn new(name: &str) -> Self {
-        let base = std::env::var_os("GLOWFS_TEST_DIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
+        let base =
+            std::env::var_os("GLOWFS_TEST_DIR").map_or_else(|| "/var/tmp".into(), PathBuf::from);
         let path = base.join(format!("glowfs-test-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("making the test's directory");
@@ -154,7 +155,9 @@ impl Cluster {
 
     /// `glowfs admin --dev DIR --json ARGS`, which must succeed.
     pub fn admin<S: AsRef<OsStr>>(&self, args: &[S]) -> Value {
-        let text = must(Command::new(binary()).args(["admin", "--json", "--dev"]).arg(&self.dir).args(args));
+        let text = must(
+            Command::new(binary()).args(["admin", "--json", "--dev"]).arg(&self.dir).args(args),
+        );
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("not JSON: {e}\n{text}"))
     }
 
@@ -207,8 +210,10 @@ impl Drop for Cluster {
         if std::thread::panicking() {
             eprintln!("{}", self.logs());
         }
-        let destroy =
-            Command::new(binary()).args(["dev", "destroy", "--yes", "--dir"]).arg(&self.dir).output();
+        let destroy = Command::new(binary())
+            .args(["dev", "destroy", "--yes", "--dir"])
+            .arg(&self.dir)
+            .output();
         if !destroy.as_ref().is_ok_and(|o| o.status.success()) {
             eprintln!("dev destroy failed: {destroy:?}");
             let _ = Command::new("umount").arg("-l").arg(&self.mnt).output();
@@ -221,7 +226,8 @@ pub fn scrape(http: &str, name: &str) -> f64 {
     use std::io::Write;
     let mut stream = std::net::TcpStream::connect(http).unwrap_or_else(|e| panic!("{http}: {e}"));
     stream.set_read_timeout(Some(Duration::from_secs(5))).expect("time-out");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("request");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("request");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("answer");
     let series = text.lines().filter(|l| {
@@ -234,7 +240,8 @@ pub fn scrape(http: &str, name: &str) -> f64 {
 pub fn make_tree(root: &Path, files: usize) {
     let mut state = 0x9e37_79b9_u64;
     let mut random = move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize
     };
     for i in 0..files {
@@ -251,7 +258,8 @@ pub fn make_tree(root: &Path, files: usize) {
         let path = dir.join(format!("f{i}"));
         std::fs::write(&path, bytes).expect("file");
         if i % 50 == 7 {
-            std::os::unix::fs::symlink(format!("f{i}"), dir.join(format!("s{i}"))).expect("symlink");
+            std::os::unix::fs::symlink(format!("f{i}"), dir.join(format!("s{i}")))
+                .expect("symlink");
             std::fs::hard_link(&path, dir.join(format!("h{i}"))).expect("hard link");
         }
     }

@@ -90,7 +90,11 @@ fn op(r: &mut Random) -> Op {
         12..=15 => Op::Rename(path(r), path(r), [0, 0, 0, 1, 2][r.below(5) as usize]),
         16 | 17 => Op::Truncate(path(r), offset(r)),
         18 => Op::Chmod(path(r), 0o600 + r.below(0o100) as u32),
-        19 => Op::Utime(path(r), r.below(4_000_000_000) as i64 - 1_000_000_000, r.below(999_999_999) as i64),
+        19 => Op::Utime(
+            path(r),
+            r.below(4_000_000_000) as i64 - 1_000_000_000,
+            r.below(999_999_999) as i64,
+        ),
         20..=24 => Op::Open(h, path(r), r.below(5) as u32),
         25 => Op::Close(h),
         26..=31 => Op::Write(h, offset(r), len(r), r.next() as u8),
@@ -132,11 +136,14 @@ impl Side {
         match op {
             Op::Create(p, excl) => {
                 let excl = if *excl { OFlags::EXCL } else { OFlags::empty() };
-                fs::openat(root, p, OFlags::CREATE | OFlags::WRONLY | excl, mode(0o644)).map(|_| String::new())
+                fs::openat(root, p, OFlags::CREATE | OFlags::WRONLY | excl, mode(0o644))
+                    .map(|_| String::new())
             }
             Op::Mkdir(p, m) => fs::mkdirat(root, p, mode(*m)).map(|()| String::new()),
             Op::Symlink(target, p) => fs::symlinkat(target, root, p).map(|()| String::new()),
-            Op::Link(a, b) => fs::linkat(root, a, root, b, AtFlags::empty()).map(|()| String::new()),
+            Op::Link(a, b) => {
+                fs::linkat(root, a, root, b, AtFlags::empty()).map(|()| String::new())
+            }
             Op::Unlink(p) => fs::unlinkat(root, p, AtFlags::empty()).map(|()| String::new()),
             Op::Rmdir(p) => fs::unlinkat(root, p, AtFlags::REMOVEDIR).map(|()| String::new()),
             Op::Rename(a, b, f) => {
@@ -147,7 +154,9 @@ impl Side {
                 let fd = fs::openat(root, p, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty())?;
                 fs::ftruncate(&fd, *len).map(|()| String::new())
             }
-            Op::Chmod(p, m) => fs::chmodat(root, p, mode(*m), AtFlags::empty()).map(|()| String::new()),
+            Op::Chmod(p, m) => {
+                fs::chmodat(root, p, mode(*m), AtFlags::empty()).map(|()| String::new())
+            }
             Op::Utime(p, secs, nanos) => {
                 let t = rustix::fs::Timespec { tv_sec: *secs, tv_nsec: *nanos };
                 let times = rustix::fs::Timestamps { last_access: t, last_modification: t };
@@ -190,7 +199,8 @@ impl Side {
             }
             Op::SetXattr(p, len) => {
                 let fd = fs::openat(root, p, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
-                fs::fsetxattr(&fd, "user.model", &vec![7; *len], fs::XattrFlags::empty()).map(|()| String::new())
+                fs::fsetxattr(&fd, "user.model", &vec![7; *len], fs::XattrFlags::empty())
+                    .map(|()| String::new())
             }
             Op::GetXattr(p) => {
                 let fd = fs::openat(root, p, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
@@ -233,7 +243,12 @@ fn run_seed(c: &Cluster, seed: u64, ops: usize) {
         if last.len() > 25 {
             last.remove(0);
         }
-        assert_eq!(got, want, "seed {seed}, operation {i}: {op:?}; before it:\n{}", last.join("\n"));
+        assert_eq!(
+            got,
+            want,
+            "seed {seed}, operation {i}: {op:?}; before it:\n{}",
+            last.join("\n")
+        );
         if i % 200 == 199 {
             same_trees(&here, &there, &format!("seed {seed} after operation {i}"));
         }
@@ -260,7 +275,10 @@ fn walk(root: &Path, at: &Path, out: &mut BTreeMap<Vec<u8>, String>) {
         let path = entry.expect("entry").path();
         let m = std::fs::symlink_metadata(&path).expect("stat");
         let content = if m.is_file() {
-            format!("{:08x}", glowfs_types::checksum::crc32c(&std::fs::read(&path).expect("contents")))
+            format!(
+                "{:08x}",
+                glowfs_types::checksum::crc32c(&std::fs::read(&path).expect("contents"))
+            )
         } else if m.is_symlink() {
             format!("{:?}", std::fs::read_link(&path).expect("link"))
         } else {

@@ -81,7 +81,11 @@ impl Drop for Processes {
                 std::thread::sleep(Duration::from_millis(20));
             }
             if std::thread::panicking() {
-                eprintln!("--- {}\n{}", log.display(), std::fs::read_to_string(&log).unwrap_or_default());
+                eprintln!(
+                    "--- {}\n{}",
+                    log.display(),
+                    std::fs::read_to_string(&log).unwrap_or_default()
+                );
             }
         }
     }
@@ -108,7 +112,12 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
     std::fs::write(d.join("root"), "root-token-of-the-netns-test\n").expect("token");
     std::fs::write(d.join("service"), "service-token-of-the-netns-test\n").expect("token");
     let mgmtd = format!("mgmtd = [\"tcp://{}\"]\n", Net::address(1));
-    let c = config(d, "meta", 2, &format!("{mgmtd}[engine]\nkind = \"embedded\"\ndir = \"{}\"\n", d.join("meta").display()));
+    let c = config(
+        d,
+        "meta",
+        2,
+        &format!("{mgmtd}[engine]\nkind = \"embedded\"\ndir = \"{}\"\n", d.join("meta").display()),
+    );
     all.start(net.command(2).args(["meta", "--config", &c]), d.join("meta.log"));
     let engine = format!(
         "root_token_file = \"{}\"\n[engine]\nkind = \"remote\"\naddresses = [\"tcp://{}\"]\n",
@@ -119,28 +128,51 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
     all.start(net.command(1).args(["mgmtd", "--config", &c]), d.join("mgmtd.log"));
     for i in 3..=5 {
         let disk = d.join(format!("disk{i}"));
-        let c = config(d, &format!("storage{i}"), i, &format!("{mgmtd}disks = [\"{}\"]\n", disk.display()));
-        all.start(net.command(i).args(["storage", "--config", &c]), d.join(format!("storage{i}.log")));
+        let c = config(
+            d,
+            &format!("storage{i}"),
+            i,
+            &format!("{mgmtd}disks = [\"{}\"]\n", disk.display()),
+        );
+        all.start(
+            net.command(i).args(["storage", "--config", &c]),
+            d.join(format!("storage{i}.log")),
+        );
     }
     let admin = |args: &[&str]| {
         let mut c = net.command(6);
-        c.args(["admin", "--json", "--mgmtd", &Net::address(1), "--token-file"]).arg(d.join("root")).args(args);
+        c.args(["admin", "--json", "--mgmtd", &Net::address(1), "--token-file"])
+            .arg(d.join("root"))
+            .args(args);
         run(&mut c)
     };
-    until("the table", 30, || admin(&["create-table", "--replicas", "3", "--chains", "12"]).code == 0);
+    until("the table", 30, || {
+        admin(&["create-table", "--replicas", "3", "--chains", "12"]).code == 0
+    });
     let complete = || {
         let o = admin(&["list-chains"]);
         let chains: serde_json::Value = serde_json::from_str(&o.out).unwrap_or_default();
-        chains.as_array().is_some_and(|c| c.len() == 12 && c.iter().all(|c| c["status"] == "complete"))
+        chains
+            .as_array()
+            .is_some_and(|c| c.len() == 12 && c.iter().all(|c| c["status"] == "complete"))
     };
     until("all chains", 30, complete);
 
     let mnt = d.join("mnt");
     std::fs::create_dir(&mnt).expect("directory");
     let mut mount = net.command(6);
-    mount.args(["mount", "--mgmtd", &Net::address(1), "--set", "transports=[\"tcp\"]", "--token-file"]);
+    mount.args([
+        "mount",
+        "--mgmtd",
+        &Net::address(1),
+        "--set",
+        "transports=[\"tcp\"]",
+        "--token-file",
+    ]);
     all.start(mount.arg(d.join("root")).arg(&mnt), d.join("mount.log"));
-    until("the mount", 30, || sh(d, "grep -c ' '\"$PWD\"'/mnt ' /proc/self/mountinfo || true").trim() != "0");
+    until("the mount", 30, || {
+        sh(d, "grep -c ' '\"$PWD\"'/mnt ' /proc/self/mountinfo || true").trim() != "0"
+    });
     sh(&mnt, "dd if=/dev/urandom of=f bs=1M count=40 status=none && sync f && md5sum f > ../sum");
     sh(&mnt, "echo 3 > /proc/sys/vm/drop_caches && md5sum f | diff - ../sum");
 

@@ -46,12 +46,28 @@ fn tar_and_rsync_both_ways() {
     let src = c.local.join("src");
     make_tree(&src, 1000);
     let (s, m, l) = (src.display(), c.mnt.display(), c.local.display());
-    sh(&c.local, &format!("tar -C {s} -cf - . | (mkdir {m}/t && tar -C {m}/t -xpf -) && diff -r --no-dereference {s} {m}/t"));
-    sh(&c.local, &format!("tar -C {m}/t -cf {m}/t.tar . && mkdir back && tar -C back -xpf {m}/t.tar && diff -r --no-dereference {s} back"));
-    sh(&c.local, &format!("rsync -aH --checksum {s}/ {m}/r/ && diff -r --no-dereference {s} {m}/r"));
+    sh(
+        &c.local,
+        &format!(
+            "tar -C {s} -cf - . | (mkdir {m}/t && tar -C {m}/t -xpf -) && diff -r --no-dereference {s} {m}/t"
+        ),
+    );
+    sh(
+        &c.local,
+        &format!(
+            "tar -C {m}/t -cf {m}/t.tar . && mkdir back && tar -C back -xpf {m}/t.tar && diff -r --no-dereference {s} back"
+        ),
+    );
+    sh(
+        &c.local,
+        &format!("rsync -aH --checksum {s}/ {m}/r/ && diff -r --no-dereference {s} {m}/r"),
+    );
     let again = sh(&c.local, &format!("rsync -aH --checksum --itemize-changes {s}/ {m}/r/"));
     assert_eq!(again.trim(), "", "a second rsync finds nothing to do");
-    sh(&c.local, &format!("rsync -aH --checksum {m}/r/ {l}/r2/ && diff -r --no-dereference {s} {l}/r2"));
+    sh(
+        &c.local,
+        &format!("rsync -aH --checksum {m}/r/ {l}/r2/ && diff -r --no-dereference {s} {l}/r2"),
+    );
 }
 
 #[test]
