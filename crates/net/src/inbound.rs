@@ -53,8 +53,9 @@ impl Inbound {
         self.stream.take_fds()
     }
 
-    /// Reads into `dst`, and what follows into the buffer (which is empty); returns the bytes put into `dst`.
-    async fn read(&mut self, dst: &mut [u8]) -> Result<usize> {
+    /// Reads into `dst`, and what follows into the buffer (which is empty); returns the bytes put into `dst`, or `None` at the end
+    /// of the stream.
+    async fn read(&mut self, dst: &mut [u8]) -> Result<Option<usize>> {
         let Self { rt, stream, buffer, idle, stall, .. } = self;
         let n = poll_fn(|cx| {
             let read = if dst.is_empty() {
@@ -74,10 +75,14 @@ impl Inbound {
         self.start = 0;
         // The backend cannot have read more than there was room for; a wrong count must not become an index out of range.
         self.end = (n - direct).min(self.buffer.len());
-        if n == 0 {
-            return Err(Error::new(Status::Disconnected, "the peer closed the connection"));
-        }
-        Ok(direct)
+        Ok((n > 0).then_some(direct))
+    }
+
+    /// Like `read`, where the stream must not end.
+    async fn read_on(&mut self, dst: &mut [u8]) -> Result<usize> {
+        self.read(dst).await?.ok_or_else(|| {
+            Error::new(Status::Disconnected, "the peer closed in the middle of a message")
+        })
     }
 
     /// Fills `dst`.
@@ -86,7 +91,7 @@ impl Inbound {
         while let Some(rest) = dst.get_mut(done..)
             && !rest.is_empty()
         {
-            let direct = self.read(rest).await?;
+            let direct = self.read_on(rest).await?;
             done += direct;
         }
         Ok(())
@@ -109,19 +114,15 @@ impl Inbound {
             if n == 0 {
                 return Ok(());
             }
-            self.read(&mut []).await?;
+            self.read_on(&mut []).await?;
         }
     }
 
     /// The next header; `None` if the stream ended between two frames.
     pub(crate) async fn header(&mut self) -> Result<Option<FrameHeader>> {
         self.idle = self.start == self.end;
-        if self.idle {
-            match self.read(&mut []).await {
-                Ok(_) => {}
-                Err(e) if e.message.starts_with("the peer closed") => return Ok(None),
-                Err(e) => return Err(e),
-            }
+        if self.idle && self.read(&mut []).await?.is_none() {
+            return Ok(None);
         }
         self.idle = false;
         let mut bytes = [0; HEADER_BYTES];

@@ -22,6 +22,9 @@ mod regions;
 mod server;
 mod waiters;
 
+#[cfg(test)]
+mod fuzz_tests;
+
 pub use conn::Conn;
 pub use connector::{Connector, ConnectorOptions, Target, Transport};
 pub use incoming::{Handler, Incoming, NoCalls};

@@ -1,0 +1,262 @@
+//! Streams that no honest peer would send: nothing of them may panic, hang or take memory beyond the bounds.
+
+use crate::inbound::Inbound;
+use crate::{Conn, Handler, Identity, Incoming, Peer, Reply, limits};
+use glowfs_rt::backend::StreamIo;
+use glowfs_rt::{Duration, Rt, Stream, real};
+use glowfs_types::checksum::crc32c;
+use glowfs_types::wire::encode;
+use glowfs_types::wire::frame::FrameHeader;
+use glowfs_types::wire::hello::{RegisterRegion, UnregisterRegion, features};
+use glowfs_types::wire::method;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use zerocopy::IntoBytes;
+
+/// Gives out some bytes in pieces, then the end; swallows what is written.
+pub(crate) struct Script {
+    bytes: Vec<u8>,
+    at: Cell<usize>,
+    piece: usize,
+    pub(crate) written: Cell<usize>,
+    hiccup: Cell<bool>,
+    down: Cell<bool>,
+    fds: RefCell<Vec<OwnedFd>>,
+}
+
+impl Script {
+    fn new(bytes: Vec<u8>, piece: usize, fds: Vec<OwnedFd>) -> Rc<Self> {
+        Rc::new(Self {
+            bytes,
+            at: Cell::new(0),
+            piece: piece.max(1),
+            written: Cell::new(0),
+            hiccup: Cell::new(false),
+            down: Cell::new(false),
+            fds: RefCell::new(fds),
+        })
+    }
+}
+
+impl StreamIo for Script {
+    fn poll_read(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.down.get() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if !self.hiccup.replace(!self.hiccup.get()) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut n = 0;
+        for buf in bufs {
+            let rest = &self.bytes[self.at.get()..];
+            let here = buf.len().min(rest.len()).min(self.piece - n);
+            buf[..here].copy_from_slice(&rest[..here]);
+            self.at.set(self.at.get() + here);
+            n += here;
+        }
+        Poll::Ready(Ok(n))
+    }
+    fn poll_write(
+        &self,
+        _: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+        _: &[BorrowedFd<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let n: usize = bufs.iter().map(|b| b.len()).sum();
+        self.written.set(self.written.get() + n);
+        Poll::Ready(Ok(n))
+    }
+    fn take_fds(&self) -> Vec<OwnedFd> {
+        self.fds.take()
+    }
+    fn shutdown(&self) {
+        self.down.set(true);
+    }
+    fn peer(&self) -> String {
+        "script".into()
+    }
+    fn can_pass_fds(&self) -> bool {
+        true
+    }
+}
+
+/// Uses everything that a call offers.
+struct Curious;
+impl Handler for Curious {
+    fn handle(self: Rc<Self>, mut call: Incoming) {
+        let sent = call.take_bulk().map(|b| b.iter().map(|&b| u64::from(b)).sum::<u64>());
+        let bulk = call.reply_buffer().ok().map(|mut b| {
+            b.fill(1);
+            b
+        });
+        let body = call.body().to_vec();
+        call.reply(sent.map(|_| Reply { body, bulk }));
+    }
+}
+
+fn frame(mut header: FrameHeader, body: &[u8], bulk: usize) -> Vec<u8> {
+    header.body_len = (body.len() as u32).into();
+    header.body_crc = crc32c(body).into();
+    [header.seal().as_bytes(), body, &vec![5; bulk]].concat()
+}
+
+/// One frame whose checksums are right, though what it says may be nonsense.
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let numbers = (0u8..5, 0u8..16, 0u16..8, 0u16..4, 0u64..4);
+    let places = (0u32..200_000, 0u32..4, prop_oneof![0u64..70_000, any::<u64>()]);
+    let body = proptest::collection::vec(any::<u8>(), 0..100);
+    (numbers, places, body, 0u8..4).prop_map(|(n, p, body, special)| {
+        let (kind, flags, method, status, id) = n;
+        let (bulk_len, key, offset) = p;
+        let mut header = FrameHeader {
+            kind: kind.clamp(1, 3),
+            flags: if special == 3 { flags } else { 1 << (flags % 5) >> 1 },
+            method: method.into(),
+            status: status.into(),
+            request_id: ((1 << 16) | id).into(),
+            bulk_len: bulk_len.into(),
+            region_key: key.into(),
+            region_offset: offset.into(),
+            ..Default::default()
+        };
+        if header.flags == 0 && special != 3 {
+            header.bulk_len = 0.into();
+        }
+        let inline = if header.flags == 1 { bulk_len as usize } else { 0 };
+        let plain =
+            FrameHeader { kind: 3, method: method::REGISTER_REGION.into(), ..Default::default() };
+        match special {
+            0 => frame(plain, &encode(&RegisterRegion { key, len: 65_536 }), 0),
+            1 if key == 3 => {
+                let plain = FrameHeader { method: method::UNREGISTER_REGION.into(), ..plain };
+                frame(plain, &encode(&UnregisterRegion { key: 1 }), 0)
+            }
+            _ => frame(header, &body, inline),
+        }
+    })
+}
+
+fn memfd() -> OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let fd = rustix::fs::memfd_create("fuzz", MemfdFlags::ALLOW_SEALING).expect("memfd");
+    rustix::fs::ftruncate(&fd, 65_536).expect("room");
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).expect("seal");
+    fd
+}
+
+fn peer() -> Peer {
+    Peer { features: features::SHM, identity: Identity::SERVICE, ..Peer::default() }
+}
+
+async fn until_end(rt: &Rt, stream: Rc<Script>, with_call: bool) {
+    let stream: Stream = stream;
+    let conn = Conn::start(rt, Inbound::new(rt, stream), peer(), Rc::new(Curious));
+    if with_call {
+        // It has id (1 << 16), so some of the answers are for it.
+        let room = rt.alloc(100_000);
+        let request = crate::Request {
+            method: 2,
+            body: vec![],
+            bulk: crate::Bulk::Recv(room),
+            tenant: Default::default(),
+            deadline: Duration::from_secs(30),
+        };
+        let caller = conn.clone();
+        rt.spawn_detached(async move {
+            let _ = caller.call(request).await;
+        });
+    }
+    rt.timeout(Duration::from_secs(20), conn.closed()).await.expect("the connection ends");
+}
+
+fn read_all(bytes: Vec<u8>, piece: usize) {
+    real::run(move |rt| async move {
+        let stream: Stream = Script::new(bytes, piece, Vec::new());
+        let mut inbound = Inbound::new(&rt, stream);
+        while let Ok(Some(header)) = inbound.header().await {
+            if inbound.body(&header).await.is_err() {
+                break;
+            }
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn random_bytes_end_the_reading(bytes: Vec<u8>, piece in 1usize..100) {
+        read_all(bytes, piece);
+    }
+
+    #[test]
+    fn odd_frames_end_at_the_end(
+        frames in proptest::collection::vec(any_frame(), 0..12),
+        piece in prop_oneof![1usize..200, Just(1 << 20)],
+        with_call: bool,
+    ) {
+        let bytes = frames.concat();
+        real::run(move |rt| async move {
+            let script = Script::new(bytes, piece, (0..4).map(|_| memfd()).collect());
+            until_end(&rt, script, with_call).await;
+        });
+    }
+
+    #[test]
+    fn damaged_streams_end(
+        frames in proptest::collection::vec(any_frame(), 1..6),
+        flips in proptest::collection::vec((any::<usize>(), 0u8..8), 0..4),
+        cut in any::<usize>(),
+        piece in 1usize..5000,
+    ) {
+        let mut bytes = frames.concat();
+        for (place, bit) in flips {
+            let place = place % bytes.len();
+            bytes[place] ^= 1 << bit;
+        }
+        bytes.truncate(cut % (bytes.len() + 1));
+        real::run(move |rt| async move {
+            until_end(&rt, Script::new(bytes, piece, vec![memfd()]), true).await;
+        });
+    }
+}
+
+/// A peer that only asks and announces: what is held stays under the bound, and the rest is refused.
+#[test]
+fn what_a_peer_can_make_us_hold_is_bounded() {
+    struct Hoard(RefCell<Vec<Incoming>>);
+    impl Handler for Hoard {
+        fn handle(self: Rc<Self>, call: Incoming) {
+            self.0.borrow_mut().push(call);
+        }
+    }
+    let room = FrameHeader {
+        kind: 1,
+        flags: glowfs_types::wire::frame::FLAG_RECV_INLINE,
+        method: 200.into(),
+        bulk_len: (64 << 20).into(),
+        ..Default::default()
+    };
+    let small = FrameHeader { kind: 1, method: 200.into(), ..Default::default() };
+    let calls = limits::INCOMING_CALLS_MAX + 10;
+    let bytes = [frame(room, &[], 0).repeat(6), frame(small, &[], 0).repeat(calls)].concat();
+    real::run(move |rt| async move {
+        let hoard = Rc::new(Hoard(RefCell::default()));
+        let script = Script::new(bytes, 100_000, Vec::new());
+        let stream: Stream = script.clone();
+        let conn = Conn::start(&rt, Inbound::new(&rt, stream), peer(), hoard.clone());
+        conn.closed().await;
+        assert_eq!(hoard.0.borrow().len(), limits::INCOMING_CALLS_MAX);
+        assert!(hoard.0.borrow().iter().map(Incoming::reply_room).sum::<usize>() <= 256 << 20);
+        drop(hoard.0.take());
+    });
+}
