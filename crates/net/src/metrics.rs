@@ -2,7 +2,7 @@
 
 use crate::Response;
 use glowfs_rt::Duration;
-use glowfs_telemetry::{Counter, Histogram, Registry, Unit};
+use glowfs_telemetry::{Counter, Gauge, Histogram, Registry, Unit};
 use glowfs_types::wire::method::name;
 use glowfs_types::{Result, Status};
 use std::cell::RefCell;
@@ -17,6 +17,7 @@ struct Method {
 
 #[derive(Default)]
 struct Metrics {
+    open: Option<Gauge>,
     called: Vec<Option<Method>>,
     served: Vec<Option<Method>>,
 }
@@ -78,4 +79,12 @@ pub(crate) fn broken(status: Status) {
     Registry::global()
         .counter("glowfs_rpc_broken_connections_total", help, &[("status", &status)])
         .inc();
+}
+
+/// A connection began (1) or ended (-1).
+pub(crate) fn open(change: i64) {
+    METRICS.with_borrow_mut(|metrics| {
+        let make = || Registry::global().gauge("glowfs_rpc_connections", "Open connections.", &[]);
+        metrics.open.get_or_insert_with(make).add(change);
+    });
 }

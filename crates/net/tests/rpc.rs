@@ -182,6 +182,51 @@ fn a_region_is_passed_on() {
 }
 
 #[test]
+fn regions_come_and_go() {
+    real::run(|rt| async move {
+        let dir = tempfile::tempdir().expect("dir");
+        let service = Service::new(&rt);
+        let server = start(&rt, vec![Address::Unix(dir.path().join("s"))], service.clone());
+        let connector = connector(&rt, &service, &[]);
+        let conn = connector.connect(&names(&server)).await.expect("connect");
+        // Some new regions in one burst with calls without any: each descriptor finds its region.
+        let burst: Vec<_> = (1..50u8)
+            .map(|i| {
+                let conn = conn.clone();
+                rt.spawn(async move {
+                    let mut buf = shared(4096);
+                    buf.fill(i);
+                    let want = sum(&buf).to_le_bytes();
+                    conn.call(request(WORK, vec![1], Bulk::None)).await.expect("call");
+                    let bulk = Bulk::Send(vec![buf.freeze()]);
+                    let r = conn.call(request(WORK, vec![], bulk)).await.expect("call");
+                    assert_eq!(r.body, want);
+                })
+            })
+            .collect();
+        for call in burst {
+            call.await;
+        }
+        // More than may be named at a time, one after the other: old ones make room.
+        for _ in 0..glowfs_net::limits::REGIONS_MAX * 2 {
+            let bulk = Bulk::Send(vec![shared(4096).freeze()]);
+            conn.call(request(WORK, vec![], bulk)).await.expect("call");
+        }
+        assert_eq!(service.shared.get(), 49 + glowfs_net::limits::REGIONS_MAX * 2);
+        // More at a time: the rest goes inline.
+        let held: Vec<_> =
+            (0..glowfs_net::limits::REGIONS_MAX + 9).map(|_| shared(4096).freeze()).collect();
+        service.shared.set(0);
+        for buf in &held {
+            let bulk = Bulk::Send(vec![buf.clone()]);
+            let r = conn.call(request(WORK, vec![], bulk)).await.expect("call");
+            assert_eq!(r.body, sum(buf).to_le_bytes());
+        }
+        assert_eq!(service.shared.get(), glowfs_net::limits::REGIONS_MAX);
+    });
+}
+
+#[test]
 fn an_unsealed_region_ends_the_connection_only() {
     real::run(|rt| async move {
         let dir = tempfile::tempdir().expect("dir");

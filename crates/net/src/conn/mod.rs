@@ -85,6 +85,7 @@ impl Conn {
             alarm: Alarm::default(),
         });
         tracing::debug!(conn = id, peer = %conn.peer, shm = conn.peer.shares_memory(), "connected");
+        crate::metrics::open(1);
         handler.connected(&conn);
         rt.spawn_detached(upkeep::watch(conn.clone(), inbound.stall()));
         rt.spawn_detached(sending::write(conn.clone()));
@@ -221,6 +222,7 @@ impl Conn {
             if ended.is_some() {
                 return;
             }
+            crate::metrics::open(-1);
             *ended = Some(Error::new(Status::Disconnected, why.message.clone()));
         }
         match why.status {

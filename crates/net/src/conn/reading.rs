@@ -6,6 +6,7 @@ use crate::Response;
 use crate::inbound::Inbound;
 use crate::incoming::{Incoming, Room};
 use crate::limits::{INCOMING_BYTES_MAX, INCOMING_CALLS_MAX};
+use glowfs_rt::backend::FDS_PENDING_MAX;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::wire::frame::{
     FLAG_BULK_INLINE, FLAG_BULK_REGION, FLAG_RECV_INLINE, FLAG_RECV_REGION, FrameHeader,
@@ -46,6 +47,9 @@ async fn frames(conn: &Rc<Conn>, inbound: &mut Inbound) -> Result<()> {
             KIND_ONEWAY => match header.method.get() {
                 REGISTER_REGION => {
                     fds.extend(inbound.take_fds());
+                    if fds.len() > FDS_PENDING_MAX {
+                        return Err(bad("more descriptors than shared regions".into()));
+                    }
                     register(conn, &body, fds.pop_front())?;
                 }
                 UNREGISTER_REGION => {
