@@ -193,6 +193,14 @@ impl Agent {
     pub fn incarnation(&self) -> Incarnation {
         self.0.incarnation
     }
+    /// Ends the loops without a word to mgmtd, as a crash of the process would. For tests.
+    pub fn kill(&self) {
+        self.0.stopping.set(true);
+        self.0.lease.drop_now();
+        self.0.connector.close();
+        self.0.poke.notify();
+        self.0.answered.notify();
+    }
     /// Stops serving (the lease ends at once), tells mgmtd that the node leaves, and ends the loops. Call it when the service
     /// has finished its requests and, for storage, closed its stores.
     pub async fn stop(self) {

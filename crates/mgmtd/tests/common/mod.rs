@@ -1,0 +1,253 @@
+//! A small cluster for tests: mgmtd over an engine in memory, and storages that only heartbeat.
+#![allow(dead_code, missing_docs, clippy::expect_used)]
+
+use glowfs_agent::{Agent, AgentConfig, Report};
+use glowfs_kv::{Engine, Memory};
+use glowfs_mgmtd::{Config, EngineConfig, Running, Timing, start_with_engine};
+use glowfs_net::{Conn, Connector, NoCalls};
+use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::routing::{ChainInfo, LocalState, PublicState, Role, RoutingInfo};
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::hello::Hello;
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::*;
+use glowfs_types::*;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+pub const CLUSTER: ClusterId = ClusterId(0xC1);
+pub const SERVICE_TOKEN: &str = "the-service-token";
+pub const ROOT_TOKEN: &str = "the-root-token";
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub struct World {
+    pub rt: Rt,
+    pub dir: tempfile::TempDir,
+    pub engine: Rc<dyn Engine>,
+    /// Dropping a connector closes its connections.
+    connectors: RefCell<Vec<Rc<Connector>>>,
+}
+
+impl World {
+    pub fn new(rt: &Rt) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("service"), SERVICE_TOKEN).expect("write");
+        std::fs::write(dir.path().join("root"), format!("{ROOT_TOKEN}\n")).expect("write");
+        Self { rt: rt.clone(), dir, engine: Memory::engine(), connectors: RefCell::default() }
+    }
+    pub fn config(&self, node: u64) -> Config {
+        Config {
+            node_id: node,
+            cluster_id: CLUSTER.to_string(),
+            listen: vec!["tcp://127.0.0.1:0".into()],
+            http: None,
+            engine: EngineConfig::Memory,
+            service_token_file: self.dir.path().join("service"),
+            root_token_file: self.dir.path().join("root"),
+            tags: BTreeMap::new(),
+            transports: vec![],
+            timing: Timing::default(),
+        }
+    }
+    pub async fn mgmtd(&self, node: u64) -> Running {
+        self.mgmtd_with(self.config(node)).await
+    }
+    pub async fn mgmtd_with(&self, config: Config) -> Running {
+        start_with_engine(&self.rt, config, Some(self.engine.clone())).await.expect("mgmtd starts")
+    }
+    pub async fn conn(&self, at: &[String], token: &str) -> Result<Rc<Conn>> {
+        let hello = Hello {
+            cluster: CLUSTER,
+            token: token.into(),
+            role: Some(Role::Client),
+            client: ClientId(9),
+            ..Hello::default()
+        };
+        let connector = Connector::new(&self.rt, hello, Rc::new(NoCalls));
+        self.connectors.borrow_mut().push(connector.clone());
+        connector.connect(at).await
+    }
+}
+
+pub fn at(running: &Running) -> Vec<String> {
+    running.addresses().iter().map(|a| a.to_string()).collect()
+}
+
+/// What a store would keep over restarts.
+#[derive(Default)]
+pub struct Disk {
+    pub life: Cell<u64>,
+    pub clean: Cell<bool>,
+}
+
+/// A storage that only heartbeats: it adopts every version and «resyncs» after a moment.
+pub struct FakeStorage {
+    pub node: NodeId,
+    pub store: StoreId,
+    pub disk: Rc<Disk>,
+    pub agent: Agent,
+    pub fake: Rc<Fake>,
+}
+
+pub struct Fake {
+    node: NodeId,
+    store: StoreId,
+    life: Incarnation,
+    clean: bool,
+    routing: RefCell<Rc<RoutingInfo>>,
+    synced: RefCell<BTreeMap<TargetId, ChainVersion>>,
+    /// Whether it resyncs when it is told to.
+    pub syncs: Cell<bool>,
+    pub used: Cell<u64>,
+}
+
+impl Report for Fake {
+    fn targets(&self) -> Vec<TargetReport> {
+        let routing = self.routing.borrow();
+        let mine = routing.targets.values().filter(|t| t.store == self.store);
+        mine.map(|t| {
+            let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
+            let synced = self.synced.borrow().get(&t.id) == Some(&adopted);
+            TargetReport {
+                target: t.id,
+                local: if synced { LocalState::UpToDate } else { LocalState::Online },
+                incarnation: self.life,
+                clean: self.clean,
+                adopted,
+                used_bytes: self.used.get(),
+                store: self.store,
+            }
+        })
+        .collect()
+    }
+}
+
+impl FakeStorage {
+    pub fn start(w: &World, node: u64, mgmtd: Vec<String>, disk: Rc<Disk>) -> Self {
+        disk.life.set(disk.life.get() + 1);
+        let fake = Rc::new(Fake {
+            node: NodeId(node),
+            store: StoreId(u128::from(node)),
+            life: Incarnation(disk.life.get()),
+            clean: disk.clean.replace(false) || disk.life.get() == 1,
+            routing: RefCell::default(),
+            synced: RefCell::default(),
+            syncs: Cell::new(true),
+            used: Cell::new(0),
+        });
+        let mut config =
+            AgentConfig::new(CLUSTER, Role::Storage, NodeId(node), mgmtd, SERVICE_TOKEN.into());
+        config.addresses = vec![format!("tcp://127.0.0.1:{}", 10_000 + node)];
+        let agent = Agent::start(&w.rt, config, fake.clone()).expect("agent");
+        let (f, a, rt) = (fake.clone(), agent.clone(), w.rt.clone());
+        agent.on_routing_change(move |r| {
+            *f.routing.borrow_mut() = r.clone();
+            a.report_now();
+            let (f, a, rt2) = (f.clone(), a.clone(), rt.clone());
+            rt.spawn_detached(async move {
+                rt2.sleep(ms(20)).await;
+                f.resync(&a);
+            });
+        });
+        let f = Self {
+            node: NodeId(node),
+            store: fake.store,
+            disk,
+            agent,
+            fake,
+        };
+        w.rt.spawn_detached({
+            let (agent, node, store) = (f.agent.clone(), f.node, f.store);
+            async move {
+                let offer = StoreOffer { store, disk_index: 0, capacity_bytes: 1 << 30 };
+                let register = RegisterStores { node, stores: vec![offer] };
+                let _: Empty = agent
+                    .link()
+                    .call(method::REGISTER_STORES, &register, ms(5000))
+                    .await
+                    .expect("stores registered");
+            }
+        });
+        f
+    }
+    /// Ends it like SIGKILL does: no word to anybody.
+    pub fn kill(self) -> Rc<Disk> {
+        self.disk.clean.set(false);
+        self.agent.kill();
+        self.disk
+    }
+    /// Ends it in good order.
+    pub async fn stop(self) -> Rc<Disk> {
+        self.disk.clean.set(true);
+        self.agent.stop().await;
+        self.disk
+    }
+}
+
+impl Fake {
+    /// Brings every syncing target of an active chain version up to date.
+    fn resync(&self, agent: &Agent) {
+        if !self.syncs.get() {
+            return;
+        }
+        let routing = self.routing.borrow().clone();
+        let mut news = false;
+        for t in routing.targets.values().filter(|t| t.store == self.store) {
+            let Some(chain) = routing.chains.get(&t.chain) else { continue };
+            let syncing =
+                chain.members.iter().any(|m| m.target == t.id && m.state == PublicState::Syncing);
+            if syncing && chain.activated == chain.version {
+                self.synced.borrow_mut().insert(t.id, chain.version);
+                news = true;
+            }
+        }
+        if news {
+            agent.report_now();
+        }
+    }
+}
+
+/// Waits until `f` holds for the agent's routing info; the time it took.
+pub async fn until(
+    rt: &Rt,
+    agent: &Agent,
+    limit: Duration,
+    what: &str,
+    f: impl Fn(&RoutingInfo) -> bool,
+) -> Duration {
+    let began: Instant = rt.now();
+    loop {
+        let now = agent.routing();
+        if f(&now) {
+            return rt.now().since(began);
+        }
+        let left = (began + limit).since(rt.now());
+        if rt.timeout(left, agent.routing_after(now.version)).await.is_err() {
+            panic!("not within {limit:?}: {what}\n{:#?}", agent.routing().chains);
+        }
+    }
+}
+
+pub fn all_chains(r: &RoutingInfo, f: impl Fn(&ChainInfo) -> bool) -> bool {
+    !r.chains.is_empty() && r.chains.values().all(f)
+}
+
+pub fn healthy(c: &ChainInfo) -> bool {
+    c.activated == c.version && c.members.iter().all(|m| m.state == PublicState::Serving)
+}
+
+pub async fn create_table(agent: &Agent, replicas: u32, chains: u32) -> CreateTableReply {
+    let create = CreateTable {
+        table: ChainTableId(1),
+        replicas,
+        chains,
+        description: "test".into(),
+        dry_run: false,
+    };
+    agent.link().call(method::CREATE_TABLE, &create, ms(5000)).await.expect("table")
+}
