@@ -69,6 +69,8 @@ pub struct Election {
     standing: Standing,
     seen: Option<LeaseRecord>,
     seen_since_ms: u64,
+    /// For how long after the last claim an earlier life of this instance may still believe to be primary, in ms.
+    overlap_ms: u64,
     /// What was written with an unknown outcome, and when that began.
     tried: Option<(LeaseRecord, u64)>,
 }
@@ -76,7 +78,14 @@ pub struct Election {
 impl Election {
     /// A standby.
     pub fn new(config: ElectionConfig) -> Self {
-        Self { config, standing: Standing::Standby, seen: None, seen_since_ms: 0, tried: None }
+        Self {
+            config,
+            standing: Standing::Standby,
+            seen: None,
+            seen_since_ms: 0,
+            overlap_ms: 0,
+            tried: None,
+        }
     }
     /// What this instance is at `now_ms`. A lease that ran out is gone for good.
     pub fn standing(&mut self, now_ms: u64) -> Standing {
@@ -90,6 +99,10 @@ impl Election {
     /// The newest record that was read, for redirects.
     pub fn seen(&self) -> Option<&LeaseRecord> {
         self.seen.as_ref()
+    }
+    /// How much longer than a node's lease this primary must wait before it declares anybody dead, in ms.
+    pub fn overlap_ms(&self) -> u64 {
+        self.overlap_ms
     }
     /// The record was read as `record` (`None`: absent) by a transaction that began at `now_ms`: what to write in it.
     pub fn read(&mut self, record: Option<&LeaseRecord>, now_ms: u64) -> Command {
@@ -122,6 +135,11 @@ impl Election {
                 let own_past = r.holder == self.config.node && r.life != self.config.life;
                 let silent_ms = now_ms.saturating_sub(self.seen_since_ms);
                 let expired = silent_ms >= r.lease_ms + self.config.margin_ms;
+                self.overlap_ms = if own_past && !free && !expired {
+                    r.lease_ms + self.config.margin_ms
+                } else {
+                    0
+                };
                 if free || own_past || mine || expired {
                     Command::Write(self.claim(r.epoch))
                 } else {

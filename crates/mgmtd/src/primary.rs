@@ -109,6 +109,7 @@ impl Inner {
             .map(|n| n.value.id)
             .collect();
         let now = self.rt.now();
+        let overlap_ms = self.election.borrow().overlap_ms();
         let mut s = State {
             epoch,
             cluster,
@@ -127,7 +128,7 @@ impl Inner {
                 .into_iter()
                 .map(|session| (session.client, Client { session, heard: now }))
                 .collect(),
-            leases: NodeLeases::new(lease, active, self.now_ms(), t.primary_lease_ms),
+            leases: NodeLeases::new(lease, active, self.now_ms(), overlap_ms),
             heard: Default::default(),
             said: Default::default(),
             dirty_nodes: Default::default(),

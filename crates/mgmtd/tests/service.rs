@@ -12,7 +12,11 @@ use glowfs_types::*;
 use std::rc::Rc;
 
 /// A cluster of one mgmtd and `n` storages whose chains all serve.
-async fn cluster(rt: &Rt, n: u64, replicas: u32) -> (World, glowfs_mgmtd::Running, Vec<FakeStorage>) {
+async fn cluster(
+    rt: &Rt,
+    n: u64,
+    replicas: u32,
+) -> (World, glowfs_mgmtd::Running, Vec<FakeStorage>) {
     let w = World::new(rt);
     let m = w.mgmtd(100).await;
     let storages: Vec<_> =
@@ -23,10 +27,9 @@ async fn cluster(rt: &Rt, n: u64, replicas: u32) -> (World, glowfs_mgmtd::Runnin
     // Stores register in the background.
     rt.sleep(ms(100)).await;
     create_table(&storages[0].agent, replicas, 6).await;
-    let took = until(rt, &storages[0].agent, ms(500), "newborn chains serve", |r| {
-        all_chains(r, healthy)
-    })
-    .await;
+    let took =
+        until(rt, &storages[0].agent, ms(500), "newborn chains serve", |r| all_chains(r, healthy))
+            .await;
     println!("newborn chains serve after {took:?}");
     (w, m, storages)
 }
@@ -64,7 +67,8 @@ fn a_killed_storage_is_noticed_and_returns() {
         println!("fail-over after {took:?}");
         assert_eq!(watch.routing().nodes[&node].status, NodeStatus::Failed);
         let back = FakeStorage::start(&w, 3, at(&m), disk);
-        let took = until(&rt, &watch, ms(3000), "all serve again", |r| all_chains(r, healthy)).await;
+        let took =
+            until(&rt, &watch, ms(3000), "all serve again", |r| all_chains(r, healthy)).await;
         println!("back after {took:?}");
         // What came back was brought up to date: it is last in every chain.
         assert!(all_chains(&watch.routing(), |c| c.members[2].node == back.node));
@@ -194,12 +198,14 @@ fn tokens_users_and_rights() {
                 service: false,
             },
         };
-        let added: UserAddReply = root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
+        let added: UserAddReply =
+            root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
         assert_eq!(added.token.len(), 64);
         let ann = w.conn(&at(&m), &added.token).await.expect("ann");
         let e = ann.call_msg::<_, UserList>(method::USER_LIST, &Empty {}, SECOND).await;
         assert_eq!(e.expect_err("not an administrator").status, Status::AccessDenied);
-        let users: UserList = root.call_msg(method::USER_LIST, &Empty {}, SECOND).await.expect("list");
+        let users: UserList =
+            root.call_msg(method::USER_LIST, &Empty {}, SECOND).await.expect("list");
         assert_eq!(users.users.len(), 2);
         // A new token replaces the old one.
         let _: UserAddReply = root.call_msg(method::USER_ADD, &add, SECOND).await.expect("again");
@@ -287,7 +293,10 @@ fn configuration_is_versioned_and_checked() {
         let call = async |c: ClusterConfig| {
             conn.call_msg::<_, ClusterConfig>(method::SET_CONFIG, &c, SECOND).await
         };
-        assert_eq!(call(set(0, "= nonsense")).await.expect_err("no TOML").status, Status::InvalidArgument);
+        assert_eq!(
+            call(set(0, "= nonsense")).await.expect_err("no TOML").status,
+            Status::InvalidArgument
+        );
         assert_eq!(call(set(0, "a = 1")).await.expect("set").items[0].version, ConfigVersion(1));
         assert_eq!(call(set(0, "a = 2")).await.expect_err("old base").status, Status::Conflict);
         assert_eq!(call(set(1, "a = 3")).await.expect("set").items[0].version, ConfigVersion(2));

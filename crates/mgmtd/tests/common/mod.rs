@@ -154,13 +154,7 @@ impl FakeStorage {
                 f.resync(&a);
             });
         });
-        let f = Self {
-            node: NodeId(node),
-            store: fake.store,
-            disk,
-            agent,
-            fake,
-        };
+        let f = Self { node: NodeId(node), store: fake.store, disk, agent, fake };
         w.rt.spawn_detached({
             let (agent, node, store) = (f.agent.clone(), f.node, f.store);
             async move {
