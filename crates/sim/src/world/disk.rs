@@ -1,0 +1,328 @@
+//! Disks: directories of files with a volatile cache, and the faults that can be put on them.
+//!
+//! The crash model: of what was not synced, each write is lost, kept, or torn at 512 bytes or 4 KiB, each on its own
+//! (so later ones may survive earlier ones); of creations, removals and renames since the directory's last sync
+//! a prefix survives, as with a journalling file system.
+
+use super::core::Core;
+use super::file::{Content, SimFile};
+use glowfs_rt::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+
+/// The size of a disk if the test does not say.
+const DISK_BYTES: u64 = 64 << 30;
+
+type Names = BTreeMap<String, Rc<RefCell<Content>>>;
+
+/// One directory and the disk under it.
+pub(crate) struct Disk {
+    path: PathBuf,
+    bytes: Cell<u64>,
+    faults: Cell<DiskFaults>,
+    life: Cell<u64>,
+    locked: Cell<bool>,
+    names: RefCell<Names>,
+    durable: RefCell<Names>,
+    unsynced: RefCell<Vec<NameChange>>,
+    /// Changes that left `unsynced` in this life.
+    synced: Cell<u64>,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Add(String, Rc<RefCell<Content>>),
+    Remove(String),
+    Rename(String, String),
+}
+
+impl NameChange {
+    fn apply(&self, to: &mut Names) {
+        match self {
+            Self::Add(name, content) => {
+                to.insert(name.clone(), content.clone());
+            }
+            Self::Remove(name) => {
+                to.remove(name);
+            }
+            Self::Rename(from, name) => {
+                if let Some(content) = to.remove(from) {
+                    to.insert(name.clone(), content);
+                }
+            }
+        }
+    }
+}
+
+/// What goes wrong on a disk, in times per million operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFaults {
+    /// A read fails with EIO.
+    pub read_errors_per_million: u32,
+    /// A write, allocation, punch or cut fails with EIO and changes nothing.
+    pub write_errors_per_million: u32,
+    /// A sync fails with EIO; nobody knows what became durable.
+    pub sync_errors_per_million: u32,
+    /// A read returns one wrong bit.
+    pub read_flips_per_million: u32,
+    /// An operation takes a hundred times as long.
+    pub slow_per_million: u32,
+}
+
+impl Disk {
+    pub(crate) fn life(&self) -> u64 {
+        self.life.get()
+    }
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let used: u64 = self.names.borrow().values().map(|c| c.borrow().room.blocks()).sum();
+        self.bytes.get().saturating_sub(used * super::blocks::BLOCK)
+    }
+    pub(crate) fn fails(&self, core: &Core, what: impl Fn(&DiskFaults) -> u32) -> bool {
+        let per_million = what(&self.faults.get());
+        core.random(|r| r.chance(per_million))
+    }
+    fn slow(&self, core: &Core, ns: u64) -> u64 {
+        if self.fails(core, |f| f.slow_per_million) { ns * 100 } else { ns }
+    }
+    pub(crate) fn delay(&self, core: &Core) -> u64 {
+        let ns = core.random(|r| r.between(10_000, 200_000));
+        self.slow(core, ns)
+    }
+    pub(crate) fn sync_delay(&self, core: &Core) -> u64 {
+        let ns = core.random(|r| r.between(200_000, 2_000_000));
+        self.slow(core, ns)
+    }
+    fn change(&self, change: NameChange) {
+        change.apply(&mut self.names.borrow_mut());
+        self.unsynced.borrow_mut().push(change);
+    }
+    fn crash(&self, core: &Core) {
+        self.life.set(self.life.get() + 1);
+        self.locked.set(false);
+        let changes = self.unsynced.take();
+        self.synced.set(0);
+        let kept = core.random(|r| r.below(changes.len() as u64 + 1)) as usize;
+        // Files that are in neither view any more vanish by themselves.
+        let mut all: Vec<_> = self.names.borrow().values().cloned().collect();
+        all.extend(self.durable.borrow().values().cloned());
+        all.extend(changes.iter().filter_map(|c| match c {
+            NameChange::Add(_, content) => Some(content.clone()),
+            _ => None,
+        }));
+        let mut done: Vec<*const RefCell<Content>> = Vec::new();
+        for content in all {
+            if !done.contains(&Rc::as_ptr(&content)) {
+                done.push(Rc::as_ptr(&content));
+                core.random(|r| content.borrow_mut().crash(r));
+            }
+        }
+        let mut durable = self.durable.borrow_mut();
+        changes.iter().take(kept).for_each(|c| c.apply(&mut durable));
+        *self.names.borrow_mut() = durable.clone();
+    }
+}
+
+pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
+    let mut disks = core.disks.borrow_mut();
+    let new = || {
+        Rc::new(Disk {
+            path: path.to_owned(),
+            bytes: Cell::new(DISK_BYTES),
+            faults: Cell::default(),
+            life: Cell::new(1),
+            locked: Cell::new(false),
+            names: RefCell::default(),
+            durable: RefCell::default(),
+            unsynced: RefCell::default(),
+            synced: Cell::new(0),
+        })
+    };
+    disks.entry((node, path.to_owned())).or_insert_with(new).clone()
+}
+
+pub(crate) fn open(core: &Rc<Core>, disk: Rc<Disk>) -> Dir {
+    let life = disk.life();
+    Rc::new(SimDir { core: Rc::downgrade(core), disk, life, locks: Cell::new(false) })
+}
+
+pub(crate) fn crash_node(core: &Core, node: usize) {
+    let disks: Vec<_> =
+        core.disks.borrow().iter().filter(|(k, _)| k.0 == node).map(|(_, d)| d.clone()).collect();
+    disks.iter().for_each(|d| d.crash(core));
+}
+
+struct SimDir {
+    core: Weak<Core>,
+    disk: Rc<Disk>,
+    life: u64,
+    locks: Cell<bool>,
+}
+
+impl SimDir {
+    /// Does something with the directory after a while.
+    fn after<T: 'static>(
+        &self,
+        sync: bool,
+        work: impl FnOnce(&Rc<Core>, &Rc<Disk>) -> io::Result<T> + 'static,
+    ) -> BoxFuture<io::Result<T>> {
+        let Some(core) = self.core.upgrade() else {
+            return Box::pin(std::future::pending());
+        };
+        let (disk, life) = (self.disk.clone(), self.life);
+        let delay = if sync { disk.sync_delay(&core) } else { disk.delay(&core) };
+        core.later(delay, move |core| {
+            if disk.life() != life {
+                return Err(io::Error::other("this node has crashed"));
+            }
+            work(core, &disk)
+        })
+    }
+}
+
+fn plain(name: &str) -> io::Result<String> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        let text = format!("«{name}» is not a plain name");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(name.to_owned())
+}
+
+fn not_found() -> io::Error {
+    io::Error::from_raw_os_error(2)
+}
+
+impl DirIo for SimDir {
+    fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
+        let (name, life) = (plain(name), self.life);
+        self.after(false, move |core, disk| {
+            let name = name?;
+            let found = disk.names.borrow().get(&name).cloned();
+            let content = match found {
+                Some(content) => content,
+                None if options.create => {
+                    let content: Rc<RefCell<Content>> = Rc::default();
+                    disk.change(NameChange::Add(name, content.clone()));
+                    content
+                }
+                None => return Err(not_found()),
+            };
+            let file = SimFile {
+                core: Rc::downgrade(core),
+                disk: disk.clone(),
+                life,
+                content,
+                direct: options.direct,
+            };
+            Ok(Rc::new(file) as Rc<dyn FileIo>)
+        })
+    }
+    fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
+        self.after(false, |_, disk| Ok(disk.names.borrow().keys().cloned().collect()))
+    }
+    fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
+        let name = plain(name);
+        self.after(false, move |_, disk| {
+            let name = name?;
+            if !disk.names.borrow().contains_key(&name) {
+                return Err(not_found());
+            }
+            disk.change(NameChange::Remove(name));
+            Ok(())
+        })
+    }
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
+        let (from, to) = (plain(from), plain(to));
+        self.after(false, move |_, disk| {
+            let (from, to) = (from?, to?);
+            if !disk.names.borrow().contains_key(&from) {
+                return Err(not_found());
+            }
+            if from != to {
+                disk.change(NameChange::Rename(from, to));
+            }
+            Ok(())
+        })
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        let covered = self.disk.synced.get() + self.disk.unsynced.borrow().len() as u64;
+        self.after(true, move |core, disk| {
+            if disk.fails(core, |f| f.sync_errors_per_million) {
+                return Err(io::Error::from_raw_os_error(5));
+            }
+            let mut unsynced = disk.unsynced.borrow_mut();
+            // Another sync may have covered some of them meanwhile.
+            let left = covered.saturating_sub(disk.synced.get());
+            disk.synced.set(disk.synced.get() + left);
+            let mut durable = disk.durable.borrow_mut();
+            unsynced.drain(..left as usize).for_each(|c| c.apply(&mut durable));
+            Ok(())
+        })
+    }
+    fn space(&self) -> io::Result<Space> {
+        Ok(Space { total_bytes: self.disk.bytes.get(), free_bytes: self.disk.free_bytes() })
+    }
+    fn lock(&self) -> io::Result<()> {
+        if self.locks.get() {
+            return Ok(());
+        }
+        if self.disk.locked.replace(true) {
+            let text = format!("{} is in use by another process", self.path());
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+        }
+        self.locks.set(true);
+        Ok(())
+    }
+    fn path(&self) -> String {
+        self.disk.path.display().to_string()
+    }
+}
+
+impl Drop for SimDir {
+    fn drop(&mut self) {
+        if self.locks.get() && self.disk.life() == self.life {
+            self.disk.locked.set(false);
+        }
+    }
+}
+
+/// A handle on a disk, for tests that break it.
+pub struct SimDisk {
+    disk: Rc<Disk>,
+    core: Rc<Core>,
+}
+
+impl SimDisk {
+    pub(crate) fn new(disk: Rc<Disk>, core: Rc<Core>) -> Self {
+        Self { disk, core }
+    }
+    /// The size of the disk.
+    pub fn set_bytes(&self, bytes: u64) {
+        self.disk.bytes.set(bytes);
+    }
+    /// What goes wrong from now on.
+    pub fn set_faults(&self, faults: DiskFaults) {
+        self.disk.faults.set(faults);
+    }
+    /// Names and lengths of the files.
+    pub fn files(&self) -> Vec<(String, u64)> {
+        self.disk.names.borrow().iter().map(|(n, c)| (n.clone(), c.borrow().len())).collect()
+    }
+    /// Turns one bit of a file over, for good. False if there is no such byte.
+    pub fn flip(&self, name: &str, offset: u64) -> bool {
+        let Some(content) = self.disk.names.borrow().get(name).cloned() else { return false };
+        let bit = self.core.random(|r| r.below(8)) as u8;
+        let mut content = content.borrow_mut();
+        let there = offset < content.len();
+        content.flip(offset, bit);
+        there
+    }
+    /// Takes everything off the disk, as if it had been replaced by a new one. The node must be down.
+    pub fn wipe(&self) {
+        self.disk.names.borrow_mut().clear();
+        self.disk.durable.borrow_mut().clear();
+        self.disk.unsynced.borrow_mut().clear();
+    }
+}
