@@ -24,6 +24,8 @@ pub(crate) struct Script {
     piece: usize,
     pub(crate) written: Cell<usize>,
     hiccup: Cell<bool>,
+    /// No end follows the bytes.
+    stays: bool,
     down: Cell<bool>,
     fds: RefCell<Vec<OwnedFd>>,
 }
@@ -36,6 +38,7 @@ impl Script {
             piece: piece.max(1),
             written: Cell::new(0),
             hiccup: Cell::new(false),
+            stays: false,
             down: Cell::new(false),
             fds: RefCell::new(fds),
         })
@@ -63,7 +66,7 @@ impl StreamIo for Script {
             self.at.set(self.at.get() + here);
             n += here;
         }
-        Poll::Ready(Ok(n))
+        if n == 0 && self.stays { Poll::Pending } else { Poll::Ready(Ok(n)) }
     }
     fn poll_write(
         &self,
@@ -122,7 +125,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
             flags: if special == 3 { flags } else { 1 << (flags % 5) >> 1 },
             method: method.into(),
             status: status.into(),
-            request_id: ((1 << 16) | id).into(),
+            request_id: (FIRST_CALL | id).into(),
             bulk_len: bulk_len.into(),
             region_key: key.into(),
             region_offset: offset.into(),
@@ -145,6 +148,30 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// The id of the first call of a connection.
+const FIRST_CALL: u64 = 1 << 16;
+
+/// An answer to the one call that is outstanding, around the borders of its room.
+fn any_answer() -> impl Strategy<Value = Vec<u8>> {
+    (0u8..3, 99_998u32..100_003, 0u16..2).prop_map(|(flags, len, status)| {
+        let len = if flags == 0 { 0 } else { len };
+        let header = FrameHeader {
+            kind: 2,
+            flags,
+            method: method::ECHO.into(),
+            status: status.into(),
+            request_id: FIRST_CALL.into(),
+            bulk_len: len.into(),
+            ..Default::default()
+        };
+        frame(header, &[], if flags == 1 { len as usize } else { 0 })
+    })
+}
+
+fn any_message() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![4 => any_frame(), 1 => any_answer()]
+}
+
 fn memfd() -> OwnedFd {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create("fuzz", MemfdFlags::ALLOW_SEALING).expect("memfd");
@@ -161,8 +188,8 @@ async fn until_end(rt: &Rt, stream: Rc<Script>, with_call: bool) {
     let stream: Stream = stream;
     let conn = Conn::start(rt, Inbound::new(rt, stream), peer(), Rc::new(Curious));
     if with_call {
-        // It has id (1 << 16), so some of the answers are for it.
-        let room = rt.alloc(100_000);
+        // It has the id FIRST_CALL, so some of the answers are for it.
+        let room = inline_room();
         let request = crate::Request {
             method: 2,
             body: vec![],
@@ -200,7 +227,7 @@ proptest! {
 
     #[test]
     fn odd_frames_end_at_the_end(
-        frames in proptest::collection::vec(any_frame(), 0..12),
+        frames in proptest::collection::vec(any_message(), 0..12),
         piece in prop_oneof![1usize..200, Just(1 << 20)],
         with_call: bool,
     ) {
@@ -213,7 +240,7 @@ proptest! {
 
     #[test]
     fn damaged_streams_end(
-        frames in proptest::collection::vec(any_frame(), 1..6),
+        frames in proptest::collection::vec(any_message(), 1..6),
         flips in proptest::collection::vec((any::<usize>(), 0u8..8), 0..4),
         cut in any::<usize>(),
         piece in 1usize..5000,
@@ -258,5 +285,95 @@ fn what_a_peer_can_make_us_hold_is_bounded() {
         assert_eq!(hoard.0.borrow().len(), limits::INCOMING_CALLS_MAX);
         assert!(hoard.0.borrow().iter().map(Incoming::reply_room).sum::<usize>() <= 256 << 20);
         drop(hoard.0.take());
+    });
+}
+
+/// Each of these ends the connection at once, with its reason, though the stream stays open.
+#[test]
+fn each_lie_ends_the_connection() {
+    let lie = |kind, flags, method: u16, id: u64, len: u32| FrameHeader {
+        kind,
+        flags,
+        method: method.into(),
+        request_id: id.into(),
+        bulk_len: len.into(),
+        ..Default::default()
+    };
+    let region = |key, len| encode(&RegisterRegion { key, len });
+    let announce = lie(3, 0, method::REGISTER_REGION, 0, 0);
+    let good = frame(announce, &region(1, 65_536), 0);
+    let at = |flags, key: u32, offset: u64, len: u32| {
+        let header = FrameHeader {
+            region_key: key.into(),
+            region_offset: offset.into(),
+            ..lie(1, flags, 200, 1, len)
+        };
+        [good.clone(), frame(header, &[], 0)].concat()
+    };
+    let mut torn = frame(lie(1, 0, 200, 1, 0), b"body", 0);
+    torn[65] ^= 1;
+    let lies = [
+        (vec![b'x'; 64], "not a GlowFS frame"),
+        (torn, "frame body: checksum"),
+        (frame(lie(1, 3, 200, 1, 8), &[], 8), "flags 0x3"),
+        (frame(lie(1, 0, 200, 1, 8), &[], 0), "flags 0x0 with 8 bytes"),
+        (frame(lie(3, 1, 200, 0, 8), &[], 8), "flags 0x1"),
+        (frame(lie(2, 8, 2, FIRST_CALL, 8), &[], 8), "flags 0x8"),
+        (frame(lie(2, 0, 2, 77, 0), &[], 0), "which is not outstanding"),
+        (frame(lie(2, 0, 3, FIRST_CALL, 0), &[], 0), "an answer of method 3"),
+        (frame(lie(2, 1, 2, FIRST_CALL, 100_001), &[], 100_001), "gave no room"),
+        (frame(lie(2, 2, 2, FIRST_CALL, 8), &[], 0), "gave no room"),
+        (frame(lie(2, 0, 2, FIRST_CALL, 0), &[], 0).repeat(2), "which is not outstanding"),
+        (frame(announce, &region(0, 65_536), 0), "region key 0"),
+        (frame(announce, &region(1, 65_537), 0), "65536 bytes, not 65537"),
+        (frame(announce, &region(1, 0), 0), "region of 0 bytes"),
+        (frame(announce, b"nonsense", 0), "RegisterRegion"),
+        ([good.as_slice(), &good].concat(), "region key 1"),
+        (frame(announce, &region(2, 65_536), 0).repeat(2), "region key 2"),
+        (at(2, 9, 0, 8), "region 9 was not registered"),
+        (at(2, 1, 65_530, 8), "region 1: "),
+        (at(4, 1, u64::MAX, 8), "region 1: "),
+        (at(4, 1, 0, 64 << 20), "region 1: "),
+    ];
+    for (bytes, want) in lies {
+        real::run(move |rt| async move {
+            let mut script = Script::new(bytes, 1 << 20, vec![memfd(), memfd()]);
+            Rc::get_mut(&mut script).expect("the only handle").stays = true;
+            let stream: Stream = script;
+            let conn = Conn::start(&rt, Inbound::new(&rt, stream), peer(), Rc::new(Curious));
+            let (body, tenant) = (vec![], Default::default());
+            let (bulk, deadline) = (crate::Bulk::Recv(inline_room()), Duration::from_secs(30));
+            let call = crate::Request { method: method::ECHO, body, bulk, tenant, deadline };
+            let _ = rt.timeout(Duration::from_secs(20), conn.call(call)).await;
+            let ended = rt.timeout(Duration::from_secs(20), conn.closed()).await;
+            assert!(ended.is_ok(), "«{want}» did not end the connection");
+            let e = conn.notify(200, vec![]).expect_err("ended");
+            assert!(e.message.contains(want), "«{want}» in «{}»", e.message);
+        });
+    }
+}
+
+/// Room that cannot be shared, so that it is asked for inline.
+fn inline_room() -> glowfs_rt::BufMut {
+    glowfs_rt::Pool::heap().alloc(100_000)
+}
+
+/// A host that vanished without a word.
+#[test]
+#[ignore = "takes 12 s of real time"]
+fn a_silent_peer_is_found_dead() {
+    real::run(|rt| async move {
+        let mut script = Script::new(Vec::new(), 1, Vec::new());
+        Rc::get_mut(&mut script).expect("the only handle").stays = true;
+        let stream: Stream = script;
+        let conn = Conn::start(&rt, Inbound::new(&rt, stream), peer(), Rc::new(Curious));
+        let (body, tenant, bulk) = (vec![], Default::default(), crate::Bulk::None);
+        let deadline = Duration::from_secs(60);
+        let call = crate::Request { method: 200, body, bulk, tenant, deadline };
+        let started = rt.now();
+        let e = conn.call(call).await.expect_err("nobody answers");
+        assert_eq!(e.status, glowfs_types::Status::Disconnected);
+        assert!(e.message.contains("silent"), "{e}");
+        assert!(rt.now().since(started) < Duration::from_secs(20));
     });
 }

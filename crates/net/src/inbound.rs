@@ -14,8 +14,14 @@ use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// When reading began to wait in the middle of a frame; `None` between frames.
-pub(crate) type Stall = Rc<Cell<Option<Instant>>>;
+/// What whoever watches over the connection wants to know of the reading.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    /// When reading began to wait in the middle of a frame; `None` between frames.
+    pub(crate) stalled: Cell<Option<Instant>>,
+    /// Something came since the flag was cleared.
+    pub(crate) received: Cell<bool>,
+}
 
 /// The reading end of a stream.
 pub(crate) struct Inbound {
@@ -26,7 +32,7 @@ pub(crate) struct Inbound {
     end: usize,
     /// Between two frames, waiting is fine.
     idle: bool,
-    stall: Stall,
+    pulse: Rc<Pulse>,
 }
 
 impl Inbound {
@@ -38,12 +44,12 @@ impl Inbound {
             start: 0,
             end: 0,
             idle: true,
-            stall: Stall::default(),
+            pulse: Rc::default(),
         }
     }
-    /// Tells whoever watches over the connection whether a frame is stuck half-way.
-    pub(crate) fn stall(&self) -> Stall {
-        self.stall.clone()
+    /// See [`Pulse`].
+    pub(crate) fn pulse(&self) -> Rc<Pulse> {
+        self.pulse.clone()
     }
     pub(crate) fn stream(&self) -> &Stream {
         &self.stream
@@ -56,21 +62,22 @@ impl Inbound {
     /// Reads into `dst`, and what follows into the buffer (which is empty); returns the bytes put into `dst`, or `None` at the end
     /// of the stream.
     async fn read(&mut self, dst: &mut [u8]) -> Result<Option<usize>> {
-        let Self { rt, stream, buffer, idle, stall, .. } = self;
+        let Self { rt, stream, buffer, idle, pulse, .. } = self;
         let n = poll_fn(|cx| {
             let read = if dst.is_empty() {
                 stream.poll_read(cx, &mut [IoSliceMut::new(buffer)])
             } else {
                 stream.poll_read(cx, &mut [IoSliceMut::new(dst), IoSliceMut::new(buffer)])
             };
-            if read.is_pending() && !*idle && stall.get().is_none() {
-                stall.set(Some(rt.now()));
+            if read.is_pending() && !*idle && pulse.stalled.get().is_none() {
+                pulse.stalled.set(Some(rt.now()));
             }
             read
         })
         .await
         .map_err(|e| Error::new(Status::Disconnected, e.to_string()))?;
-        stall.set(None);
+        pulse.stalled.set(None);
+        pulse.received.set(true);
         let direct = n.min(dst.len());
         self.start = 0;
         // The backend cannot have read more than there was room for; a wrong count must not become an index out of range.

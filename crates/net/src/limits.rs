@@ -23,6 +23,12 @@ pub const WRITE_SLICES_MAX: usize = 128;
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
 /// A message of the peer that stalls half-way for so long ends the connection.
 pub const FRAME_STALL: Duration = Duration::from_secs(60);
+/// How often a connection is looked after.
+pub const UPKEEP_PERIOD: Duration = Duration::from_secs(2);
+/// A peer that says nothing for so long is asked whether it is there; already after one [`UPKEEP_PERIOD`] if a call of ours waits.
+pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// A peer that does not answer such a question for so long is taken for dead.
+pub const PING_DEADLINE: Duration = Duration::from_secs(10);
 /// Shared regions that one end may name on one connection.
 pub const REGIONS_MAX: usize = 256;
 /// The greatest length of one shared region, in bytes.

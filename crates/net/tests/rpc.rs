@@ -367,3 +367,52 @@ fn too_many_calls_are_refused_at_once() {
         assert!((4..8).contains(&refused), "{refused}");
     });
 }
+
+/// Writes to a fresh connection and reads what comes until its end.
+async fn raw(rt: &Rt, to: &Address, bytes: &[u8]) -> Vec<u8> {
+    use std::future::poll_fn;
+    use std::io::{IoSlice, IoSliceMut};
+    let stream = rt.connect(to).await.expect("connect");
+    poll_fn(|cx| stream.poll_write(cx, &[IoSlice::new(bytes)], &[])).await.expect("write");
+    let (mut out, mut buffer) = (Vec::new(), vec![0; 4096]);
+    loop {
+        let read = poll_fn(|cx| stream.poll_read(cx, &mut [IoSliceMut::new(&mut buffer)]));
+        match rt.timeout(20 * SECOND, read).await.expect("the server ends it") {
+            Ok(n) if n > 0 => out.extend_from_slice(&buffer[..n]),
+            _ => return out,
+        }
+    }
+}
+
+#[test]
+fn nobody_gets_in_without_a_hello() {
+    use glowfs_types::checksum::crc32c;
+    use glowfs_types::wire::frame::FrameHeader;
+    use zerocopy::IntoBytes;
+    real::run(|rt| async move {
+        let service = Service::new(&rt);
+        let server = start(&rt, vec![any_tcp()], service.clone());
+        let to = &server.addresses()[0];
+        let frame = |method: u16, body_len: u32| {
+            let body_len = body_len.into();
+            FrameHeader { kind: 1, method: method.into(), body_len, ..Default::default() }.seal()
+        };
+        let mut newer = frame(1, 0);
+        newer.version = 2.into();
+        newer.header_crc = crc32c(&newer.as_bytes()[..60]).into();
+        for (bytes, want) in [
+            (b"GET / HTTP/1.1\r\n\r\n".repeat(4), "not a GlowFS frame"),
+            (frame(WORK, 0).as_bytes().to_vec(), "begins with a hello, not with method 900"),
+            (frame(1, 16_385).as_bytes().to_vec(), "a hello of 16385 bytes"),
+            (newer.as_bytes().to_vec(), "frame version 2; this build speaks 1: upgrade"),
+        ] {
+            let answer = raw(&rt, to, &bytes).await;
+            let text = String::from_utf8_lossy(&answer);
+            assert!(text.contains(want), "«{want}» in «{text}»");
+        }
+        assert!(raw(&rt, to, b"GLF1").await.is_empty(), "the deadline ends half a header");
+        assert_eq!(service.connected.get(), 0);
+        let connector = connector(&rt, &service, &[]);
+        connector.connect(&names(&server)).await.expect("others are served");
+    });
+}

@@ -87,7 +87,7 @@ impl Conn {
         tracing::debug!(conn = id, peer = %conn.peer, shm = conn.peer.shares_memory(), "connected");
         crate::metrics::open(1);
         handler.connected(&conn);
-        rt.spawn_detached(upkeep::watch(conn.clone(), inbound.stall()));
+        rt.spawn_detached(upkeep::watch(conn.clone(), inbound.pulse()));
         rt.spawn_detached(sending::write(conn.clone()));
         rt.spawn_detached(reading::read(conn.clone(), inbound));
         conn

@@ -1,20 +1,22 @@
-//! Watching the time of one connection: deadlines of our calls, messages that are stuck, regions that are gone.
+//! Watching the time of one connection: deadlines of our calls, messages that are stuck, peers that are
+//! silent, regions that are gone.
 //!
 //! One timer per connection, set to the earliest deadline: a call costs no timer of its own.
 
 use super::Conn;
-use crate::inbound::Stall;
-use crate::limits::{ABANDONED_MAX, FRAME_STALL, OUTSTANDING_CALLS_MAX};
-use glowfs_rt::{Duration, Instant};
-use glowfs_types::{Error, Status};
+use crate::inbound::Pulse;
+use crate::limits::{
+    ABANDONED_MAX, FRAME_STALL, OUTSTANDING_CALLS_MAX, PING_DEADLINE, SILENCE_MAX, UPKEEP_PERIOD,
+};
+use crate::{Bulk, Request};
+use glowfs_rt::Instant;
+use glowfs_types::wire::method::ECHO;
+use glowfs_types::{Error, Status, TenantId};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-
-/// How often a connection is looked after without a deadline.
-const ROUND: Duration = Duration::from_secs(10);
 
 /// When the watcher looks next.
 pub(super) struct Alarm {
@@ -45,15 +47,44 @@ impl Alarm {
 }
 
 /// The task that watches.
-pub(super) async fn watch(conn: Rc<Conn>, read_stall: Stall) {
+pub(super) async fn watch(conn: Rc<Conn>, pulse: Rc<Pulse>) {
+    let mut round_at = conn.rt.now() + UPKEEP_PERIOD;
+    let mut heard_at = conn.rt.now();
+    let pinging = Rc::new(Cell::new(false));
     loop {
         let now = conn.rt.now();
-        let next = check(&conn, now, &read_stall);
-        conn.alarm.at.set(next.min(now + ROUND));
+        let next = expire(&conn, now);
+        if now >= round_at {
+            round_at = now + UPKEEP_PERIOD;
+            if pulse.received.take() {
+                heard_at = now;
+            }
+            let waiting = conn.calls.borrow().len() > 0;
+            let silent = now.since(heard_at);
+            if (silent >= SILENCE_MAX || (waiting && silent >= UPKEEP_PERIOD))
+                && !pinging.replace(true)
+            {
+                conn.rt.spawn_detached(ping(conn.clone(), pinging.clone()));
+            }
+            check_stalls(&conn, now, &pulse);
+            conn.forget_regions();
+        }
+        conn.alarm.at.set(next.min(round_at));
         wait(&conn).await;
         if conn.is_closed() {
             return;
         }
+    }
+}
+
+/// Asks the peer whether it is there. Its reader answers, whatever its services are busy with.
+async fn ping(conn: Rc<Conn>, pinging: Rc<Cell<bool>>) {
+    let (body, bulk, tenant) = (Vec::new(), Bulk::None, TenantId::default());
+    let request = Request { method: ECHO, body, bulk, tenant, deadline: PING_DEADLINE };
+    let answer = conn.call(request).await;
+    pinging.set(false);
+    if answer.is_err_and(|e| e.status == Status::TimedOut) {
+        conn.end(disconnected(format!("the peer is silent for more than {PING_DEADLINE:?}")));
     }
 }
 
@@ -79,8 +110,8 @@ async fn wait(conn: &Conn) {
     }
 }
 
-/// One look; when to look again.
-fn check(conn: &Rc<Conn>, now: Instant, read_stall: &Stall) -> Instant {
+/// Ends the waiting of calls whose time is over; when the next one's is.
+fn expire(conn: &Rc<Conn>, now: Instant) -> Instant {
     let abandoned_before =
         Instant(now.0.saturating_sub(u64::try_from(ABANDONED_MAX.as_nanos()).unwrap_or(u64::MAX)));
     let (wake, next, stale) = conn.calls.borrow_mut().expire(now, abandoned_before);
@@ -90,16 +121,18 @@ fn check(conn: &Rc<Conn>, now: Instant, read_stall: &Stall) -> Instant {
             "the peer does not answer: {stale} calls are overdue for more than {ABANDONED_MAX:?}"
         )));
     }
+    next
+}
+
+fn check_stalls(conn: &Rc<Conn>, now: Instant, pulse: &Pulse) {
     for (since, what) in [
-        (read_stall.get(), "stopped in the middle of a message"),
+        (pulse.stalled.get(), "stopped in the middle of a message"),
         (conn.write_stall.get(), "does not read what we send"),
     ] {
         if since.is_some_and(|since| now.since(since) >= FRAME_STALL) {
             conn.end(disconnected(format!("the peer {what} for {FRAME_STALL:?}")));
         }
     }
-    conn.forget_regions();
-    next
 }
 
 fn disconnected(what: String) -> Error {
