@@ -416,3 +416,24 @@ fn nobody_gets_in_without_a_hello() {
         connector.connect(&names(&server)).await.expect("others are served");
     });
 }
+
+#[test]
+fn connections_are_limited() {
+    use glowfs_net::{NoCalls, Server, ServerOptions};
+    real::run(|rt| async move {
+        let options = ServerOptions { connections_max: 1, ..ServerOptions::default() };
+        let (listen, token) = (vec![any_tcp()], Rc::new(OneToken));
+        let handler = Rc::new(NoCalls);
+        let server = Server::start_with(&rt, listen, info(), token, handler, options);
+        let server = server.expect("listen");
+        let service = Service::new(&rt);
+        let (one, two) = (connector(&rt, &service, &[]), connector(&rt, &service, &[]));
+        let first = one.connect(&names(&server)).await.expect("the first");
+        let e = two.connect(&names(&server)).await.err().expect("the second");
+        assert_eq!(e.status, Status::Disconnected);
+        first.close();
+        rt.sleep(Duration::from_millis(50)).await;
+        two.connect(&names(&server)).await.expect("room again");
+        assert_eq!(server.connections().len(), 1);
+    });
+}
