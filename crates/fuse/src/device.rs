@@ -129,6 +129,12 @@ impl Device {
     }
 }
 
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.rt.forget_readable(self.fd.0.as_fd());
+    }
+}
+
 /// The way to the kernel.
 #[derive(Clone)]
 pub(crate) struct Sender(Arc<OwnedFd>);

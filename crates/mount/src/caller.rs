@@ -10,12 +10,17 @@ use std::collections::BTreeMap;
 /// The greatest number of processes whose groups are kept.
 const CACHE_MAX: usize = 1024;
 
+/// pid, uid, gid.
+type Who = (u32, u32, u32);
+/// When they were read, and the groups.
+type Known = (Instant, Vec<u32>);
+
 /// Makes [`Caller`]s; keeps groups for a moment.
 pub struct Callers {
     rt: Rt,
     volume: VolumeId,
     ttl: Duration,
-    cache: RefCell<BTreeMap<(u32, u32, u32), (Instant, Vec<u32>)>>,
+    cache: RefCell<BTreeMap<Who, Known>>,
 }
 
 impl Callers {

@@ -12,6 +12,8 @@ use std::rc::Rc;
 pub trait FileData: 'static {
     fn session(&self) -> Option<SessionId>;
     fn epoch(&self) -> TruncateEpoch;
+    /// The greatest end of an acknowledged write under the present epoch.
+    fn len_written(&self) -> Option<u64>;
     fn update_attr(&self, attr: &Attr);
     /// Fills `buf` from `offset`: holes and bytes past the end are zeros.
     async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut);
@@ -73,6 +75,9 @@ impl FileData for OpenFile {
     }
     fn epoch(&self) -> TruncateEpoch {
         OpenFile::epoch(self)
+    }
+    fn len_written(&self) -> Option<u64> {
+        OpenFile::len_written(self)
     }
     fn update_attr(&self, attr: &Attr) {
         OpenFile::update_attr(self, attr);

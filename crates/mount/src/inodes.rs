@@ -43,10 +43,13 @@ pub struct DirHandle {
     pub parent: Option<InodeId>,
 }
 
+/// How many pins, and what they hold.
+type Pinned<F> = (u32, Rc<OpenInode<F>>);
+
 /// See the module.
 pub struct Inodes<F> {
     nodes: RefCell<BTreeMap<u64, Node>>,
-    open: RefCell<BTreeMap<u64, (u32, Rc<OpenInode<F>>)>>,
+    open: RefCell<BTreeMap<u64, Pinned<F>>>,
     files: RefCell<BTreeMap<u64, Rc<Handle<F>>>>,
     dirs: RefCell<BTreeMap<u64, Rc<RefCell<DirHandle>>>>,
     next_handle: Cell<u64>,
@@ -167,6 +170,10 @@ impl<F: FileData> Inodes<F> {
         let users = handle.file.users.get().saturating_sub(1);
         handle.file.users.set(users);
         Some((handle, users == 0))
+    }
+    /// Whether any file is open without a session, so that meta does not know that it is in use.
+    pub fn any_without_session(&self) -> bool {
+        self.files.borrow().values().any(|h| h.file.file.session().is_none())
     }
     /// Every handle, in order.
     pub fn file_handles(&self) -> Vec<u64> {

@@ -7,7 +7,7 @@ use crate::attr::time_of;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use glowfs_types::wire::meta::{Attr, Time};
-use glowfs_types::InodeId;
+use glowfs_types::{InodeId, SessionId, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -21,6 +21,8 @@ pub struct OpenedFile<F> {
     pub write: bool,
     /// Handles that use it.
     pub users: Cell<u32>,
+    /// A session that was taken later, so that meta keeps the data of the file although its last name goes.
+    pub hold: Cell<Option<SessionId>>,
 }
 
 /// What our writes did that meta does not know yet.
@@ -28,6 +30,8 @@ pub struct OpenedFile<F> {
 pub struct Dirty {
     /// The greatest end of an acknowledged write.
     pub len: Option<u64>,
+    /// The truncate epoch that it was made under.
+    pub epoch: TruncateEpoch,
     /// When the last one was acknowledged.
     pub mtime: Option<Time>,
     /// Grows with every write.
@@ -71,13 +75,12 @@ impl<F: FileData> OpenInode<F> {
             let mut s = self.state.borrow_mut();
             let newer_epoch = from_meta.epoch > s.attr.epoch;
             let known = s.attr.inode == from_meta.inode;
-            if known && !newer_epoch && from_meta.change < s.attr.change {
-                None
-            } else if known && from_meta.epoch < s.attr.epoch {
+            let older = (from_meta.epoch, from_meta.change) < (s.attr.epoch, s.attr.change);
+            if known && older {
                 None
             } else {
                 let moved = known && (newer_epoch || from_meta.data != s.attr.data);
-                if moved {
+                if from_meta.epoch > s.dirty.epoch {
                     // Somebody cut the file: what we wrote before is not its length any more.
                     s.dirty.len = None;
                     s.reserved = 0;
@@ -138,15 +141,22 @@ impl<F: FileData> OpenInode<F> {
         }
         place
     }
-    /// A write ended; `end` if it was acknowledged.
-    pub fn end_write(&self, end: Option<u64>, now_ns: u64) {
+    /// A write ended; if it was acknowledged, `done` is its end and the epoch it counts under. True: the file was cut
+    /// elsewhere meanwhile, so meta has to be asked for its length.
+    #[must_use]
+    pub fn end_write(&self, done: Option<(u64, TruncateEpoch)>, now_ns: u64) -> bool {
         let mut s = self.state.borrow_mut();
         s.writing = s.writing.saturating_sub(1);
-        if let Some(end) = end {
-            s.dirty.len = Some(s.dirty.len.unwrap_or(0).max(end));
-            s.dirty.mtime = Some(time_of(now_ns));
-            s.dirty.generation += 1;
+        let Some((end, epoch)) = done else { return false };
+        s.dirty.mtime = Some(time_of(now_ns));
+        s.dirty.generation += 1;
+        if epoch > s.dirty.epoch {
+            (s.dirty.epoch, s.dirty.len) = (epoch, None);
         }
+        if epoch == s.dirty.epoch {
+            s.dirty.len = Some(s.dirty.len.unwrap_or(0).max(end));
+        }
+        epoch > s.attr.epoch
     }
     /// Times were set by the caller: the last write's time is not to overrule them.
     pub fn forget_mtime(&self) {
@@ -175,7 +185,7 @@ impl<F: FileData> OpenInode<F> {
     }
     /// Adds a file.
     pub fn add(&self, file: Rc<F>, read: bool, write: bool) -> Rc<OpenedFile<F>> {
-        let opened = Rc::new(OpenedFile { file, read, write, users: Cell::new(0) });
+        let opened = Rc::new(OpenedFile { file, read, write, users: Cell::new(0), hold: Cell::new(None) });
         self.state.borrow_mut().files.push(opened.clone());
         opened
     }

@@ -9,7 +9,7 @@ use glowfs_rt::{Address, Duration, Rt, Task};
 use glowfs_telemetry::HttpServer;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::ServiceStatus;
-use glowfs_types::{ClusterId, Error, Result, Status};
+use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::path::Path;
@@ -97,7 +97,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
         }
     };
     let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
-    let http = match http.map(|a| serve_http(rt, &a, &mounted)).transpose() {
+    let http = match http.map(|a| serve_http(rt, &a)).transpose() {
         Ok(http) => http,
         Err(e) => {
             let _ = unmount(rt, &mounted, true).await;
@@ -119,14 +119,19 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
     })
 }
 
-fn serve_http(rt: &Rt, address: &str, mounted: &Arc<Mounted>) -> Result<HttpServer> {
+fn serve_http(rt: &Rt, address: &str) -> Result<HttpServer> {
     let address: Address = address.parse().map_err(|e| {
         Error::new(Status::InvalidArgument, format!("`http`: {e}"))
     })?;
-    let _path = mounted.path().to_owned();
+    let (clock, began) = (rt.clone(), rt.now());
     let status = Rc::new(move || ServiceStatus {
         role: Some(Role::Mount),
-        ..ServiceStatus::default()
+        node: NodeId(0),
+        pid: std::process::id(),
+        release: glowfs_telemetry::RELEASE.into(),
+        healthy: true,
+        detail: "mounted".into(),
+        uptime_ns: clock.now().since(began).as_nanos() as u64,
     });
     HttpServer::start(rt, &address, status)
 }

@@ -214,7 +214,7 @@ fn special_files_xattrs_and_space() {
     let p = m.join("masked");
     setxattr(&p, "user.k", b"value", XattrFlags::CREATE).expect("set");
     assert!(setxattr(&p, "user.k", b"value", XattrFlags::CREATE).is_err());
-    let mut buf = vec![0u8; 100];
+    let mut buf = [0u8; 100];
     let n = getxattr(&p, "user.k", &mut buf[..]).expect("get");
     assert_eq!(&buf[..n], b"value");
     assert!(getxattr(&p, "user.k", &mut buf[..2]).is_err(), "ERANGE");
@@ -282,4 +282,23 @@ fn other_users_are_checked() {
         chmod 6777 open/mine; run sh -c 'echo x >> open/mine'; test "$(stat -c %a open/mine)" = 777
         "#,
     );
+}
+
+#[test]
+fn names_go_while_their_file_is_open() {
+    mounted!(m);
+    let (a, b, c) = (m.join("a"), m.join("b"), m.join("c"));
+    for p in [&a, &b, &c] {
+        fs::write(p, b"old").expect("write");
+    }
+    // Open for reading only, so without a session until the name goes.
+    let (fa, fb) = (File::open(&a).expect("open"), File::open(&b).expect("open"));
+    fs::remove_file(&a).expect("unlink");
+    fs::rename(&c, &b).expect("replace");
+    for f in [&fa, &fb] {
+        let mut bytes = [0; 3];
+        f.read_exact_at(&mut bytes, 0).expect("read");
+        assert_eq!(&bytes, b"old");
+        assert_eq!(f.metadata().expect("fstat").nlink(), 0);
+    }
 }

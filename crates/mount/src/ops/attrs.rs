@@ -1,6 +1,6 @@
 //! Attributes, and what changes a file's length without writing.
 
-use crate::attr::{attr_out, time_from, without_suid};
+use crate::attr::{attr_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP};
 use crate::filesystem::{FileData, FileSystem};
@@ -36,6 +36,7 @@ impl<S: FileSystem> Context<S> {
         })
     }
 
+    /// Set-user-id and set-group-id are cleared by meta where POSIX says so (chown, truncate by another).
     pub(crate) async fn setattr(&self, i: SetattrIn) -> Outcome {
         let has = |bit| i.valid & bit != 0;
         let time = |set, now, secs, nanos| match (has(now), has(set)) {
@@ -56,13 +57,6 @@ impl<S: FileSystem> Context<S> {
             session: None,
             ctime: None,
         };
-        let kills = has(fattr::KILL_SUIDGID) || has(fattr::UID) || has(fattr::GID);
-        if kills && q.mode.is_none() {
-            let (attr, _) = self.fresh(q.inode).await?;
-            if attr.kind == InodeKind::File {
-                q.mode = without_suid(attr.mode);
-            }
-        }
         if q.len.is_some_and(|l| l > FILE_BYTES_MAX) {
             return fail(EFBIG);
         }
@@ -102,8 +96,8 @@ impl<S: FileSystem> Context<S> {
         let _inside = handle.inode.gate.shared().await;
         if end > handle.inode.len() {
             // As if a zero had been written there: the length is reported with the rest.
-            let place = handle.inode.begin_write(end, 0, false);
-            handle.inode.end_write(Some(place), self.rt.unix_ns());
+            handle.inode.begin_write(end, 0, false);
+            let _ = handle.inode.end_write(Some((end, handle.file.file.epoch())), self.rt.unix_ns());
         }
         Ok(Answer::Done)
     }

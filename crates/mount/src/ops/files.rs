@@ -133,7 +133,7 @@ impl<S: FileSystem> Context<S> {
             mode: mode & 0o7777,
             rdev: 0,
             symlink: Vec::new(),
-            open: Some(self.meta_flags(Wish { write: true, ..wish })),
+            open: Some(self.meta_flags(wish)),
             exclusive: flags & O_EXCL != 0,
         };
         let made = self.fs.make(q).await?;
@@ -144,7 +144,7 @@ impl<S: FileSystem> Context<S> {
             None => self.open_at_meta(&inode, Wish { truncate: false, ..wish }, &caller).await?,
         };
         self.inodes.seen(&reply.attr);
-        let file = self.adopt(&inode, &reply, Wish { write: true, ..wish }, &caller)?;
+        let file = self.adopt(&inode, &reply, wish, &caller)?;
         let flags = self.open_flags(&inode, wish);
         let fh = self.inodes.add_file(Handle { inode, file, caller });
         Ok(Answer::Create(entry, fh, flags))
@@ -178,7 +178,7 @@ impl<S: FileSystem> Context<S> {
             inode: handle.inode.id,
             session: file.session(),
             len_at_least: dirty.len,
-            epoch: file.epoch(),
+            epoch: if dirty.len.is_some() { dirty.epoch } else { file.epoch() },
             mtime: dirty.mtime,
             atime: None,
             durable,
@@ -224,10 +224,15 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     }
     let inode: &Pin<S::File> = &handle.inode;
     inode.remove(&handle.file);
-    let Some(session) = handle.file.file.session() else { return Ok(()) };
+    let file = &handle.file.file;
+    let Some(session) = file.session().or(handle.file.hold.get()) else { return Ok(()) };
     let dirty = inode.dirty();
     let mut q = context.sync_of(&handle, false);
-    (q.session, q.epoch) = (Some(session), handle.file.file.epoch());
+    q.session = Some(session);
+    if q.len_at_least.is_none() {
+        // Reported before; said again, so that meta knows that something was written at all.
+        (q.len_at_least, q.epoch) = (file.len_written(), file.epoch());
+    }
     let r = context.fs.close_session(q).await?;
     match dirty {
         Some(d) => inode.reported(d, &r.attr),

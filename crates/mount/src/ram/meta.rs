@@ -8,7 +8,7 @@ use glowfs_types::wire::Empty;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 struct Node {
@@ -27,6 +27,7 @@ pub struct RamFs {
     nodes: RefCell<BTreeMap<u64, Rc<Node>>>,
     /// Nodes without a name that are still open.
     orphans: RefCell<BTreeMap<u64, Weak<Node>>>,
+    sessions: RefCell<BTreeSet<(u64, SessionId)>>,
     next: Cell<u64>,
 }
 
@@ -35,6 +36,7 @@ pub struct RamFile {
     node: Rc<Node>,
     content: RefCell<Rc<Content>>,
     epoch: Cell<TruncateEpoch>,
+    written: Cell<Option<u64>>,
     session: Option<SessionId>,
 }
 
@@ -49,6 +51,7 @@ impl RamFs {
             rt: rt.clone(),
             nodes: RefCell::default(),
             orphans: RefCell::default(),
+            sessions: RefCell::default(),
             next: Cell::new(2),
         };
         let root = fs.node(ROOT_INODE, InodeKind::Directory, 0o777, &Caller::default(), 0, Vec::new());
@@ -148,7 +151,12 @@ impl RamFs {
         let a = self.change(n, |a| a.nlink = if directory { 0 } else { a.nlink - 1 });
         if a.nlink == 0 {
             self.nodes.borrow_mut().remove(&a.inode.0);
-            self.orphans.borrow_mut().insert(a.inode.0, Rc::downgrade(n));
+            if self.sessions.borrow().iter().any(|(i, _)| *i == a.inode.0) {
+                self.orphans.borrow_mut().insert(a.inode.0, Rc::downgrade(n));
+            } else {
+                // As if the chunks were collected at once.
+                n.content.borrow().cut(0);
+            }
         }
         a
     }
@@ -180,7 +188,10 @@ impl RamFs {
             self.change(n, |_| ());
         }
         let attr = n.attr.borrow().clone();
-        let session = flags.write.then_some(flags.session);
+        let session = (flags.session != SessionId(0)).then_some(flags.session);
+        if let Some(s) = session {
+            self.sessions.borrow_mut().insert((attr.inode.0, s));
+        }
         Ok(OpenReply { attr, session, capability: Vec::new(), capability_ms: 1000 })
     }
 }
@@ -213,6 +224,9 @@ impl FileSystem for RamFs {
             SetTime::At(t) => t,
         };
         Ok(Self::reply(self.change(&n, |a| {
+            if q.uid.is_some() || q.gid.is_some() {
+                a.mode = crate::attr::without_suid(a.mode).unwrap_or(a.mode);
+            }
             a.mode = q.mode.unwrap_or(a.mode);
             a.uid = q.uid.unwrap_or(a.uid);
             a.gid = q.gid.unwrap_or(a.gid);
@@ -327,6 +341,9 @@ impl FileSystem for RamFs {
         })))
     }
     async fn close_session(&self, q: Sync) -> Result<AttrReply> {
+        if let Some(s) = q.session {
+            self.sessions.borrow_mut().remove(&(q.inode.0, s));
+        }
         self.sync(q).await
     }
     async fn readlink(&self, q: OfInode) -> Result<ReadLinkReply> {
@@ -369,7 +386,7 @@ impl FileSystem for RamFs {
         let node = self.get(reply.attr.inode)?;
         let content = RefCell::new(node.content.borrow().clone());
         let epoch = Cell::new(reply.attr.epoch);
-        Ok(Rc::new(RamFile { node, content, epoch, session: reply.session }))
+        Ok(Rc::new(RamFile { node, content, epoch, written: Cell::new(None), session: reply.session }))
     }
     async fn shut_down(&self) {}
 }
@@ -381,9 +398,13 @@ impl FileData for RamFile {
     fn epoch(&self) -> TruncateEpoch {
         self.epoch.get()
     }
+    fn len_written(&self) -> Option<u64> {
+        self.written.get()
+    }
     fn update_attr(&self, attr: &Attr) {
         if attr.epoch > self.epoch.get() {
             self.epoch.set(attr.epoch);
+            self.written.set(None);
             *self.content.borrow_mut() = self.node.content.borrow().clone();
         }
     }
@@ -393,6 +414,8 @@ impl FileData for RamFile {
     }
     async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
         self.content.borrow().write(offset, &buf);
+        let end = offset + buf.len() as u64;
+        self.written.set(Some(self.written.get().unwrap_or(0).max(end)));
         Ok(())
     }
     async fn flush(&self) -> Result<()> {
