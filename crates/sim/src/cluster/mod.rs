@@ -1,6 +1,14 @@
 //! Whole clusters of shipped services in one simulated world, worked on by shipped clients, under faults; and the checkers
 //! of what must hold.
+//!
+//! [`run_seed`] does all of it for one seed; equal seeds give equal runs.
 
+mod faults;
+pub mod harness;
 pub mod model;
 pub mod registers;
+mod run;
 pub mod workload;
+
+pub use faults::{Breaker, Faults};
+pub use run::{Plan, Report, run_seed};

@@ -1,0 +1,353 @@
+//! A cluster of shipped services in one world: starting, stopping, crashing, and asking it.
+
+use crate::world::{SimNode, World};
+use glowfs_client::{Client, ClientConfig};
+use glowfs_mgmtd as mgmtd;
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::routing::{PublicState, Role, RoutingInfo};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
+use glowfs_types::{ChainTableId, Result};
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+const PORT: u16 = 7000;
+const CLUSTER: &str = "0123456789abcdef0123456789abcdef";
+/// Bytes in a chunk of the cluster's files: the smallest.
+pub const CHUNK_BYTES: u32 = 64 << 10;
+
+/// What a cluster is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Storage nodes.
+    pub storages: usize,
+    /// Replicas of a chain.
+    pub replicas: u32,
+    /// Chains.
+    pub chains: u32,
+    /// Chains a file is striped over.
+    pub stripe: u32,
+    /// Clients.
+    pub clients: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { storages: 3, replicas: 3, chains: 3, stripe: 3, clients: 2 }
+    }
+}
+
+/// One service of the cluster.
+#[derive(Clone)]
+pub struct Service {
+    /// Its node.
+    pub node: SimNode,
+    /// What it does.
+    pub role: Role,
+    id: u64,
+}
+
+/// See the module.
+pub struct Cluster {
+    /// The world it is in.
+    pub world: World,
+    /// The cluster manager.
+    pub mgmtd: Service,
+    /// The metadata service, which hosts the engine.
+    pub meta: Service,
+    /// Storage services.
+    pub storages: Vec<Service>,
+    /// Client nodes.
+    pub clients: Vec<SimNode>,
+    shape: Shape,
+    tokens: Tokens,
+    /// Services that ended or did not start by themselves.
+    pub failures: Rc<RefCell<Vec<String>>>,
+}
+
+/// The token files: the services read them before anything else, from the real disk.
+struct Tokens {
+    dir: PathBuf,
+}
+
+impl Tokens {
+    fn new(seed: u64) -> Self {
+        thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
+        let n = COUNT.replace(COUNT.get() + 1);
+        let name = format!(
+            "glowfs-sim-{}-{:?}-{seed}-{n}",
+            std::process::id(),
+            std::thread::current().id()
+        );
+        let dir = std::env::temp_dir().join(name.replace(['(', ')'], ""));
+        std::fs::create_dir_all(&dir).expect("a directory for token files");
+        std::fs::write(dir.join("service"), "service-token-of-the-simulated-cluster\n")
+            .expect("a token file");
+        std::fs::write(dir.join("root"), "root-token-of-the-simulated-cluster\n")
+            .expect("a token file");
+        Self { dir }
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+impl Drop for Tokens {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Cluster {
+    /// Starts every service in a new world.
+    pub fn start(seed: u64, shape: Shape) -> Self {
+        let world = World::new(seed);
+        let service = |name: &str, role, id| Service { node: world.node(name), role, id };
+        let cluster = Self {
+            mgmtd: service("mgmtd", Role::Mgmtd, 1),
+            meta: service("meta", Role::Meta, 10),
+            storages: (0..shape.storages)
+                .map(|i| service(&format!("storage{i}"), Role::Storage, 100 + i as u64))
+                .collect(),
+            clients: (0..shape.clients).map(|i| world.node(&format!("client{i}"))).collect(),
+            shape,
+            tokens: Tokens::new(seed),
+            failures: Rc::default(),
+            world,
+        };
+        for s in cluster.services() {
+            cluster.launch(&s);
+        }
+        cluster
+    }
+
+    /// Every service.
+    pub fn services(&self) -> Vec<Service> {
+        [self.mgmtd.clone(), self.meta.clone()]
+            .into_iter()
+            .chain(self.storages.iter().cloned())
+            .collect()
+    }
+
+    fn address(service: &Service) -> String {
+        service.node.address(PORT).to_string()
+    }
+
+    /// Starts the process of a service on its node, which is up.
+    pub fn launch(&self, service: &Service) {
+        let rt = service.node.rt();
+        let failures = self.failures.clone();
+        let name = service.node.name().to_owned();
+        let note = move |what: String| failures.borrow_mut().push(format!("{name}: {what}"));
+        let listen = vec![Self::address(service)];
+        let mgmtd = vec![Self::address(&self.mgmtd)];
+        let token = self.tokens.path("service");
+        match service.role {
+            Role::Mgmtd => {
+                let config = self.mgmtd_config(service, listen, &token);
+                rt.clone().spawn_detached(async move {
+                    match mgmtd::start(&rt, config).await {
+                        Ok(running) => note(running.failed().await.to_string()),
+                        Err(e) => note(format!("start: {e}")),
+                    }
+                });
+            }
+            Role::Meta => {
+                let config = self.meta_config(service, listen, mgmtd, &token);
+                rt.clone().spawn_detached(async move {
+                    match glowfs_meta::start(&rt, config).await {
+                        Ok(running) => note(running.failed().await.to_string()),
+                        Err(e) => note(format!("start: {e}")),
+                    }
+                });
+            }
+            _ => {
+                let config = storage_config(service, listen, mgmtd, &token);
+                rt.clone().spawn_detached(async move {
+                    match glowfs_storage::start(&rt, config).await {
+                        Ok(running) => note(running.failed().await.to_string()),
+                        Err(e) => note(format!("start: {e}")),
+                    }
+                });
+            }
+        }
+    }
+
+    fn mgmtd_config(&self, s: &Service, listen: Vec<String>, token: &Path) -> mgmtd::Config {
+        mgmtd::Config {
+            node_id: s.id,
+            cluster_id: CLUSTER.into(),
+            listen,
+            http: None,
+            engine: mgmtd::EngineConfig::Remote { addresses: vec![Self::address(&self.meta)] },
+            service_token_file: token.to_owned(),
+            root_token_file: self.tokens.path("root"),
+            tags: Default::default(),
+            transports: Vec::new(),
+            timing: Default::default(),
+        }
+    }
+
+    fn meta_config(
+        &self,
+        s: &Service,
+        listen: Vec<String>,
+        mgmtd: Vec<String>,
+        token: &Path,
+    ) -> glowfs_meta::MetaConfig {
+        glowfs_meta::MetaConfig {
+            node_id: s.id,
+            cluster_id: CLUSTER.into(),
+            listen,
+            http: None,
+            mgmtd,
+            service_token_file: token.to_owned(),
+            engine: glowfs_meta::EngineConfig::Embedded { dir: "/engine".into() },
+            transports: Vec::new(),
+            tags: Default::default(),
+            root: glowfs_meta::RootConfig {
+                table: 1,
+                chunk_bytes: CHUNK_BYTES,
+                stripe: self.shape.stripe,
+                ..Default::default()
+            },
+            // A crash of a simulated node is a power failure: what was not flushed may be gone.
+            tuning: glowfs_meta::Tuning {
+                commit: glowfs_meta::CommitMode::Flush,
+                ..Default::default()
+            },
+        }
+    }
+
+    /// Kills a service's node as a power failure does.
+    pub fn crash(&self, service: &Service) {
+        if service.node.is_up() {
+            service.node.crash();
+        }
+    }
+    /// Starts it again.
+    pub fn restart(&self, service: &Service) {
+        if !service.node.is_up() {
+            service.node.restart();
+            self.launch(service);
+        }
+    }
+
+    /// What a client of the cluster is told.
+    pub fn client_config(&self) -> ClientConfig {
+        ClientConfig {
+            mgmtd: vec![Self::address(&self.mgmtd)],
+            token: "root-token-of-the-simulated-cluster".into(),
+            description: "simulated".into(),
+            connect_timeout: Duration::from_secs(120),
+            // Nothing may fail for good here, or the checkers would have to guess what it did.
+            meta_total: Duration::from_secs(900),
+            data_total: Duration::from_secs(900),
+            ..ClientConfig::default()
+        }
+    }
+
+    /// Runs something with a client of its own on a client node, at most `limit`.
+    pub fn with_client<T: 'static, F: Future<Output = Result<T>> + 'static>(
+        &self,
+        node: &SimNode,
+        limit: Duration,
+        work: impl FnOnce(Rt, Rc<Client>) -> F + 'static,
+    ) -> Result<T> {
+        let (rt, config) = (node.rt(), self.client_config());
+        let out = self.world.run(node, limit, async move {
+            let client = Client::connect(&rt, config).await?;
+            let result = work(rt, client.clone()).await;
+            client.close().await;
+            result
+        });
+        out.unwrap_or_else(|| {
+            Err(glowfs_types::Error::new(
+                glowfs_types::Status::TimedOut,
+                format!("not done within {limit:?} of simulated time"),
+            ))
+        })
+    }
+
+    /// Waits until all storage nodes are known, lays the chains, and waits until they serve.
+    pub fn bootstrap(&self) -> Result<()> {
+        let shape = self.shape;
+        self.with_client(
+            &self.clients[0].clone(),
+            Duration::from_secs(120),
+            move |rt, client| async move {
+                loop {
+                    let known =
+                        client.routing().nodes.values().filter(|n| n.role == Role::Storage).count();
+                    if known == shape.storages {
+                        break;
+                    }
+                    rt.sleep(Duration::from_millis(100)).await;
+                }
+                rt.sleep(Duration::from_secs(1)).await;
+                let query = CreateTable {
+                    table: ChainTableId(1),
+                    replicas: shape.replicas,
+                    chains: shape.chains,
+                    description: "simulated".into(),
+                    dry_run: false,
+                };
+                let _: CreateTableReply = client.mgmtd(method::CREATE_TABLE, &query).await?;
+                wait_serving(&rt, &client, shape).await;
+                Ok(())
+            },
+        )
+    }
+
+    /// Waits until every member of every chain serves.
+    pub fn wait_healthy(&self, limit: Duration) -> Result<()> {
+        let shape = self.shape;
+        self.with_client(&self.clients[0].clone(), limit, move |rt, client| async move {
+            wait_serving(&rt, &client, shape).await;
+            Ok(())
+        })
+    }
+}
+
+async fn wait_serving(rt: &Rt, client: &Client, shape: Shape) {
+    while !all_serve(&client.routing(), shape) {
+        rt.sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Whether every member of every chain serves, and that is active.
+pub fn all_serve(info: &RoutingInfo, shape: Shape) -> bool {
+    info.chains.len() == shape.chains as usize
+        && info.chains.values().all(|c| {
+            c.members.len() == shape.replicas as usize
+                && c.activated == c.version
+                && c.members.iter().all(|m| m.state == PublicState::Serving)
+        })
+}
+
+fn storage_config(
+    s: &Service,
+    listen: Vec<String>,
+    mgmtd: Vec<String>,
+    token: &Path,
+) -> glowfs_storage::StorageConfig {
+    glowfs_storage::StorageConfig {
+        node_id: s.id,
+        cluster_id: CLUSTER.into(),
+        listen,
+        http: None,
+        mgmtd,
+        service_token_file: token.to_owned(),
+        disks: vec!["/disk0".into()],
+        transports: Vec::new(),
+        tags: Default::default(),
+        reserve_bytes: 1 << 20,
+        inflight_bytes: 64 << 20,
+        inflight_ops: 1024,
+        read_wait_ms: 200,
+        sync_chunks: 4,
+        sync_bytes_per_s: 0,
+        sync_targets: 4,
+    }
+}

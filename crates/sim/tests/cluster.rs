@@ -1,0 +1,38 @@
+//! Clusters under faults, some dozens of seeds. `GLOWFS_SIM_SEED` is the first one, `GLOWFS_SIM_SEEDS` how many.
+
+use glowfs_rt::Duration;
+use glowfs_sim::cluster::{Faults, Plan, run_seed};
+
+fn env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+fn seeds(count: u64) -> impl Iterator<Item = u64> {
+    let first = env("GLOWFS_SIM_SEED", 1);
+    first..first + env("GLOWFS_SIM_SEEDS", count)
+}
+
+#[test]
+fn without_faults() {
+    for seed in seeds(2) {
+        let plan = Plan { faults: Faults::NONE, time: Duration::from_secs(3), ..Plan::default() };
+        let report = run_seed(seed, plan);
+        report.expect_good();
+        assert!(report.ops > 50 && report.checked > 500, "{report:?}");
+    }
+}
+
+#[test]
+fn under_faults() {
+    for seed in seeds(20) {
+        run_seed(seed, Plan::default()).expect_good();
+    }
+}
+
+#[test]
+fn a_seed_replays() {
+    let plan = Plan { time: Duration::from_secs(3), ..Plan::default() };
+    let (a, b) = (run_seed(77, plan), run_seed(77, plan));
+    assert_eq!((a.trace_hash, a.ops, a.log), (b.trace_hash, b.ops, b.log));
+    assert_ne!(run_seed(78, plan).trace_hash, a.trace_hash);
+}
