@@ -17,6 +17,9 @@ use std::rc::Rc;
 /// How long [`Client::refresh_routing`] waits for news.
 const REFRESH: Duration = Duration::from_secs(2);
 
+/// How long a definite refusal (of a token) must last before [`Client::ready`] believes it.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Told of a RECALL after the client has stopped using the old capability; the answer goes to meta when it returns.
 pub trait RecallHandler {
     /// Drops what is cached of the inode or entry.
@@ -47,16 +50,19 @@ impl Client {
         Ok(client)
     }
     /// Waits until the cluster answered, at most [`ClientConfig::connect_timeout`]. A definite refusal (a wrong token, another
-    /// cluster) is returned at once.
+    /// cluster) is returned when it lasts for some seconds.
     pub async fn ready(&self) -> Result<()> {
         let core = &self.core;
-        let until = core.rt.now() + core.config.connect_timeout;
+        let began = core.rt.now();
+        let until = began + core.config.connect_timeout;
         loop {
             if core.fresh().is_some() {
                 return Ok(());
             }
+            // A manager that has just started does not know the tokens yet: it gets a moment.
+            let waited = core.rt.now().since(began);
             let refused = core.link_problem.borrow().clone().filter(|e| !again_meta(e.status));
-            if let Some(e) = refused {
+            if let Some(e) = refused.filter(|_| waited >= REFUSAL_PATIENCE) {
                 return Err(e);
             }
             let left = until.since(core.rt.now());
