@@ -20,7 +20,7 @@ pub struct StoreConfig {
     pub node: NodeId,
     /// Format the directory if it is empty; otherwise an empty one is refused.
     pub format: bool,
-    /// Bytes of one log segment file: a power of two, at least 1 MiB.
+    /// Bytes of one log segment file: a power of two, 256 KiB to 1 GiB.
     pub log_segment_bytes: u64,
     /// The greatest size of the log in bytes; a checkpoint begins at half of it. Bounds the time of recovery.
     pub log_bytes_max: u64,

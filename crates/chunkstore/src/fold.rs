@@ -8,10 +8,9 @@ use crate::extents::{Extent, Loc};
 use crate::format::BLOCK;
 use crate::slots::{blocks_of, bytes_of};
 use crate::state::Inner;
-use crate::util::join_all;
+use crate::util::{Job, join_all};
 use glowfs_rt::Buf;
 use glowfs_types::{ChunkId, Result, TargetId};
-use std::pin::Pin;
 use std::rc::Rc;
 
 /// Chunks folded side by side.
@@ -76,12 +75,10 @@ impl Inner {
         let todo: Vec<(TargetId, ChunkId)> = self.in_log.borrow().iter().copied().collect();
         for group in todo.chunks(FOLD_CHUNKS) {
             self.check_not_failed()?;
-            let jobs: Vec<Pin<Box<dyn Future<Output = Result<()>> + '_>>> = group
-                .iter()
-                .map(|(t, c)| {
-                    Box::pin(self.fold_chunk(*t, *c, segment)) as Pin<Box<dyn Future<Output = _>>>
-                })
-                .collect();
+            let mut jobs: Vec<Job<'_, Result<()>>> = Vec::new();
+            for (target, chunk) in group {
+                jobs.push(Box::pin(self.fold_chunk(*target, *chunk, segment)));
+            }
             join_all(jobs).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())

@@ -156,11 +156,12 @@ impl Inner {
         let mut batch: Vec<Entry> = Vec::new();
         let mut w = Writer::default();
         let mut payload = 0usize;
+        // So that a batch always fits into a segment.
+        let payload_max = BATCH_PAYLOAD_MAX.min(self.config.log_segment_bytes as usize / 2);
+        let records_max = BATCH_RECORDS_MAX.min(self.config.log_segment_bytes as usize / 8);
         while let Some(entry) = queue.front_mut() {
             let bytes = entry.payload_blocks as usize * BLOCK;
-            if !batch.is_empty()
-                && (payload + bytes > BATCH_PAYLOAD_MAX || w.0.len() > BATCH_RECORDS_MAX)
-            {
+            if !batch.is_empty() && (payload + bytes > payload_max || w.0.len() > records_max) {
                 break;
             }
             if let Record::Stage { delta, .. } = &mut entry.record {

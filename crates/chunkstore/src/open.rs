@@ -15,7 +15,7 @@ use std::rc::Rc;
 const SUPERBLOCK: &str = "superblock";
 const SUPERBLOCK_NEW: &str = "superblock.new";
 /// The smallest log segment in bytes.
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// The greatest log segment in bytes.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 

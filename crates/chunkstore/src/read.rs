@@ -8,7 +8,7 @@ use crate::extents::Loc;
 use crate::format::BLOCK;
 use crate::slots::bytes_of;
 use crate::state::Inner;
-use crate::util::join_all;
+use crate::util::{Job, join_all};
 use glowfs_rt::mem::PAGE_BYTES;
 use glowfs_rt::{BufMut, File};
 use glowfs_types::checksum::crc32c;
@@ -170,8 +170,7 @@ impl Inner {
             let checked = result.and_then(|()| verify(*loc, crcs, &buf));
             return (checked, buf);
         }
-        let mut jobs: Vec<std::pin::Pin<Box<dyn Future<Output = (Result<Joined>, BufMut)> + '_>>> =
-            Vec::new();
+        let mut jobs: Vec<Job<'_, (Result<Joined>, BufMut)>> = Vec::new();
         for run in &runs {
             let mut piece = buf.split_to(run.crcs.len() * BLOCK);
             jobs.push(Box::pin(async move {

@@ -273,3 +273,100 @@ impl Record {
         Ok((target, record))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn chunk() -> ChunkId {
+        ChunkId { volume: VolumeId(1), data: DataId(2), index: 3 }
+    }
+
+    fn stage() -> Record {
+        let channel = ChannelRecord {
+            client: ClientId(10),
+            channel: ChannelId(11),
+            seq: Seq(12),
+            chunk: chunk(),
+            version: ChunkVersion(4),
+        };
+        let log = Extent { block: 0, count: 1, loc: Loc::Log { segment: 0, block: 5 } };
+        let slot = Extent { block: 2, count: 1, loc: Loc::Slot { class: 16, index: 8, block: 1 } };
+        let delta = Delta {
+            version: ChunkVersion(4),
+            kind: StageKind::Write,
+            len: 12288,
+            chunk_bytes: 65536,
+            channel: Some(channel),
+            extents: vec![log, slot],
+            crcs: vec![0xaabb_ccdd, 0x1122_3344],
+        };
+        Record::Stage { chunk: chunk(), commit: true, delta }
+    }
+
+    fn encoded(r: &Record) -> Vec<u8> {
+        let mut w = Writer::default();
+        r.encode(TargetId(9), &mut w);
+        w.0
+    }
+
+    #[test]
+    fn golden_records() {
+        let hex: String = encoded(&stage()).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "c0000000010000000900000000000000\
+             010000000000000002000000000000000300000000000000\
+             04000000000000000101010000300000\
+             00000100\
+             0a0000000000000000000000000000000b000000000000000c00000000000000\
+             0100000000000000020000000000000003000000000000000400000000000000\
+             0200000002000000\
+             000000000100000000000000050000000000000000000000\
+             020000000100000010000000010000000800000000000000\
+             ddccbbaa44332211\
+             00000000"
+        );
+        let commit = encoded(&Record::Commit { chunk: chunk(), version: ChunkVersion(4) });
+        assert_eq!((commit.len(), commit[4]), (48, 2));
+    }
+
+    #[test]
+    fn round_trips() {
+        let version = ChunkVersion(7);
+        let all = [
+            stage(),
+            Record::Commit { chunk: chunk(), version },
+            Record::Discard { chunk: chunk(), version },
+            Record::CreateTarget,
+            Record::RemoveTarget,
+            Record::TargetMeta(vec![1, 2, 3]),
+            Record::Channels(Vec::new()),
+            Record::ForgetClient(ClientId(4)),
+            Record::PurgeTombstones,
+        ];
+        for r in all {
+            let bytes = encoded(&r);
+            assert_eq!(Record::decode(&mut Reader(&bytes)).expect("valid"), (TargetId(9), r));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decoding_never_panics(mut bytes in proptest::collection::vec(0u8.., 0..300), at: usize, value: u8) {
+            let _ = Record::decode(&mut Reader(&bytes));
+            if bytes.len() >= 16 {
+                let len = bytes.len() / 8 * 8;
+                bytes.truncate(len);
+                bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
+                bytes[4] %= 10;
+                let _ = Record::decode(&mut Reader(&bytes));
+            }
+            let mut good = encoded(&stage());
+            let at = at % good.len();
+            good[at] = value;
+            let _ = Record::decode(&mut Reader(&good));
+        }
+    }
+}

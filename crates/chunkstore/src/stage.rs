@@ -195,7 +195,8 @@ impl Inner {
         } else {
             None
         };
-        let tail_needed = !end.is_multiple_of(BLOCK) && !(last == first && head.is_some());
+        let in_head = last == first && head.is_some();
+        let tail_needed = !end.is_multiple_of(BLOCK) && !in_head;
         let tail = if tail_needed {
             Some(self.edge_block(target, id, version, last).await?)
         } else {

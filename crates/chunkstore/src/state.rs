@@ -121,10 +121,10 @@ impl Inner {
     ) -> Option<T> {
         let mut targets = self.targets.borrow_mut();
         let t = targets.get_mut(&target)?;
-        if let Some(run) = &mut *self.checkpoint.borrow_mut() {
-            if let Some(chunk) = t.chunks.get_mut(&id) {
-                run.before_change(target, id, chunk);
-            }
+        if let Some(run) = &mut *self.checkpoint.borrow_mut()
+            && let Some(chunk) = t.chunks.get_mut(&id)
+        {
+            run.before_change(target, id, chunk);
         }
         Some(f(t))
     }

@@ -65,8 +65,11 @@ impl<T> Promise<T> {
     }
 }
 
+/// A future among others.
+pub(crate) type Job<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
 /// Runs all side by side; the results in order.
-pub(crate) async fn join_all<T>(futures: Vec<Pin<Box<dyn Future<Output = T> + '_>>>) -> Vec<T> {
+pub(crate) async fn join_all<T>(futures: Vec<Job<'_, T>>) -> Vec<T> {
     let mut slots: Vec<_> = futures.into_iter().map(|f| (Some(f), None)).collect();
     poll_fn(|cx| {
         let mut waiting = false;

@@ -39,7 +39,9 @@ fn write(c: u64, version: u64, offset: u32, bytes: Vec<u8>, commit: bool) -> Sta
 }
 
 fn pattern(seed: u32, len: usize) -> Vec<u8> {
-    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
+    (0..len as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8)
+        .collect()
 }
 
 async fn read_all(store: &Store, rt: &Rt, c: u64, len: usize) -> Vec<u8> {
@@ -56,7 +58,8 @@ fn written_read_reopened() {
     glowfs_rt::real::run(|rt| async move {
         let mut model = vec![0u8; 1 << 20];
         {
-            let store = Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("open");
+            let store =
+                Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("open");
             assert!(store.was_clean());
             store.create_target(T).await.expect("target");
             store.stage(T, write(0, 1, 0, pattern(1, 1 << 20), true)).await.expect("whole");
@@ -66,12 +69,18 @@ fn written_read_reopened() {
                 version += 1;
                 let offset = (i * 7_919) % ((1 << 20) - 9000);
                 let len = 1 + (i as usize * 131) % 9000;
-                store.stage(T, write(0, version, offset, pattern(i, len), false)).await.expect("small");
+                store
+                    .stage(T, write(0, version, offset, pattern(i, len), false))
+                    .await
+                    .expect("small");
                 store.commit(T, chunk(0), ChunkVersion(version)).await.expect("commit");
                 model[offset as usize..offset as usize + len].copy_from_slice(&pattern(i, len));
             }
             assert!(read_all(&store, &rt, 0, 1 << 20).await == model);
-            store.stage(T, write(0, version + 1, 4096, pattern(3, 300_000), true)).await.expect("large");
+            store
+                .stage(T, write(0, version + 1, 4096, pattern(3, 300_000), true))
+                .await
+                .expect("large");
             model[4096..304_096].copy_from_slice(&pattern(3, 300_000));
             let state = store.chunk(T, chunk(0)).expect("there");
             assert_eq!((state.committed.0, state.len), (version + 1, 1 << 20));
@@ -80,15 +89,20 @@ fn written_read_reopened() {
             assert!(read_all(&store, &rt, 0, 1 << 20).await == model);
             store.close().await.expect("close");
         }
-        let store = Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("reopen");
+        let store =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("reopen");
         assert!(store.was_clean());
         assert!(read_all(&store, &rt, 0, 1 << 20).await == model);
-        assert!(store.scrub_next(T, None).await.expect("scrub").expect("one").bad_blocks.is_empty());
+        assert!(
+            store.scrub_next(T, None).await.expect("scrub").expect("one").bad_blocks.is_empty()
+        );
         let other = StoreConfig { cluster: ClusterId(9), ..config() };
         drop(store);
-        let e = Store::open(&rt, rt.open_dir(&path).expect("dir"), other).await.err().expect("refused");
+        let e =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), other).await.err().expect("refused");
         assert_eq!(e.status, Status::WrongCluster);
-        let store = Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("again");
+        let store =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("again");
         assert!(!store.was_clean(), "it was not closed");
         assert!(read_all(&store, &rt, 0, 1 << 20).await == model);
     });

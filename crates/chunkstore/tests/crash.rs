@@ -1,0 +1,368 @@
+//! Cuts at every operation of the disk, killed or without power; what was acknowledged must be there.
+
+mod fake;
+
+use fake::{Crash, Disk, Rng, run};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::{Buf, Rt};
+use glowfs_types::checksum::{crc32c, piece_checksums};
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{
+    ChannelId, ChunkId, ChunkVersion, ClientId, ClusterId, DataId, NodeId, Seq, TargetId, VolumeId,
+};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const T: TargetId = TargetId(3);
+const CHUNKS: u64 = 4;
+const CHUNK_BYTES: u32 = 256 << 10;
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        unflushed_bytes_max: 1 << 20,
+        ..StoreConfig::new(ClusterId(1), NodeId(2))
+    }
+}
+
+fn id(index: u64) -> ChunkId {
+    ChunkId { volume: VolumeId(1), data: DataId(5), index }
+}
+
+/// The content after a version; `None`: removed.
+type Content = Option<Vec<u8>>;
+
+/// What the test knows of one chunk.
+#[derive(Clone, Default)]
+struct Known {
+    /// Every content that a version was given.
+    versions: BTreeMap<u64, Vec<Content>>,
+    /// As the next update will find it.
+    newest: u64,
+    committed: u64,
+    /// Committed at least, after a kill and after a power cut.
+    acked: u64,
+    flushed: u64,
+    /// Staged at least (after a kill).
+    staged: u64,
+    seq: u64,
+}
+
+impl Known {
+    fn content(&self, version: u64) -> Content {
+        if version == 0 {
+            return None;
+        }
+        self.versions[&version].last().cloned().flatten()
+    }
+}
+
+type Journal = Rc<RefCell<Vec<Known>>>;
+
+fn update(rng: &Rng, index: u64, known: &Known) -> (StageRequest, Content) {
+    let old = known.content(known.newest);
+    let version = known.newest + 1;
+    let mut content = old.unwrap_or_default();
+    let (kind, mut offset, mut len, mut payload) = (rng.below(20), 0, 0, Vec::new());
+    let bytes = |n: usize| -> Vec<u8> {
+        let seed = rng.next();
+        (0..n).map(|i| (seed >> (i % 8 * 8)) as u8 ^ (i / 8) as u8).collect()
+    };
+    let kind = match kind {
+        0 => {
+            content.clear();
+            StageKind::Remove
+        }
+        1 | 2 => {
+            len = rng.below(u64::from(CHUNK_BYTES) + 1) as u32;
+            content.resize(len as usize, 0);
+            StageKind::Truncate
+        }
+        3 | 4 => {
+            payload = bytes(rng.below(150_000) as usize);
+            content = payload.clone();
+            StageKind::Replace
+        }
+        k => {
+            let most = if k < 8 { CHUNK_BYTES as u64 } else { 12_000 };
+            let n = 1 + rng.below(most);
+            offset = rng.below(u64::from(CHUNK_BYTES) - n + 1) as u32;
+            if rng.below(2) == 0 {
+                offset &= !4095;
+            }
+            payload = bytes(n as usize);
+            let end = offset as usize + n as usize;
+            if content.len() < end {
+                content.resize(end, 0);
+            }
+            content[offset as usize..end].copy_from_slice(&payload);
+            StageKind::Write
+        }
+    };
+    let mut crcs = Vec::new();
+    piece_checksums(offset, &payload, &mut crcs);
+    let channel = ChannelRecord {
+        client: ClientId(9),
+        channel: ChannelId(index),
+        seq: Seq(known.seq + 1),
+        chunk: id(index),
+        version: ChunkVersion(version),
+    };
+    let request = StageRequest {
+        chunk: id(index),
+        version: ChunkVersion(version),
+        kind,
+        offset,
+        len,
+        payload: Buf::from_vec(payload),
+        crcs,
+        chunk_bytes: CHUNK_BYTES,
+        channel: Some(channel),
+        commit: rng.below(3) == 0,
+        flush: rng.below(8) == 0,
+    };
+    let content = if kind == StageKind::Remove { None } else { Some(content) };
+    (request, content)
+}
+
+/// Random updates of one chunk.
+async fn writer(store: Store, rng: Rc<Rng>, journal: Journal, index: u64, steps: u64) {
+    let i = index as usize;
+    for _ in 0..steps {
+        let known = journal.borrow()[i].clone();
+        if known.newest > known.committed && rng.below(3) == 0 {
+            // Resolve the pending ones, one way or the other.
+            let version = known.committed + 1 + rng.below(known.newest - known.committed);
+            if rng.below(4) == 0 {
+                journal.borrow_mut()[i].staged = (version - 1).max(known.committed);
+                store.discard(T, id(index), ChunkVersion(version)).await.expect("discard");
+                journal.borrow_mut()[i].newest = version - 1;
+            } else {
+                store.commit(T, id(index), ChunkVersion(version)).await.expect("commit");
+                let mut j = journal.borrow_mut();
+                j[i].committed = version;
+                j[i].acked = version;
+            }
+            continue;
+        }
+        if known.newest - known.committed >= 6 {
+            continue;
+        }
+        let (request, content) = update(&rng, index, &known);
+        let (version, commit, flush) = (request.version.0, request.commit, request.flush);
+        {
+            let mut j = journal.borrow_mut();
+            j[i].versions.entry(version).or_default().push(content);
+            j[i].seq += 1;
+        }
+        store.stage(T, request).await.expect("stage");
+        {
+            let mut j = journal.borrow_mut();
+            j[i].newest = version;
+            j[i].staged = version;
+            if commit {
+                j[i].committed = version;
+                j[i].acked = version;
+                if flush {
+                    j[i].flushed = version;
+                }
+            }
+        }
+        if rng.below(6) == 0 {
+            let known = journal.borrow()[i].clone();
+            check_chunk(&store, &known, index, None).await;
+        }
+    }
+}
+
+/// The store's chunk is what the journal allows. `None`: exactly the journal's; else what survives such a crash.
+async fn check_chunk(store: &Store, known: &Known, index: u64, crash: Option<Crash>) -> (u64, u64) {
+    let state = store.chunk(T, id(index)).unwrap_or_default();
+    let (committed, newest) = (state.committed.0, state.pending.0);
+    match crash {
+        None => assert_eq!((committed, newest), (known.committed, known.newest), "chunk {index}"),
+        Some(Crash::Kill) => {
+            assert!(
+                committed >= known.acked,
+                "chunk {index}: {committed}, acknowledged {}",
+                known.acked
+            );
+            assert!(newest >= known.staged, "chunk {index}: {newest}, staged {}", known.staged);
+        }
+        Some(Crash::Power) => {
+            assert!(
+                committed >= known.flushed,
+                "chunk {index}: {committed}, flushed {}",
+                known.flushed
+            );
+        }
+    }
+    let mut pending = vec![committed];
+    pending.extend(store.pending(T, id(index)).iter().map(|p| p.version.0));
+    for version in pending {
+        let rt = RT.with(|r| r.borrow().clone()).expect("running");
+        let (r, buf) = store
+            .read_pending(T, id(index), ChunkVersion(version), 0, rt.alloc(CHUNK_BYTES as usize))
+            .await;
+        let r = r.unwrap_or_else(|e| panic!("chunk {index} version {version}: {e}"));
+        assert_eq!(r.crc, crc32c(&buf));
+        if version == 0 {
+            assert_eq!(r.len, 0);
+            continue;
+        }
+        let got = &buf[..r.len as usize];
+        let allowed = known.versions.get(&version).expect("a version that someone wrote");
+        assert!(
+            allowed.iter().any(|c| c.as_deref().unwrap_or_default() == got),
+            "chunk {index} version {version}: wrong content of {} bytes",
+            r.len
+        );
+        assert!(buf[r.len as usize..].iter().all(|b| *b == 0));
+        let summary_crc: Vec<u8> = buf[..(r.len as usize).next_multiple_of(4096).min(buf.len())]
+            .chunks(4096)
+            .flat_map(|b| crc32c(b).to_le_bytes())
+            .collect();
+        if version == committed {
+            assert_eq!(state.content_crc, crc32c(&summary_crc));
+        }
+    }
+    if committed > 0 {
+        let channel = store.channel(T, ClientId(9), ChannelId(index)).expect("its channel");
+        assert!(
+            channel.version.0 >= committed || crash.is_none(),
+            "a write without its channel record"
+        );
+    }
+    (committed, newest)
+}
+
+thread_local! {
+    static RT: RefCell<Option<Rt>> = const { RefCell::new(None) };
+}
+
+async fn life(
+    rt: Rt,
+    disk: Rc<Disk>,
+    journal: Journal,
+    crash: Option<Crash>,
+    seed: u64,
+    steps: u64,
+) {
+    RT.with(|r| *r.borrow_mut() = Some(rt.clone()));
+    let store = Store::open(&rt, disk.dir(), config()).await.expect("opens");
+    store.create_target(T).await.expect("target");
+    if let Some(crash) = crash {
+        for index in 0..CHUNKS {
+            let known = journal.borrow()[index as usize].clone();
+            let (committed, newest) = check_chunk(&store, &known, index, Some(crash)).await;
+            let mut j = journal.borrow_mut();
+            let k = &mut j[index as usize];
+            // What is there now is durable.
+            (k.committed, k.acked, k.flushed, k.newest, k.staged) =
+                (committed, committed, committed, newest, newest);
+            let held: Vec<u64> = k.versions.range(newest + 1..).map(|(v, _)| *v).collect();
+            held.iter().for_each(|v| drop(k.versions.remove(v)));
+        }
+        // The content of a version is one of its candidates; find out which.
+        for index in 0..CHUNKS {
+            let mut versions = journal.borrow()[index as usize].versions.clone();
+            for (version, list) in &mut versions {
+                let (r, buf) = store
+                    .read_pending(
+                        T,
+                        id(index),
+                        ChunkVersion(*version),
+                        0,
+                        rt.alloc(CHUNK_BYTES as usize),
+                    )
+                    .await;
+                let len = r.expect("readable").len as usize;
+                if let Some(at) =
+                    list.iter().position(|c| c.as_deref().unwrap_or_default() == &buf[..len])
+                {
+                    list.swap(at, 0);
+                    list.truncate(1);
+                }
+            }
+            journal.borrow_mut()[index as usize].versions = versions;
+        }
+    }
+    let rng = Rc::new(Rng::new(seed));
+    let tasks: Vec<_> = (0..CHUNKS)
+        .map(|i| rt.spawn(writer(store.clone(), rng.clone(), journal.clone(), i, steps)))
+        .collect();
+    for t in 0..3 {
+        rt.sleep(std::time::Duration::from_nanos(1)).await;
+        let before: Vec<u64> = journal.borrow().iter().map(|k| k.acked).collect();
+        store.flush(T).await.expect("flush");
+        for (k, v) in journal.borrow_mut().iter_mut().zip(before) {
+            k.flushed = k.flushed.max(v);
+        }
+        if t == 1 {
+            store.checkpoint().await.expect("checkpoint");
+        }
+    }
+    for t in tasks {
+        t.await;
+    }
+    for index in 0..CHUNKS {
+        let known = journal.borrow()[index as usize].clone();
+        check_chunk(&store, &known, index, None).await;
+    }
+}
+
+fn scenario(seed: u64, cuts: &[u64], crash: Crash, steps: u64) -> u64 {
+    let journal: Journal = Rc::new(RefCell::new(vec![Known::default(); CHUNKS as usize]));
+    let mut disk = Disk::new(seed);
+    let mut last = None;
+    let mut ops = 0;
+    for (i, cut) in cuts.iter().chain([&u64::MAX]).enumerate() {
+        disk.cut_at.set(*cut);
+        let seed = seed + i as u64 * 1000;
+        let (d, j) = (disk.clone(), journal.clone());
+        run(seed, &disk, |rt| life(rt, d, j, last, seed, steps));
+        RT.with(|r| *r.borrow_mut() = None);
+        ops = disk.ops.get();
+        disk = disk.after(crash, seed);
+        last = Some(crash);
+    }
+    ops
+}
+
+fn sweep(crash: Crash, seeds: std::ops::Range<u64>, step: u64, steps: u64) {
+    for seed in seeds {
+        let ops = scenario(seed, &[], crash, steps);
+        let mut cut = 1 + seed % step;
+        while cut < ops {
+            let result =
+                std::panic::catch_unwind(|| scenario(seed, &[cut, cut / 2 + 7], crash, steps));
+            if let Err(e) = result {
+                eprintln!("seed {seed}, cut {cut}, {crash:?}");
+                std::panic::resume_unwind(e);
+            }
+            cut += step;
+        }
+    }
+}
+
+#[test]
+fn killed_anywhere() {
+    sweep(Crash::Kill, 0..2, 31, 25);
+}
+
+#[test]
+fn power_lost_anywhere() {
+    sweep(Crash::Power, 10..12, 31, 25);
+}
+
+/// Every single operation, many seeds: `cargo test --release -p glowfs-chunkstore --test crash -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn everywhere() {
+    let from = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(100);
+    sweep(Crash::Power, from..from + 20, 1, 60);
+    sweep(Crash::Kill, from..from + 20, 1, 60);
+}

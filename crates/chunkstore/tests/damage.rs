@@ -1,0 +1,253 @@
+//! Damaged files, a full disk, a failing disk: clear errors, never wrong bytes, never a panic.
+
+mod fake;
+
+use fake::{Crash, Disk, Rng, run};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::{Buf, Rt};
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::{
+    ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Result, Status, TargetId, VolumeId,
+};
+use std::rc::Rc;
+
+const T: TargetId = TargetId(3);
+const CHUNK_BYTES: u32 = 256 << 10;
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        ..StoreConfig::new(ClusterId(1), NodeId(2))
+    }
+}
+
+fn id(index: u64) -> ChunkId {
+    ChunkId { volume: VolumeId(1), data: DataId(5), index }
+}
+
+fn bytes(index: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u64 * 31 + index * 77 + i as u64 / 97) as u8).collect()
+}
+
+fn request(index: u64, version: u64, kind: StageKind, payload: Vec<u8>) -> StageRequest {
+    let mut crcs = Vec::new();
+    piece_checksums(0, &payload, &mut crcs);
+    StageRequest {
+        chunk: id(index),
+        version: ChunkVersion(version),
+        kind,
+        offset: 0,
+        len: 0,
+        payload: Buf::from_vec(payload),
+        crcs,
+        chunk_bytes: CHUNK_BYTES,
+        channel: None,
+        commit: true,
+        flush: false,
+    }
+}
+
+fn size(index: u64) -> usize {
+    if index.is_multiple_of(2) { 100_000 } else { 9_000 }
+}
+
+async fn filled(rt: &Rt, disk: &Rc<Disk>, clean: bool) {
+    let store = Store::open(rt, disk.dir(), config()).await.expect("open");
+    store.create_target(T).await.expect("target");
+    for i in 0..6 {
+        store.stage(T, request(i, 1, StageKind::Write, bytes(i, size(i)))).await.expect("stage");
+        if i == 3 {
+            store.checkpoint().await.expect("checkpoint");
+        }
+    }
+    store.flush(T).await.expect("flush");
+    store.stage(T, request(6, 1, StageKind::Write, bytes(6, size(6)))).await.expect("stage");
+    if clean {
+        store.close().await.expect("close");
+    }
+}
+
+/// Opens and reads all; whatever is given is right. Returns whether something was found wrong.
+async fn examine(rt: &Rt, disk: &Rc<Disk>) -> bool {
+    let store = match Store::open(rt, disk.dir(), config()).await {
+        Ok(s) => s,
+        Err(e) => {
+            assert!(!e.message.is_empty());
+            return true;
+        }
+    };
+    let mut wrong = false;
+    for i in 0..7 {
+        let (r, buf) = store.read(T, id(i), 0, rt.alloc(CHUNK_BYTES as usize)).await;
+        match r {
+            Ok(r) if r.version.0 == 0 => wrong = true,
+            Ok(r) => {
+                assert_eq!(r.len as usize, size(i));
+                assert!(buf[..size(i)] == bytes(i, size(i)), "wrong bytes of chunk {i}");
+            }
+            Err(e) => {
+                assert_eq!(e.status, Status::Corrupt, "{e}");
+                assert!(buf.iter().all(|b| *b == 0), "unverified bytes left");
+                wrong = true;
+            }
+        }
+    }
+    let mut after = None;
+    let mut bad = false;
+    while let Some(s) = store.scrub_next(T, after).await.expect("scrub") {
+        bad |= !s.bad_blocks.is_empty();
+        after = Some(s.chunk);
+    }
+    assert!(!bad || wrong, "scrub found what a read did not");
+    wrong
+}
+
+#[test]
+fn a_flipped_bit_anywhere() {
+    let rng = Rng::new(1);
+    let base = Disk::new(1);
+    let b = base.clone();
+    run(1, &base, |rt| async move { filled(&rt, &b, true).await });
+    let (mut found, mut tried) = (0, 0);
+    for name in base.file_names() {
+        for block in base.blocks(&name) {
+            for _ in 0..2 {
+                let disk = base.after(Crash::Kill, 5);
+                disk.flip(&name, block, rng.below(4096 * 8) as usize);
+                let d = disk.clone();
+                let wrong = run(2, &disk, |rt| async move { examine(&rt, &d).await }).expect("ran");
+                found += u32::from(wrong);
+                tried += 1;
+            }
+        }
+    }
+    assert!(found * 2 > tried, "{found} of {tried} were noticed");
+}
+
+#[test]
+fn a_file_cut_short() {
+    let base = Disk::new(1);
+    let b = base.clone();
+    run(1, &base, |rt| async move { filled(&rt, &b, true).await });
+    for name in base.file_names() {
+        for len in [0, 4096, 8192, 65536] {
+            let disk = base.after(Crash::Kill, 5);
+            disk.truncate(&name, len);
+            let d = disk.clone();
+            run(2, &disk, |rt| async move { examine(&rt, &d).await }).expect("ran");
+        }
+    }
+}
+
+#[test]
+fn a_flushed_batch_that_is_damaged_is_not_cut_away() {
+    let base = Disk::new(1);
+    let b = base.clone();
+    run(1, &base, |rt| async move { filled(&rt, &b, false).await });
+    let heads: Vec<u64> = base
+        .blocks("log-0000")
+        .into_iter()
+        .filter(|b| &base.bytes("log-0000", *b)[..4] == b"GBAT")
+        .collect();
+    let (last, durable) = heads.split_last().expect("batches");
+    assert!(durable.len() > 5);
+    let open_flipped = |block: u64| {
+        let disk = base.after(Crash::Kill, 5);
+        disk.flip("log-0000", block, 200 * 8);
+        let d = disk.clone();
+        run(2, &disk, |rt| async move {
+            Store::open(&rt, d.dir(), config()).await.map(|s| s.chunk(T, id(6)).is_some())
+        })
+        .expect("ran")
+    };
+    for block in durable {
+        assert_eq!(open_flipped(*block).expect_err("refused").status, Status::Corrupt);
+    }
+    assert!(!open_flipped(*last).expect("a torn tail is cut"), "the last one was never flushed");
+}
+
+#[test]
+fn a_full_disk_refuses_takes_deletes_and_recovers() {
+    let disk = Disk::new(3);
+    disk.capacity.set(12 << 20);
+    let d = disk.clone();
+    run(3, &disk, |rt| async move {
+        let cfg = StoreConfig { reserve_bytes: 3 << 20, ..config() };
+        let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let mut kept = Vec::new();
+        let mut refused = 0;
+        for i in 0..200 {
+            match store.stage(T, request(i * 2, 1, StageKind::Write, bytes(i * 2, 100_000))).await {
+                Ok(()) => kept.push(i * 2),
+                Err(e) => {
+                    assert_eq!(e.status, Status::NoSpace, "{e}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0 && kept.len() > 20, "{refused} refused, {} kept", kept.len());
+        assert!(store.failure().is_none());
+        for c in kept.drain(..20) {
+            store.stage(T, request(c, 2, StageKind::Remove, Vec::new())).await.expect("delete");
+        }
+        for i in 500..515 {
+            store
+                .stage(T, request(i * 2, 1, StageKind::Write, bytes(i * 2, 100_000)))
+                .await
+                .expect("room again");
+        }
+        for c in kept {
+            let (r, buf) = store.read(T, id(c), 0, rt.alloc(CHUNK_BYTES as usize)).await;
+            r.expect("readable");
+            assert!(buf[..100_000] == bytes(c, 100_000));
+        }
+    })
+    .expect("ran");
+}
+
+#[test]
+fn a_failed_write_or_flush_ends_updates() {
+    for at in 20..60 {
+        let disk = Disk::new(3);
+        let d = disk.clone();
+        run(at, &disk, |rt| async move {
+            let work = async {
+                let store = Store::open(&rt, d.dir(), config()).await?;
+                store.create_target(T).await?;
+                d.fail_at.set(Some((at, std::io::ErrorKind::Other)));
+                for i in 0..200 {
+                    let done: Result<()> =
+                        store.stage(T, request(i, 1, StageKind::Write, bytes(i, size(i)))).await;
+                    let flushed = store.flush(T).await;
+                    if let Err(e) = done.and(flushed) {
+                        assert_eq!(e.status, Status::DiskFailed, "{e}");
+                        d.fail_at.set(None);
+                        if store.failure().is_some() {
+                            let again = store
+                                .stage(T, request(900, 1, StageKind::Write, bytes(0, 10)))
+                                .await;
+                            assert_eq!(again.expect_err("poisoned").status, Status::DiskFailed);
+                            assert_eq!(
+                                store.flush(T).await.expect_err("poisoned").status,
+                                Status::DiskFailed
+                            );
+                        }
+                        if i > 0 {
+                            let (r, buf) = store.read(T, id(0), 0, rt.alloc(size(0))).await;
+                            r.expect("reads go on");
+                            assert!(buf[..] == bytes(0, size(0)));
+                        }
+                        return Ok(());
+                    }
+                }
+                panic!("nothing failed");
+            };
+            let result: Result<()> = work.await;
+            result.expect("as expected");
+        })
+        .expect("ran");
+    }
+}

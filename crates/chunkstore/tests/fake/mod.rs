@@ -1,0 +1,494 @@
+//! A world for the store's tests: a seeded executor and a disk that can be cut off after any operation.
+#![allow(dead_code)]
+
+use glowfs_rt::backend::{Backend, BoxFuture, DirIo, FileIo, OpenOptions, Space};
+use glowfs_rt::tasks::Tasks;
+use glowfs_rt::timers::Timers;
+use glowfs_rt::{Address, Buf, BufMut, Dir, File, Instant, Listener, Pool, Rt, Stream};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+const BLOCK: usize = 4096;
+
+/// SplitMix64.
+pub struct Rng(Cell<u64>);
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(Cell::new(seed))
+    }
+    pub fn next(&self) -> u64 {
+        let s = self.0.get();
+        self.0.set(s.wrapping_add(1));
+        glowfs_types::layout::splitmix64(s)
+    }
+    pub fn below(&self, n: u64) -> u64 {
+        if n == 0 { 0 } else { self.next() % n }
+    }
+}
+
+pub struct World {
+    tasks: Tasks,
+    timers: Timers,
+    now: Cell<u64>,
+    pool: Pool,
+    pub rng: Rng,
+}
+
+impl Backend for World {
+    fn now(&self) -> Instant {
+        Instant(self.now.get())
+    }
+    fn unix_ns(&self) -> u64 {
+        self.now.get()
+    }
+    fn random(&self) -> u64 {
+        self.rng.next()
+    }
+    fn set_timer(&self, at: Instant, waker: Waker) -> u64 {
+        self.timers.set(at, waker)
+    }
+    fn cancel_timer(&self, key: u64) {
+        self.timers.cancel(key);
+    }
+    fn spawn(&self, task: BoxFuture<()>) {
+        self.tasks.spawn(task);
+    }
+    fn listen(&self, _: &Address) -> io::Result<Listener> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn connect(&self, _: &Address) -> BoxFuture<io::Result<Stream>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+    fn open_dir(&self, _: &Path) -> io::Result<Dir> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn unblock(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<()> {
+        work();
+        Box::pin(async {})
+    }
+    fn poll_readable(&self, _: BorrowedFd<'_>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+    fn forget_readable(&self, _: BorrowedFd<'_>) {}
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+/// Runs `main` in a seeded world until it ends (its result) or `disk` was cut off (`None`).
+pub fn run<T: 'static, F: Future<Output = T> + 'static>(
+    seed: u64,
+    disk: &Rc<Disk>,
+    main: impl FnOnce(Rt) -> F,
+) -> Option<T> {
+    let world = Rc::new(World {
+        tasks: Tasks::new(Box::new(|| {})),
+        timers: Timers::default(),
+        now: Cell::new(1),
+        pool: Pool::heap(),
+        rng: Rng::new(seed),
+    });
+    let rt = Rt::new(world.clone());
+    let out = Rc::new(RefCell::new(None));
+    let put = out.clone();
+    let work = main(rt.clone());
+    rt.spawn_detached(async move { *put.borrow_mut() = Some(work.await) });
+    drop(rt);
+    while out.borrow().is_none() && !disk.is_cut() {
+        let ready = world.tasks.ready() as u64;
+        if ready > 0 {
+            let nth = if world.rng.below(2) == 0 { 0 } else { world.rng.below(ready) };
+            world.tasks.run_nth(nth as usize);
+            continue;
+        }
+        let next = world.timers.next().expect("a task waits for nothing: deadlock");
+        world.now.set(next.0.max(world.now.get()));
+        world.timers.fire(next);
+    }
+    world.tasks.clear();
+    out.take()
+}
+
+type Blocks = BTreeMap<u64, Rc<[u8]>>;
+
+#[derive(Clone, Default)]
+struct Content {
+    blocks: Blocks,
+    len: u64,
+}
+
+impl Content {
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        for (i, b) in bytes.chunks(BLOCK).enumerate() {
+            self.blocks.insert(offset / BLOCK as u64 + i as u64, b.into());
+        }
+        self.len = self.len.max(offset + bytes.len() as u64);
+    }
+    fn set_len(&mut self, len: u64) {
+        self.len = len;
+        self.blocks.retain(|b, _| b * (BLOCK as u64) < len);
+    }
+}
+
+#[derive(Clone)]
+enum Change {
+    Write(u64, Rc<[u8]>),
+    SetLen(u64),
+    Allocate(u64),
+}
+
+impl Content {
+    fn apply(&mut self, c: &Change) {
+        match c {
+            Change::Write(at, bytes) => self.write(*at, bytes),
+            Change::SetLen(len) => self.set_len(*len),
+            Change::Allocate(len) => self.len = self.len.max(*len),
+        }
+    }
+}
+
+#[derive(Default)]
+struct FileState {
+    now: Content,
+    durable: Content,
+    /// Completed, not durable.
+    unsynced: Vec<Change>,
+    /// Begun, not completed.
+    running: BTreeMap<u64, Change>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Crash {
+    /// Completed writes stay.
+    Kill,
+    /// Only what was synced is sure to stay.
+    Power,
+}
+
+/// A disk in memory.
+pub struct Disk {
+    rng: Rng,
+    files: RefCell<BTreeMap<u64, FileState>>,
+    names: RefCell<BTreeMap<String, u64>>,
+    durable_names: RefCell<BTreeMap<String, u64>>,
+    next: Cell<u64>,
+    /// Operations that changed something.
+    pub ops: Cell<u64>,
+    /// Cut off after so many.
+    pub cut_at: Cell<u64>,
+    pub capacity: Cell<u64>,
+    /// Operations fail from here on: (operation number, error).
+    pub fail_at: Cell<Option<(u64, io::ErrorKind)>>,
+    pub syncs: Cell<u64>,
+}
+
+impl Disk {
+    pub fn new(seed: u64) -> Rc<Self> {
+        Rc::new(Self {
+            rng: Rng::new(seed ^ 0xd15c),
+            files: RefCell::default(),
+            names: RefCell::default(),
+            durable_names: RefCell::default(),
+            next: Cell::new(1),
+            ops: Cell::new(0),
+            cut_at: Cell::new(u64::MAX),
+            capacity: Cell::new(1 << 40),
+            fail_at: Cell::new(None),
+            syncs: Cell::new(0),
+        })
+    }
+    pub fn is_cut(&self) -> bool {
+        self.ops.get() >= self.cut_at.get()
+    }
+    pub fn dir(self: &Rc<Self>) -> Dir {
+        Rc::new(FakeDir(self.clone()))
+    }
+    fn used(&self) -> u64 {
+        let files = self.files.borrow();
+        self.names.borrow().values().filter_map(|id| files.get(id)).map(|f| f.now.len).sum()
+    }
+    fn operation(&self) -> io::Result<()> {
+        self.ops.set(self.ops.get() + 1);
+        match self.fail_at.get() {
+            Some((at, kind)) if self.ops.get() >= at => Err(kind.into()),
+            _ => Ok(()),
+        }
+    }
+    fn content<T>(&self, id: u64, f: impl FnOnce(&mut FileState) -> T) -> T {
+        f(self.files.borrow_mut().get_mut(&id).expect("an open file"))
+    }
+    /// What the next life finds.
+    pub fn after(&self, crash: Crash, seed: u64) -> Rc<Disk> {
+        let disk = Disk::new(seed);
+        let rng = Rng::new(seed ^ 0xc4a5);
+        let names = match crash {
+            Crash::Kill => self.names.borrow().clone(),
+            Crash::Power if rng.below(2) == 0 => self.names.borrow().clone(),
+            Crash::Power => self.durable_names.borrow().clone(),
+        };
+        for (id, f) in &*self.files.borrow() {
+            let mut content = match crash {
+                Crash::Kill => f.now.clone(),
+                Crash::Power => f.durable.clone(),
+            };
+            let mut loose: Vec<Change> = match crash {
+                Crash::Kill => Vec::new(),
+                Crash::Power => f.unsynced.clone(),
+            };
+            loose.extend(f.running.values().cloned());
+            // 0: all is lost, 1: all stays, else block by block.
+            let fate = rng.below(3);
+            for change in loose {
+                match change {
+                    _ if fate == 0 && crash == Crash::Power => {}
+                    Change::Write(at, bytes) => {
+                        for (i, b) in bytes.chunks(BLOCK).enumerate() {
+                            let at = at + (i * BLOCK) as u64;
+                            match if fate == 1 { 0 } else { rng.below(4) } {
+                                0 | 1 => content.write(at, b),
+                                2 => {}
+                                _ => {
+                                    let mut torn = content
+                                        .blocks
+                                        .get(&(at / BLOCK as u64))
+                                        .map_or(vec![0; BLOCK], |b| b.to_vec());
+                                    let n = 512 * rng.below(8) as usize;
+                                    torn[..n].copy_from_slice(&b[..n]);
+                                    content.write(at, &torn);
+                                }
+                            }
+                        }
+                    }
+                    other => content.apply(&other),
+                }
+            }
+            let state =
+                FileState { now: content.clone(), durable: content, ..FileState::default() };
+            disk.files.borrow_mut().insert(*id, state);
+        }
+        *disk.names.borrow_mut() = names.clone();
+        *disk.durable_names.borrow_mut() = names;
+        disk.next.set(self.next.get());
+        disk.capacity.set(self.capacity.get());
+        disk
+    }
+    pub fn file_names(&self) -> Vec<String> {
+        self.names.borrow().keys().cloned().collect()
+    }
+    /// Blocks of a file that were ever written.
+    pub fn blocks(&self, name: &str) -> Vec<u64> {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| f.now.blocks.keys().copied().collect())
+    }
+    pub fn flip(&self, name: &str, block: u64, bit: usize) {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| {
+            let mut b = f.now.blocks[&block].to_vec();
+            b[bit / 8] ^= 1 << (bit % 8);
+            f.now.blocks.insert(block, b.into());
+        });
+    }
+    pub fn truncate(&self, name: &str, len: u64) {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| f.now.set_len(len));
+    }
+    pub fn bytes(&self, name: &str, block: u64) -> Vec<u8> {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| f.now.blocks.get(&block).map_or(vec![0; BLOCK], |b| b.to_vec()))
+    }
+    /// Some other task may run, or several.
+    async fn pause(&self) {
+        let mut n = self.rng.below(4);
+        poll_fn(|cx| {
+            if n == 0 {
+                return Poll::Ready(());
+            }
+            n -= 1;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        if self.is_cut() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+struct FakeDir(Rc<Disk>);
+struct FakeFile {
+    disk: Rc<Disk>,
+    id: u64,
+}
+
+impl FileIo for FakeFile {
+    fn read(&self, mut buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        assert!(offset.is_multiple_of(BLOCK as u64) && buf.len().is_multiple_of(BLOCK));
+        assert!((buf.as_ptr() as usize).is_multiple_of(BLOCK));
+        let (disk, id) = (self.disk.clone(), self.id);
+        Box::pin(async move {
+            disk.pause().await;
+            let n = disk.content(id, |f| {
+                let n = f.now.len.saturating_sub(offset).min(buf.len() as u64) as usize;
+                for (i, b) in buf[..n].chunks_mut(BLOCK).enumerate() {
+                    match f.now.blocks.get(&(offset / BLOCK as u64 + i as u64)) {
+                        Some(data) => b.copy_from_slice(&data[..b.len()]),
+                        None => b.fill(0),
+                    }
+                }
+                n
+            });
+            disk.pause().await;
+            (Ok(n), buf)
+        })
+    }
+    fn write(&self, bufs: Vec<Buf>, offset: u64) -> BoxFuture<io::Result<()>> {
+        assert!(offset.is_multiple_of(BLOCK as u64));
+        let mut bytes = Vec::new();
+        for b in &bufs {
+            assert!(b.is_aligned() && b.len().is_multiple_of(BLOCK), "unaligned write");
+            bytes.extend_from_slice(b);
+        }
+        let (disk, id) = (self.disk.clone(), self.id);
+        Box::pin(async move {
+            let key = disk.next.get();
+            disk.next.set(key + 1);
+            let change = Change::Write(offset, bytes.into());
+            disk.content(id, |f| f.running.insert(key, change.clone()));
+            disk.pause().await;
+            let result = disk.operation();
+            disk.content(id, |f| {
+                f.running.remove(&key);
+                if result.is_ok() {
+                    f.now.apply(&change);
+                    f.unsynced.push(change);
+                }
+            });
+            disk.pause().await;
+            result
+        })
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        let (disk, id) = (self.disk.clone(), self.id);
+        Box::pin(async move {
+            let n = disk.content(id, |f| f.unsynced.len());
+            disk.pause().await;
+            disk.operation()?;
+            disk.syncs.set(disk.syncs.get() + 1);
+            disk.content(id, |f| {
+                let n = n.min(f.unsynced.len());
+                for c in f.unsynced.drain(..n).collect::<Vec<_>>() {
+                    f.durable.apply(&c);
+                }
+            });
+            disk.pause().await;
+            Ok(())
+        })
+    }
+    fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        let (disk, id) = (self.disk.clone(), self.id);
+        Box::pin(async move {
+            disk.pause().await;
+            disk.operation()?;
+            let grows = disk.content(id, |f| (offset + len).saturating_sub(f.now.len));
+            if disk.used() + grows > disk.capacity.get() {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            disk.content(id, |f| {
+                f.now.len = f.now.len.max(offset + len);
+                f.unsynced.push(Change::Allocate(offset + len));
+            });
+            Ok(())
+        })
+    }
+    fn punch(&self, _: u64, _: u64) -> BoxFuture<io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        let (disk, id) = (self.disk.clone(), self.id);
+        Box::pin(async move {
+            disk.pause().await;
+            disk.operation()?;
+            disk.content(id, |f| {
+                f.now.set_len(len);
+                f.unsynced.push(Change::SetLen(len));
+            });
+            Ok(())
+        })
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.content(self.id, |f| f.now.len))
+    }
+}
+
+impl DirIo for FakeDir {
+    fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
+        let (disk, name) = (self.0.clone(), name.to_owned());
+        Box::pin(async move {
+            disk.pause().await;
+            let found = disk.names.borrow().get(&name).copied();
+            let id = match found {
+                Some(id) => id,
+                None if options.create => {
+                    disk.operation()?;
+                    let id = disk.next.get();
+                    disk.next.set(id + 1);
+                    disk.files.borrow_mut().insert(id, FileState::default());
+                    disk.names.borrow_mut().insert(name, id);
+                    id
+                }
+                None => return Err(io::ErrorKind::NotFound.into()),
+            };
+            Ok(Rc::new(FakeFile { disk, id }) as File)
+        })
+    }
+    fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
+        let names = self.0.file_names();
+        Box::pin(async move { Ok(names) })
+    }
+    fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
+        let (disk, name) = (self.0.clone(), name.to_owned());
+        Box::pin(async move {
+            disk.pause().await;
+            disk.operation()?;
+            disk.names.borrow_mut().remove(&name);
+            Ok(())
+        })
+    }
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
+        let (disk, from, to) = (self.0.clone(), from.to_owned(), to.to_owned());
+        Box::pin(async move {
+            disk.pause().await;
+            disk.operation()?;
+            let mut names = disk.names.borrow_mut();
+            let id = names.remove(&from).ok_or(io::ErrorKind::NotFound)?;
+            names.insert(to, id);
+            Ok(())
+        })
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        let disk = self.0.clone();
+        Box::pin(async move {
+            let names = disk.names.borrow().clone();
+            disk.pause().await;
+            disk.operation()?;
+            *disk.durable_names.borrow_mut() = names;
+            Ok(())
+        })
+    }
+    fn space(&self) -> io::Result<Space> {
+        let total = self.0.capacity.get();
+        Ok(Space { total_bytes: total, free_bytes: total.saturating_sub(self.0.used()) })
+    }
+    fn lock(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn path(&self) -> String {
+        "/disk".into()
+    }
+}
