@@ -4,10 +4,12 @@
 //!   [`run_transaction`]: how everybody uses it.
 //! - [`Memory`]: volatile, for tests. [`Embedded`]: durable, in one process. [`Remote`]: an engine that another
 //!   process hosts; [`serve`] is that other side.
+//! - [`conformance`]: the suite that every engine passes.
 //!
 //! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
 //! `durable` a loss of power. Must never: answer before that, or hide a byte of the log that it could not read.
 
+pub mod conformance;
 pub mod embedded;
 mod engine;
 mod memory;

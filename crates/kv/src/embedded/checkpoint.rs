@@ -23,7 +23,11 @@ const STEP_KEYS: usize = 512;
 /// Moves the window of versions and writes checkpoints when they are due.
 pub async fn background_loop(inner: Rc<Inner>) {
     loop {
-        inner.rt.sleep(WINDOW_STEP).await;
+        let ended = || {
+            let s = inner.state.borrow();
+            s.closing || s.failed.is_some()
+        };
+        let _ = inner.rt.timeout(WINDOW_STEP, inner.progress.until(ended)).await;
         let due = {
             let s = inner.state.borrow();
             if s.closing || s.failed.is_some() {

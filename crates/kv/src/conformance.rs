@@ -1,0 +1,360 @@
+//! The suite that every engine passes: what an engine promises, tried out. [`run`] needs an engine that nobody else uses.
+
+use crate::{Engine, Key, Transaction, Value, Version, key_after, run_transaction};
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::wire::kv::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use glowfs_types::{Error, Result, Status};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Concurrent workers of the serializability check.
+const WORKERS: u64 = 8;
+
+macro_rules! ensure {
+    ($cond:expr, $($what:tt)*) => {
+        if !$cond {
+            return Err(Error::new(Status::Internal, format!("conformance: {}", format!($($what)*))));
+        }
+    };
+}
+
+fn expect_status<T>(result: Result<T>, want: Status, what: &str) -> Result<()> {
+    match result {
+        Err(e) if e.status == want => Ok(()),
+        Err(e) => Err(e.context(format!("conformance: {what}: expected {want}, got"))),
+        Ok(_) => Err(Error::new(Status::Internal, format!("conformance: {what}: expected {want}, got Ok"))),
+    }
+}
+
+/// Runs everything; the first broken promise is the error. `rounds` transactions per worker in the concurrent check.
+pub async fn run(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) -> Result<()> {
+    own_writes(engine).await?;
+    ranges(engine).await?;
+    snapshots(engine).await?;
+    conflicts(engine).await?;
+    no_conflicts(engine).await?;
+    stamps(engine).await?;
+    limits(engine).await?;
+    serializable(rt, engine, seed, rounds).await
+}
+
+fn begin(engine: &Rc<dyn Engine>) -> Transaction {
+    Transaction::new(engine.clone())
+}
+
+async fn put(engine: &Rc<dyn Engine>, key: &[u8], value: &[u8]) -> Result<Version> {
+    let tx = begin(engine);
+    tx.put(key, value)?;
+    tx.commit(false).await
+}
+
+async fn own_writes(engine: &Rc<dyn Engine>) -> Result<()> {
+    put(engine, b"own/a", b"1").await?;
+    let tx = begin(engine);
+    tx.put(b"own/b", b"2")?;
+    ensure!(tx.get(b"own/b").await?.as_deref() == Some(b"2"), "own put is not seen");
+    tx.clear(b"own/a")?;
+    ensure!(tx.get(b"own/a").await?.is_none(), "own clear is not seen");
+    tx.add(b"own/n", 5)?;
+    tx.add(b"own/n", -2)?;
+    ensure!(tx.get(b"own/n").await? == Some(3i64.to_le_bytes().to_vec()), "own add is not seen");
+    tx.clear_range(b"own/b", b"own/c")?;
+    ensure!(tx.get(b"own/b").await?.is_none(), "own clear_range is not seen");
+    tx.put(b"own/bb", b"3")?;
+    let page = tx.get_range(b"own/", b"own0", 10, false).await?;
+    let keys: Vec<_> = page.entries.iter().map(|(k, _)| k.as_slice()).collect();
+    ensure!(keys == [&b"own/bb"[..], b"own/n"] && !page.more, "range over own writes: {keys:?}");
+    tx.commit(true).await?;
+    let tx = begin(engine);
+    let back = tx.get_range(b"own/", b"own0", 10, true).await?;
+    let keys: Vec<_> = back.entries.iter().map(|(k, _)| k.as_slice()).collect();
+    ensure!(keys == [&b"own/n"[..], b"own/bb"], "after the commit: {keys:?}");
+    tx.commit(false).await.map(|_| ())
+}
+
+async fn ranges(engine: &Rc<dyn Engine>) -> Result<()> {
+    let tx = begin(engine);
+    for i in 0..50u8 {
+        tx.put([b"range/", &[i][..]].concat(), vec![i])?;
+    }
+    tx.commit(false).await?;
+    for reverse in [false, true] {
+        let tx = begin(engine);
+        for i in (0..50u8).step_by(3) {
+            tx.clear([b"range/", &[i][..]].concat())?;
+        }
+        tx.put([b"range/", &[7, 0][..]].concat(), b"own".to_vec())?;
+        let mut want: Vec<Key> = (0..50u8).filter(|i| i % 3 != 0).map(|i| [b"range/", &[i][..]].concat()).collect();
+        want.push([b"range/", &[7, 0][..]].concat());
+        want.sort();
+        if reverse {
+            want.reverse();
+        }
+        let page = tx.get_range(b"range/", b"range0", 20, reverse).await?;
+        let got: Vec<Key> = page.entries.into_iter().map(|(k, _)| k).collect();
+        ensure!(got == want[..20] && page.more, "a page of 20, reverse {reverse}: {got:?}");
+    }
+    Ok(())
+}
+
+async fn snapshots(engine: &Rc<dyn Engine>) -> Result<()> {
+    put(engine, b"snap/a", b"old").await?;
+    put(engine, b"snap/gone", b"there").await?;
+    let reader = begin(engine);
+    reader.read_version().await?;
+    put(engine, b"snap/a", b"new").await?;
+    put(engine, b"snap/b", b"late").await?;
+    let tx = begin(engine);
+    tx.clear(b"snap/gone")?;
+    tx.commit(false).await?;
+    ensure!(reader.get(b"snap/a").await?.as_deref() == Some(b"old"), "a snapshot moved");
+    ensure!(reader.get(b"snap/gone").await?.is_some(), "a removal changed a snapshot");
+    let page = reader.get_range(b"snap/", b"snap0", 10, false).await?;
+    ensure!(page.entries.len() == 2, "an insertion changed a snapshot: {:?}", page.entries);
+    reader.commit(false).await?;
+    let now = begin(engine);
+    ensure!(now.get(b"snap/gone").await?.is_none(), "a removed key is still there");
+    Ok(())
+}
+
+async fn conflicts(engine: &Rc<dyn Engine>) -> Result<()> {
+    put(engine, b"con/a", b"0").await?;
+    put(engine, b"con/z", b"0").await?;
+    // Each: what the transaction reads, and what another one does meanwhile.
+    for case in 0..6 {
+        let tx = begin(engine);
+        match case {
+            0 | 1 | 5 => drop(tx.get(b"con/a").await?),
+            2 => drop(tx.get(b"con/missing").await?),
+            3 => drop(tx.get_range(b"con/", b"con0", 10, false).await?),
+            _ => drop(tx.get_range(b"con/", b"con0", 10, true).await?),
+        }
+        let other = begin(engine);
+        match case {
+            0 => other.put(b"con/a", b"1")?,
+            1 => other.add(b"con/a", 1)?,
+            2 => other.put(b"con/missing", b"1")?,
+            3 => other.put(b"con/phantom", b"1")?,
+            4 => other.clear(b"con/z")?,
+            _ => other.add_write_conflict(b"con/", b"con0")?,
+        }
+        other.commit(false).await?;
+        tx.put(b"con/out", b"x")?;
+        expect_status(tx.commit(false).await, Status::Conflict, &format!("conflict case {case}"))?;
+    }
+    // Write skew: both read both, each writes one.
+    let (one, two) = (begin(engine), begin(engine));
+    for tx in [&one, &two] {
+        tx.get(b"skew/a").await?;
+        tx.get(b"skew/b").await?;
+    }
+    one.put(b"skew/a", b"1")?;
+    two.put(b"skew/b", b"1")?;
+    one.commit(false).await?;
+    expect_status(two.commit(false).await, Status::Conflict, "write skew")
+}
+
+async fn no_conflicts(engine: &Rc<dyn Engine>) -> Result<()> {
+    put(engine, b"free/a", b"0").await?;
+    let tx = begin(engine);
+    tx.get_snapshot(b"free/a").await?;
+    tx.get_range(b"free/", b"free/a", 10, false).await?;
+    tx.add(b"free/n", 1)?;
+    let other = begin(engine);
+    other.put(b"free/a", b"1")?;
+    other.add(b"free/n", 1)?;
+    other.commit(false).await?;
+    tx.commit(false).await?;
+    let tx = begin(engine);
+    ensure!(tx.get(b"free/n").await? == Some(2i64.to_le_bytes().to_vec()), "adds were lost");
+    // A page that stopped early does not conflict behind its last entry.
+    let tx = begin(engine);
+    tx.get_range(b"free/", b"free0", 1, false).await?;
+    put(engine, b"free/zz", b"1").await?;
+    tx.put(b"free/out", b"1")?;
+    tx.commit(false).await?;
+    Ok(())
+}
+
+async fn stamps(engine: &Rc<dyn Engine>) -> Result<()> {
+    let mut last = 0;
+    for i in 0..5u8 {
+        let tx = begin(engine);
+        for j in 0..3u8 {
+            tx.put_versionstamped(b"stamp/", vec![], vec![i, j])?;
+        }
+        let version = tx.commit(false).await?;
+        ensure!(version > last, "versions do not grow");
+        last = version;
+    }
+    let tx = begin(engine);
+    let page = tx.get_range(b"stamp/", b"stamp0", 100, false).await?;
+    let got: Vec<_> = page.entries.iter().map(|(_, v)| v.clone()).collect();
+    let want: Vec<_> = (0..5u8).flat_map(|i| (0..3u8).map(move |j| vec![i, j])).collect();
+    ensure!(got == want, "stamped keys are not in commit order");
+    let newest = page.entries.last().and_then(|(k, _)| k.get(6..14).map(<[u8]>::to_vec));
+    ensure!(newest == Some(last.to_be_bytes().to_vec()), "the stamp is not the commit version");
+    Ok(())
+}
+
+async fn limits(engine: &Rc<dyn Engine>) -> Result<()> {
+    let tx = begin(engine);
+    tx.put(vec![1; KEY_BYTES_MAX], vec![2; VALUE_BYTES_MAX])?;
+    tx.commit(false).await?;
+    for (key, value) in [(KEY_BYTES_MAX + 2, 1), (1, VALUE_BYTES_MAX + 1)] {
+        let tx = begin(engine);
+        tx.put(vec![1; key], vec![2; value])?;
+        expect_status(tx.commit(false).await, Status::TooLarge, "a key or value over its limit")?;
+    }
+    let tx = begin(engine);
+    let mut result = Ok(());
+    for i in 0..9u8 {
+        result = result.and(tx.put(vec![i], vec![0; VALUE_BYTES_MAX]));
+    }
+    expect_status(result, Status::TooLarge, "a transaction over its limit")
+}
+
+/// What a committed transaction saw and did.
+struct Trace {
+    read_version: Version,
+    version: Option<Version>,
+    gets: Vec<(Key, Option<Value>)>,
+    scans: Vec<(Key, Key, Vec<(Key, Value)>)>,
+    puts: Vec<(Key, Option<Value>)>,
+}
+
+/// Random transactions at once. Replayed in the order of their commit versions, each must see exactly what it saw.
+async fn serializable(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) -> Result<()> {
+    let traces: Rc<RefCell<Vec<Trace>>> = Rc::default();
+    let mut workers = Vec::new();
+    for w in 0..WORKERS {
+        let (rt2, engine, traces) = (rt.clone(), engine.clone(), traces.clone());
+        workers.push(rt.spawn(async move {
+            let mut random = Random(seed.wrapping_add(w.wrapping_mul(0x9e37_79b9)));
+            for _ in 0..rounds {
+                one_random(&rt2, &engine, &mut random, &traces).await?;
+            }
+            Ok::<(), Error>(())
+        }));
+    }
+    for w in workers {
+        w.await?;
+    }
+    let mut traces = std::mem::take(&mut *traces.borrow_mut());
+    // A reader stands just behind the version that it read.
+    traces.sort_by_key(|t| match t.version {
+        Some(v) => (v, 0),
+        None => (t.read_version, 1),
+    });
+    let mut state: BTreeMap<Key, Value> = BTreeMap::new();
+    for t in traces {
+        for (key, saw) in &t.gets {
+            ensure!(state.get(key) == saw.as_ref(), "at {:?}: {key:?} was seen as {saw:?}, is {:?}", t.version, state.get(key));
+        }
+        for (begin, end, saw) in &t.scans {
+            let is: Vec<_> = state.range(begin.clone()..end.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
+            ensure!(is == *saw, "at {:?}: a range was seen as {saw:?}, is {is:?}", t.version);
+        }
+        for (key, value) in t.puts {
+            match value {
+                Some(v) => state.insert(key, v),
+                None => state.remove(&key),
+            };
+        }
+    }
+    let tx = begin(engine);
+    let page = tx.get_range(b"ser/", b"ser0", 1000, false).await?;
+    ensure!(page.entries == state.into_iter().collect::<Vec<_>>(), "the end state differs");
+    Ok(())
+}
+
+async fn one_random(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    random: &mut Random,
+    traces: &RefCell<Vec<Trace>>,
+) -> Result<()> {
+    let tx = begin(engine);
+    let mut t = Trace { read_version: tx.read_version().await?, version: None, gets: vec![], scans: vec![], puts: vec![] };
+    for _ in 0..1 + random.below(3) {
+        let key = random.key();
+        if random.below(3) == 0 {
+            let end = random.key();
+            let (b, e) = if key < end { (key, end) } else { (end, key) };
+            let page = tx.get_range(&b, &e, 100, random.below(2) == 0).await?;
+            let mut saw = page.entries;
+            saw.sort();
+            t.scans.push((b, e, saw));
+        } else {
+            let saw = tx.get(&key).await?;
+            t.gets.push((key, saw));
+        }
+        if random.below(4) == 0 {
+            rt.sleep(Duration::from_micros(random.below(200))).await;
+        } else {
+            rt.yield_now().await;
+        }
+    }
+    for _ in 0..random.below(3) {
+        let key = random.key();
+        if random.below(3) == 0 {
+            tx.clear(key.clone())?;
+            t.puts.push((key, None));
+        } else {
+            let value = random.next().to_le_bytes().to_vec();
+            tx.put(key.clone(), value.clone())?;
+            t.puts.push((key, Some(value)));
+        }
+    }
+    let writes = !tx.is_read_only();
+    match tx.commit(random.below(16) == 0).await {
+        Ok(version) => {
+            t.version = writes.then_some(version);
+            traces.borrow_mut().push(t);
+            Ok(())
+        }
+        Err(e) if matches!(e.status, Status::Conflict | Status::TooOld) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        glowfs_types::layout::splitmix64(self.0)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+    fn key(&mut self) -> Key {
+        [&b"ser/"[..], &[b'a' + self.below(12) as u8]].concat()
+    }
+}
+
+/// Counts up concurrently with read-modify-write transactions in the retry loop; none may be lost.
+pub async fn counters(rt: &Rt, engine: &Rc<dyn Engine>, workers: u32, each: u32) -> Result<()> {
+    let mut tasks = Vec::new();
+    for _ in 0..workers {
+        let (rt2, engine) = (rt.clone(), engine.clone());
+        tasks.push(rt.spawn(async move {
+            for _ in 0..each {
+                run_transaction(&rt2, &engine, async |tx| {
+                    let n = tx.get(b"counter").await?.map_or(0, |v| v.len());
+                    tx.put(b"counter", vec![0; n + 1])
+                })
+                .await?;
+            }
+            Ok::<(), Error>(())
+        }));
+    }
+    for t in tasks {
+        t.await?;
+    }
+    let tx = begin(engine);
+    let n = tx.get(b"counter").await?.map_or(0, |v| v.len());
+    ensure!(n == (workers * each) as usize, "{n} increments are left of {}", workers * each);
+    tx.get_range(b"counter", &key_after(b"counter"), 1, false).await.map(|_| ())
+}

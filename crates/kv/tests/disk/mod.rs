@@ -1,0 +1,234 @@
+//! A directory in memory whose process can be killed, or whose power can be cut, at any operation.
+
+use glowfs_rt::backend::{DirIo, FileIo, OpenOptions, Space};
+use glowfs_rt::{BoxFuture, Buf, BufMut, Dir, File};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+#[derive(Clone)]
+enum Change {
+    Write(usize, Vec<u8>),
+    Len(usize),
+}
+
+#[derive(Clone, Default)]
+struct Body {
+    /// What the process sees.
+    now: Vec<u8>,
+    /// What is on the disk for sure.
+    durable: Vec<u8>,
+    /// What may or may not be.
+    pending: Vec<Change>,
+}
+
+type Shared = Rc<RefCell<Body>>;
+
+#[derive(Default)]
+pub struct Disk {
+    names: RefCell<BTreeMap<String, Shared>>,
+    durable_names: RefCell<BTreeMap<String, Shared>>,
+    /// Operations left until the crash.
+    pub left: Cell<u64>,
+    pub done: Cell<u64>,
+    /// What a crash or fault answers.
+    pub errno: Cell<i32>,
+}
+
+pub fn rand(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_add(1);
+    glowfs_types::layout::splitmix64(*seed)
+}
+
+impl Body {
+    fn apply(bytes: &mut Vec<u8>, change: &Change) {
+        match change {
+            Change::Write(at, data) => {
+                if bytes.len() < at + data.len() {
+                    bytes.resize(at + data.len(), 0);
+                }
+                bytes[*at..at + data.len()].copy_from_slice(data);
+            }
+            Change::Len(n) => bytes.resize(*n, 0),
+        }
+    }
+    fn change(&mut self, change: Change) {
+        Self::apply(&mut self.now, &change);
+        self.pending.push(change);
+    }
+    fn sync(&mut self) {
+        self.durable = self.now.clone();
+        self.pending.clear();
+    }
+}
+
+impl Disk {
+    pub fn new() -> Rc<Self> {
+        let d = Self::default();
+        d.left.set(u64::MAX);
+        d.errno.set(5);
+        Rc::new(d)
+    }
+    pub fn dir(self: &Rc<Self>) -> Dir {
+        Rc::new(Handle(self.clone()))
+    }
+    fn step(&self) -> io::Result<()> {
+        self.done.set(self.done.get() + 1);
+        match self.left.get() {
+            0 => Err(io::Error::from_raw_os_error(self.errno.get())),
+            n => {
+                self.left.set(n - 1);
+                Ok(())
+            }
+        }
+    }
+    /// The disk after SIGKILL: everything the process had written.
+    pub fn killed(&self) -> Rc<Self> {
+        let next = Self::new();
+        for (name, body) in &*self.names.borrow() {
+            let now = body.borrow().now.clone();
+            let body = Rc::new(RefCell::new(Body { durable: now.clone(), now, pending: vec![] }));
+            next.names.borrow_mut().insert(name.clone(), body.clone());
+            next.durable_names.borrow_mut().insert(name.clone(), body);
+        }
+        next
+    }
+    /// The disk after a loss of power: what was flushed, and any part of the rest, block by block.
+    pub fn unplugged(&self, seed: &mut u64) -> Rc<Self> {
+        let next = Self::new();
+        let names = if rand(seed) % 2 == 0 { &self.names } else { &self.durable_names };
+        for (name, body) in &*names.borrow() {
+            let body = body.borrow();
+            let mut bytes = body.durable.clone();
+            for change in &body.pending {
+                match change {
+                    Change::Len(_) if rand(seed) % 2 == 0 => Body::apply(&mut bytes, change),
+                    Change::Len(_) => {}
+                    Change::Write(at, data) => {
+                        for (i, block) in data.chunks(512).enumerate() {
+                            if rand(seed) % 3 > 0 {
+                                Body::apply(&mut bytes, &Change::Write(at + i * 512, block.to_vec()));
+                            }
+                        }
+                    }
+                }
+            }
+            let body = Rc::new(RefCell::new(Body { now: bytes.clone(), durable: bytes, pending: vec![] }));
+            next.names.borrow_mut().insert(name.clone(), body.clone());
+            next.durable_names.borrow_mut().insert(name.clone(), body);
+        }
+        next
+    }
+    /// The bytes of a file, to damage them.
+    pub fn edit(&self, name: &str, f: impl FnOnce(&mut Vec<u8>)) {
+        let names = self.names.borrow();
+        let mut body = names[name].borrow_mut();
+        f(&mut body.now);
+        body.sync();
+    }
+    pub fn names(&self) -> Vec<String> {
+        self.names.borrow().keys().cloned().collect()
+    }
+}
+
+struct Handle(Rc<Disk>);
+struct FileHandle(Rc<Disk>, Shared);
+
+fn ready<T: 'static>(t: T) -> BoxFuture<T> {
+    Box::pin(std::future::ready(t))
+}
+
+impl DirIo for Handle {
+    fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
+        let mut names = self.0.names.borrow_mut();
+        if !names.contains_key(name) {
+            if !options.create {
+                return ready(Err(io::Error::from_raw_os_error(2)));
+            }
+            if let Err(e) = self.0.step() {
+                return ready(Err(e));
+            }
+            names.insert(name.to_owned(), Shared::default());
+        }
+        let file: File = Rc::new(FileHandle(self.0.clone(), names[name].clone()));
+        ready(Ok(file))
+    }
+    fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
+        ready(Ok(self.0.names()))
+    }
+    fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
+        ready(self.0.step().map(|()| drop(self.0.names.borrow_mut().remove(name))))
+    }
+    fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
+        ready(self.0.step().map(|()| {
+            let mut names = self.0.names.borrow_mut();
+            if let Some(body) = names.remove(from) {
+                names.insert(to.to_owned(), body);
+            }
+        }))
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        ready(self.0.step().map(|()| *self.0.durable_names.borrow_mut() = self.0.names.borrow().clone()))
+    }
+    fn space(&self) -> io::Result<Space> {
+        Ok(Space { total_bytes: 1 << 40, free_bytes: 1 << 40 })
+    }
+    fn lock(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn path(&self) -> String {
+        "memory".into()
+    }
+}
+
+impl FileIo for FileHandle {
+    fn read(&self, mut buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        let body = self.1.borrow();
+        let at = (offset as usize).min(body.now.len());
+        let n = buf.len().min(body.now.len() - at);
+        buf[..n].copy_from_slice(&body.now[at..at + n]);
+        ready((Ok(n), buf))
+    }
+    fn write(&self, bufs: Vec<Buf>, offset: u64) -> BoxFuture<io::Result<()>> {
+        let data: Vec<u8> = bufs.iter().flat_map(|b| b.to_vec()).collect();
+        let (disk, body) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            match disk.step() {
+                Ok(()) => {
+                    body.borrow_mut().change(Change::Write(offset as usize, data));
+                    Ok(())
+                }
+                Err(e) => {
+                    // The write that the crash hits is done in part.
+                    let part = data.len() * (disk.done.get() as usize % 4) / 4;
+                    if disk.left.replace(0) == 0 && part > 0 && disk.errno.replace(1005) < 1000 {
+                        body.borrow_mut().change(Change::Write(offset as usize, data[..part].to_vec()));
+                    }
+                    Err(e)
+                }
+            }
+        })
+    }
+    fn sync(&self) -> BoxFuture<io::Result<()>> {
+        ready(self.0.step().map(|()| self.1.borrow_mut().sync()))
+    }
+    fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        ready(self.0.step().map(|()| {
+            let mut body = self.1.borrow_mut();
+            let end = (offset + len) as usize;
+            if body.now.len() < end {
+                body.change(Change::Len(end));
+            }
+        }))
+    }
+    fn punch(&self, _: u64, _: u64) -> BoxFuture<io::Result<()>> {
+        ready(Ok(()))
+    }
+    fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
+        ready(self.0.step().map(|()| self.1.borrow_mut().change(Change::Len(len as usize))))
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.1.borrow().now.len() as u64)
+    }
+}

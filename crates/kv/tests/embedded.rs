@@ -1,0 +1,239 @@
+//! The embedded engine: conformance, crashes at every operation of its disk, damage, faults.
+
+mod disk;
+
+use disk::{Disk, rand};
+use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Memory, Transaction, conformance};
+use glowfs_rt::{Duration, Rt, real};
+use glowfs_types::{ClusterId, Result, Status};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+fn config() -> EmbeddedConfig {
+    EmbeddedConfig {
+        flush_interval: Duration::from_millis(2),
+        segment_bytes: 32 << 10,
+        checkpoint_log_bytes: u64::MAX,
+        ..EmbeddedConfig::new(ClusterId(7))
+    }
+}
+
+async fn open(rt: &Rt, disk: &Rc<Disk>) -> Result<Embedded> {
+    Embedded::open(rt, disk.dir(), config()).await
+}
+
+/// Commit number `i` of the workload, in the model.
+fn model(state: &mut BTreeMap<Vec<u8>, Vec<u8>>, i: u64) {
+    state.insert(b"n".to_vec(), (i as i64 + 1).to_le_bytes().to_vec());
+    state.insert(format!("k{}", i % 13).into_bytes(), vec![i as u8; (i as usize * 37) % 900]);
+    if i % 5 == 4 {
+        let gone: Vec<_> = state.range(b"k3".to_vec()..b"k6".to_vec()).map(|(k, _)| k.clone()).collect();
+        for k in gone {
+            state.remove(&k);
+        }
+    }
+}
+
+fn change(tx: &Transaction, i: u64) -> Result<()> {
+    tx.add(b"n", 1)?;
+    tx.put(format!("k{}", i % 13), vec![i as u8; (i as usize * 37) % 900])?;
+    if i % 5 == 4 {
+        tx.clear_range(b"k3", b"k6")?;
+    }
+    Ok(())
+}
+
+async fn everything(engine: &Embedded) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let v = engine.begin().await.expect("begin");
+    let page = engine.get_range(v, vec![], vec![0xff], 4096, false).await.expect("range");
+    page.entries.into_iter().collect()
+}
+
+const COMMITS: u64 = 40;
+
+/// Runs the workload until an error; returns how many commits were answered, and how many of them durably.
+async fn workload(engine: &Embedded, from: u64) -> (u64, u64) {
+    let shared: Rc<dyn Engine> = Rc::new(engine.clone());
+    let (mut acked, mut durable) = (from, from);
+    for i in from..from + COMMITS {
+        let tx = Transaction::new(shared.clone());
+        change(&tx, i).expect("small");
+        let flush = i % 4 == 1;
+        if tx.commit(flush).await.is_err() {
+            break;
+        }
+        acked = i + 1;
+        if flush {
+            durable = acked;
+        }
+        if i % 16 == 7 && engine.checkpoint().await.is_err() {
+            break;
+        }
+    }
+    (acked, durable)
+}
+
+async fn check(rt: &Rt, disk: &Rc<Disk>, at_least: u64, at_most: u64, what: &str) -> u64 {
+    let engine = open(rt, disk).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let state = everything(&engine).await;
+    let n = state.get(&b"n"[..]).map_or(0, |v| i64::from_le_bytes(v[..].try_into().expect("8 bytes"))) as u64;
+    assert!(n >= at_least, "{what}: {at_least} commits were answered, {n} are there");
+    assert!(n <= at_most, "{what}: {n} commits are there, {at_most} were tried");
+    let mut want = BTreeMap::new();
+    (0..n).for_each(|i| model(&mut want, i));
+    assert_eq!(state, want, "{what}");
+    // It goes on from here, and what it takes now stays, too.
+    let (acked, _) = workload(&engine, n).await;
+    assert_eq!(acked, n + COMMITS, "{what}: after recovery");
+    engine.close().await.expect("close");
+    let again = open(rt, disk).await.unwrap_or_else(|e| panic!("{what}, again: {e}"));
+    (n..acked).for_each(|i| model(&mut want, i));
+    assert_eq!(everything(&again).await, want, "{what}, again");
+    again.close().await.expect("close");
+    n
+}
+
+#[test]
+fn crash_at_every_operation() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = open(&rt, &disk).await.expect("open");
+        assert_eq!(workload(&engine, 0).await.0, COMMITS);
+        engine.close().await.expect("close");
+        let operations = disk.done.get();
+        assert!(operations > 60, "{operations}");
+        let (mut seed, mut cut) = (1, 0);
+        for stop in 0..operations {
+            let disk = Disk::new();
+            disk.left.set(stop);
+            let (acked, durable) = match open(&rt, &disk).await {
+                Ok(engine) => workload(&engine, 0).await,
+                Err(_) => (0, 0),
+            };
+            let n = check(&rt, &disk.killed(), acked, acked + 1, &format!("killed at {stop}")).await;
+            cut += u64::from(n == acked);
+            for round in 0..2 {
+                let disk = disk.unplugged(&mut seed);
+                check(&rt, &disk, durable, acked + 1, &format!("power cut at {stop}, {round}")).await;
+            }
+        }
+        assert!(cut > 10, "the tail was never cut: the crash came never inside a write");
+    });
+}
+
+#[test]
+fn conformance_of_embedded_and_memory() {
+    real::run(|rt| async move {
+        let mut seed = 99;
+        for _ in 0..3 {
+            let memory: Rc<dyn Engine> = Rc::new(Memory::new());
+            conformance::run(&rt, &memory, rand(&mut seed), 150).await.expect("memory");
+            let disk = Disk::new();
+            let engine = open(&rt, &disk).await.expect("open");
+            let shared: Rc<dyn Engine> = Rc::new(engine.clone());
+            conformance::run(&rt, &shared, rand(&mut seed), 150).await.expect("embedded");
+            conformance::counters(&rt, &shared, 8, 20).await.expect("counters");
+            engine.close().await.expect("close");
+        }
+    });
+}
+
+#[test]
+fn real_files() {
+    real::run(|rt| async move {
+        let dir = tempfile::tempdir().expect("dir");
+        for round in 0..3 {
+            let opened = rt.open_dir(dir.path()).expect("dir");
+            let engine = Embedded::open(&rt, opened, config()).await.expect("open");
+            let (acked, _) = workload(&engine, round * COMMITS).await;
+            assert_eq!(acked, (round + 1) * COMMITS);
+            let second = rt.open_dir(dir.path()).expect("dir");
+            let e = Embedded::open(&rt, second, config()).await.err().expect("locked");
+            assert_eq!(e.status, Status::Busy, "{e}");
+            engine.close().await.expect("close");
+        }
+        let other = EmbeddedConfig { cluster: ClusterId(8), ..config() };
+        let e = Embedded::open(&rt, rt.open_dir(dir.path()).expect("dir"), other).await.err();
+        assert_eq!(e.expect("foreign").status, Status::WrongCluster);
+    });
+}
+
+#[test]
+fn damage_is_refused() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = open(&rt, &disk).await.expect("open");
+        workload(&engine, 0).await;
+        engine.close().await.expect("close");
+        for name in disk.names() {
+            let len = {
+                let mut len = 0;
+                disk.killed().edit(&name, |b| len = b.len());
+                len
+            };
+            let mut refused = 0;
+            for at in (0..len).step_by(509) {
+                let bad = disk.killed();
+                let mut was = 0;
+                bad.edit(&name, |b| {
+                    was = b[at];
+                    b[at] ^= 0x40;
+                });
+                match open(&rt, &bad).await {
+                    Err(e) => {
+                        assert!(matches!(e.status, Status::Corrupt | Status::NewerFormat), "{name} {at}: {e}");
+                        refused += 1;
+                    }
+                    Ok(engine) => {
+                        // Padding, or the very last batch, whose flush nobody has recorded.
+                        let state = everything(&engine).await;
+                        let n = state.get(&b"n"[..]).map_or(0, |v| v[0]);
+                        assert!(u64::from(n) + 2 >= COMMITS, "{name} {at} (was {was}): {n} commits left");
+                    }
+                }
+            }
+            assert!(refused > 0, "{name}: no damage was found");
+        }
+    });
+}
+
+#[test]
+fn a_full_or_broken_disk_stops_it_with_a_clear_error() {
+    real::run(|rt| async move {
+        for (errno, status) in [(28, Status::NoSpace), (5, Status::DiskFailed)] {
+            let disk = Disk::new();
+            let engine = open(&rt, &disk).await.expect("open");
+            let (acked, _) = workload(&engine, 0).await;
+            disk.errno.set(errno);
+            disk.left.set(0);
+            let tx = Transaction::new(Rc::new(engine.clone()));
+            change(&tx, acked).expect("small");
+            let e = tx.commit(false).await.expect_err("the disk is gone");
+            assert_eq!(e.status, Status::CommitUnknown, "{e}");
+            let tx = Transaction::new(Rc::new(engine.clone()));
+            change(&tx, acked).expect("small");
+            let e = tx.commit(false).await.expect_err("stopped");
+            assert_eq!(e.status, status, "{e}");
+            assert!(e.message.contains("restart"), "{e}");
+            // Reads show what is in the log, not what was only tried.
+            let state = everything(&engine).await;
+            assert_eq!(state[&b"n"[..]], (acked as i64).to_le_bytes());
+        }
+    });
+}
+
+#[test]
+fn background_commits_are_flushed_within_the_bound() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = open(&rt, &disk).await.expect("open");
+        let tx = Transaction::new(Rc::new(engine.clone()));
+        change(&tx, 0).expect("small");
+        let version = tx.commit(false).await.expect("commit");
+        rt.sleep(Duration::from_millis(100)).await;
+        assert!(engine.stats().flushed >= version);
+        let e = Transaction::new(Rc::new(engine.clone()));
+        e.get(b"n").await.expect("read");
+        engine.close().await.expect("close");
+    });
+}
