@@ -41,6 +41,7 @@ fn conformance_over_rpc() {
         conformance::counters(&rt, &engine, 4, 10).await.expect("counters");
         engine.flush_barrier().await.expect("barrier");
         server.stop().await;
+        engine.begin().await.expect_err("nobody is there");
         let tx = Transaction::new(engine);
         tx.put(b"k", b"v").expect("small");
         let e = tx.commit(false).await.expect_err("nobody is there");
