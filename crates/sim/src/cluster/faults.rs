@@ -3,9 +3,22 @@
 //! Rules that keep losses from being legitimate: a crash here is a power failure, so at most one storage node is down at a time,
 //! and the next one crashes only when every chain serves in full again.
 
-use super::harness::{Cluster, Service};
+use super::harness::{Cluster, Service, all_serve};
 use crate::world::Link;
 use glowfs_rt::Duration;
+use glowfs_types::routing::RoutingInfo;
+use glowfs_types::{Incarnation, NodeId};
+use std::rc::Rc;
+
+/// The oldest life that a node's targets were reported in.
+fn life(info: &RoutingInfo, node: NodeId) -> Incarnation {
+    info.targets
+        .values()
+        .filter(|t| t.node == node)
+        .map(|t| t.incarnation)
+        .min()
+        .unwrap_or_default()
+}
 
 /// Which kinds of faults happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +44,8 @@ pub struct Breaker<'a> {
     faults: Faults,
     down: Vec<(Service, u64)>,
     cut_until: Option<u64>,
+    /// The storage node that crashed last, and the life its stores were in then.
+    crashed: Option<(NodeId, Incarnation)>,
     /// What was done, for the report of a failing seed.
     pub log: Vec<String>,
 }
@@ -38,7 +53,7 @@ pub struct Breaker<'a> {
 impl<'a> Breaker<'a> {
     /// Nothing broken yet.
     pub fn new(cluster: &'a Cluster, faults: Faults) -> Self {
-        Self { cluster, faults, down: Vec::new(), cut_until: None, log: Vec::new() }
+        Self { cluster, faults, down: Vec::new(), cut_until: None, crashed: None, log: Vec::new() }
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -52,15 +67,15 @@ impl<'a> Breaker<'a> {
         self.log.push(format!("{:>7}.{:03} s  {what}", at / 1000, at % 1000));
     }
 
-    /// Lets `time` pass with faults. `healthy` says whether every chain serves in full.
-    pub fn run(&mut self, time: Duration, healthy: impl Fn() -> bool) {
+    /// Lets `time` pass with faults. `routing` is what a client knows.
+    pub fn run(&mut self, time: Duration, routing: impl Fn() -> Option<Rc<RoutingInfo>>) {
         let end = self.now_ms() + time.as_millis() as u64;
         while self.now_ms() < end {
             let step = 20 + self.below(400);
             self.cluster.world.run_for(Duration::from_millis(step));
             self.mend_due();
             match self.below(10) {
-                0 | 1 if self.faults.storage_crashes => self.crash_storage(&healthy),
+                0 | 1 if self.faults.storage_crashes => self.crash_storage(&routing),
                 2 if self.faults.control_crashes => self.crash_control(),
                 3 if self.faults.network => self.cut(),
                 4 if self.faults.network => self.slow(),
@@ -87,20 +102,22 @@ impl<'a> Breaker<'a> {
         }
     }
 
-    fn crash_storage(&mut self, healthy: &impl Fn() -> bool) {
-        if self.cut_until.is_some()
-            || !healthy()
-            || self.down.iter().any(|(s, _)| self.is_storage(s))
-        {
+    fn crash_storage(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+        let Some(info) = routing() else { return };
+        if self.cut_until.is_some() || !self.recovered(&info) {
             return;
         }
         let i = self.below(self.cluster.storages.len() as u64) as usize;
         let s = self.cluster.storages[i].clone();
+        self.crashed = Some((s.id(), life(&info, s.id())));
         self.take_down(s, 6000);
     }
 
-    fn is_storage(&self, s: &Service) -> bool {
-        s.role == glowfs_types::routing::Role::Storage
+    /// Whether the last crash is over: noticed, and every chain serves in full again. (The routing info may be old, so the new life
+    /// of the crashed stores must be in it.)
+    fn recovered(&self, info: &RoutingInfo) -> bool {
+        all_serve(info, self.cluster.shape())
+            && self.crashed.is_none_or(|(node, before)| life(info, node) > before)
     }
 
     fn crash_control(&mut self) {

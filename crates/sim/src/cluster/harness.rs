@@ -7,7 +7,7 @@ use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
-use glowfs_types::{ChainTableId, Result};
+use glowfs_types::{ChainTableId, NodeId, Result};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -46,6 +46,13 @@ pub struct Service {
     /// What it does.
     pub role: Role,
     id: u64,
+}
+
+impl Service {
+    /// Its node id.
+    pub fn id(&self) -> NodeId {
+        NodeId(self.id)
+    }
 }
 
 /// See the module.
@@ -122,6 +129,10 @@ impl Cluster {
         cluster
     }
 
+    /// What it is made of.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
     /// Every service.
     pub fn services(&self) -> Vec<Service> {
         [self.mgmtd.clone(), self.meta.clone()]

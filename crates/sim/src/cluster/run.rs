@@ -1,12 +1,13 @@
 //! One seed: a cluster, its clients, faults, and what must hold at the end.
 
 use super::faults::{Breaker, Faults};
-use super::harness::{Cluster, Shape, all_serve};
+use super::harness::{Cluster, Shape};
 use super::registers::CELL_BYTES;
 use super::workload::{self, Shared, open_or_make, own_file, shared_file};
 use glowfs_client::{Client, OpenFile};
-use glowfs_rt::{Duration, Rt};
+use glowfs_rt::Duration;
 use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::routing::{ChainInfo, RoutingInfo};
 use glowfs_types::{ChunkId, Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -121,17 +122,16 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
     }
     let mut breaker = Breaker::new(cluster, plan.faults);
     let watched = clients.clone();
-    let healthy =
-        move || watched.borrow().first().is_some_and(|c| all_serve(&c.routing(), plan.shape));
-    breaker.run(plan.time, healthy);
+    breaker.run(plan.time, move || watched.borrow().first().map(|c| c.routing()));
     breaker.mend_all();
     report.log = std::mem::take(&mut breaker.log);
     shared.stop.set(true);
     if !cluster.world.run_until(RECOVERY, || working.get() == 0) {
+        let known = clients.borrow().first().map(|c| chains(&c.routing())).unwrap_or_default();
         return Err(Error::new(
             Status::TimedOut,
             format!(
-                "{} of the clients' tasks did not end within {RECOVERY:?} after everything was mended",
+                "{} of the clients' tasks did not end within {RECOVERY:?} after everything was mended; {known}",
                 working.get()
             ),
         ));
@@ -148,13 +148,32 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
             let (file, reply) = open_or_make(&client, &format!("own{i}")).await?;
             compare_replicas(&client, &file, reply.attr.len, &shared).await?;
         }
-        close_all(&rt).await;
         Ok(())
     })
 }
 
-async fn close_all(rt: &Rt) {
-    rt.sleep(Duration::from_millis(10)).await;
+/// The chains in words.
+fn chains(info: &RoutingInfo) -> String {
+    let chain = |c: &ChainInfo| {
+        let members = c.members.iter().map(|m| {
+            let local =
+                info.targets.get(&m.target).map(|t| t.local.to_string()).unwrap_or_default();
+            format!("node {} {} ({local})", m.node, m.state)
+        });
+        let members: Vec<String> = members.collect();
+        format!(
+            "\n  chain {} version {} activated {}: {}",
+            c.id,
+            c.version,
+            c.activated,
+            members.join(", ")
+        )
+    };
+    format!(
+        "routing info version {}:{}",
+        info.version,
+        info.chains.values().map(chain).collect::<String>()
+    )
 }
 
 /// Every serving replica has the same of every chunk, with nothing pending.
