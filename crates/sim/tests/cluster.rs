@@ -14,7 +14,7 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
 
 #[test]
 fn without_faults() {
-    for seed in seeds(2) {
+    for seed in seeds(1) {
         let plan = Plan { faults: Faults::NONE, time: Duration::from_secs(3), ..Plan::default() };
         let report = run_seed(seed, plan);
         report.expect_good();
@@ -24,8 +24,12 @@ fn without_faults() {
 
 #[test]
 fn under_faults() {
-    for seed in seeds(20) {
-        run_seed(seed, Plan::default()).expect_good();
+    for seed in seeds(4) {
+        run_seed(
+            seed,
+            Plan { time: Duration::from_secs(env("GLOWFS_SIM_SECONDS", 6)), ..Plan::default() },
+        )
+        .expect_good();
     }
 }
 
