@@ -1,0 +1,249 @@
+//! Every row of the chain state table, and the rules beyond it.
+#![allow(missing_docs)]
+
+use glowfs_cluster::*;
+use glowfs_types::routing::LocalState::{Offline as Off, Online, UpToDate};
+use glowfs_types::routing::PublicState::{self, LastSrv, Offline, Serving, Syncing, Waiting};
+use glowfs_types::routing::{ChainMember, LocalState};
+use glowfs_types::*;
+
+/// A chain at version 10, active, with members 1.. in these states; serving ones hold proof.
+fn chain(states: &[PublicState]) -> Chain {
+    let ids: Vec<_> = (1..=states.len() as u64).map(|i| (TargetId(i), NodeId(i))).collect();
+    let mut c = Chain::new(ChainId(1), &ids);
+    c.info.version = ChainVersion(10);
+    c.info.activated = ChainVersion(10);
+    c.info.members = ids
+        .iter()
+        .zip(states)
+        .map(|(&(target, node), &state)| ChainMember { target, node, state })
+        .collect();
+    for m in &c.info.members {
+        let proof = match m.state {
+            Serving | LastSrv => Proof::Holds,
+            _ => Proof::None,
+        };
+        let record = MemberRecord { incarnation: Incarnation(1), proof, served: ChainVersion(9) };
+        c.records.insert(m.target, record);
+        if m.state == Serving {
+            c.info.activated_serving.push(m.target);
+        }
+    }
+    c
+}
+
+fn seen(local: LocalState) -> Observation {
+    Observation {
+        local,
+        incarnation: Incarnation(1),
+        clean: false,
+        adopted: ChainVersion(10),
+        empty: false,
+        may_sync: true,
+    }
+}
+
+fn view(locals: &[LocalState]) -> View {
+    (1..).map(TargetId).zip(locals.iter().map(|l| seen(*l))).collect()
+}
+
+fn states(c: &Chain) -> Vec<(u64, PublicState)> {
+    c.info.members.iter().map(|m| (m.target.0, m.state)).collect()
+}
+
+#[track_caller]
+fn row(before: &[PublicState], locals: &[LocalState], after: &[(u64, PublicState)]) {
+    let c = chain(before);
+    let got = c.step(&view(locals)).map_or(c.clone(), |(next, changes)| {
+        let version = if changes.is_empty() { 10 } else { 11 };
+        assert_eq!(next.info.version, ChainVersion(version));
+        next
+    });
+    assert_eq!(states(&got), after, "{before:?} with {locals:?}");
+}
+
+#[test]
+fn every_row() {
+    // up-to-date: serving, syncing, lastsrv -> serving
+    row(&[Serving, Serving], &[UpToDate, UpToDate], &[(1, Serving), (2, Serving)]);
+    row(&[Serving, Syncing], &[UpToDate, UpToDate], &[(1, Serving), (2, Serving)]);
+    row(&[LastSrv, Offline], &[UpToDate, Off], &[(1, Serving), (2, Offline)]);
+    // up-to-date: offline -> waiting; waiting waits for its turn
+    row(&[Serving, Offline], &[UpToDate, UpToDate], &[(1, Serving), (2, Waiting)]);
+    row(
+        &[Serving, Syncing, Waiting],
+        &[Online, Online, UpToDate],
+        &[(1, Serving), (2, Syncing), (3, Waiting)],
+    );
+    // online: serving, lastsrv -> serving
+    row(&[Serving, Serving], &[Online, Online], &[(1, Serving), (2, Serving)]);
+    row(&[LastSrv], &[Online], &[(1, Serving)]);
+    // online: syncing or waiting behind a serving one -> syncing, one at a time
+    row(&[Serving, Syncing], &[Online, Online], &[(1, Serving), (2, Syncing)]);
+    row(
+        &[Serving, Waiting, Waiting],
+        &[Online, Online, Online],
+        &[(1, Serving), (2, Syncing), (3, Waiting)],
+    );
+    // online: syncing or waiting with nobody serving before it -> waiting
+    row(&[LastSrv, Syncing], &[Off, Online], &[(1, LastSrv), (2, Waiting)]);
+    row(&[LastSrv, Waiting], &[Off, Online], &[(1, LastSrv), (2, Waiting)]);
+    // online: offline -> waiting
+    row(&[Serving, Offline], &[Online, Online], &[(1, Serving), (2, Waiting)]);
+    // offline: the last serving one -> lastsrv
+    row(&[Serving, Offline], &[Off, Off], &[(1, LastSrv), (2, Offline)]);
+    // offline: serving, others serve -> offline, at the tail
+    row(
+        &[Serving, Serving, Waiting],
+        &[Off, Online, Off],
+        &[(2, Serving), (1, Offline), (3, Offline)],
+    );
+    row(
+        &[Serving, Serving, Offline],
+        &[Off, Online, Off],
+        &[(2, Serving), (3, Offline), (1, Offline)],
+    );
+    // offline: syncing, waiting, offline -> offline
+    row(&[Serving, Syncing], &[Online, Off], &[(1, Serving), (2, Offline)]);
+    row(&[Serving, Waiting], &[Online, Off], &[(1, Serving), (2, Offline)]);
+    row(&[Serving, Offline], &[Online, Off], &[(1, Serving), (2, Offline)]);
+    // offline: lastsrv stays
+    row(&[LastSrv, Offline], &[Off, Off], &[(1, LastSrv), (2, Offline)]);
+}
+
+#[test]
+fn nothing_known_changes_nothing() {
+    for states in [[Serving, Syncing], [LastSrv, Offline], [Serving, Waiting]] {
+        assert_eq!(chain(&states).step(&View::new()), None);
+    }
+}
+
+#[test]
+fn up_to_date_counts_only_under_the_active_version_it_was_reached_in() {
+    let mut c = chain(&[Serving, Syncing]);
+    let mut v = view(&[Online, UpToDate]);
+    v.get_mut(&TargetId(2)).expect("seen").adopted = ChainVersion(9);
+    assert_eq!(c.step(&v), None, "reached under an older version");
+    c.info.activated = ChainVersion(9);
+    let mut v = view(&[Online, UpToDate]);
+    v.get_mut(&TargetId(1)).expect("seen").adopted = ChainVersion(9);
+    assert_eq!(c.step(&v), None, "the version is not active");
+}
+
+#[test]
+fn an_unclean_life_is_offline_first_and_a_clean_one_goes_on() {
+    let c = chain(&[Serving, Serving]);
+    let mut v = view(&[Online, Online]);
+    v.get_mut(&TargetId(1)).expect("seen").incarnation = Incarnation(2);
+    let (next, _) = c.step(&v).expect("a change");
+    assert_eq!(states(&next), [(2, Serving), (1, Offline)]);
+    v.get_mut(&TargetId(1)).expect("seen").clean = true;
+    let (next, changes) = c.step(&v).expect("the life is noted");
+    assert!(changes.is_empty());
+    assert_eq!(states(&next), [(1, Serving), (2, Serving)]);
+    assert_eq!(next.records[&TargetId(1)].incarnation, Incarnation(2));
+    // A life was skipped: whether that one was clean, nobody knows.
+    v.get_mut(&TargetId(1)).expect("seen").incarnation = Incarnation(3);
+    let (next, _) = c.step(&v).expect("a change");
+    assert_eq!(states(&next), [(2, Serving), (1, Offline)]);
+}
+
+#[test]
+fn a_single_replica_serves_again_after_a_kill() {
+    let c = chain(&[Serving]);
+    let mut v = view(&[Online]);
+    v.get_mut(&TargetId(1)).expect("seen").incarnation = Incarnation(7);
+    let (next, changes) = c.settle(&v).expect("a change");
+    assert_eq!(states(&next), [(1, Serving)]);
+    assert_eq!(next.info.version, ChainVersion(12), "offline first");
+    assert_eq!(changes.last().expect("two").why, Evidence::NamedSource);
+}
+
+/// Version 10 {1, 2} is active; 1 dies, then 2, before version 11 was active.
+fn both_gone_before_activation() -> Chain {
+    let c = chain(&[Serving, Serving]);
+    let (c, _) = c.step(&view(&[Off, Online])).expect("1 offline");
+    let (c, _) = c.step(&view(&[Off, Off])).expect("2 lastsrv");
+    assert_eq!(states(&c), [(2, LastSrv), (1, Offline)]);
+    c
+}
+
+#[test]
+fn a_member_of_the_active_version_may_take_over() {
+    let c = both_gone_before_activation();
+    let (c, changes) = c.step(&view(&[Online, Off])).expect("1 takes over");
+    assert_eq!(states(&c), [(1, Serving), (2, Offline)]);
+    assert!(changes.iter().any(|c| c.why == Evidence::Proven));
+}
+
+#[test]
+fn nobody_takes_over_from_an_activated_last_one() {
+    let c = chain(&[Serving, Serving]);
+    let (c, _) = c.step(&view(&[Off, Online])).expect("1 offline");
+    let mut v = view(&[Off, Online]);
+    v.get_mut(&TargetId(2)).expect("seen").adopted = ChainVersion(11);
+    let (c, changes) = c.step(&v).expect("activated");
+    assert!(changes.is_empty() && c.info.activated == ChainVersion(11));
+    assert_eq!(c.info.activated_serving, [TargetId(2)]);
+    let (c, _) = c.step(&view(&[Off, Off])).expect("2 lastsrv");
+    let (c, _) = c.settle(&view(&[Online, Off])).expect("1 waits");
+    assert_eq!(states(&c), [(2, LastSrv), (1, Waiting)]);
+    let said = explain_force(&c, TargetId(1)).expect("a member");
+    assert!(said.contains("up to version 11) is lost; targets that have them: 2"), "{said}");
+    assert!(explain_force(&c, TargetId(2)).expect("a member").contains("nothing is lost"));
+    let forced = force(&c, TargetId(1)).expect("forced");
+    assert_eq!(states(&forced), [(1, Serving), (2, Offline)]);
+    // The other one is brought up to date from it when it returns, whatever it held.
+    let (after, _) = forced.settle(&view(&[Online, Online])).expect("2 is back");
+    assert_eq!(states(&after), [(1, Serving), (2, Syncing)]);
+    assert!(force(&after, TargetId(2)).is_err(), "it serves");
+}
+
+#[test]
+fn interrupted_ones_wait_until_all_who_may_know_more_are_there() {
+    let c = both_gone_before_activation();
+    let mut v = view(&[Online, Off]);
+    v.get_mut(&TargetId(1)).expect("seen").incarnation = Incarnation(2);
+    let (c, _) = c.settle(&v).expect("1 is back, suspect");
+    assert_eq!(states(&c), [(2, LastSrv), (1, Waiting)]);
+    let mut v = view(&[Online, Online]);
+    for o in v.values_mut() {
+        o.incarnation = Incarnation(2);
+    }
+    let (c, _) = c.settle(&v).expect("both are suspect");
+    assert_eq!(states(&c), [(2, Serving), (1, Syncing)]);
+}
+
+#[test]
+fn a_newborn_chain_serves_when_all_are_there_and_empty() {
+    let c = Chain::new(ChainId(1), &[(TargetId(1), NodeId(1)), (TargetId(2), NodeId(2))]);
+    let fresh = |empty| Observation { empty, adopted: ChainVersion(0), ..seen(Online) };
+    let mut v: View = [(TargetId(1), fresh(true))].into();
+    let (c, _) = c.settle(&v).expect("one waits");
+    assert_eq!(states(&c), [(1, Waiting), (2, Offline)]);
+    v.insert(TargetId(2), fresh(false));
+    let (c, _) = c.settle(&v).expect("the other one is there too");
+    assert_eq!(states(&c), [(1, Waiting), (2, Waiting)], "not empty: not newborn");
+    v.insert(TargetId(2), fresh(true));
+    let (c, _) = c.settle(&v).expect("newborn");
+    assert_eq!(states(&c), [(1, Serving), (2, Serving)]);
+    assert_eq!(c.info.activated, ChainVersion(0));
+    for o in v.values_mut() {
+        o.adopted = c.info.version;
+    }
+    let (c, _) = c.step(&v).expect("active");
+    assert_eq!(c.info.activated, c.info.version);
+}
+
+#[test]
+fn a_slow_one_is_demoted_and_pauses() {
+    let c = chain(&[Serving, Syncing]);
+    let mut v = view(&[Online, Online]);
+    v.get_mut(&TargetId(2)).expect("seen").may_sync = false;
+    let (c, changes) = c.settle(&v).expect("demoted");
+    assert_eq!(states(&c), [(1, Serving), (2, Waiting)]);
+    assert_eq!(changes[0].why, Evidence::TooSlow);
+    assert_eq!(c.info.version, ChainVersion(11));
+    let (c, _) = c.settle(&view(&[Online, Online])).expect("its turn again");
+    assert_eq!(states(&c), [(1, Serving), (2, Syncing)]);
+}
