@@ -215,12 +215,15 @@ async fn limits(engine: &Rc<dyn Engine>) -> Result<()> {
     expect_status(result, Status::TooLarge, "a transaction over its limit")
 }
 
+/// A range and what it held.
+type Scan = (Key, Key, Vec<(Key, Value)>);
+
 /// What a committed transaction saw and did.
 struct Trace {
     read_version: Version,
     version: Option<Version>,
     gets: Vec<(Key, Option<Value>)>,
-    scans: Vec<(Key, Key, Vec<(Key, Value)>)>,
+    scans: Vec<Scan>,
     puts: Vec<(Key, Option<Value>)>,
 }
 

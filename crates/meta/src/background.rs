@@ -61,7 +61,8 @@ pub fn start(s: &Rc<Service>) {
 /// Sleeps; whether to go on.
 async fn pause(s: &Service, d: Duration) -> bool {
     s.rt.sleep(d).await;
-    while !s.stopping.get() && !(s.ready.get() && s.agent.lease_valid()) {
+    let may_work = || s.ready.get() && s.agent.lease_valid();
+    while !s.stopping.get() && !may_work() {
         s.rt.sleep(ms(100)).await;
     }
     !s.stopping.get()
@@ -158,11 +159,11 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
             if entry.write {
                 let of = OfInode { caller: caller.clone(), inode: entry.inode };
                 let attr = s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
-                if let Ok(attr) = attr {
-                    if let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout) {
-                        let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
-                        settled = Some((extent.len, attr.epoch));
-                    }
+                if let Ok(attr) = attr
+                    && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
+                {
+                    let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
+                    settled = Some((extent.len, attr.epoch));
                 }
             }
             s.run(false, true, async |tx| {

@@ -161,10 +161,10 @@ impl MetaConfig {
         if self.mgmtd.is_empty() {
             return bad("mgmtd: no address; name at least one, such as tcp://HOST:PORT".into());
         }
-        if let EngineConfig::Remote { addresses } = &self.engine {
-            if addresses.is_empty() {
-                return bad("engine.addresses: none; name the meta service that hosts the engine".into());
-            }
+        if let EngineConfig::Remote { addresses } = &self.engine
+            && addresses.is_empty()
+        {
+            return bad("engine.addresses: none; name the meta service that hosts the engine".into());
         }
         let chunk = self.root.chunk_bytes;
         if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {

@@ -130,15 +130,18 @@ pub async fn end_session(
         cx.tx.clear(keys::session(v, id, session))?;
         return cx.tx.clear(keys::client_session(v, client, session));
     };
-    if let Some((len, epoch)) = settled {
-        if epoch == inode.epoch && len > inode.len && inode.cut.is_none() && inode.nlink > 0 {
-            let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);
-            inode.len = len;
-            inode.mtime = cx.now;
-            inode.ctime = cx.now;
-            cx.put_inode(id, &mut inode)?;
-            cx.count(id, &inode, 0, grown)?;
-        }
+    if let Some((len, epoch)) = settled
+        && epoch == inode.epoch
+        && len > inode.len
+        && inode.cut.is_none()
+        && inode.nlink > 0
+    {
+        let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);
+        inode.len = len;
+        inode.mtime = cx.now;
+        inode.ctime = cx.now;
+        cx.put_inode(id, &mut inode)?;
+        cx.count(id, &inode, 0, grown)?;
     }
     end(cx, id, session, client, &mut inode, false).await
 }

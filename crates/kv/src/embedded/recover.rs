@@ -298,13 +298,13 @@ impl<'a> Scan<'a> {
     fn check_end(&self, last: bool) -> Result<()> {
         let mut at = self.at + BLOCK;
         while at + BATCH_HEADER <= self.bytes.len() {
-            if let Some((later, _)) = BatchHeader::decode(&self.bytes[at..], self.engine) {
-                if later.flushed >= self.next.0 || !last {
-                    return Err(damaged(
-                        self.place(),
-                        format!("a batch cannot be read, although batch {} follows", later.sequence),
-                    ));
-                }
+            if let Some((later, _)) = BatchHeader::decode(&self.bytes[at..], self.engine)
+                && (later.flushed >= self.next.0 || !last)
+            {
+                return Err(damaged(
+                    self.place(),
+                    format!("a batch cannot be read, although batch {} follows", later.sequence),
+                ));
             }
             at += BLOCK;
         }

@@ -97,17 +97,17 @@ impl Disk {
     /// The disk after a loss of power: what was flushed, and any part of the rest, block by block.
     pub fn unplugged(&self, seed: &mut u64) -> Rc<Self> {
         let next = Self::new();
-        let names = if rand(seed) % 2 == 0 { &self.names } else { &self.durable_names };
+        let names = if rand(seed).is_multiple_of(2) { &self.names } else { &self.durable_names };
         for (name, body) in &*names.borrow() {
             let body = body.borrow();
             let mut bytes = body.durable.clone();
             for change in &body.pending {
                 match change {
-                    Change::Len(_) if rand(seed) % 2 == 0 => Body::apply(&mut bytes, change),
+                    Change::Len(_) if rand(seed).is_multiple_of(2) => Body::apply(&mut bytes, change),
                     Change::Len(_) => {}
                     Change::Write(at, data) => {
                         for (i, block) in data.chunks(512).enumerate() {
-                            if rand(seed) % 3 > 0 {
+                            if !rand(seed).is_multiple_of(3) {
                                 Body::apply(&mut bytes, &Change::Write(at + i * 512, block.to_vec()));
                             }
                         }
