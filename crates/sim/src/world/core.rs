@@ -75,23 +75,23 @@ impl Core {
 
     /// Runs one ready task of one node. False if none is ready.
     fn run_one_task(&self) -> bool {
-        let ready: Vec<(Rc<Node>, usize)> = {
-            let nodes = self.nodes.borrow();
-            nodes.iter().map(|n| (n.clone(), n.tasks.ready())).filter(|(_, r)| *r > 0).collect()
-        };
-        let total: usize = ready.iter().map(|(_, r)| r).sum();
+        let total: usize = self.nodes.borrow().iter().map(|n| n.tasks.ready()).sum();
         if total == 0 {
             return false;
         }
         let (mut nth, cost) =
             self.random(|r| (r.below(total as u64) as usize, r.between(100, 1500)));
         self.trace(1, nth as u64, total as u64);
-        for (node, count) in ready {
-            if nth < count {
-                node.tasks.run_nth(nth);
-                break;
+        let chosen = self.nodes.borrow().iter().find_map(|node| {
+            let ready = node.tasks.ready();
+            if nth < ready {
+                return Some(node.clone());
             }
-            nth -= count;
+            nth -= ready;
+            None
+        });
+        if let Some(node) = chosen {
+            node.tasks.run_nth(nth);
         }
         self.now.set(self.now.get() + cost);
         true
@@ -116,8 +116,8 @@ impl Core {
             self.trace(2, number, 0);
             event(self);
         }
-        let nodes = self.nodes.borrow().clone();
-        for node in nodes {
+        // Firing only wakes tasks; no code of theirs runs that could want the list.
+        for node in self.nodes.borrow().iter() {
             node.timers.fire(glowfs_rt::Instant(self.now.get()));
         }
     }

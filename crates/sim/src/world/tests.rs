@@ -32,7 +32,7 @@ async fn read_exact(s: &Stream, out: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers every connection with what it sends, byte by byte.
+/// Answers every connection with what it sends.
 fn echo(node: &SimNode, port: u16) {
     let rt = node.rt();
     let listener = rt.listen(&node.address(port)).expect("listen");
