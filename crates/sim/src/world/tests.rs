@@ -39,9 +39,13 @@ fn echo(node: &SimNode, port: u16) {
     node.rt().spawn_detached(async move {
         while let Ok(s) = poll_fn(|cx| listener.poll_accept(cx)).await {
             rt.spawn_detached(async move {
-                let mut byte = [0; 1];
-                while read_exact(&s, &mut byte).await.is_ok() && write_all(&s, &byte).await.is_ok()
-                {
+                let mut some = [0; 300];
+                loop {
+                    let read = poll_fn(|cx| s.poll_read(cx, &mut [IoSliceMut::new(&mut some)]));
+                    match read.await {
+                        Ok(n) if n > 0 && write_all(&s, &some[..n]).await.is_ok() => {}
+                        _ => break,
+                    }
                 }
             });
         }
