@@ -25,8 +25,8 @@ struct Stamped {
 /// All kept versions of one key.
 struct Chain {
     newest: Stamped,
-    /// Oldest first.
-    older: Vec<Stamped>,
+    /// Oldest first. Long for a key that is written by every transaction.
+    older: VecDeque<Stamped>,
 }
 
 impl Chain {
@@ -34,7 +34,8 @@ impl Chain {
         if self.newest.version <= version {
             return self.newest.value.as_ref();
         }
-        self.older.iter().rev().find(|s| s.version <= version)?.value.as_ref()
+        let after = self.older.partition_point(|s| s.version <= version);
+        self.older.get(after.checked_sub(1)?)?.value.as_ref()
     }
 }
 
@@ -266,7 +267,7 @@ impl Mvcc {
             let old = std::mem::replace(&mut chain.newest, Stamped { version, value });
             // Within one commit only the last value counts.
             if old.version < version {
-                chain.older.push(old);
+                chain.older.push_back(old);
                 if let Some((key, _)) = self.map.get_key_value(key) {
                     self.superseded.push_back((version, key.clone()));
                 }
@@ -278,7 +279,7 @@ impl Mvcc {
         }
         self.bytes += key.len() as u64 + size(&value);
         let newest = Stamped { version, value };
-        self.map.insert(key.into(), Chain { newest, older: Vec::new() });
+        self.map.insert(key.into(), Chain { newest, older: VecDeque::new() });
     }
 
     fn clear_range(&mut self, version: Version, begin: &[u8], end: &[u8]) {
@@ -293,7 +294,7 @@ impl Mvcc {
             self.bytes -= chain.newest.value.as_ref().map_or(0, |v| v.len() as u64);
             let old = std::mem::replace(&mut chain.newest, Stamped { version, value: None });
             if old.version < version {
-                chain.older.push(old);
+                chain.older.push_back(old);
             }
             self.superseded.push_back((version, key.clone()));
         }
@@ -312,15 +313,16 @@ impl Mvcc {
             let Some((_, key)) = self.superseded.pop_front() else { return false };
             let Some(chain) = self.map.get_mut(&key) else { continue };
             if chain.newest.version <= self.oldest {
-                chain.older = Vec::new();
+                chain.older = VecDeque::new();
                 if chain.newest.value.is_none() {
                     self.bytes -= key.len() as u64;
                     self.map.remove(&key);
                 }
             } else {
                 // The newest of the older ones that are visible at `oldest` stays.
-                let visible = chain.older.iter().rposition(|s| s.version <= self.oldest);
-                chain.older.drain(..visible.unwrap_or(0));
+                while chain.older.get(1).is_some_and(|s| s.version <= self.oldest) {
+                    chain.older.pop_front();
+                }
             }
         }
         self.superseded.front().is_some_and(|(v, _)| *v <= self.oldest)
