@@ -6,8 +6,9 @@
 
 use crate::alloc::corrupt;
 use crate::checkpoint::{CHECKPOINT, CHECKPOINT_NEW};
+use crate::chunk::Place;
 use crate::codec::Reader;
-use crate::extents::Loc;
+use crate::extents::{Extent, Loc};
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::log::{Segment, locate};
 use crate::record::Record;
@@ -16,12 +17,14 @@ use crate::state::Inner;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{BufMut, File};
 use glowfs_types::checksum::crc32c;
-use glowfs_types::{Result, StoreId, TargetId};
+use glowfs_types::{ChunkId, Result, Status, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// The log is read in pieces of so many bytes.
 const READ_BYTES: usize = 1 << 20;
+/// Blocks of data verified at once.
+const VERIFY_BLOCKS: usize = 256;
 /// Header blocks of one batch at most.
 const HEADER_BLOCKS_MAX: u32 = 1 << 10;
 
@@ -71,36 +74,48 @@ impl Inner {
     pub async fn recover(self: &Rc<Self>, names: &BTreeSet<String>) -> Result<()> {
         let store = self.superblock.borrow().store;
         let totals = self.open_block_files(names).await?;
-        let mut lsn = 0;
-        let mut first_segment = 0;
         if names.contains(CHECKPOINT_NEW) {
-            self.dir
-                .remove(CHECKPOINT_NEW)
-                .await
-                .map_err(|e| self.read_error("removing checkpoint.new", &e))?;
+            let error = |e| self.read_error("removing checkpoint.new", &e);
+            self.dir.remove(CHECKPOINT_NEW).await.map_err(error)?;
         }
-        if names.contains(CHECKPOINT) {
-            let file = self.open_file(CHECKPOINT).await?;
-            let loaded = self.load_checkpoint(&file, store).await?;
-            lsn = loaded.head.lsn;
-            first_segment = loaded.head.first_segment;
-            let mut in_log = self.in_log.borrow_mut();
-            for (t, target) in &loaded.targets {
-                in_log.extend(
-                    target
-                        .chunks
-                        .iter()
-                        .filter(|(_, c)| c.has_log_extents())
-                        .map(|(id, _)| (*t, *id)),
-                );
+        let mut limit = u64::MAX;
+        loop {
+            let (lsn, first_segment) = self.load(names, store).await?;
+            let doubtful = self.replay(names, store, lsn, first_segment, limit).await?;
+            self.retired.borrow_mut().clear();
+            match self.first_lost(&doubtful).await? {
+                None => break,
+                Some(lost) => {
+                    tracing::warn!(
+                        batch = lost,
+                        "data of an unflushed update is lost; cutting the log there"
+                    );
+                    limit = lost - 1;
+                }
             }
-            *self.targets.borrow_mut() = loaded.targets;
         }
-        self.replay(names, store, lsn, first_segment).await?;
-        self.retired.borrow_mut().clear();
         let used = self.check_places(&totals)?;
         self.slots.borrow_mut().rebuild(&totals, &used);
         Ok(())
+    }
+
+    /// Loads the checkpoint; the last batch it covers and the first segment that is needed.
+    async fn load(&self, names: &BTreeSet<String>, store: StoreId) -> Result<(u64, u64)> {
+        self.in_log.borrow_mut().clear();
+        self.targets.borrow_mut().clear();
+        self.log.segments.borrow_mut().clear();
+        if !names.contains(CHECKPOINT) {
+            return Ok((0, 0));
+        }
+        let file = self.open_file(CHECKPOINT).await?;
+        let loaded = self.load_checkpoint(&file, store).await?;
+        let mut in_log = self.in_log.borrow_mut();
+        for (t, target) in &loaded.targets {
+            let logged = target.chunks.iter().filter(|(_, c)| c.has_log_extents());
+            in_log.extend(logged.map(|(id, _)| (*t, *id)));
+        }
+        *self.targets.borrow_mut() = loaded.targets;
+        Ok((loaded.head.lsn, loaded.head.first_segment))
     }
 
     async fn open_file(&self, name: &str) -> Result<File> {
@@ -131,7 +146,8 @@ impl Inner {
         store: StoreId,
         lsn: u64,
         first_segment: u64,
-    ) -> Result<()> {
+        limit: u64,
+    ) -> Result<Vec<Doubt>> {
         let mut found = BTreeMap::new();
         let mut spare = Vec::new();
         let mut headless = Vec::new();
@@ -168,7 +184,7 @@ impl Inner {
             let segment = Segment { file: f.file.clone(), index: f.index, last_lsn: lsn };
             self.log.segments.borrow_mut().insert(*seq, segment);
         }
-        let end = self.replay_segments(&found, lsn, durable).await?;
+        let end = self.replay_segments(&found, lsn, durable, limit).await?;
         for file in headless {
             if self.headless_durable(file, store, first_segment, lsn).await? > end.lsn {
                 return Err(self.log_error("the header of a segment is gone"));
@@ -195,7 +211,7 @@ impl Inner {
         self.log.next_lsn.set(end.lsn + 1);
         self.log.written.set(end.lsn);
         self.log.prev_crc.set(end.crc);
-        Ok(())
+        Ok(end.doubtful)
     }
 
     fn log_error(&self, what: &str) -> glowfs_types::Error {
@@ -210,9 +226,9 @@ impl Inner {
         found: &BTreeMap<u64, Found>,
         covered: u64,
         mut durable: u64,
+        limit: u64,
     ) -> Result<End> {
-        let mut end =
-            End { lsn: covered, crc: 0, last: BTreeMap::new(), start: 0, path: BTreeSet::new() };
+        let mut end = End { lsn: covered, ..End::default() };
         // The last segment that begins at or before the first batch that is wanted.
         let start =
             found.iter().rev().find(|(_, f)| f.head.first_lsn <= covered + 1).map(|(seq, _)| *seq);
@@ -243,6 +259,9 @@ impl Inner {
                 if follower.is_some() {
                     break None;
                 }
+                if next > limit {
+                    break Some("cut".into());
+                }
                 match self.next_batch(&mut window, f, block, next, crc).await? {
                     Step::Batch(head, records) => {
                         durable = durable.max(head.durable_lsn);
@@ -252,13 +271,11 @@ impl Inner {
                                     durable.max(self.later_durable(found, seq, block, next).await?);
                                 knows_later = true;
                             }
-                            if head.lsn > durable
-                                && let Err(e) = self.verify_data(seq, block, &head, &records).await
-                            {
-                                break Some(e.message);
-                            }
                             for (target, mut record) in records {
                                 locate(&mut record, seq, block + head.header_blocks);
+                                if head.lsn > durable {
+                                    end.doubtful.extend(Doubt::of(target, &record, head.lsn));
+                                }
                                 self.apply(target, record, head.lsn);
                             }
                         }
@@ -397,43 +414,56 @@ impl Inner {
         Ok(durable)
     }
 
-    /// Verifies the data of a batch that may have been lost with the power.
-    async fn verify_data(
-        &self,
-        seq: u64,
-        block: u32,
-        head: &BatchHead,
-        records: &[(TargetId, Record)],
-    ) -> Result<()> {
-        for (_, record) in records {
-            let Record::Stage { delta, .. } = record else { continue };
-            let mut crcs = delta.crcs.iter();
-            for e in &delta.extents {
-                let loc = match e.loc {
-                    Loc::Log { block: b, .. }
-                        if b.saturating_add(e.count) > head.payload_blocks =>
-                    {
-                        return Err(corrupt("a payload past the end of its batch".into()));
+    /// The first batch beyond the durable ones whose data is needed and not there. Data that was superseded does not
+    /// count: its place may have been used anew, once the batch that superseded it was durable.
+    async fn first_lost(&self, doubtful: &[Doubt]) -> Result<Option<u64>> {
+        for doubt in doubtful {
+            let needed = self.still_needed(doubt);
+            let mut rest = needed.as_slice();
+            while let Some((loc, _)) = rest.first() {
+                let follows = |(i, (next, _)): &(usize, &(Loc, u32))| *next == loc.plus(*i as u32);
+                let n = rest.iter().take(VERIFY_BLOCKS).enumerate().take_while(follows).count();
+                let (now, later) = rest.split_at(n);
+                let (result, buf) = self.read_place(*loc, self.rt.alloc(n * BLOCK)).await;
+                let lost = match result {
+                    Ok(()) => {
+                        now.iter().zip(buf.chunks(BLOCK)).any(|((_, crc), b)| crc32c(b) != *crc)
                     }
-                    Loc::Log { block: b, .. } => {
-                        Loc::Log { segment: seq, block: block + head.header_blocks + b }
-                    }
-                    slot => slot,
+                    Err(e) => e.status == Status::Corrupt,
                 };
-                let buf = self.rt.alloc(e.count as usize * BLOCK);
-                let (result, buf) = self.read_place(loc, buf).await;
-                result?;
-                for b in buf.chunks(BLOCK) {
-                    if crcs.next() != Some(&crc32c(b)) {
-                        return Err(corrupt(format!(
-                            "data of version {} at {loc:?} is not there",
-                            delta.version
-                        )));
-                    }
+                if lost {
+                    return Ok(Some(doubt.lsn));
+                }
+                rest = later;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The blocks of an update that its chunk still refers to.
+    fn still_needed(&self, doubt: &Doubt) -> Vec<(Loc, u32)> {
+        let targets = self.targets.borrow();
+        let Some(chunk) = targets.get(&doubt.target).and_then(|t| t.chunks.get(&doubt.chunk))
+        else {
+            return Vec::new();
+        };
+        let mut out = Vec::new();
+        let mut crcs = doubt.crcs.iter();
+        for e in &doubt.extents {
+            for (k, crc) in (0..e.count).zip(&mut crcs) {
+                let (block, loc) = (e.block + k, e.loc.plus(k));
+                let same = |p: &Place| p.loc == Some(loc) && p.crc == *crc;
+                let versions =
+                    std::iter::once(chunk.committed).chain(chunk.pending.iter().map(|d| d.version));
+                if versions
+                    .into_iter()
+                    .any(|v| chunk.places(v, block, block + 1).first().is_some_and(same))
+                {
+                    out.push((loc, *crc));
                 }
             }
         }
-        Ok(())
+        out
     }
 
     /// Every place must exist and belong to one chunk. Returns the slots in use.
@@ -469,6 +499,7 @@ impl Inner {
 }
 
 /// Where the log ends.
+#[derive(Default)]
 struct End {
     lsn: u64,
     crc: u32,
@@ -477,4 +508,22 @@ struct End {
     /// The first segment that was read, and all.
     start: u64,
     path: BTreeSet<u64>,
+    doubtful: Vec<Doubt>,
+}
+
+/// An update whose data may have been lost with the power.
+struct Doubt {
+    target: TargetId,
+    chunk: ChunkId,
+    lsn: u64,
+    extents: Vec<Extent>,
+    crcs: Vec<u32>,
+}
+
+impl Doubt {
+    fn of(target: TargetId, record: &Record, lsn: u64) -> Option<Self> {
+        let Record::Stage { chunk, delta, .. } = record else { return None };
+        let (extents, crcs) = (delta.extents.clone(), delta.crcs.clone());
+        Some(Self { target, chunk: *chunk, lsn, extents, crcs })
+    }
 }

@@ -355,7 +355,7 @@ fn killed_anywhere() {
 
 #[test]
 fn power_lost_anywhere() {
-    sweep(Crash::Power, 10..12, 31, 25);
+    sweep(Crash::Power, 10..12, 29, 40);
 }
 
 /// Every single operation, many seeds: `cargo test --release -p glowfs-chunkstore --test crash -- --ignored`.
@@ -365,4 +365,15 @@ fn everywhere() {
     let from = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(100);
     sweep(Crash::Power, from..from + 20, 1, 60);
     sweep(Crash::Kill, from..from + 20, 1, 60);
+}
+
+#[test]
+#[ignore = "replays one case"]
+fn replay() {
+    let var = |n: &str| {
+        std::env::var(n).ok().and_then(|s| s.parse::<u64>().ok()).expect("set SEED CUT STEPS")
+    };
+    let (seed, cut, steps) = (var("SEED"), var("CUT"), var("STEPS"));
+    let crash = if std::env::var("KILL").is_ok() { Crash::Kill } else { Crash::Power };
+    scenario(seed, &[cut, cut / 2 + 7], crash, steps);
 }
