@@ -95,12 +95,19 @@ impl Store {
         tx.commit(false).await?;
         Ok(loaded)
     }
-    /// The user of a token, straight from the engine (for a standby).
+    /// The user of a token, straight from the engine (for a standby). While the cluster has no record yet nobody
+    /// can say that a token is wrong: that is an error which the caller may retry.
     pub async fn user_of_token(&self, hash: &[u8; 32]) -> Result<Option<UserRecord>> {
         let tx = self.tx();
         let id: Option<glowfs_types::UserId> = one(&tx, &keys::token(hash)).await?;
         let user = match id {
             Some(id) => one(&tx, &keys::user(id)).await?,
+            None if tx.get_snapshot(&keys::cluster()).await?.is_none() => {
+                return Err(Error::new(
+                    Status::NotPrimary,
+                    "the cluster is being set up and has no users yet; try again in a moment",
+                ));
+            }
             None => None,
         };
         tx.commit(false).await?;
@@ -193,4 +200,19 @@ async fn one<T: for<'b> minicbor::Decode<'b, ()>>(
     key: &[u8],
 ) -> Result<Option<T>> {
     tx.get(key).await?.map(|v| keys::decode(key, &v)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_kv::Memory;
+
+    #[test]
+    fn before_the_cluster_is_set_up_no_token_is_called_wrong() {
+        glowfs_rt::real::run(|_| async move {
+            let store = Store { engine: Rc::new(Memory::new()) };
+            let e = store.user_of_token(&[7; 32]).await.expect_err("nothing is set up");
+            assert!(e.status.is_retriable(), "{e}");
+        });
+    }
 }
