@@ -217,10 +217,14 @@ impl Inner {
     }
 
     async fn checkpoint_task(self: &Rc<Self>) -> Result<()> {
-        let mut result = Ok(());
+        let mut result =
+            Err(Error::new(Status::Busy, "the checkpoint was disturbed; it begins anew by itself"));
         for _ in 0..ATTEMPTS_MAX {
             match self.checkpoint_attempt().await {
-                Ok(true) => break,
+                Ok(true) => {
+                    result = Ok(());
+                    break;
+                }
                 Ok(false) => {}
                 Err(e) => {
                     tracing::warn!(error = %e, "checkpoint failed");
@@ -245,6 +249,9 @@ impl Inner {
         let first_segment = self.log.current.get();
         self.flush_to(self.log.written.get()).await?;
         self.fold_before(first_segment).await?;
+        if self.in_log_before(first_segment) {
+            return Ok(false);
+        }
         let lsn = self.begin_snapshot();
         let result = self.write_snapshot(lsn, first_segment).await;
         *self.checkpoint.borrow_mut() = None;

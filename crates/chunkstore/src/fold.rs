@@ -11,6 +11,7 @@ use crate::state::Inner;
 use crate::util::{Job, join_all};
 use glowfs_rt::Buf;
 use glowfs_types::{ChunkId, Result, TargetId};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Chunks folded side by side.
@@ -77,14 +78,42 @@ impl Inner {
             self.check_not_failed()?;
             let mut jobs: Vec<Job<'_, Result<()>>> = Vec::new();
             for (target, chunk) in group {
-                jobs.push(Box::pin(self.fold_chunk(*target, *chunk, segment)));
+                jobs.push(Box::pin(self.fold_wholly(*target, *chunk, segment)));
             }
             join_all(jobs).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }
 
-    async fn fold_chunk(self: &Rc<Self>, target: TargetId, id: ChunkId, before: u64) -> Result<()> {
+    async fn fold_wholly(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        before: u64,
+    ) -> Result<()> {
+        if !self.fold_chunk(target, id, before, true).await? {
+            // A slot was given up meanwhile; fresh ones cannot be.
+            self.fold_chunk(target, id, before, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether chunks still have blocks in segments before `segment`.
+    pub fn in_log_before(&self, segment: u64) -> bool {
+        let targets = self.targets.borrow();
+        let in_log = self.in_log.borrow();
+        let mut chunks = in_log.iter().filter_map(|(t, c)| targets.get(t)?.chunks.get(c));
+        chunks.any(|c| c.all_extents().any(|e| is_old(e, segment)))
+    }
+
+    /// `false`: some blocks could not be moved to where they should have gone.
+    async fn fold_chunk(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        before: u64,
+        in_place: bool,
+    ) -> Result<bool> {
         // A position in a slot is dead only if what superseded it is durable.
         let changed =
             self.targets.borrow().get(&target).and_then(|t| t.chunks.get(&id)).map(|c| c.lsn);
@@ -99,10 +128,10 @@ impl Inner {
             let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
             let Some(chunk) = chunk.filter(|c| c.has_log_extents()) else {
                 self.in_log.borrow_mut().remove(&(target, id));
-                return Ok(());
+                return Ok(true);
             };
             let mut rest = Vec::new();
-            let in_place = chunk.lsn <= self.flush.durable.get();
+            let in_place = in_place && chunk.lsn <= self.flush.durable.get();
             for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
                 if in_place {
                     place_in_slots(chunk, *e, &mut placed, &mut rest);
@@ -135,15 +164,36 @@ impl Inner {
             taken.push(slots);
         }
         if placed.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         guard.alone_since().await;
         placed.sort_by_key(|(_, to)| *to);
         self.copy_blocks(&placed).await?;
+        let planned = placed.len();
+        self.drop_given_up(target, id, &mut placed, &taken);
         self.move_extents(target, id, &placed);
         self.keep_referenced(target, id, taken);
         drop(guard);
-        Ok(())
+        Ok(placed.len() == planned)
+    }
+
+    /// A slot that the chunk gave up while blocks were copied into it is on its way to others: nothing may move there.
+    fn drop_given_up(
+        &self,
+        target: TargetId,
+        id: ChunkId,
+        placed: &mut Vec<(Extent, Loc)>,
+        taken: &[crate::alloc::Taken],
+    ) {
+        let fresh: BTreeSet<(u8, u32)> = taken
+            .iter()
+            .flat_map(|t| t.list.iter().map(|(class, index, _)| (*class, *index)))
+            .collect();
+        let targets = self.targets.borrow();
+        let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
+        placed.retain(|(_, to)| {
+            to.slot().is_some_and(|s| fresh.contains(&s) || chunk.is_some_and(|c| c.refers_to(s)))
+        });
     }
 
     /// Slots that the chunk refers to now stay taken; others (it changed meanwhile) are given back.

@@ -3,6 +3,7 @@
 //! A record is applied to memory when its batch was written, in the order of the log. A segment is a file that is
 //! used again under a new sequence number once a checkpoint covers it.
 
+use crate::alloc::Taken;
 use crate::codec::Writer;
 use crate::extents::Loc;
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     pub payload: Vec<Buf>,
     pub payload_blocks: u32,
     pub gate: Option<Rc<Gate>>,
+    /// The slots that the record refers to; given back if it is not written.
+    pub taken: Option<Taken>,
     pub done: Rc<Promise<Result<u64>>>,
 }
 
@@ -95,6 +98,7 @@ impl Inner {
         record: Record,
         payload: Vec<Buf>,
         gate: Option<Rc<Gate>>,
+        taken: Option<Taken>,
     ) -> Result<Rc<Promise<Result<u64>>>> {
         self.check_open()?;
         let done = Promise::new();
@@ -119,6 +123,7 @@ impl Inner {
                 payload,
                 payload_blocks,
                 gate,
+                taken,
                 done: done.clone(),
             });
         }
@@ -135,7 +140,7 @@ impl Inner {
 
     /// Puts a record there and waits until it is written; its batch.
     pub async fn append(self: &Rc<Self>, target: TargetId, record: Record) -> Result<u64> {
-        self.enqueue(target, record, Vec::new(), None)?.get().await
+        self.enqueue(target, record, Vec::new(), None, None)?.get().await
     }
 
     async fn write_queue(self: &Rc<Self>) {
@@ -252,6 +257,9 @@ impl Inner {
             let outcome = match &result {
                 Ok((lsn, base)) => {
                     locate(&mut entry.record, segment, *base);
+                    if let Some(taken) = entry.taken.take() {
+                        taken.keep();
+                    }
                     self.apply(entry.target, entry.record, *lsn);
                     Ok(*lsn)
                 }

@@ -153,15 +153,11 @@ impl Inner {
             crcs: body.crcs,
         };
         let record = Record::Stage { chunk: req.chunk, commit: req.commit, delta };
-        let done = self.enqueue(target, record, payload, Some(ticket.gate.clone()))?;
+        let done = self.enqueue(target, record, payload, Some(ticket.gate.clone()), taken)?;
         ticket.enter();
         let result = done.get().await;
         self.sweep_gate(target, req.chunk);
-        let lsn = result?;
-        if let Some(t) = taken {
-            t.keep();
-        }
-        Ok(lsn)
+        result
     }
 
     /// The blocks of an update that needs nothing of what was there.
@@ -347,6 +343,7 @@ impl Inner {
             Record::Discard { chunk: id, version },
             Vec::new(),
             Some(ticket.gate.clone()),
+            None,
         )?;
         let result = done.get().await;
         ticket.enter();
