@@ -57,7 +57,8 @@ pub enum StageKind {
     Truncate,
     /// Removes the chunk; its version stays as a tombstone.
     Remove,
-    /// The payload is the whole content; the version may jump. With `commit`, also at the committed version (repair).
+    /// The payload is the whole content; the version may jump. With `commit`, also to the committed version or an older
+    /// one (repair, resync).
     Replace,
 }
 
@@ -110,6 +111,8 @@ pub struct StageRequest {
     pub commit: bool,
     /// Resolve only when it is durable.
     pub flush: bool,
+    /// A `Remove` with `commit` is taken at any version, also an older one than is there; 0 forgets the chunk (resync).
+    pub any_version: bool,
 }
 
 /// What the store has of a chunk.

@@ -90,7 +90,11 @@ impl Inner {
         }
         let key = (target, req.chunk);
         let ticket = Ticket::draw(self, key, Gate::default);
-        ticket.gate.newest.set(req.version.max(newest.version));
+        ticket.gate.newest.set(if overrides(&req) {
+            req.version
+        } else {
+            req.version.max(newest.version)
+        });
         ticket.gate.len.set(len);
         let flush = req.flush;
         let merges = needs_merge(&req, newest.len);
@@ -386,6 +390,11 @@ fn needs_merge(req: &StageRequest, len: u32) -> bool {
     }
 }
 
+/// Whether it is put in force whatever version is there: what a target is brought up to date with may be older than what it has.
+fn overrides(req: &StageRequest) -> bool {
+    req.commit && (req.kind == StageKind::Replace || (req.kind == StageKind::Remove && req.any_version))
+}
+
 /// Checks the form of a request against the newest version; the length after it.
 fn check(req: &StageRequest, newest: Newest) -> Result<u32> {
     let bad = |what: String| {
@@ -417,7 +426,7 @@ fn check(req: &StageRequest, newest: Newest) -> Result<u32> {
     }
     if newest.chunk_bytes != 0
         && newest.chunk_bytes != req.chunk_bytes
-        && req.kind != StageKind::Replace
+        && !matches!(req.kind, StageKind::Replace | StageKind::Remove)
     {
         return bad(format!(
             "chunk size {}, but it was made with {}",
@@ -425,7 +434,8 @@ fn check(req: &StageRequest, newest: Newest) -> Result<u32> {
         ));
     }
     let follows = match req.kind {
-        StageKind::Replace if req.commit => req.version.0 > 0 && req.version >= newest.committed,
+        StageKind::Replace if req.commit => req.version.0 > 0,
+        StageKind::Remove if req.commit && req.any_version => true,
         StageKind::Replace => req.version > newest.version,
         _ if newest.known => req.version == newest.version.next(),
         _ => req.version.0 > 0,

@@ -191,7 +191,9 @@ impl Inner {
             if commit {
                 commit_up_to(chunk, &mut t.channels, version, &mut removed);
             }
-            finish_change(t, id, removed)
+            let slots = finish_change(t, id, removed);
+            forget_unknown(t, id);
+            slots
         });
         self.retire_slots(dropped, lsn);
     }
@@ -219,9 +221,7 @@ impl Inner {
                 }
             }
             let slots = finish_change(t, id, removed);
-            if t.chunks.get(&id).is_some_and(|c| c.committed.0 == 0 && c.pending.is_empty()) {
-                t.chunks.remove(&id);
-            }
+            forget_unknown(t, id);
             slots
         });
         self.retire_slots(dropped, lsn);
@@ -324,6 +324,13 @@ fn commit_up_to(
             keep_newer(channels, c);
         }
         chunk.apply(delta, removed);
+    }
+}
+
+/// A chunk that has neither a version nor pending ones is as if it had never been.
+fn forget_unknown(t: &mut Target, id: ChunkId) {
+    if t.chunks.get(&id).is_some_and(|c| c.committed.0 == 0 && c.pending.is_empty()) {
+        t.chunks.remove(&id);
     }
 }
 

@@ -112,6 +112,7 @@ fn update(rng: &Rng, index: u64, known: &Known) -> (StageRequest, Content) {
         version: ChunkVersion(version),
     };
     let request = StageRequest {
+        any_version: false,
         chunk: id(index),
         version: ChunkVersion(version),
         kind,

@@ -35,6 +35,7 @@ fn request(index: u64, version: u64, kind: StageKind, payload: Vec<u8>) -> Stage
     let mut crcs = Vec::new();
     piece_checksums(0, &payload, &mut crcs);
     StageRequest {
+        any_version: false,
         chunk: id(index),
         version: ChunkVersion(version),
         kind,

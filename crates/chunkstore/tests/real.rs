@@ -24,6 +24,7 @@ fn write(c: u64, version: u64, offset: u32, bytes: Vec<u8>, commit: bool) -> Sta
     let mut crcs = Vec::new();
     piece_checksums(offset, &bytes, &mut crcs);
     StageRequest {
+        any_version: false,
         chunk: chunk(c),
         version: ChunkVersion(version),
         kind: StageKind::Write,
@@ -105,5 +106,88 @@ fn written_read_reopened() {
             Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("again");
         assert!(!store.was_clean(), "it was not closed");
         assert!(read_all(&store, &rt, 0, 1 << 20).await == model);
+    });
+}
+
+/// What a target is brought up to date with counts, whatever the target has: its last versions may be ones that the chain
+/// never acknowledged and will give again.
+#[test]
+fn a_resync_takes_a_chunk_back_to_an_older_version() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let open = || async {
+            let dir = rt.open_dir(&path).expect("dir");
+            Store::open(&rt, dir, config()).await.expect("open")
+        };
+        let resync = |c, version, kind, bytes| StageRequest {
+            kind,
+            chunk_bytes: 4096,
+            any_version: kind == StageKind::Remove,
+            ..write(c, version, 0, bytes, true)
+        };
+        let store = open().await;
+        store.create_target(T).await.expect("target");
+        for c in 0..4 {
+            for version in 1..=7 {
+                let data = pattern(version, 9000);
+                store.stage(T, write(c, version.into(), 0, data, true)).await.expect("ahead");
+            }
+        }
+        // An older content, an older removal, and a chunk that the chain does not know at all.
+        let old = StageRequest { chunk_bytes: 1 << 20, ..resync(0, 5, StageKind::Replace, pattern(5, 8000)) };
+        store.stage(T, old).await.expect("older content");
+        store.stage(T, resync(1, 6, StageKind::Remove, Vec::new())).await.expect("older removal");
+        store.stage(T, resync(2, 0, StageKind::Remove, Vec::new())).await.expect("unknown");
+        store.stage(T, resync(3, 12, StageKind::Remove, Vec::new())).await.expect("newer removal");
+        let mut store = store;
+        for round in 0..2 {
+            let state = |c| store.chunk(T, chunk(c)).map(|s| (s.committed.0, s.exists()));
+            assert_eq!(state(0), Some((5, true)));
+            assert_eq!(read_all(&store, &rt, 0, 8000).await, pattern(5, 8000));
+            assert_eq!(state(1), Some((6, false)));
+            assert_eq!(state(2), None);
+            assert_eq!(state(3), Some((12, false)));
+            if round == 0 {
+                // The log tells the same.
+                drop(store);
+                store = open().await;
+            }
+        }
+    });
+}
+
+#[test]
+fn the_next_version_follows_what_the_resync_brought() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let store =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        for version in 1..=7 {
+            store.stage(T, write(0, version, 0, pattern(1, 5000), true)).await.expect("ahead");
+        }
+        let back = StageRequest {
+            kind: StageKind::Replace,
+            ..write(0, 3, 0, pattern(3, 5000), true)
+        };
+        // Both are under way at once, as in a resync with concurrent writes.
+        let first = rt.spawn({
+            let store = store.clone();
+            async move { store.stage(T, back).await }
+        });
+        let next = StageRequest {
+            kind: StageKind::Replace,
+            ..write(0, 4, 0, pattern(4, 6000), true)
+        };
+        let next = rt.spawn({
+            let store = store.clone();
+            async move { store.stage(T, next).await }
+        });
+        first.await.expect("older");
+        next.await.expect("and the next");
+        store.stage(T, write(0, 5, 0, pattern(5, 6000), true)).await.expect("goes on from there");
+        assert_eq!(read_all(&store, &rt, 0, 6000).await, pattern(5, 6000));
     });
 }

@@ -123,6 +123,10 @@ impl Replica {
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
     }
+    /// The view that is to be adopted once it is persisted.
+    pub fn adopting(&self) -> Option<&View> {
+        self.next.as_ref()
+    }
     /// The newest chain version that is persisted.
     pub fn adopted_version(&self) -> ChainVersion {
         self.view.map_or(self.former, |v| v.version)

@@ -15,6 +15,8 @@ use zerocopy::IntoBytes;
 
 /// The pause before an update is sent to a successor again.
 const RESEND_PAUSE: Duration = Duration::from_millis(10);
+/// The pause before a chain version that could not be persisted is tried again.
+const ADOPT_PAUSE: Duration = Duration::from_millis(200);
 
 impl Target {
     pub(crate) fn perform(self: &Rc<Self>, action: Action) {
@@ -86,14 +88,28 @@ impl Target {
     }
 
     fn adopt(self: &Rc<Self>, version: ChainVersion) {
+        let syncs = self.replica.borrow().adopting().is_some_and(|v| v.syncing());
         self.launch(move |t| async move {
-            match t.store.put_target_meta(t.id, save_meta(version)).await {
-                Ok(()) => t.feed(Event::Adopted(version)),
-                Err(e) => {
-                    tracing::error!(target = %t.id, error = %e, "chain version could not be persisted");
+            // Until it is there nothing is done under it; unless the disk failed (which is reported), it can be tried again.
+            while let Err(e) = t.persist(version, syncs).await {
+                tracing::error!(target = %t.id, error = %e, "chain version could not be persisted");
+                let Some(node) = t.node.upgrade().filter(|_| t.store.failure().is_none()) else { return };
+                node.rt.sleep(ADOPT_PAUSE).await;
+                if t.replica.borrow().adopting().is_none_or(|v| v.version != version) {
+                    return;
                 }
             }
+            t.feed(Event::Adopted(version));
         });
+    }
+
+    async fn persist(&self, version: ChainVersion, syncs: bool) -> Result<()> {
+        if syncs {
+            // Tombstones from before may be of versions that the chain does not know (a resync does not list them), so that
+            // it would give them again and we would take those updates for old ones.
+            self.store.purge_tombstones(self.id).await?;
+        }
+        self.store.put_target_meta(self.id, save_meta(version)).await
     }
 
     /// The view or the local state changed.
@@ -159,25 +175,12 @@ impl Target {
             channel,
             commit,
             flush: head.flags & UPDATE_FLUSH != 0 && commit,
+            any_version: false,
         };
         if replace && kind == StageKind::Remove {
-            let newest = self.store.chunk(self.id, chunk).map_or(ChunkVersion(0), |s| s.pending);
-            if newest.0 == 0 {
-                // Nothing is there to be removed.
-                return Ok(());
-            }
-            if version.0 > newest.0 + 1 {
-                // A removal follows the newest version: bridge the gap with an empty content, which serves nobody.
-                let bridge = StageRequest {
-                    version: ChunkVersion(version.0 - 1),
-                    kind: StageKind::Replace,
-                    len: 0,
-                    commit: true,
-                    ..request.clone()
-                };
-                self.store.stage(self.id, bridge).await?;
-            }
-            request.version = ChunkVersion(version.0.max(newest.0 + 1));
+            // The predecessor's version counts, even if ours is newer: a tombstone of ours that were newer than what the
+            // chain knows would make us take the chunk's next updates for old ones.
+            request.any_version = true;
             request.commit = true;
         }
         self.store.stage(self.id, request).await

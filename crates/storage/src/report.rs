@@ -1,12 +1,22 @@
 //! What mgmtd is told of the targets.
 
 use crate::node::Node;
+use crate::target::Target;
 use glowfs_agent::Report;
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::mgmtd::TargetReport;
 use glowfs_types::{ChainVersion, StoreId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+
+/// What a target takes. Slots belong to the disk; its `sharers` targets share them evenly, by striping. Exactly 0 says that the
+/// target is empty (of a new chain, that it may begin to serve), whatever else is on its disk.
+fn used_bytes(target: &Target, sharers: u64) -> u64 {
+    if target.store.list(target.id, None, 1).0.is_empty() {
+        return 0;
+    }
+    (target.store.space().used_bytes / sharers.max(1)).max(1)
+}
 
 /// The reporter of a node.
 pub(crate) struct Reporter(pub Rc<Node>);
@@ -27,8 +37,7 @@ impl Report for Reporter {
                 incarnation: t.store.incarnation(),
                 clean: t.store.was_clean(),
                 adopted: t.replica.borrow().adopted_version(),
-                // Slots belong to the disk; its targets share them evenly, by striping.
-                used_bytes: t.store.space().used_bytes / counts.get(&t.store.id()).copied().unwrap_or(1),
+                used_bytes: used_bytes(t, counts.get(&t.store.id()).copied().unwrap_or(1)),
                 store: t.store.id(),
             })
             .collect();
