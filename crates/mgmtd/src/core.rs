@@ -15,6 +15,8 @@ use std::rc::Rc;
 
 /// The greatest number of chains changed by one transaction (its size is bounded by the engine).
 const CHAINS_PER_CHANGE: usize = 128;
+/// The shortest pause between two looks at the primary's lease.
+const RENEW_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// The pause after a change failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -30,6 +32,8 @@ pub struct Inner {
     pub election: RefCell<Election>,
     /// Present while this instance is primary.
     pub state: RefCell<Option<State>>,
+    /// The epoch whose state is being loaded.
+    pub loading: Cell<Option<u64>>,
     /// Held by whoever changes the routing info or records: one change at a time.
     pub lock: Semaphore,
     /// The routing info changed, or this instance stepped down.
@@ -153,6 +157,7 @@ impl Inner {
         let period = Duration::from_millis(self.config.timing.primary_renew_ms);
         while !self.stopping.get() && self.fatal.borrow().is_none() {
             let before = self.engine_ok.get();
+            let began = self.rt.now();
             match self.elect_once().await {
                 Ok(()) => {
                     self.engine_ok.set(true);
@@ -170,7 +175,8 @@ impl Inner {
             if self.primary().is_err() && self.state.borrow().is_some() {
                 self.step_down("the lease ran out");
             }
-            self.rt.sleep(period).await;
+            // The period counts from the beginning: a slow renewal leaves less of the lease, not more time to the next one.
+            self.rt.sleep_until((began + period).max(self.rt.now() + RENEW_PAUSE_MIN)).await;
         }
     }
 
@@ -196,8 +202,11 @@ impl Inner {
         let standing = self.election.borrow_mut().standing(self.now_ms());
         match standing {
             Standing::Primary { epoch, .. } => {
-                if self.state.borrow().as_ref().is_none_or(|s| s.epoch != epoch) {
-                    self.become_primary(epoch).await?;
+                let known = self.state.borrow().as_ref().is_some_and(|s| s.epoch == epoch);
+                if !known && self.loading.get().is_none() {
+                    // Beside this loop, which must renew the lease meanwhile, however long it takes.
+                    self.loading.set(Some(epoch));
+                    self.rt.spawn_detached(self.clone().load_as_primary(epoch));
                 }
             }
             Standing::Standby if self.state.borrow().is_some() => {
@@ -206,6 +215,13 @@ impl Inner {
             Standing::Standby => {}
         }
         Ok(())
+    }
+
+    async fn load_as_primary(self: Rc<Self>, epoch: u64) {
+        if let Err(e) = self.become_primary(epoch).await {
+            tracing::warn!(error = %e, "the state could not be loaded; trying on");
+        }
+        self.loading.set(None);
     }
 
     /// Gives the lease up, so that a standby need not wait.

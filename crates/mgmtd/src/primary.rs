@@ -5,7 +5,7 @@ use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
 use crate::state::{Client, State};
 use crate::store::{Loaded, Writes};
-use glowfs_cluster::{LeaseConfig, NodeLeases};
+use glowfs_cluster::{LeaseConfig, NodeLeases, Standing};
 use glowfs_types::routing::{NodeInfo, NodeStatus, Role};
 use glowfs_types::wire::mgmtd::UserInfo;
 use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, UserId};
@@ -18,7 +18,7 @@ const FIRST_CAPABILITY_KEY: u32 = 1;
 const RETURN_BEATS: u32 = 2;
 
 impl Inner {
-    /// Loads everything; this instance answers as primary of `epoch` when it returns.
+    /// Loads everything; this instance answers as primary of `epoch` when it returns, if it still is.
     pub async fn become_primary(self: &Rc<Self>, epoch: u64) -> Result<()> {
         let mut loaded = self.store.load().await?;
         if loaded.cluster.is_none() {
@@ -34,6 +34,13 @@ impl Inner {
         if let Err(e) = self.check_cluster(&cluster) {
             self.fail(e.clone());
             return Err(e);
+        }
+        let now = self.election.borrow_mut().standing(self.now_ms());
+        if !matches!(now, Standing::Primary { epoch: e, .. } if e == epoch) || self.stopping.get() {
+            return Err(Error::new(
+                Status::NotPrimary,
+                "the lease ran out while the state was loaded",
+            ));
         }
         let state = self.build(epoch, cluster, loaded);
         tracing::info!(epoch, version = %state.version, "primary");

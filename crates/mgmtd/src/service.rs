@@ -112,6 +112,7 @@ fn new_inner(
         addresses,
         election: RefCell::new(election),
         state: RefCell::new(None),
+        loading: Cell::new(None),
         lock: Semaphore::new(1),
         changed: Notify::new(),
         work: Notify::new(),

@@ -116,8 +116,13 @@ impl Store {
     /// Reads the primary's lease in a transaction that can replace it.
     pub async fn lease(&self) -> Result<(Transaction, Option<LeaseRecord>)> {
         let tx = self.tx();
-        let epoch: Option<EpochRecord> = one(&tx, &keys::epoch()).await?;
-        let renewal: u64 = one(&tx, &keys::renewal()).await?.unwrap_or(0);
+        // One question: the lease may be short beside the way to the engine.
+        let (epoch, renewal) = (keys::epoch(), keys::renewal());
+        let mut found = tx.get_all(&[epoch.clone(), renewal.clone()]).await?.into_iter();
+        let value = |v: Option<Option<Vec<u8>>>| v.flatten();
+        let first = value(found.next()).map(|v| keys::decode::<EpochRecord>(&epoch, &v)).transpose()?;
+        let second = value(found.next()).map(|v| keys::decode::<u64>(&renewal, &v)).transpose()?;
+        let (epoch, renewal) = (first, second.unwrap_or(0));
         Ok((tx, epoch.map(|e| e.with_renewal(renewal))))
     }
     /// Writes the lease in that transaction. A renewal leaves the epoch's key alone, so it disturbs no change.

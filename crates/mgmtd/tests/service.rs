@@ -171,6 +171,27 @@ fn a_standby_redirects_and_takes_over() {
     });
 }
 
+/// Loading the state may take longer than the lease of the primary, which is renewed meanwhile.
+#[test]
+fn a_primary_keeps_its_lease_while_it_loads_from_a_slow_engine() {
+    real::run(|rt| async move {
+        let mut w = World::new(&rt);
+        w.engine = Rc::new(Slow { rt: rt.clone(), engine: w.engine.clone(), delay: ms(110) });
+        let mgmtd = w.mgmtd(100).await;
+        let began = rt.now();
+        while !mgmtd.is_primary() {
+            assert!(rt.now().since(began) < ms(15_000), "never primary");
+            rt.sleep(ms(20)).await;
+        }
+        let began = rt.now();
+        while rt.now().since(began) < ms(2000) {
+            assert!(mgmtd.is_primary(), "lost it again after {:?}", rt.now().since(began));
+            rt.sleep(ms(20)).await;
+        }
+        mgmtd.stop().await;
+    });
+}
+
 async fn create_table_when_registered(rt: &Rt, s: &FakeStorage) {
     rt.sleep(ms(100)).await;
     create_table(&s.agent, 1, 2).await;

@@ -245,3 +245,49 @@ pub async fn create_table(agent: &Agent, replicas: u32, chains: u32) -> CreateTa
     };
     agent.link().call(method::CREATE_TABLE, &create, ms(5000)).await.expect("table")
 }
+
+/// An engine that takes its time for every call.
+pub struct Slow {
+    pub rt: Rt,
+    pub engine: Rc<dyn Engine>,
+    pub delay: Duration,
+}
+
+impl Slow {
+    fn later<T: 'static>(&self, call: glowfs_rt::BoxFuture<Result<T>>) -> glowfs_rt::BoxFuture<Result<T>> {
+        let (rt, delay) = (self.rt.clone(), self.delay);
+        Box::pin(async move {
+            rt.sleep(delay).await;
+            call.await
+        })
+    }
+}
+
+impl Engine for Slow {
+    fn begin(&self) -> glowfs_rt::BoxFuture<Result<glowfs_kv::Version>> {
+        self.later(self.engine.begin())
+    }
+    fn get(
+        &self,
+        version: glowfs_kv::Version,
+        keys: Vec<glowfs_kv::Key>,
+    ) -> glowfs_rt::BoxFuture<Result<Vec<Option<glowfs_kv::Value>>>> {
+        self.later(self.engine.get(version, keys))
+    }
+    fn get_range(
+        &self,
+        version: glowfs_kv::Version,
+        begin: glowfs_kv::Key,
+        end: glowfs_kv::Key,
+        limit: u32,
+        reverse: bool,
+    ) -> glowfs_rt::BoxFuture<Result<glowfs_kv::RangePage>> {
+        self.later(self.engine.get_range(version, begin, end, limit, reverse))
+    }
+    fn commit(&self, commit: glowfs_types::wire::kv::Commit) -> glowfs_rt::BoxFuture<Result<glowfs_kv::Version>> {
+        self.later(self.engine.commit(commit))
+    }
+    fn flush_barrier(&self) -> glowfs_rt::BoxFuture<Result<()>> {
+        self.later(self.engine.flush_barrier())
+    }
+}
