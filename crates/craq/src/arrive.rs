@@ -26,17 +26,19 @@ impl Replica {
         store: &dyn ChunkView,
         out: &mut Vec<Action>,
     ) {
-        match self.check(version) {
+        let active = match self.check(version) {
             Err(status) => {
                 self.wrong_version(version, status, out);
                 return refuse(ticket, status, out);
             }
             Ok(view) if !view.head => return refuse(ticket, Status::NotServing, out),
-            Ok(_) => {}
-        }
+            Ok(view) => view.may_commit(),
+        };
         let seen = update.origin.as_ref().map_or(Seen::New, |o| self.channels.look(o, chunk));
         match seen {
             Seen::Old => return refuse(ticket, Status::OldSequence, out),
+            // Committed under a former version, but before the present one is active another target may still take over.
+            Seen::Done(_) if !active => return refuse(ticket, Status::Pending, out),
             Seen::Done(version) => {
                 let done = Done { chunk, version, flush: update.flush };
                 return out.push(Action::Reply(ticket, Ok(done)));
@@ -49,6 +51,9 @@ impl Replica {
         }
         let brief = store.chunk(chunk);
         if update.removes && !brief.exists && !self.lanes.contains_key(&chunk) {
+            if !active {
+                return refuse(ticket, Status::Pending, out);
+            }
             let done = Done { chunk, version: brief.committed, flush: update.flush };
             return out.push(Action::Reply(ticket, Ok(done)));
         }
@@ -107,9 +112,10 @@ impl Replica {
         }
         let brief = store.chunk(f.chunk);
         let waiter = Waiter { ticket, client: false };
+        let has = brief.committed;
         let lane = self.lanes.entry(f.chunk).or_default();
         let clearing = lane.is_clearing();
-        let (newest, empty) = (lane.newest().unwrap_or(brief.committed), lane.entries.is_empty());
+        let (newest, empty) = (lane.newest().unwrap_or(has), lane.entries.is_empty());
         let full = lane.entries.len() >= WINDOW;
         let known = self.generations.get(&f.chunk).copied().unwrap_or(0);
         let status = if clearing {
@@ -127,7 +133,7 @@ impl Replica {
                 e.waiters.push(waiter);
                 return;
             }
-        } else if f.version <= brief.committed {
+        } else if f.version <= has {
             let done = Done { chunk: f.chunk, version: f.version, flush: f.update.flush };
             out.push(Action::Reply(ticket, Ok(done)));
             return self.drop_idle(f.chunk);
@@ -204,10 +210,9 @@ impl Replica {
         }
         let last = self.view.is_some_and(|v| v.successor.is_none() && v.may_commit());
         let lane = self.lanes.entry(chunk).or_default();
-        let commit = last
-            && lane.entries.iter().all(|e| {
-                matches!(e.stage, Stage::Running { commit: true } | Stage::Done { committed: true })
-            });
+        // Alone in its window only: else a later version could be committed before an earlier one is decided, and the content
+        // as of the earlier one could not be sent to a successor that joins just then.
+        let commit = last && lane.entries.is_empty();
         lane.entries.push_back(Entry {
             version,
             update,
@@ -215,6 +220,7 @@ impl Replica {
             ack: Ack::Unsent,
             original: true,
             copies: 0,
+            former: false,
             decided: false,
             waiters: vec![waiter],
         });

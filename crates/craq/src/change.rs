@@ -53,6 +53,7 @@ impl Replica {
         self.taken_back.clear();
         self.generations.clear();
         self.received.clear();
+        self.covered.clear();
         let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
         for chunk in &chunks {
             self.turn_lane(*chunk, &view, out);
@@ -68,6 +69,7 @@ impl Replica {
         for e in &mut lane.entries {
             e.ack = Ack::Unsent;
             e.copies = 0;
+            e.former = true;
             e.waiters.retain(|w| {
                 let keep = w.client && view.head;
                 if !keep {

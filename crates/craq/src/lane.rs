@@ -46,6 +46,8 @@ pub(crate) struct Entry {
     pub original: bool,
     /// Messages sent to the successor under this chain version.
     pub copies: u8,
+    /// It began under a former chain version: a former successor may have committed (and shown) it.
+    pub former: bool,
     /// Commit is decided (and under way).
     pub decided: bool,
     pub waiters: Vec<Waiter>,

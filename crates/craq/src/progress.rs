@@ -4,6 +4,19 @@ use crate::lane::{Ack, Lane, Stage, Waiter};
 use crate::{Action, ChunkView, Done, Form, ForwardId, Replica, TimerId, WINDOW};
 use glowfs_types::{ChunkId, ChunkVersion, Status};
 
+/// Whether a status says that the update itself was refused and nothing of it was stored, and not that the disk failed.
+fn refuses(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NoSpace
+            | Status::Corrupt
+            | Status::InvalidArgument
+            | Status::BadMessage
+            | Status::FileTooBig
+            | Status::TooLarge
+    )
+}
+
 impl Replica {
     /// The own stage ended.
     pub(crate) fn staged(
@@ -20,7 +33,7 @@ impl Replica {
         {
             match result {
                 Ok(()) => e.stage = Stage::Done { committed: commit },
-                Err(s @ (Status::NoSpace | Status::Corrupt | Status::VersionGap)) => e.stage = Stage::Refused(s),
+                Err(s) if refuses(s) || s == Status::VersionGap => e.stage = Stage::Refused(s),
                 Err(s) => return self.fail(s, out),
             }
         } else if let Some(d) = lane.doomed.iter_mut().find(|d| d.0 == version) {
@@ -82,10 +95,15 @@ impl Replica {
         if e.ack != Ack::Sent(id) {
             return;
         }
+        let syncing = self.view.and_then(|v| v.successor).is_some_and(|s| s.2);
+        if result.is_ok() && syncing {
+            self.covered.insert(chunk);
+        }
         e.ack = match result {
             Ok(crc) => Ack::Acked(crc),
-            // Only when nothing else of it is under way is it certain that the successor has nothing of it.
-            Err(s @ (Status::NoSpace | Status::Corrupt)) if e.copies == 1 => Ack::Refused(s),
+            // Only when nothing else of it is under way is it certain that the successor has nothing of it; and a syncing one
+            // may have taken a later content, with this update in it.
+            Err(s) if refuses(s) && e.copies == 1 && !syncing => Ack::Refused(s),
             Err(Status::VersionGap) if earlier => Ack::InOrder,
             Err(s) => {
                 if s == Status::Corrupt {
@@ -164,8 +182,11 @@ impl Replica {
             let done = Done { chunk, version: e.version, flush: e.update.flush };
             out.extend(e.waiters.drain(..).map(|w| Action::Reply(w.ticket, Ok(done))));
         }
+        // After a chain change a decided version may have a new successor: it is kept until that has it too.
         while let Some(e) = lane.entries.pop_front_if(|e| {
-            e.decided && e.stage == (Stage::Done { committed: true })
+            e.decided
+                && e.stage == (Stage::Done { committed: true })
+                && (view.successor.is_none() || matches!(e.ack, Ack::Acked(_)))
         }) {
             let brief = store.chunk(chunk);
             if let Ack::Acked(theirs) = e.ack
@@ -184,6 +205,10 @@ impl Replica {
     fn send(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
         let Some(view) = self.view else { return };
         let Some((target, node, syncing)) = view.successor else { return };
+        if self.next.is_some() {
+            // The successor may know a newer chain version too; all of it is sent again under that.
+            return;
+        }
         let generation = self.taken_back.get(&chunk).copied().unwrap_or(0);
         let mut ids = self.next_id();
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
@@ -195,7 +220,9 @@ impl Replica {
             base = e.version;
             let in_order = all_acked;
             all_acked &= matches!(e.ack, Ack::Acked(_));
-            let due = e.ack == Ack::Unsent || (e.ack == Ack::InOrder && in_order);
+            // A whole content holds all earlier updates too, so whoever gets it must have their channel records before.
+            let due = in_order || !syncing && e.ack == Ack::Unsent;
+            let due = due && matches!(e.ack, Ack::Unsent | Ack::InOrder);
             let staged = matches!(e.stage, Stage::Done { .. });
             let form = if !syncing && e.original {
                 Form::Original

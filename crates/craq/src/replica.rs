@@ -7,7 +7,7 @@ use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Ticket, TimerId, 
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Status, TargetId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The replication of one target.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -29,6 +29,8 @@ pub struct Replica {
     pub(crate) generations: BTreeMap<ChunkId, u16>,
     /// Syncing: the newest version of each chunk that came under this chain version.
     pub(crate) received: BTreeMap<ChunkId, ChunkVersion>,
+    /// With a syncing successor: the chunks that it got through the chain under this chain version.
+    pub(crate) covered: BTreeSet<ChunkId>,
     pub(crate) sync_done: bool,
     pub(crate) failed: Option<Status>,
 }
@@ -55,6 +57,7 @@ impl Replica {
             taken_back: BTreeMap::new(),
             generations: BTreeMap::new(),
             received: BTreeMap::new(),
+            covered: BTreeSet::new(),
             sync_done: false,
             failed: None,
         };
@@ -72,6 +75,7 @@ impl Replica {
                 ack: Ack::Unsent,
                 original: false,
                 copies: 0,
+                former: true,
                 decided: false,
                 waiters: Vec::new(),
             };
@@ -148,11 +152,28 @@ impl Replica {
         match &self.view {
             _ if self.failed.is_some() => Err(Status::NotServing),
             None => Err(Status::NotServing),
+            // A newer one is known: the lease may have been renewed with it, and says nothing of the old one.
+            Some(_) if self.next.is_some() => Err(Status::WrongChainVersion),
             Some(v) if v.version != version => Err(Status::WrongChainVersion),
             Some(v) => Ok(v),
         }
     }
 
+    /// Whether a resync may end: the successor has everything that anybody may have seen before it joined.
+    pub fn may_finish_sync(&self) -> bool {
+        let mut entries = self.lanes.values().flat_map(|l| &l.entries);
+        !entries.any(|e| (e.decided || e.former) && !matches!(e.ack, Ack::Acked(_)))
+    }
+    /// Whether the syncing successor has got the chunk through the chain under this chain version: a resync has nothing to
+    /// add.
+    pub fn is_covered(&self, chunk: ChunkId) -> bool {
+        self.covered.contains(&chunk)
+    }
+    /// Whether versions of a chunk are under way: a resync waits for them, since the successor may have a later one than is
+    /// committed here.
+    pub fn is_active(&self, chunk: ChunkId) -> bool {
+        self.lanes.get(&chunk).is_some_and(|l| !l.readable())
+    }
     pub(crate) fn next_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids

@@ -4,7 +4,7 @@ use crate::target::{Payload, Target, Waiting, save_meta};
 use glowfs_chunkstore::{StageKind, StageRequest};
 use glowfs_craq::{Action, Done, Event, Ticket};
 use glowfs_net::Reply;
-use glowfs_rt::Duration;
+use glowfs_rt::{Buf, Duration};
 use glowfs_types::wire::data::{ChannelRecord, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
 use std::future::Future;
@@ -183,7 +183,52 @@ impl Target {
             request.any_version = true;
             request.commit = true;
         }
-        self.store.stage(self.id, request).await
+        let state = self.store.chunk(self.id, chunk);
+        let stale = state.filter(|s| s.removed && s.pending == s.committed && version > s.committed.next());
+        let waits = self.raising.borrow().contains_key(&chunk);
+        if replace || (stale.is_none() && !waits) {
+            return self.store.stage(self.id, request).await;
+        }
+        // Later versions of the chunk wait behind, so that the order of the calls is kept.
+        *self.raising.borrow_mut().entry(chunk).or_default() += 1;
+        let permit = self.raise_lock.acquire(1).await;
+        let result = match self.raise_tombstone(&request).await {
+            Ok(()) => self.store.stage(self.id, request).await,
+            Err(e) => Err(e),
+        };
+        drop(permit);
+        let mut raising = self.raising.borrow_mut();
+        match raising.get_mut(&chunk) {
+            Some(n) if *n > 1 => *n -= 1,
+            _ => {
+                raising.remove(&chunk);
+            }
+        }
+        result
+    }
+
+    /// A chunk that the core lets begin anew at a version beyond the tombstone that is here: the chain knows of a later removal,
+    /// so the tombstone is raised to that first, since the store takes versions one after the other only.
+    async fn raise_tombstone(&self, request: &StageRequest) -> Result<()> {
+        let state = self.store.chunk(self.id, request.chunk);
+        let old = state.filter(|s| s.removed && s.pending == s.committed);
+        if old.is_none_or(|s| request.version <= s.committed.next()) {
+            return Ok(());
+        }
+        let raised = StageRequest {
+            version: ChunkVersion(request.version.0 - 1),
+            kind: StageKind::Remove,
+            offset: 0,
+            len: 0,
+            payload: Buf::from_vec(Vec::new()),
+            crcs: Vec::new(),
+            channel: None,
+            commit: true,
+            flush: false,
+            any_version: true,
+            ..request.clone()
+        };
+        self.store.stage(self.id, raised).await
     }
 
     fn wake_read(&self, ticket: Ticket, result: Result<(), Status>) {

@@ -179,7 +179,10 @@ impl Node {
             .cloned()
     }
     fn tell_chain(&self, target: &Rc<Target>, routing: &RoutingInfo) {
-        let chain = routing.targets.get(&target.id).and_then(|t| routing.chains.get(&t.chain));
+        // What mgmtd decided about a former life of the store is not for this one: it says so when it has accounted for it.
+        let info = routing.targets.get(&target.id);
+        let info = info.filter(|t| t.incarnation == target.store.incarnation());
+        let chain = info.and_then(|t| routing.chains.get(&t.chain));
         if let Some(chain) = chain {
             target.feed(Event::Chain(Some(chain.clone())));
         }

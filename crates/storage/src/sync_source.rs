@@ -110,6 +110,10 @@ impl Source {
     }
 
     async fn finish(&self) -> Result<()> {
+        while !self.target.replica.borrow().may_finish_sync() {
+            self.check()?;
+            self.node.rt.sleep(BUSY_PAUSE).await;
+        }
         let records = self.target.replica.borrow().channel_records();
         let mut parts = records.chunks(CHANNELS_PER_MESSAGE).peekable();
         let mut done = SyncDone {
@@ -175,6 +179,16 @@ impl Source {
         let chunk = match transfer {
             Transfer::Replace(chunk) | Transfer::Remove(chunk) => chunk,
         };
+        let (covered, active) = {
+            let replica = self.target.replica.borrow();
+            (replica.is_covered(chunk), replica.is_active(chunk))
+        };
+        if covered {
+            return Ok(());
+        }
+        if active {
+            return Err(Error::new(Status::Pending, format!("chunk {chunk} travels through the chain")));
+        }
         let state = self.target.store.chunk(self.target.id, chunk);
         let payload = match state.filter(|s| s.exists()) {
             Some(_) => self.replace(chunk).await?,

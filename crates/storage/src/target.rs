@@ -7,7 +7,7 @@ use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
 };
 use glowfs_net::Incoming;
-use glowfs_rt::sync::OneSender;
+use glowfs_rt::sync::{OneSender, Semaphore};
 use glowfs_rt::{Buf, Instant};
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::{ChannelRecord, UpdateHead};
@@ -46,6 +46,9 @@ pub(crate) struct Target {
     pub asked: RefCell<BTreeMap<Ticket, Asked>>,
     pub reads: RefCell<BTreeMap<Ticket, OneSender<Result<(), Status>>>>,
     pub payloads: RefCell<BTreeMap<(ChunkId, ChunkVersion), Rc<Payload>>>,
+    /// Chunks whose tombstone is being raised, with the stages that wait for it.
+    pub raising: RefCell<BTreeMap<ChunkId, u32>>,
+    pub raise_lock: Semaphore,
     events: RefCell<VecDeque<Event>>,
     running: Cell<bool>,
     tickets: Cell<u64>,
@@ -123,6 +126,8 @@ impl Target {
             asked: RefCell::default(),
             reads: RefCell::default(),
             payloads: RefCell::default(),
+            raising: RefCell::default(),
+            raise_lock: Semaphore::new(1),
             events: RefCell::default(),
             running: Cell::new(false),
             tickets: Cell::new(0),

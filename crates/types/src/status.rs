@@ -8,7 +8,7 @@ use std::fmt;
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $errno:literal;)*) => {
         /// A numeric outcome; 0 is success. A code that this build does not know is kept as [`Status::Unknown`].
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Status {
             $($(#[$doc])* $name,)*
             /// A code of a newer build.

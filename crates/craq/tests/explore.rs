@@ -1,0 +1,124 @@
+//! Exhaustive: every interleaving of small configurations, and from every state in which nothing more can happen, that
+//! everything comes about once the troubles end.
+
+mod world;
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use world::{Budget, Choice, World};
+
+/// Every so many states one is settled, besides those in which nothing more can happen.
+const SETTLE_EVERY: usize = 256;
+
+/// One step of a path.
+struct Link(Choice, Option<Rc<Link>>);
+
+impl Link {
+    fn show(path: &Option<Rc<Link>>) -> String {
+        let (mut steps, mut at) = (Vec::new(), path.clone());
+        while let Some(link) = at {
+            steps.push(format!("  {:?}", link.0));
+            at = link.1.clone();
+        }
+        steps.reverse();
+        steps.join("\n")
+    }
+}
+
+/// Walks everything reachable; returns the number of states.
+fn explore(start: World, limit: usize) -> usize {
+    let mut seen: HashSet<u64> = HashSet::new();
+    // A path is kept as a list of shared links, so that a failed check can say how it came about.
+    let mut stack = vec![(start, None)];
+    let mut ends = 0;
+    while let Some((w, path)) = stack.pop() {
+        let mut h = DefaultHasher::new();
+        w.hash(&mut h);
+        if !seen.insert(h.finish()) {
+            continue;
+        }
+        assert!(seen.len() <= limit, "more than {limit} states: make the configuration smaller");
+        let choices = w.choices();
+        let checked = |what: &dyn Fn()| {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
+            if result.is_err() {
+                println!("the way there:\n{}", Link::show(&path));
+                std::panic::resume_unwind(Box::new("a check failed, see above"));
+            }
+        };
+        if choices.is_empty() || seen.len() % SETTLE_EVERY == 0 {
+            ends += 1;
+            checked(&|| w.clone().settle());
+        }
+        for c in choices {
+            let link = Some(Rc::new(Link(c.clone(), path.clone())));
+            let next = RefCell::new(w.clone());
+            checked(&|| {
+                let mut n = next.borrow_mut();
+                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| n.apply(&c)));
+                if let Err(e) = result {
+                    println!("the last step: {c:?}");
+                    std::panic::resume_unwind(e);
+                }
+            });
+            stack.push((next.into_inner(), link));
+        }
+    }
+    println!("{} states, {ends} settled", seen.len());
+    seen.len()
+}
+
+fn world(replicas: u8, clients: &[(u8, u8)], budget: Budget, repeats: u8) -> World {
+    let mut w = World::new(replicas, clients, budget);
+    for c in &mut w.clients {
+        c.repeats = repeats;
+    }
+    w
+}
+
+#[test]
+fn two_replicas_two_clients_no_trouble() {
+    let states = explore(world(2, &[(0, 1), (0, 1)], Budget::default(), 0), 100_000);
+    assert!(states > 100, "it explores");
+}
+
+#[test]
+fn three_replicas_two_clients_no_trouble() {
+    let mut w = world(3, &[(0, 1), (0, 1)], Budget::default(), 0);
+    w.serial_disks = true;
+    explore(w, 300_000);
+}
+
+#[test]
+fn two_replicas_one_crash() {
+    let budget = Budget { crashes: 1, syncs: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 1_000_000);
+}
+
+#[test]
+fn two_replicas_a_loss_and_a_duplicate() {
+    let budget = Budget { losses: 1, duplicates: 1, pauses: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1), (0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 1_000_000);
+}
+
+#[test]
+fn two_replicas_a_lost_lease() {
+    let budget = Budget { fences: 1, syncs: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 1_000_000);
+}
+
+/// Larger ones: `cargo test -p glowfs-craq --test explore -- --ignored`.
+#[test]
+#[ignore = "minutes"]
+fn two_replicas_a_crash_and_retries() {
+    let budget = Budget { crashes: 1, pauses: 1, syncs: 2, ..Budget::default() };
+    explore(world(2, &[(0, 1)], budget, 1), 50_000_000);
+}
