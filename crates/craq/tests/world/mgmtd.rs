@@ -89,7 +89,8 @@ impl World {
             let state = chain.state(i);
             let holds = matches!(state, PublicState::Serving | PublicState::Syncing);
             let other_life = n.replica.is_some() && n.life != chain.lives[i as usize];
-            if (holds && (n.replica.is_none() || n.fenced || other_life)) || (!holds && other_life && !n.fenced) {
+            let gone = n.replica.is_none() || n.fenced || other_life;
+            if if holds { gone } else { other_life && !n.fenced } {
                 out.push(Choice::Declare(i));
             }
             if !self.heard(i) {
