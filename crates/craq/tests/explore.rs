@@ -48,7 +48,7 @@ fn explore(start: World, limit: usize) -> usize {
                 std::panic::resume_unwind(Box::new("a check failed, see above"));
             }
         };
-        if choices.is_empty() || seen.len() % SETTLE_EVERY == 0 {
+        if choices.is_empty() || seen.len().is_multiple_of(SETTLE_EVERY) {
             ends += 1;
             checked(&|| w.clone().settle());
         }

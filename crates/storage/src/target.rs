@@ -26,7 +26,7 @@ pub(crate) struct Payload {
 /// Who is to be answered.
 pub(crate) enum Waiting {
     /// A peer; `client` if it entered here.
-    Peer { incoming: Incoming, client: bool, began: Instant, _admitted: Option<Admitted> },
+    Peer { incoming: Box<Incoming>, client: bool, began: Instant, _admitted: Option<Admitted> },
     /// A task of this process.
     Local(OneSender<Result<Done, Status>>),
 }

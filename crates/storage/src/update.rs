@@ -17,6 +17,7 @@ impl Node {
             Ok((target, payload, admitted)) => {
                 let head = payload.head;
                 let began = self.rt.now();
+                let incoming = Box::new(incoming);
                 let waiting =
                     Waiting::Peer { incoming, client: !forward, began, _admitted: Some(admitted) };
                 if !forward {
