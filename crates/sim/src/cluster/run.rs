@@ -194,7 +194,9 @@ async fn compare_replicas(
         let chunk = ChunkId { volume: file.volume(), data: file.data(), index: extent.index };
         let mut first = None;
         for m in info.chains[&chain].serving() {
+            // A target that was brought up to date forgets removed chunks; the others keep their tombstones.
             let have = io.query_chunk(chain, m.target, chunk).await?;
+            let have = have.filter(|c| c.len > 0 || c.pending != c.committed);
             if let Some(c) = &have
                 && c.pending != c.committed
             {
