@@ -100,3 +100,71 @@ impl Replica {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Action, ChunkBrief, ChunkView, Event, Replica, Ticket, Update};
+    use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
+    use glowfs_types::{ChainId, ChainVersion, ChunkId, NodeId, Redundancy, Status, TargetId};
+
+    struct Empty;
+    impl ChunkView for Empty {
+        fn chunk(&self, _: ChunkId) -> ChunkBrief {
+            ChunkBrief::default()
+        }
+        fn has_room(&self) -> bool {
+            true
+        }
+    }
+
+    fn chain(version: u64, states: [PublicState; 2]) -> ChainInfo {
+        let member = |(i, state): (u64, PublicState)| ChainMember { target: TargetId(i), node: NodeId(i), state };
+        ChainInfo {
+            id: ChainId(1),
+            version: ChainVersion(version),
+            activated: ChainVersion(version),
+            activated_serving: Vec::new(),
+            members: (1..).zip(states).map(member).collect(),
+            redundancy: Redundancy::Replicated,
+            preferred: Vec::new(),
+        }
+    }
+
+    fn step(r: &mut Replica, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        r.step(event, &Empty, &mut out);
+        out
+    }
+
+    /// A node that was cut off learns with its new lease that the chain went on without it. Until that is persisted it still
+    /// has the view in which it served: nothing may be read or taken under it.
+    #[test]
+    fn a_view_is_over_as_soon_as_a_newer_one_is_known() {
+        use PublicState::{Serving, Waiting};
+        let mut r = Replica::new(TargetId(1), ChainVersion(0), &[], &[]);
+        step(&mut r, Event::Chain(Some(chain(5, [Serving, Serving]))));
+        step(&mut r, Event::Adopted(ChainVersion(5)));
+        let read = |n| Event::Read {
+            ticket: Ticket(n),
+            chain_version: ChainVersion(5),
+            chunk: ChunkId::default(),
+        };
+        assert_eq!(step(&mut r, read(1)), [Action::ReadNow(Ticket(1))]);
+        step(&mut r, Event::Chain(Some(chain(7, [Waiting, Serving]))));
+        assert_eq!(step(&mut r, read(2)), [Action::ReadRefused(Ticket(2), Status::WrongChainVersion)]);
+        let update = Event::Update {
+            ticket: Ticket(3),
+            chain_version: ChainVersion(5),
+            chunk: ChunkId::default(),
+            update: Update::default(),
+        };
+        assert_eq!(step(&mut r, update), [Action::Reply(Ticket(3), Err(Status::WrongChainVersion))]);
+        step(&mut r, Event::Adopted(ChainVersion(7)));
+        let late = Event::Read {
+            ticket: Ticket(4),
+            chain_version: ChainVersion(7),
+            chunk: ChunkId::default(),
+        };
+        assert_eq!(step(&mut r, late), [Action::ReadRefused(Ticket(4), Status::NotServing)]);
+    }
+}

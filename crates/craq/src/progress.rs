@@ -152,7 +152,7 @@ impl Replica {
                 out.push(Action::Discard(chunk, from));
             }
         }
-        if lane.entries.is_empty() && !lane.is_clearing() {
+        if self.next.is_none() && lane.entries.is_empty() && !lane.is_clearing() {
             out.extend(lane.readers.drain(..).map(Action::ReadNow));
         }
         self.drain_queue(chunk, store, out);
@@ -162,6 +162,8 @@ impl Replica {
     /// Commits, in order, what is staged here and committed behind us.
     fn decide(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
         let Some(view) = self.view else { return };
+        // Nothing more is decided under a view that is over; under the next one it is driven again.
+        let over = self.next.is_some();
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         for e in &mut lane.entries {
             if e.decided {
@@ -169,7 +171,7 @@ impl Replica {
             }
             let Stage::Done { committed } = e.stage else { break };
             let behind = view.successor.is_none() || matches!(e.ack, Ack::Acked(_));
-            if !behind || !view.may_commit() {
+            if over || !behind || !view.may_commit() {
                 break;
             }
             e.decided = true;

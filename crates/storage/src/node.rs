@@ -106,7 +106,8 @@ impl Node {
         );
         for target in self.all_targets() {
             let Some(view) = target.view().filter(|v| v.chain == chain) else { continue };
-            if view.version != version {
+            // A newer version that is being adopted ends the old one.
+            if view.version != version || target.replica.borrow().adopting().is_some() {
                 if version > view.version {
                     self.refresh();
                 }
