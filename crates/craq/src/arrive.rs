@@ -104,6 +104,9 @@ impl Replica {
                 return refuse(ticket, status, out);
             }
         };
+        if view.syncing() && !view.active {
+            return refuse(ticket, Status::Overloaded, out);
+        }
         if view.syncing() {
             return self.forwarded_in_sync(ticket, f, store, out);
         }

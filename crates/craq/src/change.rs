@@ -24,6 +24,9 @@ impl Replica {
         {
             if have.version == view.version && view.active && !have.active {
                 have.active = true;
+                if have.syncing() {
+                    self.drop_pending(out);
+                }
                 self.progress_all(store, out);
             }
             return;
@@ -58,12 +61,24 @@ impl Replica {
         for chunk in &chunks {
             self.turn_lane(*chunk, &view, out);
         }
+        if view.syncing() && view.active {
+            self.drop_pending(out);
+        }
         out.push(Action::Report);
         self.progress_all(store, out);
     }
 
+    /// A target that is brought up to date drops its pending versions; but not before the chain version is active: until then
+    /// they may be the only copy of what was acknowledged, and mgmtd may still call on this target to take over.
+    fn drop_pending(&mut self, out: &mut Vec<Action>) {
+        let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
+        for chunk in chunks {
+            self.take_back(chunk, 0, Status::WrongChainVersion, out);
+        }
+    }
+
     /// One chunk under the new view: whoever asked under the old one is answered where its answer cannot come from here any
-    /// more; pending versions are sent again, whatever the former successor said; a target that begins to sync drops them.
+    /// more; pending versions are sent again, whatever the former successor said.
     fn turn_lane(&mut self, chunk: ChunkId, view: &View, out: &mut Vec<Action>) {
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         for e in &mut lane.entries {
@@ -94,9 +109,6 @@ impl Replica {
             for ticket in lane.readers.drain(..) {
                 out.push(Action::ReadRefused(ticket, Status::NotServing));
             }
-        }
-        if view.syncing() {
-            self.take_back(chunk, 0, Status::WrongChainVersion, out);
         }
     }
 }

@@ -227,7 +227,7 @@ impl Replica {
 
     fn sync_done(&mut self, ticket: Ticket, version: ChainVersion, out: &mut Vec<Action>) {
         let chunk = ChunkId::default();
-        match self.check(version).map(|v| v.syncing()) {
+        match self.check(version).map(|v| v.receiving()) {
             Ok(true) => {
                 self.sync_done = true;
                 let done = Done { chunk, version: ChunkVersion(0), flush: false };

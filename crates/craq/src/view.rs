@@ -49,12 +49,16 @@ impl View {
     pub fn serving(&self) -> bool {
         self.state == PublicState::Serving
     }
+    /// Whether it takes what brings it up to date.
+    pub fn receiving(&self) -> bool {
+        self.syncing() && self.active
+    }
     /// Whether it is being brought up to date.
     pub fn syncing(&self) -> bool {
         self.state == PublicState::Syncing
     }
     /// Whether what is staged and answered may commit.
     pub fn may_commit(&self) -> bool {
-        self.syncing() || (self.serving() && self.active)
+        (self.syncing() || self.serving()) && self.active
     }
 }

@@ -19,7 +19,7 @@ impl Node {
         self.require_service(incoming)?;
         self.check_lease()?;
         let ask: SyncList = incoming.msg()?;
-        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing", |v| v.syncing())?;
+        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing under an active chain version", |v| v.receiving())?;
         let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
         let (chunks, more) = target.store.list(target.id, ask.after, limit);
         Ok(SyncListReply { chunks, more })
@@ -30,7 +30,7 @@ impl Node {
         self.require_service(incoming)?;
         self.check_lease()?;
         let ask: SyncDone = incoming.msg()?;
-        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing", |v| v.syncing())?;
+        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing under an active chain version", |v| v.receiving())?;
         target.store.put_channels(target.id, ask.channels.clone()).await?;
         target.feed(Event::Channels(ask.chain_version, ask.channels));
         if !ask.last {

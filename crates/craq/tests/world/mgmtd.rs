@@ -101,7 +101,7 @@ impl World {
                 PublicState::Offline | PublicState::Waiting if any_serving && !any_syncing => {
                     out.push(Choice::Rejoin(i));
                 }
-                PublicState::Offline | PublicState::Waiting
+                PublicState::Offline | PublicState::Waiting | PublicState::Syncing
                     if !any_serving && chain.activated_serving.contains(&i) =>
                 {
                     out.push(Choice::TakeOver(i));
@@ -148,17 +148,13 @@ impl World {
                     _ => {}
                 }
             }
-            Choice::Rejoin(i) => {
-                // It drops its pending versions now, so it proves nothing any more.
-                self.chain.activated_serving.remove(&i);
-                self.chain.set(i, PublicState::Syncing);
-            }
+            Choice::Rejoin(i) => self.chain.set(i, PublicState::Syncing),
             Choice::Promote(i) => self.chain.set(i, PublicState::Serving),
             Choice::TakeOver(i) => {
                 // All replicas were gone at once: what was read but never acknowledged may be lost (docs/replication.md).
                 self.observed.clear();
                 for m in &mut self.chain.members {
-                    if m.1 == PublicState::LastSrv {
+                    if matches!(m.1, PublicState::LastSrv | PublicState::Syncing) {
                         m.1 = PublicState::Offline;
                     }
                 }

@@ -467,7 +467,7 @@ impl World {
             Msg::SyncList { from, life, chain_version, .. } => {
                 let n = &self.nodes[to as usize];
                 let ok = n.replica.as_ref().is_some_and(|r| {
-                    r.check(ChainVersion(chain_version)).is_ok_and(|v| v.syncing())
+                    r.check(ChainVersion(chain_version)).is_ok_and(|v| v.receiving())
                 });
                 let page = ok.then(|| n.store.list());
                 self.send(Msg::SyncPage { to: from, life, chain_version, page });
@@ -493,7 +493,7 @@ impl World {
                     })
                     .collect();
                 let n = &mut self.nodes[to as usize];
-                let fits = n.replica.as_ref().is_some_and(|r| r.check(version).is_ok_and(|v| v.syncing()));
+                let fits = n.replica.as_ref().is_some_and(|r| r.check(version).is_ok_and(|v| v.receiving()));
                 if fits {
                     for r in &records {
                         let have = n.store.channels.entry((r.client, r.channel)).or_insert((r.seq, r.chunk, r.version.0));
