@@ -16,6 +16,9 @@ const SHARED_FILE: &str = "shared";
 /// How long chains may take to serve again when nothing is broken any more, and clients to finish.
 const RECOVERY: Duration = Duration::from_secs(180);
 
+/// By then the manager has heard of a crash.
+const NOTICED: Duration = Duration::from_secs(5);
+
 /// What a run does.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -136,6 +139,9 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
             ),
         ));
     }
+    // Whoever crashed last may be back before anybody noticed; until its new life is known, or it counts as dead, the chains
+    // only seem to be healthy.
+    cluster.world.run_for(NOTICED);
     cluster.wait_healthy(RECOVERY).map_err(|e| e.context("chains must serve in full again"))?;
     let (shared, stripe_end) = (shared.clone(), plan.cells as u64 * CELL_BYTES);
     let own = plan.shape.clients;
