@@ -178,7 +178,8 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
 }
 
 /// Space of the storage nodes, divided by the replicas of the first table.
-async fn look_at_space(s: &Service) {
+/// Adds up the space of the storage nodes, at the redundancy of the chains.
+pub async fn look_at_space(s: &Service) {
     let routing = s.agent.routing();
     let mut space = StatFsReply::default();
     for node in routing.nodes.values() {

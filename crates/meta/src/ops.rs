@@ -2,6 +2,7 @@
 
 use crate::cut;
 use crate::state::{Service, VOLUME};
+use crate::background::look_at_space;
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, is_cut_pending};
 use glowfs_net::{Identity, Reply};
@@ -213,5 +214,9 @@ async fn sync(s: &Service, id: &Identity, body: &[u8], close: bool) -> Result<At
 
 async fn statfs(s: &Service) -> Result<StatFsReply> {
     let usage = s.look(async |tx| ns::statfs(tx, VOLUME).await).await?;
+    if s.space.borrow().total_bytes == 0 {
+        // The first look in the background may have come before the storage nodes.
+        look_at_space(s).await;
+    }
     Ok(StatFsReply { inodes: usage.inodes, ..s.space.borrow().clone() })
 }

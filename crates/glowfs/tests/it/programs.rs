@@ -92,7 +92,7 @@ fn cargo_build_with_target_on_the_mount() {
 fn sparse_and_large_files() {
     let c = Cluster::up("sparse");
     // Larger than any buffer of ours on the way; larger than the machine's memory only by command.
-    let mib = if large() { 32 << 10 } else { 600 };
+    let mib = if large() { 32 << 10 } else { 300 };
     sh(
         &c.mnt,
         &format!(
