@@ -392,7 +392,8 @@ fn needs_merge(req: &StageRequest, len: u32) -> bool {
 
 /// Whether it is put in force whatever version is there: what a target is brought up to date with may be older than what it has.
 fn overrides(req: &StageRequest) -> bool {
-    req.commit && (req.kind == StageKind::Replace || (req.kind == StageKind::Remove && req.any_version))
+    req.commit
+        && (req.kind == StageKind::Replace || (req.kind == StageKind::Remove && req.any_version))
 }
 
 /// Checks the form of a request against the newest version; the length after it.

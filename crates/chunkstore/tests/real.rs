@@ -135,7 +135,10 @@ fn a_resync_takes_a_chunk_back_to_an_older_version() {
             }
         }
         // An older content, an older removal, and a chunk that the chain does not know at all.
-        let old = StageRequest { chunk_bytes: 1 << 20, ..resync(0, 5, StageKind::Replace, pattern(5, 8000)) };
+        let old = StageRequest {
+            chunk_bytes: 1 << 20,
+            ..resync(0, 5, StageKind::Replace, pattern(5, 8000))
+        };
         store.stage(T, old).await.expect("older content");
         store.stage(T, resync(1, 6, StageKind::Remove, Vec::new())).await.expect("older removal");
         store.stage(T, resync(2, 0, StageKind::Remove, Vec::new())).await.expect("unknown");
@@ -168,19 +171,15 @@ fn the_next_version_follows_what_the_resync_brought() {
         for version in 1..=7 {
             store.stage(T, write(0, version, 0, pattern(1, 5000), true)).await.expect("ahead");
         }
-        let back = StageRequest {
-            kind: StageKind::Replace,
-            ..write(0, 3, 0, pattern(3, 5000), true)
-        };
+        let back =
+            StageRequest { kind: StageKind::Replace, ..write(0, 3, 0, pattern(3, 5000), true) };
         // Both are under way at once, as in a resync with concurrent writes.
         let first = rt.spawn({
             let store = store.clone();
             async move { store.stage(T, back).await }
         });
-        let next = StageRequest {
-            kind: StageKind::Replace,
-            ..write(0, 4, 0, pattern(4, 6000), true)
-        };
+        let next =
+            StageRequest { kind: StageKind::Replace, ..write(0, 4, 0, pattern(4, 6000), true) };
         let next = rt.spawn({
             let store = store.clone();
             async move { store.stage(T, next).await }

@@ -62,6 +62,14 @@ impl Core {
                     *self.primary.borrow_mut() = Some(target);
                     return Ok(answer);
                 }
+                // Any service of the cluster will do as a first address: it names mgmtd in its hello.
+                Err((e, Some(conn))) if conn.peer().role.is_some_and(|r| r != Role::Mgmtd) => {
+                    tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                    for address in &conn.peer().mgmtd {
+                        let addresses = vec![address.clone()];
+                        push(Target { addresses, host: None, node: None }, &mut candidates);
+                    }
+                }
                 Err((e, conn)) if e.status == Status::NotPrimary => {
                     tried.push(format!("{}: {e}", target.addresses.join(", ")));
                     last = e.status;

@@ -130,7 +130,11 @@ mod tests {
     }
 
     fn chain(version: u64, states: [PublicState; 2]) -> ChainInfo {
-        let member = |(i, state): (u64, PublicState)| ChainMember { target: TargetId(i), node: NodeId(i), state };
+        let member = |(i, state): (u64, PublicState)| ChainMember {
+            target: TargetId(i),
+            node: NodeId(i),
+            state,
+        };
         ChainInfo {
             id: ChainId(1),
             version: ChainVersion(version),
@@ -163,14 +167,20 @@ mod tests {
         };
         assert_eq!(step(&mut r, read(1)), [Action::ReadNow(Ticket(1))]);
         step(&mut r, Event::Chain(Some(chain(7, [Waiting, Serving]))));
-        assert_eq!(step(&mut r, read(2)), [Action::ReadRefused(Ticket(2), Status::WrongChainVersion)]);
+        assert_eq!(
+            step(&mut r, read(2)),
+            [Action::ReadRefused(Ticket(2), Status::WrongChainVersion)]
+        );
         let update = Event::Update {
             ticket: Ticket(3),
             chain_version: ChainVersion(5),
             chunk: ChunkId::default(),
             update: Update::default(),
         };
-        assert_eq!(step(&mut r, update), [Action::Reply(Ticket(3), Err(Status::WrongChainVersion))]);
+        assert_eq!(
+            step(&mut r, update),
+            [Action::Reply(Ticket(3), Err(Status::WrongChainVersion))]
+        );
         step(&mut r, Event::Adopted(ChainVersion(7)));
         let late = Event::Read {
             ticket: Ticket(4),

@@ -74,7 +74,10 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.queue.is_empty() && self.readers.is_empty() && self.doomed.is_empty()
+        self.entries.is_empty()
+            && self.queue.is_empty()
+            && self.readers.is_empty()
+            && self.doomed.is_empty()
     }
     /// Whether versions are being taken back: nothing new may enter until that is done.
     pub fn is_clearing(&self) -> bool {

@@ -111,7 +111,10 @@ impl Replica {
                 }
                 if matches!(
                     s,
-                    Status::WrongChainVersion | Status::NotServing | Status::NoTarget | Status::NoLease
+                    Status::WrongChainVersion
+                        | Status::NotServing
+                        | Status::NoTarget
+                        | Status::NoLease
                 ) {
                     out.push(Action::Refresh);
                 }
@@ -141,7 +144,12 @@ impl Replica {
     }
 
     /// Does everything that can be done on one chunk now.
-    pub(crate) fn progress(&mut self, chunk: ChunkId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+    pub(crate) fn progress(
+        &mut self,
+        chunk: ChunkId,
+        store: &dyn ChunkView,
+        out: &mut Vec<Action>,
+    ) {
         self.refusals(chunk, out);
         self.decide(chunk, store, out);
         self.send(chunk, store, out);
@@ -247,7 +255,11 @@ impl Replica {
                 chunk,
                 version: e.version,
                 // A committed entry that is still here is its own base's successor: its predecessor is gone from the store.
-                base: if this_base >= e.version { ChunkVersion(e.version.0 - 1) } else { this_base },
+                base: if this_base >= e.version {
+                    ChunkVersion(e.version.0 - 1)
+                } else {
+                    this_base
+                },
                 generation,
                 form,
                 update: e.update,
@@ -319,7 +331,14 @@ impl Replica {
             let mut tickets = q.tickets.into_iter();
             let Some(first) = tickets.next() else { continue };
             let version = self.newest(chunk, store).next();
-            self.admit(Waiter { ticket: first, client: true }, chunk, version, q.update, false, out);
+            self.admit(
+                Waiter { ticket: first, client: true },
+                chunk,
+                version,
+                q.update,
+                false,
+                out,
+            );
             if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {
                 e.waiters.extend(tickets.map(|ticket| Waiter { ticket, client: true }));
             }

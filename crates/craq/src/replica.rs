@@ -70,7 +70,11 @@ impl Replica {
             }
             let entry = Entry {
                 version: p.version,
-                update: crate::Update { origin: p.origin, removes: p.removes, ..Default::default() },
+                update: crate::Update {
+                    origin: p.origin,
+                    removes: p.removes,
+                    ..Default::default()
+                },
                 stage: Stage::Done { committed: false },
                 ack: Ack::Unsent,
                 original: false,
@@ -96,7 +100,9 @@ impl Replica {
                 self.update(ticket, chain_version, chunk, update, store, out);
             }
             Event::Forward(ticket, f) => self.forwarded(ticket, &f, store, out),
-            Event::Staged(chunk, version, result) => self.staged(chunk, version, result, store, out),
+            Event::Staged(chunk, version, result) => {
+                self.staged(chunk, version, result, store, out)
+            }
             Event::Committed(chunk, version, result) => {
                 self.committed(chunk, version, result, store, out);
             }
@@ -215,7 +221,9 @@ impl Replica {
 
     fn refuse(event: Event, _why: Status, out: &mut Vec<Action>) {
         match event {
-            Event::Update { ticket, .. } | Event::Forward(ticket, _) | Event::SyncDone(ticket, _) => {
+            Event::Update { ticket, .. }
+            | Event::Forward(ticket, _)
+            | Event::SyncDone(ticket, _) => {
                 out.push(Action::Reply(ticket, Err(Status::NotServing)));
             }
             Event::Read { ticket, .. } => {

@@ -4,8 +4,8 @@
 //! replaced; one that only the receiver has is removed. Updates that come meanwhile travel as whole contents
 //! through the chain itself, and the receiver lets what came later win, so neither side has to lock anything.
 
-use glowfs_types::wire::data::ChunkSummary;
 use glowfs_types::ChunkId;
+use glowfs_types::wire::data::ChunkSummary;
 
 /// One difference.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,9 +29,15 @@ pub struct Page {
 
 /// Compares a page of the receiver with a page of the source: both began after the same chunk, both are in order, and `more`
 /// says for each whether it was cut off.
-pub fn compare(theirs: &[ChunkSummary], their_more: bool, ours: &[ChunkSummary], our_more: bool) -> Page {
+pub fn compare(
+    theirs: &[ChunkSummary],
+    their_more: bool,
+    ours: &[ChunkSummary],
+    our_more: bool,
+) -> Page {
     // Both lists are complete only up to the nearer end.
-    let end = |list: &[ChunkSummary], more: bool| if more { list.last().map(|c| c.chunk) } else { None };
+    let end =
+        |list: &[ChunkSummary], more: bool| if more { list.last().map(|c| c.chunk) } else { None };
     let (their_end, our_end) = (end(theirs, their_more), end(ours, our_more));
     let bound = match (their_end, our_end) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -56,7 +62,8 @@ pub fn compare(theirs: &[ChunkSummary], their_more: bool, ours: &[ChunkSummary],
 }
 
 fn same(a: &ChunkSummary, b: &ChunkSummary) -> bool {
-    (a.committed, a.len, a.content_crc, a.chunk_bytes) == (b.committed, b.len, b.content_crc, b.chunk_bytes)
+    (a.committed, a.len, a.content_crc, a.chunk_bytes)
+        == (b.committed, b.len, b.content_crc, b.chunk_bytes)
 }
 
 #[cfg(test)]

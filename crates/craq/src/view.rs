@@ -29,11 +29,13 @@ impl View {
             info.members.iter().find(|m| m.target == me).map_or(PublicState::Offline, |m| m.state);
         let writers: Vec<_> = info.writers().collect();
         let at = writers.iter().position(|m| m.target == me);
-        let successor = at.and_then(|i| writers.get(i + 1)).map(|m| {
-            (m.target, m.node, m.state == PublicState::Syncing)
-        });
-        let predecessor =
-            at.and_then(|i| i.checked_sub(1)).and_then(|i| writers.get(i)).map(|m| (m.target, m.node));
+        let successor = at
+            .and_then(|i| writers.get(i + 1))
+            .map(|m| (m.target, m.node, m.state == PublicState::Syncing));
+        let predecessor = at
+            .and_then(|i| i.checked_sub(1))
+            .and_then(|i| writers.get(i))
+            .map(|m| (m.target, m.node));
         View {
             chain: info.id,
             version: info.version,

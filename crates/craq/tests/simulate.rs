@@ -34,7 +34,8 @@ fn weight(c: &Choice) -> usize {
 fn run(seed: u64, trace: bool) {
     let mut r = Random(seed);
     let replicas = 1 + r.below(3) as u8;
-    let clients: Vec<(u8, u8)> = (0..1 + r.below(4)).map(|_| (r.below(2) as u8, 1 + r.below(6) as u8)).collect();
+    let clients: Vec<(u8, u8)> =
+        (0..1 + r.below(4)).map(|_| (r.below(2) as u8, 1 + r.below(6) as u8)).collect();
     let mut small = |n| r.below(n) as u8;
     let budget = Budget {
         crashes: small(4),

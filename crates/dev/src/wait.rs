@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const TABLE: ChainTableId = ChainTableId(1);
 /// Between two looks at something that reports no change by itself.
 const POLL: Duration = Duration::from_millis(10);
+/// One attempt to connect; a full backlog would hold it for minutes.
+const CONNECT_BOUND: Duration = Duration::from_millis(500);
 /// Lines of a log shown when its service died.
 const LOG_LINES: usize = 12;
 
@@ -162,8 +164,9 @@ pub fn mounted(dir: &Path, state: &State, end: Instant) -> Result<()> {
 /// Waits until one service answers.
 pub fn answers(dir: &Path, state: &State, id: &str, end: Instant) -> Result<()> {
     let service = state.service(id)?;
+    let address = service.address.parse().with_context(|| format!("{id} has no address"))?;
     loop {
-        if std::net::TcpStream::connect(&service.address).is_ok() {
+        if std::net::TcpStream::connect_timeout(&address, CONNECT_BOUND).is_ok() {
             return Ok(());
         }
         alive_one(dir, state, id)?;

@@ -144,11 +144,8 @@ impl Sender {
     pub fn send(&self, error: i32, unique: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
         use zerocopy::IntoBytes;
         let body: usize = parts.iter().map(|p| p.len()).sum();
-        let header = abi::OutHeader {
-            len: (size_of::<abi::OutHeader>() + body) as u32,
-            error,
-            unique,
-        };
+        let header =
+            abi::OutHeader { len: (size_of::<abi::OutHeader>() + body) as u32, error, unique };
         match parts {
             [] => rustix::io::write(&*self.0, header.as_bytes()).map(|_| ())?,
             [one] => {

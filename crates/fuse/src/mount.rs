@@ -54,7 +54,9 @@ impl MountOptions {
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum MountError {
-    #[error("{DEVICE} is missing: load the module (modprobe fuse), or give the container the device (--device {DEVICE})")]
+    #[error(
+        "{DEVICE} is missing: load the module (modprobe fuse), or give the container the device (--device {DEVICE})"
+    )]
     NoDevice,
     #[error("{DEVICE} cannot be opened ({0}): give its group or this user access to it")]
     DeviceRefused(io::Error),
@@ -62,15 +64,23 @@ pub enum MountError {
     Missing(PathBuf),
     #[error("mount point {0} is not a directory")]
     NotDirectory(PathBuf),
-    #[error("mount point {0} is not empty: choose an empty directory, or allow this in the configuration")]
+    #[error(
+        "mount point {0} is not empty: choose an empty directory, or allow this in the configuration"
+    )]
     NotEmpty(PathBuf),
-    #[error("mount point {0} is already a mount: unmount it first (umount {0}), or choose another directory")]
+    #[error(
+        "mount point {0} is already a mount: unmount it first (umount {0}), or choose another directory"
+    )]
     AlreadyMounted(PathBuf),
-    #[error("mount point {0} belongs to a mount daemon that is gone: release it with umount -l {0}")]
+    #[error(
+        "mount point {0} belongs to a mount daemon that is gone: release it with umount -l {0}"
+    )]
     Stale(PathBuf),
     #[error("mount point {0} cannot be read: {1}")]
     Unreadable(PathBuf, io::Error),
-    #[error("mounting on {path} is not permitted: run as root, or install fusermount3 (package fuse3); {detail}")]
+    #[error(
+        "mounting on {path} is not permitted: run as root, or install fusermount3 (package fuse3); {detail}"
+    )]
     NotPermitted { path: PathBuf, detail: String },
     #[error("mounting on {0} failed: {1}")]
     Failed(PathBuf, String),
@@ -179,7 +189,8 @@ fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd, MountError> {
         data.push_str(",allow_other");
     }
     let c = |bytes: &[u8]| {
-        CString::new(bytes).map_err(|_| MountError::Failed(path.into(), "a NUL byte in an option".into()))
+        CString::new(bytes)
+            .map_err(|_| MountError::Failed(path.into(), "a NUL byte in an option".into()))
     };
     let (source, kind) = (c(o.source.as_bytes())?, c(format!("fuse.{}", o.subtype).as_bytes())?);
     let (target, data) = (c(path.as_os_str().as_bytes())?, c(data.as_bytes())?);
@@ -204,9 +215,11 @@ fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd, MountError> {
 
 fn mount_by_helper(path: &Path, o: &MountOptions, why: &str) -> Result<OwnedFd, MountError> {
     let failed = |what: String| MountError::Failed(path.into(), what);
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|e| failed(e.to_string()))?;
+    let (ours, theirs) =
+        std::os::unix::net::UnixStream::pair().map_err(|e| failed(e.to_string()))?;
     // The helper finds its socket by number, so it must survive exec.
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| failed(e.to_string()))?;
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
+        .map_err(|e| failed(e.to_string()))?;
     let mut options = format!("fsname={},subtype={},nosuid,nodev", o.source, o.subtype);
     for (on, word) in [
         (o.default_permissions, ",default_permissions"),
@@ -230,7 +243,8 @@ fn mount_by_helper(path: &Path, o: &MountOptions, why: &str) -> Result<OwnedFd, 
         match run {
             Ok(out) if out.status.success() => {
                 drop(theirs);
-                return receive_fd(&ours).map_err(|e| failed(format!("{helper} sent no device: {e}")));
+                return receive_fd(&ours)
+                    .map_err(|e| failed(format!("{helper} sent no device: {e}")));
             }
             Ok(out) => {
                 said = format!("{helper} says: {}", String::from_utf8_lossy(&out.stderr).trim());
@@ -240,7 +254,10 @@ fn mount_by_helper(path: &Path, o: &MountOptions, why: &str) -> Result<OwnedFd, 
         }
     }
     if said.contains("not permitted") || said.contains("No such file") {
-        return Err(MountError::NotPermitted { path: path.into(), detail: format!("{why}; {said}") });
+        return Err(MountError::NotPermitted {
+            path: path.into(),
+            detail: format!("{why}; {said}"),
+        });
     }
     Err(failed(said))
 }

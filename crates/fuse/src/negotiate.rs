@@ -68,7 +68,13 @@ pub(crate) enum Outcome {
 }
 
 /// Answers INIT.
-pub(crate) fn negotiate(major: u32, minor: u32, readahead: u32, offered: u64, options: &Options) -> Outcome {
+pub(crate) fn negotiate(
+    major: u32,
+    minor: u32,
+    readahead: u32,
+    offered: u64,
+    options: &Options,
+) -> Outcome {
     let base = abi::InitOut {
         major: abi::KERNEL_VERSION,
         minor: abi::KERNEL_MINOR_VERSION,
@@ -104,8 +110,11 @@ mod tests {
     #[test]
     fn takes_what_both_have() {
         let o = Options::default();
-        let offered = init::ASYNC_READ | init::WRITEBACK_CACHE | init::INIT_EXT | init::CREATE_SUPP_GROUP;
-        let Outcome::Done(out, n) = negotiate(7, 45, 128 << 10, offered, &o) else { panic!("agree") };
+        let offered =
+            init::ASYNC_READ | init::WRITEBACK_CACHE | init::INIT_EXT | init::CREATE_SUPP_GROUP;
+        let Outcome::Done(out, n) = negotiate(7, 45, 128 << 10, offered, &o) else {
+            panic!("agree")
+        };
         assert_eq!(n.flags, init::ASYNC_READ | init::INIT_EXT | init::CREATE_SUPP_GROUP);
         assert_eq!((out.max_write, out.max_pages, out.max_readahead), (1 << 20, 256, 128 << 10));
         assert_eq!(out.flags2, 1 << 2);

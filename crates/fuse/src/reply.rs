@@ -125,10 +125,24 @@ impl DirWriter {
     }
     /// Adds an entry of READDIRPLUS. False: it did not fit.
     #[must_use]
-    pub fn entry_plus(&mut self, entry: &abi::EntryOut, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
+    pub fn entry_plus(
+        &mut self,
+        entry: &abi::EntryOut,
+        ino: u64,
+        off: u64,
+        kind: u32,
+        name: &[u8],
+    ) -> bool {
         self.push(Some(entry), ino, off, kind, name)
     }
-    fn push(&mut self, entry: Option<&abi::EntryOut>, ino: u64, off: u64, kind: u32, name: &[u8]) -> bool {
+    fn push(
+        &mut self,
+        entry: Option<&abi::EntryOut>,
+        ino: u64,
+        off: u64,
+        kind: u32,
+        name: &[u8],
+    ) -> bool {
         let fixed = size_of::<abi::Dirent>() + entry.map_or(0, |_| size_of::<abi::EntryOut>());
         let padded = abi::dirent_align(fixed + name.len());
         if self.bytes.len() + padded > self.limit {

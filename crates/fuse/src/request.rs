@@ -45,43 +45,111 @@ pub struct BadRequest {
 #[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    Lookup { name: Vec<u8> },
+    Lookup {
+        name: Vec<u8>,
+    },
     /// (inode, lookups) pairs; never answered.
     Forget(Vec<(u64, u64)>),
-    Getattr { fh: Option<u64> },
+    Getattr {
+        fh: Option<u64>,
+    },
     Setattr(Box<abi::SetattrIn>),
     Readlink,
-    Symlink { name: Vec<u8>, target: Vec<u8> },
-    Mknod { name: Vec<u8>, mode: u32, rdev: u32, umask: u32 },
-    Mkdir { name: Vec<u8>, mode: u32, umask: u32 },
-    Unlink { name: Vec<u8> },
-    Rmdir { name: Vec<u8> },
-    Rename { name: Vec<u8>, new_parent: u64, new_name: Vec<u8>, flags: u32 },
-    Link { inode: u64, new_name: Vec<u8> },
-    Open { flags: u32, open_flags: u32 },
-    Create { name: Vec<u8>, flags: u32, mode: u32, umask: u32, open_flags: u32 },
+    Symlink {
+        name: Vec<u8>,
+        target: Vec<u8>,
+    },
+    Mknod {
+        name: Vec<u8>,
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+    },
+    Mkdir {
+        name: Vec<u8>,
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: Vec<u8>,
+    },
+    Rmdir {
+        name: Vec<u8>,
+    },
+    Rename {
+        name: Vec<u8>,
+        new_parent: u64,
+        new_name: Vec<u8>,
+        flags: u32,
+    },
+    Link {
+        inode: u64,
+        new_name: Vec<u8>,
+    },
+    Open {
+        flags: u32,
+        open_flags: u32,
+    },
+    Create {
+        name: Vec<u8>,
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    },
     Read(abi::ReadIn),
     /// The payload travels beside it.
     Write(abi::WriteIn),
     Statfs,
     Release(abi::ReleaseIn),
-    Fsync { fh: u64, data_only: bool },
-    Setxattr { name: Vec<u8>, value: Vec<u8>, flags: u32 },
-    Getxattr { name: Vec<u8>, size: u32 },
-    Listxattr { size: u32 },
-    Removexattr { name: Vec<u8> },
+    Fsync {
+        fh: u64,
+        data_only: bool,
+    },
+    Setxattr {
+        name: Vec<u8>,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    Getxattr {
+        name: Vec<u8>,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: Vec<u8>,
+    },
     Flush(abi::FlushIn),
-    Init { major: u32, minor: u32, max_readahead: u32, flags: u64 },
-    Opendir { flags: u32 },
+    Init {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u64,
+    },
+    Opendir {
+        flags: u32,
+    },
     Readdir(abi::ReadIn),
     Readdirplus(abi::ReadIn),
     Releasedir(abi::ReleaseIn),
-    Fsyncdir { fh: u64, data_only: bool },
+    Fsyncdir {
+        fh: u64,
+        data_only: bool,
+    },
     Getlk(abi::LkIn),
-    Setlk { lock: abi::LkIn, wait: bool },
-    Access { mask: u32 },
+    Setlk {
+        lock: abi::LkIn,
+        wait: bool,
+    },
+    Access {
+        mask: u32,
+    },
     /// Never answered.
-    Interrupt { unique: u64 },
+    Interrupt {
+        unique: u64,
+    },
     Bmap(abi::BmapIn),
     Destroy,
     Ioctl(abi::IoctlIn),
@@ -92,7 +160,10 @@ pub enum Op {
     Lseek(abi::LseekIn),
     CopyFileRange(abi::CopyFileRangeIn),
     Syncfs,
-    Tmpfile { mode: u32, flags: u32 },
+    Tmpfile {
+        mode: u32,
+        flags: u32,
+    },
     Statx(abi::StatxIn),
     /// An operation this build does not know.
     Other,
@@ -198,9 +269,7 @@ fn parse_op<F: Fn(&'static str) -> BadRequest>(
 ) -> Result<Op, BadRequest> {
     Ok(match h.opcode {
         opcode::LOOKUP => Op::Lookup { name: a.name()? },
-        opcode::FORGET => {
-            Op::Forget(vec![(h.nodeid, a.take::<abi::ForgetIn>()?.nlookup)])
-        }
+        opcode::FORGET => Op::Forget(vec![(h.nodeid, a.take::<abi::ForgetIn>()?.nlookup)]),
         opcode::BATCH_FORGET => parse_batch_forget(a)?,
         opcode::GETATTR => {
             let i: abi::GetattrIn = a.take()?;
@@ -208,9 +277,7 @@ fn parse_op<F: Fn(&'static str) -> BadRequest>(
         }
         opcode::SETATTR => Op::Setattr(Box::new(a.take()?)),
         opcode::READLINK => Op::Readlink,
-        opcode::SYMLINK => {
-            Op::Symlink { name: a.name()?, target: a.string(SYMLINK_BYTES_MAX)? }
-        }
+        opcode::SYMLINK => Op::Symlink { name: a.name()?, target: a.string(SYMLINK_BYTES_MAX)? },
         opcode::MKNOD => {
             let i: abi::MknodIn = a.take()?;
             Op::Mknod { name: a.name()?, mode: i.mode, rdev: i.rdev, umask: i.umask }

@@ -63,7 +63,9 @@ impl Session {
         let negotiated = loop {
             match device.try_read()? {
                 Got::Empty => device.readable().await?,
-                Got::Gone => return Err(io::Error::other("the mount went away before it was used")),
+                Got::Gone => {
+                    return Err(io::Error::other("the mount went away before it was used"));
+                }
                 Got::Bad(bad) => {
                     tracing::warn!(%bad, "before INIT");
                     if bad.unique != 0 {

@@ -28,8 +28,10 @@ fn op(code: u32, body: &[u8]) -> Op {
 #[test]
 fn names() {
     assert_eq!(op(opcode::LOOKUP, b"a\0"), Op::Lookup { name: b"a".to_vec() });
-    let body = [abi::Rename2In { newdir: 5, flags: 2, padding: 0 }.as_bytes(), b"old\0new\0"].concat();
-    let want = Op::Rename { name: b"old".to_vec(), new_parent: 5, new_name: b"new".to_vec(), flags: 2 };
+    let body =
+        [abi::Rename2In { newdir: 5, flags: 2, padding: 0 }.as_bytes(), b"old\0new\0"].concat();
+    let want =
+        Op::Rename { name: b"old".to_vec(), new_parent: 5, new_name: b"new".to_vec(), flags: 2 };
     assert_eq!(op(opcode::RENAME2, &body), want);
     assert_eq!(
         op(opcode::SYMLINK, b"name\0target/x\0"),
@@ -65,9 +67,11 @@ fn init_in_both_forms() {
     let old = abi::InitIn { major: 7, minor: 31, max_readahead: 1, flags: 1 };
     let want = Op::Init { major: 7, minor: 31, max_readahead: 1, flags: 1 };
     assert_eq!(op(opcode::INIT, old.as_bytes()), want);
-    let new = abi::InitIn { major: 7, minor: 45, max_readahead: 1, flags: abi::init::INIT_EXT as u32 };
+    let new =
+        abi::InitIn { major: 7, minor: 45, max_readahead: 1, flags: abi::init::INIT_EXT as u32 };
     let ext = abi::InitInExt { flags2: 4, ..Default::default() };
-    let Op::Init { flags, .. } = op(opcode::INIT, &[new.as_bytes(), ext.as_bytes()].concat()) else {
+    let Op::Init { flags, .. } = op(opcode::INIT, &[new.as_bytes(), ext.as_bytes()].concat())
+    else {
         panic!("not INIT")
     };
     assert_eq!(flags, abi::init::INIT_EXT | abi::init::CREATE_SUPP_GROUP);
@@ -75,7 +79,8 @@ fn init_in_both_forms() {
 
 #[test]
 fn groups_ride_along() {
-    let mut bytes = request(opcode::MKDIR, &[abi::MkdirIn::default().as_bytes(), b"d\0\0\0\0\0\0\0"].concat());
+    let mut bytes =
+        request(opcode::MKDIR, &[abi::MkdirIn::default().as_bytes(), b"d\0\0\0\0\0\0\0"].concat());
     let ext = [16u32, abi::EXT_GROUPS, 1, 4242];
     bytes.extend_from_slice(ext.as_bytes());
     let len = bytes.len() as u32;

@@ -23,7 +23,10 @@ fn expect_status<T>(result: Result<T>, want: Status, what: &str) -> Result<()> {
     match result {
         Err(e) if e.status == want => Ok(()),
         Err(e) => Err(e.context(format!("conformance: {what}: expected {want}, got"))),
-        Ok(_) => Err(Error::new(Status::Internal, format!("conformance: {what}: expected {want}, got Ok"))),
+        Ok(_) => Err(Error::new(
+            Status::Internal,
+            format!("conformance: {what}: expected {want}, got Ok"),
+        )),
     }
 }
 
@@ -85,7 +88,8 @@ async fn ranges(engine: &Rc<dyn Engine>) -> Result<()> {
             tx.clear([b"range/", &[i][..]].concat())?;
         }
         tx.put([b"range/", &[7, 0][..]].concat(), b"own".to_vec())?;
-        let mut want: Vec<Key> = (0..50u8).filter(|i| i % 3 != 0).map(|i| [b"range/", &[i][..]].concat()).collect();
+        let mut want: Vec<Key> =
+            (0..50u8).filter(|i| i % 3 != 0).map(|i| [b"range/", &[i][..]].concat()).collect();
         want.push([b"range/", &[7, 0][..]].concat());
         want.sort();
         if reverse {
@@ -253,10 +257,18 @@ async fn serializable(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) 
     let mut state: BTreeMap<Key, Value> = BTreeMap::new();
     for t in traces {
         for (key, saw) in &t.gets {
-            ensure!(state.get(key) == saw.as_ref(), "at {:?}: {key:?} was seen as {saw:?}, is {:?}", t.version, state.get(key));
+            ensure!(
+                state.get(key) == saw.as_ref(),
+                "at {:?}: {key:?} was seen as {saw:?}, is {:?}",
+                t.version,
+                state.get(key)
+            );
         }
         for (begin, end, saw) in &t.scans {
-            let is: Vec<_> = state.range(begin.clone()..end.clone()).map(|(k, v)| (k.clone(), v.clone())).collect();
+            let is: Vec<_> = state
+                .range(begin.clone()..end.clone())
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
             ensure!(is == *saw, "at {:?}: a range was seen as {saw:?}, is {is:?}", t.version);
         }
         for (key, value) in t.puts {
@@ -279,7 +291,13 @@ async fn one_random(
     traces: &RefCell<Vec<Trace>>,
 ) -> Result<()> {
     let tx = begin(engine);
-    let mut t = Trace { read_version: tx.read_version().await?, version: None, gets: vec![], scans: vec![], puts: vec![] };
+    let mut t = Trace {
+        read_version: tx.read_version().await?,
+        version: None,
+        gets: vec![],
+        scans: vec![],
+        puts: vec![],
+    };
     for _ in 0..1 + random.below(3) {
         let key = random.key();
         if random.below(3) == 0 {

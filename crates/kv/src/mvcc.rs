@@ -3,9 +3,9 @@
 //! Each key holds its newest value and the older ones that a reader may still ask for. A removal is a value too (a tombstone),
 //! kept until no reader and no conflict check can need it. Versions older than `oldest` are refused with `TooOld`.
 
+use crate::Version;
 use crate::engine::RangePage;
 use crate::engine::check_limits;
-use crate::Version;
 use glowfs_types::wire::kv::{Commit, Mutation, RANGE_ENTRIES_MAX};
 use glowfs_types::{Error, Result, Status};
 use std::collections::{BTreeMap, VecDeque};
@@ -101,7 +101,10 @@ impl Mvcc {
         if version < self.oldest {
             return Err(Error::new(
                 Status::TooOld,
-                format!("version {version} is no longer kept (oldest {}); begin again", self.oldest),
+                format!(
+                    "version {version} is no longer kept (oldest {}); begin again",
+                    self.oldest
+                ),
             ));
         }
         if version > self.version {
@@ -132,8 +135,7 @@ impl Mvcc {
             return Ok(page);
         }
         let limit = limit.min(RANGE_ENTRIES_MAX) as usize;
-        let mut range =
-            self.map.range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)));
+        let mut range = self.map.range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)));
         let mut bytes = 0;
         while let Some((key, chain)) = if reverse { range.next_back() } else { range.next() } {
             let Some(value) = chain.at(version) else { continue };
@@ -189,7 +191,8 @@ impl Mvcc {
         if begin >= end {
             return false;
         }
-        let single = end.len() == begin.len() + 1 && end.starts_with(begin) && end.last() == Some(&0);
+        let single =
+            end.len() == begin.len() + 1 && end.starts_with(begin) && end.last() == Some(&0);
         let in_map = if single {
             self.map.get(begin).is_some_and(|c| c.newest.version > version)
         } else {

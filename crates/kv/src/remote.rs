@@ -39,7 +39,12 @@ impl Remote {
         format!("metadata engine at {}: {what}", self.target.addresses.join(", "))
     }
 
-    fn ask<Q, R, T>(&self, method: u16, q: Q, take: impl FnOnce(R) -> T + 'static) -> BoxFuture<Result<T>>
+    fn ask<Q, R, T>(
+        &self,
+        method: u16,
+        q: Q,
+        take: impl FnOnce(R) -> T + 'static,
+    ) -> BoxFuture<Result<T>>
     where
         Q: minicbor::Encode<()> + 'static,
         R: for<'b> minicbor::Decode<'b, ()> + 'static,

@@ -40,12 +40,18 @@ impl KvService {
     /// Answers a call. Only services of the cluster may make it: the engine holds everybody's metadata.
     pub fn handle(&self, incoming: Incoming) {
         if !incoming.conn().peer().identity.service {
-            let e = Error::new(Status::AccessDenied, "the metadata engine answers services of the cluster only");
+            let e = Error::new(
+                Status::AccessDenied,
+                "the metadata engine answers services of the cluster only",
+            );
             incoming.reply(Err(e));
             return;
         }
         if self.running.get() >= CALLS_MAX {
-            incoming.reply(Err(Error::new(Status::Overloaded, "the metadata engine has too many calls waiting")));
+            incoming.reply(Err(Error::new(
+                Status::Overloaded,
+                "the metadata engine has too many calls waiting",
+            )));
             return;
         }
         let running = self.running.clone();
@@ -72,11 +78,16 @@ pub async fn answer(engine: &Rc<dyn Engine>, method: u16, body: &[u8]) -> Result
         method::KV_GET => {
             let get: Get = decode(body)?;
             if get.keys.len() > GET_KEYS_MAX {
-                return Err(Error::new(Status::TooLarge, format!("more than {GET_KEYS_MAX} keys in a call")));
+                return Err(Error::new(
+                    Status::TooLarge,
+                    format!("more than {GET_KEYS_MAX} keys in a call"),
+                ));
             }
             let keys = get.keys.into_iter().map(Into::into).collect();
             let values = engine.get(get.version, keys).await?;
-            Ok(encode(&GetReply { values: values.into_iter().map(|v| v.map(Into::into)).collect() }))
+            Ok(encode(&GetReply {
+                values: values.into_iter().map(|v| v.map(Into::into)).collect(),
+            }))
         }
         method::KV_GET_RANGE => {
             let get: GetRange = decode(body)?;

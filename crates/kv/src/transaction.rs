@@ -161,7 +161,8 @@ impl Transaction {
         let (mut lo, mut hi) = (begin.to_vec(), end.to_vec());
         while lo < hi && out.entries.len() < limit as usize {
             let want = limit - out.entries.len() as u32;
-            let page = self.engine.get_range(version, lo.clone(), hi.clone(), want, reverse).await?;
+            let page =
+                self.engine.get_range(version, lo.clone(), hi.clone(), want, reverse).await?;
             // What part of [lo, hi) this page covers.
             let (from, to) = match page.entries.last() {
                 Some((last, _)) if page.more && reverse => (last.clone(), hi.clone()),
@@ -179,7 +180,11 @@ impl Transaction {
             let cut = merged.len() > room;
             merged.truncate(room);
             out.entries.extend(merged);
-            if reverse { hi = from } else { lo = to }
+            if reverse {
+                hi = from
+            } else {
+                lo = to
+            }
             out.more = cut || page.more;
             if !page.more || cut {
                 break;
@@ -206,10 +211,9 @@ impl Transaction {
                 all.insert(key, value);
             }
         }
-        let own = buffer.keys.range::<[u8], _>((
-            std::ops::Bound::Included(from),
-            std::ops::Bound::Excluded(to),
-        ));
+        let own = buffer
+            .keys
+            .range::<[u8], _>((std::ops::Bound::Included(from), std::ops::Bound::Excluded(to)));
         for (key, local) in own {
             match local {
                 Local::Put(v) => {

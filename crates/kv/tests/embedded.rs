@@ -27,7 +27,8 @@ fn model(state: &mut BTreeMap<Vec<u8>, Vec<u8>>, i: u64) {
     state.insert(b"n".to_vec(), (i as i64 + 1).to_le_bytes().to_vec());
     state.insert(format!("k{}", i % 13).into_bytes(), vec![i as u8; (i as usize * 37) % 900]);
     if i % 5 == 4 {
-        let gone: Vec<_> = state.range(b"k3".to_vec()..b"k6".to_vec()).map(|(k, _)| k.clone()).collect();
+        let gone: Vec<_> =
+            state.range(b"k3".to_vec()..b"k6".to_vec()).map(|(k, _)| k.clone()).collect();
         for k in gone {
             state.remove(&k);
         }
@@ -76,7 +77,9 @@ async fn workload(engine: &Embedded, from: u64) -> (u64, u64) {
 async fn check(rt: &Rt, disk: &Rc<Disk>, at_least: u64, at_most: u64, what: &str) -> u64 {
     let engine = open(rt, disk).await.unwrap_or_else(|e| panic!("{what}: {e}"));
     let state = everything(&engine).await;
-    let n = state.get(&b"n"[..]).map_or(0, |v| i64::from_le_bytes(v[..].try_into().expect("8 bytes"))) as u64;
+    let n = state
+        .get(&b"n"[..])
+        .map_or(0, |v| i64::from_le_bytes(v[..].try_into().expect("8 bytes"))) as u64;
     assert!(n >= at_least, "{what}: {at_least} commits were answered, {n} are there");
     assert!(n <= at_most, "{what}: {n} commits are there, {at_most} were tried");
     let mut want = BTreeMap::new();
@@ -110,11 +113,13 @@ fn crash_at_every_operation() {
                 Ok(engine) => workload(&engine, 0).await,
                 Err(_) => (0, 0),
             };
-            let n = check(&rt, &disk.killed(), acked, acked + 1, &format!("killed at {stop}")).await;
+            let n =
+                check(&rt, &disk.killed(), acked, acked + 1, &format!("killed at {stop}")).await;
             cut += u64::from(n == acked);
             for round in 0..2 {
                 let disk = disk.unplugged(&mut seed);
-                check(&rt, &disk, durable, acked + 1, &format!("power cut at {stop}, {round}")).await;
+                check(&rt, &disk, durable, acked + 1, &format!("power cut at {stop}, {round}"))
+                    .await;
             }
         }
         assert!(cut > 10, "the tail was never cut: the crash came never inside a write");
@@ -181,14 +186,20 @@ fn damage_is_refused() {
                 });
                 match open(&rt, &bad).await {
                     Err(e) => {
-                        assert!(matches!(e.status, Status::Corrupt | Status::NewerFormat), "{name} {at}: {e}");
+                        assert!(
+                            matches!(e.status, Status::Corrupt | Status::NewerFormat),
+                            "{name} {at}: {e}"
+                        );
                         refused += 1;
                     }
                     Ok(engine) => {
                         // Padding, or the very last batch, whose flush nobody has recorded.
                         let state = everything(&engine).await;
                         let n = state.get(&b"n"[..]).map_or(0, |v| v[0]);
-                        assert!(u64::from(n) + 2 >= COMMITS, "{name} {at} (was {was}): {n} commits left");
+                        assert!(
+                            u64::from(n) + 2 >= COMMITS,
+                            "{name} {at} (was {was}): {n} commits left"
+                        );
                     }
                 }
             }

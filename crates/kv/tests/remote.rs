@@ -2,7 +2,9 @@
 
 use glowfs_kv::serve::KvService;
 use glowfs_kv::{Engine, Memory, Remote, Transaction, conformance};
-use glowfs_net::{Authenticator, Connector, Handler, Identity, Incoming, NoCalls, Server, TrustAll};
+use glowfs_net::{
+    Authenticator, Connector, Handler, Identity, Incoming, NoCalls, Server, TrustAll,
+};
 use glowfs_rt::{Address, BoxFuture, Rt, real};
 use glowfs_types::wire::hello::{Hello, HelloReply};
 use glowfs_types::{Result, Status, UserId};
@@ -27,7 +29,8 @@ impl Authenticator for OrdinaryUser {
 fn serve(rt: &Rt, authenticator: Rc<dyn Authenticator>) -> (Server, Rc<dyn Engine>) {
     let service = Rc::new(Kv(KvService::new(rt, Memory::engine())));
     let address: Address = "tcp://127.0.0.1:0".parse().expect("address");
-    let server = Server::start(rt, vec![address], HelloReply::default(), authenticator, service).expect("listens");
+    let server = Server::start(rt, vec![address], HelloReply::default(), authenticator, service)
+        .expect("listens");
     let addresses = server.addresses().iter().map(Address::to_string).collect();
     let connector = Connector::new(rt, Hello::default(), Rc::new(NoCalls));
     (server, Rc::new(Remote::new(rt, connector, addresses)))

@@ -158,7 +158,8 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
             let mut settled = None;
             if entry.write {
                 let of = OfInode { caller: caller.clone(), inode: entry.inode };
-                let attr = s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
+                let attr =
+                    s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
                 if let Ok(attr) = attr
                     && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
                 {
@@ -193,7 +194,9 @@ pub async fn look_at_space(s: &Service) {
                     space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes);
                 }
             }
-            Err(error) => tracing::debug!(%error, node = %node.id, "no free space from a storage node"),
+            Err(error) => {
+                tracing::debug!(%error, node = %node.id, "no free space from a storage node")
+            }
         }
     }
     let table = routing.newest_table(ChainTableId(s.config.root.table));

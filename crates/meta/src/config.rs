@@ -164,7 +164,9 @@ impl MetaConfig {
         if let EngineConfig::Remote { addresses } = &self.engine
             && addresses.is_empty()
         {
-            return bad("engine.addresses: none; name the meta service that hosts the engine".into());
+            return bad(
+                "engine.addresses: none; name the meta service that hosts the engine".into()
+            );
         }
         let chunk = self.root.chunk_bytes;
         if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
@@ -190,7 +192,9 @@ impl MetaConfig {
             ("checkpoint_log_bytes", t.checkpoint_log_bytes),
         ] {
             if value == 0 {
-                return bad(format!("tuning.{name}: 0 would stop all work; leave it out for the default"));
+                return bad(format!(
+                    "tuning.{name}: 0 would stop all work; leave it out for the default"
+                ));
             }
         }
         Ok(())
@@ -206,7 +210,10 @@ impl MetaConfig {
         let bad = |_| {
             Error::new(
                 Status::InvalidArgument,
-                format!("meta configuration: cluster_id: «{}» is not 32 hexadecimal digits", self.cluster_id),
+                format!(
+                    "meta configuration: cluster_id: «{}» is not 32 hexadecimal digits",
+                    self.cluster_id
+                ),
             )
         };
         self.cluster_id.parse().map_err(bad)

@@ -14,7 +14,9 @@ pub async fn finish(s: &Service, cut: &Cut) -> Result<()> {
     // A truncate that a loss of power could undo must not have cut anything.
     s.engine.flush_barrier().await?;
     let attr = &cut.attr;
-    let layout = attr.layout.ok_or_else(|| Error::new(Status::Corrupt, format!("file {} has no layout", attr.inode)))?;
+    let layout = attr
+        .layout
+        .ok_or_else(|| Error::new(Status::Corrupt, format!("file {} has no layout", attr.inode)))?;
     let capability = s.capability(attr, SessionId(0), rights::WRITE | rights::REMOVE)?;
     let chunk = u64::from(layout.chunk_bytes);
     let within = (cut.len % chunk) as u32;
@@ -24,14 +26,21 @@ pub async fn finish(s: &Service, cut: &Cut) -> Result<()> {
         s.chunks.truncate_chunk(&layout, id, within, &capability).await?;
         from += 1;
     }
-    while s.chunks.remove_data(&layout, VOLUME, attr.data, from, REMOVE_BATCH, &capability).await?.more {}
+    while s
+        .chunks
+        .remove_data(&layout, VOLUME, attr.data, from, REMOVE_BATCH, &capability)
+        .await?
+        .more
+    {}
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, attr.inode, attr.epoch).await).await
 }
 
 /// Finishes the truncate of an inode, if one is unfinished.
 pub async fn finish_inode(s: &Service, inode: InodeId) -> Result<()> {
     let caller = Caller { volume: VOLUME, ..Caller::default() };
-    if let Some(cut) = s.look(async |tx| ns::pending_cut(&Context::new(tx, &caller, s), inode).await).await? {
+    if let Some(cut) =
+        s.look(async |tx| ns::pending_cut(&Context::new(tx, &caller, s), inode).await).await?
+    {
         finish(s, &cut).await?;
     }
     Ok(())

@@ -25,9 +25,21 @@ impl Metrics {
         Self {
             ops: RefCell::default(),
             gc_files: r.counter("glowfs_meta_gc_files_total", "Files whose data was removed.", &[]),
-            gc_chunks: r.counter("glowfs_meta_gc_chunks_total", "Chunks removed by garbage collection.", &[]),
-            reaped: r.counter("glowfs_meta_sessions_reaped_total", "Sessions of dead clients ended.", &[]),
-            refused: r.counter("glowfs_meta_refused_total", "Calls refused by admission control.", &[]),
+            gc_chunks: r.counter(
+                "glowfs_meta_gc_chunks_total",
+                "Chunks removed by garbage collection.",
+                &[],
+            ),
+            reaped: r.counter(
+                "glowfs_meta_sessions_reaped_total",
+                "Sessions of dead clients ended.",
+                &[],
+            ),
+            refused: r.counter(
+                "glowfs_meta_refused_total",
+                "Calls refused by admission control.",
+                &[],
+            ),
         }
     }
 

@@ -1,8 +1,8 @@
 //! The calls of clients: each is one transaction of the namespace, and what has to follow its commit.
 
+use crate::background::look_at_space;
 use crate::cut;
 use crate::state::{Service, VOLUME};
-use crate::background::look_at_space;
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, is_cut_pending};
 use glowfs_net::{Identity, Reply};
@@ -24,7 +24,10 @@ impl Service {
             caller.volume = VOLUME;
         }
         if caller.volume != VOLUME {
-            return Err(Error::new(Status::NotFound, format!("volume {} does not exist", caller.volume)));
+            return Err(Error::new(
+                Status::NotFound,
+                format!("volume {} does not exist", caller.volume),
+            ));
         }
         self.users.check(identity, caller).await
     }
@@ -139,7 +142,8 @@ async fn setattr(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
     let once = q.request != RequestId(0);
     let (mut attr, cut) = s
         .with_cut(q.inode, async || {
-            s.run(false, once, async |tx| ns::setattr(&Context::new(tx, &q.caller, s), &q).await).await
+            s.run(false, once, async |tx| ns::setattr(&Context::new(tx, &q.caller, s), &q).await)
+                .await
         })
         .await?;
     if let Some(cut) = cut {
@@ -155,12 +159,14 @@ async fn make(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
     let once = q.request != RequestId(0);
     let mut attempts = 0;
     let made = loop {
-        let result =
-            s.run(false, once, async |tx| ns::make(&Context::new(tx, &q.caller, s), &q).await).await;
+        let result = s
+            .run(false, once, async |tx| ns::make(&Context::new(tx, &q.caller, s), &q).await)
+            .await;
         match result {
             Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
                 attempts += 1;
-                let there = Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
+                let there =
+                    Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
                 let attr = s
                     .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
                     .await?;

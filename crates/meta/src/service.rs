@@ -13,8 +13,8 @@ use glowfs_kv::serve::KvService;
 use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Remote, RunOptions, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
-    Connector, ConnectorOptions, Handler, Incoming, NoCalls, Reply, Server, ServerOptions, Transport,
-    local_host_id,
+    Connector, ConnectorOptions, Handler, Incoming, NoCalls, Reply, Server, ServerOptions,
+    Transport, local_host_id,
 };
 use glowfs_rt::{Address, Duration, Instant, Rt};
 use glowfs_telemetry::{HttpServer, RELEASE};
@@ -70,9 +70,9 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
     service.agent.announce(addresses);
     let http = match &service.config.http {
         Some(address) => {
-            let address: Address = address
-                .parse()
-                .map_err(|e| Error::new(Status::InvalidArgument, format!("meta configuration: http: {e}")))?;
+            let address: Address = address.parse().map_err(|e| {
+                Error::new(Status::InvalidArgument, format!("meta configuration: http: {e}"))
+            })?;
             Some(HttpServer::start(rt, &address, Rc::new(move || handler.status()))?)
         }
         None => None,
@@ -118,7 +118,12 @@ async fn open_engine(
     }
 }
 
-fn start_agent(rt: &Rt, config: &MetaConfig, token: &str, connector: ConnectorOptions) -> Result<Agent> {
+fn start_agent(
+    rt: &Rt,
+    config: &MetaConfig,
+    token: &str,
+    connector: ConnectorOptions,
+) -> Result<Agent> {
     let base = AgentConfig::new(
         config.cluster()?,
         Role::Meta,
@@ -126,12 +131,8 @@ fn start_agent(rt: &Rt, config: &MetaConfig, token: &str, connector: ConnectorOp
         config.mgmtd.clone(),
         token.to_owned(),
     );
-    let agent = AgentConfig {
-        tags: config.tags.clone(),
-        http: config.http.clone(),
-        connector,
-        ..base
-    };
+    let agent =
+        AgentConfig { tags: config.tags.clone(), http: config.http.clone(), connector, ..base };
     Agent::start(rt, agent, Rc::new(NoTargets))
 }
 

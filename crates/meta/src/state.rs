@@ -137,7 +137,10 @@ impl Env for Service {
         let table = table.ok_or_else(|| {
             Error::new(
                 Status::ChainUnavailable,
-                format!("chain table {} does not exist yet; create it with `glowfs admin create-table`", inherited.table),
+                format!(
+                    "chain table {} does not exist yet; create it with `glowfs admin create-table`",
+                    inherited.table
+                ),
             )
         })?;
         let len = table.chains.len() as u32;

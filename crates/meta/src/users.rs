@@ -62,9 +62,12 @@ impl Users {
             self.fetched.set(Some(self.rt.now()));
             match self.link.call::<_, UserList>(method::USER_LIST, &Empty {}, LIST_DEADLINE).await {
                 Ok(list) => {
-                    *self.known.borrow_mut() = list.users.into_iter().map(|u| (u.user, u)).collect();
+                    *self.known.borrow_mut() =
+                        list.users.into_iter().map(|u| (u.user, u)).collect();
                 }
-                Err(error) => tracing::warn!(%error, "cannot list users; groups may be out of date"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot list users; groups may be out of date")
+                }
             }
         }
         self.known.borrow().get(&user).map(|u| u.groups.clone()).unwrap_or_default()

@@ -120,7 +120,8 @@ impl Store {
         let (epoch, renewal) = (keys::epoch(), keys::renewal());
         let mut found = tx.get_all(&[epoch.clone(), renewal.clone()]).await?.into_iter();
         let value = |v: Option<Option<Vec<u8>>>| v.flatten();
-        let first = value(found.next()).map(|v| keys::decode::<EpochRecord>(&epoch, &v)).transpose()?;
+        let first =
+            value(found.next()).map(|v| keys::decode::<EpochRecord>(&epoch, &v)).transpose()?;
         let second = value(found.next()).map(|v| keys::decode::<u64>(&renewal, &v)).transpose()?;
         let (epoch, renewal) = (first, second.unwrap_or(0));
         Ok((tx, epoch.map(|e| e.with_renewal(renewal))))

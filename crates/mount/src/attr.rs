@@ -95,10 +95,7 @@ pub fn entry_out(a: &Attr, block_bytes: u32, valid: Duration) -> abi::EntryOut {
 
 /// A moment.
 pub fn time_of(unix_ns: u64) -> Time {
-    Time {
-        secs: (unix_ns / 1_000_000_000) as i64,
-        nanos: (unix_ns % 1_000_000_000) as u32,
-    }
+    Time { secs: (unix_ns / 1_000_000_000) as i64, nanos: (unix_ns % 1_000_000_000) as u32 }
 }
 
 /// A moment as the kernel writes it.

@@ -159,7 +159,12 @@ impl<S: FileSystem> Daemon<S> {
 
     /// Runs the work; a reading one whose caller was interrupted is given up after a while. Changing ones always run to
     /// their end: their outcome must be known.
-    async fn race(&self, work: impl Future<Output = Outcome>, reply: &Reply, opcode: u32) -> Outcome {
+    async fn race(
+        &self,
+        work: impl Future<Output = Outcome>,
+        reply: &Reply,
+        opcode: u32,
+    ) -> Outcome {
         const EINTR: i32 = 4;
         use abi::opcode::*;
         let mut work = pin!(work);

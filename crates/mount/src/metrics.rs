@@ -27,7 +27,10 @@ impl Metrics {
         Self {
             ops: RefCell::default(),
             read_bytes: counter("glowfs_mount_read_bytes_total", "Bytes read through the mount"),
-            written_bytes: counter("glowfs_mount_written_bytes_total", "Bytes written through the mount"),
+            written_bytes: counter(
+                "glowfs_mount_written_bytes_total",
+                "Bytes written through the mount",
+            ),
         }
     }
     /// Records one answered request.

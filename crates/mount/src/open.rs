@@ -185,7 +185,8 @@ impl<F: FileData> OpenInode<F> {
     }
     /// Adds a file.
     pub fn add(&self, file: Rc<F>, read: bool, write: bool) -> Rc<OpenedFile<F>> {
-        let opened = Rc::new(OpenedFile { file, read, write, users: Cell::new(0), hold: Cell::new(None) });
+        let opened =
+            Rc::new(OpenedFile { file, read, write, users: Cell::new(0), hold: Cell::new(None) });
         self.state.borrow_mut().files.push(opened.clone());
         opened
     }

@@ -17,7 +17,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-
 /// A mount that serves.
 pub struct Running {
     rt: Rt,
@@ -75,8 +74,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
         options.allow_other = allow;
     }
     let made = rt.unblock(move || glowfs_fuse::mount(&options)).await;
-    let (mounted, fd) =
-        made.map_err(|e| Error::new(Status::InvalidArgument, e.to_string()))?;
+    let (mounted, fd) = made.map_err(|e| Error::new(Status::InvalidArgument, e.to_string()))?;
     let mounted = Arc::new(mounted);
     let session_options = Options {
         max_write: config.max_request_bytes,
@@ -120,9 +118,8 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
 }
 
 fn serve_http(rt: &Rt, address: &str) -> Result<HttpServer> {
-    let address: Address = address.parse().map_err(|e| {
-        Error::new(Status::InvalidArgument, format!("`http`: {e}"))
-    })?;
+    let address: Address =
+        address.parse().map_err(|e| Error::new(Status::InvalidArgument, format!("`http`: {e}")))?;
     let (clock, began) = (rt.clone(), rt.now());
     let status = Rc::new(move || ServiceStatus {
         role: Some(Role::Mount),

@@ -15,7 +15,8 @@ macro_rules! mounted {
 }
 
 fn names(dir: &std::path::Path) -> Vec<OsString> {
-    let mut all: Vec<_> = fs::read_dir(dir).expect("list").map(|e| e.expect("entry").file_name()).collect();
+    let mut all: Vec<_> =
+        fs::read_dir(dir).expect("list").map(|e| e.expect("entry").file_name()).collect();
     all.sort();
     all
 }
@@ -24,7 +25,8 @@ fn names(dir: &std::path::Path) -> Vec<OsString> {
 fn files_and_lengths() {
     mounted!(m);
     let p = m.join("a");
-    let mut f = OpenOptions::new().create_new(true).read(true).write(true).open(&p).expect("create");
+    let mut f =
+        OpenOptions::new().create_new(true).read(true).write(true).open(&p).expect("create");
     f.write_all(b"hello").expect("write");
     // Meta has not heard of it yet; this client shows it all the same.
     assert_eq!(f.metadata().expect("fstat").len(), 5);
@@ -99,7 +101,8 @@ fn append_in_large_direct_pieces_keeps_order() {
     mounted!(m);
     let p = m.join("big");
     const O_DIRECT: i32 = 0o40000;
-    let mut f = OpenOptions::new().create(true).append(true).custom_flags(O_DIRECT).open(&p).expect("open");
+    let mut f =
+        OpenOptions::new().create(true).append(true).custom_flags(O_DIRECT).open(&p).expect("open");
     let bytes: Vec<u8> = (0..5 << 20).map(|i: u32| (i >> 12) as u8).collect();
     f.write_all(&bytes).expect("append");
     f.write_all(&bytes).expect("append");
@@ -132,7 +135,8 @@ fn directories_links_and_renames() {
     mounted!(m);
     fs::create_dir_all(m.join("d/e/f")).expect("mkdir");
     for i in 0..1500 {
-        fs::write(m.join(&format!("d/{i:05}-a-rather-long-name-to-need-many-pages")), b"").expect("write");
+        fs::write(m.join(&format!("d/{i:05}-a-rather-long-name-to-need-many-pages")), b"")
+            .expect("write");
     }
     assert_eq!(names(&m.join("d")).len(), 1501);
     fs::write(m.join("x"), b"x").expect("write");

@@ -6,8 +6,8 @@ use glowfs_namespace::{Context, Env, RootSpec, bootstrap, make};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::meta::{Caller, InodeKind, Make, Time};
 use glowfs_types::{
-    ChainTableId, ClusterId, DataId, Durability, Error, InodeId, Layout, Redundancy, RequestId, Result,
-    VolumeId,
+    ChainTableId, ClusterId, DataId, Durability, Error, InodeId, Layout, Redundancy, RequestId,
+    Result, VolumeId,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -49,7 +49,9 @@ fn layout() -> Layout {
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = text.rsplit(')').next().unwrap_or_default();
-    let field = |i: usize| after.split_whitespace().nth(i).and_then(|s| s.parse::<f64>().ok()).unwrap_or(0.0);
+    let field = |i: usize| {
+        after.split_whitespace().nth(i).and_then(|s| s.parse::<f64>().ok()).unwrap_or(0.0)
+    };
     (field(11) + field(12)) / 100.0
 }
 
@@ -62,14 +64,19 @@ fn main() -> Result<()> {
         let opened = rt.open_dir(std::path::Path::new(&dir))?;
         let embedded = Embedded::open(&rt, opened, EmbeddedConfig::new(ClusterId(1))).await?;
         let engine: Rc<dyn Engine> = Rc::new(embedded.clone());
-        let world = Rc::new(World { rt: rt.clone(), id: Cell::new(u64::from(std::process::id()) << 32) });
+        let world =
+            Rc::new(World { rt: rt.clone(), id: Cell::new(u64::from(std::process::id()) << 32) });
         let caller = Caller { volume: VolumeId(1), ..Caller::default() };
         let spec = RootSpec { mode: 0o755, uid: 0, gid: 0, layout: layout() };
-        run_transaction(&rt, &engine, async |tx| bootstrap(&Context::new(tx, &caller, &*world), &spec).await).await?;
+        run_transaction(&rt, &engine, async |tx| {
+            bootstrap(&Context::new(tx, &caller, &*world), &spec).await
+        })
+        .await?;
         let (begin, cpu) = (rt.now(), cpu_seconds());
         let mut tasks = Vec::new();
         for w in 0..outstanding {
-            let (rt2, engine, world, caller) = (rt.clone(), engine.clone(), world.clone(), caller.clone());
+            let (rt2, engine, world, caller) =
+                (rt.clone(), engine.clone(), world.clone(), caller.clone());
             tasks.push(rt.spawn(async move {
                 for i in 0..files / outstanding {
                     let q = Make {

@@ -40,7 +40,13 @@ pub async fn take_data_ids(tx: &Transaction, volume: VolumeId, count: u64) -> Re
     take(tx, volume, 1, count, 1).await
 }
 
-async fn take(tx: &Transaction, volume: VolumeId, which: u8, count: u64, first: u64) -> Result<IdRange> {
+async fn take(
+    tx: &Transaction,
+    volume: VolumeId,
+    which: u8,
+    count: u64,
+    first: u64,
+) -> Result<IdRange> {
     let key = keys::next_id(volume, which);
     let next = match tx.get(&key).await? {
         Some(v) => <[u8; 8]>::try_from(v.as_slice())
@@ -64,7 +70,9 @@ pub async fn bootstrap(cx: &Context<'_>, spec: &RootSpec) -> Result<bool> {
                 Status::NewerFormat,
                 format!(
                     "volume {} has metadata format {}, this build reads up to {}: start the newer release again",
-                    cx.volume(), record.format, keys::FORMAT
+                    cx.volume(),
+                    record.format,
+                    keys::FORMAT
                 ),
             ));
         }

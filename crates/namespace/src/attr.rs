@@ -87,7 +87,9 @@ fn check_owner(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
 
 fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
     let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    if let Some(SetTime::At(t)) = req.atime.filter(|t| matches!(t, SetTime::At(t) if t.nanos > 999_999_999)) {
+    if let Some(SetTime::At(t)) =
+        req.atime.filter(|t| matches!(t, SetTime::At(t) if t.nanos > 999_999_999))
+    {
         return Err(Error::new(Status::InvalidArgument, format!("{} nanoseconds", t.nanos)));
     }
     if access::owns(cx.caller, inode) {
@@ -143,7 +145,12 @@ fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) {
 }
 
 /// Sets the length of a file. The caller has checked that no cut is pending.
-pub(crate) async fn truncate(cx: &Context<'_>, id: InodeId, inode: &mut Inode, len: u64) -> Result<()> {
+pub(crate) async fn truncate(
+    cx: &Context<'_>,
+    id: InodeId,
+    inode: &mut Inode,
+    len: u64,
+) -> Result<()> {
     if len == 0 && inode.stored {
         cx.discard_data(inode)?;
         let inherited = inode.layout.ok_or_else(|| Error::from(Status::Internal))?;
@@ -186,7 +193,12 @@ async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Res
 }
 
 /// The chunks behind the length are gone: others may write again. Without effect if the file was cut anew since.
-pub async fn finish_cut(tx: &Transaction, volume: VolumeId, id: InodeId, epoch: TruncateEpoch) -> Result<()> {
+pub async fn finish_cut(
+    tx: &Transaction,
+    volume: VolumeId,
+    id: InodeId,
+    epoch: TruncateEpoch,
+) -> Result<()> {
     let key = keys::inode(volume, id);
     let Some(value) = tx.get(&key).await? else { return Ok(()) };
     let mut inode: Inode = unpack("inode", &value)?;

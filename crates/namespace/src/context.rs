@@ -1,7 +1,9 @@
 //! What every operation is given, and the steps that many of them share.
 
 use crate::keys;
-use crate::record::{CookieEntry, Dentry, GarbageRecord, Inode, Session, number, pack, pack_time, unpack};
+use crate::record::{
+    CookieEntry, Dentry, GarbageRecord, Inode, Session, number, pack, pack_time, unpack,
+};
 use glowfs_kv::Transaction;
 use glowfs_types::wire::meta::{Attr, Caller, InodeKind, Time};
 use glowfs_types::{DataId, Error, InodeId, Layout, Result, SessionId, Status, VolumeId};
@@ -93,9 +95,14 @@ impl<'a> Context<'a> {
     }
 
     /// A directory and one of its entries, read in one step.
-    pub(crate) async fn dir_and_entry(&self, parent: InodeId, name: &[u8]) -> Result<(Inode, Option<Dentry>)> {
+    pub(crate) async fn dir_and_entry(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<(Inode, Option<Dentry>)> {
         let v = self.volume();
-        let mut found = self.tx.get_all(&[keys::inode(v, parent), keys::dentry(v, parent, name)]).await?;
+        let mut found =
+            self.tx.get_all(&[keys::inode(v, parent), keys::dentry(v, parent, name)]).await?;
         let dentry = found.pop().flatten();
         let Some(dir) = found.pop().flatten() else {
             return Err(Error::new(Status::NotFound, format!("directory {parent} does not exist")));
@@ -108,7 +115,14 @@ impl<'a> Context<'a> {
     }
 
     /// Adds an entry; the caller has checked that there is none.
-    pub(crate) fn insert(&self, parent: InodeId, name: &[u8], inode: InodeId, kind: InodeKind, cookie: u64) -> Result<()> {
+    pub(crate) fn insert(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        inode: InodeId,
+        kind: InodeKind,
+        cookie: u64,
+    ) -> Result<()> {
         let v = self.volume();
         self.tx.put(keys::dentry(v, parent, name), pack(&Dentry { inode, kind, cookie }))?;
         let entry = CookieEntry { inode, kind, name: name.to_vec().into() };
@@ -174,7 +188,11 @@ impl<'a> Context<'a> {
         Ok(!self.tx.get_range(&begin, &end, 1, false).await?.entries.is_empty())
     }
 
-    pub(crate) async fn find_session(&self, id: InodeId, session: SessionId) -> Result<Option<Session>> {
+    pub(crate) async fn find_session(
+        &self,
+        id: InodeId,
+        session: SessionId,
+    ) -> Result<Option<Session>> {
         match self.tx.get(&keys::session(self.volume(), id, session)).await? {
             Some(v) => unpack("session", &v).map(Some),
             None => Ok(None),

@@ -42,7 +42,8 @@ pub fn drop_garbage(tx: &Transaction, garbage: &Garbage) -> Result<()> {
 
 /// Some of its chunks are gone.
 pub fn keep_garbage(tx: &Transaction, garbage: &Garbage, from: u64) -> Result<()> {
-    let record = GarbageRecord { data: garbage.data, layout: garbage.layout, len: garbage.len, from };
+    let record =
+        GarbageRecord { data: garbage.data, layout: garbage.layout, len: garbage.len, from };
     tx.put(garbage.key.clone(), pack(&record))
 }
 

@@ -180,7 +180,10 @@ mod tests {
         let v = VolumeId(1);
         assert_eq!(inode(v, InodeId(1)), b"\0\0\0\0\0\0\0\x01I\x80\0\0\0\0\0\0\0");
         assert_eq!(dentry(v, InodeId(3), b"a"), b"\0\0\0\0\0\0\0\x01D\xc0\0\0\0\0\0\0\0a");
-        assert_eq!(cookie(v, InodeId(1), 258), b"\0\0\0\0\0\0\0\x01C\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02");
+        assert_eq!(
+            cookie(v, InodeId(1), 258),
+            b"\0\0\0\0\0\0\0\x01C\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02"
+        );
         assert_eq!(cookie_of(&cookie(v, InodeId(9), 77)), Some(77));
         let (c, s) = (ClientId(5), SessionId(6));
         assert_eq!(client_session_of(&client_session(v, c, s)), Some((c, s)));

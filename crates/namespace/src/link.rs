@@ -77,7 +77,11 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
 }
 
 /// Removes an empty directory that has lost its name.
-pub(crate) fn remove_dir(cx: &Context<'_>, id: InodeId, inode: &mut crate::record::Inode) -> Result<Attr> {
+pub(crate) fn remove_dir(
+    cx: &Context<'_>,
+    id: InodeId,
+    inode: &mut crate::record::Inode,
+) -> Result<Attr> {
     inode.nlink = 0;
     inode.ctime = cx.now;
     cx.erase(id, inode)?;

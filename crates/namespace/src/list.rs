@@ -24,7 +24,13 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<ReadDirReply> {
     for (key, value) in &page.entries {
         let entry: CookieEntry = unpack("directory entry", value)?;
         let cookie = keys::cookie_of(key).unwrap_or_default();
-        entries.push(DirEntry { name: entry.name, inode: entry.inode, kind: entry.kind, cookie, attr: None });
+        entries.push(DirEntry {
+            name: entry.name,
+            inode: entry.inode,
+            kind: entry.kind,
+            cookie,
+            attr: None,
+        });
     }
     if req.attributes {
         add_attributes(cx, &mut entries).await?;

@@ -41,7 +41,9 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
         };
     }
     access::check(cx.caller, &dir, WRITE | EXEC)?;
-    if matches!(req.kind, InodeKind::CharDevice | InodeKind::BlockDevice) && !access::is_root(cx.caller) {
+    if matches!(req.kind, InodeKind::CharDevice | InodeKind::BlockDevice)
+        && !access::is_root(cx.caller)
+    {
         return err(Status::NotPermitted);
     }
     let id = InodeId(cx.env.new_id()?);
@@ -61,7 +63,8 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     } else {
         inode.attr(id)
     };
-    let opened = req.open.map(|f| Opened { attr: attr.clone(), session, read: f.read, write: f.write });
+    let opened =
+        req.open.map(|f| Opened { attr: attr.clone(), session, read: f.read, write: f.write });
     Ok(Made { attr, opened })
 }
 
@@ -104,7 +107,10 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
         gid = dir.gid;
         if req.kind == InodeKind::Directory {
             mode |= SETGID;
-        } else if mode & 0o010 != 0 && !access::is_root(cx.caller) && !access::in_group(cx.caller, gid) {
+        } else if mode & 0o010 != 0
+            && !access::is_root(cx.caller)
+            && !access::in_group(cx.caller, gid)
+        {
             mode &= !SETGID;
         }
     }

@@ -56,7 +56,12 @@ pub(crate) async fn open_inode(
             return Ok(Opened { attr, session: None, read: true, write: false });
         }
         InodeKind::Symlink => return err(Status::Loop),
-        _ => return Err(Error::new(Status::NotSupported, "special files are opened by the client's kernel")),
+        _ => {
+            return Err(Error::new(
+                Status::NotSupported,
+                "special files are opened by the client's kernel",
+            ));
+        }
     }
     if check {
         let want = if flags.read { READ } else { 0 } | if writes { WRITE } else { 0 };
@@ -84,7 +89,11 @@ pub(crate) async fn open_inode(
 }
 
 /// Records a session, if the flags name one.
-pub(crate) fn put_session(cx: &Context<'_>, id: InodeId, flags: OpenFlags) -> Result<Option<SessionId>> {
+pub(crate) fn put_session(
+    cx: &Context<'_>,
+    id: InodeId,
+    flags: OpenFlags,
+) -> Result<Option<SessionId>> {
     if flags.session == SessionId(0) || !(flags.read || flags.write) {
         return if flags.write {
             Err(Error::new(Status::InvalidArgument, "opening for writing needs a session id"))
@@ -92,15 +101,14 @@ pub(crate) fn put_session(cx: &Context<'_>, id: InodeId, flags: OpenFlags) -> Re
             Ok(None)
         };
     }
-    let record = Session {
-        client: cx.caller.client,
-        read: flags.read,
-        write: flags.write,
-        opened: cx.now,
-    };
+    let record =
+        Session { client: cx.caller.client, read: flags.read, write: flags.write, opened: cx.now };
     let v = cx.volume();
     cx.tx.put(keys::session(v, id, flags.session), pack(&record))?;
-    cx.tx.put(keys::client_session(v, cx.caller.client, flags.session), id.0.to_be_bytes().to_vec())?;
+    cx.tx.put(
+        keys::client_session(v, cx.caller.client, flags.session),
+        id.0.to_be_bytes().to_vec(),
+    )?;
     Ok(Some(flags.session))
 }
 
@@ -109,7 +117,10 @@ pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
     let mut inode = cx.inode(req.inode).await?;
     if let Some(session) = req.session {
         own_session(cx, req.inode, session).await?.ok_or_else(|| {
-            Error::new(Status::SessionEnded, "the session was ended by the cluster; open the file again")
+            Error::new(
+                Status::SessionEnded,
+                "the session was ended by the cluster; open the file again",
+            )
         })?;
     }
     apply(cx, req, &mut inode)?;
@@ -231,7 +242,10 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
     }
     let session = match req.session {
         Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(|| {
-            Error::new(Status::SessionEnded, "the session was ended by the cluster; open the file again")
+            Error::new(
+                Status::SessionEnded,
+                "the session was ended by the cluster; open the file again",
+            )
         })?),
         None => None,
     };
@@ -239,9 +253,16 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
         // A session for writing may read too: partial blocks are completed by reading.
         Some(s) if (!req.write || s.write) && (!req.read || s.read || s.write) => {}
         Some(_) => return err(Status::AccessDenied),
-        None if req.write => return Err(Error::new(Status::InvalidArgument, "writing needs a session")),
+        None if req.write => {
+            return Err(Error::new(Status::InvalidArgument, "writing needs a session"));
+        }
         None if access::owns(cx.caller, &inode) => {}
         None => access::check(cx.caller, &inode, READ)?,
     }
-    Ok(Opened { attr: inode.attr(req.inode), session: req.session, read: req.read, write: req.write })
+    Ok(Opened {
+        attr: inode.attr(req.inode),
+        session: req.session,
+        read: req.read,
+        write: req.write,
+    })
 }

@@ -84,7 +84,11 @@ impl Inode {
             epoch: self.epoch,
             project: self.project,
             change: self.change,
-            allocated: if self.kind == InodeKind::File { self.len.div_ceil(512).saturating_mul(512) } else { 0 },
+            allocated: if self.kind == InodeKind::File {
+                self.len.div_ceil(512).saturating_mul(512)
+            } else {
+                0
+            },
             generation: 1,
         }
     }

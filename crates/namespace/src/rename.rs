@@ -60,7 +60,13 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
 }
 
 /// Whether the inode may leave `from` for `to`.
-async fn check_move(cx: &Context<'_>, from: &End<'_>, to: &End<'_>, id: InodeId, inode: &Inode) -> Result<()> {
+async fn check_move(
+    cx: &Context<'_>,
+    from: &End<'_>,
+    to: &End<'_>,
+    id: InodeId,
+    inode: &Inode,
+) -> Result<()> {
     if inode.is_dir() && from.parent != to.parent && is_inside(cx, to.parent, &to.dir, id).await? {
         return err(Status::InvalidArgument);
     }
@@ -74,7 +80,12 @@ async fn check_move(cx: &Context<'_>, from: &End<'_>, to: &End<'_>, id: InodeId,
 }
 
 /// Whether `dir` is `ancestor` or lies below it.
-async fn is_inside(cx: &Context<'_>, dir: InodeId, record: &Inode, ancestor: InodeId) -> Result<bool> {
+async fn is_inside(
+    cx: &Context<'_>,
+    dir: InodeId,
+    record: &Inode,
+    ancestor: InodeId,
+) -> Result<bool> {
     let (mut at, mut parent) = (dir, record.parent);
     for _ in 0..DEPTH_MAX {
         if at == ancestor {

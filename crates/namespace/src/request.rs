@@ -32,7 +32,8 @@ impl Context<'_> {
         if soon != now {
             ask.push(soon);
         }
-        let ask: Vec<_> = ask.into_iter().map(|b| keys::request(self.volume(), b, request)).collect();
+        let ask: Vec<_> =
+            ask.into_iter().map(|b| keys::request(self.volume(), b, request)).collect();
         let found = self.tx.get_all(&ask).await?.into_iter().flatten().next();
         found.map(|v| unpack("request", &v)).transpose()
     }

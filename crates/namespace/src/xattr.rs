@@ -25,9 +25,13 @@ fn class(name: &[u8]) -> Result<Class> {
     if name.len() > 255 {
         return err(Status::OutOfRange);
     }
-    let class = [(&b"user."[..], Class::User), (b"trusted.", Class::Trusted), (b"security.", Class::Security)]
-        .into_iter()
-        .find(|(prefix, _)| name.starts_with(prefix) && name.len() > prefix.len());
+    let class = [
+        (&b"user."[..], Class::User),
+        (b"trusted.", Class::Trusted),
+        (b"security.", Class::Security),
+    ]
+    .into_iter()
+    .find(|(prefix, _)| name.starts_with(prefix) && name.len() > prefix.len());
     match class {
         Some((_, class)) if !name.contains(&0) => Ok(class),
         _ => err(Status::NotSupported),
@@ -57,7 +61,9 @@ fn check_write(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
             }
             access::check(cx.caller, inode, WRITE)
         }
-        Class::Trusted | Class::Security if !access::is_root(cx.caller) => err(Status::NotPermitted),
+        Class::Trusted | Class::Security if !access::is_root(cx.caller) => {
+            err(Status::NotPermitted)
+        }
         Class::Trusted | Class::Security => Ok(()),
     }
 }
@@ -99,7 +105,10 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
         let (begin, end) = keys::xattrs(cx.volume(), req.inode);
         let have = cx.tx.get_range(&begin, &end, COUNT_MAX, false).await?;
         if have.entries.len() >= COUNT_MAX as usize {
-            return Err(Error::new(Status::NoSpace, format!("an inode has at most {COUNT_MAX} attributes")));
+            return Err(Error::new(
+                Status::NoSpace,
+                format!("an inode has at most {COUNT_MAX} attributes"),
+            ));
         }
     }
     cx.tx.put(key, req.value.clone())?;

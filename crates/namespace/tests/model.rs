@@ -51,16 +51,24 @@ fn who(uid: u32) -> Caller {
 macro_rules! op {
     ($w:expr, $f:path, $q:expr) => {{
         let (w, q) = (&$w, $q);
-        run_transaction(&w.rt, &w.engine, async |tx| $f(&Context::new(tx, &q.caller, w), &q).await).await
+        run_transaction(&w.rt, &w.engine, async |tx| $f(&Context::new(tx, &q.caller, w), &q).await)
+            .await
     }};
 }
 
 async fn world(rt: &Rt) -> World {
-    let w = World { rt: rt.clone(), engine: Memory::engine(), id: Cell::new(1), clock: Cell::new(1_000_000) };
+    let w = World {
+        rt: rt.clone(),
+        engine: Memory::engine(),
+        id: Cell::new(1),
+        clock: Cell::new(1_000_000),
+    };
     let spec = RootSpec { mode: 0o777, uid: 0, gid: 0, layout: layout() };
     let caller = who(0);
     for expected in [true, false] {
-        let made = run_transaction(&w.rt, &w.engine, async |tx| ns::bootstrap(&Context::new(tx, &caller, &w), &spec).await);
+        let made = run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::bootstrap(&Context::new(tx, &caller, &w), &spec).await
+        });
         assert_eq!(made.await.expect("root"), expected);
     }
     w
@@ -212,7 +220,8 @@ async fn tree(w: &World) -> Model {
         let mut entries = BTreeMap::new();
         let mut after = 0;
         loop {
-            let q = ReadDir { caller: who(0), inode: InodeId(dir), after, limit: 2, attributes: true };
+            let q =
+                ReadDir { caller: who(0), inode: InodeId(dir), after, limit: 2, attributes: true };
             let page = op!(*w, ns::readdir, q.clone()).expect("readdir");
             assert_eq!(page.parent.0, m.parents[&dir]);
             for e in page.entries {
@@ -241,7 +250,9 @@ async fn tree(w: &World) -> Model {
         assert_eq!(attr.nlink, 2 + subdirs, "links of directory {dir}");
         m.dirs.insert(dir, entries);
     }
-    let usage = run_transaction(&w.rt, &w.engine, async |tx| ns::statfs(tx, VolumeId(1)).await).await.expect("statfs");
+    let usage = run_transaction(&w.rt, &w.engine, async |tx| ns::statfs(tx, VolumeId(1)).await)
+        .await
+        .expect("statfs");
     assert_eq!(usage.inodes, inodes.len() as u64, "counted inodes");
     m
 }
@@ -273,7 +284,9 @@ async fn random_run(rt: &Rt, seed: u64, steps: u32) {
             k @ 0..=1 => {
                 let kind = if k == 0 { InodeKind::Directory } else { InodeKind::File };
                 let r = op!(w, ns::make, Make { request, ..make_q(who(0), p, n, kind) });
-                want = m.dir(p.0).and_then(|d| if d.contains_key(n) { Err(Status::Exists) } else { Ok(()) });
+                want = m
+                    .dir(p.0)
+                    .and_then(|d| if d.contains_key(n) { Err(Status::Exists) } else { Ok(()) });
                 if let Ok(made) = &r {
                     let id = made.attr.inode.0;
                     ids.push(id);
@@ -291,7 +304,8 @@ async fn random_run(rt: &Rt, seed: u64, steps: u32) {
                 (got, what) = (status(r), format!("make {kind:?} {p}/{n}"));
             }
             k @ 2..=3 => {
-                let q = Unlink { caller: who(0), request, parent: p, name: name(n), directory: k == 2 };
+                let q =
+                    Unlink { caller: who(0), request, parent: p, name: name(n), directory: k == 2 };
                 let r = op!(w, ns::unlink, q.clone());
                 if r.is_ok() {
                     assert_eq!(op!(w, ns::unlink, q.clone()).expect("retry"), None);
@@ -306,8 +320,17 @@ async fn random_run(rt: &Rt, seed: u64, steps: u32) {
             }
             _ => {
                 let flags = below(3) as u32;
-                let q = Rename { caller: who(0), request, parent: p, name: name(n), new_parent: p2, new_name: name(n2), flags };
-                (got, want) = (status(op!(w, ns::rename, q.clone())), m.rename(p.0, n, p2.0, n2, flags));
+                let q = Rename {
+                    caller: who(0),
+                    request,
+                    parent: p,
+                    name: name(n),
+                    new_parent: p2,
+                    new_name: name(n2),
+                    flags,
+                };
+                (got, want) =
+                    (status(op!(w, ns::rename, q.clone())), m.rename(p.0, n, p2.0, n2, flags));
                 what = format!("rename {p}/{n} {p2}/{n2} flags {flags}");
             }
         }
@@ -335,7 +358,12 @@ fn concurrent_renames_make_no_cycle() {
         let w = Rc::new(world(&rt).await);
         let mut dirs = vec![InodeId(1)];
         for n in ["a", "b", "c", "d", "e"] {
-            dirs.push(op!(*w, ns::make, make_q(who(0), InodeId(1), n, InodeKind::Directory)).expect("mkdir").attr.inode);
+            dirs.push(
+                op!(*w, ns::make, make_q(who(0), InodeId(1), n, InodeKind::Directory))
+                    .expect("mkdir")
+                    .attr
+                    .inode,
+            );
         }
         let mut tasks = vec![];
         for worker in 0..4u64 {
@@ -345,8 +373,20 @@ fn concurrent_renames_make_no_cycle() {
                 for i in 0..200u64 {
                     let r = layout::splitmix64(worker * 1000 + i);
                     let names = ["a", "b", "c", "d", "e"];
-                    let (n, from, to) = (names[(r % 5) as usize], dirs[(r >> 8) as usize % 6], dirs[(r >> 16) as usize % 6]);
-                    let q = Rename { caller: who(0), request: RequestId(0), parent: from, name: name(n), new_parent: to, new_name: name(n), flags: 0 };
+                    let (n, from, to) = (
+                        names[(r % 5) as usize],
+                        dirs[(r >> 8) as usize % 6],
+                        dirs[(r >> 16) as usize % 6],
+                    );
+                    let q = Rename {
+                        caller: who(0),
+                        request: RequestId(0),
+                        parent: from,
+                        name: name(n),
+                        new_parent: to,
+                        new_name: name(n),
+                        flags: 0,
+                    };
                     // Yield between the reads, so that others come in between.
                     let moved = run_transaction(&w.rt, &w.engine, async |tx| {
                         let r = ns::rename(&Context::new(tx, &q.caller, &*w), &q).await;
@@ -389,7 +429,9 @@ fn sync_q(inode: InodeId, session: u128, len: Option<u64>, epoch: TruncateEpoch)
 }
 
 async fn garbage(w: &World) -> Vec<DataId> {
-    let g = run_transaction(&w.rt, &w.engine, async |tx| ns::garbage(tx, VolumeId(1), 100).await).await.expect("garbage");
+    let g = run_transaction(&w.rt, &w.engine, async |tx| ns::garbage(tx, VolumeId(1), 100).await)
+        .await
+        .expect("garbage");
     g.into_iter().map(|g| g.data).collect()
 }
 
@@ -400,25 +442,50 @@ fn sessions_lengths_truncates_and_garbage() {
         let root = InodeId(1);
         let file = op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("make").attr;
         let i = file.inode;
-        let unlink = |n: &str| Unlink { caller: who(0), request: RequestId(0), parent: root, name: name(n), directory: false };
+        let unlink = |n: &str| Unlink {
+            caller: who(0),
+            request: RequestId(0),
+            parent: root,
+            name: name(n),
+            directory: false,
+        };
         // Opened and closed without a write: nothing to collect.
         op!(w, ns::open, open_q(i, 0, true, false, 1)).expect("open");
         op!(w, ns::close, sync_q(i, 1, None, file.epoch)).expect("close");
-        let cut = op!(w, ns::setattr, SetAttr { caller: who(0), inode: i, len: Some(100), ..SetAttr::default() }).expect("extend");
+        let cut = op!(
+            w,
+            ns::setattr,
+            SetAttr { caller: who(0), inode: i, len: Some(100), ..SetAttr::default() }
+        )
+        .expect("extend");
         assert!(cut.1.is_none() && cut.0.len == 100 && cut.0.epoch == file.epoch);
         // Written: a shrink must be finished before the next write-open.
         op!(w, ns::open, open_q(i, 0, true, false, 2)).expect("open");
         op!(w, ns::sync, sync_q(i, 2, Some(5000), file.epoch)).expect("sync");
-        let (attr, cut) = op!(w, ns::setattr, SetAttr { caller: who(0), inode: i, len: Some(10), ..SetAttr::default() }).expect("shrink");
+        let (attr, cut) = op!(
+            w,
+            ns::setattr,
+            SetAttr { caller: who(0), inode: i, len: Some(10), ..SetAttr::default() }
+        )
+        .expect("shrink");
         assert_eq!((attr.len, cut.expect("a cut").len), (10, 10));
         let e = op!(w, ns::open, open_q(i, 0, true, false, 3)).expect_err("cut pending");
         assert!(ns::is_cut_pending(&e));
-        run_transaction(&w.rt, &w.engine, async |tx| ns::finish_cut(tx, VolumeId(1), i, attr.epoch).await).await.expect("cut");
+        run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::finish_cut(tx, VolumeId(1), i, attr.epoch).await
+        })
+        .await
+        .expect("cut");
         op!(w, ns::open, open_q(i, 0, true, false, 3)).expect("open");
         // A late report of the old epoch cannot revive the length.
         assert_eq!(op!(w, ns::sync, sync_q(i, 2, Some(9000), file.epoch)).expect("sync").len, 10);
         // To zero: new data id, the old one is garbage.
-        let (zero, cut) = op!(w, ns::setattr, SetAttr { caller: who(0), inode: i, len: Some(0), ..SetAttr::default() }).expect("zero");
+        let (zero, cut) = op!(
+            w,
+            ns::setattr,
+            SetAttr { caller: who(0), inode: i, len: Some(0), ..SetAttr::default() }
+        )
+        .expect("zero");
         assert!(cut.is_none() && zero.data != file.data && zero.epoch > attr.epoch);
         assert_eq!(garbage(&w).await, [file.data]);
         // Unlinked while open: stays until the last session closes.
@@ -426,23 +493,42 @@ fn sessions_lengths_truncates_and_garbage() {
         assert_eq!(gone.nlink, 0);
         assert_eq!(garbage(&w).await.len(), 1);
         op!(w, ns::close, sync_q(i, 2, None, zero.epoch)).expect("close");
-        assert_eq!(op!(w, ns::sync, sync_q(i, 3, Some(77), zero.epoch)).expect("still there").len, 77);
+        assert_eq!(
+            op!(w, ns::sync, sync_q(i, 3, Some(77), zero.epoch)).expect("still there").len,
+            77
+        );
         op!(w, ns::close, sync_q(i, 3, Some(78), zero.epoch)).expect("close");
         assert_eq!(garbage(&w).await, [file.data, zero.data]);
         let of = OfInode { caller: who(0), inode: i };
         assert_eq!(op!(w, ns::getattr, of.clone()).expect_err("gone").status, Status::NotFound);
-        let usage = run_transaction(&w.rt, &w.engine, async |tx| ns::statfs(tx, VolumeId(1)).await).await.expect("statfs");
+        let usage = run_transaction(&w.rt, &w.engine, async |tx| ns::statfs(tx, VolumeId(1)).await)
+            .await
+            .expect("statfs");
         assert_eq!((usage.inodes, usage.bytes), (1, 0));
         // A dead client: its length is settled, then its session ends.
         let f = op!(w, ns::make, make_q(who(0), root, "g", InodeKind::File)).expect("make").attr;
         op!(w, ns::open, open_q(f.inode, 0, true, false, 9)).expect("open");
         let (c, caller) = (ClientId(1), who(0));
-        let clients = run_transaction(&w.rt, &w.engine, async |tx| ns::clients_with_sessions(tx, VolumeId(1), None, 10).await).await;
+        let clients = run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::clients_with_sessions(tx, VolumeId(1), None, 10).await
+        })
+        .await;
         assert_eq!(clients.expect("clients"), [c]);
-        let sessions = run_transaction(&w.rt, &w.engine, async |tx| ns::sessions_of(tx, VolumeId(1), c, 10).await).await.expect("sessions");
+        let sessions = run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::sessions_of(tx, VolumeId(1), c, 10).await
+        })
+        .await
+        .expect("sessions");
         assert_eq!((sessions.len(), sessions[0].inode, sessions[0].write), (1, f.inode, true));
         run_transaction(&w.rt, &w.engine, async |tx| {
-            ns::end_session(&Context::new(tx, &caller, &w), c, f.inode, SessionId(9), Some((4242, f.epoch))).await
+            ns::end_session(
+                &Context::new(tx, &caller, &w),
+                c,
+                f.inode,
+                SessionId(9),
+                Some((4242, f.epoch)),
+            )
+            .await
         })
         .await
         .expect("end");
@@ -457,9 +543,16 @@ fn permissions() {
         let w = world(&rt).await;
         let root = InodeId(1);
         let denied = |r: Result<()>| r.expect_err("denied").errno();
-        let d = op!(w, ns::make, make_q(who(5), root, "d", InodeKind::Directory)).expect("mkdir").attr.inode;
-        let f = op!(w, ns::make, make_q(who(5), d, "f", InodeKind::File)).expect("create").attr.inode;
-        assert_eq!(denied(op!(w, ns::make, make_q(who(6), d, "x", InodeKind::File)).map(|_| ())), 13);
+        let d = op!(w, ns::make, make_q(who(5), root, "d", InodeKind::Directory))
+            .expect("mkdir")
+            .attr
+            .inode;
+        let f =
+            op!(w, ns::make, make_q(who(5), d, "f", InodeKind::File)).expect("create").attr.inode;
+        assert_eq!(
+            denied(op!(w, ns::make, make_q(who(6), d, "x", InodeKind::File)).map(|_| ())),
+            13
+        );
         assert_eq!(denied(op!(w, ns::open, open_q(f, 6, true, false, 1)).map(|_| ())), 13);
         op!(w, ns::open, open_q(f, 6, false, false, 0)).expect("others may read");
         let set = |uid: u32, f: &dyn Fn(&mut SetAttr)| {
@@ -467,21 +560,46 @@ fn permissions() {
             f(&mut q);
             q
         };
-        assert_eq!(denied(op!(w, ns::setattr, set(6, &|q| (q.inode, q.mode) = (f, Some(0o777)))).map(|_| ())), 1);
-        assert_eq!(denied(op!(w, ns::setattr, set(5, &|q| (q.inode, q.uid) = (f, Some(6)))).map(|_| ())), 1);
-        assert_eq!(denied(op!(w, ns::setattr, set(6, &|q| (q.inode, q.atime) = (f, Some(SetTime::Now)))).map(|_| ())), 13);
-        let suid = op!(w, ns::setattr, set(5, &|q| (q.inode, q.mode) = (f, Some(0o6755)))).expect("chmod").0;
+        assert_eq!(
+            denied(
+                op!(w, ns::setattr, set(6, &|q| (q.inode, q.mode) = (f, Some(0o777)))).map(|_| ())
+            ),
+            1
+        );
+        assert_eq!(
+            denied(op!(w, ns::setattr, set(5, &|q| (q.inode, q.uid) = (f, Some(6)))).map(|_| ())),
+            1
+        );
+        assert_eq!(
+            denied(
+                op!(w, ns::setattr, set(6, &|q| (q.inode, q.atime) = (f, Some(SetTime::Now))))
+                    .map(|_| ())
+            ),
+            13
+        );
+        let suid = op!(w, ns::setattr, set(5, &|q| (q.inode, q.mode) = (f, Some(0o6755))))
+            .expect("chmod")
+            .0;
         assert_eq!(suid.mode, 0o6755);
-        let chowned = op!(w, ns::setattr, set(0, &|q| (q.inode, q.uid) = (f, Some(7)))).expect("chown").0;
+        let chowned =
+            op!(w, ns::setattr, set(0, &|q| (q.inode, q.uid) = (f, Some(7)))).expect("chown").0;
         assert_eq!(chowned.mode, 0o755, "set-id bits go with a new owner");
         // Sticky: only owners remove.
         op!(w, ns::setattr, set(5, &|q| (q.inode, q.mode) = (d, Some(0o1777)))).expect("sticky");
-        let rm = |uid| Unlink { caller: who(uid), request: RequestId(0), parent: d, name: name("f"), directory: false };
+        let rm = |uid| Unlink {
+            caller: who(uid),
+            request: RequestId(0),
+            parent: d,
+            name: name("f"),
+            directory: false,
+        };
         assert_eq!(denied(op!(w, ns::unlink, rm(6)).map(|_| ())), 1);
         op!(w, ns::unlink, rm(7)).expect("the file's owner");
         // Set-group-id directories hand their group on.
-        op!(w, ns::setattr, set(0, &|q| (q.inode, q.gid, q.mode) = (d, Some(42), Some(0o2777)))).expect("setgid");
-        let sub = op!(w, ns::make, make_q(who(6), d, "s", InodeKind::Directory)).expect("mkdir").attr;
+        op!(w, ns::setattr, set(0, &|q| (q.inode, q.gid, q.mode) = (d, Some(42), Some(0o2777))))
+            .expect("setgid");
+        let sub =
+            op!(w, ns::make, make_q(who(6), d, "s", InodeKind::Directory)).expect("mkdir").attr;
         assert_eq!((sub.gid, sub.mode), (42, 0o2755));
     });
 }

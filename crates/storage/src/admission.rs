@@ -25,10 +25,14 @@ impl Admission {
     /// Takes a request of so many bytes in, or says `Overloaded`. One request is always let in, whatever its size.
     pub fn admit(self: &Rc<Self>, bytes: u64) -> Result<Admitted> {
         let (have_bytes, have_ops) = (self.bytes.get(), self.ops.get());
-        if have_ops >= self.ops_max || (have_ops > 0 && have_bytes.saturating_add(bytes) > self.bytes_max) {
+        if have_ops >= self.ops_max
+            || (have_ops > 0 && have_bytes.saturating_add(bytes) > self.bytes_max)
+        {
             return Err(Error::new(
                 Status::Overloaded,
-                format!("{have_ops} requests with {have_bytes} bytes are in work; retry after a pause"),
+                format!(
+                    "{have_ops} requests with {have_bytes} bytes are in work; retry after a pause"
+                ),
             ));
         }
         self.bytes.set(have_bytes + bytes);

@@ -79,7 +79,9 @@ fn default_sync_targets() -> u32 {
 impl StorageConfig {
     /// Checks what the types cannot say.
     pub fn validate(&self) -> Result<()> {
-        let bad = |what: String| Err(Error::new(Status::InvalidArgument, format!("storage configuration: {what}")));
+        let bad = |what: String| {
+            Err(Error::new(Status::InvalidArgument, format!("storage configuration: {what}")))
+        };
         if self.node_id == 0 {
             return bad("node_id: 0 is not a node; give each node its own number from 1 on".into());
         }
@@ -127,7 +129,10 @@ impl StorageConfig {
         self.cluster_id.parse().map_err(|_| {
             Error::new(
                 Status::InvalidArgument,
-                format!("storage configuration: cluster_id: «{}» is not 32 hexadecimal digits", self.cluster_id),
+                format!(
+                    "storage configuration: cluster_id: «{}» is not 32 hexadecimal digits",
+                    self.cluster_id
+                ),
             )
         })
     }

@@ -16,7 +16,13 @@ pub(crate) struct Disk {
 impl Disk {
     /// Opens one. Errors that only an operator can resolve (a directory of another cluster, a newer format, one in use) end the
     /// start; a disk that fails is kept as failed.
-    pub async fn open(rt: &Rt, index: u32, path: &Path, cluster: ClusterId, node: NodeId) -> Result<Disk> {
+    pub async fn open(
+        rt: &Rt,
+        index: u32,
+        path: &Path,
+        cluster: ClusterId,
+        node: NodeId,
+    ) -> Result<Disk> {
         let shown = path.display().to_string();
         let store = match rt.open_dir(path) {
             Ok(dir) => Store::open(rt, dir, StoreConfig::new(cluster, node)).await,
@@ -24,9 +30,13 @@ impl Disk {
         };
         let store = store.map_err(|e| e.context(format_args!("disk {shown}")));
         match &store {
-            Ok(s) => tracing::info!(disk = shown, store = %s.id(), clean = s.was_clean(), "store opened"),
+            Ok(s) => {
+                tracing::info!(disk = shown, store = %s.id(), clean = s.was_clean(), "store opened")
+            }
             Err(e) if is_operators(e.status) => return Err(e.clone()),
-            Err(e) => tracing::error!(disk = shown, error = %e, "disk failed; its targets stay offline"),
+            Err(e) => {
+                tracing::error!(disk = shown, error = %e, "disk failed; its targets stay offline")
+            }
         }
         Ok(Disk { index, path: shown, store })
     }
@@ -43,7 +53,11 @@ impl Disk {
 fn is_operators(status: Status) -> bool {
     matches!(
         status,
-        Status::WrongCluster | Status::NewerFormat | Status::Busy | Status::InvalidArgument | Status::Exists
+        Status::WrongCluster
+            | Status::NewerFormat
+            | Status::Busy
+            | Status::InvalidArgument
+            | Status::Exists
             | Status::NotEmpty
     )
 }

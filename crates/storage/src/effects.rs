@@ -93,7 +93,9 @@ impl Target {
             // Until it is there nothing is done under it; unless the disk failed (which is reported), it can be tried again.
             while let Err(e) = t.persist(version, syncs).await {
                 tracing::error!(target = %t.id, error = %e, "chain version could not be persisted");
-                let Some(node) = t.node.upgrade().filter(|_| t.store.failure().is_none()) else { return };
+                let Some(node) = t.node.upgrade().filter(|_| t.store.failure().is_none()) else {
+                    return;
+                };
                 node.rt.sleep(ADOPT_PAUSE).await;
                 if t.replica.borrow().adopting().is_none_or(|v| v.version != version) {
                     return;
@@ -156,13 +158,14 @@ impl Target {
         let head = &payload.head;
         let kind = StageKind::from_wire(head.kind)
             .ok_or_else(|| Error::new(Status::BadMessage, "unknown kind of update"))?;
-        let channel = (head.client.get() != 0 && head.flags & UPDATE_SYNC == 0).then(|| ChannelRecord {
-            client: glowfs_types::ClientId(head.client.get()),
-            channel: head.channel.get().into(),
-            seq: head.seq.get().into(),
-            chunk,
-            version,
-        });
+        let channel =
+            (head.client.get() != 0 && head.flags & UPDATE_SYNC == 0).then(|| ChannelRecord {
+                client: glowfs_types::ClientId(head.client.get()),
+                channel: head.channel.get().into(),
+                seq: head.seq.get().into(),
+                chunk,
+                version,
+            });
         let mut request = StageRequest {
             chunk,
             version,
@@ -184,7 +187,8 @@ impl Target {
             request.commit = true;
         }
         let state = self.store.chunk(self.id, chunk);
-        let stale = state.filter(|s| s.removed && s.pending == s.committed && version > s.committed.next());
+        let stale =
+            state.filter(|s| s.removed && s.pending == s.committed && version > s.committed.next());
         let waits = self.raising.borrow().contains_key(&chunk);
         if replace || (stale.is_none() && !waits) {
             return self.store.stage(self.id, request).await;
@@ -267,7 +271,11 @@ impl Target {
                 };
                 if client {
                     let m = &node.metrics;
-                    if result.is_ok() { m.writes.inc() } else { m.write_errors.inc() }
+                    if result.is_ok() {
+                        m.writes.inc()
+                    } else {
+                        m.write_errors.inc()
+                    }
                     m.write_seconds.record(node.rt.now().since(began).as_nanos() as u64);
                 }
                 incoming.reply(result.map(|done| Reply::body(self.result_of(&done))));

@@ -47,7 +47,9 @@ impl Node {
                     let conn = node.connect(to).await?;
                     conn.call_msg::<_, Empty>(method::FLUSH, &flush, FLUSH_DEADLINE).await
                 };
-                let late = |_| Error::new(Status::TimedOut, format!("storage node {to} did not flush in time"));
+                let late = |_| {
+                    Error::new(Status::TimedOut, format!("storage node {to} did not flush in time"))
+                };
                 node.rt.timeout(FLUSH_DEADLINE, call).await.map_err(late)?.map(|_| ())
             }));
         }

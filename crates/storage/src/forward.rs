@@ -31,7 +31,16 @@ pub(crate) struct Content {
 impl Target {
     pub(crate) fn forward(self: &Rc<Self>, action: Action) {
         let Action::Forward {
-            id, target, node: to, chain_version, chunk, version, base, generation, form, update,
+            id,
+            target,
+            node: to,
+            chain_version,
+            chunk,
+            version,
+            base,
+            generation,
+            form,
+            update,
         } = action
         else {
             return;
@@ -42,13 +51,12 @@ impl Target {
             let chain = t.view().map_or(0, |v| v.chain.0);
             let result = async {
                 let mut payload = match (form, original) {
-                    (Form::Original, Some(p)) => Payload {
-                        head: p.head,
-                        crcs: p.crcs.clone(),
-                        bytes: p.bytes.clone(),
-                    },
+                    (Form::Original, Some(p)) => {
+                        Payload { head: p.head, crcs: p.crcs.clone(), bytes: p.bytes.clone() }
+                    }
                     (Form::Full { removed: true }, _) => {
-                        let head = UpdateHead { kind: update::REMOVE, ..t.full_head(&update, chunk) };
+                        let head =
+                            UpdateHead { kind: update::REMOVE, ..t.full_head(&update, chunk) };
                         Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) }
                     }
                     _ => t.full(&node, chunk, version, &update).await?,
@@ -71,7 +79,8 @@ impl Target {
     }
 
     fn full_head(&self, u: &Core, chunk: ChunkId) -> UpdateHead {
-        let chunk_bytes = self.store.chunk(self.id, chunk).map_or(4096, |s| s.chunk_bytes.max(4096));
+        let chunk_bytes =
+            self.store.chunk(self.id, chunk).map_or(4096, |s| s.chunk_bytes.max(4096));
         let mut head = UpdateHead {
             kind: update::REPLACE,
             flags: UPDATE_FULL | if u.flush { UPDATE_FLUSH } else { 0 },
@@ -148,7 +157,8 @@ pub(crate) async fn send(node: &Node, to: NodeId, payload: Payload) -> Result<Up
     node.metrics.forwards.inc();
     let work = async {
         let conn = node.connect(to).await?;
-        let bulk = if payload.bytes.is_empty() { Bulk::None } else { Bulk::Send(vec![payload.bytes]) };
+        let bulk =
+            if payload.bytes.is_empty() { Bulk::None } else { Bulk::Send(vec![payload.bytes]) };
         conn.call(Request {
             method: method::FORWARD,
             body: Update::encode(&payload.head, &payload.crcs),
@@ -158,7 +168,8 @@ pub(crate) async fn send(node: &Node, to: NodeId, payload: Payload) -> Result<Up
         })
         .await
     };
-    let late = |_| Error::new(Status::TimedOut, format!("storage node {to} did not answer a forward"));
+    let late =
+        |_| Error::new(Status::TimedOut, format!("storage node {to} did not answer a forward"));
     let response = node.rt.timeout(FORWARD_DEADLINE, work).await.map_err(late)??;
     let (result, _) = UpdateResult::read_from_prefix(&response.body)
         .map_err(|_| Error::new(Status::BadMessage, "the answer to a forward is too short"))?;

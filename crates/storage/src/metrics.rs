@@ -27,23 +27,85 @@ impl Metrics {
     pub fn new() -> Self {
         let r = Registry::global();
         Self {
-            reads: r.counter("glowfs_storage_reads_total", "Pieces of chunks read for clients, verified.", &[]),
-            read_bytes: r.counter("glowfs_storage_read_bytes_total", "Bytes read for clients.", &[]),
-            read_errors: r.counter("glowfs_storage_read_errors_total", "Pieces that could not be read.", &[]),
-            read_seconds: r.histogram("glowfs_storage_read_seconds", "Time of a read request.", Unit::Nanoseconds, &[]),
-            writes: r.counter("glowfs_storage_writes_total", "Updates of clients acknowledged.", &[]),
-            write_bytes: r.counter("glowfs_storage_write_bytes_total", "Bytes of those updates.", &[]),
-            write_errors: r.counter("glowfs_storage_write_errors_total", "Updates of clients refused or failed.", &[]),
-            write_seconds: r.histogram("glowfs_storage_write_seconds", "Time of an update at the head.", Unit::Nanoseconds, &[]),
+            reads: r.counter(
+                "glowfs_storage_reads_total",
+                "Pieces of chunks read for clients, verified.",
+                &[],
+            ),
+            read_bytes: r.counter(
+                "glowfs_storage_read_bytes_total",
+                "Bytes read for clients.",
+                &[],
+            ),
+            read_errors: r.counter(
+                "glowfs_storage_read_errors_total",
+                "Pieces that could not be read.",
+                &[],
+            ),
+            read_seconds: r.histogram(
+                "glowfs_storage_read_seconds",
+                "Time of a read request.",
+                Unit::Nanoseconds,
+                &[],
+            ),
+            writes: r.counter(
+                "glowfs_storage_writes_total",
+                "Updates of clients acknowledged.",
+                &[],
+            ),
+            write_bytes: r.counter(
+                "glowfs_storage_write_bytes_total",
+                "Bytes of those updates.",
+                &[],
+            ),
+            write_errors: r.counter(
+                "glowfs_storage_write_errors_total",
+                "Updates of clients refused or failed.",
+                &[],
+            ),
+            write_seconds: r.histogram(
+                "glowfs_storage_write_seconds",
+                "Time of an update at the head.",
+                Unit::Nanoseconds,
+                &[],
+            ),
             forwards: r.counter("glowfs_storage_forwards_total", "Updates sent down a chain.", &[]),
             flushes: r.counter("glowfs_storage_flushes_total", "Flushes of targets.", &[]),
-            overloaded: r.counter("glowfs_storage_overloaded_total", "Requests refused by admission.", &[]),
-            diverged: r.counter("glowfs_storage_diverged_total", "Chunks whose content differs from the successor's.", &[]),
-            pending: r.gauge("glowfs_storage_pending_versions", "Pending versions on all targets.", &[]),
-            sync_chunks: r.counter("glowfs_storage_resync_chunks_total", "Chunks sent or removed by resync.", &[]),
-            sync_bytes: r.counter("glowfs_storage_resync_bytes_total", "Bytes sent by resync.", &[]),
-            sync_equal: r.counter("glowfs_storage_resync_equal_total", "Chunks that resync found equal.", &[]),
-            sync_running: r.gauge("glowfs_storage_resync_running", "Resyncs that this node sends now.", &[]),
+            overloaded: r.counter(
+                "glowfs_storage_overloaded_total",
+                "Requests refused by admission.",
+                &[],
+            ),
+            diverged: r.counter(
+                "glowfs_storage_diverged_total",
+                "Chunks whose content differs from the successor's.",
+                &[],
+            ),
+            pending: r.gauge(
+                "glowfs_storage_pending_versions",
+                "Pending versions on all targets.",
+                &[],
+            ),
+            sync_chunks: r.counter(
+                "glowfs_storage_resync_chunks_total",
+                "Chunks sent or removed by resync.",
+                &[],
+            ),
+            sync_bytes: r.counter(
+                "glowfs_storage_resync_bytes_total",
+                "Bytes sent by resync.",
+                &[],
+            ),
+            sync_equal: r.counter(
+                "glowfs_storage_resync_equal_total",
+                "Chunks that resync found equal.",
+                &[],
+            ),
+            sync_running: r.gauge(
+                "glowfs_storage_resync_running",
+                "Resyncs that this node sends now.",
+                &[],
+            ),
         }
     }
 }

@@ -69,7 +69,10 @@ impl Node {
     pub fn check_lease(&self) -> Result<()> {
         match self.agent() {
             Some(agent) if !self.stopping.get() => agent.lease().check(),
-            _ => Err(Error::new(Status::ShuttingDown, "this storage service is starting or stopping; retry")),
+            _ => Err(Error::new(
+                Status::ShuttingDown,
+                "this storage service is starting or stopping; retry",
+            )),
         }
     }
     /// The same for an answer to what was taken before the service began to stop.
@@ -84,7 +87,10 @@ impl Node {
         self.targets.borrow().get(&id).cloned().ok_or_else(|| {
             Error::new(
                 Status::NoTarget,
-                format!("target {id} does not live on node {}; refresh the routing info", self.config.node_id),
+                format!(
+                    "target {id} does not live on node {}; refresh the routing info",
+                    self.config.node_id
+                ),
             )
         })
     }
@@ -102,7 +108,10 @@ impl Node {
     ) -> Result<(Rc<Target>, View)> {
         let mut refusal = Error::new(
             Status::NoTarget,
-            format!("chain {chain} has no target on node {}; refresh the routing info", self.config.node_id),
+            format!(
+                "chain {chain} has no target on node {}; refresh the routing info",
+                self.config.node_id
+            ),
         );
         for target in self.all_targets() {
             let Some(view) = target.view().filter(|v| v.chain == chain) else { continue };
@@ -113,14 +122,20 @@ impl Node {
                 }
                 refusal = Error::new(
                     Status::WrongChainVersion,
-                    format!("chain {chain} has version {} here, the request {version}", view.version),
+                    format!(
+                        "chain {chain} has version {} here, the request {version}",
+                        view.version
+                    ),
                 );
             } else if target.store.failure().is_none() && role(&view) {
                 return Ok((target, view));
             } else {
                 refusal = Error::new(
                     Status::NotServing,
-                    format!("target {} of chain {chain} is not {what} (it is {})", target.id, view.state),
+                    format!(
+                        "target {} of chain {chain} is not {what} (it is {})",
+                        target.id, view.state
+                    ),
                 );
             }
         }

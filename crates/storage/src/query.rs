@@ -22,7 +22,10 @@ impl Node {
     pub(crate) fn query_chunk(&self, incoming: &Incoming) -> Result<QueryChunkReply> {
         let identity = incoming.conn().peer().identity;
         if !identity.service && !identity.admin && !identity.root {
-            return Err(Error::new(Status::AccessDenied, "only operators and services may look at chunks"));
+            return Err(Error::new(
+                Status::AccessDenied,
+                "only operators and services may look at chunks",
+            ));
         }
         let ask: QueryChunk = incoming.msg()?;
         let target = self.target(ask.target)?;
@@ -60,7 +63,8 @@ impl Node {
     pub(crate) fn status(&self) -> ServiceStatus {
         let problems: Vec<String> =
             self.disks.iter().filter_map(|d| d.problem()).map(|e| e.to_string()).collect();
-        let serving = self.all_targets().iter().filter(|t| t.view().is_some_and(|v| v.serving())).count();
+        let serving =
+            self.all_targets().iter().filter(|t| t.view().is_some_and(|v| v.serving())).count();
         let lease = self.agent().is_some_and(|a| a.lease_valid());
         let detail = match (problems.is_empty(), lease) {
             (_, false) => "no lease from mgmtd: it serves nothing now".to_owned(),

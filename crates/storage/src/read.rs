@@ -35,7 +35,12 @@ impl Node {
             let read = Read::parse(incoming.body(), room)?;
             for op in read.ops {
                 let chunk = ChunkId::from(op.chunk);
-                self.check_capability(&read.head.capability, chunk.volume, chunk.data, rights::READ)?;
+                self.check_capability(
+                    &read.head.capability,
+                    chunk.volume,
+                    chunk.data,
+                    rights::READ,
+                )?;
             }
             read.ops.to_vec()
         };
@@ -120,7 +125,12 @@ impl Node {
     }
 
     /// Waits, bounded, until the chunk has no pending version.
-    async fn may_read(&self, target: &Rc<Target>, version: ChainVersion, chunk: ChunkId) -> Result<(), Status> {
+    async fn may_read(
+        &self,
+        target: &Rc<Target>,
+        version: ChainVersion,
+        chunk: ChunkId,
+    ) -> Result<(), Status> {
         if target.store.failure().is_some() {
             return Err(Status::NotServing);
         }

@@ -18,7 +18,10 @@ const REMOVE_MAX: usize = 1024;
 const REMOVE_PARALLEL: usize = 64;
 
 impl Node {
-    pub(crate) async fn remove_data(self: &Rc<Self>, incoming: &Incoming) -> Result<RemoveDataReply> {
+    pub(crate) async fn remove_data(
+        self: &Rc<Self>,
+        incoming: &Incoming,
+    ) -> Result<RemoveDataReply> {
         self.check_lease()?;
         let ask: RemoveData = incoming.msg()?;
         let capability = Capability::read_from_bytes(&ask.capability)

@@ -50,7 +50,11 @@ impl Report for Reporter {
             routing
                 .targets
                 .values()
-                .filter(|t| t.node == node.config.node() && !known.contains(&t.id) && !open.contains(&t.store))
+                .filter(|t| {
+                    t.node == node.config.node()
+                        && !known.contains(&t.id)
+                        && !open.contains(&t.store)
+                })
                 .map(|t| TargetReport {
                     target: t.id,
                     local: LocalState::Offline,

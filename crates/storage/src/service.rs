@@ -41,7 +41,9 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     for (i, path) in config.disks.iter().enumerate() {
         disks.push(Disk::open(rt, i as u32, path, cluster, config.node()).await?);
     }
-    if let Some(problem) = disks.iter().all(|d| d.store.is_err()).then(|| disks[0].problem()).flatten() {
+    if let Some(problem) =
+        disks.iter().all(|d| d.store.is_err()).then(|| disks[0].problem()).flatten()
+    {
         return Err(problem.context("no disk could be opened"));
     }
     let options = ConnectorOptions::from_names(&config.transports)?;
@@ -86,9 +88,9 @@ fn http_address(address: &Address) -> String {
 
 fn start_http(rt: &Rt, node: &Rc<Node>) -> Result<Option<HttpServer>> {
     let Some(text) = &node.config.http else { return Ok(None) };
-    let address: Address = text
-        .parse()
-        .map_err(|e| Error::new(Status::InvalidArgument, format!("storage configuration: http: {e}")))?;
+    let address: Address = text.parse().map_err(|e| {
+        Error::new(Status::InvalidArgument, format!("storage configuration: http: {e}"))
+    })?;
     let status = Rc::downgrade(node);
     let status = move || status.upgrade().map(|n| n.status()).unwrap_or_default();
     HttpServer::start(rt, &address, Rc::new(status)).map(Some)
@@ -142,7 +144,8 @@ async fn register(node: Rc<Node>, agent: Agent) {
     let offer = RegisterStores { node: node.config.node(), stores: stores.collect() };
     let mut said = false;
     while !node.stopping.get() {
-        let call = agent.link().call::<_, Empty>(method::REGISTER_STORES, &offer, REGISTER_DEADLINE);
+        let call =
+            agent.link().call::<_, Empty>(method::REGISTER_STORES, &offer, REGISTER_DEADLINE);
         match call.await {
             Ok(_) => return,
             Err(e) => {

@@ -19,7 +19,12 @@ impl Node {
         self.require_service(incoming)?;
         self.check_lease()?;
         let ask: SyncList = incoming.msg()?;
-        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing under an active chain version", |v| v.receiving())?;
+        let (target, _) = self.member(
+            ask.chain,
+            ask.chain_version,
+            "syncing under an active chain version",
+            |v| v.receiving(),
+        )?;
         let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
         let (chunks, more) = target.store.list(target.id, ask.after, limit);
         Ok(SyncListReply { chunks, more })
@@ -30,7 +35,12 @@ impl Node {
         self.require_service(incoming)?;
         self.check_lease()?;
         let ask: SyncDone = incoming.msg()?;
-        let (target, _) = self.member(ask.chain, ask.chain_version, "syncing under an active chain version", |v| v.receiving())?;
+        let (target, _) = self.member(
+            ask.chain,
+            ask.chain_version,
+            "syncing under an active chain version",
+            |v| v.receiving(),
+        )?;
         target.store.put_channels(target.id, ask.channels.clone()).await?;
         target.feed(Event::Channels(ask.chain_version, ask.channels));
         if !ask.last {
@@ -38,8 +48,11 @@ impl Node {
         }
         target.store.flush(target.id).await?;
         let (done, answered) = oneshot();
-        let payload =
-            Payload { head: UpdateHead::default(), crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) };
+        let payload = Payload {
+            head: UpdateHead::default(),
+            crcs: Vec::new(),
+            bytes: Buf::from_vec(Vec::new()),
+        };
         let asked = Asked { waiting: Waiting::Local(done), payload: Rc::new(payload) };
         target.ask(asked, |ticket| Event::SyncDone(ticket, ask.chain_version));
         let result = answered.await.unwrap_or(Err(Status::ShuttingDown));

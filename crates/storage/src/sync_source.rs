@@ -53,7 +53,8 @@ impl Target {
 impl Source {
     /// Whether it is still wanted.
     fn current(&self) -> bool {
-        self.target.view().is_some_and(|v| v.version == self.view.version) && !self.node.stopping.get()
+        self.target.view().is_some_and(|v| v.version == self.view.version)
+            && !self.node.stopping.get()
     }
 
     async fn run(self) {
@@ -187,7 +188,10 @@ impl Source {
             return Ok(());
         }
         if active {
-            return Err(Error::new(Status::Pending, format!("chunk {chunk} travels through the chain")));
+            return Err(Error::new(
+                Status::Pending,
+                format!("chunk {chunk} travels through the chain"),
+            ));
         }
         let state = self.target.store.chunk(self.target.id, chunk);
         let payload = match state.filter(|s| s.exists()) {
@@ -195,7 +199,8 @@ impl Source {
             // Gone here, by now or before: a tombstone knows the version.
             None => {
                 let version = state.map_or(0, |s| s.committed.0);
-                let head = UpdateHead { version: version.into(), ..self.head(chunk, update::REMOVE) };
+                let head =
+                    UpdateHead { version: version.into(), ..self.head(chunk, update::REMOVE) };
                 Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) }
             }
         };
@@ -238,7 +243,8 @@ impl Source {
         }
         let now = self.node.rt.now();
         let begin = self.node.sync_pace.get().max(now);
-        let time = Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64);
+        let time =
+            Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64);
         self.node.sync_pace.set(begin + time);
         self.node.rt.sleep_until(begin).await;
     }

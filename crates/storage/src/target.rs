@@ -141,7 +141,11 @@ impl Target {
     }
     /// The state to report.
     pub fn local(&self) -> LocalState {
-        if self.store.failure().is_some() { LocalState::Offline } else { self.replica.borrow().local() }
+        if self.store.failure().is_some() {
+            LocalState::Offline
+        } else {
+            self.replica.borrow().local()
+        }
     }
     /// A new ticket.
     pub fn ticket(&self) -> Ticket {
@@ -168,7 +172,8 @@ impl Target {
             let Some(event) = self.events.borrow_mut().pop_front() else { break };
             {
                 let node = self.node.upgrade();
-                let store = StoreView { store: &self.store, target: self.id, node: node.as_deref() };
+                let store =
+                    StoreView { store: &self.store, target: self.id, node: node.as_deref() };
                 self.replica.borrow_mut().step(event, &store, &mut actions);
             }
             for action in actions.drain(..) {

@@ -6,7 +6,9 @@ use glowfs_craq::{Event, Forwarded, Origin, Update as Core};
 use glowfs_net::Incoming;
 use glowfs_rt::Buf;
 use glowfs_types::capability::rights;
-use glowfs_types::wire::data::{UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, Update, UpdateHead, update};
+use glowfs_types::wire::data::{
+    UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, Update, UpdateHead, update,
+};
 use glowfs_types::{Capability, ChunkId, ClientId, DataId, Error, Result, Status, VolumeId};
 use std::rc::Rc;
 
@@ -30,16 +32,19 @@ impl Node {
                     if !forward {
                         return Event::Update { ticket, chain_version, chunk, update };
                     }
-                    Event::Forward(ticket, Forwarded {
-                        chain_version,
-                        chunk,
-                        version: head.version.get().into(),
-                        base: head.base.get().into(),
-                        generation: head.generation.get(),
-                        full: head.flags & UPDATE_FULL != 0,
-                        sync: head.flags & UPDATE_SYNC != 0,
-                        update,
-                    })
+                    Event::Forward(
+                        ticket,
+                        Forwarded {
+                            chain_version,
+                            chunk,
+                            version: head.version.get().into(),
+                            base: head.base.get().into(),
+                            generation: head.generation.get(),
+                            full: head.flags & UPDATE_FULL != 0,
+                            sync: head.flags & UPDATE_SYNC != 0,
+                            update,
+                        },
+                    )
                 });
             }
             Err(e) => {
@@ -77,7 +82,10 @@ impl Node {
         let admitted = self.admission.admit(if forward { 0 } else { want as u64 })?;
         let bytes = if want > 0 { incoming.take_bulk()? } else { Buf::from_vec(Vec::new()) };
         if bytes.len() != want {
-            return Err(Error::new(Status::BadMessage, "the bulk has another length than announced"));
+            return Err(Error::new(
+                Status::BadMessage,
+                "the bulk has another length than announced",
+            ));
         }
         Ok((target, Payload { head, crcs, bytes }, admitted))
     }
@@ -119,7 +127,10 @@ impl Node {
     ) -> Result<()> {
         let keys = self.agent().map(|a| a.capability_keys()).unwrap_or_default();
         let key = keys.get(&capability.key_id.get()).ok_or_else(|| {
-            Error::new(Status::BadCapability, "capability is signed with a key that is not known here; reopen the file")
+            Error::new(
+                Status::BadCapability,
+                "capability is signed with a key that is not known here; reopen the file",
+            )
         })?;
         capability.check(key, self.rt.unix_ns(), volume, data, rights)
     }

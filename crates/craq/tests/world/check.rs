@@ -28,7 +28,12 @@ impl World {
                 let m = n.store.chunks.get(&chunk(at)).cloned().unwrap_or_default();
                 for w in &m.content {
                     let times = m.content.iter().filter(|x| *x == w).count();
-                    assert_eq!(times, 1, "node {i}: a write was applied {times} times: {}", show(&m.content));
+                    assert_eq!(
+                        times,
+                        1,
+                        "node {i}: a write was applied {times} times: {}",
+                        show(&m.content)
+                    );
                 }
                 let Some(view) = r.view() else { continue };
                 if n.fenced || r.can_read(view.version, chunk(at)) != Ok(true) {
@@ -44,7 +49,8 @@ impl World {
                 assert!(
                     content.starts_with(seen),
                     "node {i} serves [{}] of chunk {at} after [{}] was served",
-                    show(&content), show(seen)
+                    show(&content),
+                    show(seen)
                 );
                 for (c, w) in &self.acked {
                     assert!(
@@ -95,8 +101,15 @@ impl World {
             for c in &self.clients {
                 let (mine, first) = (&n.store.chunks, &self.nodes[0].store.chunks);
                 let (a, b) = (mine.get(&chunk(c.chunk)), first.get(&chunk(c.chunk)));
-                let content = |m: Option<&super::node::Model>| m.map(|m| m.content.clone()).unwrap_or_default();
-                assert_eq!(content(a), content(b), "node {i} and node 0 differ in chunk {}", c.chunk);
+                let content = |m: Option<&super::node::Model>| {
+                    m.map(|m| m.content.clone()).unwrap_or_default()
+                };
+                assert_eq!(
+                    content(a),
+                    content(b),
+                    "node {i} and node 0 differ in chunk {}",
+                    c.chunk
+                );
                 assert!(a.is_none_or(|m| m.pending.is_empty()), "node {i} has pending versions");
             }
         }
@@ -105,7 +118,11 @@ impl World {
         }
         for (at, w) in &self.acked {
             let m = &self.nodes[0].store.chunks[&chunk(*at)];
-            assert!(m.content.contains(w), "acknowledged write {w:?} is lost: [{}]", show(&m.content));
+            assert!(
+                m.content.contains(w),
+                "acknowledged write {w:?} is lost: [{}]",
+                show(&m.content)
+            );
         }
     }
 }

@@ -57,7 +57,11 @@ impl Chain {
             id: ChainId(1),
             version: ChainVersion(self.version),
             activated: ChainVersion(self.activated),
-            activated_serving: self.activated_serving.iter().map(|&n| TargetId(u64::from(n) + 1)).collect(),
+            activated_serving: self
+                .activated_serving
+                .iter()
+                .map(|&n| TargetId(u64::from(n) + 1))
+                .collect(),
             members: self
                 .members
                 .iter()

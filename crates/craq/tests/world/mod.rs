@@ -43,13 +43,51 @@ pub enum Back {
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Msg {
-    Request { to: u8, client: u8, number: u8, chain_version: u64, remove: bool },
-    Response { client: u8, number: u8, result: Result<(), Status> },
-    Forward { from: u8, life: u8, to: u8, back: Back, f: Forwarded, pay: Pay },
-    Answer { to: u8, life: u8, back: Back, result: Result<u32, Status> },
-    SyncList { from: u8, life: u8, to: u8, chain_version: u64 },
-    SyncPage { to: u8, life: u8, chain_version: u64, page: Option<Vec<(ChunkId, ChunkVersion, Content)>> },
-    SyncDone { from: u8, life: u8, to: u8, chain_version: u64, channels: Vec<(u8, u8, u8, u64)> },
+    Request {
+        to: u8,
+        client: u8,
+        number: u8,
+        chain_version: u64,
+        remove: bool,
+    },
+    Response {
+        client: u8,
+        number: u8,
+        result: Result<(), Status>,
+    },
+    Forward {
+        from: u8,
+        life: u8,
+        to: u8,
+        back: Back,
+        f: Forwarded,
+        pay: Pay,
+    },
+    Answer {
+        to: u8,
+        life: u8,
+        back: Back,
+        result: Result<u32, Status>,
+    },
+    SyncList {
+        from: u8,
+        life: u8,
+        to: u8,
+        chain_version: u64,
+    },
+    SyncPage {
+        to: u8,
+        life: u8,
+        chain_version: u64,
+        page: Option<Vec<(ChunkId, ChunkVersion, Content)>>,
+    },
+    SyncDone {
+        from: u8,
+        life: u8,
+        to: u8,
+        chain_version: u64,
+        channels: Vec<(u8, u8, u8, u64)>,
+    },
 }
 
 /// A client: does its writes one after the other, on its chunk, and repeats each until it is answered.
@@ -248,7 +286,11 @@ impl World {
                     self.send(Msg::Request { to, client: *i, number, chain_version, remove });
                 }
             }
-            Choice::Declare(_) | Choice::Rejoin(_) | Choice::Promote(_) | Choice::TakeOver(_) | Choice::Activate => {
+            Choice::Declare(_)
+            | Choice::Rejoin(_)
+            | Choice::Promote(_)
+            | Choice::TakeOver(_)
+            | Choice::Activate => {
                 self.mgmtd_apply(choice);
             }
             other => self.node_apply(other),
@@ -294,7 +336,9 @@ impl World {
 
     fn deliver(&mut self, msg: Msg) {
         let to = match &msg {
-            Msg::Response { client, number, result } => return self.client_answered(*client, *number, *result),
+            Msg::Response { client, number, result } => {
+                return self.client_answered(*client, *number, *result);
+            }
             Msg::Request { to, .. }
             | Msg::Forward { to, .. }
             | Msg::Answer { to, .. }
@@ -312,7 +356,15 @@ impl World {
                 other => self.lose(other, Status::Disconnected),
             };
         }
-        if node.fenced && matches!(msg, Msg::Request { .. } | Msg::Forward { .. } | Msg::SyncList { .. } | Msg::SyncDone { .. }) {
+        if node.fenced
+            && matches!(
+                msg,
+                Msg::Request { .. }
+                    | Msg::Forward { .. }
+                    | Msg::SyncList { .. }
+                    | Msg::SyncDone { .. }
+            )
+        {
             return match msg {
                 Msg::Request { client, number, .. } => {
                     self.send(Msg::Response { client, number, result: Err(Status::NoLease) });
@@ -342,7 +394,9 @@ impl World {
                 c.number += 1;
                 c.waiting = false;
             }
-            Err(Status::OldSequence) => panic!("the newest write of client {client} was called old"),
+            Err(Status::OldSequence) => {
+                panic!("the newest write of client {client} was called old")
+            }
             Err(_) => {}
         }
     }

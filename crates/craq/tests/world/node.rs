@@ -3,10 +3,13 @@
 use super::{Back, Choice, Content, Msg, Pay, World, Write, chunk};
 use glowfs_craq::resync::{Transfer, compare};
 use glowfs_craq::{
-    Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Origin, Replica, Ticket, TimerId, Update,
+    Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Origin, Replica, Ticket,
+    TimerId, Update,
 };
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary};
-use glowfs_types::{ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, Seq, Status, TargetId};
+use glowfs_types::{
+    ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, Seq, Status, TargetId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -27,7 +30,12 @@ pub struct Model {
 }
 
 impl Model {
-    fn commit_to(&mut self, version: u64, channels: &mut BTreeMap<(ClientId, ChannelId), (Seq, ChunkId, u64)>, at: ChunkId) {
+    fn commit_to(
+        &mut self,
+        version: u64,
+        channels: &mut BTreeMap<(ClientId, ChannelId), (Seq, ChunkId, u64)>,
+        at: ChunkId,
+    ) {
         while let Some(s) = self.pending.pop_front_if(|s| s.version <= version) {
             let grows = s.version > self.committed || s.replaces;
             assert!(grows, "versions only grow: {} after {}", s.version, self.committed);
@@ -40,7 +48,9 @@ impl Model {
         }
     }
     fn newest(&self) -> (u64, &Content, bool) {
-        self.pending.back().map_or((self.committed, &self.content, self.removed), |s| (s.version, &s.content, s.removes))
+        self.pending.back().map_or((self.committed, &self.content, self.removed), |s| {
+            (s.version, &s.content, s.removes)
+        })
     }
 }
 
@@ -55,7 +65,14 @@ pub struct Store {
 /// An operation of the store under way.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    Stage { chunk: ChunkId, version: u64, pay: Pay, update: Update, commit: bool, replace: bool },
+    Stage {
+        chunk: ChunkId,
+        version: u64,
+        pay: Pay,
+        update: Update,
+        commit: bool,
+        replace: bool,
+    },
     Commit(ChunkId, u64),
     Discard(ChunkId, u64),
     /// With `true`, tombstones go: the target begins to sync.
@@ -228,7 +245,13 @@ impl Store {
                     Pay::Full(c) => c.clone(),
                     Pay::Remove => Vec::new(),
                 };
-                m.pending.push_back(Staged { version, content, removes: *pay == Pay::Remove, replaces: *replace, origin: update.origin });
+                m.pending.push_back(Staged {
+                    version,
+                    content,
+                    removes: *pay == Pay::Remove,
+                    replaces: *replace,
+                    origin: update.origin,
+                });
                 if *commit {
                     m.commit_to(version, &mut self.channels, *id);
                 }
@@ -266,7 +289,11 @@ fn summaries(list: &[(ChunkId, ChunkVersion, Content)]) -> Vec<ChunkSummary> {
 }
 
 fn origin(client: u8, number: u8) -> Origin {
-    Origin { client: ClientId(u128::from(client) + 1), channel: ChannelId(1), seq: Seq(u64::from(number) + 1) }
+    Origin {
+        client: ClientId(u128::from(client) + 1),
+        channel: ChannelId(1),
+        seq: Seq(u64::from(number) + 1),
+    }
 }
 
 impl World {
@@ -292,11 +319,13 @@ impl World {
         let n = &mut self.nodes[i as usize];
         match action {
             Action::Adopt(v) => {
-                let syncs = n.replica.as_ref().and_then(|r| r.adopting()).is_some_and(|v| v.syncing());
+                let syncs =
+                    n.replica.as_ref().and_then(|r| r.adopting()).is_some_and(|v| v.syncing());
                 n.ops.push(Op::Adopt(v.0, syncs));
             }
             Action::Stage { ticket, chunk, version, commit, replace } => {
-                let (_, pay, update) = n.tickets.get(&ticket).expect("it waits for its answer").clone();
+                let (_, pay, update) =
+                    n.tickets.get(&ticket).expect("it waits for its answer").clone();
                 n.payloads.insert((chunk, version.0), pay.clone());
                 n.ops.push(Op::Stage { chunk, version: version.0, pay, update, commit, replace });
             }
@@ -305,15 +334,38 @@ impl World {
             Action::Release(c, v) => {
                 n.payloads.remove(&(c, v.0));
             }
-            Action::Forward { id, target, chain_version, chunk, version, base, generation, form, update, .. } => {
+            Action::Forward {
+                id,
+                target,
+                chain_version,
+                chunk,
+                version,
+                base,
+                generation,
+                form,
+                update,
+                ..
+            } => {
                 let (pay, full) = match form {
-                    Form::Original => {
-                        (n.payloads.get(&(chunk, version.0)).expect("not released yet").clone(), false)
-                    }
+                    Form::Original => (
+                        n.payloads.get(&(chunk, version.0)).expect("not released yet").clone(),
+                        false,
+                    ),
                     Form::Full { removed: true } => (Pay::Remove, true),
-                    Form::Full { removed: false } => (Pay::Full(n.store.content(chunk, version.0)), true),
+                    Form::Full { removed: false } => {
+                        (Pay::Full(n.store.content(chunk, version.0)), true)
+                    }
                 };
-                let f = Forwarded { chain_version, chunk, version, base, generation, full, sync: false, update };
+                let f = Forwarded {
+                    chain_version,
+                    chunk,
+                    version,
+                    base,
+                    generation,
+                    full,
+                    sync: false,
+                    update,
+                };
                 let (life, to) = (n.life, (target.0 - 1) as u8);
                 self.send(Msg::Forward { from: i, life, to, back: Back::Forward(id), f, pay });
             }
@@ -388,13 +440,20 @@ impl World {
         let channels = r
             .channel_records()
             .into_iter()
-            .map(|c| ((c.client.0 - 1) as u8, (c.seq.0 - 1) as u8, c.chunk.index as u8, c.version.0))
+            .map(|c| {
+                ((c.client.0 - 1) as u8, (c.seq.0 - 1) as u8, c.chunk.index as u8, c.version.0)
+            })
             .collect();
         let (life, to) = (n.life, (to.0 - 1) as u8);
         self.send(Msg::SyncDone { from: i, life, to, chain_version: version, channels });
     }
 
-    fn sync_page(&mut self, i: u8, version: u64, theirs: Option<Vec<(ChunkId, ChunkVersion, Content)>>) {
+    fn sync_page(
+        &mut self,
+        i: u8,
+        version: u64,
+        theirs: Option<Vec<(ChunkId, ChunkVersion, Content)>>,
+    ) {
         let n = &mut self.nodes[i as usize];
         if n.sync.as_ref().map(|s| s.0) != Some(version) {
             return;
@@ -440,7 +499,14 @@ impl World {
                 update: Update { needs_room: !removes, removes, ..Update::default() },
             };
             let (life, to) = (n.life, (to.0 - 1) as u8);
-            self.send(Msg::Forward { from: i, life, to, back: Back::Sync(first + k as u16), f, pay });
+            self.send(Msg::Forward {
+                from: i,
+                life,
+                to,
+                back: Back::Sync(first + k as u16),
+                f,
+                pay,
+            });
         }
     }
 
@@ -493,10 +559,17 @@ impl World {
                     })
                     .collect();
                 let n = &mut self.nodes[to as usize];
-                let fits = n.replica.as_ref().is_some_and(|r| r.check(version).is_ok_and(|v| v.receiving()));
+                let fits = n
+                    .replica
+                    .as_ref()
+                    .is_some_and(|r| r.check(version).is_ok_and(|v| v.receiving()));
                 if fits {
                     for r in &records {
-                        let have = n.store.channels.entry((r.client, r.channel)).or_insert((r.seq, r.chunk, r.version.0));
+                        let have = n.store.channels.entry((r.client, r.channel)).or_insert((
+                            r.seq,
+                            r.chunk,
+                            r.version.0,
+                        ));
                         if have.0 < r.seq {
                             *have = (r.seq, r.chunk, r.version.0);
                         }
@@ -518,7 +591,9 @@ impl World {
                 let op = n.ops.remove(k);
                 let result = n.store.run(&op);
                 let event = match op {
-                    Op::Stage { chunk, version, .. } => Event::Staged(chunk, ChunkVersion(version), result),
+                    Op::Stage { chunk, version, .. } => {
+                        Event::Staged(chunk, ChunkVersion(version), result)
+                    }
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
                     Op::Discard(c, _) => Event::Discarded(c, result),
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),

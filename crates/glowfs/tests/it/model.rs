@@ -136,8 +136,13 @@ impl Side {
         match op {
             Op::Create(p, excl) => {
                 let excl = if *excl { OFlags::EXCL } else { OFlags::empty() };
-                fs::openat(root, p, OFlags::CREATE | OFlags::WRONLY | OFlags::NONBLOCK | excl, mode(0o644))
-                    .map(|_| String::new())
+                fs::openat(
+                    root,
+                    p,
+                    OFlags::CREATE | OFlags::WRONLY | OFlags::NONBLOCK | excl,
+                    mode(0o644),
+                )
+                .map(|_| String::new())
             }
             Op::Mkdir(p, m) => fs::mkdirat(root, p, mode(*m)).map(|()| String::new()),
             Op::Symlink(target, p) => fs::symlinkat(target, root, p).map(|()| String::new()),

@@ -104,11 +104,12 @@ async fn write_file(inner: &Inner, header: &FileHeader) -> Result<()> {
     let (mut after, mut index, mut total) = (None, 0u64, 0u64);
     let (mut page, mut entries) = (Vec::with_capacity(PAGE_BYTES + BLOCK), 0u32);
     loop {
-        after = inner.state.borrow().store.walk(header.version, after.as_ref(), STEP_KEYS, |k, v| {
-            push_entry(&mut page, k, v);
-            entries += 1;
-            page.len() < PAGE_BYTES
-        });
+        after =
+            inner.state.borrow().store.walk(header.version, after.as_ref(), STEP_KEYS, |k, v| {
+                push_entry(&mut page, k, v);
+                entries += 1;
+                page.len() < PAGE_BYTES
+            });
         if page.len() >= PAGE_BYTES || (after.is_none() && entries > 0) {
             total += u64::from(entries);
             let bytes = PageHeader::encode(index, entries, &page);

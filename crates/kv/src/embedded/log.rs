@@ -4,9 +4,7 @@
 //! batch gathers. The flusher flushes for those who wait for it, or after the bound for background commits. A segment is complete
 //! and flushed before its successor exists, so a gap before the last segment is never a torn tail.
 
-use super::format::{
-    BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, fold, log_name,
-};
+use super::format::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, fold, log_name};
 use super::{Inner, State};
 use crate::Version;
 use glowfs_rt::backend::OpenOptions;
@@ -83,7 +81,8 @@ fn take_batch(inner: &Inner, tail: &Tail) -> Option<Batch> {
 /// Writes batches until the engine closes or fails.
 pub async fn write_loop(inner: Rc<Inner>, mut tail: Tail) {
     loop {
-        let busy = |s: &State| s.first_pending.is_some() || s.rotate || s.closing || s.failed.is_some();
+        let busy =
+            |s: &State| s.first_pending.is_some() || s.rotate || s.closing || s.failed.is_some();
         inner.work.until(|| busy(&inner.state.borrow())).await;
         let (rotate, pending, failed, closing) = {
             let s = inner.state.borrow();
@@ -209,7 +208,9 @@ async fn wait_for_reason(inner: &Inner) {
     let mut sleep = std::pin::pin!(inner.rt.sleep(inner.config.flush_interval));
     let wanted = || {
         let s = inner.state.borrow();
-        s.closing || s.failed.is_some() || s.wanted.iter().any(|v| *v > s.flushed && *v <= s.written)
+        s.closing
+            || s.failed.is_some()
+            || s.wanted.iter().any(|v| *v > s.flushed && *v <= s.written)
     };
     poll_fn(|cx| match inner.flush_work.poll_until(cx, &wanted) {
         Poll::Ready(()) => Poll::Ready(()),

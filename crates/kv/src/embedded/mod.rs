@@ -144,7 +144,9 @@ impl Embedded {
         dir.lock().map_err(|e| {
             Error::new(
                 Status::Busy,
-                format!("cannot lock the directory ({e}): another process uses it; stop that one first"),
+                format!(
+                    "cannot lock the directory ({e}): another process uses it; stop that one first"
+                ),
             )
         })?;
         let found = recover::recover(rt, &dir, &config).await?;
@@ -285,7 +287,10 @@ impl Inner {
             return Ok(());
         }
         let why = s.failed.as_ref().map_or_else(|| "stopped".to_owned(), |e| e.message.clone());
-        Err(Error::new(Status::CommitUnknown, format!("the outcome of a commit is not known: {why}")))
+        Err(Error::new(
+            Status::CommitUnknown,
+            format!("the outcome of a commit is not known: {why}"),
+        ))
     }
 
     /// Checks and applies a commit. Returns its version, or the newest one if it changes nothing.

@@ -157,7 +157,8 @@ async fn read_checkpoint(
             let place = || format!("{name}, byte {}", offset + at as u64);
             let page = PageHeader::decode(&buf[at..got]).filter(|p| p.index == index);
             let page = page.ok_or_else(|| damaged(place(), "a page cannot be read"))?;
-            let Some(payload) = buf[..got].get(at + PAGE_HEADER..at + PAGE_HEADER + page.payload as usize)
+            let Some(payload) =
+                buf[..got].get(at + PAGE_HEADER..at + PAGE_HEADER + page.payload as usize)
             else {
                 break;
             };
@@ -217,7 +218,10 @@ async fn replay(
         let (buf, got) = read(rt, &file, 0, len as usize).await?;
         let Some(header) = FileHeader::decode(&buf[..got], LOG_MAGIC, &name)? else {
             // Its header is flushed before the first batch: without any, it was never finished.
-            if last && i > 0 && got.checked_sub(BLOCK).is_none_or(|_| buf[BLOCK..got].iter().all(|b| *b == 0)) {
+            if last
+                && i > 0
+                && got.checked_sub(BLOCK).is_none_or(|_| buf[BLOCK..got].iter().all(|b| *b == 0))
+            {
                 dir.remove(&name).await?;
                 break;
             }
@@ -227,7 +231,8 @@ async fn replay(
         if header.engine != base.engine || header.sequence != first || header.chain != next.1 {
             return Err(damaged(&name, "it does not follow what was before it"));
         }
-        let mut scan = Scan { bytes: &buf[..got], at: BLOCK, next, engine: base.engine, name: &name };
+        let mut scan =
+            Scan { bytes: &buf[..got], at: BLOCK, next, engine: base.engine, name: &name };
         while let Some((batch, payload)) = scan.batch() {
             apply(&mut store, payload).map_err(|e| damaged(scan.place(), e))?;
             store.set_version(batch.last);
@@ -239,7 +244,10 @@ async fn replay(
         tail = Some((file.clone(), scan.at as u64));
     }
     let Some((file, end)) = tail else {
-        return Err(damaged(log_name(base.sequence), "the segment behind the checkpoint is missing"));
+        return Err(damaged(
+            log_name(base.sequence),
+            "the segment behind the checkpoint is missing",
+        ));
     };
     if segments.len() > 1 {
         dir.sync().await?;

@@ -103,18 +103,24 @@ impl Disk {
             let mut bytes = body.durable.clone();
             for change in &body.pending {
                 match change {
-                    Change::Len(_) if rand(seed).is_multiple_of(2) => Body::apply(&mut bytes, change),
+                    Change::Len(_) if rand(seed).is_multiple_of(2) => {
+                        Body::apply(&mut bytes, change)
+                    }
                     Change::Len(_) => {}
                     Change::Write(at, data) => {
                         for (i, block) in data.chunks(512).enumerate() {
                             if !rand(seed).is_multiple_of(3) {
-                                Body::apply(&mut bytes, &Change::Write(at + i * 512, block.to_vec()));
+                                Body::apply(
+                                    &mut bytes,
+                                    &Change::Write(at + i * 512, block.to_vec()),
+                                );
                             }
                         }
                     }
                 }
             }
-            let body = Rc::new(RefCell::new(Body { now: bytes.clone(), durable: bytes, pending: vec![] }));
+            let body =
+                Rc::new(RefCell::new(Body { now: bytes.clone(), durable: bytes, pending: vec![] }));
             next.names.borrow_mut().insert(name.clone(), body.clone());
             next.durable_names.borrow_mut().insert(name.clone(), body);
         }
@@ -169,7 +175,11 @@ impl DirIo for Handle {
         }))
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {
-        ready(self.0.step().map(|()| *self.0.durable_names.borrow_mut() = self.0.names.borrow().clone()))
+        ready(
+            self.0
+                .step()
+                .map(|()| *self.0.durable_names.borrow_mut() = self.0.names.borrow().clone()),
+        )
     }
     fn space(&self) -> io::Result<Space> {
         Ok(Space { total_bytes: 1 << 40, free_bytes: 1 << 40 })
@@ -203,7 +213,8 @@ impl FileIo for FileHandle {
                     // The write that the crash hits is done in part.
                     let part = data.len() * (disk.done.get() as usize % 4) / 4;
                     if disk.left.replace(0) == 0 && part > 0 && disk.errno.replace(1005) < 1000 {
-                        body.borrow_mut().change(Change::Write(offset as usize, data[..part].to_vec()));
+                        body.borrow_mut()
+                            .change(Change::Write(offset as usize, data[..part].to_vec()));
                     }
                     Err(e)
                 }

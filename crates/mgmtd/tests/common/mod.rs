@@ -254,7 +254,10 @@ pub struct Slow {
 }
 
 impl Slow {
-    fn later<T: 'static>(&self, call: glowfs_rt::BoxFuture<Result<T>>) -> glowfs_rt::BoxFuture<Result<T>> {
+    fn later<T: 'static>(
+        &self,
+        call: glowfs_rt::BoxFuture<Result<T>>,
+    ) -> glowfs_rt::BoxFuture<Result<T>> {
         let (rt, delay) = (self.rt.clone(), self.delay);
         Box::pin(async move {
             rt.sleep(delay).await;
@@ -284,7 +287,10 @@ impl Engine for Slow {
     ) -> glowfs_rt::BoxFuture<Result<glowfs_kv::RangePage>> {
         self.later(self.engine.get_range(version, begin, end, limit, reverse))
     }
-    fn commit(&self, commit: glowfs_types::wire::kv::Commit) -> glowfs_rt::BoxFuture<Result<glowfs_kv::Version>> {
+    fn commit(
+        &self,
+        commit: glowfs_types::wire::kv::Commit,
+    ) -> glowfs_rt::BoxFuture<Result<glowfs_kv::Version>> {
         self.later(self.engine.commit(commit))
     }
     fn flush_barrier(&self) -> glowfs_rt::BoxFuture<Result<()>> {

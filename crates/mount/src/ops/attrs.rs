@@ -5,8 +5,8 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP};
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_fuse::abi::{FallocateIn, SetattrIn, fattr};
-use glowfs_types::wire::meta::*;
 use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId};
 
 impl<S: FileSystem> Context<S> {
@@ -97,7 +97,8 @@ impl<S: FileSystem> Context<S> {
         if end > handle.inode.len() {
             // As if a zero had been written there: the length is reported with the rest.
             handle.inode.begin_write(end, 0, false);
-            let _ = handle.inode.end_write(Some((end, handle.file.file.epoch())), self.rt.unix_ns());
+            let _ =
+                handle.inode.end_write(Some((end, handle.file.file.epoch())), self.rt.unix_ns());
         }
         Ok(Answer::Done)
     }

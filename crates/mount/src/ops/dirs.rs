@@ -8,8 +8,8 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EIO};
 use crate::filesystem::FileSystem;
 use crate::inodes::DirHandle;
-use glowfs_fuse::abi::{self, ReadIn};
 use glowfs_fuse::DirWriter;
+use glowfs_fuse::abi::{self, ReadIn};
 use glowfs_rt::Duration;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::*;
@@ -105,7 +105,15 @@ impl<S: FileSystem> Context<S> {
         Ok(fits)
     }
 
-    fn put_plain(&self, out: &mut DirWriter, plus: bool, inode: u64, cookie: u64, kind: InodeKind, name: &[u8]) -> bool {
+    fn put_plain(
+        &self,
+        out: &mut DirWriter,
+        plus: bool,
+        inode: u64,
+        cookie: u64,
+        kind: InodeKind,
+        name: &[u8],
+    ) -> bool {
         if plus {
             // Node id 0: no lookup took place.
             out.entry_plus(&abi::EntryOut::default(), inode, cookie, dirent_kind(kind), name)

@@ -52,7 +52,8 @@ impl<S: FileSystem> Context<S> {
         }
         let inode = self.inodes.pin(InodeId(self.header.node));
         let caller = self.caller();
-        let pass = if wish.truncate { inode.gate.exclusive().await } else { inode.gate.shared().await };
+        let pass =
+            if wish.truncate { inode.gate.exclusive().await } else { inode.gate.shared().await };
         // The kernel has checked permissions, so a file that is open here with the same rights is shared.
         let file = match inode.find(wish.read, wish.write) {
             Some(file) if !wish.truncate => file,
@@ -151,7 +152,11 @@ impl<S: FileSystem> Context<S> {
     }
 
     /// Tells meta what our writes did, if it does not know.
-    pub(crate) async fn report(&self, handle: &Handle<S::File>, durable: bool) -> Result<(), Failure> {
+    pub(crate) async fn report(
+        &self,
+        handle: &Handle<S::File>,
+        durable: bool,
+    ) -> Result<(), Failure> {
         let inode = &handle.inode;
         let dirty = inode.dirty();
         if dirty.is_none() && !durable {

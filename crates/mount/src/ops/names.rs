@@ -28,7 +28,14 @@ impl<S: FileSystem> Context<S> {
         Ok(Answer::Entry(self.entry(&r.attr, r.lease_ms)))
     }
 
-    async fn make(&self, name: Vec<u8>, kind: InodeKind, mode: u32, rdev: u32, symlink: Vec<u8>) -> Outcome {
+    async fn make(
+        &self,
+        name: Vec<u8>,
+        kind: InodeKind,
+        mode: u32,
+        rdev: u32,
+        symlink: Vec<u8>,
+    ) -> Outcome {
         let q = Make {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
@@ -82,7 +89,13 @@ impl<S: FileSystem> Context<S> {
         }
         Ok(Answer::Done)
     }
-    pub(crate) async fn rename(&self, name: Vec<u8>, to: u64, new_name: Vec<u8>, flags: u32) -> Outcome {
+    pub(crate) async fn rename(
+        &self,
+        name: Vec<u8>,
+        to: u64,
+        new_name: Vec<u8>,
+        flags: u32,
+    ) -> Outcome {
         let q = Rename {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
@@ -110,7 +123,8 @@ impl<S: FileSystem> Context<S> {
         let Ok(found) = self.fs.lookup(q).await else { return Ok(None) };
         let Some(open) = self.inodes.opened(found.attr.inode) else { return Ok(None) };
         let pass = open.gate.exclusive().await;
-        let bare = open.files().into_iter().find(|f| f.file.session().is_none() && f.hold.get().is_none());
+        let bare =
+            open.files().into_iter().find(|f| f.file.session().is_none() && f.hold.get().is_none());
         let Some(file) = bare else { return Ok(Some(pass)) };
         let session = self.fs.new_session();
         let flags = OpenFlags { read: true, write: false, truncate: false, session };
@@ -118,7 +132,9 @@ impl<S: FileSystem> Context<S> {
         let q = Open { caller: self.callers.root(), request, inode: open.id, flags };
         match self.fs.open(q).await {
             Ok(_) => file.hold.set(Some(session)),
-            Err(e) => tracing::warn!(inode = open.id.0, error = %e, "an open file loses its last name and its data"),
+            Err(e) => {
+                tracing::warn!(inode = open.id.0, error = %e, "an open file loses its last name and its data")
+            }
         }
         Ok(Some(pass))
     }

@@ -54,7 +54,8 @@ impl RamFs {
             sessions: RefCell::default(),
             next: Cell::new(2),
         };
-        let root = fs.node(ROOT_INODE, InodeKind::Directory, 0o777, &Caller::default(), 0, Vec::new());
+        let root =
+            fs.node(ROOT_INODE, InodeKind::Directory, 0o777, &Caller::default(), 0, Vec::new());
         root.parent.set(ROOT_INODE);
         fs.nodes.borrow_mut().insert(1, root);
         Rc::new(fs)
@@ -62,7 +63,15 @@ impl RamFs {
     fn now(&self) -> Time {
         crate::attr::time_of(self.rt.unix_ns())
     }
-    fn node(&self, inode: InodeId, kind: InodeKind, mode: u32, who: &Caller, rdev: u32, symlink: Vec<u8>) -> Rc<Node> {
+    fn node(
+        &self,
+        inode: InodeId,
+        kind: InodeKind,
+        mode: u32,
+        who: &Caller,
+        rdev: u32,
+        symlink: Vec<u8>,
+    ) -> Rc<Node> {
         let now = self.now();
         let attr = Attr {
             inode,
@@ -249,7 +258,8 @@ impl FileSystem for RamFs {
         let n = self.node(inode, q.kind, q.mode, &q.caller, q.rdev, q.symlink);
         self.insert(&dir, &q.name, &n)?;
         self.nodes.borrow_mut().insert(inode.0, n.clone());
-        let open = q.open.map(|f| self.opened(&n, OpenFlags { truncate: false, ..f })).transpose()?;
+        let open =
+            q.open.map(|f| self.opened(&n, OpenFlags { truncate: false, ..f })).transpose()?;
         let attr = n.attr.borrow().clone();
         Ok(AttrReply { attr, lease_ms: 0, open })
     }
@@ -310,7 +320,8 @@ impl FileSystem for RamFs {
     }
     async fn readdir(&self, q: ReadDir) -> Result<ReadDirReply> {
         let dir = self.dir(q.inode)?;
-        let mut all: Vec<_> = dir.entries.borrow().iter().map(|(n, (i, c))| (*c, n.clone(), *i)).collect();
+        let mut all: Vec<_> =
+            dir.entries.borrow().iter().map(|(n, (i, c))| (*c, n.clone(), *i)).collect();
         all.retain(|(c, ..)| *c > q.after);
         all.sort_unstable();
         let end = all.len() <= q.limit as usize;
@@ -386,7 +397,13 @@ impl FileSystem for RamFs {
         let node = self.get(reply.attr.inode)?;
         let content = RefCell::new(node.content.borrow().clone());
         let epoch = Cell::new(reply.attr.epoch);
-        Ok(Rc::new(RamFile { node, content, epoch, written: Cell::new(None), session: reply.session }))
+        Ok(Rc::new(RamFile {
+            node,
+            content,
+            epoch,
+            written: Cell::new(None),
+            session: reply.session,
+        }))
     }
     async fn shut_down(&self) {}
 }

@@ -33,7 +33,8 @@ impl TestMount {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().canonicalize().expect("its path").join("mnt");
         std::fs::create_dir(&path).expect("mount point");
-        let mut config = MountConfig { mountpoint: path.clone(), stop_ms: 2000, ..MountConfig::default() };
+        let mut config =
+            MountConfig { mountpoint: path.clone(), stop_ms: 2000, ..MountConfig::default() };
         change(&mut config);
         let done = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
@@ -111,14 +112,16 @@ pub fn sh(dir: &Path, script: &str) -> String {
         .current_dir(dir)
         .output()
         .expect("bash runs");
-    let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{script}\n{}\n{text}", out.status);
     text
 }
 
 /// Whether a program is installed; says so if not.
 pub fn has(program: &str) -> bool {
-    let found = std::process::Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
+    let found =
+        std::process::Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
     if !found {
         eprintln!("SKIPPED: {program} is not installed");
     }

@@ -2,8 +2,8 @@
 
 use crate::routing::{LocalState, NodeInfo, Role, RoutingInfo};
 use crate::{
-    ChainId, ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation, NodeId,
-    RoutingVersion, StoreId, TargetId, UserId,
+    ChainId, ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation,
+    NodeId, RoutingVersion, StoreId, TargetId, UserId,
 };
 use minicbor::{Decode, Encode};
 use std::collections::BTreeMap;
