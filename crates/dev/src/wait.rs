@@ -21,6 +21,8 @@ const TABLE: ChainTableId = ChainTableId(1);
 const POLL: Duration = Duration::from_millis(10);
 /// One attempt to connect; a full backlog would hold it for minutes.
 const CONNECT_BOUND: Duration = Duration::from_millis(500);
+/// How long an existing cluster may take to be complete before one replica of each chain is enough.
+const DEGRADED_AFTER: Duration = Duration::from_secs(8);
 /// Lines of a log shown when its service died.
 const LOG_LINES: usize = 12;
 
@@ -59,17 +61,51 @@ async fn lay_and_wait(
             Ok(_) => break,
             // A node may have reported before it registered its stores.
             Err(e) if Instant::now() < end => {
-                alive(dir, state).with_context(|| format!("laying chains: {e}"))?;
+                alive(dir, state, &["meta", "mgmtd", "storage"])
+                    .with_context(|| format!("laying chains: {e}"))?;
                 rt.sleep(POLL * 5).await;
             }
             Err(e) => return Err(e).context("laying chains over the storage nodes"),
         }
     }
-    let serving = |r: &RoutingInfo| {
-        r.chains.len() >= state.chains as usize
-            && r.chains.values().all(|c| c.members.iter().all(|m| m.state == PublicState::Serving))
+    all_or_enough(rt, client, dir, state, end).await
+}
+
+/// Waits until every member of every chain serves. If some do not for [`DEGRADED_AFTER`] although every chain has one that does, the
+/// cluster works and that is good enough: what is missing is said on standard error.
+async fn all_or_enough(
+    rt: &Rt,
+    client: &Client,
+    dir: &Path,
+    state: &State,
+    end: Instant,
+) -> Result<()> {
+    let since = Instant::now();
+    let want = state.chains as usize;
+    let complete = |r: &RoutingInfo| {
+        r.chains.len() >= want && r.chains.values().all(|c| c.serving().count() == c.members.len())
     };
-    until(rt, client, dir, state, end, "every chain to serve", serving).await
+    let enough = |r: &RoutingInfo| {
+        since.elapsed() > DEGRADED_AFTER
+            && r.chains.len() >= want
+            && r.chains.values().all(|c| c.serving().next().is_some())
+    };
+    let done = |r: &RoutingInfo| complete(r) || enough(r);
+    until(rt, client, dir, state, end, "every chain to serve", done).await?;
+    let routing = client.routing();
+    if !complete(&routing) {
+        let away = routing
+            .chains
+            .values()
+            .flat_map(|c| &c.members)
+            .filter(|m| m.state != PublicState::Serving)
+            .count();
+        eprintln!("Warning: {away} targets do not serve; every chain has a replica that does.");
+        if let Err(e) = alive(dir, state, &["storage"]) {
+            eprintln!("{e:#}");
+        }
+    }
+    Ok(())
 }
 
 async fn until(
@@ -86,7 +122,7 @@ async fn until(
         if done(&routing) {
             return Ok(());
         }
-        alive(dir, state)?;
+        alive(dir, state, VITAL)?;
         if Instant::now() >= end {
             let not: Vec<_> = routing
                 .chains
@@ -102,9 +138,12 @@ async fn until(
     }
 }
 
-/// Fails if a process that should run does not.
-fn alive(dir: &Path, state: &State) -> Result<()> {
-    for s in &state.services {
+/// Roles without which nothing works; a storage node may be away.
+const VITAL: &[&str] = &["meta", "mgmtd", "mount"];
+
+/// Fails if a process of these roles that should run does not.
+fn alive(dir: &Path, state: &State, roles: &[&str]) -> Result<()> {
+    for s in state.services.iter().filter(|s| roles.contains(&s.role.as_str())) {
         if let Some(p) = s.process
             && process::alive(p).is_none()
         {
@@ -139,7 +178,7 @@ pub async fn connect(rt: &Rt, dir: &Path, state: &State, end: Instant) -> Result
                 done.context("reaching mgmtd")?;
                 break;
             }
-            Err(_) => alive(dir, state)?,
+            Err(_) => alive(dir, state, VITAL)?,
         }
     }
     Ok(client.clone())
@@ -148,7 +187,7 @@ pub async fn connect(rt: &Rt, dir: &Path, state: &State, end: Instant) -> Result
 /// Waits until the cluster's mount answers.
 pub fn mounted(dir: &Path, state: &State, end: Instant) -> Result<()> {
     while !is_mounted(&state.mount) {
-        alive(dir, state)?;
+        alive(dir, state, VITAL)?;
         if Instant::now() >= end {
             bail!(
                 "waited too long for the mount at {}; its log says:\n{}",
