@@ -96,3 +96,32 @@ fn kill_and_start_by_id() {
     assert!(o.code != 0 && o.err.contains("--yes"), "asks first: {}", o.err);
     assert!(c.dir.exists());
 }
+
+#[test]
+fn two_metadata_services_at_once() {
+    let c = Cluster::up_with("metas", &["--metas", "2"]);
+    let nodes = c.admin(&["list-nodes"]);
+    let metas = |n: &serde_json::Value| n["role"] == "meta" && n["status"] == "active";
+    assert_eq!(nodes.as_array().expect("nodes").iter().filter(|n| metas(n)).count(), 2, "{nodes}");
+    let work = |tag: &str| {
+        let script = format!(
+            "mkdir {tag}; for i in $(seq 40); do echo {tag}$i > {tag}/f$i; done; \
+             for i in $(seq 40); do test \"$(cat {tag}/f$i)\" = {tag}$i; done; mv {tag}/f1 {tag}/g; rm {tag}/f2; ls {tag} | wc -l"
+        );
+        assert_eq!(sh(&c.mnt, &script).trim(), "39");
+    };
+    work("both");
+    // The one that hosts no engine goes: the other takes its clients over.
+    c.dev("kill", &["meta-2"]);
+    work("one");
+    c.dev("start", &["meta-2"]);
+    work("again");
+    // Each of them answers by itself, with the same tree.
+    let token = c.status()["token_file"].as_str().expect("file").to_owned();
+    for meta in c.services("meta") {
+        let address = meta["address"].as_str().expect("address");
+        let mut ls = Command::new(binary());
+        let text = must(ls.args(["admin", "--mgmtd", address, "--token-file", &token, "ls", "/"]));
+        assert!(text.contains("both") && text.contains("again"), "{text}");
+    }
+}
