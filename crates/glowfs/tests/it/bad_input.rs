@@ -82,6 +82,14 @@ fn mounting_mistakes() {
     mount(&mgmtd, "/nonexistent/token", empty, &["/nonexistent/token"]);
     let wrong = write(&c.local, "wrong", "wrong\n");
     mount(&mgmtd, &wrong, empty, &["token"]);
+    // A machine without /dev/fuse: an empty /dev in a mount namespace of its own.
+    let script = format!(
+        "mount -t tmpfs none /dev && exec {} mount --timeout 3 --mgmtd {mgmtd} --token-file {token} {empty}",
+        binary().display()
+    );
+    let o = run(Command::new("unshare").args(["--mount", "bash", "-c", &script]));
+    assert!(o.code != 0 && o.err.contains("/dev/fuse"), "{}", o.err);
+    assert!(!o.err.contains("panicked"), "{}", o.err);
 }
 
 #[test]
