@@ -9,7 +9,7 @@ use crate::format::Superblock;
 use crate::gate::Gate;
 use crate::log::Log;
 use crate::record::{Delta, Record};
-use crate::slots::Slots;
+use crate::slots::{Slots, bytes_of};
 use crate::util::{Epochs, Signal};
 use glowfs_rt::{Dir, File, Rt};
 use glowfs_types::wire::data::ChannelRecord;
@@ -35,6 +35,16 @@ pub(crate) struct Retired {
     /// All who entered before must have left.
     pub epoch: u64,
     pub place: RetiredPlace,
+}
+
+impl Retired {
+    /// Bytes of the slot; 0 for a log segment.
+    pub fn slot_bytes(&self) -> u64 {
+        match self.place {
+            RetiredPlace::Slot(class, _) => bytes_of(class),
+            RetiredPlace::Segment(_) => 0,
+        }
+    }
 }
 
 pub(crate) enum RetiredPlace {

@@ -2,7 +2,7 @@
 
 use crate::api::*;
 use crate::record::Record;
-use crate::state::Inner;
+use crate::state::{Inner, Retired};
 use glowfs_rt::{BufMut, Dir, Rt};
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
 use glowfs_types::{
@@ -248,10 +248,13 @@ impl Store {
         let disk = inner.dir.space().unwrap_or_default();
         let slots = inner.slots.borrow();
         let targets = inner.targets.borrow();
-        let used = slots.used_bytes();
+        // Slots given up count as free: whoever needs one makes the removal durable first (`take_slot`).
+        let given_up: u64 = inner.retired.borrow().iter().map(Retired::slot_bytes).sum();
+        let used = slots.used_bytes().saturating_sub(given_up);
         let mut total = disk.total_bytes;
-        let mut free =
-            disk.free_bytes.saturating_sub(inner.config.reserve_bytes) + slots.free_bytes();
+        let mut free = disk.free_bytes.saturating_sub(inner.config.reserve_bytes)
+            + slots.free_bytes()
+            + given_up;
         if inner.config.capacity_bytes > 0 {
             total = total.min(inner.config.capacity_bytes);
             free = free.min(inner.config.capacity_bytes.saturating_sub(used));

@@ -190,3 +190,26 @@ fn the_next_version_follows_what_the_resync_brought() {
         assert_eq!(read_all(&store, &rt, 0, 6000).await, pattern(5, 6000));
     });
 }
+
+#[test]
+fn the_room_of_a_removed_chunk_counts_as_free_at_once() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let store =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        store.stage(T, write(1, 1, 0, pattern(3, 1 << 20), true)).await.expect("staged");
+        let before = store.space();
+        assert!(before.used_bytes >= 1 << 20, "{before:?}");
+        let remove = StageRequest {
+            kind: StageKind::Remove,
+            payload: Buf::from_vec(vec![]),
+            crcs: vec![],
+            ..write(1, 2, 0, vec![0], true)
+        };
+        store.stage(T, remove).await.expect("removed");
+        // Not flushed: the slot may not be used anew yet, but whoever needs it only has to flush.
+        assert_eq!(store.space().used_bytes, 0);
+    });
+}
