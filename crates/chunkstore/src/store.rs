@@ -242,12 +242,11 @@ impl Store {
     ) -> Result<Option<ScrubResult>> {
         self.inner.scrub(target, after).await
     }
-    /// Room on the disk.
-    pub fn space(&self) -> StoreSpace {
+    /// Bytes of the disk: all of it, free for chunks, used by chunks.
+    fn room(&self) -> (u64, u64, u64) {
         let inner = &self.inner;
         let disk = inner.dir.space().unwrap_or_default();
         let slots = inner.slots.borrow();
-        let targets = inner.targets.borrow();
         // Slots given up count as free: whoever needs one makes the removal durable first (`take_slot`).
         let given_up: u64 = inner.retired.borrow().iter().map(Retired::slot_bytes).sum();
         let used = slots.used_bytes().saturating_sub(given_up);
@@ -259,6 +258,17 @@ impl Store {
             total = total.min(inner.config.capacity_bytes);
             free = free.min(inner.config.capacity_bytes.saturating_sub(used));
         }
+        (total, free, used)
+    }
+    /// Bytes free for chunks. Asked before every write: unlike [`Store::space`] it walks no chunk.
+    pub fn free_bytes(&self) -> u64 {
+        self.room().1
+    }
+    /// Room on the disk.
+    pub fn space(&self) -> StoreSpace {
+        let (total, free, used) = self.room();
+        let inner = &self.inner;
+        let targets = inner.targets.borrow();
         StoreSpace {
             total_bytes: total,
             free_bytes: free,

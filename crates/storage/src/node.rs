@@ -221,7 +221,7 @@ impl Node {
     }
     /// Bytes free above the reserve on the disk of a store.
     pub fn has_room(&self, store: &Store) -> bool {
-        store.space().free_bytes > self.config.reserve_bytes
+        store.free_bytes() > self.config.reserve_bytes
     }
     /// The chain version that a store remembers for a target.
     pub fn adopted(store: &Store, id: TargetId) -> Result<ChainVersion> {
