@@ -4,6 +4,7 @@ use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Env, Garbage};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{NodeStatus, Role};
+use glowfs_types::wire::data::DiskInfo;
 use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, StatFsReply};
 use glowfs_types::wire::mgmtd::ClientList;
 use glowfs_types::wire::{Empty, method};
@@ -178,21 +179,22 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
     }
 }
 
-/// Space of the storage nodes, divided by the replicas of the first table.
-/// Adds up the space of the storage nodes, at the redundancy of the chains.
+/// Adds up the space of the storage nodes, at the redundancy of the chains. A node that does not answer counts with
+/// what it said last: a restart or a moment without an answer must not look like a file system without room.
 pub async fn look_at_space(s: &Service) {
-    let routing = s.agent.routing();
-    let mut space = StatFsReply::default();
+    // The client's routing info is pushed, the agent's comes with the next heartbeat.
+    let routing = s.chunks.client().routing();
+    let mut known = s.space_of.borrow().clone();
+    known.retain(|node, _| routing.nodes.contains_key(node));
     for node in routing.nodes.values() {
         if node.role != Role::Storage || node.status != NodeStatus::Active {
             continue;
         }
         match s.chunks.client().storage_info(node.id).await {
             Ok(info) => {
-                for disk in info.disks {
-                    space.total_bytes = space.total_bytes.saturating_add(disk.capacity_bytes);
-                    space.free_bytes = space.free_bytes.saturating_add(disk.free_bytes);
-                }
+                let add =
+                    |f: fn(&DiskInfo) -> u64| info.disks.iter().map(f).fold(0, u64::saturating_add);
+                known.insert(node.id, (add(|d| d.capacity_bytes), add(|d| d.free_bytes)));
             }
             Err(error) => {
                 tracing::debug!(%error, node = %node.id, "no free space from a storage node")
@@ -202,7 +204,12 @@ pub async fn look_at_space(s: &Service) {
     let table = routing.newest_table(ChainTableId(s.config.root.table));
     let chains = table.map(|t| t.chains.iter().filter_map(|c| routing.chains.get(c)));
     let replicas = chains.and_then(|mut c| c.next()).map_or(1, |c| c.members.len().max(1)) as u64;
-    space.total_bytes /= replicas;
-    space.free_bytes /= replicas;
+    let sum = |f: fn(&(u64, u64)) -> u64| known.values().map(f).fold(0, u64::saturating_add);
+    let space = StatFsReply {
+        total_bytes: sum(|k| k.0) / replicas,
+        free_bytes: sum(|k| k.1) / replicas,
+        ..StatFsReply::default()
+    };
     *s.space.borrow_mut() = space;
+    *s.space_of.borrow_mut() = known;
 }

@@ -6,12 +6,15 @@ use crate::state::{Service, VOLUME};
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, is_cut_pending};
 use glowfs_net::{Identity, Reply};
+use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::{Empty, decode, method};
 use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
 
 /// How often an operation finishes somebody's truncate and tries again.
 const CUT_ATTEMPTS: u32 = 5;
+/// How long STATFS waits for the first answer of a storage node.
+const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
@@ -220,9 +223,14 @@ async fn sync(s: &Service, id: &Identity, body: &[u8], close: bool) -> Result<At
 
 async fn statfs(s: &Service) -> Result<StatFsReply> {
     let usage = s.look(async |tx| ns::statfs(tx, VOLUME).await).await?;
-    if s.space.borrow().total_bytes == 0 {
-        // The first look in the background may have come before the storage nodes.
+    // A cluster that has just started: its storage nodes are not known yet, or have not answered yet.
+    let until = s.rt.now() + FIRST_SPACE;
+    while s.space.borrow().total_bytes == 0 {
         look_at_space(s).await;
+        if s.rt.now() >= until {
+            break;
+        }
+        s.rt.sleep(FIRST_SPACE / 20).await;
     }
     Ok(StatFsReply { inodes: usage.inodes, ..s.space.borrow().clone() })
 }

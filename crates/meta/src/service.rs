@@ -61,6 +61,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         stopping: Cell::new(false),
         inflight: Cell::new(0),
         space: RefCell::default(),
+        space_of: RefCell::default(),
         config,
     });
     let kv = embedded.as_ref().map(|_| KvService::new(rt, engine));

@@ -13,9 +13,10 @@ use glowfs_types::capability::rights;
 use glowfs_types::layout::start_of;
 use glowfs_types::wire::meta::{Attr, OpenReply, StatFsReply, Time};
 use glowfs_types::{
-    Capability, DataId, Error, Layout, Result, SessionId, Status, TruncateEpoch, VolumeId,
+    Capability, DataId, Error, Layout, NodeId, Result, SessionId, Status, TruncateEpoch, VolumeId,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
@@ -38,6 +39,8 @@ pub struct Service {
     pub stopping: Cell<bool>,
     pub inflight: Cell<u64>,
     pub space: RefCell<StatFsReply>,
+    /// Capacity and free bytes that each storage node said last.
+    pub space_of: RefCell<BTreeMap<NodeId, (u64, u64)>>,
 }
 
 impl Service {
