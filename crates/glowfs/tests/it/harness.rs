@@ -131,10 +131,20 @@ impl Cluster {
 
     /// Brings a cluster up with more options for `dev up`.
     pub fn up_with(name: &str, options: &[&str]) -> Self {
-        let one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
         let scratch = Scratch::new(name);
+        let dir = scratch.path.join("cluster");
+        Self::up_at(scratch, dir, options)
+    }
+
+    /// Brings a cluster up in a directory of the caller's, which outlives it.
+    pub fn up_in(name: &str, dir: PathBuf, options: &[&str]) -> Self {
+        Self::up_at(Scratch::new(&format!("{name}-mount")), dir, options)
+    }
+
+    fn up_at(scratch: Scratch, dir: PathBuf, options: &[&str]) -> Self {
+        let one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
         let cluster = Self {
-            dir: scratch.path.join("cluster"),
+            dir,
             mnt: scratch.path.join("mnt"),
             local: scratch.path.join("local"),
             _scratch: scratch,

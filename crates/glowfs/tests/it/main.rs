@@ -6,6 +6,7 @@
 
 mod admin;
 mod bad_input;
+mod capacity;
 mod dev;
 mod faults;
 mod fio;
