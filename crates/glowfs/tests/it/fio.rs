@@ -25,7 +25,10 @@ fn verify_every_pattern() {
     let c = Cluster::up("fio");
     for (name, rw, bs, engine, direct, jobs, depth) in JOBS {
         let size = match (large(), *jobs, *bs) {
-            (true, ..) => "1g",
+            // Larger than every buffer on the way: 2 GiB and more in all, three copies of it.
+            (true, 16, _) => "192m",
+            (true, 4, _) => "512m",
+            (true, ..) => "1536m",
             (_, 16, _) => "2m",
             (_, _, "4k") => "8m",
             _ => "64m",

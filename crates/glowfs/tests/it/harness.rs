@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The longest that any command of a test may take.
-pub const COMMAND_BOUND: Duration = Duration::from_secs(240);
+pub const COMMAND_BOUND: Duration = Duration::from_secs(480);
 
 /// Clusters are brought up one at a time: on two cores, two of them only make each other's time-outs fire.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
