@@ -82,7 +82,9 @@ impl CheckpointHead {
         if r.u32()? > FORMAT_VERSION {
             return Err(Error::new(
                 Status::NewerFormat,
-                "the checkpoint is of a newer format; start a newer glowfs",
+                format!(
+                    "the checkpoint has a newer format than {FORMAT_VERSION}, which this build knows; start a newer glowfs"
+                ),
             ));
         }
         if crc != crc32c(body).to_le_bytes() {

@@ -120,27 +120,35 @@ impl SegmentHead {
         w.u64(self.durable_lsn);
         seal(w)
     }
-    /// `None`: no segment header of this store (a new file, another store's, torn).
-    pub fn decode(bytes: &[u8], store: StoreId) -> Option<Self> {
-        let body = unseal(bytes)?;
-        if &body[..8] != SEGMENT_MAGIC {
-            return None;
-        }
+    /// `None`: no segment header of this store (a new file, another store's, torn). A whole one of a newer format is an error: cutting
+    /// the log there would throw away what a newer build wrote.
+    pub fn decode(bytes: &[u8], store: StoreId) -> Result<Option<Self>> {
+        let Some(body) = unseal(bytes).filter(|b| &b[..8] == SEGMENT_MAGIC) else {
+            return Ok(None);
+        };
         let mut r = Reader(&body[8..]);
-        let version = r.u32().ok()?;
-        let prev_crc = r.u32().ok()?;
-        let found = StoreId(r.u128().ok()?);
-        if version != FORMAT_VERSION || found != store {
-            return None;
+        let version = r.u32()?;
+        let prev_crc = r.u32()?;
+        let found = StoreId(r.u128()?);
+        if found != store {
+            return Ok(None);
         }
-        Some(Self {
+        if version > FORMAT_VERSION {
+            return Err(Error::new(
+                Status::NewerFormat,
+                format!(
+                    "a log segment has format {version}, this build knows up to {FORMAT_VERSION}; start a newer glowfs"
+                ),
+            ));
+        }
+        Ok(Some(Self {
             store,
-            seq: r.u64().ok()?,
-            incarnation: r.u64().ok()?,
-            first_lsn: r.u64().ok()?,
-            durable_lsn: r.u64().ok()?,
+            seq: r.u64()?,
+            incarnation: r.u64()?,
+            first_lsn: r.u64()?,
+            durable_lsn: r.u64()?,
             prev_crc,
-        })
+        }))
     }
 }
 
@@ -273,8 +281,13 @@ mod tests {
             "474c4f574c4f475301000000060000000100000000000000000000000000000002000000000000000300000000000000\
              04000000000000000500000000000000"
         );
-        assert_eq!(SegmentHead::decode(&bytes, StoreId(1)), Some(s));
-        assert_eq!(SegmentHead::decode(&bytes, StoreId(2)), None);
+        assert_eq!(SegmentHead::decode(&bytes, StoreId(1)).expect("valid"), Some(s));
+        assert_eq!(SegmentHead::decode(&bytes, StoreId(2)).expect("another's"), None);
+        let mut newer = bytes[..BLOCK - 4].to_vec();
+        newer[8] = 2;
+        newer.extend(crc32c(&newer).to_le_bytes());
+        let e = SegmentHead::decode(&newer, StoreId(1)).expect_err("newer");
+        assert_eq!(e.status, Status::NewerFormat);
         let b = BatchHead {
             crc: 0,
             store: StoreId(1),

@@ -157,7 +157,9 @@ impl Inner {
             self.log.files.set(self.log.files.get().max(index + 1));
             let (result, buf) = file.read(self.rt.alloc(BLOCK), 0).await;
             let n = result.map_err(|e| self.read_error(name, &e))?;
-            let head = buf.get(..n).and_then(|b| SegmentHead::decode(b, store));
+            let head = buf.get(..n).map(|b| SegmentHead::decode(b, store)).transpose();
+            let head = head.map_err(|e| e.context(format_args!("{}/{name}", self.dir.path())))?;
+            let head = head.flatten();
             match head {
                 Some(head) if head.seq >= first_segment && head.seq > 0 => {
                     if let Some(old) = found.insert(head.seq, Found { head, file, index }) {

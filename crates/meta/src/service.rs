@@ -58,6 +58,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         data_ids: Ids::new(IdKind::Data),
         metrics: Metrics::new(),
         ready: Cell::new(false),
+        fatal: RefCell::default(),
         stopping: Cell::new(false),
         inflight: Cell::new(0),
         space: RefCell::default(),
@@ -183,6 +184,11 @@ async fn get_ready(s: &Rc<Service>) {
             Ok(()) => {
                 s.ready.set(true);
                 tracing::info!(node = %s.config.node(), "metadata service is ready");
+                return;
+            }
+            // No retry makes this build understand what a newer one wrote.
+            Err(error) if error.status == Status::NewerFormat => {
+                *s.fatal.borrow_mut() = Some(error);
                 return;
             }
             Err(error) => {
@@ -317,11 +323,13 @@ impl Running {
     pub fn http(&self) -> Option<&Address> {
         self.http.as_ref().map(HttpServer::address)
     }
-    /// Resolves when the service cannot go on: the engine has stopped taking commits.
+    /// Resolves when the service cannot go on: the engine has stopped taking commits, or a newer build has written what is in it.
     pub async fn failed(&self) -> Error {
-        let Some(engine) = &self.embedded else { return std::future::pending().await };
         loop {
-            if let Some(e) = engine.failure() {
+            if let Some(e) = self.service.fatal.borrow().clone() {
+                return e;
+            }
+            if let Some(e) = self.embedded.as_ref().and_then(Embedded::failure) {
                 return e;
             }
             self.service.rt.sleep(ms(200)).await;

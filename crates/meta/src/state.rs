@@ -36,6 +36,8 @@ pub struct Service {
     pub metrics: Metrics,
     /// The root directory and the first ids are there.
     pub ready: Cell<bool>,
+    /// Why the service cannot go on, if so.
+    pub fatal: RefCell<Option<Error>>,
     pub stopping: Cell<bool>,
     pub inflight: Cell<u64>,
     pub space: RefCell<StatFsReply>,

@@ -165,6 +165,8 @@ impl Inner {
                         tracing::info!("the metadata engine answers");
                     }
                 }
+                // No retry makes this build understand what a newer one wrote.
+                Err(e) if e.status == Status::NewerFormat => self.fail(e),
                 Err(e) => {
                     self.engine_ok.set(false);
                     if before {
@@ -218,8 +220,10 @@ impl Inner {
     }
 
     async fn load_as_primary(self: Rc<Self>, epoch: u64) {
-        if let Err(e) = self.become_primary(epoch).await {
-            tracing::warn!(error = %e, "the state could not be loaded; trying on");
+        match self.become_primary(epoch).await {
+            Ok(()) => {}
+            Err(e) if e.status == Status::NewerFormat => self.fail(e),
+            Err(e) => tracing::warn!(error = %e, "the state could not be loaded; trying on"),
         }
         self.loading.set(None);
     }

@@ -31,6 +31,15 @@ pub struct Running {
     addresses: Vec<Address>,
 }
 
+/// A start that is refused must not look like a crash of the disks that it had opened: those that were clean are closed cleanly.
+async fn close_untouched(disks: &[Disk]) {
+    for store in disks.iter().filter_map(|d| d.store.as_ref().ok()).filter(|s| s.was_clean()) {
+        if let Err(error) = store.close().await {
+            tracing::warn!(%error, "a disk could not be closed");
+        }
+    }
+}
+
 /// Starts a storage service: opens or formats the stores, joins the cluster, serves. Returns when it listens; it serves chunks
 /// as soon as mgmtd gave it a lease.
 pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
@@ -39,7 +48,13 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     let cluster = config.cluster()?;
     let mut disks = Vec::new();
     for (i, path) in config.disks.iter().enumerate() {
-        disks.push(Disk::open(rt, i as u32, path, cluster, config.node()).await?);
+        match Disk::open(rt, i as u32, path, cluster, config.node()).await {
+            Ok(disk) => disks.push(disk),
+            Err(e) => {
+                close_untouched(&disks).await;
+                return Err(e);
+            }
+        }
     }
     if let Some(problem) =
         disks.iter().all(|d| d.store.is_err()).then(|| disks[0].problem()).flatten()

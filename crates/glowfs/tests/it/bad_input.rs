@@ -47,7 +47,7 @@ fn configuration_mistakes() {
 }
 
 #[test]
-fn data_of_another_cluster_or_a_newer_format() {
+fn data_of_another_cluster() {
     let c = Cluster::up("foreign");
     c.dev("down", &[]);
     let other = config_of(&c, "storage-1");
@@ -59,6 +59,124 @@ fn data_of_another_cluster_or_a_newer_format() {
         config_of(&c, "meta-1").replace(&id, "cluster_id = \"00000000000000000000000000000bad\"");
     let f = write(&c.local, "foreign.toml", &foreign);
     refused(&["meta", "--config", &f], &["cluster"]);
+}
+
+/// Changes one byte of a file and puts it back when dropped.
+struct Changed(std::path::PathBuf, Vec<u8>);
+
+impl Changed {
+    fn new(path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let old = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut new = old.clone();
+        change(&mut new);
+        std::fs::write(path, new).expect("write");
+        Self(path.to_owned(), old)
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        std::fs::write(&self.0, &self.1).expect("put back");
+    }
+}
+
+/// The first file of a directory whose name begins with `prefix`.
+fn file_in(dir: &Path, prefix: &str) -> std::path::PathBuf {
+    let names = std::fs::read_dir(dir).expect("directory").map(|e| e.expect("entry").path());
+    let mut found: Vec<_> = names
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(prefix)))
+        .collect();
+    found.sort();
+    found.into_iter().next().unwrap_or_else(|| panic!("no {prefix} in {}", dir.display()))
+}
+
+/// Puts a key of the metadata engine, which must not be in use; returns what was there.
+fn put(c: &Cluster, key: &[u8], value: impl FnOnce(Vec<u8>) -> Vec<u8> + 'static) -> Vec<u8> {
+    let text = config_of(c, "meta-1");
+    let cluster = text.lines().find_map(|l| l.strip_prefix("cluster_id = ")).expect("cluster_id");
+    let cluster = glowfs_types::ClusterId(
+        u128::from_str_radix(cluster.trim_matches('"'), 16).expect("hexadecimal"),
+    );
+    let (dir, key) = (c.dir.join("data/meta-1"), key.to_vec());
+    glowfs_rt::real::run(move |rt| async move {
+        let dir = rt.open_dir(&dir).expect("directory");
+        let config = glowfs_kv::EmbeddedConfig::new(cluster);
+        let engine = glowfs_kv::Embedded::open(&rt, dir, config).await.expect("engine");
+        let tx = glowfs_kv::Transaction::new(std::rc::Rc::new(engine.clone()));
+        let old = tx.get(&key).await.expect("read").expect("the key exists");
+        tx.put(key, value(old.clone())).expect("put");
+        tx.commit(true).await.expect("commit");
+        engine.close().await.expect("close");
+        old
+    })
+}
+
+#[test]
+fn data_of_a_newer_release_is_refused_and_left_alone() {
+    let c = Cluster::up("newer");
+    sh(&c.mnt, "dd if=/dev/urandom of=f bs=1M count=8 status=none && md5sum f > ../local/sum");
+    c.dev("down", &[]);
+    let config =
+        |id: &str| c.dir.join(format!("etc/{id}.toml")).to_str().expect("UTF-8").to_owned();
+    let next_version = |at: usize| move |bytes: &mut Vec<u8>| bytes[at] += 1;
+    // Every storage disk, and every file of the metadata engine: what, where, what to do.
+    for (id, file) in [
+        ("storage-1", c.dir.join("data/storage-1/disk-2/superblock")),
+        ("meta-1", file_in(&c.dir.join("data/meta-1"), "log-")),
+    ] {
+        let _changed = Changed::new(&file, next_version(8));
+        let dir = file.parent().and_then(Path::to_str).expect("UTF-8");
+        let role = id.split('-').next().expect("role");
+        refused(&[role, "--config", &config(id)], &[dir, "format 2", "newer"]);
+    }
+    // mgmtd's records and the namespace's lie in the engine, which meta-1 hosts.
+    let newer = |mut v: Vec<u8>| {
+        v[0] += 1;
+        v
+    };
+    let old = put(&c, b"mgmtd/cluster/", newer);
+    let mut host = Running::start("meta", &config("meta-1"));
+    refused(&["mgmtd", "--config", &config("mgmtd-1")], &["mgmtd/cluster", "format 2", "newer"]);
+    host.stop();
+    put(&c, b"mgmtd/cluster/", |_| old);
+    // The volume record is a CBOR array whose first element is the format.
+    let volume = [&1u64.to_be_bytes()[..], b"M"].concat();
+    let old = put(&c, &volume, |mut v| {
+        assert_eq!(v[1], 1, "the format: {v:?}");
+        v[1] = 2;
+        v
+    });
+    let mut manager = Running::start("mgmtd", &config("mgmtd-1"));
+    refused(&["meta", "--config", &config("meta-1")], &["volume 1", "format 2", "newer"]);
+    manager.stop();
+    put(&c, &volume, |_| old);
+    // Nothing was changed by the refusals.
+    c.dev("up", &[]);
+    sh(&c.mnt, "md5sum f | diff - ../local/sum");
+}
+
+/// A service that the test runs itself.
+struct Running(std::process::Child);
+
+impl Running {
+    fn start(role: &str, config: &str) -> Self {
+        let null = std::process::Stdio::null;
+        let mut command = Command::new(binary());
+        command.args([role, "--config", config]).stdin(null()).stdout(null()).stderr(null());
+        Self(command.spawn().expect("start"))
+    }
+    fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
