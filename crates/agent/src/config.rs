@@ -63,7 +63,7 @@ impl AgentConfig {
             service_token,
             addresses: Vec::new(),
             host: glowfs_net::local_host_id(),
-            hostname: hostname(),
+            hostname: glowfs_net::local_hostname(),
             pid: std::process::id(),
             tags: BTreeMap::new(),
             http: None,
@@ -94,13 +94,6 @@ impl AgentConfig {
         }
         Ok(())
     }
-}
-
-/// The host's name, for people; "" if it cannot be read.
-fn hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|s| s.trim().to_owned())
-        .unwrap_or_default()
 }
 
 /// Reads a token from a file (the first line, without white space around it).

@@ -13,6 +13,8 @@ use std::rc::Rc;
 const REDIRECT_PAUSE: Duration = Duration::from_millis(20);
 /// How long an instance may take to say who is primary.
 const GET_PRIMARY_DEADLINE: Duration = Duration::from_millis(500);
+/// A primary that did not answer us is asked again on the word of a standby only if that saw it alive so recently.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(450);
 
 /// Finds the primary among several mgmtd addresses and calls it.
 ///
@@ -26,6 +28,8 @@ pub struct MgmtdLink {
     /// What a redirect said.
     primary: RefCell<Option<Vec<String>>>,
     next: Cell<usize>,
+    /// Where the last call found nobody, or nobody who answered in time.
+    mute: RefCell<Option<Vec<String>>>,
 }
 
 impl MgmtdLink {
@@ -37,6 +41,7 @@ impl MgmtdLink {
             configured,
             primary: RefCell::new(None),
             next: Cell::new(0),
+            mute: RefCell::new(None),
         }
     }
     /// The addresses to try now.
@@ -46,6 +51,11 @@ impl MgmtdLink {
         }
         let n = self.configured.len().max(1);
         self.configured.get(self.next.get() % n).cloned().into_iter().collect()
+    }
+    /// The instance at hand does not answer: turns to another one.
+    fn silent(&self) {
+        *self.mute.borrow_mut() = Some(self.current());
+        self.rotate();
     }
     /// Forgets the primary and turns to the next configured instance.
     fn rotate(&self) {
@@ -58,7 +68,7 @@ impl MgmtdLink {
         let addresses = self.current();
         let conn = self.connector.connect(&addresses).await;
         if conn.is_err() {
-            self.rotate();
+            self.silent();
         }
         conn
     }
@@ -83,7 +93,7 @@ impl MgmtdLink {
                     continue;
                 }
                 Err(_) => {
-                    self.rotate();
+                    self.silent();
                     continue;
                 }
             };
@@ -98,13 +108,22 @@ impl MgmtdLink {
                         e.status,
                         Status::TimedOut | Status::Disconnected | Status::ShuttingDown
                     ) {
-                        self.rotate();
+                        self.silent();
                     }
                     return Err(e);
                 }
-                ok => return ok,
+                ok => {
+                    self.mute.borrow_mut().take();
+                    return ok;
+                }
             }
         }
+    }
+    /// Not if it was mute when we asked it and the one who names it has no news of it either.
+    fn worth_asking(&self, info: &PrimaryInfo) -> bool {
+        let mute = self.mute.borrow();
+        let same = |m: &Vec<String>| m.iter().any(|a| info.addresses.contains(a));
+        !mute.as_ref().is_some_and(same) || Duration::from_millis(info.silent_ms) < SIGN_OF_LIFE
     }
     /// Asks an instance that is not primary who is.
     async fn redirect(&self, conn: &Conn) {
@@ -113,7 +132,11 @@ impl MgmtdLink {
             .await;
         let before = self.current();
         match answer {
-            Ok(info) if !info.addresses.is_empty() && info.addresses != before => {
+            Ok(info)
+                if !info.addresses.is_empty()
+                    && info.addresses != before
+                    && self.worth_asking(&info) =>
+            {
                 *self.primary.borrow_mut() = Some(info.addresses);
             }
             _ => {

@@ -18,6 +18,10 @@ use std::rc::Rc;
 const ATTEMPT: Duration = Duration::from_secs(2);
 /// How long GET_ROUTING waits at mgmtd for news, at most.
 const POLL_MAX: Duration = Duration::from_secs(2);
+/// How much longer than that its answer may take; then another instance is asked.
+const POLL_ANSWER: Duration = Duration::from_millis(700);
+/// A primary that did not answer us is asked again on the word of a standby only if that saw it alive so recently.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(450);
 /// The pause after every known mgmtd failed.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often a session is extended, before mgmtd says how long it lives.
@@ -49,6 +53,7 @@ impl Core {
             );
         }
         let mut tried = Vec::new();
+        let mut mute: Vec<String> = Vec::new();
         let mut next = 0;
         let mut last = Status::Disconnected;
         // The list may grow by what standbys name; it stays short.
@@ -73,12 +78,16 @@ impl Core {
                 Err((e, conn)) if e.status == Status::NotPrimary => {
                     tried.push(format!("{}: {e}", target.addresses.join(", ")));
                     last = e.status;
-                    if let Some(named) = self.named_primary(conn).await {
-                        push(named, &mut candidates);
+                    if let Some((named, silent)) = self.named_primary(conn).await {
+                        let asked = named.addresses.iter().any(|a| mute.contains(a));
+                        if !asked || silent < SIGN_OF_LIFE {
+                            push(named, &mut candidates);
+                        }
                     }
                 }
                 Err((e, _)) if again_meta(e.status) => {
                     tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                    mute.extend(target.addresses);
                     last = e.status;
                 }
                 Err((e, _)) => {
@@ -123,11 +132,12 @@ impl Core {
         }
     }
 
-    async fn named_primary(&self, conn: Option<Rc<Conn>>) -> Option<Target> {
+    async fn named_primary(&self, conn: Option<Rc<Conn>>) -> Option<(Target, Duration)> {
         let conn = conn?;
         let info: PrimaryInfo =
             conn.call_msg(method::GET_PRIMARY, &Empty {}, ATTEMPT).await.ok()?;
-        Some(Target { addresses: info.addresses, host: None, node: info.node })
+        let target = Target { addresses: info.addresses, host: None, node: info.node };
+        Some((target, Duration::from_millis(info.silent_ms)))
     }
 
     fn note_hello(&self, conn: &Conn) {
@@ -213,7 +223,7 @@ impl Core {
         let asked = self.rt.now();
         let have = self.routing.borrow().version;
         let body = encode(&GetRouting { have, wait_ms: wait.as_millis() as u64 });
-        let answer = self.primary_call(method::GET_ROUTING, &body, wait + ATTEMPT).await?;
+        let answer = self.primary_call(method::GET_ROUTING, &body, wait + POLL_ANSWER).await?;
         let delta = decode(&answer)?;
         self.take_routing(asked, delta);
         Ok(())

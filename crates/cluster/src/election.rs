@@ -100,6 +100,16 @@ impl Election {
     pub fn seen(&self) -> Option<&LeaseRecord> {
         self.seen.as_ref()
     }
+    /// How long ago, in ms, the record last changed as far as this instance saw: a sign of life of its holder.
+    pub fn silent_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.seen_since_ms)
+    }
+    /// When, on its own clock, a standby may claim the lease if it sees no renewal until then.
+    pub fn due_ms(&self) -> Option<u64> {
+        let held = self.seen.as_ref().filter(|r| r.holder != NodeId(0))?;
+        let standby = self.standing == Standing::Standby;
+        standby.then_some(self.seen_since_ms + held.lease_ms + self.config.margin_ms)
+    }
     /// How much longer than a node's lease this primary must wait before it declares anybody dead, in ms.
     pub fn overlap_ms(&self) -> u64 {
         self.overlap_ms

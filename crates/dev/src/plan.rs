@@ -19,6 +19,8 @@ pub struct Shape {
     pub chunk_bytes: u32,
     /// Metadata services.
     pub metas: u32,
+    /// Cluster managers.
+    pub mgmtds: u32,
 }
 
 /// The fewest chains a cluster gets: enough to stripe a file over every disk.
@@ -27,6 +29,7 @@ const CHAINS_MIN: u32 = 12;
 const STORAGES_MAX: u32 = 64;
 const DISKS_MAX: u32 = 16;
 const METAS_MAX: u32 = 8;
+const MGMTDS_MAX: u32 = 8;
 
 impl Shape {
     /// Refuses what cannot be built.
@@ -39,6 +42,9 @@ impl Shape {
         }
         if !(1..=METAS_MAX).contains(&self.metas) {
             bail!("--metas {}: choose 1 to {METAS_MAX}", self.metas);
+        }
+        if !(1..=MGMTDS_MAX).contains(&self.mgmtds) {
+            bail!("--mgmtds {}: choose 1 to {MGMTDS_MAX}", self.mgmtds);
         }
         if self.replicas == 0 || self.replicas > self.storages {
             bail!(
@@ -96,7 +102,9 @@ pub fn services(dir: &Path, shape: &Shape) -> Vec<Service> {
         let data = if i == 1 { vec![dir.join("data/meta-1")] } else { vec![] };
         add("meta", format!("meta-{i}"), 100 + u64::from(i), data);
     }
-    add("mgmtd", "mgmtd-1".into(), 1, vec![]);
+    for i in 1..=shape.mgmtds {
+        add("mgmtd", format!("mgmtd-{i}"), u64::from(i), vec![]);
+    }
     for i in 1..=shape.storages {
         let data =
             (1..=shape.disks).map(|d| dir.join(format!("data/storage-{i}/disk-{d}"))).collect();
@@ -195,7 +203,7 @@ mod tests {
     use super::*;
 
     const SHAPE: Shape =
-        Shape { storages: 3, disks: 2, replicas: 3, chunk_bytes: 1 << 20, metas: 1 };
+        Shape { storages: 3, disks: 2, replicas: 3, chunk_bytes: 1 << 20, metas: 1, mgmtds: 1 };
 
     #[test]
     fn shapes_are_checked() {
@@ -207,6 +215,7 @@ mod tests {
             Shape { replicas: 0, ..SHAPE },
             Shape { storages: 0, ..SHAPE },
             Shape { disks: 0, ..SHAPE },
+            Shape { mgmtds: 0, ..SHAPE },
             Shape { chunk_bytes: 3 << 20, ..SHAPE },
             Shape { chunk_bytes: 4096, ..SHAPE },
         ] {

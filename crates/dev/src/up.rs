@@ -31,6 +31,8 @@ pub struct UpRequest {
     /// See [`Shape`].
     pub metas: Option<u32>,
     /// See [`Shape`].
+    pub mgmtds: Option<u32>,
+    /// See [`Shape`].
     pub chunk_bytes: Option<u32>,
 }
 
@@ -103,6 +105,9 @@ fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
     same("--storages", request.storages, storages.len() as u32)?;
     same("--disks", request.disks, storages.first().map_or(0, |s| disks(s)))?;
     same("--replicas", request.replicas, state.replicas)?;
+    let count = |role: &str| state.services.iter().filter(|s| s.role == role).count() as u32;
+    same("--metas", request.metas, count("meta"))?;
+    same("--mgmtds", request.mgmtds, count("mgmtd"))?;
     same("--chunk-size", request.chunk_bytes, state.chunk_bytes)?;
     if let Some(mount) = &request.mount {
         let mount = absolute(mount)?;
@@ -138,6 +143,7 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
         replicas: request.replicas.unwrap_or(storages.min(3)),
         chunk_bytes: request.chunk_bytes.unwrap_or(1 << 20),
         metas: request.metas.unwrap_or(1),
+        mgmtds: request.mgmtds.unwrap_or(1),
     };
     shape.check()?;
     let mount = absolute(mount)?;

@@ -3,7 +3,7 @@
 
 use crate::plan::Paths;
 use crate::process;
-use crate::state::State;
+use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::Rt;
@@ -141,12 +141,14 @@ async fn until(
 /// Roles without which nothing works; a storage node may be away.
 const VITAL: &[&str] = &["meta", "mgmtd", "mount"];
 
-/// Fails if a process of these roles that should run does not.
+/// Fails if a process of these roles that should run does not and nothing stands in for it. (One of several mgmtd or meta
+/// services may be away, but not the one that holds the metadata engine.)
 fn alive(dir: &Path, state: &State, roles: &[&str]) -> Result<()> {
+    let running = |s: &Service| s.process.is_some_and(|p| process::alive(p).is_some());
     for s in state.services.iter().filter(|s| roles.contains(&s.role.as_str())) {
-        if let Some(p) = s.process
-            && process::alive(p).is_none()
-        {
+        let replaceable =
+            s.data.is_empty() && state.services.iter().any(|o| o.role == s.role && running(o));
+        if s.process.is_some() && !running(s) && !replaceable {
             bail!(
                 "{} ended; its log says:\n{}",
                 s.id,

@@ -44,6 +44,9 @@ enum DevCommand {
         /// Metadata services [default: 1]
         #[arg(long)]
         metas: Option<u32>,
+        /// Cluster managers: one primary, the others stand by [default: 1]
+        #[arg(long)]
+        mgmtds: Option<u32>,
         /// Chunk size of new files, for example 512K or 4M [default: 1M]
         #[arg(long, value_parser = size, value_name = "SIZE")]
         chunk_size: Option<u32>,
@@ -120,6 +123,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
             disks,
             replicas,
             metas,
+            mgmtds,
             chunk_size,
             foreground,
             json,
@@ -131,6 +135,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
                 disks: *disks,
                 replicas: *replicas,
                 metas: *metas,
+                mgmtds: *mgmtds,
                 chunk_bytes: *chunk_size,
             };
             run_up(&request, *foreground, *json)

@@ -128,6 +128,7 @@ impl Inner {
                 cluster: self.cluster,
                 node: Some(self.config.node()),
                 addresses: self.addresses.clone(),
+                silent_ms: 0,
             };
         }
         let election = self.election.borrow();
@@ -137,6 +138,7 @@ impl Inner {
             cluster: self.cluster,
             node: other.map(|r| r.holder),
             addresses: other.map(|r| r.addresses.clone()).unwrap_or_default(),
+            silent_ms: election.silent_ms(self.now_ms()),
         }
     }
 

@@ -79,8 +79,8 @@ impl Default for Timing {
             heartbeat_ms: 300,
             node_lease_ms: 1500,
             margin_ms: 200,
-            primary_lease_ms: 900,
-            primary_renew_ms: 250,
+            primary_lease_ms: 700,
+            primary_renew_ms: 200,
             scan_ms: 50,
             client_session_ms: 20_000,
             slow_pause_ms: 5_000,
@@ -138,9 +138,9 @@ impl Timing {
         if self.primary_lease_ms < 2 * self.primary_renew_ms {
             return bad("primary_lease_ms must be at least twice primary_renew_ms");
         }
-        if self.primary_lease_ms + self.heartbeat_ms > self.node_lease_ms {
+        if self.primary_lease_ms + self.margin_ms + self.heartbeat_ms > self.node_lease_ms {
             return bad(
-                "primary_lease_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes",
+                "primary_lease_ms + margin_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes",
             );
         }
         if self.margin_ms == 0 {

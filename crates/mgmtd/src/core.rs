@@ -5,10 +5,13 @@ use crate::state::State;
 use crate::store::{Outcome, Store, Writes};
 use crate::{Config, keys, metrics::Metrics};
 use glowfs_cluster::{Chain, Change, Command, Election, LeaseRecord, Standing};
+use glowfs_net::Connector;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::routing::{NodeInfo, TargetInfo};
-use glowfs_types::{ChainId, ClusterId, Error, NodeId, Result, RoutingVersion, Status};
+use glowfs_types::{
+    ChainId, ClusterId, Error, Incarnation, NodeId, Result, RoutingVersion, Status,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -44,6 +47,10 @@ pub struct Inner {
     pub fatal: RefCell<Option<Error>>,
     pub failed: Notify,
     pub engine_ok: Cell<bool>,
+    /// Connections to the engine's host and to other instances.
+    pub connector: Rc<Connector>,
+    /// One life of this process, for its heartbeats as a standby.
+    pub incarnation: Incarnation,
     pub started: Instant,
     pub metrics: Metrics,
 }
@@ -178,7 +185,13 @@ impl Inner {
                 self.step_down("the lease ran out");
             }
             // The period counts from the beginning: a slow renewal leaves less of the lease, not more time to the next one.
-            self.rt.sleep_until((began + period).max(self.rt.now() + RENEW_PAUSE_MIN)).await;
+            let mut next = began + period;
+            if let Some(due) = self.election.borrow().due_ms() {
+                // A standby looks at the very moment at which the lease has run out.
+                let left = due.saturating_sub(self.now_ms());
+                next = next.min(self.rt.now() + Duration::from_millis(left));
+            }
+            self.rt.sleep_until(next.max(self.rt.now() + RENEW_PAUSE_MIN)).await;
         }
     }
 
@@ -245,8 +258,11 @@ impl Inner {
         let period = Duration::from_millis(self.config.timing.scan_ms);
         while !self.stopping.get() {
             self.rt.sleep(period).await;
-            let now_ms = self.now_ms();
+            let (now_ms, now_ns, own) = (self.now_ms(), self.rt.unix_ns(), self.config.node());
             let dead = self.with(|s| {
+                if let Some(said) = s.said.get_mut(&own) {
+                    said.last_heartbeat_ns = now_ns;
+                }
                 let dead = s.leases.tick(now_ms);
                 for node in &dead {
                     s.touch_node(*node);

@@ -8,7 +8,7 @@ use crate::core::Inner;
 use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
 use glowfs_rt::Instant;
-use glowfs_types::routing::NodeStatus;
+use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::mgmtd::{Heartbeat, HeartbeatReply, TargetReport};
 use glowfs_types::{Error, NodeId, Result, Status};
 use std::collections::BTreeSet;
@@ -77,7 +77,9 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
     }
     let mut said = heartbeat.node.clone();
     said.last_heartbeat_ns = now_ns;
-    said.status = NodeStatus::Active;
+    // Whoever is primary answers this; another mgmtd that sends it stands by.
+    let standby = said.role == Role::Mgmtd;
+    said.status = if standby { NodeStatus::Standby } else { NodeStatus::Active };
     let first = s.said.insert(node, said).is_none();
     let wanted = s.wanted_node(node);
     if s.nodes.get(&node).map(|i| &i.value) != wanted.as_ref() {

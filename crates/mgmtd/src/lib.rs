@@ -17,6 +17,7 @@ mod metrics;
 mod primary;
 mod records;
 mod service;
+mod standby;
 mod state;
 mod store;
 mod tables;

@@ -112,7 +112,10 @@ impl Inner {
         let active: Vec<NodeId> = l
             .nodes
             .iter()
-            .filter(|n| n.value.status == NodeStatus::Active)
+            .filter(|n| {
+                use NodeStatus::{Active, Primary, Standby};
+                matches!(n.value.status, Active | Standby | Primary)
+            })
             .map(|n| n.value.id)
             .collect();
         let now = self.rt.now();
@@ -142,10 +145,10 @@ impl Inner {
             dirty_chains: Default::default(),
             dead_clients: VecDeque::new(),
         };
-        s.said.insert(self.config.node(), self.own_node());
+        s.said.insert(self.config.node(), self.own_node(NodeStatus::Primary));
         s.dirty_nodes = s.nodes.keys().copied().chain([self.config.node()]).collect();
         s.dirty_chains = s.chains.keys().copied().collect();
-        // Whoever was primary before is a standby now, or gone.
+        // Whoever was primary before is a standby now, or gone; its heartbeats will tell.
         let own = self.config.node();
         let others = s.nodes.values().filter(|i| i.value.role == Role::Mgmtd && i.value.id != own);
         let others: Vec<NodeInfo> =
@@ -154,17 +157,18 @@ impl Inner {
         s
     }
 
-    fn own_node(&self) -> NodeInfo {
+    /// What this instance says of itself.
+    pub fn own_node(&self, status: NodeStatus) -> NodeInfo {
         NodeInfo {
             id: self.config.node(),
             role: Role::Mgmtd,
             addresses: self.addresses.clone(),
             host: glowfs_net::local_host_id(),
-            hostname: String::new(),
+            hostname: glowfs_net::local_hostname(),
             pid: std::process::id(),
             tags: self.config.tags.clone(),
-            status: NodeStatus::Primary,
-            last_heartbeat_ns: 0,
+            status,
+            last_heartbeat_ns: self.rt.unix_ns(),
             config_version: ConfigVersion(0),
             release: glowfs_telemetry::RELEASE.to_owned(),
             http: self.config.http.clone(),

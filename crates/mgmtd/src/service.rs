@@ -14,7 +14,7 @@ use glowfs_rt::{Address, Rt};
 use glowfs_telemetry::HttpServer;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
-use glowfs_types::{ClientId, Error, Result, Status};
+use glowfs_types::{ClientId, Error, Incarnation, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -24,7 +24,6 @@ pub struct Running {
     inner: Rc<Inner>,
     server: Server,
     http: Option<HttpServer>,
-    connector: Option<Rc<Connector>>,
 }
 
 /// Starts an instance. It listens at once and becomes primary or standby as soon as the engine answers.
@@ -46,10 +45,8 @@ pub async fn start_with_engine(
         .iter()
         .map(|a| a.parse().map_err(|e| Error::new(Status::InvalidArgument, format!("listen: {e}"))))
         .collect::<Result<Vec<Address>>>()?;
-    let (engine, connector) = match engine {
-        Some(engine) => (engine, None),
-        None => open_engine(rt, &config, &service_token)?,
-    };
+    let connector = connector(rt, &config, &service_token)?;
+    let engine = engine.unwrap_or_else(|| open_engine(rt, &config, &connector));
     let tokens = Rc::new(Tokens::default());
     let api = Rc::new(Late::default());
     let info = HelloReply {
@@ -79,20 +76,21 @@ pub async fn start_with_engine(
         *blake3::hash(service_token.as_bytes()).as_bytes(),
         *blake3::hash(root_token.as_bytes()).as_bytes(),
     );
-    let inner = Rc::new(new_inner(rt, config, engine, addresses, hashes)?);
+    let inner = Rc::new(new_inner(rt, config, (engine, connector), addresses, hashes)?);
     // Cannot be set twice: they were made above.
     let _ = tokens.0.set(inner.clone());
     let _ = api.0.set(Rc::new(Api(inner.clone())));
     rt.spawn_detached(inner.clone().elect());
     rt.spawn_detached(inner.clone().watch());
     rt.spawn_detached(inner.clone().settler());
-    Ok(Running { inner, server, http, connector })
+    rt.spawn_detached(inner.clone().announce());
+    Ok(Running { inner, server, http })
 }
 
 fn new_inner(
     rt: &Rt,
     config: Config,
-    engine: Rc<dyn Engine>,
+    (engine, connector): (Rc<dyn Engine>, Rc<Connector>),
     addresses: Vec<String>,
     (service_hash, root_hash): ([u8; 32], [u8; 32]),
 ) -> Result<Inner> {
@@ -120,32 +118,34 @@ fn new_inner(
         fatal: RefCell::new(None),
         failed: Notify::new(),
         engine_ok: Cell::new(false),
+        connector,
+        incarnation: Incarnation(rt.unix_ns()),
         started: rt.now(),
         metrics: Metrics::new(),
         config,
     })
 }
 
-type Opened = (Rc<dyn Engine>, Option<Rc<Connector>>);
+fn connector(rt: &Rt, config: &Config, token: &str) -> Result<Rc<Connector>> {
+    let hello = Hello {
+        cluster: config.cluster()?,
+        token: token.to_owned(),
+        role: Some(Role::Mgmtd),
+        node: config.node(),
+        client: ClientId(0),
+        host: glowfs_net::local_host_id(),
+        release: glowfs_telemetry::RELEASE.to_owned(),
+        ..Hello::default()
+    };
+    let options = ConnectorOptions::from_names(&config.transports)?;
+    Ok(Connector::with_options(rt, hello, Rc::new(NoCalls), options))
+}
 
-fn open_engine(rt: &Rt, config: &Config, token: &str) -> Result<Opened> {
+fn open_engine(rt: &Rt, config: &Config, connector: &Rc<Connector>) -> Rc<dyn Engine> {
     match &config.engine {
-        EngineConfig::Memory => Ok((Memory::engine(), None)),
+        EngineConfig::Memory => Memory::engine(),
         EngineConfig::Remote { addresses } => {
-            let hello = Hello {
-                cluster: config.cluster()?,
-                token: token.to_owned(),
-                role: Some(Role::Mgmtd),
-                node: config.node(),
-                client: ClientId(0),
-                host: glowfs_net::local_host_id(),
-                release: glowfs_telemetry::RELEASE.to_owned(),
-                ..Hello::default()
-            };
-            let options = ConnectorOptions::from_names(&config.transports)?;
-            let connector = Connector::with_options(rt, hello, Rc::new(NoCalls), options);
-            let engine = Remote::new(rt, connector.clone(), addresses.clone());
-            Ok((Rc::new(engine), Some(connector)))
+            Rc::new(Remote::new(rt, connector.clone(), addresses.clone()))
         }
     }
 }
@@ -217,9 +217,7 @@ impl Running {
         self.inner.resign().await;
         self.inner.work.notify_all();
         self.server.stop().await;
-        if let Some(connector) = self.connector {
-            connector.close();
-        }
+        self.inner.connector.close();
     }
     /// Ends it as a crash would: nothing is given up. For tests.
     pub async fn crash(self) {

@@ -76,11 +76,12 @@ impl State {
         let old = self.nodes.get(&id).map(|i| &i.value);
         let mut node = self.said.get(&id).or(old)?.clone();
         node.last_heartbeat_ns = 0;
-        if !matches!(node.status, NodeStatus::Primary | NodeStatus::Standby | NodeStatus::Disabled)
-        {
-            node.status =
-                if self.leases.alive(id) { NodeStatus::Active } else { NodeStatus::Failed };
-        }
+        node.status = match (node.status, self.leases.alive(id)) {
+            (kept @ (NodeStatus::Primary | NodeStatus::Disabled), _) => kept,
+            (NodeStatus::Standby, true) => NodeStatus::Standby,
+            (_, true) => NodeStatus::Active,
+            (_, false) => NodeStatus::Failed,
+        };
         Some(node)
     }
     /// Everything that changed after `have`.

@@ -177,7 +177,9 @@ fn a_primary_keeps_its_lease_while_it_loads_from_a_slow_engine() {
     real::run(|rt| async move {
         let mut w = World::new(&rt);
         w.engine = Rc::new(Slow { rt: rt.clone(), engine: w.engine.clone(), delay: ms(110) });
-        let mgmtd = w.mgmtd(100).await;
+        let mut config = w.config(100);
+        config.timing.primary_lease_ms = 900;
+        let mgmtd = w.mgmtd_with(config).await;
         let began = rt.now();
         while !mgmtd.is_primary() {
             assert!(rt.now().since(began) < ms(15_000), "never primary");

@@ -29,5 +29,5 @@ pub use conn::Conn;
 pub use connector::{Connector, ConnectorOptions, Target, Transport};
 pub use incoming::{Handler, Incoming, NoCalls};
 pub use message::{Bulk, Reply, Request, Response};
-pub use peer::{Authenticator, Identity, Peer, TrustAll, local_host_id};
+pub use peer::{Authenticator, Identity, Peer, TrustAll, local_host_id, local_hostname};
 pub use server::{Server, ServerOptions};

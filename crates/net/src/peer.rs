@@ -115,6 +115,13 @@ impl std::fmt::Display for Peer {
     }
 }
 
+/// The host's name, for people; "" if it cannot be read.
+pub fn local_hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|s| s.trim().to_owned())
+        .unwrap_or_default()
+}
+
 /// The host this process runs on: the kernel's boot id. Zero (which equals nobody's) if it cannot be read.
 pub fn local_host_id() -> HostId {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")

@@ -281,6 +281,7 @@ impl Node {
                 cluster: ClusterId(0),
                 node: primary.map(|n| n.id),
                 addresses: primary.map(|n| n.addresses.clone()).unwrap_or_default(),
+                silent_ms: 0,
             }));
         }
         if self.state.standby.borrow().contains(&self.id) {

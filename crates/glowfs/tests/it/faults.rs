@@ -73,7 +73,7 @@ fn verify(path: &std::path::Path, acked: &[u64]) {
 }
 
 /// Runs writers while `fault` does its worst; returns the longest stall.
-fn under_load(c: &Cluster, fault: impl FnOnce(&dyn Fn())) -> Duration {
+pub fn under_load(c: &Cluster, fault: impl FnOnce(&dyn Fn())) -> Duration {
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));
     let path = |i: u64| c.mnt.join(format!("load{i}"));

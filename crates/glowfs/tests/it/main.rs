@@ -11,6 +11,7 @@ mod dev;
 mod faults;
 mod fio;
 mod harness;
+mod mgmtds;
 mod model;
 mod netns;
 mod programs;

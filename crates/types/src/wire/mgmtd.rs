@@ -234,6 +234,10 @@ pub struct PrimaryInfo {
     /// Where it listens.
     #[n(2)]
     pub addresses: Vec<String>,
+    /// How long ago the one who answers last saw a sign of life of that primary, in ms. A caller that had no answer from
+    /// the primary itself need not ask it again while this grows.
+    #[cbor(n(3), default)]
+    pub silent_ms: u64,
 }
 
 /// CHECK_TOKEN: what a service asks when a client says hello.
