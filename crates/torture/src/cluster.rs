@@ -1,0 +1,219 @@
+//! The cluster under torture: a dev cluster with a second mount, by the documented interface.
+
+use crate::hand::Hand;
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long the second mount may take.
+const MOUNT_BOUND: Duration = Duration::from_secs(60);
+/// How often conditions are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How the cluster is made.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// The `glowfs` binary.
+    pub glowfs: PathBuf,
+    /// An empty or new directory for everything.
+    pub dir: PathBuf,
+    /// Storage nodes.
+    pub storages: u32,
+    /// More options for `dev up`.
+    pub options: Vec<String>,
+}
+
+/// One service, from `dev status`.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// As `dev kill` takes it.
+    pub id: String,
+    /// Its role.
+    pub role: String,
+    /// Its process, if it runs.
+    pub pid: Option<u32>,
+    /// `running`, `stopped` or `down`.
+    pub state: String,
+    /// Its node id.
+    pub node: u64,
+    /// Its data directories.
+    pub data: Vec<PathBuf>,
+}
+
+/// A running cluster, mounted twice. Shared by threads; commands run one at a time.
+pub struct Cluster {
+    shape: Shape,
+    /// Where the dev cluster is.
+    pub dir: PathBuf,
+    /// The mounts: that of the dev cluster, and a further one.
+    pub mounts: [PathBuf; 2],
+    hand: Mutex<Hand>,
+    second: Mutex<Option<u32>>,
+}
+
+impl Cluster {
+    /// Makes and starts it. Call before any file of a mount is open.
+    pub fn up(shape: &Shape) -> Result<Self> {
+        let top = &shape.dir;
+        std::fs::create_dir_all(top).with_context(|| format!("making {}", top.display()))?;
+        let top = top.canonicalize()?;
+        let c = Self {
+            shape: shape.clone(),
+            dir: top.join("cluster"),
+            mounts: [top.join("mnt1"), top.join("mnt2")],
+            hand: Mutex::new(Hand::new(&top)?),
+            second: Mutex::new(None),
+        };
+        let storages = shape.storages.to_string();
+        let mount = c.mounts[0].to_string_lossy().into_owned();
+        let mut args = vec!["--mount", &mount, "--storages", &storages];
+        args.extend(shape.options.iter().map(String::as_str));
+        c.dev("up", &args)?;
+        c.mount_second()?;
+        Ok(c)
+    }
+    /// Brings all up again after [`Cluster::down`].
+    pub fn up_again(&self) -> Result<()> {
+        self.dev("up", &[])?;
+        self.mount_second()
+    }
+    /// Stops everything gracefully; the data stays. Call when no file is open.
+    pub fn down(&self) -> Result<()> {
+        self.unmount_second()?;
+        self.dev("down", &[]).map(|_| ())
+    }
+    /// Stops everything and deletes the data.
+    pub fn destroy(&self) -> Result<()> {
+        let _ = self.unmount_second();
+        self.dev("destroy", &["--yes"]).map(|_| ())
+    }
+
+    fn hand(&self) -> MutexGuard<'_, Hand> {
+        self.hand.lock().unwrap_or_else(|e| e.into_inner())
+    }
+    /// Runs any command by the hand.
+    pub fn run(&self, argv: &[String]) -> Result<String> {
+        self.hand().run(argv)
+    }
+    /// `glowfs dev COMMAND --dir DIR ARGS`.
+    pub fn dev(&self, command: &str, args: &[&str]) -> Result<String> {
+        let mut argv = vec![self.glowfs(), "dev".into(), command.into(), "--dir".into()];
+        argv.push(self.dir.to_string_lossy().into_owned());
+        argv.extend(args.iter().map(|a| (*a).to_owned()));
+        self.run(&argv)
+    }
+    /// `glowfs admin --json --dev DIR ARGS`.
+    pub fn admin(&self, args: &[&str]) -> Result<Value> {
+        let mut argv = vec![self.glowfs(), "admin".into(), "--json".into(), "--dev".into()];
+        argv.push(self.dir.to_string_lossy().into_owned());
+        argv.extend(args.iter().map(|a| (*a).to_owned()));
+        let text = self.run(&argv)?;
+        serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
+    }
+    fn glowfs(&self) -> String {
+        self.shape.glowfs.to_string_lossy().into_owned()
+    }
+    /// `dev status --json`.
+    pub fn status(&self) -> Result<Value> {
+        let text = self.dev("status", &["--json"])?;
+        serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
+    }
+    /// All services but the mount.
+    pub fn services(&self) -> Result<Vec<Service>> {
+        let status = self.status()?;
+        let rows = status["services"].as_array().context("no services in the status")?;
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        let row = |s: &Value| Service {
+            id: text(&s["id"]),
+            role: text(&s["role"]),
+            pid: s["pid"].as_u64().and_then(|p| u32::try_from(p).ok()),
+            state: text(&s["state"]),
+            node: s["node"].as_u64().unwrap_or_default(),
+            data: s["data"].as_array().into_iter().flatten().map(|d| text(d).into()).collect(),
+        };
+        Ok(rows.iter().map(row).filter(|s| s.role != "mount").collect())
+    }
+    /// Where mgmtd is, and the token, for a client of our own.
+    pub fn access(&self) -> Result<(Vec<String>, String)> {
+        let status = self.status()?;
+        let mgmtd = status["mgmtd"].as_array().context("no mgmtd in the status")?;
+        let mgmtd = mgmtd.iter().filter_map(|a| a.as_str()).map(|a| format!("tcp://{a}")).collect();
+        let file = status["token_file"].as_str().context("no token file in the status")?;
+        Ok((mgmtd, std::fs::read_to_string(file)?.trim().to_owned()))
+    }
+
+    /// Whether all members of all chains serve; if not, which chains lack what.
+    pub fn complete(&self) -> Result<(), String> {
+        let chains = self.admin(&["list-chains"]).map_err(|e| e.to_string())?;
+        let chains = chains.as_array().ok_or("no list of chains")?;
+        let lacking: Vec<_> =
+            chains.iter().filter(|c| c["status"] != "complete").map(Value::to_string).collect();
+        if chains.is_empty() || !lacking.is_empty() {
+            return Err(format!("{} of {}: {}", lacking.len(), chains.len(), lacking.join(" ")));
+        }
+        Ok(())
+    }
+    /// Waits until all members of all chains serve.
+    pub fn wait_complete(&self, bound: Duration) -> Result<Duration> {
+        let began = Instant::now();
+        loop {
+            match self.complete() {
+                Ok(()) => return Ok(began.elapsed()),
+                Err(e) if began.elapsed() > bound => {
+                    bail!("not all chains are complete after {bound:?}: {e}")
+                }
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
+    }
+
+    fn mount_second(&self) -> Result<()> {
+        let status = self.status()?;
+        std::fs::create_dir_all(&self.mounts[1])?;
+        let mut argv = vec![self.glowfs(), "mount".into()];
+        for a in status["mgmtd"].as_array().into_iter().flatten().filter_map(|a| a.as_str()) {
+            argv.extend(["--mgmtd".to_owned(), a.to_owned()]);
+        }
+        argv.push("--token-file".into());
+        argv.push(status["token_file"].as_str().unwrap_or_default().to_owned());
+        argv.push(self.mounts[1].to_string_lossy().into_owned());
+        let log = self.dir.join("log/mount2.log");
+        let pid = self.hand().start(&argv, &log)?;
+        *self.second.lock().unwrap_or_else(|e| e.into_inner()) = Some(pid);
+        let end = Instant::now() + MOUNT_BOUND;
+        while !mounted(&self.mounts[1]) {
+            if Instant::now() > end {
+                bail!("the second mount does not come up; its log is {}", log.display());
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+    fn unmount_second(&self) -> Result<()> {
+        let Some(pid) = self.second.lock().unwrap_or_else(|e| e.into_inner()).take() else {
+            return Ok(());
+        };
+        if mounted(&self.mounts[1]) {
+            let at = self.mounts[1].to_string_lossy().into_owned();
+            if let Err(e) = self.run(&["umount".to_owned(), at.clone()]) {
+                let _ = self.run(&["umount".to_owned(), "-l".to_owned(), at]);
+                return Err(e);
+            }
+        }
+        // The daemon ends when it is unmounted.
+        let end = Instant::now() + MOUNT_BOUND;
+        while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < end {
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+/// Whether something is mounted at `at`.
+pub fn mounted(at: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let at = at.to_string_lossy();
+    table.lines().any(|l| l.split(' ').nth(4) == Some(&at))
+}

@@ -1,0 +1,18 @@
+//! Torture of a real cluster of real processes: faults under load, and a checker that knows every acknowledged byte.
+//!
+//! It uses the cluster as anybody would: `glowfs dev`, `glowfs admin`, `glowfs mount`, the mounts and the client library. Not
+//! part of a release. Guarantees: a run passes only if operations were in flight whenever a fault struck, nothing acknowledged
+//! was lost or wrong, and no application saw an error that the fault does not excuse; what it did is reproducible from the seed as
+//! far as the order and kind of faults and operations go (not their timing). Must never: end a process that it did not start.
+
+pub mod block;
+pub mod cluster;
+pub mod flight;
+pub mod hand;
+pub mod ledger;
+pub mod machine;
+pub mod nemesis;
+pub mod random;
+pub mod report;
+pub mod run;
+pub mod work;

@@ -1,0 +1,240 @@
+//! One run: cluster, workers, nemesis, and the final check, before and after everything was stopped and started.
+
+use crate::cluster::{Cluster, Shape};
+use crate::flight::Flight;
+use crate::ledger::Ledger;
+use crate::machine::Machine;
+use crate::nemesis::{self, Kind, Nemesis};
+use crate::random::Random;
+use crate::report::{Evidence, Report};
+use crate::work::{Files, Job, direct, library, log, names, open};
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Blocks of one read of the final check.
+const CHECK_BLOCKS: u64 = 256;
+/// How long the files of the workers may take to be made.
+const PREPARE_BOUND: Duration = Duration::from_secs(120);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The cluster.
+    pub shape: Shape,
+    /// How long faults strike.
+    pub time: Duration,
+    /// Chooses operations and faults.
+    pub seed: u64,
+    /// Which faults.
+    pub faults: Vec<Kind>,
+    /// The longest pause of a worker between two operations.
+    pub think: Duration,
+    /// Leave the cluster's directory when it failed.
+    pub keep: bool,
+}
+
+/// The workers of a run.
+pub struct Workers {
+    /// What they do.
+    pub flight: Arc<Flight>,
+    /// Files with known content.
+    pub files: Arc<Files>,
+    threads: Vec<(String, JoinHandle<()>)>,
+    names: Vec<(Job, Arc<Mutex<names::Known>>)>,
+    template: Job,
+}
+
+/// Names of the workers, by lane; the last lane is the checker's.
+const LANES: [&str; 10] = [
+    "direct-0",
+    "direct-1",
+    "direct-2",
+    "log-3",
+    "log-4",
+    "names-5",
+    "names-6",
+    "library-7",
+    "reader-8",
+    "checker",
+];
+
+impl Workers {
+    /// Makes the files and starts the workers in a new directory `dir` of the mounts.
+    pub fn start(cluster: &Cluster, dir: &str, seed: u64, think: Duration) -> Result<Self> {
+        let flight = Arc::new(Flight::new(LANES.map(String::from)));
+        let files = Arc::new(Files::default());
+        let dirs: [PathBuf; 2] = [cluster.mounts[0].join(dir), cluster.mounts[1].join(dir)];
+        std::fs::create_dir(&dirs[0]).with_context(|| format!("mkdir {}", dirs[0].display()))?;
+        let job = |lane: usize| Job {
+            lane,
+            random: Random::new(seed, lane as u64),
+            flight: flight.clone(),
+            files: files.clone(),
+            dirs: dirs.clone(),
+            think,
+        };
+        let mut w = Self {
+            flight: flight.clone(),
+            files: files.clone(),
+            threads: vec![],
+            names: vec![],
+            template: job(LANES.len() - 1),
+        };
+        let (mgmtd, token) = cluster.access()?;
+        let access = library::Access { mgmtd, token, dir: dir.to_owned() };
+        let (tell, ready) = channel();
+        w.spawn(7, move |j| library::work(j, access, tell), job(7));
+        for lane in 0..3 {
+            let mut j = job(lane);
+            let l = direct::prepare(&mut j).context("making the first file")?;
+            w.spawn(lane, move |j| direct::work(j, l), j);
+        }
+        if ready.recv_timeout(PREPARE_BOUND) != Ok(true) {
+            flight.stop.store(true, Ordering::SeqCst);
+            bail!("the library worker cannot begin: {:?}", flight.problems().errors);
+        }
+        w.spawn(3, |j| log::work(j, 0), job(3));
+        w.spawn(4, |j| log::work(j, 1), job(4));
+        for lane in 5..7 {
+            let known: Arc<Mutex<names::Known>> = Arc::default();
+            let put = known.clone();
+            w.names.push((job(LANES.len() - 1), known));
+            if let Some((j, _)) = w.names.last_mut() {
+                j.lane = lane;
+            }
+            w.spawn(
+                lane,
+                move |j| *put.lock().unwrap_or_else(|e| e.into_inner()) = names::work(j),
+                job(lane),
+            );
+        }
+        w.spawn(8, direct::read_others, job(8));
+        Ok(w)
+    }
+
+    fn spawn(&mut self, lane: usize, work: impl FnOnce(Job) + Send + 'static, job: Job) {
+        let name = LANES.get(lane).copied().unwrap_or("?").to_owned();
+        self.threads.push((name, std::thread::spawn(move || work(job))));
+    }
+
+    /// Ends them; says which panicked.
+    pub fn stop(&mut self) -> Vec<String> {
+        self.flight.stop.store(true, Ordering::SeqCst);
+        let mut failures = vec![];
+        for (name, t) in self.threads.drain(..) {
+            if t.join().is_err() {
+                failures.push(format!("worker {name} panicked"));
+            }
+        }
+        failures
+    }
+
+    /// Checks all files and names through both mounts. Call when the workers have ended.
+    pub fn verify(&self, when: &str) {
+        for (dir, n) in self.template.dirs.iter().zip(1..) {
+            let through = format!("mount {n}, {when}");
+            self.flight.say(&format!("checking through {through}"));
+            for l in self.files.all() {
+                self.verify_file(&l, dir, &through);
+            }
+            for (job, known) in &self.names {
+                let known = known.lock().unwrap_or_else(|e| e.into_inner());
+                names::verify(job, &known, dir);
+            }
+        }
+    }
+    fn verify_file(&self, l: &Arc<Ledger>, dir: &std::path::Path, through: &str) {
+        let job = &self.template;
+        let path = dir.join(&l.name);
+        let what = format!("open {} through {through}", l.name);
+        let Some(file) = job.op(&what, || open(&path, false, false, true)) else { return };
+        let mut at = 0;
+        while at < l.len() {
+            let end = (at + CHECK_BLOCKS).min(l.len());
+            job.read(l, &file, at..end, through);
+            at = end;
+        }
+    }
+    /// Blocks acknowledged, and of these covered by an fsync.
+    pub fn blocks(&self) -> (u64, u64) {
+        let all = self.files.all();
+        all.iter().map(|l| l.totals()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+    }
+}
+
+/// Runs the plan.
+pub fn run(plan: &Plan) -> Result<Report> {
+    let began = Instant::now();
+    let machine = Arc::new(Machine::watch());
+    let cluster = Arc::new(Cluster::up(&plan.shape)?);
+    let mut small = None;
+    if plan.faults.contains(&Kind::Fill) {
+        cluster.down()?;
+        small = Some(nemesis::make_small_disk(&cluster)?);
+        cluster.up_again()?;
+    }
+    let result = under_load(plan, &cluster, &machine, began);
+    let good = result.as_ref().is_ok_and(|r| r.passed);
+    if plan.keep && !good {
+        eprintln!("the cluster stays in {} for a look", cluster.dir.display());
+        return result;
+    }
+    let destroyed = cluster.destroy();
+    if let Some(disk) = small {
+        let _ = cluster.run(&["umount".into(), disk.to_string_lossy().into_owned()]);
+        let _ = cluster.destroy();
+    }
+    let report = result?;
+    destroyed?;
+    let _ = std::fs::remove_dir_all(&plan.shape.dir);
+    Ok(report)
+}
+
+fn under_load(
+    plan: &Plan,
+    cluster: &Arc<Cluster>,
+    machine: &Arc<Machine>,
+    began: Instant,
+) -> Result<Report> {
+    let mut workers = Workers::start(cluster, "torture", plan.seed, plan.think)?;
+    let flight = workers.flight.clone();
+    let mut nemesis = Nemesis::new(
+        cluster.clone(),
+        flight.clone(),
+        machine.clone(),
+        plan.seed,
+        plan.faults.clone(),
+    );
+    nemesis.on_all_lost({
+        let files = workers.files.clone();
+        Box::new(move || files.all().iter().for_each(|l| l.forget_seen()))
+    });
+    let mut failures = vec![];
+    let whole = nemesis.rage(Instant::now() + plan.time);
+    if let Err(e) = &whole {
+        failures.push(format!("{e:#}"));
+    }
+    failures.extend(workers.stop());
+    if whole.is_ok() {
+        workers.verify("at the end");
+        match cluster.down().and_then(|()| cluster.up_again()) {
+            Ok(()) => workers.verify("after everything was stopped and started"),
+            Err(e) => failures.push(format!("stopping and starting everything: {e:#}")),
+        }
+    }
+    Ok(Report::new(Evidence {
+        seed: plan.seed,
+        seconds: began.elapsed().as_secs_f64(),
+        by_worker: flight.done_by_worker(),
+        strikes: nemesis.done,
+        problems: flight.problems(),
+        failures,
+        blocks: workers.blocks(),
+        machine_s: machine.longest().as_secs_f64(),
+    }))
+}
