@@ -64,7 +64,7 @@ impl AgentConfig {
             addresses: Vec::new(),
             host: glowfs_net::local_host_id(),
             hostname: glowfs_net::local_hostname(),
-            pid: std::process::id(),
+            pid: glowfs_rt::process::pid(),
             tags: BTreeMap::new(),
             http: None,
             release: env!("CARGO_PKG_VERSION").to_owned(),

@@ -65,9 +65,8 @@ impl ClientConfig {
     #[must_use]
     pub fn on_this_host(mut self) -> Self {
         self.host = glowfs_net::local_host_id();
-        self.pid = std::process::id();
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        self.hostname = name.trim().to_owned();
+        self.pid = glowfs_rt::process::pid();
+        self.hostname = glowfs_rt::process::hostname();
         self
     }
 }

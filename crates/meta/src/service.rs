@@ -147,7 +147,7 @@ fn client_config(config: &MetaConfig, token: &str) -> Result<ClientConfig> {
         cluster: config.cluster()?,
         node: config.node(),
         host: local_host_id(),
-        pid: std::process::id(),
+        pid: glowfs_rt::process::pid(),
         transports: config.transports.clone(),
         session: false,
         data_total: Duration::from_secs(20),
@@ -245,7 +245,7 @@ impl MetaHandler {
         ServiceStatus {
             role: Some(Role::Meta),
             node: s.config.node(),
-            pid: std::process::id(),
+            pid: glowfs_rt::process::pid(),
             release: RELEASE.to_owned(),
             healthy,
             detail,

@@ -176,7 +176,7 @@ impl Inner {
         ServiceStatus {
             role: Some(Role::Mgmtd),
             node: self.config.node(),
-            pid: std::process::id(),
+            pid: glowfs_rt::process::pid(),
             release: glowfs_telemetry::RELEASE.to_owned(),
             healthy: self.fatal.borrow().is_none() && (primary || self.engine_ok.get()),
             detail,

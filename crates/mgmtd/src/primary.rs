@@ -165,7 +165,7 @@ impl Inner {
             addresses: self.addresses.clone(),
             host: glowfs_net::local_host_id(),
             hostname: glowfs_net::local_hostname(),
-            pid: std::process::id(),
+            pid: glowfs_rt::process::pid(),
             tags: self.config.tags.clone(),
             status,
             last_heartbeat_ns: self.rt.unix_ns(),

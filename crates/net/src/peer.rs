@@ -117,15 +117,12 @@ impl std::fmt::Display for Peer {
 
 /// The host's name, for people; "" if it cannot be read.
 pub fn local_hostname() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|s| s.trim().to_owned())
-        .unwrap_or_default()
+    glowfs_rt::process::hostname()
 }
 
 /// The host this process runs on: the kernel's boot id. Zero (which equals nobody's) if it cannot be read.
 pub fn local_host_id() -> HostId {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .ok()
-        .and_then(|text| text.trim().replace('-', "").parse().ok())
+    glowfs_rt::process::boot_id()
+        .and_then(|text| text.replace('-', "").parse().ok())
         .unwrap_or_default()
 }

@@ -11,6 +11,7 @@
 pub mod address;
 pub mod backend;
 pub mod mem;
+pub mod process;
 pub mod real;
 pub mod signal;
 pub mod sync;

@@ -1,9 +1,28 @@
 //! Runs cluster seeds: `cargo run -p glowfs-sim --example seeds -- FIRST COUNT [SECONDS]`. Stops at the first that fails.
+//! With `GLOWFS_SIM_LOG=debug` (or another filter) the services' logs go to standard error, each line with the simulated time and
+//! the number of the node.
 
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::{Plan, run_seed};
 
+struct SimTime;
+
+impl tracing_subscriber::fmt::time::FormatTime for SimTime {
+    fn format_time(&self, w: &mut tracing_subscriber::fmt::format::Writer<'_>) -> std::fmt::Result {
+        let (now, node) = glowfs_sim::world::running();
+        write!(w, "{:>12.6} node {node}", now as f64 / 1e9)
+    }
+}
+
 fn main() {
+    if let Ok(filter) = std::env::var("GLOWFS_SIM_LOG") {
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_timer(SimTime)
+            .with_ansi(false)
+            .with_writer(std::io::stderr)
+            .init();
+    }
     let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let (first, count) = (args.first().copied().unwrap_or(1), args.get(1).copied().unwrap_or(100));
     let time = Duration::from_secs(args.get(2).copied().unwrap_or(15));

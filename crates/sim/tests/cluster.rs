@@ -39,4 +39,20 @@ fn a_seed_replays() {
     let (a, b) = (run_seed(77, plan), run_seed(77, plan));
     assert_eq!((a.trace_hash, a.ops, a.log), (b.trace_hash, b.ops, b.log));
     assert_ne!(run_seed(78, plan).trace_hash, a.trace_hash);
+    // Nor may anything of the process get in (its id did, once: it stands in messages).
+    if std::env::var_os("GLOWFS_SIM_CHILD").is_some() {
+        println!("trace {:016x}", a.trace_hash);
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().expect("the test's own path"))
+        .args(["--exact", "a_seed_replays", "--nocapture"])
+        .env("GLOWFS_SIM_CHILD", "1")
+        .output()
+        .expect("the same test in another process");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        said.contains(&format!("trace {:016x}", a.trace_hash)),
+        "{:016x}: {said}",
+        a.trace_hash
+    );
 }

@@ -74,7 +74,7 @@ impl Node {
         ServiceStatus {
             role: Some(Role::Storage),
             node: self.config.node(),
-            pid: std::process::id(),
+            pid: glowfs_rt::process::pid(),
             release: glowfs_telemetry::RELEASE.to_owned(),
             healthy: lease && problems.is_empty(),
             detail,

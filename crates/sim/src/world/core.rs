@@ -13,6 +13,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+thread_local!(static RUNNING: Cell<(u64, usize)> = const { Cell::new((0, 0)) });
+
+/// The simulated moment, in nanoseconds since the world began, and the number of the node whose code this thread runs (or ran
+/// last): for logs.
+pub fn running() -> (u64, usize) {
+    RUNNING.get()
+}
+
 /// What happens at some moment.
 type Event = Box<dyn FnOnce(&Rc<Core>)>;
 
@@ -91,7 +99,10 @@ impl Core {
             None
         });
         if let Some(node) = chosen {
+            RUNNING.set((self.now.get(), node.index));
+            glowfs_rt::process::pretend(Some(node.process()));
             node.tasks.run_nth(nth);
+            glowfs_rt::process::pretend(None);
         }
         self.now.set(self.now.get() + cost);
         true
@@ -140,6 +151,23 @@ impl Core {
     }
 }
 
+/// Tells the C library's allocator to keep what is freed: worlds take and free a hundred megabytes again and again, and
+/// giving that to the kernel and back costs a third of the time.
+fn keep_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        const KEEP_BYTES: libc::c_int = 1 << 30;
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            // SAFETY: sets two numbers of the allocator, which may be done at any time.
+            unsafe {
+                libc::mallopt(libc::M_MMAP_THRESHOLD, KEEP_BYTES);
+                libc::mallopt(libc::M_TRIM_THRESHOLD, KEEP_BYTES);
+            }
+        });
+    }
+}
+
 /// A simulated world. See the [module](super).
 pub struct World {
     core: Rc<Core>,
@@ -148,6 +176,7 @@ pub struct World {
 impl World {
     /// An empty world.
     pub fn new(seed: u64) -> Self {
+        keep_memory();
         let core = Core {
             now: Cell::new(0),
             random: RefCell::new(Random::new(seed)),

@@ -32,7 +32,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::World;
+pub use self::core::{World, running};
 pub use disk::{DiskFaults, SimDisk};
 pub use net::Link;
 pub use node::SimNode;

@@ -5,6 +5,7 @@ use super::disk::{self, SimDisk};
 use super::net;
 use super::random::Random;
 use glowfs_rt::backend::{Backend, BoxFuture, Dir, Listener, Stream};
+use glowfs_rt::process::Simulated;
 use glowfs_rt::tasks::Tasks;
 use glowfs_rt::timers::Timers;
 use glowfs_rt::{Address, Instant, Pool, Rt};
@@ -58,6 +59,11 @@ impl Node {
     pub(crate) fn ip(&self) -> IpAddr {
         let [high, low] = (self.index as u16 + 1).to_be_bytes();
         IpAddr::V4(Ipv4Addr::new(10, 0, high, low))
+    }
+    /// What its tasks are told about their process.
+    pub(crate) fn process(&self) -> Simulated {
+        let pid = self.index as u64 * 1000 + self.life.get();
+        Simulated { pid: pid as u32, host: self.host as u32 }
     }
     pub(crate) fn is_up(&self) -> bool {
         self.up.get()

@@ -32,7 +32,7 @@ pub(crate) struct Wire {
 #[derive(Default)]
 struct Pipe {
     /// Arrived, not read.
-    arrived: VecDeque<u8>,
+    arrived: Arrived,
     /// On their way, in order.
     sent: VecDeque<Segment>,
     sent_bytes: usize,
@@ -51,6 +51,37 @@ struct Pipe {
 enum Segment {
     Bytes(Vec<u8>),
     End,
+}
+
+/// Bytes that arrived, in the pieces in which they were sent.
+#[derive(Default)]
+struct Arrived {
+    pieces: VecDeque<Vec<u8>>,
+    /// Bytes of the first piece that were read.
+    read: usize,
+    /// Bytes that were not.
+    len: usize,
+}
+
+impl Arrived {
+    fn push(&mut self, piece: Vec<u8>) {
+        self.len += piece.len();
+        self.pieces.push_back(piece);
+    }
+    /// Fills `out` with the oldest bytes; there must be as many.
+    fn take(&mut self, mut out: &mut [u8]) {
+        self.len -= out.len();
+        while let (false, Some(first)) = (out.is_empty(), self.pieces.front()) {
+            let n = out.len().min(first.len() - self.read);
+            out[..n].copy_from_slice(&first[self.read..self.read + n]);
+            out = &mut out[n..];
+            self.read += n;
+            if self.read == first.len() {
+                self.pieces.pop_front();
+                self.read = 0;
+            }
+        }
+    }
 }
 
 impl Pipe {
@@ -148,7 +179,7 @@ impl Wire {
                         hash(&bytes),
                     );
                     p.sent_bytes -= bytes.len();
-                    p.arrived.extend(bytes);
+                    p.arrived.push(bytes);
                 }
                 Some(Segment::End) => p.ended = true,
                 None => {}
@@ -168,9 +199,12 @@ impl Wire {
     }
 }
 
+/// Of the bytes, eight at a time.
 fn hash(bytes: &[u8]) -> u64 {
-    let start = bytes.len() as u64;
-    bytes.iter().fold(start, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
+    let mix = |h: u64, word: u64| (h ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let h = words.iter().fold(bytes.len() as u64, |h, w| mix(h, u64::from_le_bytes(*w)));
+    rest.iter().fold(h, |h, b| mix(h, u64::from(*b)))
 }
 
 struct SimStream {
@@ -201,7 +235,7 @@ impl StreamIo for SimStream {
         let Some(core) = self.wire.core.upgrade() else { return Poll::Pending };
         let wanted: usize = bufs.iter().map(|b| b.len()).sum();
         let mut p = self.wire.pipes[1 - self.side].borrow_mut();
-        if p.arrived.is_empty() {
+        if p.arrived.len == 0 {
             if let Some(kind) = p.read_error {
                 return Poll::Ready(Err(kind.into()));
             }
@@ -211,13 +245,11 @@ impl StreamIo for SimStream {
             p.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let mut left = Self::amount(&core, wanted.min(p.arrived.len()));
+        let mut left = Self::amount(&core, wanted.min(p.arrived.len));
         let done = left;
         for buf in bufs {
             let n = left.min(buf.len());
-            for (to, from) in buf.iter_mut().zip(p.arrived.drain(..n)) {
-                *to = from;
-            }
+            p.arrived.take(&mut buf[..n]);
             left -= n;
         }
         let writer = p.writer.take();
@@ -243,7 +275,7 @@ impl StreamIo for SimStream {
         if wanted == 0 {
             return Poll::Ready(Ok(0));
         }
-        let room = WINDOW_BYTES.saturating_sub(p.sent_bytes + p.arrived.len());
+        let room = WINDOW_BYTES.saturating_sub(p.sent_bytes + p.arrived.len);
         if room == 0 {
             p.writer = Some(cx.waker().clone());
             return Poll::Pending;
@@ -267,7 +299,7 @@ impl StreamIo for SimStream {
             self.wire.send(&core, self.side, Segment::End);
         }
         // Nothing is read or written here any more; what was sent still arrives.
-        self.wire.pipes[1 - self.side].borrow_mut().arrived.clear();
+        self.wire.pipes[1 - self.side].borrow_mut().arrived = Arrived::default();
         self.wire.fail(self.side, io::ErrorKind::ConnectionAborted);
     }
     fn peer(&self) -> String {

@@ -1,0 +1,47 @@
+//! What this process is: its id, its host and the host's name.
+//!
+//! Services tell each other; so it must be the same in every run of a simulated seed, and the simulator
+//! says for each task which simulated process it belongs to ([`pretend`]).
+
+use std::cell::Cell;
+
+thread_local!(static PRETENDED: Cell<Option<Simulated>> = const { Cell::new(None) });
+
+/// A simulated process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Simulated {
+    /// Its id.
+    pub pid: u32,
+    /// The number of its host.
+    pub host: u32,
+}
+
+/// From now on this thread is that simulated process (or the real one again).
+pub fn pretend(process: Option<Simulated>) {
+    PRETENDED.set(process);
+}
+
+/// The id of this process.
+pub fn pid() -> u32 {
+    PRETENDED.get().map_or_else(std::process::id, |p| p.pid)
+}
+
+/// The boot id of this host, in its usual form; None if it cannot be read.
+pub fn boot_id() -> Option<String> {
+    match PRETENDED.get() {
+        Some(p) => Some(format!("{:032x}", 0xb007_0000_0000_0001 + u128::from(p.host))),
+        None => read_line("/proc/sys/kernel/random/boot_id"),
+    }
+}
+
+/// The name of this host, for people; "" if it cannot be read.
+pub fn hostname() -> String {
+    match PRETENDED.get() {
+        Some(p) => format!("simulated{}", p.host),
+        None => read_line("/proc/sys/kernel/hostname").unwrap_or_default(),
+    }
+}
+
+fn read_line(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
