@@ -27,9 +27,9 @@ pub fn work(mut job: Job, own: usize) {
             continue;
         };
         let l = job.files.add(Ledger::new(NUMBERS * job.lane as u64 + number, name, 0));
-        fill(&mut job, &l, &file, own);
+        let end = fill(&mut job, &l, &file, own);
         job.flight.op(job.lane, || drop(file));
-        check(&job, &l, l.len(), 1 - own);
+        check(&job, &l, end, 1 - own);
         // The one before goes, so that space comes and goes under the faults.
         if let Some(old) = old.replace(l) {
             job.files.remove(&old);
@@ -39,13 +39,14 @@ pub fn work(mut job: Job, own: usize) {
     }
 }
 
-fn fill(job: &mut Job, l: &Arc<Ledger>, file: &File, own: usize) {
+/// Appends until the file is full; how many blocks were acknowledged.
+fn fill(job: &mut Job, l: &Arc<Ledger>, file: &File, own: usize) -> u64 {
     let mut end = 0;
     while end < FULL && job.think() {
         let count = (1 + job.random.below(APPEND)).min(FULL - end);
         if !job.write(l, file, end..end + count) {
             // What of it is there is not known: the file ends here, as far as this worker cares.
-            return;
+            return end;
         }
         end += count;
         match job.random.below(20) {
@@ -58,6 +59,7 @@ fn fill(job: &mut Job, l: &Arc<Ledger>, file: &File, own: usize) {
             _ => {}
         }
     }
+    end
 }
 
 /// Through the mount `other`, the file has `blocks` blocks, all right.
