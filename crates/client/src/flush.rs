@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::retry::again_write;
 use crate::routes::{self, Site};
+use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
@@ -148,6 +149,7 @@ pub(crate) async fn head_call(
                 deadline: time,
             };
             let outcome = async { core.conn(&info, head.node, time).await?.call(request).await };
+            let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
             outcome.await.inspect_err(|e| core.blame(head.node, e))
         };
         match attempt.await {

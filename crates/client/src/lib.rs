@@ -21,6 +21,7 @@ mod read;
 mod recall;
 mod retry;
 mod routes;
+mod vain;
 mod write;
 
 pub use chunk_io::{ChunkIo, DataExtent};

@@ -7,6 +7,7 @@ use crate::client::Client;
 use crate::core::Core;
 use crate::retry::again_meta;
 use crate::routes::{self, Site};
+use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, Status};
@@ -157,7 +158,7 @@ impl Core {
                     tenant: self.config.tenant,
                     deadline: time,
                 };
-                conn.call(request).await
+                self.unless(|now| vain::failed(now, node), conn.call(request)).await
             }
             Err(e) => Err(e),
         };

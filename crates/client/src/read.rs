@@ -8,6 +8,7 @@ use crate::file::{OpenFile, Permission};
 use crate::plan;
 use crate::retry::{Retry, again_read};
 use crate::routes::{self, Place, Site};
+use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BufMut, Duration};
@@ -378,7 +379,8 @@ async fn request(
         tenant: core.config.tenant,
         deadline: time,
     };
-    let response = match conn.call(request).await {
+    let call = core.unless(|now| vain::serves_no_more(now, &first), conn.call(request));
+    let response = match call.await {
         Ok(r) => r,
         Err(e) => {
             core.blame(first.node, &e);

@@ -7,6 +7,7 @@ use crate::core::Core;
 use crate::file::{OpenFile, Permission, Rights};
 use crate::retry::{Retry, again_write};
 use crate::routes::{self, Site};
+use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::Buf;
 use glowfs_rt::sync::join_all;
@@ -244,6 +245,7 @@ async fn attempt(
         })
         .await
     };
+    let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
     let response = outcome.await.inspect_err(|e| core.blame(head.node, e))?;
     UpdateResult::read_from_prefix(&response.body)
         .map(|(r, _)| r)

@@ -182,6 +182,55 @@ fn a_fail_over_is_invisible() {
 }
 
 #[test]
+fn a_head_that_hangs_is_left_when_another_takes_over() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let mut config = fake.config();
+        config.hedge = false;
+        config.write_attempt = Duration::from_secs(600);
+        config.read_attempt = Duration::from_secs(600);
+        config.data_total = Duration::from_secs(600);
+        let client = Client::connect(&rt, config).await.expect("connects");
+        let file = open(&client).await;
+        file.write(0, Buf::from_vec(bytes(5000, 1))).await.expect("write");
+        for (method, node) in READS.map(|n| (method::READ, n)) {
+            fake.fault(NodeId(node), method, &[Fault::Silent]);
+        }
+        for method in [method::WRITE, method::FLUSH] {
+            fake.fault(NodeId(20), method, &[Fault::Silent]);
+        }
+        // Each of the three hangs when it is asked, until node 20 is out.
+        let reader = {
+            let (rt, file) = (rt.clone(), file.clone());
+            rt.clone().spawn(async move { read(&rt, &file, 0, 5000).await })
+        };
+        let flusher = {
+            let file = file.clone();
+            rt.spawn(async move { file.flush().await })
+        };
+        let later = fake.clone();
+        let f = rt.clone();
+        rt.spawn_detached(async move {
+            while later.calls(NodeId(20), method::WRITE) < 2 {
+                f.sleep(Duration::from_millis(5)).await;
+            }
+            for node in READS {
+                later.state.faults.borrow_mut().remove(&(NodeId(node), method::READ));
+                if later.calls(NodeId(node), method::READ) > 0 {
+                    later.fail_over(NodeId(node));
+                }
+            }
+            later.fail_over(NodeId(20));
+        });
+        file.write(0, Buf::from_vec(bytes(5000, 2))).await.expect("write");
+        flusher.await.expect("flush");
+        let (_, got) = reader.await.expect("read");
+        assert!(got == bytes(5000, 1) || got == bytes(5000, 2));
+        assert_eq!(fake.content(7, 0, 5000), bytes(5000, 2));
+    });
+}
+
+#[test]
 fn bad_bytes_and_pending_versions_send_a_read_elsewhere() {
     run(|rt| async move {
         let fake = Fake::start(&rt, 1, 1).await;
