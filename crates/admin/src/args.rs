@@ -1,6 +1,7 @@
 //! The command line of `glowfs admin`.
 
 use clap::{Args, Subcommand};
+use glowfs_types::routing::Role;
 use std::path::PathBuf;
 
 /// Look at a cluster and operate it.
@@ -39,6 +40,22 @@ pub enum Command {
     ListTargets,
     /// Clients: mounts and others that have a session
     ListClients,
+    /// Targets being brought up to date: how far, how long still
+    ListResyncs,
+    /// The configuration that running services follow
+    GetConfig,
+    /// Changes settings of running services: of a role, or with --node of one node only
+    SetConfig {
+        /// storage (other roles have nothing to set yet)
+        #[arg(value_parser = role)]
+        role: Role,
+        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+        /// Only this node
+        #[arg(long)]
+        node: Option<u64>,
+    },
     /// Attributes, layout and chains of a path
     Stat {
         /// Path inside the file system
@@ -92,4 +109,11 @@ pub enum Command {
     },
     /// Users
     UserList,
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    [Role::Mgmtd, Role::Meta, Role::Storage]
+        .into_iter()
+        .find(|r| r.name() == text)
+        .ok_or_else(|| "it is one of mgmtd, meta, storage".into())
 }

@@ -5,8 +5,10 @@
 
 mod args;
 mod cluster;
+mod config;
 mod files;
 mod output;
+mod resyncs;
 mod run;
 mod users;
 

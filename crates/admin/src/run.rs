@@ -2,13 +2,13 @@
 
 use crate::args::{AdminArgs, Command};
 use crate::output::Output;
-use crate::{cluster, files, users};
+use crate::{cluster, config, files, resyncs, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::mgmtd::{CreateTable, UserInfo};
-use glowfs_types::{ChainTableId, UserId};
+use glowfs_types::{ChainTableId, NodeId, UserId};
 use std::rc::Rc;
 
 /// Runs one command against the cluster at `mgmtd` with `token`.
@@ -41,6 +41,12 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::ListChainTables => cluster::tables(out, &routing),
         Command::ListTargets => cluster::targets(out, &routing),
         Command::ListClients => cluster::clients(out, client).await,
+        Command::ListResyncs => resyncs::list(out, client, &routing).await,
+        Command::GetConfig => config::get(out, client).await,
+        Command::SetConfig { role, settings, node } => {
+            let change = config::Change { role: *role, node: node.map(NodeId), settings };
+            config::set(out, client, change).await
+        }
         Command::Status => cluster::status(out, client, &routing).await,
         Command::Stat { path } => files::stat(out, client, &routing, path).await,
         Command::Ls { path } => files::ls(out, client, path).await,

@@ -48,10 +48,7 @@ impl Inner {
             let granted =
                 matches!(verdict, Verdict::Alive | Verdict::Joined) && s.leases.alive(node);
             let newer = s.version > heartbeat.routing_version;
-            let config = s
-                .config_of(heartbeat.node.role)
-                .filter(|c| c.version > heartbeat.node.config_version)
-                .cloned();
+            let config = s.config_for(node, heartbeat.node.role, heartbeat.node.config_version);
             HeartbeatReply {
                 lease_ms: if granted { s.leases.lease_ms() } else { 0 },
                 routing: newer.then(|| s.delta(heartbeat.routing_version)),

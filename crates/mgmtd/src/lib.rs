@@ -22,6 +22,7 @@ mod state;
 mod store;
 mod tables;
 mod tokens;
+mod tuning;
 mod users;
 
 pub use config::{Config, EngineConfig, Timing};

@@ -4,18 +4,17 @@ use crate::core::Inner;
 use crate::keys;
 use crate::records::UserRecord;
 use crate::store::Writes;
+use crate::tuning::check_config;
 use glowfs_types::wire::mgmtd::{
-    CheckToken, ClusterConfig, ConfigItem, UserAdd, UserAddReply, UserInfo, UserList,
+    CheckToken, ClusterConfig, UserAdd, UserAddReply, UserInfo, UserList,
 };
-use glowfs_types::{ConfigVersion, Error, Result, Status};
+use glowfs_types::{Error, Result, Status};
 use std::fmt::Write;
 
 /// The longest name of a user, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 /// The most groups of a user.
 const GROUPS_MAX: usize = 1024;
-/// The longest configuration of a role or override of a node, in bytes.
-const CONFIG_BYTES_MAX: usize = 64 << 10;
 
 impl Inner {
     pub fn check_token(&self, question: CheckToken) -> Result<UserInfo> {
@@ -78,20 +77,11 @@ impl Inner {
     /// Replaces the items and overrides that are named. An item with the version that is in force replaces it and gets the next
     /// version; any other version is refused, so that two administrators do not overwrite each other.
     pub async fn set_config(&self, new: ClusterConfig) -> Result<ClusterConfig> {
-        let texts = new.items.iter().map(|i| &i.toml).chain(new.overrides.values());
-        for text in texts {
-            if text.len() > CONFIG_BYTES_MAX {
-                return Err(Error::new(
-                    Status::TooLarge,
-                    format!("a configuration is at most {CONFIG_BYTES_MAX} bytes"),
-                ));
-            }
-            toml::from_str::<toml::Table>(text).map_err(|e| {
-                Error::new(Status::InvalidArgument, format!("the configuration is not TOML: {e}"))
-            })?;
+        for item in &new.items {
+            check_config(item.role, &item.toml)?;
         }
         let _held = self.lock.acquire(1).await;
-        let (epoch, items) = self.with(|s| (s.epoch, next_items(&s.configs, &new.items)))?;
+        let (epoch, items) = self.with(|s| (s.epoch, s.next_configs(&new)))?;
         let items = items?;
         let mut writes = Writes::new();
         for item in &items {
@@ -118,22 +108,4 @@ impl Inner {
         })?;
         self.get_config()
     }
-}
-
-fn next_items(have: &[ConfigItem], new: &[ConfigItem]) -> Result<Vec<ConfigItem>> {
-    let mut out = Vec::with_capacity(new.len());
-    for item in new {
-        let now = have.iter().find(|c| c.role == item.role).map_or(ConfigVersion(0), |c| c.version);
-        if item.version != now {
-            return Err(Error::new(
-                Status::Conflict,
-                format!(
-                    "the configuration of {} has version {now}, the change is based on {}: read it again",
-                    item.role, item.version
-                ),
-            ));
-        }
-        out.push(ConfigItem { version: now.next(), ..item.clone() });
-    }
-    Ok(out)
 }

@@ -49,6 +49,9 @@ pub struct StorageConfig {
     /// Bound on the bytes per second that the resyncs of this node send; 0 is no bound.
     #[serde(default)]
     pub sync_bytes_per_s: u64,
+    /// Share of its time, in per cent, that a resync may work while clients are being served.
+    #[serde(default = "default_sync_share")]
+    pub sync_share_percent: u8,
     /// How many targets of this node may send a resync at once.
     #[serde(default = "default_sync_targets")]
     pub sync_targets: u32,
@@ -74,6 +77,9 @@ fn default_sync_chunks() -> u32 {
 }
 fn default_sync_targets() -> u32 {
     4
+}
+fn default_sync_share() -> u8 {
+    50
 }
 
 impl StorageConfig {
@@ -115,6 +121,7 @@ impl StorageConfig {
             ("inflight_ops", self.inflight_ops),
             ("read_wait_ms", self.read_wait_ms),
             ("sync_chunks", self.sync_chunks.into()),
+            ("sync_share_percent", self.sync_share_percent.into()),
             ("sync_targets", self.sync_targets.into()),
         ] {
             if value == 0 {

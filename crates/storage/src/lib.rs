@@ -12,15 +12,18 @@ mod flush;
 mod forward;
 mod metrics;
 mod node;
+mod pace;
 mod query;
 mod read;
 mod remove;
 mod report;
 mod serve;
 mod service;
+mod sync_progress;
 mod sync_sink;
 mod sync_source;
 mod target;
+mod tuning;
 mod update;
 
 pub use config::StorageConfig;

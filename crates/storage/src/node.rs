@@ -4,7 +4,9 @@ use crate::StorageConfig;
 use crate::admission::Admission;
 use crate::disk::Disk;
 use crate::metrics::Metrics;
+use crate::sync_progress::Resyncs;
 use crate::target::{Target, load_meta};
+use crate::tuning::Tuning;
 use glowfs_agent::Agent;
 use glowfs_chunkstore::Store;
 use glowfs_craq::{Event, View};
@@ -31,6 +33,10 @@ pub(crate) struct Node {
     pub sync_slots: Semaphore,
     /// When the next byte of a resync may be sent.
     pub sync_pace: Cell<Instant>,
+    /// Resyncs that this node sends or is about to send.
+    pub resyncs: Resyncs,
+    /// The settings in force.
+    pub tuning: Cell<Tuning>,
     pub started: Instant,
     pub stopping: Cell<bool>,
 }
@@ -41,6 +47,8 @@ impl Node {
             rt: rt.clone(),
             admission: Admission::new(config.inflight_bytes, config.inflight_ops),
             sync_slots: Semaphore::new(config.sync_targets as usize),
+            tuning: Cell::new(Tuning::new(&config, &Default::default())),
+            resyncs: Resyncs::default(),
             config,
             disks,
             targets: RefCell::default(),

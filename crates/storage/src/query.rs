@@ -57,6 +57,7 @@ impl Node {
             targets: self.all_targets().iter().map(|t| (t.id, t.chunk_count())).collect(),
             reads: self.metrics.reads.get(),
             writes: self.metrics.writes.get(),
+            resyncs: self.resyncs.list(&self.rt),
         }
     }
 

@@ -138,6 +138,12 @@ fn watch(rt: &Rt, node: &Rc<Node>, agent: &Agent) {
             node.routing_changed(routing);
         }
     });
+    let weak = Rc::downgrade(node);
+    agent.on_config_change(move |item| {
+        if let Some(node) = weak.upgrade() {
+            node.tune(item);
+        }
+    });
     for disk in &node.disks {
         let Ok(store) = disk.store.clone() else { continue };
         let (node, path) = (node.clone(), disk.path.clone());

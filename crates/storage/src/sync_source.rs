@@ -5,6 +5,7 @@
 
 use crate::forward::send;
 use crate::node::Node;
+use crate::sync_progress::Progress;
 use crate::sync_sink::SYNC_PAGE_MAX;
 use crate::target::{Payload, Target};
 use glowfs_craq::View;
@@ -16,6 +17,7 @@ use glowfs_types::wire::data::{
 };
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ChunkId, Error, NodeId, Result, Status, TargetId};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The pause before a resync that failed begins again.
@@ -35,6 +37,7 @@ struct Source {
     view: View,
     to: NodeId,
     successor: TargetId,
+    progress: Rc<Progress>,
 }
 
 impl Target {
@@ -45,7 +48,9 @@ impl Target {
         if self.syncing.replace(view.version) == view.version {
             return;
         }
-        let source = Source { node: node.clone(), target: self.clone(), view, to, successor };
+        let progress = node.resyncs.begin(&node.rt, view.chain, self.id, successor);
+        let source =
+            Source { node: node.clone(), target: self.clone(), view, to, successor, progress };
         node.rt.spawn_detached(source.run());
     }
 }
@@ -61,6 +66,7 @@ impl Source {
         let _slot = self.node.sync_slots.acquire(1).await;
         let running = &self.node.metrics.sync_running;
         running.add(1);
+        self.progress.running.set(true);
         let (from, to) = (self.target.id, self.successor);
         while self.current() {
             match self.attempt().await {
@@ -76,10 +82,13 @@ impl Source {
             }
         }
         running.add(-1);
+        self.node.resyncs.end(&self.progress);
     }
 
     async fn attempt(&self) -> Result<u64> {
         let (mut after, mut sent) = (None, 0);
+        self.progress.compared.set(0);
+        self.progress.total.set(self.target.chunk_count());
         loop {
             self.check()?;
             let ask = SyncList {
@@ -94,12 +103,21 @@ impl Source {
                 self.target.store.list(self.target.id, after, SYNC_PAGE_MAX as usize);
             let page = compare(&theirs.chunks, theirs.more, &ours, our_more);
             self.node.metrics.sync_equal.add(page.equal);
-            for group in page.transfers.chunks(self.node.config.sync_chunks as usize) {
+            count(&self.progress.compared, page.equal);
+            let mut transfers = page.transfers.as_slice();
+            while !transfers.is_empty() {
                 self.check()?;
+                let at_once = self.node.tuning.get().sync_chunks.min(transfers.len());
+                let (group, rest) = transfers.split_at(at_once);
+                transfers = rest;
+                let (begin, served) = (self.node.rt.now(), self.node.served());
                 for result in join_all(group.iter().map(|t| self.transfer(*t))).await {
                     result?;
                     sent += 1;
+                    count(&self.progress.compared, 1);
+                    count(&self.progress.sent, 1);
                 }
+                self.node.yield_to_clients(begin, served).await;
             }
             if page.next.is_none() {
                 break;
@@ -205,9 +223,10 @@ impl Source {
             }
         };
         let bytes = payload.bytes.len() as u64;
-        self.pace(bytes).await;
+        self.node.pace_bandwidth(bytes).await;
         send(&self.node, self.to, payload).await?;
         self.node.metrics.sync_bytes.add(bytes);
+        count(&self.progress.bytes, bytes);
         Ok(())
     }
 
@@ -234,18 +253,8 @@ impl Source {
         };
         Ok(Payload { head, crcs: content.crcs, bytes: content.bytes })
     }
+}
 
-    /// Keeps the resyncs of this node under their bandwidth.
-    async fn pace(&self, bytes: u64) {
-        let rate = self.node.config.sync_bytes_per_s;
-        if rate == 0 {
-            return;
-        }
-        let now = self.node.rt.now();
-        let begin = self.node.sync_pace.get().max(now);
-        let time =
-            Duration::from_nanos((u128::from(bytes) * 1_000_000_000 / u128::from(rate)) as u64);
-        self.node.sync_pace.set(begin + time);
-        self.node.rt.sleep_until(begin).await;
-    }
+fn count(counter: &Cell<u64>, more: u64) {
+    counter.set(counter.get() + more);
 }

@@ -9,6 +9,7 @@ mod ids;
 pub mod layout;
 pub mod routing;
 mod status;
+pub mod tuning;
 pub mod wire;
 
 pub use capability::{Capability, CapabilityKey};

@@ -171,6 +171,13 @@ impl Cluster {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("not JSON: {e}\n{text}"))
     }
 
+    /// The same, which must fail; returns what it said.
+    pub fn admin_fails(&self, args: &[&str]) -> String {
+        let o = run(Command::new(binary()).args(["admin", "--dev"]).arg(&self.dir).args(args));
+        assert_ne!(o.code, 0, "{args:?} succeeded: {}", o.out);
+        o.err
+    }
+
     /// `dev status --json`.
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.dev("status", &["--json"])).expect("JSON")

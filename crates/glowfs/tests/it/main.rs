@@ -15,5 +15,6 @@ mod mgmtds;
 mod model;
 mod netns;
 mod programs;
+mod resync;
 mod sqlite;
 mod striping;

@@ -566,6 +566,51 @@ pub struct StorageInfo {
     /// Client writes served since the start.
     #[n(3)]
     pub writes: u64,
+    /// Resyncs that it sends or is about to send.
+    #[n(4)]
+    #[cbor(default)]
+    pub resyncs: Vec<ResyncInfo>,
+}
+
+/// How far a resync has come, as its source sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ResyncInfo {
+    /// The chain.
+    #[n(0)]
+    pub chain: crate::ChainId,
+    /// The target that sends.
+    #[n(1)]
+    pub source: crate::TargetId,
+    /// The target that is brought up to date.
+    #[n(2)]
+    pub target: crate::TargetId,
+    /// It works; else it waits for its turn.
+    #[n(3)]
+    pub running: bool,
+    /// Chunks to compare.
+    #[n(4)]
+    pub total_chunks: u64,
+    /// Chunks compared so far, and sent where they differed.
+    #[n(5)]
+    pub compared_chunks: u64,
+    /// Chunks sent or removed.
+    #[n(6)]
+    pub sent_chunks: u64,
+    /// Bytes sent.
+    #[n(7)]
+    pub sent_bytes: u64,
+    /// Since it was wanted, in ms.
+    #[n(8)]
+    pub elapsed_ms: u64,
+}
+
+impl ResyncInfo {
+    /// How long it will still take if it goes on as so far, in ms; unknown at the beginning.
+    pub fn left_ms(&self) -> Option<u64> {
+        let left = self.total_chunks.saturating_sub(self.compared_chunks);
+        let per = u128::from(self.elapsed_ms) * u128::from(left);
+        (self.compared_chunks > 0).then(|| (per / u128::from(self.compared_chunks)) as u64)
+    }
 }
 
 #[cfg(test)]

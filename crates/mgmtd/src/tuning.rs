@@ -1,0 +1,113 @@
+//! The configuration that running services follow: checked before it is stored, and put together for each node.
+
+use crate::state::State;
+use glowfs_types::routing::Role;
+use glowfs_types::tuning::StorageTuning;
+use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
+use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status};
+
+/// The longest configuration of a role or override of a node, in bytes.
+const CONFIG_BYTES_MAX: usize = 64 << 10;
+
+/// Refuses what the services of a role would not understand.
+pub fn check_config(role: Role, text: &str) -> Result<()> {
+    if text.len() > CONFIG_BYTES_MAX {
+        return Err(Error::new(
+            Status::TooLarge,
+            format!("a configuration is at most {CONFIG_BYTES_MAX} bytes"),
+        ));
+    }
+    let bad = |e: &dyn std::fmt::Display| {
+        Error::new(Status::InvalidArgument, format!("configuration of {role}: {e}"))
+    };
+    match role {
+        Role::Storage => toml::from_str::<StorageTuning>(text)
+            .map_err(|e| bad(&e))?
+            .validate()
+            .map_err(|e| bad(&e)),
+        // No other role has anything to set yet.
+        _ => match toml::from_str::<toml::Table>(text).map_err(|e| bad(&e))?.keys().next() {
+            Some(key) => {
+                Err(bad(&format_args!("«{key}» is not known; this role has nothing to set")))
+            }
+            None => Ok(()),
+        },
+    }
+}
+
+/// An override laid over the configuration of a role; a text that cannot be read counts as empty.
+fn overlay(base: &str, over: &str) -> String {
+    let table = |text| toml::from_str::<toml::Table>(text).unwrap_or_default();
+    let mut all = table(base);
+    all.extend(table(over));
+    toml::to_string(&all).unwrap_or_default()
+}
+
+impl State {
+    /// The configuration of a node, if it is newer than `have`.
+    pub fn config_for(&self, node: NodeId, role: Role, have: ConfigVersion) -> Option<ConfigItem> {
+        let item = self.config_of(role).filter(|c| c.version > have)?;
+        let toml = match self.overrides.get(&node) {
+            Some(over) => overlay(&item.toml, over),
+            None => item.toml.clone(),
+        };
+        Some(ConfigItem { toml, ..item.clone() })
+    }
+
+    /// The items that a change makes, with their next versions. An override of a node counts as a change of its role, so
+    /// that the node hears of it.
+    pub fn next_configs(&self, new: &ClusterConfig) -> Result<Vec<ConfigItem>> {
+        let mut out = Vec::with_capacity(new.items.len());
+        for item in &new.items {
+            let now = self.config_of(item.role).map_or(ConfigVersion(0), |c| c.version);
+            if item.version != now {
+                return Err(Error::new(
+                    Status::Conflict,
+                    format!(
+                        "the configuration of {} has version {now}, the change is based on {}: read it again",
+                        item.role, item.version
+                    ),
+                ));
+            }
+            out.push(ConfigItem { version: now.next(), ..item.clone() });
+        }
+        for (node, text) in &new.overrides {
+            let role = self.nodes.get(node).map(|n| n.value.role).ok_or_else(|| {
+                Error::new(Status::NotFound, format!("node {node} is not known; see list-nodes"))
+            })?;
+            check_config(role, text)?;
+            if out.iter().all(|i| i.role != role) {
+                let now = self.config_of(role).cloned();
+                let now = now.unwrap_or(ConfigItem {
+                    version: ConfigVersion(0),
+                    role,
+                    toml: String::new(),
+                });
+                out.push(ConfigItem { version: now.version.next(), ..now });
+            }
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_and_impossible_settings_are_refused() {
+        assert!(check_config(Role::Storage, "sync_bytes_per_s = 1000").is_ok());
+        for text in ["sync_byte_per_s = 1", "sync_chunks = 0", "sync_chunks = \"x\"", "["] {
+            assert!(check_config(Role::Storage, text).is_err(), "{text}");
+        }
+        assert!(check_config(Role::Meta, "").is_ok());
+        assert!(check_config(Role::Meta, "x = 1").is_err());
+    }
+
+    #[test]
+    fn an_override_lies_over_the_rest() {
+        let text = overlay("sync_chunks = 2\nsync_bytes_per_s = 5", "sync_chunks = 3");
+        let tuning: StorageTuning = toml::from_str(&text).expect("TOML");
+        assert_eq!((tuning.sync_chunks, tuning.sync_bytes_per_s), (Some(3), Some(5)));
+    }
+}

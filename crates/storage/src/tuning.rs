@@ -1,0 +1,51 @@
+//! What of this node can be changed while it runs: its own configuration file, under what mgmtd pushed last.
+
+use crate::StorageConfig;
+use crate::node::Node;
+use glowfs_types::tuning::StorageTuning;
+use glowfs_types::wire::mgmtd::ConfigItem;
+
+/// The settings in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tuning {
+    /// Chunks that one resync sends at once.
+    pub sync_chunks: usize,
+    /// Bound on the bytes per second of all resyncs of the node; 0 is no bound.
+    pub sync_bytes_per_s: u64,
+    /// Share of its time that a resync may work while clients are being served, 1 to 100 per cent.
+    pub sync_share_percent: u8,
+}
+
+impl Tuning {
+    pub fn new(config: &StorageConfig, pushed: &StorageTuning) -> Self {
+        Self {
+            sync_chunks: pushed.sync_chunks.unwrap_or(config.sync_chunks).max(1) as usize,
+            sync_bytes_per_s: pushed.sync_bytes_per_s.unwrap_or(config.sync_bytes_per_s),
+            sync_share_percent: pushed
+                .sync_share_percent
+                .unwrap_or(config.sync_share_percent)
+                .clamp(1, 100),
+        }
+    }
+}
+
+impl Node {
+    /// Takes what mgmtd pushed. It was checked there; a text of a newer build that this one does not understand changes nothing.
+    pub fn tune(&self, item: &ConfigItem) {
+        let read = toml::from_str::<StorageTuning>(&item.toml)
+            .map_err(|e| e.to_string())
+            .and_then(|t| t.validate().map(|()| t).map_err(|e| e.to_string()));
+        match read {
+            Ok(pushed) => {
+                let tuning = Tuning::new(&self.config, &pushed);
+                tracing::info!(version = %item.version, ?tuning, "configuration of the cluster taken");
+                self.tuning.set(tuning);
+                // What was reserved at the old bandwidth is reserved again at the new one.
+                self.sync_pace.set(self.rt.now());
+            }
+            Err(e) => {
+                tracing::error!(version = %item.version, error = e, "configuration of the cluster not understood; the old one stays");
+            }
+        }
+    }
+}

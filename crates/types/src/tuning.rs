@@ -1,0 +1,52 @@
+//! What of a running service can be changed through the cluster's configuration, without a restart.
+//!
+//! One table of TOML for each role (`glowfs admin set-config`). mgmtd refuses unknown keys and impossible values before
+//! it stores them, the services read the same definition. A key that is absent means what the service's own
+//! configuration file says.
+
+use crate::{Error, Result, Status};
+use serde::{Deserialize, Serialize};
+
+/// Live settings of a storage node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StorageTuning {
+    /// Chunks that one resync sends at once, at least 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_chunks: Option<u32>,
+    /// Bound on the bytes per second that the resyncs of a node send together; 0 is no bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_bytes_per_s: Option<u64>,
+    /// Share of its time, in per cent from 1 to 100, that a resync may work while clients are being served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_share_percent: Option<u8>,
+}
+
+impl StorageTuning {
+    /// Checks what the types cannot say.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::new(Status::InvalidArgument, what));
+        if self.sync_chunks == Some(0) {
+            return bad("sync_chunks: 0 would stop every resync; the least is 1");
+        }
+        if self.sync_share_percent.is_some_and(|p| !(1..=100).contains(&p)) {
+            return bad("sync_share_percent: it is a share from 1 to 100");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_values_are_refused() {
+        assert!(StorageTuning::default().validate().is_ok());
+        assert!(StorageTuning { sync_chunks: Some(0), ..Default::default() }.validate().is_err());
+        for (percent, good) in [(0, false), (1, true), (100, true), (101, false)] {
+            let tuning = StorageTuning { sync_share_percent: Some(percent), ..Default::default() };
+            assert_eq!(tuning.validate().is_ok(), good, "{percent} %");
+        }
+    }
+}
