@@ -359,6 +359,7 @@ fn storage_config(
         read_wait_ms: 200,
         sync_chunks: 4,
         sync_bytes_per_s: 0,
+        sync_share_percent: 50,
         sync_targets: 4,
     }
 }
