@@ -320,9 +320,22 @@ fn configuration_is_versioned_and_checked() {
             call(set(0, "= nonsense")).await.expect_err("no TOML").status,
             Status::InvalidArgument
         );
-        assert_eq!(call(set(0, "a = 1")).await.expect("set").items[0].version, ConfigVersion(1));
-        assert_eq!(call(set(0, "a = 2")).await.expect_err("old base").status, Status::Conflict);
-        assert_eq!(call(set(1, "a = 3")).await.expect("set").items[0].version, ConfigVersion(2));
+        assert_eq!(
+            call(set(0, "sync_byte_per_s = 1")).await.expect_err("no such key").status,
+            Status::InvalidArgument
+        );
+        assert_eq!(
+            call(set(0, "sync_chunks = 1")).await.expect("set").items[0].version,
+            ConfigVersion(1)
+        );
+        assert_eq!(
+            call(set(0, "sync_chunks = 2")).await.expect_err("old base").status,
+            Status::Conflict
+        );
+        assert_eq!(
+            call(set(1, "sync_chunks = 3")).await.expect("set").items[0].version,
+            ConfigVersion(2)
+        );
         m.stop().await;
     });
 }
