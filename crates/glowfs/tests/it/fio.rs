@@ -45,6 +45,7 @@ fn verify_every_pattern() {
             format!("--size={size}"),
             "--verify=crc32c".into(),
             "--verify_fatal=1".into(),
+            "--verify_state_save=0".into(),
             "--do_verify=1".into(),
             "--group_reporting".into(),
             "--fallocate=none".into(),
