@@ -10,7 +10,9 @@ use glowfs_types::wire::data::StorageInfo;
 use glowfs_types::wire::hello::{HelloReply, ServiceStatus};
 use glowfs_types::wire::meta::{OpenReply, Recall};
 use glowfs_types::wire::{Empty, decode, encode, method};
-use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, RoutingVersion, SessionId, Status};
+use glowfs_types::{
+    ClientId, Error, InodeId, NodeId, RequestId, Result, RoutingVersion, SessionId, Status,
+};
 use minicbor::{Decode, Encode};
 use std::rc::Rc;
 
@@ -24,6 +26,11 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(3);
 pub trait RecallHandler {
     /// Drops what is cached of the inode or entry.
     fn recall(&self, recall: Recall) -> BoxFuture<()>;
+    /// Whether the file is open here in a way that the client library does not see (it knows its open files itself).
+    fn in_use(&self, inode: InodeId) -> bool {
+        let _ = inode;
+        false
+    }
 }
 
 /// One connection of this process with the cluster. Shared within its thread. Dropping it closes its connections without a goodbye:
@@ -40,6 +47,7 @@ impl Client {
         rt.spawn_detached(link::poll_routing(core.clone()));
         if core.config.session {
             rt.spawn_detached(link::keep_session(core.clone()));
+            rt.spawn_detached(link::keep_metas(core.clone()));
         }
         Ok(Rc::new(Self { core }))
     }
@@ -56,7 +64,8 @@ impl Client {
         let began = core.rt.now();
         let until = began + core.config.connect_timeout;
         loop {
-            if core.fresh().is_some() {
+            // Meta asks the clients that mgmtd knows before it gives up what a file holds: so be known before the first open.
+            if core.fresh().is_some() && (core.registered.get() || !core.config.session) {
                 return Ok(());
             }
             // A manager that has just started does not know the tokens yet: it gets a moment.
@@ -67,7 +76,10 @@ impl Client {
             }
             let left = until.since(core.rt.now());
             if left.is_zero() {
-                return core.routing(Duration::ZERO).await.map(|_| ());
+                core.routing(Duration::ZERO).await?;
+                let e = "mgmtd does not open a session for this client";
+                let problem = core.link_problem.borrow().clone();
+                return Err(problem.unwrap_or_else(|| Error::new(Status::TimedOut, e)));
             }
             let news = core.changed.wait();
             let _ = core.rt.timeout(left, news).await;

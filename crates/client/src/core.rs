@@ -5,6 +5,7 @@ use crate::config::ClientConfig;
 use crate::file::Files;
 use crate::flush::Flushes;
 use crate::hedge::Hedger;
+use crate::opens::Opens;
 use crate::retry::{Policy, Retry};
 use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
@@ -45,7 +46,10 @@ pub(crate) struct Core {
     pub hedger: RefCell<Hedger>,
     pub flushes: Flushes,
     pub files: Files,
+    pub opens: Opens,
     pub recall: RefCell<Option<Rc<dyn RecallHandler>>>,
+    /// mgmtd has opened our session.
+    pub registered: Cell<bool>,
     pub closed: Cell<bool>,
 }
 
@@ -94,7 +98,9 @@ impl Core {
             hedger: RefCell::new(Hedger::new(config.hedge_min, config.read_attempt / 2)),
             flushes: Flushes::default(),
             files: Files::default(),
+            opens: Opens::default(),
             recall: RefCell::default(),
+            registered: Cell::new(false),
             closed: Cell::new(false),
             config,
         }))

@@ -83,6 +83,10 @@ impl Drop for Permission {
 pub(crate) struct Files(RefCell<BTreeMap<InodeId, Vec<Weak<OpenFile>>>>);
 
 impl Files {
+    /// Whether the file is open.
+    pub fn has(&self, inode: InodeId) -> bool {
+        self.0.borrow().contains_key(&inode)
+    }
     /// Stops the use of capabilities older than `epoch` and waits until attempts under them have ended.
     pub async fn recalled(&self, inode: InodeId, epoch: TruncateEpoch) {
         let files: Vec<Rc<OpenFile>> = self

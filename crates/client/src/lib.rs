@@ -16,6 +16,7 @@ mod flush;
 mod hedge;
 mod link;
 mod meta;
+mod opens;
 mod plan;
 mod read;
 mod recall;

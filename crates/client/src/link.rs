@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::retry::{Next, Retry, again_meta};
-use crate::routes::Site;
+use crate::routes::{self, Site};
 use glowfs_net::{Conn, Target};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{Role, RoutingInfo};
@@ -24,6 +24,8 @@ const POLL_ANSWER: Duration = Duration::from_millis(700);
 const SIGN_OF_LIFE: Duration = Duration::from_millis(450);
 /// The pause after every known mgmtd failed.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often a client looks whether it is connected to every meta service.
+const METAS_EVERY: Duration = Duration::from_secs(1);
 /// How often a session is extended, before mgmtd says how long it lives.
 const SESSION_EVERY: Duration = Duration::from_secs(3);
 
@@ -258,6 +260,9 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
         let pause = match extend_session(&core).await {
             Ok(reply) => {
                 failing = false;
+                if !core.registered.replace(true) {
+                    core.changed.notify_all();
+                }
                 if reply.session_ms > 0 {
                     every = Duration::from_millis(reply.session_ms / 3)
                         .clamp(Duration::from_millis(50), SESSION_EVERY);
@@ -278,6 +283,24 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
             }
         };
         core.rt.sleep(pause).await;
+    }
+}
+
+/// Keeps a connection to every meta service, so that each of them can call this client (RECALL, IN_USE) also when it is idle
+/// or works with another one.
+pub(crate) async fn keep_metas(core: Rc<Core>) {
+    while !core.closed.get() {
+        if let Some(info) = core.fresh() {
+            for node in routes::metas(&info, 0, |_| false) {
+                if let Err(e) = core.conn(&info, node, ATTEMPT).await {
+                    tracing::debug!(error = %e, %node, "no connection to a meta service");
+                }
+            }
+        }
+        let news = core.changed.wait();
+        let _ = core.rt.timeout(METAS_EVERY, news).await;
+        // News come in bursts.
+        core.rt.sleep(PAUSE).await;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::routes::{self, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
-use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, Status};
+use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
 
 /// What is filled into every query.
 trait Query: minicbor::Encode<()> {
@@ -67,8 +67,6 @@ calls! {
     getattr(OfInode) -> AttrReply = GETATTR;
     /// SETATTR.
     setattr(SetAttr) -> AttrReply = SETATTR;
-    /// MAKE.
-    make(Make) -> AttrReply = MAKE;
     /// LINK.
     link(Link) -> AttrReply = LINK;
     /// UNLINK.
@@ -77,8 +75,6 @@ calls! {
     rename(Rename) -> RenameReply = RENAME;
     /// READDIR.
     readdir(ReadDir) -> ReadDirReply = READDIR;
-    /// OPEN. Give the answer to [`Client::open_file`].
-    open(Open) -> OpenReply = OPEN;
     /// SYNC.
     sync(Sync) -> AttrReply = SYNC;
     /// CLOSE.
@@ -100,6 +96,18 @@ calls! {
 }
 
 impl Client {
+    /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.
+    pub async fn open(&self, query: Open) -> Result<OpenReply> {
+        let _opening = self.core.opens.begin(query.inode);
+        self.meta_call(method::OPEN, query).await
+    }
+    /// MAKE. Give what it opened to [`Client::open_file`] without waiting in between.
+    pub async fn make(&self, query: Make) -> Result<AttrReply> {
+        // With a session meta knows by itself that the file is open.
+        let bare = query.open.is_some_and(|f| f.session == SessionId(0));
+        let _opening = bare.then(|| self.core.opens.begin_unnamed());
+        self.meta_call(method::MAKE, query).await
+    }
     async fn meta_call<Q: Query, R>(&self, method: u16, mut query: Q) -> Result<R>
     where
         R: for<'b> minicbor::Decode<'b, ()>,

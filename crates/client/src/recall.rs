@@ -1,11 +1,11 @@
-//! Calls that meta makes to a client: RECALL.
+//! Calls that meta makes to a client: RECALL and IN_USE.
 
 use crate::core::Core;
 use glowfs_net::{Handler, Incoming};
 use glowfs_rt::Rt;
-use glowfs_types::wire::meta::Recall;
+use glowfs_types::wire::meta::{IN_USE_MAX, InUse, InUseReply, Recall};
 use glowfs_types::wire::{Empty, method};
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Error, InodeId, Result, Status};
 use std::rc::{Rc, Weak};
 
 struct Calls {
@@ -18,9 +18,33 @@ pub(crate) fn handler(rt: &Rt, core: Weak<Core>) -> Rc<dyn Handler> {
     Rc::new(Calls { rt: rt.clone(), core })
 }
 
+impl Calls {
+    fn in_use(&self, q: &InUse) -> Result<InUseReply> {
+        let core = self.core.upgrade().ok_or(Status::ShuttingDown)?;
+        if q.inodes.len() > IN_USE_MAX {
+            return Err(Error::new(Status::BadMessage, format!("{} inodes", q.inodes.len())));
+        }
+        if core.opens.has_unnamed() {
+            let e = "a file is being made and opened; ask again";
+            return Err(Error::new(Status::Busy, e));
+        }
+        let handler = core.recall.borrow().clone();
+        let used = |i: &InodeId| {
+            core.files.has(*i)
+                || core.opens.has(*i)
+                || handler.as_ref().is_some_and(|h| h.in_use(*i))
+        };
+        Ok(InUseReply { open: q.inodes.iter().copied().filter(used).collect() })
+    }
+}
+
 impl Handler for Calls {
     fn handle(self: Rc<Self>, incoming: Incoming) {
         let called = incoming.method();
+        if called == method::IN_USE {
+            let answer = incoming.msg().and_then(|q: InUse| self.in_use(&q));
+            return incoming.reply_msg(answer);
+        }
         if called != method::RECALL {
             return incoming.reply(Err(Error::new(
                 Status::UnknownMethod,

@@ -302,6 +302,7 @@ fn capabilities_are_renewed_and_recalled() {
             inode: InodeId(5),
             name: None,
             epoch: Some(TruncateEpoch(1)),
+            data: true,
         };
         let _: wire::Empty =
             conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await.expect("recalled");

@@ -1,5 +1,6 @@
 //! Background work: garbage, sessions of dead clients, old request records, free space.
 
+use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Env, Garbage};
 use glowfs_rt::{Duration, Instant};
@@ -34,7 +35,9 @@ pub fn start(s: &Rc<Service>) {
     let rt = &s.rt;
     let this = s.clone();
     rt.spawn_detached(async move {
+        let mut eraser = Eraser::new(&this);
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
+            log("erasing removed files", eraser.round(&this).await);
             log("garbage collection", collect(&this).await);
         }
     });

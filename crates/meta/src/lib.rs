@@ -8,11 +8,13 @@
 //! answer without a lease.
 
 mod background;
+mod callbacks;
 mod config;
 mod cut;
 mod ids;
 mod metrics;
 mod ops;
+mod removed;
 mod service;
 mod state;
 mod users;

@@ -14,6 +14,10 @@ pub struct Metrics {
     pub gc_chunks: Counter,
     /// Sessions of dead clients ended.
     pub reaped: Counter,
+    /// Removed files erased.
+    pub erased: Counter,
+    /// Removed files that a client still had open when it was asked.
+    pub held: Counter,
     /// Calls refused because too many were in work.
     pub refused: Counter,
 }
@@ -33,6 +37,16 @@ impl Metrics {
             reaped: r.counter(
                 "glowfs_meta_sessions_reaped_total",
                 "Sessions of dead clients ended.",
+                &[],
+            ),
+            erased: r.counter(
+                "glowfs_meta_removed_erased_total",
+                "Removed files erased after no client had them open.",
+                &[],
+            ),
+            held: r.counter(
+                "glowfs_meta_removed_held_total",
+                "Answers of clients that have a removed file open.",
                 &[],
             ),
             refused: r.counter(

@@ -1,6 +1,7 @@
 //! Start, dispatch and stop.
 
 use crate::background;
+use crate::callbacks::Peers;
 use crate::config::{EngineConfig, MetaConfig};
 use crate::ids::{IdKind, Ids};
 use crate::metrics::Metrics;
@@ -34,7 +35,7 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 /// A metadata service that runs.
 pub struct Running {
     service: Rc<Service>,
-    server: Server,
+    server: Rc<Server>,
     embedded: Option<Embedded>,
     http: Option<HttpServer>,
 }
@@ -61,13 +62,15 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fatal: RefCell::default(),
         stopping: Cell::new(false),
         inflight: Cell::new(0),
+        peers: RefCell::default(),
         space: RefCell::default(),
         space_of: RefCell::default(),
         config,
     });
     let kv = embedded.as_ref().map(|_| KvService::new(rt, engine));
     let handler = Rc::new(MetaHandler { service: service.clone(), kv, started: rt.now() });
-    let server = listen(&service, handler.clone())?;
+    let server = Rc::new(listen(&service, handler.clone())?);
+    *service.peers.borrow_mut() = Some(Peers::new(&server));
     let addresses = server.addresses().iter().map(Address::to_string).collect();
     service.agent.announce(addresses);
     let http = match &service.config.http {

@@ -1,5 +1,6 @@
 //! What all parts of the service share.
 
+use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::ids::Ids;
 use crate::metrics::Metrics;
@@ -40,6 +41,8 @@ pub struct Service {
     pub fatal: RefCell<Option<Error>>,
     pub stopping: Cell<bool>,
     pub inflight: Cell<u64>,
+    /// Connections that peers opened to us; set when the service listens.
+    pub peers: RefCell<Option<Peers>>,
     pub space: RefCell<StatFsReply>,
     /// Capacity and free bytes that each storage node said last.
     pub space_of: RefCell<BTreeMap<NodeId, (u64, u64)>>,
@@ -117,6 +120,7 @@ impl Service {
             session: opened.session,
             capability,
             capability_ms: self.config.tuning.capability_ms,
+            lease_ms: 0,
         })
     }
 }
@@ -150,6 +154,9 @@ impl Env for Service {
         })?;
         let len = table.chains.len() as u32;
         Ok(Layout { table_version: table.version, start: start_of(data, len), ..*inherited })
+    }
+    fn keeps_removed(&self) -> bool {
+        true
     }
     fn request_keep_secs(&self) -> u64 {
         (self.config.tuning.request_keep_ms / 1000).max(1)

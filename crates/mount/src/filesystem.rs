@@ -1,6 +1,6 @@
 //! [`FileSystem`]: what the mount needs of the client library, so that tests can put something else below.
 
-use glowfs_client::{Client, FileAccess, OpenFile};
+use glowfs_client::{Client, FileAccess, OpenFile, RecallHandler};
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::meta::*;
@@ -30,6 +30,8 @@ macro_rules! file_system {
             $(async fn $name(&self, query: $query) -> Result<$reply>;)*
             fn new_session(&self) -> SessionId;
             fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<Self::File>>;
+            /// Whom to tell when others change what is known here, and to ask what is open.
+            fn listen(&self, handler: Rc<dyn RecallHandler>);
             /// Ends the connection with the cluster.
             async fn shut_down(&self);
         }
@@ -41,6 +43,9 @@ macro_rules! file_system {
             }
             fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<OpenFile>> {
                 Client::open_file(self, reply, access)
+            }
+            fn listen(&self, handler: Rc<dyn RecallHandler>) {
+                self.on_recall(handler);
             }
             async fn shut_down(&self) {
                 self.close().await;

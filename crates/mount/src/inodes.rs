@@ -136,6 +136,19 @@ impl<F: FileData> Inodes<F> {
         }
     }
 
+    /// Another client changed the inode. Returns whether the kernel knows it.
+    pub fn recalled(&self, inode: InodeId, data: bool) -> bool {
+        match self.nodes.borrow_mut().get_mut(&inode.0) {
+            Some(n) => {
+                if data {
+                    n.cached = None;
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
     /// The open state of an inode, if it is open here.
     pub fn opened(&self, inode: InodeId) -> Option<Rc<OpenInode<F>>> {
         self.open.borrow().get(&inode.0).map(|(_, o)| o.clone())
@@ -170,10 +183,6 @@ impl<F: FileData> Inodes<F> {
         let users = handle.file.users.get().saturating_sub(1);
         handle.file.users.set(users);
         Some((handle, users == 0))
-    }
-    /// Whether any file is open without a session, so that meta does not know that it is in use.
-    pub fn any_without_session(&self) -> bool {
-        self.files.borrow().values().any(|h| h.file.file.session().is_none())
     }
     /// Every handle, in order.
     pub fn file_handles(&self) -> Vec<u64> {

@@ -19,6 +19,7 @@ mod metrics;
 mod open;
 mod ops;
 pub mod ram;
+mod recall;
 mod service;
 
 pub use config::MountConfig;

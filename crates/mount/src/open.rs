@@ -7,7 +7,7 @@ use crate::attr::time_of;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use glowfs_types::wire::meta::{Attr, Time};
-use glowfs_types::{InodeId, SessionId, TruncateEpoch};
+use glowfs_types::{InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -21,8 +21,6 @@ pub struct OpenedFile<F> {
     pub write: bool,
     /// Handles that use it.
     pub users: Cell<u32>,
-    /// A session that was taken later, so that meta keeps the data of the file although its last name goes.
-    pub hold: Cell<Option<SessionId>>,
 }
 
 /// What our writes did that meta does not know yet.
@@ -185,8 +183,7 @@ impl<F: FileData> OpenInode<F> {
     }
     /// Adds a file.
     pub fn add(&self, file: Rc<F>, read: bool, write: bool) -> Rc<OpenedFile<F>> {
-        let opened =
-            Rc::new(OpenedFile { file, read, write, users: Cell::new(0), hold: Cell::new(None) });
+        let opened = Rc::new(OpenedFile { file, read, write, users: Cell::new(0) });
         self.state.borrow_mut().files.push(opened.clone());
         opened
     }

@@ -3,6 +3,7 @@
 use crate::MountConfig;
 use crate::daemon::Daemon;
 use crate::filesystem::FileSystem;
+use crate::recall::Recalls;
 use glowfs_client::{Client, ClientConfig};
 use glowfs_fuse::{MountOptions, Mounted, Options, Session};
 use glowfs_rt::{Address, Duration, Rt, Task};
@@ -94,6 +95,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
             return Err(Error::new(Status::Internal, format!("FUSE session: {e}")));
         }
     };
+    fs.listen(Recalls::new(&daemon, &session));
     let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
     let http = match http.map(|a| serve_http(rt, &a)).transpose() {
         Ok(http) => http,

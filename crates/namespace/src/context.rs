@@ -2,7 +2,8 @@
 
 use crate::keys;
 use crate::record::{
-    CookieEntry, Dentry, GarbageRecord, Inode, Session, number, pack, pack_time, unpack,
+    CookieEntry, Dentry, GarbageRecord, Inode, OrphanRecord, Session, number, pack, pack_time,
+    unpack,
 };
 use glowfs_kv::Transaction;
 use glowfs_types::wire::meta::{Attr, Caller, InodeKind, Time};
@@ -19,6 +20,11 @@ pub trait Env {
     fn new_data(&self) -> Result<DataId>;
     /// The layout of a new file: what it inherits, with the newest version of the table and the place to begin.
     fn place(&self, inherited: &Layout, data: DataId) -> Result<Layout>;
+    /// Whether a file that loses its last name is kept until the service has asked all clients whether they have it
+    /// open, and calls [`crate::erase_removed`]. Otherwise it goes at once unless it has a session.
+    fn keeps_removed(&self) -> bool {
+        false
+    }
     /// How long request ids are remembered at least, in seconds.
     fn request_keep_secs(&self) -> u64 {
         75
@@ -199,15 +205,18 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// One name less. Without names and sessions the inode goes; with sessions it becomes an orphan.
+    /// One name less. Without names the inode goes, unless it may be open: then it becomes an orphan.
     pub(crate) async fn drop_link(&self, id: InodeId, inode: &mut Inode) -> Result<Attr> {
         inode.nlink = inode.nlink.saturating_sub(1);
         inode.ctime = self.now;
         if inode.nlink > 0 {
             self.put_inode(id, inode)?;
-        } else if inode.kind == InodeKind::File && self.has_sessions(id).await? {
+        } else if inode.kind == InodeKind::File
+            && (self.env.keeps_removed() || self.has_sessions(id).await?)
+        {
             self.put_inode(id, inode)?;
-            self.tx.put(keys::orphan(self.volume(), id), pack_time(self.now))?;
+            let since = OrphanRecord::since(self.now);
+            self.tx.put(keys::orphan(self.volume(), id), pack(&since))?;
         } else {
             self.erase(id, inode)?;
         }

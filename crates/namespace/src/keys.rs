@@ -142,6 +142,15 @@ pub fn client_session_of(key: &[u8]) -> Option<(ClientId, SessionId)> {
 pub fn orphan(v: VolumeId, i: InodeId) -> Key {
     key(v, kind::ORPHAN, &[&i.0.to_be_bytes()])
 }
+/// All of them.
+pub fn orphans(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::ORPHAN, &[]))
+}
+/// The inode in such a key.
+pub fn orphan_of(key: &[u8]) -> Option<InodeId> {
+    let tail: [u8; 8] = key.get(9..17)?.try_into().ok()?;
+    Some(InodeId(u64::from_be_bytes(tail)))
+}
 /// The prefix of the garbage queue; a versionstamp follows.
 pub fn garbage(v: VolumeId) -> Key {
     key(v, kind::GARBAGE, &[])

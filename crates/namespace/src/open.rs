@@ -70,6 +70,9 @@ pub(crate) async fn open_inode(
     if writes && inode.cut.is_some() {
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
     }
+    if inode.nlink == 0 && crate::removed::is_doomed(cx, id).await? {
+        return err(Status::NotFound);
+    }
     let mut changed = false;
     if flags.truncate {
         let before = file_bytes(inode);
@@ -168,7 +171,7 @@ pub(crate) async fn end(
         inode.stored = false;
         cx.put_inode(id, inode)?;
     }
-    if orphan {
+    if orphan && !cx.env.keeps_removed() {
         cx.tx.clear(keys::orphan(v, id))?;
         cx.erase(id, inode)?;
     }

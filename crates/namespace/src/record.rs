@@ -3,7 +3,7 @@
 use glowfs_types::wire::meta::{Attr, InodeKind, Name, Time};
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{
-    ClientId, DataId, Error, InodeId, Layout, ProjectId, Result, Status, TruncateEpoch,
+    ClientId, DataId, Error, InodeId, Layout, NodeId, ProjectId, Result, Status, TruncateEpoch,
 };
 use minicbor::{Decode, Encode};
 
@@ -128,6 +128,35 @@ pub struct Session {
     /// When it was opened.
     #[n(3)]
     pub opened: Time,
+}
+
+/// A file without a name that may still be open. The first two fields are the time since when.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct OrphanRecord {
+    #[n(0)]
+    pub secs: i64,
+    #[n(1)]
+    pub nanos: u32,
+    /// Set by the meta service that is about to erase it: nobody opens it any more.
+    #[n(2)]
+    pub doomed: Option<Doom>,
+}
+
+impl OrphanRecord {
+    pub fn since(t: Time) -> Self {
+        Self { secs: t.secs, nanos: t.nanos, doomed: None }
+    }
+}
+
+/// Which service is about to erase an orphan, and in which attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Doom {
+    /// The service's node.
+    #[n(0)]
+    pub node: NodeId,
+    /// One life of that service.
+    #[n(1)]
+    pub life: u64,
 }
 
 /// Data that nobody can reach any more.

@@ -335,6 +335,7 @@ impl Node {
             session: Some(SessionId(1)),
             capability: capability.as_bytes().to_vec(),
             capability_ms: state.capability_ms.get(),
+            lease_ms: 0,
         }
     }
 

@@ -238,6 +238,87 @@ impl Drop for Cluster {
     }
 }
 
+/// A further mount of a cluster: a client of its own.
+pub struct Mount {
+    /// Where it is mounted.
+    pub path: PathBuf,
+    child: Option<std::process::Child>,
+}
+
+impl Mount {
+    /// Mounts at `local/NAME` and waits until it can be used.
+    pub fn new(c: &Cluster, name: &str) -> Self {
+        let status = c.status();
+        let path = c.local.join(name);
+        std::fs::create_dir_all(&path).expect("directory");
+        let log = std::fs::File::create(c.dir.join(format!("log/{name}.log"))).expect("log");
+        let child = Command::new(binary())
+            .args(["mount", "--mgmtd", status["mgmtd"][0].as_str().expect("address")])
+            .arg("--token-file")
+            .arg(status["token_file"].as_str().expect("file"))
+            .arg(&path)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("mount");
+        let mount = Self { path, child: Some(child) };
+        mount.wait_mounted(true);
+        mount
+    }
+    fn wait_mounted(&self, wanted: bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        let path = format!(" {} ", self.path.display());
+        while std::fs::read_to_string("/proc/mounts").expect("mounts").contains(&path) != wanted {
+            assert!(Instant::now() < end, "{path} mounted: not {wanted}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    /// The daemon's process.
+    #[allow(dead_code, reason = "tests of killed clients use it")]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, std::process::Child::id)
+    }
+    /// Sends it a signal.
+    #[allow(dead_code, reason = "tests of killed clients use it")]
+    pub fn signal(&self, name: &str) {
+        must(Command::new("kill").args([format!("-{name}"), self.pid().to_string()]));
+    }
+    /// Kills it without a word, as a crash does. Its open files fail from then on.
+    #[allow(dead_code, reason = "tests of killed clients use it")]
+    pub fn kill(mut self) {
+        self.signal("KILL");
+        self.end();
+    }
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = Command::new("kill").args(["-CONT", &child.id().to_string()]).output();
+            let _ = Command::new("umount").arg("-l").arg(&self.path).output();
+            let end = Instant::now() + Duration::from_secs(20);
+            while child.try_wait().expect("waiting").is_none() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Waits until something holds, for at most a minute.
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "not after a minute: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// One HTTP GET of a service's metrics; the sum of all series of a name.
 pub fn scrape(http: &str, name: &str) -> f64 {
     use std::io::Write;

@@ -18,3 +18,4 @@ mod programs;
 mod resync;
 mod sqlite;
 mod striping;
+mod two_mounts;

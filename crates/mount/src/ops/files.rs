@@ -230,7 +230,7 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     let inode: &Pin<S::File> = &handle.inode;
     inode.remove(&handle.file);
     let file = &handle.file.file;
-    let Some(session) = file.session().or(handle.file.hold.get()) else { return Ok(()) };
+    let Some(session) = file.session() else { return Ok(()) };
     let dirty = inode.dirty();
     let mut q = context.sync_of(&handle, false);
     q.session = Some(session);

@@ -1,10 +1,9 @@
 //! Names: lookup, making, linking, removing, renaming.
 
 use crate::attr::{entry_out, kind_of};
-use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::daemon::{Answer, Context, Outcome, fail};
 use crate::errno::EINVAL;
-use crate::filesystem::{FileData, FileSystem};
-use crate::gate::Pass;
+use crate::filesystem::FileSystem;
 use glowfs_fuse::abi;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId};
@@ -83,7 +82,6 @@ impl<S: FileSystem> Context<S> {
             name: name.into(),
             directory,
         };
-        let _held = if directory { None } else { self.hold(self.parent(), &q.name).await? };
         if let Some(gone) = self.fs.unlink(q).await?.attr {
             self.inodes.seen(&gone);
         }
@@ -105,38 +103,10 @@ impl<S: FileSystem> Context<S> {
             new_name: new_name.into(),
             flags,
         };
-        let _held = self.hold(q.new_parent, &q.new_name).await?;
         if let Some(gone) = self.fs.rename(q).await?.replaced {
             self.inodes.seen(&gone);
         }
         Ok(Answer::Done)
-    }
-    /// A name is about to go. If its file is open here for reading only, meta does not know of that: take a session, so that the
-    /// data stays until the last close. Nobody opens the file until the pass is dropped. Costs nothing while every open
-    /// file has a session.
-    async fn hold(&self, parent: InodeId, name: &[u8]) -> Result<Option<Pass>, Failure> {
-        if !self.inodes.any_without_session() {
-            return Ok(None);
-        }
-        let q = Lookup { caller: self.caller(), parent, name: name.to_vec().into() };
-        // What is wrong with the name, the operation itself says.
-        let Ok(found) = self.fs.lookup(q).await else { return Ok(None) };
-        let Some(open) = self.inodes.opened(found.attr.inode) else { return Ok(None) };
-        let pass = open.gate.exclusive().await;
-        let bare =
-            open.files().into_iter().find(|f| f.file.session().is_none() && f.hold.get().is_none());
-        let Some(file) = bare else { return Ok(Some(pass)) };
-        let session = self.fs.new_session();
-        let flags = OpenFlags { read: true, write: false, truncate: false, session };
-        let request = RequestId(self.rt.random_u128());
-        let q = Open { caller: self.callers.root(), request, inode: open.id, flags };
-        match self.fs.open(q).await {
-            Ok(_) => file.hold.set(Some(session)),
-            Err(e) => {
-                tracing::warn!(inode = open.id.0, error = %e, "an open file loses its last name and its data")
-            }
-        }
-        Ok(Some(pass))
     }
     pub(crate) async fn readlink(&self) -> Outcome {
         let q = OfInode { caller: self.caller(), inode: InodeId(self.header.node) };

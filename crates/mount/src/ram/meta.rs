@@ -2,7 +2,7 @@
 
 use super::content::Content;
 use crate::filesystem::{FileData, FileSystem};
-use glowfs_client::FileAccess;
+use glowfs_client::{FileAccess, RecallHandler};
 use glowfs_rt::{Buf, BufMut, Rt};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::meta::*;
@@ -28,6 +28,7 @@ pub struct RamFs {
     /// Nodes without a name that are still open.
     orphans: RefCell<BTreeMap<u64, Weak<Node>>>,
     sessions: RefCell<BTreeSet<(u64, SessionId)>>,
+    listener: RefCell<Option<Rc<dyn RecallHandler>>>,
     next: Cell<u64>,
 }
 
@@ -52,6 +53,7 @@ impl RamFs {
             nodes: RefCell::default(),
             orphans: RefCell::default(),
             sessions: RefCell::default(),
+            listener: RefCell::default(),
             next: Cell::new(2),
         };
         let root =
@@ -160,7 +162,10 @@ impl RamFs {
         let a = self.change(n, |a| a.nlink = if directory { 0 } else { a.nlink - 1 });
         if a.nlink == 0 {
             self.nodes.borrow_mut().remove(&a.inode.0);
-            if self.sessions.borrow().iter().any(|(i, _)| *i == a.inode.0) {
+            let listener = self.listener.borrow().clone();
+            if self.sessions.borrow().iter().any(|(i, _)| *i == a.inode.0)
+                || listener.is_some_and(|l| l.in_use(a.inode))
+            {
                 self.orphans.borrow_mut().insert(a.inode.0, Rc::downgrade(n));
             } else {
                 // As if the chunks were collected at once.
@@ -201,7 +206,7 @@ impl RamFs {
         if let Some(s) = session {
             self.sessions.borrow_mut().insert((attr.inode.0, s));
         }
-        Ok(OpenReply { attr, session, capability: Vec::new(), capability_ms: 1000 })
+        Ok(OpenReply { attr, session, capability: Vec::new(), capability_ms: 1000, lease_ms: 0 })
     }
 }
 
@@ -404,6 +409,9 @@ impl FileSystem for RamFs {
             written: Cell::new(None),
             session: reply.session,
         }))
+    }
+    fn listen(&self, handler: Rc<dyn RecallHandler>) {
+        *self.listener.borrow_mut() = Some(handler);
     }
     async fn shut_down(&self) {}
 }

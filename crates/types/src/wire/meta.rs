@@ -311,6 +311,9 @@ pub struct OpenReply {
     /// How long the capability lasts, in ms, counted from when the client asked.
     #[n(3)]
     pub capability_ms: u64,
+    /// How long the client may keep the attributes, in ms, counted from when it asked.
+    #[cbor(n(4), default)]
+    pub lease_ms: u64,
 }
 
 /// RENEW: a fresh capability for an open file.
@@ -594,4 +597,29 @@ pub struct Recall {
     /// The file was cut or replaced: this is its epoch now; drop capabilities of older ones.
     #[n(3)]
     pub epoch: Option<TruncateEpoch>,
+    /// Its contents changed, not only its attributes: drop cached pages, too.
+    #[cbor(n(4), default)]
+    pub data: bool,
+}
+
+/// The greatest number of inodes in one [`InUse`].
+pub const IN_USE_MAX: usize = 1024;
+
+/// IN_USE, from meta to a client, of files that have lost their last name. Nobody opens them any more.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct InUse {
+    /// The volume.
+    #[n(0)]
+    pub volume: VolumeId,
+    /// The files, at most [`IN_USE_MAX`].
+    #[n(1)]
+    pub inodes: Vec<InodeId>,
+}
+
+/// IN_USE's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct InUseReply {
+    /// Those that are open at this client, or are being opened.
+    #[n(0)]
+    pub open: Vec<InodeId>,
 }

@@ -118,6 +118,8 @@ methods! {
     BATCH = 318;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
+    /// From meta to a client: which of these files do you have open?
+    IN_USE = 351;
 
     // Key-value engine (400..): see `kv`.
     /// A read version.

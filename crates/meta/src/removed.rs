@@ -1,0 +1,237 @@
+//! Erasing files that have lost their last name, when no live client has them open.
+//!
+//! Readers have no session, so the clients are asked (IN_USE). From the [`Doom`] of a file on nobody opens it any more; so a client's «no» is
+//! final, and a file goes when each client that lived at that time has said no or is dead to mgmtd. A client that cannot be
+//! asked holds up only the files that were removed while it was alive, and only until its session with mgmtd ends.
+
+use crate::state::{Service, VOLUME};
+use glowfs_namespace::{self as ns, Context, Doom, Removed};
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::routing::{NodeStatus, Role};
+use glowfs_types::wire::meta::{Caller, InUse, InUseReply};
+use glowfs_types::wire::mgmtd::ClientList;
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{ClientId, InodeId, Result, UserId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Files erased by one transaction, and asked for by one message.
+const BATCH_FILES: u32 = 256;
+/// Batches that wait for answers, at most; more removed files wait in the engine.
+const BATCHES_MAX: usize = 64;
+/// How long mgmtd may take to list clients.
+const LIST_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a client may take to answer.
+const ASK_DEADLINE: Duration = Duration::from_secs(2);
+/// A file that is open somewhere is asked for again after this time at first; it doubles up to [`HELD_PAUSE_MAX`].
+const HELD_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const HELD_PAUSE_MAX: Duration = Duration::from_secs(8);
+
+type Clients = BTreeSet<(ClientId, UserId)>;
+
+/// Doomed files and the clients that have not said no yet.
+struct Batch {
+    files: BTreeSet<InodeId>,
+    waits_for: Clients,
+}
+
+/// When a file that was open is asked for again.
+struct Held {
+    again: Instant,
+    pause: Duration,
+}
+
+/// The state of the work; lost with the process, and begun anew by the next one.
+pub struct Eraser {
+    doom: Doom,
+    batches: Vec<Batch>,
+    held: BTreeMap<InodeId, Held>,
+}
+
+impl Eraser {
+    /// Nothing begun.
+    pub fn new(s: &Service) -> Self {
+        let doom = Doom { node: s.config.node(), life: s.rt.random() };
+        Self { doom, batches: Vec::new(), held: BTreeMap::new() }
+    }
+
+    /// Asks for what waits, erases what nobody has open, begins with what was removed since.
+    pub async fn round(&mut self, s: &Service) -> Result<()> {
+        loop {
+            let more = self.begin(s).await?;
+            if self.batches.is_empty() {
+                return Ok(());
+            }
+            let live = live_clients(s).await?;
+            self.ask(s, &live).await?;
+            let waiting = self.batches.len();
+            self.erase(s).await?;
+            // Goes on at once while that brings anything.
+            if !more || self.batches.len() == waiting {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Dooms removed files of which no attempt is under way. Returns whether there may be more.
+    async fn begin(&mut self, s: &Service) -> Result<bool> {
+        let mut after = None;
+        let mut found: Vec<InodeId> = Vec::new();
+        let mut held = BTreeSet::new();
+        let mut more = false;
+        while self.batches.len() < BATCHES_MAX {
+            let page = s.look(async |tx| ns::removed(tx, VOLUME, after, BATCH_FILES).await).await?;
+            after = page.last().map(|r| r.inode);
+            held.extend(page.iter().map(|r| r.inode).filter(|i| self.held.contains_key(i)));
+            let mine: Vec<Removed> =
+                page.iter().copied().filter(|r| self.may_begin(s, r)).collect();
+            found.extend(self.doom(s, &mine).await?);
+            if page.len() < BATCH_FILES as usize {
+                // Held files that are no orphans any more are forgotten: this was the whole list.
+                if !more {
+                    self.held.retain(|i, _| held.contains(i));
+                }
+                break;
+            }
+            more |= !found.is_empty();
+            if found.len() >= BATCH_FILES as usize {
+                break;
+            }
+        }
+        if !found.is_empty() {
+            // After the doom: who is not in this list can have opened nothing of it.
+            let waits_for = live_clients(s).await?;
+            for files in found.chunks(BATCH_FILES as usize) {
+                let files = files.iter().copied().collect();
+                self.batches.push(Batch { files, waits_for: waits_for.clone() });
+            }
+        }
+        Ok(more)
+    }
+
+    fn may_begin(&self, s: &Service, r: &Removed) -> bool {
+        if self.batches.iter().any(|b| b.files.contains(&r.inode)) {
+            return false;
+        }
+        if self.held.get(&r.inode).is_some_and(|h| h.again > s.rt.now()) {
+            return false;
+        }
+        // Another service that lives is at it.
+        let other = r.doomed.filter(|d| d.node != self.doom.node).and_then(|d| {
+            let routing = s.agent.routing();
+            routing.nodes.get(&d.node).map(|n| (n.role, n.status))
+        });
+        other != Some((Role::Meta, NodeStatus::Active))
+    }
+
+    async fn doom(&self, s: &Service, files: &[Removed]) -> Result<Vec<InodeId>> {
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let caller = Caller { volume: VOLUME, ..Caller::default() };
+        s.run(false, true, async |tx| {
+            let cx = Context::new(tx, &caller, s);
+            let mut doomed = Vec::new();
+            for r in files {
+                // A repetition finds its own doom.
+                let done = r.doomed == Some(self.doom);
+                if done || ns::doom(&cx, r, self.doom).await? {
+                    doomed.push(r.inode);
+                }
+            }
+            Ok(doomed)
+        })
+        .await
+    }
+
+    async fn ask(&mut self, s: &Service, live: &Clients) -> Result<()> {
+        let conns = s.peers.borrow().as_ref().map(|p| p.clients()).unwrap_or_default();
+        let mut open = BTreeSet::new();
+        for batch in &mut self.batches {
+            batch.waits_for.retain(|c| live.contains(c));
+            let query = InUse { volume: VOLUME, inodes: batch.files.iter().copied().collect() };
+            let asked = batch.waits_for.iter().filter_map(|who| {
+                let conn = conns.get(who)?.clone();
+                let query = &query;
+                Some(async move {
+                    let answer: Result<InUseReply> =
+                        conn.call_msg(method::IN_USE, query, ASK_DEADLINE).await;
+                    (*who, answer)
+                })
+            });
+            for (who, answer) in join_all(asked).await {
+                match answer {
+                    Ok(reply) => {
+                        open.extend(reply.open);
+                        batch.waits_for.remove(&who);
+                    }
+                    Err(error) => {
+                        tracing::debug!(client = %who.0, %error, "a client does not say which files it has open");
+                    }
+                }
+            }
+        }
+        self.hold(s, &open).await
+    }
+
+    /// Takes files that somebody has open out of their batches.
+    async fn hold(&mut self, s: &Service, open: &BTreeSet<InodeId>) -> Result<()> {
+        let mut mine = Vec::new();
+        for batch in &mut self.batches {
+            mine.extend(batch.files.intersection(open).copied());
+            batch.files.retain(|i| !open.contains(i));
+        }
+        if mine.is_empty() {
+            return Ok(());
+        }
+        s.metrics.held.add(mine.len() as u64);
+        for inode in &mine {
+            let before = self.held.get(inode).map(|h| h.pause * 2);
+            let pause = before.unwrap_or(HELD_PAUSE).min(HELD_PAUSE_MAX);
+            self.held.insert(*inode, Held { again: s.rt.now() + pause, pause });
+        }
+        let caller = Caller { volume: VOLUME, ..Caller::default() };
+        s.run(false, true, async |tx| {
+            let cx = Context::new(tx, &caller, s);
+            for inode in &mine {
+                ns::undoom(&cx, *inode, self.doom).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn erase(&mut self, s: &Service) -> Result<()> {
+        let (done, waiting) =
+            self.batches.drain(..).partition::<Vec<_>, _>(|b| b.waits_for.is_empty());
+        self.batches = waiting;
+        let caller = Caller { volume: VOLUME, ..Caller::default() };
+        // A batch that fails here is found again, with its doom, by a later round.
+        for batch in done {
+            let erased = s
+                .run(false, true, async |tx| {
+                    let cx = Context::new(tx, &caller, s);
+                    let mut erased = 0;
+                    for inode in &batch.files {
+                        erased += u64::from(ns::erase_removed(&cx, *inode, self.doom).await?);
+                    }
+                    Ok(erased)
+                })
+                .await?;
+            for inode in &batch.files {
+                self.held.remove(inode);
+            }
+            s.metrics.erased.add(erased);
+            s.rt.yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+/// The clients that mgmtd takes for alive, with their users.
+async fn live_clients(s: &Service) -> Result<Clients> {
+    let list: ClientList =
+        s.agent.link().call(method::LIST_CLIENTS, &Empty {}, LIST_DEADLINE).await?;
+    Ok(list.clients.iter().map(|c| (c.client, c.user)).collect())
+}

@@ -1,0 +1,50 @@
+//! What meta calls this mount for: to forget what other clients have changed, and to say what is open.
+//!
+//! The kernel is told through FUSE notifications. They are sent from a helper thread ([`glowfs_fuse::Session`]) and never while a
+//! request of that inode holds anything of ours, because the kernel may keep one waiting until we have answered a read of the same page.
+
+use crate::daemon::Daemon;
+use crate::filesystem::FileSystem;
+use glowfs_client::RecallHandler;
+use glowfs_fuse::Session;
+use glowfs_rt::BoxFuture;
+use glowfs_types::InodeId;
+use glowfs_types::wire::meta::Recall;
+use std::rc::{Rc, Weak};
+
+/// See the module. Weak: the client that holds this is held by the daemon.
+pub struct Recalls<S: FileSystem> {
+    daemon: Weak<Daemon<S>>,
+    session: Weak<Session>,
+}
+
+impl<S: FileSystem> Recalls<S> {
+    /// Of a mount.
+    pub fn new(daemon: &Rc<Daemon<S>>, session: &Rc<Session>) -> Rc<Self> {
+        Rc::new(Self { daemon: Rc::downgrade(daemon), session: Rc::downgrade(session) })
+    }
+}
+
+impl<S: FileSystem> RecallHandler for Recalls<S> {
+    fn recall(&self, recall: Recall) -> BoxFuture<()> {
+        let (Some(daemon), Some(session)) = (self.daemon.upgrade(), self.session.upgrade()) else {
+            return Box::pin(async {});
+        };
+        // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
+        let known = daemon.inodes.recalled(recall.inode, recall.data);
+        Box::pin(async move {
+            if !known {
+                return;
+            }
+            // Negative: only the attributes.
+            let from = if recall.data { 0 } else { -1 };
+            if let Err(e) = session.notify_inval_inode(recall.inode.0, from, 0).await {
+                tracing::warn!(inode = %recall.inode, error = %e, "the kernel cannot be told to forget");
+            }
+        })
+    }
+
+    fn in_use(&self, inode: InodeId) -> bool {
+        self.daemon.upgrade().is_some_and(|d| d.inodes.opened(inode).is_some())
+    }
+}
