@@ -340,7 +340,7 @@ impl Running {
     }
     /// Stops gracefully: refuses new work, lets calls in work end (bounded), tells mgmtd, flushes and closes the engine.
     pub async fn stop(self) -> Result<()> {
-        let s = &self.service;
+        let s = self.service.clone();
         s.stopping.set(true);
         let end = s.rt.now() + STOP_GRACE;
         while s.inflight.get() > 0 && s.rt.now() < end {
@@ -348,7 +348,9 @@ impl Running {
         }
         // Bounded: with mgmtd gone there is nobody to tell.
         let _ = s.rt.timeout(STOP_GRACE, s.agent.clone().stop()).await;
-        self.server.stop().await;
+        if let Ok(server) = Rc::try_unwrap(self.server) {
+            server.stop().await;
+        }
         s.chunks.client().close().await;
         match &self.embedded {
             Some(engine) => engine.close().await,

@@ -110,7 +110,7 @@ impl Server {
         self.shared.conns.borrow().values().cloned().collect()
     }
     /// Stops: accepts nothing more, answers new calls `ShuttingDown`, lets outstanding answers go out (bounded), closes.
-    pub async fn stop(&self) {
+    pub async fn stop(self) {
         self.shared.stop_listening();
         let grace = self.shared.options.stop_grace;
         let conns = self.connections();
