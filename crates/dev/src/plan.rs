@@ -185,6 +185,9 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
                 }
             }
             writeln!(t, "\n[root]\nchunk_bytes = {}\nmode = {}", state.chunk_bytes, 0o1777)?;
+            if state.disk_durability {
+                writeln!(t, "durability = \"disk\"")?;
+            }
         }
         "storage" => {
             let disks = service.data.iter().map(|d| d.to_string_lossy().into_owned());

@@ -24,6 +24,9 @@ pub struct State {
     pub chains: u32,
     /// Chunk size of new files, bytes.
     pub chunk_bytes: u32,
+    /// Whether an acknowledged write of a new file is on disk everywhere.
+    #[serde(default)]
+    pub disk_durability: bool,
     /// Where it is mounted.
     pub mount: PathBuf,
     /// Where its Unix sockets are (short, because socket paths are limited to 107 bytes).
@@ -70,6 +73,7 @@ impl State {
             replicas: 0,
             chains: 0,
             chunk_bytes: 0,
+            disk_durability: false,
             mount,
             sockets,
             services: vec![],

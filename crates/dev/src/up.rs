@@ -34,6 +34,8 @@ pub struct UpRequest {
     pub mgmtds: Option<u32>,
     /// See [`Shape`].
     pub chunk_bytes: Option<u32>,
+    /// Acknowledge writes when they are flushed; set when the cluster is made.
+    pub disk_durability: Option<bool>,
 }
 
 /// Brings the cluster up; returns when it is mounted and every chain serves.
@@ -109,6 +111,12 @@ fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
     same("--metas", request.metas, count("meta"))?;
     same("--mgmtds", request.mgmtds, count("mgmtd"))?;
     same("--chunk-size", request.chunk_bytes, state.chunk_bytes)?;
+    if request.disk_durability.is_some_and(|d| d != state.disk_durability) {
+        bail!(
+            "the cluster in {} was made with another --durability; leave the option out",
+            dir.display()
+        );
+    }
     if let Some(mount) = &request.mount {
         let mount = absolute(mount)?;
         let mounted = state.service("mount")?.process.is_some_and(|p| process::alive(p).is_some());
@@ -159,6 +167,7 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
     state.replicas = shape.replicas;
     state.chains = shape.chains();
     state.chunk_bytes = shape.chunk_bytes;
+    state.disk_durability = request.disk_durability.unwrap_or(false);
     state.services = plan::services(dir, &shape);
     for sub in ["etc", "log", "tokens", "data"] {
         fs::create_dir_all(dir.join(sub))?;

@@ -50,6 +50,9 @@ enum DevCommand {
         /// Chunk size of new files, for example 512K or 4M [default: 1M]
         #[arg(long, value_parser = size, value_name = "SIZE")]
         chunk_size: Option<u32>,
+        /// When a write of a new file is acknowledged: written to every replica, or flushed to its disk [default: written]
+        #[arg(long, value_parser = ["written", "disk"], value_name = "WHEN")]
+        durability: Option<String>,
         /// Stay until interrupted, then stop the cluster
         #[arg(long)]
         foreground: bool,
@@ -125,6 +128,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
             metas,
             mgmtds,
             chunk_size,
+            durability,
             foreground,
             json,
         } => {
@@ -137,6 +141,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
                 metas: *metas,
                 mgmtds: *mgmtds,
                 chunk_bytes: *chunk_size,
+                disk_durability: durability.as_ref().map(|d| d == "disk"),
             };
             run_up(&request, *foreground, *json)
         }

@@ -1,7 +1,7 @@
 //! Configuration of a metadata service: one TOML table, unknown keys refused.
 
 use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
-use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
+use glowfs_types::{ClusterId, Durability, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -72,11 +72,41 @@ pub struct RootConfig {
     pub chunk_bytes: u32,
     /// Chains a new file is striped over.
     pub stripe: u32,
+    /// What an acknowledged write of a new file has reached.
+    pub durability: WriteDurability,
+}
+
+/// What an acknowledged write has reached, as the configuration says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteDurability {
+    /// Written on every serving replica; fsync makes it survive the loss of power.
+    #[default]
+    Written,
+    /// Flushed on every serving replica.
+    Disk,
+}
+
+impl From<WriteDurability> for Durability {
+    fn from(d: WriteDurability) -> Self {
+        match d {
+            WriteDurability::Written => Self::Written,
+            WriteDurability::Disk => Self::Disk,
+        }
+    }
 }
 
 impl Default for RootConfig {
     fn default() -> Self {
-        Self { mode: 0o755, uid: 0, gid: 0, table: 1, chunk_bytes: 1 << 20, stripe: 16 }
+        Self {
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            table: 1,
+            chunk_bytes: 1 << 20,
+            stripe: 16,
+            durability: WriteDurability::Written,
+        }
     }
 }
 

@@ -19,5 +19,5 @@ mod service;
 mod state;
 mod users;
 
-pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning};
+pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning, WriteDurability};
 pub use service::{Running, start};

@@ -4,12 +4,12 @@ use crate::background::look_at_space;
 use crate::cut;
 use crate::state::{Service, VOLUME};
 use glowfs_namespace as ns;
-use glowfs_namespace::{Context, is_cut_pending};
+use glowfs_namespace::{Context, Opened, is_cut_pending};
 use glowfs_net::{Identity, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::{Empty, decode, method};
-use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
+use glowfs_types::{Durability, Error, InodeId, RequestId, Result, Status, VolumeId};
 
 /// How often an operation finishes somebody's truncate and tries again.
 const CUT_ATTEMPTS: u32 = 5;
@@ -178,6 +178,9 @@ async fn make(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
             other => break other?,
         }
     };
+    if let Some(opened) = &made.opened {
+        settle_session(s, opened).await?;
+    }
     let open = made.opened.map(|o| s.open_reply(o)).transpose()?;
     Ok(s.attr_reply(made.attr, open))
 }
@@ -191,7 +194,15 @@ async fn open(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {
             s.run(false, once, async |tx| ns::open(&Context::new(tx, &q.caller, s), &q).await).await
         })
         .await?;
+    settle_session(s, &opened).await?;
     s.open_reply(opened)
+}
+
+/// Writes of a file with `durability = "disk"` survive the loss of power without an fsync, so its name and the session that leads to
+/// the file's length must do so before the first of them.
+async fn settle_session(s: &Service, opened: &Opened) -> Result<()> {
+    let disk = opened.attr.layout.is_some_and(|l| l.durability == Durability::Disk);
+    if disk && opened.write { s.engine.flush_barrier().await } else { Ok(()) }
 }
 
 async fn renew(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {

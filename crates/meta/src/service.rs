@@ -23,7 +23,7 @@ use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::wire::method;
-use glowfs_types::{ChainTableId, Durability, Error, Layout, Redundancy, Result, Status};
+use glowfs_types::{ChainTableId, Error, Layout, Redundancy, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -214,7 +214,7 @@ async fn prepare(s: &Rc<Service>) -> Result<()> {
         stripe: root.stripe,
         start: 0,
         redundancy: Redundancy::Replicated,
-        durability: Durability::Written,
+        durability: root.durability.into(),
     };
     let spec = RootSpec { mode: root.mode, uid: root.uid, gid: root.gid, layout };
     let caller = Caller { volume: VOLUME, ..Caller::default() };

@@ -257,8 +257,8 @@ impl<S: FileSystem> Context<S> {
                 self.inodes.remove_dir(i.fh);
                 Ok(Answer::Done)
             }
-            // Namespace changes are durable when meta answers.
-            Op::Fsyncdir { .. } | Op::Destroy => Ok(Answer::Done),
+            Op::Fsyncdir { .. } => self.fsyncdir().await,
+            Op::Destroy => Ok(Answer::Done),
             Op::Syncfs => self.syncfs().await,
             Op::Setxattr { name, value, flags } => self.setxattr(name, value, flags).await,
             Op::Getxattr { name, size } => self.getxattr(name, size).await,

@@ -8,7 +8,7 @@ use crate::open::{OpenInode, OpenedFile};
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, SessionId};
+use glowfs_types::{InodeId, RequestId, SessionId, TruncateEpoch};
 use std::rc::Rc;
 
 const O_ACCMODE: u32 = 3;
@@ -210,6 +210,27 @@ impl<S: FileSystem> Context<S> {
                 self.report(&handle, true).await?;
             }
         }
+        self.namespace_barrier().await
+    }
+    /// Meta may answer a change of names before it is flushed (it does so within tens of milliseconds), so this asks.
+    pub(crate) async fn fsyncdir(&self) -> Outcome {
+        self.namespace_barrier().await
+    }
+    /// Returns when every change of the namespace that was answered before is on disk. It is asked of the root, which no
+    /// `rmdir` can take away under an open directory.
+    async fn namespace_barrier(&self) -> Outcome {
+        let q = Sync {
+            caller: self.caller(),
+            request: RequestId(self.rt.random_u128()),
+            inode: ROOT_INODE,
+            session: None,
+            len_at_least: None,
+            epoch: TruncateEpoch(0),
+            mtime: None,
+            atime: None,
+            durable: true,
+        };
+        self.fs.sync(q).await?;
         Ok(Answer::Done)
     }
 

@@ -10,6 +10,7 @@ use glowfs_types::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEp
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 struct Node {
     attr: RefCell<Attr>,
@@ -20,6 +21,9 @@ struct Node {
     symlink: Vec<u8>,
     xattrs: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
+
+/// How often all file systems of this process were asked to make something durable, for tests.
+pub static DURABLE_SYNCS: AtomicU64 = AtomicU64::new(0);
 
 /// See [`super`].
 pub struct RamFs {
@@ -343,6 +347,7 @@ impl FileSystem for RamFs {
         self.opened(&*self.get(q.inode)?, q.flags)
     }
     async fn sync(&self, q: Sync) -> Result<AttrReply> {
+        DURABLE_SYNCS.fetch_add(u64::from(q.durable), Relaxed);
         let n = self.get(q.inode)?;
         let current = n.attr.borrow().epoch == q.epoch;
         let known = n.attr.borrow().clone();

@@ -1,0 +1,11 @@
+//! The targets, one a file.
+
+pub mod chunk_store;
+pub mod configuration;
+pub mod data_path;
+pub mod fuse_request;
+pub mod layout;
+pub mod messages;
+pub mod metadata_engine;
+pub mod net_client;
+pub mod net_server;

@@ -1,0 +1,30 @@
+//! Layouts from outside, and where they say that bytes are: table length (4), offset (8), length (4), then CBOR.
+
+use glowfs_types::Layout;
+use glowfs_types::wire::{decode, encode};
+
+pub fn run(input: &[u8]) {
+    let Some((head, bytes)) = input.split_first_chunk::<16>() else { return };
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let table = word(0).max(1);
+    let offset = (u64::from(word(8)) << 32 | u64::from(word(4))) & (i64::MAX as u64);
+    let len = u64::from(word(12) >> 4);
+    let Ok(layout) = decode::<Layout>(bytes) else { return };
+    if layout.validate().is_err() {
+        return;
+    }
+    assert_eq!(decode::<Layout>(&encode(&layout)).expect("what we wrote"), layout);
+    let mut at = 0;
+    for extent in layout.extents(offset, len) {
+        assert_eq!(extent.at, at, "pieces follow one another");
+        assert!(extent.len > 0 && extent.offset + extent.len <= layout.chunk_bytes);
+        assert!(layout.position(extent.index, table) < table);
+        at += u64::from(extent.len);
+    }
+    assert_eq!(at, len, "pieces cover the range");
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let layout = Layout { chunk_bytes: 1 << 16, stripe: 4, ..Layout::default() };
+    vec![[&[12, 0, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 255, 0][..], &encode(&layout)].concat()]
+}

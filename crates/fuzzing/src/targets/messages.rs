@@ -1,0 +1,66 @@
+//! Every CBOR message. The first byte chooses which; what is understood must survive being written and read again.
+
+use glowfs_types::routing::*;
+use glowfs_types::wire::data::*;
+use glowfs_types::wire::hello::*;
+use glowfs_types::wire::kv::*;
+use glowfs_types::wire::meta::*;
+use glowfs_types::wire::mgmtd::*;
+use glowfs_types::wire::{Empty, ErrorBody, decode, encode};
+use glowfs_types::{ChunkId, Layout};
+
+fn both_ways<T>(bytes: &[u8])
+where
+    T: for<'b> minicbor::Decode<'b, ()> + minicbor::Encode<()>,
+{
+    if let Ok(message) = decode::<T>(bytes) {
+        let once = encode(&message);
+        let again = decode::<T>(&once).unwrap_or_else(|e| panic!("what we wrote is not read: {e}"));
+        assert_eq!(encode(&again), once, "it changes by being read");
+    }
+}
+
+macro_rules! messages {
+    ($($t:ty)*) => {
+        const READERS: &[fn(&[u8])] = &[$(both_ways::<$t>),*];
+    };
+}
+
+// New ones are appended: the first byte of the corpus counts.
+messages! {
+    ChunkId Layout NodeInfo TargetInfo ChainMember ChainInfo ChainTable RoutingInfo
+    QueryExtent QueryExtentReply Flush RemoveData RemoveDataReply QueryChunk QueryChunkReply SyncList ChunkSummary SyncListReply
+    ChannelRecord SyncDone DiskInfo StorageInfo
+    Hello HelloReply RegisterRegion UnregisterRegion ServiceStatus
+    BeginReply Get GetReply GetRange GetRangeReply Mutation Commit CommitReply
+    Caller Time Attr Lookup AttrReply OfInode SetAttr SetTime Make OpenFlags Open OpenReply Renew Sync Link Unlink UnlinkReply Rename
+    RenameReply ReadDir DirEntry ReadDirReply ReadLinkReply StatFsReply OfXattr XattrReply SetXattr XattrList Recall
+    TargetReport Heartbeat HeartbeatReply ConfigItem GetRouting ClientSession ClientSessionReply ClientGoodbye ClientList StoreOffer
+    RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
+    Empty ErrorBody
+}
+
+pub fn run(input: &[u8]) {
+    if let Some((which, bytes)) = input.split_first() {
+        READERS[usize::from(*which) % READERS.len()](bytes);
+    }
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    // A little of every CBOR type: an array of an array, numbers, strings, null and bool. Each for every message.
+    let generic = [
+        0x8a, 0x01, 0x82, 0x1a, 0, 0, 1, 0, 0x02, 0x43, 1, 2, 3, 0x63, b'a', b'b', b'c', 0xf6,
+        0xf5, 0x80, 0x81, 0x01, 0x1b, 255, 0, 0, 0, 0, 0, 0, 1, 0x50, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+        10, 11, 12, 13, 14, 15,
+    ];
+    let mut seeds: Vec<Vec<u8>> =
+        (0..READERS.len() as u8).map(|which| [&[which][..], &generic].concat()).collect();
+    let whole: [(usize, Vec<u8>); 4] = [
+        (8, encode(&QueryExtent::default())),
+        (22, encode(&Hello { token: "t".into(), ..Hello::default() })),
+        (37, encode(&Attr { layout: Some(Layout::default()), ..Attr::default() })),
+        (7, encode(&RoutingInfo::default())),
+    ];
+    seeds.extend(whole.map(|(which, bytes)| [&[which as u8][..], &bytes].concat()));
+    seeds
+}
