@@ -1,11 +1,20 @@
 //! Flushes: one round at a time makes everything durable that was written when it began; all who wait share it.
+//!
+//! A batch says what was durable when it was written, so the next batch tells a recovery that its predecessors had been flushed. When nothing
+//! follows a flush for [`MARK_PAUSE`], an empty batch is written for that purpose alone (the *mark*): damage of the last
+//! flushed batch is then found instead of being taken for a torn tail.
 
+use crate::record::Record;
 use crate::state::Inner;
 use crate::util::{Signal, join_all};
+use glowfs_rt::Duration;
 use glowfs_types::Result;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+
+/// How long after a flush the log may stay without anything that tells of it.
+const MARK_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 pub(crate) struct FlushState {
@@ -25,6 +34,9 @@ pub(crate) struct FlushState {
     pub dirty_dir: Cell<bool>,
     /// Bytes written since the last round began.
     pub bytes: Cell<u64>,
+    /// A task waits to write the mark; and the last mark that was written.
+    marking: Cell<bool>,
+    marked: Cell<u64>,
 }
 
 impl Inner {
@@ -115,7 +127,32 @@ impl Inner {
         }
         state.signal.wake();
         self.reap();
+        self.mark_later();
         self.check_not_failed()
+    }
+
+    /// Writes a mark if nothing else tells of this flush soon.
+    fn mark_later(self: &Rc<Self>) {
+        if self.flush.marking.replace(true) {
+            return;
+        }
+        // Not a reason to keep the store, and its lock on the directory, alive.
+        let (rt, inner) = (self.rt.clone(), Rc::downgrade(self));
+        self.rt.spawn_detached(async move {
+            rt.sleep(MARK_PAUSE).await;
+            let Some(inner) = inner.upgrade() else { return };
+            inner.flush.marking.set(false);
+            let written = inner.log.written.get();
+            let told = inner.flush.durable.get() < written || inner.flush.marked.get() >= written;
+            let target = inner.targets.borrow().keys().next().copied();
+            if let Some(target) = target
+                && !told
+                && let Ok(lsn) = inner.append(target, Record::Channels(Vec::new())).await
+            {
+                // Its own loss changes nothing. A failure shows at the next update.
+                inner.flush.marked.set(lsn);
+            }
+        });
     }
 
     /// Fails if a write or flush failed.

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{Crash, Disk, Rng, run};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
-use glowfs_rt::{Buf, Rt};
+use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::{
     ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Result, Status, TargetId, VolumeId,
@@ -167,6 +167,43 @@ fn a_flushed_batch_that_is_damaged_is_not_cut_away() {
         assert_eq!(open_flipped(*block).expect_err("refused").status, Status::Corrupt);
     }
     assert!(!open_flipped(*last).expect("a torn tail is cut"), "the last one was never flushed");
+}
+
+/// Nothing is written after the last flush, and the store is not closed: the mark tells that the flush ended.
+#[test]
+fn damage_of_the_very_last_flushed_batch_is_found() {
+    let base = Disk::new(1);
+    let b = base.clone();
+    run(1, &base, |rt| async move {
+        let store = Store::open(&rt, b.dir(), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        for i in 0..3 {
+            store.stage(T, request(i, 1, StageKind::Write, bytes(i, 9000))).await.expect("stage");
+        }
+        store.flush(T).await.expect("flush");
+        rt.sleep(Duration::from_secs(1)).await;
+    });
+    let heads: Vec<u64> = base
+        .blocks("log-0000")
+        .into_iter()
+        .filter(|b| &base.bytes("log-0000", *b)[..4] == b"GBAT")
+        .collect();
+    let (mark, flushed) = heads.split_last().expect("batches");
+    let open_flipped = |block: u64| {
+        let disk = base.after(Crash::Kill, 5);
+        disk.flip("log-0000", block, 90 * 8);
+        let d = disk.clone();
+        run(2, &disk, |rt| async move {
+            let store = Store::open(&rt, d.dir(), config()).await?;
+            Ok((0..3).filter(|i| store.chunk(T, id(*i)).is_some()).count())
+        })
+        .expect("ran")
+    };
+    for block in flushed {
+        let opened: Result<usize> = open_flipped(*block);
+        assert_eq!(opened.expect_err("refused").status, Status::Corrupt, "block {block}");
+    }
+    assert_eq!(open_flipped(*mark).expect("the mark itself holds nothing"), 3);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The version of `cluster.json` that this build writes.
@@ -110,13 +111,19 @@ impl State {
         Ok(state)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes it, whole or not at all, durably.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let path = dir.join(STATE_FILE);
         let new = dir.join("cluster.json.new");
         let text = serde_json::to_string_pretty(self)?;
-        std::fs::write(&new, text).with_context(|| format!("writing {}", new.display()))?;
-        std::fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
+        let written = (|| {
+            let mut file = std::fs::File::create(&new)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            std::fs::File::open(dir)?.sync_all()
+        })();
+        written.with_context(|| format!("writing {}", path.display()))
     }
 
     /// The service of an id.

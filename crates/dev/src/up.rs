@@ -5,6 +5,7 @@ use crate::process;
 use crate::state::{DirLock, Service, State};
 use crate::wait;
 use anyhow::{Context, Result, bail};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -179,6 +180,14 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
     }
     secret(&Paths(dir).root_token())?;
     secret(&Paths(dir).service_token())?;
+    // A cluster whose data survived the loss of power needs its tokens and directories, too.
+    let made = state.services.iter().flat_map(|s| &s.data).flat_map(|d| d.ancestors());
+    let inside = made.filter(|d| d.starts_with(dir)).map(Path::to_path_buf);
+    let all: BTreeSet<PathBuf> =
+        inside.chain([dir.join("tokens")]).chain(dir.parent().map(Path::to_path_buf)).collect();
+    for each in all {
+        fs::File::open(&each)?.sync_all()?;
+    }
     Ok(state)
 }
 
@@ -191,7 +200,7 @@ fn secret(path: &Path) -> Result<()> {
         .open(path)
         .with_context(|| format!("writing {}", path.display()))?;
     writeln!(file, "{}", random_hex(32)?)?;
-    Ok(())
+    Ok(file.sync_all()?)
 }
 
 fn random_hex(bytes: usize) -> Result<String> {

@@ -126,6 +126,58 @@ fn crash_at_every_operation() {
     });
 }
 
+/// The power goes at `stops`, and again at every operation of the recovery that follows.
+async fn recovery_interrupted(rt: &Rt, stops: impl Iterator<Item = u64>, seed: &mut u64) -> u64 {
+    let mut cuts = 0;
+    for stop in stops {
+        let disk = Disk::new();
+        disk.left.set(stop);
+        let (acked, durable) = match open(rt, &disk).await {
+            Ok(engine) => workload(&engine, 0).await,
+            Err(_) => (0, 0),
+        };
+        let found = disk.unplugged(seed);
+        for again in 0.. {
+            let disk = found.killed();
+            disk.left.set(again);
+            let recovered = open(rt, &disk).await;
+            let what = format!("power cut at {stop}, and at {again} of the recovery");
+            check(rt, &disk.unplugged(seed), durable, acked + 1, &what).await;
+            cuts += 1;
+            if recovered.is_ok() {
+                break;
+            }
+        }
+    }
+    cuts
+}
+
+#[test]
+fn a_recovery_that_is_interrupted_loses_nothing() {
+    real::run(|rt| async move {
+        let cuts = recovery_interrupted(&rt, (3..110).step_by(11), &mut 5).await;
+        assert!(cuts > 30, "{cuts}");
+    });
+}
+
+/// Every operation, and every operation of the recovery after it, over many seeds: `SEED=1 SEEDS=20 cargo test -p glowfs-kv --test embedded
+/// -- --ignored everywhere`.
+#[test]
+#[ignore = "takes minutes"]
+fn everywhere() {
+    let var = |name: &str, or: u64| {
+        std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(or)
+    };
+    let (first, seeds) = (var("SEED", 1), var("SEEDS", 20));
+    real::run(move |rt| async move {
+        let mut cuts = 0;
+        for seed in first..first + seeds {
+            cuts += recovery_interrupted(&rt, 0..110, &mut (seed * 1_000_003)).await;
+            println!("seed {seed}: {cuts} power cuts");
+        }
+    });
+}
+
 #[test]
 fn conformance_of_embedded_and_memory() {
     real::run(|rt| async move {

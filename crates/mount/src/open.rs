@@ -7,7 +7,7 @@ use crate::attr::time_of;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use glowfs_types::wire::meta::{Attr, Time};
-use glowfs_types::{InodeId, TruncateEpoch};
+use glowfs_types::{Durability, InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -161,6 +161,13 @@ impl<F: FileData> OpenInode<F> {
         self.state.borrow_mut().dirty.mtime = None;
     }
 
+    /// Whether a write must not be answered before meta has its length durably: the file's writes survive the loss of power without an
+    /// fsync, and bytes behind a short length would not be there.
+    pub fn owes_length(&self) -> bool {
+        let s = self.state.borrow();
+        let disk = s.attr.layout.is_some_and(|l| l.durability == Durability::Disk);
+        disk && s.dirty.len.is_some_and(|len| len > s.attr.len)
+    }
     /// What has to be reported to meta, if anything.
     pub fn dirty(&self) -> Option<Dirty> {
         let d = self.state.borrow().dirty;

@@ -1,7 +1,7 @@
 //! Layouts from outside, and where they say that bytes are: table length (4), offset (8), length (4), then CBOR.
 
-use glowfs_types::Layout;
 use glowfs_types::wire::{decode, encode};
+use glowfs_types::{ChainTableId, Durability, Layout, Redundancy};
 
 pub fn run(input: &[u8]) {
     let Some((head, bytes)) = input.split_first_chunk::<16>() else { return };
@@ -24,7 +24,20 @@ pub fn run(input: &[u8]) {
     assert_eq!(at, len, "pieces cover the range");
 }
 
+/// A layout like any other.
+pub fn sample() -> Layout {
+    Layout {
+        table: ChainTableId(1),
+        table_version: 1,
+        chunk_bytes: 1 << 16,
+        stripe: 4,
+        start: 3,
+        redundancy: Redundancy::Replicated,
+        durability: Durability::Disk,
+    }
+}
+
 pub fn seeds() -> Vec<Vec<u8>> {
-    let layout = Layout { chunk_bytes: 1 << 16, stripe: 4, ..Layout::default() };
+    let layout = sample();
     vec![[&[12, 0, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 255, 0][..], &encode(&layout)].concat()]
 }

@@ -55,10 +55,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ];
     let mut seeds: Vec<Vec<u8>> =
         (0..READERS.len() as u8).map(|which| [&[which][..], &generic].concat()).collect();
-    let whole: [(usize, Vec<u8>); 4] = [
-        (8, encode(&QueryExtent::default())),
+    let whole: [(usize, Vec<u8>); 3] = [
         (22, encode(&Hello { token: "t".into(), ..Hello::default() })),
-        (37, encode(&Attr { layout: Some(Layout::default()), ..Attr::default() })),
+        (37, encode(&Attr { layout: Some(super::layout::sample()), ..Attr::default() })),
         (7, encode(&RoutingInfo::default())),
     ];
     seeds.extend(whole.map(|(which, bytes)| [&[which as u8][..], &bytes].concat()));

@@ -4,12 +4,14 @@
 //! - `powercut write DIR SEED fsync|disk`: writes until the power goes. Lines `#N A ...` say what must survive.
 //! - `powercut check DIR FILE`: every acknowledgement in FILE is true; prints what it found as further acknowledgements: what
 //!   was seen after a recovery must not go away again.
+//! - `powercut stop DIR`: stops the ext4 or xfs of DIR dead.
 //! - `powercut replay BASE LOG OUT SEED`: OUT = BASE and every write of LOG (dm-log-writes format) up to the last flush,
 //!   and a random part of what came after.
 
 mod check;
 mod content;
 mod disk_log;
+mod stop;
 mod write;
 
 use std::path::Path;
@@ -23,11 +25,12 @@ fn main() -> ExitCode {
             write::run(Path::new(dir), number(seed), mode == "fsync")
         }
         ["check", dir, acks] => check::run(Path::new(dir), Path::new(acks)),
+        ["stop", dir] => stop::run(Path::new(dir)),
         ["replay", base, log, out, seed] => {
             disk_log::replay(Path::new(base), Path::new(log), Path::new(out), number(seed))
         }
         _ => Err(
-            "usage: powercut write DIR SEED fsync|disk | check DIR FILE | replay BASE LOG OUT SEED"
+            "usage: powercut write DIR SEED fsync|disk | check DIR FILE | stop DIR | replay BASE LOG OUT SEED"
                 .into(),
         ),
     };

@@ -155,3 +155,76 @@ fn everything_killed_at_once_loses_nothing_acknowledged() {
     c.dev("up", &[]);
     assert_eq!(sh(&c.mnt, "md5sum f*"), before);
 }
+
+#[test]
+fn writes_of_disk_durability_are_all_there_as_soon_as_their_client_is_back() {
+    let c =
+        Cluster::up_with("diskdur", &["--storages", "1", "--disks", "1", "--durability", "disk"]);
+    let path = c.mnt.join("f");
+    let file = File::options().write(true).create(true).truncate(true).open(&path).expect("open");
+    for block in [0, 1, 2, 700] {
+        file.write_all_at(&fill(block, 1), block * BLOCK as u64).expect("write");
+    }
+    // No close, no fsync.
+    c.dev("kill", &["mount"]);
+    drop(file);
+    c.dev("start", &["mount"]);
+    let bytes = std::fs::read(&path).expect("read");
+    assert_eq!(bytes.len(), 701 * BLOCK, "the length is there at once");
+    for block in [0, 1, 2, 700] {
+        assert_eq!(bytes[block * BLOCK..(block + 1) * BLOCK], fill(block as u64, 1), "{block}");
+    }
+}
+
+/// Makes, moves, reads and removes names until told to stop; none of it may fail.
+fn namer(dir: PathBuf, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let mut done = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let (a, b) = (dir.join(format!("a{done}")), dir.join(format!("b{done}")));
+            let text = format!("{done}").repeat(1000);
+            std::fs::write(&a, &text).expect("write");
+            std::fs::rename(&a, &b).expect("rename");
+            assert_eq!(std::fs::read_to_string(&b).expect("read"), text);
+            if done > 20 {
+                std::fs::remove_file(dir.join(format!("b{}", done - 20))).expect("remove");
+            }
+            done += 1;
+        }
+        done
+    })
+}
+
+#[test]
+fn a_rolling_restart_of_every_service_fails_no_operation() {
+    let c = Cluster::up("rolling");
+    let dir = c.mnt.join("names");
+    std::fs::create_dir(&dir).expect("directory");
+    let stop = Arc::new(AtomicBool::new(false));
+    let names = namer(dir, stop.clone());
+    let ids = ["storage-1", "storage-2", "storage-3", "mgmtd-1", "meta-1"];
+    let stall = under_load(&c, |busy| {
+        for id in ids {
+            let status = c.status();
+            let all = status["services"].as_array().expect("services");
+            let pid = &all.iter().find(|s| s["id"] == id).expect("service")["pid"];
+            // One shell for all of it: see `meta_and_mgmtd_killed_under_load`.
+            let glowfs = format!("{} dev", binary().display());
+            let cluster = c.dir.display();
+            sh(
+                &c.local,
+                &format!(
+                    "{glowfs} kill --signal TERM --dir {cluster} {id}; \
+                     for i in $(seq 1200); do grep -qs '^State:.[^Z]' /proc/{pid}/status || break; sleep 0.05; done; \
+                     {glowfs} start --dir {cluster} {id}"
+                ),
+            );
+            c.wait_serving(Duration::from_secs(60));
+            busy();
+        }
+    });
+    stop.store(true, Ordering::Relaxed);
+    let named = names.join().expect("an operation on names failed");
+    eprintln!("rolling restart: longest stall {stall:?}, {named} files");
+    assert!(named > 10 && stall < Duration::from_secs(20), "{named} files, a stall of {stall:?}");
+}

@@ -63,6 +63,9 @@ impl<S: FileSystem> Context<S> {
         if cut_elsewhere {
             self.fresh(inode.id).await?;
         }
+        if inode.owes_length() {
+            self.report(&handle, true).await?;
+        }
         self.count_written(len as usize);
         Ok(Answer::Written(len as u32))
     }

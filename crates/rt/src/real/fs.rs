@@ -24,10 +24,26 @@ struct RealDir {
 
 /// Opens a directory, making it if need be.
 pub(crate) fn open_dir(driver: &Rc<dyn Driver>, rt: Rt, path: &Path) -> io::Result<Dir> {
-    std::fs::create_dir_all(path)?;
+    make_dir(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = Arc::new(rustix::fs::open(path, flags, Mode::empty())?);
     Ok(Rc::new(RealDir { fd, path: path.to_owned(), driver: driver.clone(), rt }))
+}
+
+/// Makes a directory and its parents, durably: what is flushed in a directory is lost with it if its own name is not on disk.
+fn make_dir(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        make_dir(parent)?;
+    }
+    match std::fs::create_dir(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        other => other?,
+    }
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn plain_name(name: &str) -> io::Result<CString> {
