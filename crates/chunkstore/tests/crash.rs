@@ -333,7 +333,9 @@ fn scenario(seed: u64, cuts: &[u64], crash: Crash, steps: u64) -> u64 {
     ops
 }
 
-fn sweep(crash: Crash, seeds: std::ops::Range<u64>, step: u64, steps: u64) {
+/// Cuts at every `step`-th operation, and again early in the next life. Returns how many cuts.
+fn sweep(crash: Crash, seeds: std::ops::Range<u64>, step: u64, steps: u64) -> u64 {
+    let mut cuts = 0;
     for seed in seeds {
         let ops = scenario(seed, &[], crash, steps);
         let mut cut = 1 + seed % step;
@@ -345,8 +347,10 @@ fn sweep(crash: Crash, seeds: std::ops::Range<u64>, step: u64, steps: u64) {
                 std::panic::resume_unwind(e);
             }
             cut += step;
+            cuts += 2;
         }
     }
+    cuts
 }
 
 #[test]
@@ -359,14 +363,21 @@ fn power_lost_anywhere() {
     sweep(Crash::Power, 10..13, 29, 40);
 }
 
-/// Every single operation, many seeds: `cargo test --release -p glowfs-chunkstore --test crash -- --ignored`.
+/// Every single operation, many seeds (some minutes each): `SEED=100 SEEDS=20 STEP=1 cargo test -p glowfs-chunkstore --test crash -- --ignored
+/// --nocapture everywhere`.
 #[test]
 #[ignore = "takes minutes"]
 fn everywhere() {
-    let from = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(100);
-    let step = std::env::var("STEP").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    sweep(Crash::Power, from..from + 20, step, 60);
-    sweep(Crash::Kill, from..from + 20, step, 60);
+    let var = |name: &str, or: u64| {
+        std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(or)
+    };
+    let (from, step) = (var("SEED", 100), var("STEP", 1));
+    for seed in from..from + var("SEEDS", 20) {
+        for crash in [Crash::Power, Crash::Kill] {
+            let cuts = sweep(crash, seed..seed + 1, step, 60);
+            println!("seed {seed}: {cuts} cuts, {crash:?}");
+        }
+    }
 }
 
 #[test]
