@@ -132,6 +132,12 @@ impl Flight {
         }
         (Duration::from_nanos(longest.0), longest.1)
     }
+    /// The longest operation that began between `from` and `to`.
+    pub fn longest_begun(&self, from: u64, to: u64) -> Duration {
+        let slow = self.lanes.iter().flat_map(|l| lock(&l.slow).clone());
+        let times = slow.filter(|(b, _)| (from..to).contains(b)).map(|(b, e)| e - b);
+        Duration::from_nanos(times.max().unwrap_or_default())
+    }
     /// Whether every operation that began before `at` has ended.
     pub fn settled(&self, at: u64) -> bool {
         self.lanes.iter().all(|l| {

@@ -15,4 +15,5 @@ pub mod nemesis;
 pub mod random;
 pub mod report;
 pub mod run;
+pub mod stalls;
 pub mod work;

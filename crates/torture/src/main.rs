@@ -5,20 +5,49 @@ use clap::Parser;
 use glowfs_torture::cluster::Shape;
 use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
+use glowfs_torture::stalls;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 /// Torture of a real cluster: faults under load, and a check of every acknowledged byte.
 #[derive(Parser, Debug)]
-#[command(name = "torture")]
+#[command(name = "torture", args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    mode: Option<Mode>,
+    #[command(flatten)]
+    torture: Torture,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Mode {
+    /// How long applications stand still when a certain process is killed
+    Stalls {
+        /// Kills of each role
+        #[arg(long, default_value_t = 50)]
+        count: usize,
+        /// Whom to kill
+        #[arg(
+            long,
+            value_enum,
+            value_delimiter = ',',
+            default_value = "head,middle,tail,mgmtd,meta,engine"
+        )]
+        roles: Vec<stalls::Role>,
+        /// No stall may be longer, seconds
+        #[arg(long, default_value_t = 5.0)]
+        bound: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct Torture {
     /// How long faults strike
     #[arg(long, default_value_t = 5.0)]
     minutes: f64,
-    /// Chooses operations and faults [default: from the clock]
-    #[arg(long)]
-    seed: Option<u64>,
     /// Which faults
     #[arg(
         long,
@@ -33,27 +62,48 @@ struct Arguments {
 
 #[derive(clap::Args, Debug)]
 struct Common {
+    /// Chooses operations and faults [default: from the clock]
+    #[arg(long)]
+    seed: Option<u64>,
     /// Write the report as JSON
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The glowfs binary [default: beside this one]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE")]
     glowfs: Option<PathBuf>,
     /// Where the cluster is made; empty or new
-    #[arg(long, value_name = "DIR", global = true)]
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Storage nodes
-    #[arg(long, default_value_t = 3, global = true)]
+    #[arg(long, default_value_t = 3)]
     storages: u32,
+    /// More options for `glowfs dev up`, such as "--mgmtds 3 --metas 2"
+    #[arg(long, default_value = "", allow_hyphen_values = true, value_name = "OPTIONS")]
+    up: String,
     /// The longest pause of a worker between two operations, ms
-    #[arg(long, default_value_t = 5, value_name = "MS", global = true)]
+    #[arg(long, default_value_t = 5, value_name = "MS")]
     think: u64,
     /// Leave the cluster for a look when the run failed
-    #[arg(long, global = true)]
+    #[arg(long)]
     keep: bool,
 }
 
 impl Common {
+    /// The seed, told so that the run can be repeated.
+    fn seed(&self) -> u64 {
+        let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seed = self.seed.unwrap_or(clock.as_nanos() as u64 % 1_000_000);
+        eprintln!("seed {seed}");
+        seed
+    }
+    fn report(&self, json: &impl serde::Serialize, text: &str, passed: bool) -> Result<ExitCode> {
+        if let Some(file) = &self.json {
+            std::fs::write(file, serde_json::to_string_pretty(json)?)
+                .with_context(|| format!("writing {}", file.display()))?;
+        }
+        print!("{text}");
+        Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
     fn shape(&self) -> Result<Shape> {
         let beside = std::env::current_exe()?.with_file_name("glowfs");
         let dir = self
@@ -64,29 +114,36 @@ impl Common {
             glowfs: self.glowfs.clone().unwrap_or(beside),
             dir,
             storages: self.storages,
-            options: vec![],
+            options: self.up.split_whitespace().map(String::from).collect(),
         })
     }
 }
 
 fn main() -> Result<ExitCode> {
     let args = Arguments::parse();
-    let clock = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let seed = args.seed.unwrap_or(clock.as_nanos() as u64 % 1_000_000);
-    eprintln!("seed {seed}");
+    match args.mode {
+        None => torture(args.torture),
+        Some(Mode::Stalls { count, roles, bound, common }) => {
+            let bound = Duration::from_secs_f64(bound);
+            let mut shape = common.shape()?;
+            shape.options.extend(["--mgmtds", "3", "--metas", "2"].map(String::from));
+            let seed = common.seed();
+            let report = stalls::run(&stalls::Plan { shape, count, roles, bound, seed })?;
+            common.report(&report, &report.text(), report.passed)
+        }
+    }
+}
+
+fn torture(args: Torture) -> Result<ExitCode> {
+    let common = &args.common;
     let plan = Plan {
-        shape: args.common.shape()?,
+        shape: common.shape()?,
         time: Duration::from_secs_f64(args.minutes * 60.0),
-        seed,
+        seed: common.seed(),
         faults: args.faults,
-        think: Duration::from_millis(args.common.think),
-        keep: args.common.keep,
+        think: Duration::from_millis(common.think),
+        keep: common.keep,
     };
     let report = run(&plan)?;
-    if let Some(file) = &args.common.json {
-        std::fs::write(file, serde_json::to_string_pretty(&report)?)
-            .with_context(|| format!("writing {}", file.display()))?;
-    }
-    print!("{}", report.text());
-    Ok(if report.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    common.report(&report, &report.text(), report.passed)
 }

@@ -184,11 +184,11 @@ pub fn run(plan: &Plan) -> Result<Report> {
         eprintln!("the cluster stays in {} for a look", cluster.dir.display());
         return result;
     }
-    let destroyed = cluster.destroy();
     if let Some(disk) = small {
-        let _ = cluster.run(&["umount".into(), disk.to_string_lossy().into_owned()]);
-        let _ = cluster.destroy();
+        cluster.down()?;
+        cluster.run(&["umount".into(), disk.to_string_lossy().into_owned()])?;
     }
+    let destroyed = cluster.destroy();
     let report = result?;
     destroyed?;
     let _ = std::fs::remove_dir_all(&plan.shape.dir);

@@ -2,17 +2,20 @@
 
 use super::Job;
 use crate::block::BLOCK;
+use crate::flight::Flight;
 use crate::ledger::Ledger;
 use glowfs_client::{Client, ClientConfig, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt, real};
 use glowfs_types::wire::meta::{
-    Caller, InodeKind, Lookup, Make, Name, OpenFlags, ROOT_INODE, Sync as SyncFile,
+    Caller as Identity, InodeKind, Lookup, Make, Name, OfInode, OpenFlags, ROOT_INODE,
+    Sync as SyncFile,
 };
 use glowfs_types::{Error, RequestId, Result};
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
 /// Blocks of the file.
@@ -53,14 +56,7 @@ pub fn work(job: Job, access: Access, ready: Sender<bool>) {
 }
 
 async fn run(rt: &Rt, job: Job, access: Access, ready: Sender<bool>) -> Result<()> {
-    let config = ClientConfig {
-        mgmtd: access.mgmtd,
-        token: access.token,
-        description: "torture".into(),
-        ..ClientConfig::default()
-    }
-    .on_this_host();
-    let client = Client::connect(rt, config).await?;
+    let client = connect(rt, &access).await?;
     let file = open(&client, &job, &access.dir).await?;
     let ledger =
         job.files.add(Ledger::new(job.lane as u64, format!("library-{}", job.lane), BLOCKS));
@@ -70,7 +66,7 @@ async fn run(rt: &Rt, job: Job, access: Access, ready: Sender<bool>) -> Result<(
     }
     w.sync().await;
     let _ = ready.send(true);
-    while !w.job.flight.stop.load(std::sync::atomic::Ordering::Relaxed) {
+    while !w.job.flight.stop.load(Ordering::Relaxed) {
         rt.sleep(Duration::from_micros(w.job.random.below(w.job.think.as_micros() as u64 + 1)))
             .await;
         if w.job.flight.paused() {
@@ -89,8 +85,18 @@ async fn run(rt: &Rt, job: Job, access: Access, ready: Sender<bool>) -> Result<(
     Ok(())
 }
 
+async fn connect(rt: &Rt, access: &Access) -> Result<Rc<Client>> {
+    let config = ClientConfig {
+        mgmtd: access.mgmtd.clone(),
+        token: access.token.clone(),
+        description: "torture".into(),
+        ..ClientConfig::default()
+    };
+    Client::connect(rt, config.on_this_host()).await
+}
+
 async fn open(client: &Rc<Client>, job: &Job, dir: &str) -> Result<Rc<OpenFile>> {
-    let caller = Caller::default();
+    let caller = Identity::default();
     let name = |n: &str| Name::from(n.as_bytes().to_vec());
     let look = Lookup { caller: caller.clone(), parent: ROOT_INODE, name: name(dir) };
     let dir = client.lookup(look).await?.attr.inode;
@@ -167,7 +173,7 @@ impl Worker {
     }
     fn query(&self, durable: bool) -> SyncFile {
         SyncFile {
-            caller: Caller::default(),
+            caller: Identity::default(),
             request: RequestId(0),
             inode: self.file.inode(),
             session: self.file.session(),
@@ -184,4 +190,39 @@ impl Worker {
         }
         self.client.close().await;
     }
+}
+
+/// A client that only looks the root directory up, over and over.
+pub struct Caller {
+    /// How to reach the cluster.
+    pub access: Access,
+    /// Where it tells what it does.
+    pub flight: Arc<Flight>,
+    /// Its place there.
+    pub lane: usize,
+    /// Ends it.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Looks up until the end; tells `ready` when it is connected.
+pub fn look_up(c: Caller, ready: Sender<()>) {
+    real::run(move |rt| async move {
+        let client = match connect(&rt, &c.access).await {
+            Ok(client) => client,
+            Err(e) => return c.flight.wrong(format!("a client cannot connect: {e}")),
+        };
+        let _ = ready.send(());
+        while !c.stop.load(Ordering::Relaxed) {
+            let query = OfInode { caller: Identity::default(), inode: ROOT_INODE };
+            let began = c.flight.begin(c.lane);
+            let result = client.getattr(query).await;
+            c.flight.end(c.lane, began);
+            if let Err(e) = result {
+                let errno = io::Error::from_raw_os_error(e.errno());
+                c.flight.error(c.lane, &format!("getattr: {e}"), &errno);
+            }
+            rt.sleep(Duration::from_millis(2)).await;
+        }
+        client.close().await;
+    });
 }
