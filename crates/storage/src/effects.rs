@@ -114,6 +114,17 @@ impl Target {
         self.store.put_target_meta(self.id, save_meta(version)).await
     }
 
+    /// Resolves when a chain version is not the adopted one any more.
+    pub(crate) async fn left(&self, version: ChainVersion) {
+        loop {
+            let news = self.turned.wait();
+            if self.view().is_none_or(|v| v.version != version) {
+                return;
+            }
+            news.await;
+        }
+    }
+
     /// The view or the local state changed.
     fn changed(self: &Rc<Self>) {
         let Some(node) = self.node.upgrade() else { return };
@@ -123,6 +134,7 @@ impl Target {
                 head = view.head, local = %self.local(), "chain version adopted"
             );
         }
+        self.turned.notify_all();
         node.report();
         self.sync_if_due(&node);
     }

@@ -2,13 +2,14 @@
 
 use crate::node::Node;
 use glowfs_net::Incoming;
-use glowfs_rt::sync::join_all;
+use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BoxFuture, Duration};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::data::Flush;
 use glowfs_types::wire::method;
 use glowfs_types::{Error, NodeId, Result, Status};
+use std::pin::pin;
 use std::rc::Rc;
 
 /// How long the flush of one target may take.
@@ -41,7 +42,7 @@ impl Node {
         let own = target.clone();
         work.push(Box::pin(async move { own.store.flush(own.id).await }));
         for to in others {
-            let (node, flush) = (self.clone(), flush.clone());
+            let (node, flush, asker) = (self.clone(), flush.clone(), target.clone());
             work.push(Box::pin(async move {
                 let call = async {
                     let conn = node.connect(to).await?;
@@ -50,7 +51,12 @@ impl Node {
                 let late = |_| {
                     Error::new(Status::TimedOut, format!("storage node {to} did not flush in time"))
                 };
-                node.rt.timeout(FLUSH_DEADLINE, call).await.map_err(late)?.map(|_| ())
+                let call = node.rt.timeout(FLUSH_DEADLINE, call);
+                // One that hangs is out of the chain soon; the flush is asked for again then.
+                match select(pin!(call), pin!(asker.left(flush.chain_version))).await {
+                    Either::Left(answer) => answer.map_err(late)?.map(|_| ()),
+                    Either::Right(()) => Err(asker.refusal(Status::WrongChainVersion)),
+                }
             }));
         }
         for result in join_all(work).await {

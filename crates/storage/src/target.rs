@@ -7,7 +7,7 @@ use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
 };
 use glowfs_net::Incoming;
-use glowfs_rt::sync::{OneSender, Semaphore};
+use glowfs_rt::sync::{Notify, OneSender, Semaphore};
 use glowfs_rt::{Buf, Instant};
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::{ChannelRecord, UpdateHead};
@@ -54,6 +54,8 @@ pub(crate) struct Target {
     tickets: Cell<u64>,
     /// The chain version whose resync is being sent.
     pub syncing: Cell<ChainVersion>,
+    /// The view changed.
+    pub turned: Notify,
 }
 
 /// «GTM1»: the record that stands with a target.
@@ -132,6 +134,7 @@ impl Target {
             running: Cell::new(false),
             tickets: Cell::new(0),
             syncing: Cell::new(ChainVersion(0)),
+            turned: Notify::default(),
         }))
     }
 

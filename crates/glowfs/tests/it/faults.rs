@@ -143,6 +143,26 @@ fn meta_and_mgmtd_killed_under_load() {
 }
 
 #[test]
+fn a_replica_that_hangs_holds_nobody_up_for_long() {
+    let c = Cluster::up("hang");
+    for id in ["storage-1", "storage-2", "storage-3"] {
+        c.dev("kill", &[id, "--signal", "STOP"]);
+        let begun = Instant::now();
+        // Its connections stand, so only the routing info tells that it is out: writes, reads and fsyncs in flight must act on it.
+        sh(
+            &c.mnt,
+            "for i in $(seq 24); do dd if=/dev/zero of=f$i bs=64k count=1 conv=fsync status=none & done; wait",
+        );
+        sh(&c.mnt, "cat f* | cmp -n $((24*65536)) - /dev/zero");
+        let took = begun.elapsed();
+        c.dev("kill", &[id, "--signal", "CONT"]);
+        eprintln!("{id} stopped: writing, flushing and reading 24 files took {took:?}");
+        assert!(took < Duration::from_secs(25), "{took:?}");
+        c.wait_serving(Duration::from_secs(90));
+    }
+}
+
+#[test]
 fn everything_killed_at_once_loses_nothing_acknowledged() {
     let c = Cluster::up("allkill");
     sh(&c.mnt, "for i in $(seq 200); do head -c $((i*700)) /dev/urandom > f$i; done; md5sum f* > /proc/self/fd/1")

@@ -14,6 +14,11 @@ pub const COMMAND_BOUND: Duration = Duration::from_secs(480);
 /// Clusters are brought up one at a time: on two cores, two of them only make each other's time-outs fire.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// For a test that makes its cluster by itself: no other one meanwhile.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Whether the long sizes are wanted.
 pub fn large() -> bool {
     std::env::var_os("GLOWFS_TEST_LARGE").is_some()
@@ -142,7 +147,7 @@ impl Cluster {
     }
 
     fn up_at(scratch: Scratch, dir: PathBuf, options: &[&str]) -> Self {
-        let one = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+        let one = alone();
         let cluster = Self {
             dir,
             mnt: scratch.path.join("mnt"),

@@ -18,4 +18,5 @@ mod programs;
 mod resync;
 mod sqlite;
 mod striping;
+mod torture;
 mod two_mounts;

@@ -1,0 +1,30 @@
+//! The short form of `./torture`: every acknowledged byte under kills, stops and restarts.
+
+use crate::harness::{Scratch, alone, binary};
+use glowfs_torture::cluster::Shape;
+use glowfs_torture::nemesis::Kind;
+use glowfs_torture::run::{Plan, run};
+use std::time::Duration;
+
+#[test]
+fn half_a_minute_of_torture_loses_nothing_and_errors_nothing() {
+    let _alone = alone();
+    let scratch = Scratch::new("torture");
+    let plan = Plan {
+        shape: Shape {
+            glowfs: binary().into(),
+            dir: scratch.path.join("run"),
+            storages: 3,
+            options: ["--mgmtds", "2", "--metas", "2"].map(String::from).into(),
+        },
+        time: Duration::from_secs(25),
+        seed: 7,
+        faults: vec![Kind::Kill, Kind::Stop, Kind::Restart],
+        // Two cores have to be enough.
+        think: Duration::from_millis(20),
+        keep: false,
+    };
+    let report = run(&plan).expect("the run");
+    eprintln!("{}", report.text());
+    assert!(report.passed, "{}", report.text());
+}
