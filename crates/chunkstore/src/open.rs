@@ -42,7 +42,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
             format!("{path}: {what}: {e}; check the disk and the directory's permissions"),
         )
     };
-    dir.lock().map_err(|e| {
+    rt.lock_dir(&dir).await.map_err(|e| {
         Error::new(
             Status::Busy,
             format!("{path}: in use by another process ({e}); stop it or give another directory"),

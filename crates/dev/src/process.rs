@@ -34,13 +34,14 @@ pub fn spawn(args: &[String], log: &Path) -> Result<ProcessId> {
     Ok(ProcessId { pid, start_ticks })
 }
 
-/// Fields 3 (state) and 22 (start time) of /proc/PID/stat, see proc_pid_stat(5).
-fn stat(pid: u32) -> Option<(char, u64)> {
+/// Fields 3 (state), 22 (start time) and 20 (threads) of /proc/PID/stat, see proc_pid_stat(5).
+fn stat(pid: u32) -> Option<(char, u64, u32)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let rest = &text[text.rfind(')')? + 1..];
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    let threads = fields.nth(16)?.parse().ok()?;
+    Some((state, fields.nth(1)?.parse().ok()?, threads))
 }
 
 fn start_ticks(pid: u32) -> Option<u64> {
@@ -50,7 +51,10 @@ fn start_ticks(pid: u32) -> Option<u64> {
 /// The state letter of a live process of ours (`T` is stopped), or `None` if it is gone.
 pub fn alive(p: ProcessId) -> Option<char> {
     match stat(p.pid) {
-        Some((state, start)) if start == p.start_ticks && !matches!(state, 'Z' | 'X') => {
+        // The first thread may be a zombie while others still end and hold files, locks and ports.
+        Some((state, start, threads))
+            if start == p.start_ticks && (!matches!(state, 'Z' | 'X') || threads > 1) =>
+        {
             Some(state)
         }
         _ => None,

@@ -11,6 +11,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+/// How long [`Rt::lock_dir`] waits, and how often it looks.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_LOOK: Duration = Duration::from_millis(20);
+
 /// The runtime of this thread (or of one simulated node). Cheap to clone.
 #[derive(Clone)]
 pub struct Rt(Rc<dyn Backend>);
@@ -93,6 +97,19 @@ impl Rt {
     /// Connects.
     pub fn connect(&self, address: &Address) -> BoxFuture<io::Result<Stream>> {
         self.0.connect(address)
+    }
+    /// Takes the lock of a directory. Waits a moment (2 s) for it: a process that was killed holds what it held until the kernel has
+    /// ended its last thread, and its successor may be there before.
+    pub async fn lock_dir(&self, dir: &Dir) -> io::Result<()> {
+        let until = self.now() + LOCK_PATIENCE;
+        loop {
+            match dir.lock() {
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy && self.now() < until => {
+                    self.sleep(LOCK_LOOK).await;
+                }
+                done => return done,
+            }
+        }
     }
     /// Opens a directory, making it if need be.
     pub fn open_dir(&self, path: &Path) -> io::Result<Dir> {

@@ -10,6 +10,7 @@ pub mod cluster;
 pub mod flight;
 pub mod hand;
 pub mod ledger;
+pub mod linear;
 pub mod machine;
 pub mod nemesis;
 pub mod random;

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use glowfs_torture::cluster::Shape;
+use glowfs_torture::linear;
 use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
 use glowfs_torture::stalls;
@@ -38,6 +39,17 @@ enum Mode {
         /// No stall may be longer, seconds
         #[arg(long, default_value_t = 5.0)]
         bound: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Whether what two mounts see of the same blocks and names is linearizable under faults
+    Linear {
+        /// How long
+        #[arg(long, default_value_t = 5.0)]
+        minutes: f64,
+        /// Which faults
+        #[arg(long, value_enum, value_delimiter = ',', default_value = "kill,stop,restart")]
+        faults: Vec<Kind>,
         #[command(flatten)]
         common: Common,
     },
@@ -129,6 +141,12 @@ fn main() -> Result<ExitCode> {
             shape.options.extend(["--mgmtds", "3", "--metas", "2"].map(String::from));
             let seed = common.seed();
             let report = stalls::run(&stalls::Plan { shape, count, roles, bound, seed })?;
+            common.report(&report, &report.text(), report.passed)
+        }
+        Some(Mode::Linear { minutes, faults, common }) => {
+            let time = Duration::from_secs_f64(minutes * 60.0);
+            let plan = linear::Plan { shape: common.shape()?, time, seed: common.seed(), faults };
+            let report = linear::run(&plan)?;
             common.report(&report, &report.text(), report.passed)
         }
     }

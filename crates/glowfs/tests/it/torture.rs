@@ -6,17 +6,21 @@ use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
 use std::time::Duration;
 
+fn shape(scratch: &Scratch) -> Shape {
+    Shape {
+        glowfs: binary().into(),
+        dir: scratch.path.join("run"),
+        storages: 3,
+        options: ["--mgmtds", "2", "--metas", "2"].map(String::from).into(),
+    }
+}
+
 #[test]
 fn half_a_minute_of_torture_loses_nothing_and_errors_nothing() {
     let _alone = alone();
     let scratch = Scratch::new("torture");
     let plan = Plan {
-        shape: Shape {
-            glowfs: binary().into(),
-            dir: scratch.path.join("run"),
-            storages: 3,
-            options: ["--mgmtds", "2", "--metas", "2"].map(String::from).into(),
-        },
+        shape: shape(&scratch),
         time: Duration::from_secs(25),
         seed: 7,
         faults: vec![Kind::Kill, Kind::Stop, Kind::Restart],

@@ -141,7 +141,7 @@ impl Embedded {
     }
 
     async fn open_inner(rt: &Rt, dir: Dir, config: EmbeddedConfig) -> Result<Self> {
-        dir.lock().map_err(|e| {
+        rt.lock_dir(&dir).await.map_err(|e| {
             Error::new(
                 Status::Busy,
                 format!(

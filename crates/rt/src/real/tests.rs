@@ -247,8 +247,14 @@ fn a_locked_directory_stays_locked() {
         let two = rt.open_dir(temp.path()).expect("open");
         one.lock().expect("lock");
         assert!(two.lock().is_err());
-        drop(one);
-        two.lock().expect("free again");
+        let e = rt.lock_dir(&two).await.expect_err("still");
+        assert_eq!(e.kind(), std::io::ErrorKind::ResourceBusy);
+        let later = rt.clone();
+        rt.spawn_detached(async move {
+            later.sleep(Duration::from_millis(50)).await;
+            drop(one);
+        });
+        rt.lock_dir(&two).await.expect("free again");
     });
 }
 
