@@ -36,8 +36,11 @@ pub async fn run(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) -> Re
     ranges(engine).await?;
     snapshots(engine).await?;
     conflicts(engine).await?;
+    removals(engine).await?;
     no_conflicts(engine).await?;
     stamps(engine).await?;
+    concurrent_stamps(rt, engine).await?;
+    many_keys(engine).await?;
     limits(engine).await?;
     serializable(rt, engine, seed, rounds).await
 }
@@ -159,6 +162,51 @@ async fn conflicts(engine: &Rc<dyn Engine>) -> Result<()> {
     expect_status(two.commit(false).await, Status::Conflict, "write skew")
 }
 
+/// What was read and is removed meanwhile is a conflict, however it was read and removed.
+async fn removals(engine: &Rc<dyn Engine>) -> Result<()> {
+    let all: [&[u8]; 5] = [b"rem/a", b"rem/b", b"rem/c", b"rem/d", b"rem/e"];
+    for case in 0..8 {
+        let fill = begin(engine);
+        for key in all {
+            fill.put(key, b"0")?;
+        }
+        fill.commit(false).await?;
+        let tx = begin(engine);
+        match case {
+            0 | 1 => drop(tx.get(b"rem/c").await?),
+            2 => drop(tx.get_all(&[b"rem/x".to_vec(), b"rem/c".to_vec()]).await?),
+            // A page: up to and with the last entry that was seen.
+            3 | 4 => drop(tx.get_range(b"rem/", b"rem0", 3, false).await?),
+            5 => drop(tx.get_range(b"rem/", b"rem0", 3, true).await?),
+            6 => tx.add_read_conflict(b"rem/b", b"rem/d")?,
+            _ => drop(tx.get_range(b"rem/", b"rem0", 10, false).await?),
+        }
+        // `add_read_conflict` needs a version to compare with.
+        tx.read_version().await?;
+        let other = begin(engine);
+        match case {
+            1 => other.clear_range(b"rem/", b"rem0")?,
+            3 => other.clear_range(b"rem/bb", b"rem/cc")?,
+            _ => other.clear(b"rem/c")?,
+        }
+        other.commit(false).await?;
+        if case == 7 {
+            // Removed and back again: still not what was read.
+            put(engine, b"rem/c", b"0").await?;
+        }
+        tx.put(b"rem/out", b"x")?;
+        expect_status(tx.commit(false).await, Status::Conflict, &format!("removal case {case}"))?;
+    }
+    // What lies behind a page may go.
+    let tx = begin(engine);
+    tx.get_range(b"rem/", b"rem0", 2, false).await?;
+    let other = begin(engine);
+    other.clear(b"rem/d")?;
+    other.commit(false).await?;
+    tx.put(b"rem/out", b"x")?;
+    tx.commit(false).await.map(|_| ())
+}
+
 async fn no_conflicts(engine: &Rc<dyn Engine>) -> Result<()> {
     put(engine, b"free/a", b"0").await?;
     let tx = begin(engine);
@@ -197,8 +245,72 @@ async fn stamps(engine: &Rc<dyn Engine>) -> Result<()> {
     let got: Vec<_> = page.entries.iter().map(|(_, v)| v.clone()).collect();
     let want: Vec<_> = (0..5u8).flat_map(|i| (0..3u8).map(move |j| vec![i, j])).collect();
     ensure!(got == want, "stamped keys are not in commit order");
-    let newest = page.entries.last().and_then(|(k, _)| k.get(6..14).map(<[u8]>::to_vec));
-    ensure!(newest == Some(last.to_be_bytes().to_vec()), "the stamp is not the commit version");
+    ensure!(page.entries.iter().all(|(k, _)| k.len() == 6 + 10), "a stamp has not 10 bytes");
+    Ok(())
+}
+
+/// Stamps of transactions that commit at once differ, and stand in the order of the commits.
+async fn concurrent_stamps(rt: &Rt, engine: &Rc<dyn Engine>) -> Result<()> {
+    let mut tasks = Vec::new();
+    for i in 0..WORKERS as u8 {
+        let (rt2, engine) = (rt.clone(), engine.clone());
+        tasks.push(rt.spawn(async move {
+            let mut versions = Vec::new();
+            for j in 0..8u8 {
+                let tx = begin(&engine);
+                tx.put_versionstamped(b"stamps/", b"/x".to_vec(), vec![i, j])?;
+                versions.push((vec![i, j], tx.commit(false).await?));
+                rt2.yield_now().await;
+            }
+            Ok::<_, Error>(versions)
+        }));
+    }
+    let mut versions = BTreeMap::new();
+    for task in tasks {
+        versions.extend(task.await?);
+    }
+    let page = begin(engine).get_range(b"stamps/", b"stamps0", 1000, false).await?;
+    let order: Vec<_> = page.entries.iter().filter_map(|(_, v)| versions.get(v)).collect();
+    ensure!(order.len() == versions.len(), "{} of {} stamps", order.len(), versions.len());
+    ensure!(order.is_sorted(), "stamps are not in commit order: {order:?}");
+    Ok(())
+}
+
+/// For engines whose stamps are their versions: the stamp of a commit is its version.
+pub async fn stamps_are_versions(engine: &Rc<dyn Engine>) -> Result<()> {
+    let tx = begin(engine);
+    tx.put_versionstamped(b"stampv/", vec![], vec![])?;
+    let version = tx.commit(false).await?;
+    let page = begin(engine).get_range(b"stampv/", b"stampv0", 1000, true).await?;
+    let newest = page.entries.first().and_then(|(k, _)| k.get(7..15).map(<[u8]>::to_vec));
+    ensure!(newest == Some(version.to_be_bytes().to_vec()), "the stamp is not the commit version");
+    Ok(())
+}
+
+/// A transaction of many small changes, some inside a range that it clears.
+async fn many_keys(engine: &Rc<dyn Engine>) -> Result<()> {
+    const KEYS: u32 = 1000;
+    let key = |i: u32| [&b"many/"[..], &i.to_be_bytes()].concat();
+    for round in 0..2u32 {
+        let tx = begin(engine);
+        tx.clear_range(b"many/", b"many0")?;
+        for i in 0..KEYS {
+            tx.put(key(2 * i + round), round.to_be_bytes().to_vec())?;
+        }
+        tx.commit(false).await?;
+        let mut found = Vec::new();
+        let tx = begin(engine);
+        loop {
+            let from = found.last().map_or_else(|| b"many/".to_vec(), |k: &Key| key_after(k));
+            let page = tx.get_range_snapshot(&from, b"many0", 700, false).await?;
+            found.extend(page.entries.into_iter().map(|(k, _)| k));
+            if !page.more {
+                break;
+            }
+        }
+        let want: Vec<_> = (0..KEYS).map(|i| key(2 * i + round)).collect();
+        ensure!(found == want, "round {round}: {} keys of {KEYS} are there", found.len());
+    }
     Ok(())
 }
 

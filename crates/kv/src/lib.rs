@@ -3,7 +3,7 @@
 //! - [`Engine`]: what an engine can do (multi-version reads, optimistic commit). [`Transaction`] and
 //!   [`run_transaction`]: how everybody uses it.
 //! - [`Memory`]: volatile, for tests. [`Embedded`]: durable, in one process. [`Remote`]: an engine that another
-//!   process hosts; [`serve`] is that other side.
+//!   process hosts; [`serve`] is that other side. [`Etcd`]: an etcd cluster.
 //! - [`conformance`]: the suite that every engine passes.
 //!
 //! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
@@ -12,6 +12,7 @@
 pub mod conformance;
 pub mod embedded;
 mod engine;
+pub mod etcd;
 mod memory;
 mod mvcc;
 mod remote;
@@ -21,6 +22,7 @@ mod transaction;
 
 pub use embedded::{Embedded, EmbeddedConfig};
 pub use engine::{Engine, Key, RangePage, Value, Version, key_after, prefix_end};
+pub use etcd::{Etcd, EtcdConfig};
 pub use memory::Memory;
 pub use remote::Remote;
 pub use run::{RunOptions, run_transaction, run_transaction_with};

@@ -95,6 +95,8 @@ impl Engine for Remote {
         Box::pin(async move {
             // Not sent yet: a failure here is no unknown outcome.
             let conn = this.conn().await?;
+            // The host knows by itself what was there.
+            let commit = Commit { present: None, ..commit };
             let reply = conn.call_msg::<_, CommitReply>(method::KV_COMMIT, &commit, CALL_DEADLINE);
             match reply.await {
                 Ok(r) => Ok(r.version),
@@ -107,13 +109,7 @@ impl Engine for Remote {
     }
 
     fn flush_barrier(&self) -> BoxFuture<Result<()>> {
-        let commit = Commit {
-            read_version: 0,
-            read_conflicts: vec![],
-            write_conflicts: vec![],
-            mutations: vec![],
-            durable: true,
-        };
+        let commit = Commit { durable: true, ..Commit::default() };
         self.ask(method::KV_COMMIT, commit, |_: CommitReply| ())
     }
 }

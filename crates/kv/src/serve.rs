@@ -106,11 +106,5 @@ pub async fn answer(engine: &Rc<dyn Engine>, method: u16, body: &[u8]) -> Result
 }
 
 fn settle(read_version: u64) -> Commit {
-    Commit {
-        read_version,
-        read_conflicts: vec![],
-        write_conflicts: vec![],
-        mutations: vec![],
-        durable: false,
-    }
+    Commit { read_version, ..Commit::default() }
 }

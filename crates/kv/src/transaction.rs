@@ -23,6 +23,10 @@ struct Buffer {
     clears: Vec<(Key, Key)>,
     stamped: Vec<(Key, Key, Value)>,
     read_conflicts: Vec<(Key, Key)>,
+    /// The keys of `read_conflicts` that were there.
+    present: Vec<Key>,
+    /// A read conflict was added without a read, so `present` is not complete.
+    unseen: bool,
     write_conflicts: Vec<(Key, Key)>,
     bytes: usize,
 }
@@ -98,10 +102,13 @@ impl Transaction {
         let mut buffer = self.buffer.borrow_mut();
         let mut out = Vec::with_capacity(keys.len());
         for (key, base) in keys.iter().zip(found) {
-            out.push(overlay(&buffer, key, base));
             if conflict {
+                if base.is_some() {
+                    buffer.present.push(key.clone());
+                }
                 note_read(&mut buffer, key.clone(), key_after(key))?;
             }
+            out.push(overlay(&buffer, key, base));
         }
         Ok(out)
     }
@@ -120,6 +127,9 @@ impl Transaction {
         let base = self.engine.get(version, vec![key.to_vec()]).await?.pop().flatten();
         let mut buffer = self.buffer.borrow_mut();
         if conflict {
+            if base.is_some() {
+                buffer.present.push(key.to_vec());
+            }
             note_read(&mut buffer, key.to_vec(), key_after(key))?;
         }
         Ok(overlay(&buffer, key, base))
@@ -158,6 +168,7 @@ impl Transaction {
         let version = self.read_version().await?;
         let limit = limit.min(RANGE_ENTRIES_MAX);
         let mut out = RangePage::default();
+        let mut present = Vec::new();
         let (mut lo, mut hi) = (begin.to_vec(), end.to_vec());
         while lo < hi && out.entries.len() < limit as usize {
             let want = limit - out.entries.len() as u32;
@@ -172,6 +183,9 @@ impl Transaction {
                 }
                 _ => (lo.clone(), hi.clone()),
             };
+            if conflict {
+                present.extend(page.entries.iter().map(|(k, _)| k.clone()));
+            }
             let mut merged = self.merge(page.entries, &from, &to);
             if reverse {
                 merged.reverse();
@@ -197,6 +211,8 @@ impl Transaction {
                 Some((last, _)) if out.more => (begin.to_vec(), key_after(last)),
                 _ => (begin.to_vec(), end.to_vec()),
             };
+            present.retain(|k| seen.0 <= *k && *k < seen.1);
+            buffer.present.extend(present);
             note_read(&mut buffer, seen.0, seen.1)?;
         }
         Ok(out)
@@ -294,7 +310,9 @@ impl Transaction {
     }
     /// Counts `[begin, end)` as read.
     pub fn add_read_conflict(&self, begin: &[u8], end: &[u8]) -> Result<()> {
-        note_read(&mut self.buffer.borrow_mut(), begin.to_vec(), end.to_vec())
+        let mut buffer = self.buffer.borrow_mut();
+        buffer.unseen = true;
+        note_read(&mut buffer, begin.to_vec(), end.to_vec())
     }
     /// Counts `[begin, end)` as written.
     pub fn add_write_conflict(&self, begin: &[u8], end: &[u8]) -> Result<()> {
@@ -316,12 +334,15 @@ impl Transaction {
             return Ok(0);
         }
         let read_only = buffer.is_empty();
+        let present = (!read_only && !buffer.unseen)
+            .then(|| buffer.present.into_iter().map(Into::into).collect());
         let commit = Commit {
             read_version: self.version.get().unwrap_or(0),
             read_conflicts: if read_only { vec![] } else { ranges(buffer.read_conflicts) },
             write_conflicts: ranges(buffer.write_conflicts),
             mutations: mutations(buffer.clears, buffer.keys, buffer.stamped),
             durable,
+            present,
         };
         self.engine.commit(commit).await
     }

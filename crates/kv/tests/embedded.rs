@@ -185,10 +185,12 @@ fn conformance_of_embedded_and_memory() {
         for _ in 0..3 {
             let memory: Rc<dyn Engine> = Rc::new(Memory::new());
             conformance::run(&rt, &memory, rand(&mut seed), 150).await.expect("memory");
+            conformance::stamps_are_versions(&memory).await.expect("memory");
             let disk = Disk::new();
             let engine = open(&rt, &disk).await.expect("open");
             let shared: Rc<dyn Engine> = Rc::new(engine.clone());
             conformance::run(&rt, &shared, rand(&mut seed), 150).await.expect("embedded");
+            conformance::stamps_are_versions(&shared).await.expect("embedded");
             conformance::counters(&rt, &shared, 8, 20).await.expect("counters");
             engine.close().await.expect("close");
         }

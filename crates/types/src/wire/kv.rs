@@ -119,7 +119,7 @@ pub enum Mutation {
 }
 
 /// KV_COMMIT.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct Commit {
     /// The version everything was read at.
     #[n(0)]
@@ -136,6 +136,10 @@ pub struct Commit {
     /// Must be on disk before the answer.
     #[n(4)]
     pub durable: bool,
+    /// The keys of `read_conflicts` that were there at `read_version`, all of them; absent if that is not known. An engine that keeps no
+    /// history of removals compares that they are still there. Not sent to an engine that does.
+    #[n(5)]
+    pub present: Option<Vec<minicbor::bytes::ByteVec>>,
 }
 
 /// Its answer.

@@ -1,0 +1,225 @@
+//! The etcd engine against real members: the suite of all engines, lost answers, members that die, limits.
+
+mod cluster;
+mod proxy;
+
+use cluster::Cluster;
+use glowfs_kv::{
+    Engine, Etcd, EtcdConfig, RunOptions, Transaction, conformance, run_transaction_with,
+};
+use glowfs_rt::{Duration, Rt, real};
+use glowfs_types::{ClusterId, Error, Status};
+use proxy::Proxy;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+fn config(endpoints: Vec<String>, name: &str) -> EtcdConfig {
+    EtcdConfig { endpoints, cluster: ClusterId(7), name: name.into(), txn_ops_max: 128 }
+}
+
+fn open(rt: &Rt, endpoints: Vec<String>, name: &str) -> Rc<dyn Engine> {
+    Rc::new(Etcd::new(rt, &config(endpoints, name)).expect("configuration"))
+}
+
+/// Counts up in two ways (read and write; add), with retries that would show a commit done twice or not at all.
+/// Goes on until `stop` says so; returns how often it did.
+async fn count_up(
+    rt: &Rt,
+    engines: &[Rc<dyn Engine>],
+    each: u64,
+    stop: impl Fn(u64) -> bool,
+) -> u64 {
+    let (done, stop) = (Rc::new(Cell::new(0)), Rc::new(stop));
+    let mut tasks = Vec::new();
+    for engine in engines {
+        for _ in 0..each {
+            let (rt2, engine) = (rt.clone(), engine.clone());
+            let (done, stop) = (done.clone(), stop.clone());
+            tasks.push(async move {
+                while !stop(done.get()) {
+                    // Not idempotent: an unknown outcome would be an error.
+                    let deadline = Duration::from_secs(60);
+                    let options =
+                        RunOptions { deadline, attempts: u32::MAX, ..RunOptions::default() };
+                    run_transaction_with(&rt2, &engine, options, async |tx| {
+                        let n = tx.get(b"counted").await?.map_or(0, |v| number(&v));
+                        tx.put(b"counted", (n + 1).to_le_bytes().to_vec())?;
+                        tx.add(b"added", 1)
+                    })
+                    .await?;
+                    done.set(done.get() + 1);
+                }
+                Ok::<(), Error>(())
+            });
+        }
+    }
+    for result in glowfs_rt::sync::join_all(tasks).await {
+        result.expect("counting");
+    }
+    let tx = Transaction::new(engines[0].clone());
+    for key in [b"counted".to_vec(), b"added".to_vec()] {
+        let is = tx.get(&key).await.expect("read").map_or(0, |v| number(&v));
+        assert_eq!(is, done.get(), "{}", String::from_utf8_lossy(&key));
+    }
+    done.get()
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value.try_into().expect("8 bytes"))
+}
+
+#[test]
+fn conformance_on_three_members() {
+    let cluster = Cluster::start(3, &[]);
+    let endpoints = cluster.endpoints();
+    real::run(move |rt| async move {
+        let engine = open(&rt, endpoints, "a");
+        conformance::run(&rt, &engine, 5, 60).await.expect("etcd");
+        conformance::counters(&rt, &engine, 4, 10).await.expect("counters");
+        engine.flush_barrier().await.expect("barrier");
+    });
+}
+
+/// The suite again while every few commits lose their way or their answer; then exact counting from two engines.
+#[test]
+fn lost_answers_are_settled() {
+    let cluster = Cluster::start(1, &[]);
+    let proxy = Proxy::start(cluster.members[0].client, 12);
+    let counts = proxy.counts.clone();
+    let through = vec![format!("http://{}", proxy.address)];
+    let direct = cluster.endpoints();
+    real::run(move |rt| async move {
+        let engine = open(&rt, through.clone(), "a");
+        conformance::run(&rt, &engine, 11, 8).await.expect("etcd behind a bad line");
+        let engines = [engine, open(&rt, direct, "b")];
+        let harmed = |c: &proxy::Counts| {
+            [&c.lost, &c.unanswered, &c.late].map(|n| n.load(Ordering::Relaxed)).iter().min()
+                >= Some(&3)
+        };
+        count_up(&rt, &engines, 4, move |done| done >= 300 && harmed(&counts)).await;
+    });
+}
+
+/// Two engines count while each member is killed and restarted in turn, and one is stopped for a while.
+#[test]
+fn members_die_in_turn() {
+    let mut cluster = Cluster::start(3, &[]);
+    let endpoints = cluster.endpoints();
+    let over = Arc::new(AtomicBool::new(false));
+    let progress = Arc::new(AtomicU64::new(0));
+    let (over2, progress2) = (over.clone(), progress.clone());
+    let worker = std::thread::spawn(move || {
+        real::run(move |rt| async move {
+            let engines = [open(&rt, endpoints.clone(), "a"), open(&rt, endpoints, "b")];
+            count_up(&rt, &engines, 2, move |done| {
+                progress2.store(done, Ordering::Relaxed);
+                over2.load(Ordering::Relaxed)
+            })
+            .await
+        })
+    });
+    // Each fault strikes while work is done, and work goes on before the next.
+    let more = |n: u64| {
+        let want = progress.load(Ordering::Relaxed) + n;
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while progress.load(Ordering::Relaxed) < want && !worker.is_finished() {
+            assert!(std::time::Instant::now() < end, "no progress for a minute");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    more(20);
+    for i in 0..3 {
+        cluster.kill(i);
+        more(20);
+        cluster.restart(i);
+        more(20);
+    }
+    cluster.signal(0, "STOP");
+    more(20);
+    cluster.signal(0, "CONT");
+    more(20);
+    over.store(true, Ordering::Relaxed);
+    assert!(worker.join().expect("counted exactly") > 150);
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let mut cluster = Cluster::start(1, &["--quota-backend-bytes", "1000000"]);
+    let endpoints = cluster.endpoints();
+    let engine_of = move |rt: &Rt| open(rt, endpoints.clone(), "a");
+    let make = engine_of.clone();
+    real::run(move |rt| async move {
+        let engine = make(&rt);
+        // More compares than etcd takes; many writes are spread instead.
+        let tx = Transaction::new(engine.clone());
+        for i in 0..200u32 {
+            tx.get(&i.to_be_bytes()).await.expect("read");
+        }
+        tx.put(b"x", b"y").expect("small");
+        let e = tx.commit(false).await.expect_err("over the limit");
+        assert_eq!(e.status, Status::TooLarge);
+        assert!(e.message.contains("--max-txn-ops"), "{e}");
+        // Fill it.
+        let mut full = None;
+        for i in 0..1000u32 {
+            let tx = Transaction::new(engine.clone());
+            tx.put(i.to_be_bytes(), vec![7; 100_000]).expect("small");
+            if let Err(e) = tx.commit(false).await {
+                full = Some(e);
+                break;
+            }
+        }
+        let e = full.expect("a full engine");
+        assert_eq!(e.status, Status::NoSpace);
+        assert!(e.message.contains("--quota-backend-bytes"), "{e}");
+        let tx = Transaction::new(engine);
+        assert!(tx.get(&0u32.to_be_bytes()).await.expect("still read").is_some());
+    });
+    cluster.kill(0);
+    real::run(move |rt| async move {
+        let engine = engine_of(&rt);
+        let e = engine.begin().await.expect_err("nobody is there");
+        assert_eq!(e.status, Status::Disconnected);
+        assert!(e.message.contains("127.0.0.1") && e.message.contains("start"), "{e}");
+        let tx = Transaction::new(engine);
+        tx.put(b"k", b"v").expect("small");
+        let e = tx.commit(false).await.expect_err("nobody is there");
+        assert_eq!(e.status, Status::Disconnected, "not sent, so the outcome is known: {e}");
+    });
+}
+
+#[test]
+fn compacted_versions_are_retried() {
+    let cluster = Cluster::start(1, &[]);
+    let endpoints = cluster.endpoints();
+    real::run(move |rt| async move {
+        let engine = open(&rt, endpoints, "a");
+        let put = async |v: u8| {
+            let tx = Transaction::new(engine.clone());
+            tx.put(b"k", vec![v]).expect("small");
+            tx.commit(false).await.expect("committed")
+        };
+        put(1).await;
+        let old = Transaction::new(engine.clone());
+        old.read_version().await.expect("begin");
+        put(2).await;
+        let now = put(3).await;
+        let answer = cluster.post(0, "/v3/kv/compaction", &format!("{{\"revision\":\"{now}\"}}"));
+        assert!(answer.contains("200 OK"), "{answer}");
+        let e = old.get(b"k").await.expect_err("compacted");
+        assert_eq!(e.status, Status::TooOld, "{e}");
+        let tries = Cell::new(0);
+        let first = Cell::new(Some(old));
+        let seen = run_transaction_with(&rt, &engine, RunOptions::default(), async |tx| {
+            tries.set(tries.get() + 1);
+            match first.take() {
+                Some(old) => old.get(b"k").await,
+                None => tx.get(b"k").await,
+            }
+        });
+        assert_eq!(seen.await.expect("read"), Some(vec![3]));
+        assert_eq!(tries.get(), 2);
+    });
+}
