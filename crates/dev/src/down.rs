@@ -1,5 +1,6 @@
 //! `glowfs dev down`, `destroy`, `kill` and `start`.
 
+use crate::etcd;
 use crate::process;
 use crate::state::{DirLock, State};
 use crate::up::start_service;
@@ -20,8 +21,8 @@ pub fn down(dir: &Path) -> Result<Vec<String>> {
     let _lock = DirLock::take(&dir)?;
     let mut state = State::load(&dir)?;
     let mut killed = vec![];
-    // Started as meta, mgmtd, storages, mount; stopped as mount, storages, mgmtd, meta.
-    for role in ["mount", "storage", "mgmtd", "meta"] {
+    // Started as etcd, meta, mgmtd, storages, mount; stopped the other way round.
+    for role in ["mount", "storage", "mgmtd", "meta", etcd::ROLE] {
         stop_role(&mut state, role, &mut killed)?;
     }
     if wait::is_mounted(&state.mount) {

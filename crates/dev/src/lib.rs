@@ -5,6 +5,7 @@
 //! ends only processes that it started.
 
 pub mod down;
+pub mod etcd;
 pub mod plan;
 pub mod process;
 pub mod state;

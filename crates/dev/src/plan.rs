@@ -1,5 +1,6 @@
 //! What a dev cluster consists of, and the configuration file of each of its services.
 
+use crate::etcd;
 use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -21,6 +22,18 @@ pub struct Shape {
     pub metas: u32,
     /// Cluster managers.
     pub mgmtds: u32,
+    /// What keeps the metadata.
+    pub engine: MetaEngine,
+}
+
+/// What keeps the metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MetaEngine {
+    /// The embedded engine of the first meta service.
+    #[default]
+    Embedded,
+    /// Three members of etcd.
+    Etcd,
 }
 
 /// The fewest chains a cluster gets: enough to stripe a file over every disk.
@@ -94,12 +107,18 @@ pub fn services(dir: &Path, shape: &Shape) -> Vec<Service> {
             address: String::new(),
             http: String::new(),
             data,
+            peer: None,
             process: None,
         });
     };
-    // The first meta service hosts the metadata engine, which mgmtd needs: it starts first.
+    let with_etcd = shape.engine == MetaEngine::Etcd;
+    for i in 1..=if with_etcd { etcd::MEMBERS } else { 0 } {
+        add(etcd::ROLE, format!("etcd-{i}"), 0, vec![dir.join(format!("data/etcd-{i}"))]);
+    }
+    // Without etcd the first meta service hosts the metadata engine, which mgmtd needs: it starts first.
     for i in 1..=shape.metas {
-        let data = if i == 1 { vec![dir.join("data/meta-1")] } else { vec![] };
+        let host = i == 1 && !with_etcd;
+        let data = if host { vec![dir.join("data/meta-1")] } else { vec![] };
         add("meta", format!("meta-{i}"), 100 + u64::from(i), data);
     }
     for i in 1..=shape.mgmtds {
@@ -170,19 +189,23 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
     }
     let engine_host = state.service("meta-1")?;
     let engine = [socket(&engine_host.id), format!("tcp://{}", engine_host.address)];
+    let remote = format!("\n[engine]\nkind = \"remote\"\naddresses = {}\n", toml_list(engine));
+    let of_etcd = etcd::engine(state);
+    let engine = of_etcd.as_ref().unwrap_or(&remote);
     match service.role.as_str() {
         "mgmtd" => {
             writeln!(t, "root_token_file = {}", toml_path(&paths.root_token())?)?;
-            writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?;
+            t.push_str(engine);
+            if of_etcd.is_some() {
+                t.push_str(etcd::TIMING);
+            }
         }
         "meta" => {
             match service.data.first() {
                 Some(data) => {
                     writeln!(t, "\n[engine]\nkind = \"embedded\"\ndir = {}", toml_path(data)?)?
                 }
-                None => {
-                    writeln!(t, "\n[engine]\nkind = \"remote\"\naddresses = {}", toml_list(engine))?
-                }
+                None => t.push_str(engine),
             }
             writeln!(t, "\n[root]\nchunk_bytes = {}\nmode = {}", state.chunk_bytes, 0o1777)?;
             if state.disk_durability {
@@ -205,8 +228,15 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape =
-        Shape { storages: 3, disks: 2, replicas: 3, chunk_bytes: 1 << 20, metas: 1, mgmtds: 1 };
+    const SHAPE: Shape = Shape {
+        storages: 3,
+        disks: 2,
+        replicas: 3,
+        chunk_bytes: 1 << 20,
+        metas: 2,
+        mgmtds: 1,
+        engine: MetaEngine::Embedded,
+    };
 
     #[test]
     fn shapes_are_checked() {
@@ -230,10 +260,12 @@ mod tests {
     fn every_config_is_toml() {
         let dir = Path::new("/x");
         let mut state = State::new("00".into(), "/mnt/x".into(), "/x/run".into());
-        state.services = services(dir, &SHAPE);
-        for s in &state.services {
-            let text = config(dir, &state, s).expect("rendered");
-            text.parse::<toml::Table>().unwrap_or_else(|e| panic!("{}: {e}\n{text}", s.id));
+        for engine in [MetaEngine::Embedded, MetaEngine::Etcd] {
+            state.services = services(dir, &Shape { engine, ..SHAPE });
+            for s in state.services.iter().filter(|s| s.role != etcd::ROLE) {
+                let text = config(dir, &state, s).expect("rendered");
+                text.parse::<toml::Table>().unwrap_or_else(|e| panic!("{}: {e}\n{text}", s.id));
+            }
         }
     }
 }

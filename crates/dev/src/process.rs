@@ -8,17 +8,23 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Starts `glowfs ARGS` as a process of its own session, its output appended to `log`.
-pub fn spawn(args: &[String], log: &Path) -> Result<ProcessId> {
+/// `glowfs ARGS`, of this very binary.
+pub fn glowfs(args: &[String]) -> Result<Command> {
     let binary = std::env::current_exe().context("finding the glowfs binary")?;
+    let mut command = Command::new(binary);
+    command.args(args);
+    Ok(command)
+}
+
+/// Starts a command as a process of its own session, its output appended to `log`.
+pub fn spawn(mut command: Command, log: &Path) -> Result<ProcessId> {
     let out = File::options()
         .create(true)
         .append(true)
         .open(log)
         .with_context(|| format!("opening the log {}", log.display()))?;
     let err = out.try_clone()?;
-    let mut command = Command::new(binary);
-    command.args(args).stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/");
+    command.stdin(Stdio::null()).stdout(out).stderr(err).current_dir("/");
     // SAFETY: between fork and exec only setsid is called, which is async-signal-safe (signal-safety(7)).
     unsafe {
         command.pre_exec(|| {
@@ -26,7 +32,7 @@ pub fn spawn(args: &[String], log: &Path) -> Result<ProcessId> {
             Ok(())
         });
     }
-    let child = command.spawn().with_context(|| format!("starting glowfs {}", args.join(" ")))?;
+    let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
     let pid = child.id();
     let start_ticks = start_ticks(pid).unwrap_or(0);
     // The child is not waited for: this command ends soon and init takes over. Until then `alive` treats a

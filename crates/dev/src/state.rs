@@ -40,7 +40,7 @@ pub struct State {
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Service {
-    /// `meta`, `mgmtd`, `storage` or `mount`.
+    /// `etcd`, `meta`, `mgmtd`, `storage` or `mount`.
     pub role: String,
     /// `meta-1`, `storage-2`, `mount`: the name on the command line.
     pub id: String,
@@ -52,6 +52,9 @@ pub struct Service {
     pub http: String,
     /// Its data directories.
     pub data: Vec<PathBuf>,
+    /// Where other members reach it (`HOST:PORT`, etcd only); kept for life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
     /// The process, while it runs.
     pub process: Option<ProcessId>,
 }

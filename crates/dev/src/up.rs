@@ -1,6 +1,7 @@
 //! `glowfs dev up`: makes or restarts a cluster, lays its chains and mounts it.
 
-use crate::plan::{self, Paths, Shape};
+use crate::etcd;
+use crate::plan::{self, MetaEngine, Paths, Shape};
 use crate::process;
 use crate::state::{DirLock, Service, State};
 use crate::wait;
@@ -37,6 +38,8 @@ pub struct UpRequest {
     pub chunk_bytes: Option<u32>,
     /// Acknowledge writes when they are flushed; set when the cluster is made.
     pub disk_durability: Option<bool>,
+    /// See [`Shape`].
+    pub engine: Option<MetaEngine>,
 }
 
 /// Brings the cluster up; returns when it is mounted and every chain serves.
@@ -85,11 +88,16 @@ pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
         return Ok(());
     }
     let paths = Paths(dir);
-    let config = paths.config(id);
-    fs::write(&config, plan::config(dir, state, &service)?)
-        .with_context(|| format!("writing {}", config.display()))?;
-    let args = [service.role.clone(), "--config".into(), config.to_string_lossy().into_owned()];
-    let process = process::spawn(&args, &paths.log(id))?;
+    let command = if service.role == etcd::ROLE {
+        etcd::command(state, &service)?
+    } else {
+        let config = paths.config(id);
+        fs::write(&config, plan::config(dir, state, &service)?)
+            .with_context(|| format!("writing {}", config.display()))?;
+        let config = config.to_string_lossy().into_owned();
+        process::glowfs(&[service.role.clone(), "--config".into(), config])?
+    };
+    let process = process::spawn(command, &paths.log(id))?;
     state.service_mut(id)?.process = Some(process);
     state.save(dir)
 }
@@ -115,6 +123,16 @@ fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
     if request.disk_durability.is_some_and(|d| d != state.disk_durability) {
         bail!(
             "the cluster in {} was made with another --durability; leave the option out",
+            dir.display()
+        );
+    }
+    let engine = match etcd::members(&state).next() {
+        Some(_) => MetaEngine::Etcd,
+        None => MetaEngine::Embedded,
+    };
+    if request.engine.is_some_and(|asked| asked != engine) {
+        bail!(
+            "the cluster in {} keeps its metadata in another engine; leave --meta-engine out, or use another --dir",
             dir.display()
         );
     }
@@ -153,8 +171,12 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
         chunk_bytes: request.chunk_bytes.unwrap_or(1 << 20),
         metas: request.metas.unwrap_or(1),
         mgmtds: request.mgmtds.unwrap_or(1),
+        engine: request.engine.unwrap_or_default(),
     };
     shape.check()?;
+    if shape.engine == MetaEngine::Etcd {
+        etcd::check_installed()?;
+    }
     let mount = absolute(mount)?;
     if mount.starts_with(dir.join("data")) {
         bail!("--mount {} lies inside the cluster's own data", mount.display());
@@ -173,7 +195,8 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
     for sub in ["etc", "log", "tokens", "data"] {
         fs::create_dir_all(dir.join(sub))?;
     }
-    for service in &state.services {
+    // etcd makes its directories itself, with the mode that it wants.
+    for service in state.services.iter().filter(|s| s.role != etcd::ROLE) {
         for data in &service.data {
             fs::create_dir_all(data)?;
         }
@@ -216,6 +239,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Services that do not run get fresh addresses; those that run keep theirs.
 fn assign_addresses(state: &mut State) -> Result<()> {
+    etcd::assign(state)?;
     let running = |s: &Service| s.process.is_some_and(|p| process::alive(p).is_some());
     let ports = plan::free_ports(state.services.len() * 2)?;
     let mut ports = ports.into_iter();
@@ -225,6 +249,9 @@ fn assign_addresses(state: &mut State) -> Result<()> {
             continue;
         }
         service.process = None;
+        if service.role == etcd::ROLE {
+            continue;
+        }
         service.http = http.to_string();
         if service.role != "mount" {
             service.address = address.to_string();

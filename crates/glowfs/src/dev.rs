@@ -2,6 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use glowfs_dev::plan::MetaEngine;
 use glowfs_dev::status::Status;
 use glowfs_dev::up::UpRequest;
 use glowfs_dev::{down, status, up};
@@ -14,6 +15,14 @@ use std::time::Instant;
 pub struct DevArgs {
     #[command(subcommand)]
     command: DevCommand,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum EngineArg {
+    /// One process, no set-up
+    Embedded,
+    /// Three members of etcd (the program must be installed)
+    Etcd,
 }
 
 #[derive(Args, Debug)]
@@ -47,6 +56,9 @@ enum DevCommand {
         /// Cluster managers: one primary, the others stand by [default: 1]
         #[arg(long)]
         mgmtds: Option<u32>,
+        /// What keeps the metadata [default: embedded]
+        #[arg(long, value_name = "ENGINE")]
+        meta_engine: Option<EngineArg>,
         /// Chunk size of new files, for example 512K or 4M [default: 1M]
         #[arg(long, value_parser = size, value_name = "SIZE")]
         chunk_size: Option<u32>,
@@ -127,6 +139,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
             replicas,
             metas,
             mgmtds,
+            meta_engine,
             chunk_size,
             durability,
             foreground,
@@ -140,6 +153,10 @@ pub fn dev(args: &DevArgs) -> Result<()> {
                 replicas: *replicas,
                 metas: *metas,
                 mgmtds: *mgmtds,
+                engine: meta_engine.map(|e| match e {
+                    EngineArg::Embedded => MetaEngine::Embedded,
+                    EngineArg::Etcd => MetaEngine::Etcd,
+                }),
                 chunk_bytes: *chunk_size,
                 disk_durability: durability.as_ref().map(|d| d == "disk"),
             };

@@ -54,6 +54,18 @@ pub enum EngineConfig {
         /// Where that service listens.
         addresses: Vec<String>,
     },
+    /// An etcd cluster.
+    Etcd {
+        /// Its members: `http://HOST:PORT`.
+        endpoints: Vec<String>,
+        /// The `--max-txn-ops` of its members.
+        #[serde(default = "txn_ops")]
+        txn_ops_max: u32,
+    },
+}
+
+fn txn_ops() -> u32 {
+    glowfs_kv::etcd::TXN_OPS_DEFAULT
 }
 
 /// The root directory and the layout that everything inherits from it.
@@ -197,6 +209,11 @@ impl MetaConfig {
             return bad(
                 "engine.addresses: none; name the meta service that hosts the engine".into()
             );
+        }
+        if let EngineConfig::Etcd { endpoints, .. } = &self.engine
+            && endpoints.is_empty()
+        {
+            return bad("engine.endpoints: none; name the members of etcd".into());
         }
         let chunk = self.root.chunk_bytes;
         if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {

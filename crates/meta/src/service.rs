@@ -11,7 +11,9 @@ use crate::users::Users;
 use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_kv::serve::KvService;
-use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Remote, RunOptions, run_transaction_with};
+use glowfs_kv::{
+    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Remote, RunOptions, run_transaction_with,
+};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
     Connector, ConnectorOptions, Handler, Incoming, NoCalls, Reply, Server, ServerOptions,
@@ -106,6 +108,17 @@ async fn open_engine(
             };
             let engine = Embedded::open(rt, opened, settings).await?;
             Ok((Rc::new(engine.clone()), Some(engine)))
+        }
+        EngineConfig::Etcd { endpoints, txn_ops_max } => {
+            let etcd = EtcdConfig {
+                endpoints: endpoints.clone(),
+                cluster: config.cluster()?,
+                name: format!("meta-{}", config.node_id),
+                txn_ops_max: *txn_ops_max,
+            };
+            let engine = Etcd::new(rt, &etcd);
+            let engine = engine.map_err(|e| e.context("meta configuration: engine.endpoints"))?;
+            Ok((Rc::new(engine), None))
         }
         EngineConfig::Remote { addresses } => {
             let hello = Hello {

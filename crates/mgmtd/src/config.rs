@@ -44,8 +44,20 @@ pub enum EngineConfig {
         /// Where that meta service listens.
         addresses: Vec<String>,
     },
+    /// An etcd cluster.
+    Etcd {
+        /// Its members: `http://HOST:PORT`.
+        endpoints: Vec<String>,
+        /// The `--max-txn-ops` of its members.
+        #[serde(default = "txn_ops")]
+        txn_ops_max: u32,
+    },
     /// In memory: everything is lost when the process ends. For tests only.
     Memory,
+}
+
+fn txn_ops() -> u32 {
+    glowfs_kv::etcd::TXN_OPS_DEFAULT
 }
 
 /// Leases and periods, in milliseconds.
@@ -118,6 +130,11 @@ impl Config {
             && addresses.is_empty()
         {
             return bad("`engine.addresses` names no meta service that hosts the engine".into());
+        }
+        if let EngineConfig::Etcd { endpoints, .. } = &self.engine
+            && endpoints.is_empty()
+        {
+            return bad("`engine.endpoints` names no member of etcd".into());
         }
         self.timing.validate()
     }

@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::tokens::Tokens;
 use crate::{Config, EngineConfig};
 use glowfs_cluster::{Election, ElectionConfig};
-use glowfs_kv::{Engine, Memory, Remote};
+use glowfs_kv::{Engine, Etcd, EtcdConfig, Memory, Remote};
 use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server};
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Address, Rt};
@@ -46,7 +46,10 @@ pub async fn start_with_engine(
         .map(|a| a.parse().map_err(|e| Error::new(Status::InvalidArgument, format!("listen: {e}"))))
         .collect::<Result<Vec<Address>>>()?;
     let connector = connector(rt, &config, &service_token)?;
-    let engine = engine.unwrap_or_else(|| open_engine(rt, &config, &connector));
+    let engine = match engine {
+        Some(engine) => engine,
+        None => open_engine(rt, &config, &connector)?,
+    };
     let tokens = Rc::new(Tokens::default());
     let api = Rc::new(Late::default());
     let info = HelloReply {
@@ -141,11 +144,20 @@ fn connector(rt: &Rt, config: &Config, token: &str) -> Result<Rc<Connector>> {
     Ok(Connector::with_options(rt, hello, Rc::new(NoCalls), options))
 }
 
-fn open_engine(rt: &Rt, config: &Config, connector: &Rc<Connector>) -> Rc<dyn Engine> {
+fn open_engine(rt: &Rt, config: &Config, connector: &Rc<Connector>) -> Result<Rc<dyn Engine>> {
     match &config.engine {
-        EngineConfig::Memory => Memory::engine(),
+        EngineConfig::Memory => Ok(Memory::engine()),
         EngineConfig::Remote { addresses } => {
-            Rc::new(Remote::new(rt, connector.clone(), addresses.clone()))
+            Ok(Rc::new(Remote::new(rt, connector.clone(), addresses.clone())))
+        }
+        EngineConfig::Etcd { endpoints, txn_ops_max } => {
+            let etcd = EtcdConfig {
+                endpoints: endpoints.clone(),
+                cluster: config.cluster()?,
+                name: format!("mgmtd-{}", config.node_id),
+                txn_ops_max: *txn_ops_max,
+            };
+            Ok(Rc::new(Etcd::new(rt, &etcd)?))
         }
     }
 }

@@ -8,6 +8,7 @@ mod admin;
 mod bad_input;
 mod capacity;
 mod dev;
+mod etcd;
 mod faults;
 mod fio;
 mod harness;
