@@ -69,7 +69,7 @@ fn etcd_members_die_under_load() {
     let members = c.services("etcd");
     assert_eq!(members.len(), 3, "{members:?}");
     assert!(members.iter().all(|m| m["state"] == "running"), "{members:?}");
-    make_tree(&c.local.join("tree"), 40);
+    make_tree(&c.local.join("tree"), 12);
     let mut load = Load::start(&c);
     load.goes_on("before any fault");
     for m in &members {

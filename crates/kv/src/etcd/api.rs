@@ -8,8 +8,6 @@ use std::fmt::{self, Write as _};
 
 /// The path of a range read.
 pub const RANGE: &str = "/v3/kv/range";
-/// The path of a put.
-pub const PUT: &str = "/v3/kv/put";
 /// The path of a transaction.
 pub const TXN: &str = "/v3/kv/txn";
 
@@ -182,8 +180,7 @@ impl Op {
     }
 }
 
-/// The text of a put.
-pub fn put(key: &[u8], value: &[u8], out: &mut String) {
+fn put(key: &[u8], value: &[u8], out: &mut String) {
     out.push('{');
     bytes(out, "key", key);
     out.push(',');
@@ -277,14 +274,6 @@ pub struct RangeAnswer {
     pub kvs: Vec<Kv>,
     /// Whether there is more.
     pub more: bool,
-}
-
-/// The answer to a put.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct PutAnswer {
-    /// See [`Header`].
-    pub header: Header,
 }
 
 /// The answer to a step of a transaction.

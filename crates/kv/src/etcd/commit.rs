@@ -4,7 +4,7 @@
 //! the engine's *own key*. So when an answer is lost, a second transaction settles it: it sets the own key if the lost one has not. If that succeeds
 //! the lost one can never happen any more, however late it arrives; if not, the own key tells that it did. Nothing here rests on time.
 
-use super::api::{self, Compare, Op, PutAnswer, Range, TxnAnswer};
+use super::api::{self, Compare, Op, Range, RangeAnswer, TxnAnswer};
 use super::members::{Failure, Members};
 use super::plan::{self, Base, Fold};
 use crate::{Key, Version};
@@ -32,6 +32,8 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How often a transaction is tried again because others changed the same sums.
 const BASE_ATTEMPTS: u32 = 32;
+/// How often the own key is tried to be taken.
+const REGISTER_ATTEMPTS: u32 = 8;
 /// Sums remembered.
 const BASES_MAX: usize = 8192;
 /// Keys read by one transaction.
@@ -254,11 +256,7 @@ impl Committer {
     /// Fetches what a transaction needs to know: the own key, and bases that are not remembered.
     async fn prepare(&self, batch: &[Waiting]) -> Result<()> {
         if self.state.borrow().own.is_none() {
-            let mut text = String::new();
-            api::put(&self.space.own, &self.own_value(0, b'r'), &mut text);
-            let body = self.members.ask(api::PUT, &text).await?;
-            let answer: PutAnswer = self.parse(&body)?;
-            self.state.borrow_mut().own = Some(answer.header.revision.0);
+            self.register().await?;
         }
         let mut missing: BTreeSet<Key> = BTreeSet::new();
         for w in batch {
@@ -285,6 +283,35 @@ impl Committer {
             self.learn(some, &answer)?;
         }
         Ok(())
+    }
+
+    /// Takes the own key. What an earlier life, or an earlier try, has on its way fails from now on.
+    async fn register(&self) -> Result<()> {
+        let own = &self.space.own;
+        let value = self.own_value(0, b'r');
+        for _ in 0..REGISTER_ATTEMPTS {
+            let mut text = String::new();
+            Range { key: own.clone(), ..Range::default() }.json(&mut text);
+            let body = self.members.ask(api::RANGE, &text).await?;
+            let before: RangeAnswer = self.parse(&body)?;
+            let before = before.kvs.first().map_or(0, |kv| kv.mod_revision.0);
+            let txn = api::Txn {
+                compares: vec![Compare::ChangedAt(own.clone(), before)],
+                then: vec![Op::Put(own.clone(), value.clone())],
+                ..api::Txn::default()
+            };
+            text.clear();
+            txn.json(&mut text);
+            // Conditional, so it may be repeated and arrive late.
+            let body = self.members.ask(api::TXN, &text).await?;
+            let answer: TxnAnswer = self.parse(&body)?;
+            if answer.succeeded {
+                self.state.borrow_mut().own = Some(answer.header.revision.0);
+                return Ok(());
+            }
+        }
+        let what = "the engine's own key in etcd changes all the time: another process has the same node id";
+        Err(Error::new(Status::Busy, what))
     }
 
     fn parse<'a, T: serde::Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T> {

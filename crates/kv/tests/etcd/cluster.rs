@@ -1,5 +1,6 @@
 //! Real etcd members for one test: free ports of loopback, directories of their own, ended by pid.
 
+use std::hash::BuildHasher;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -26,9 +27,15 @@ pub struct Cluster {
     options: Vec<String>,
 }
 
+/// Free ports below those that the kernel gives out by itself, so that nothing takes them while a member is down.
 fn free_ports(n: usize) -> Vec<SocketAddr> {
-    let held: Vec<_> =
-        (0..n).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port")).collect();
+    let mut held: Vec<TcpListener> = Vec::new();
+    let mut random = std::collections::hash_map::RandomState::new();
+    while held.len() < n {
+        let port = 10_000 + (random.hash_one(held.len()) % 22_000) as u16;
+        random = std::collections::hash_map::RandomState::new();
+        held.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+    }
     held.iter().map(|l| l.local_addr().expect("address")).collect()
 }
 
