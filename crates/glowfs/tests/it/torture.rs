@@ -1,7 +1,8 @@
-//! The short form of `./torture`: every acknowledged byte under kills, stops and restarts.
+//! The short forms of `./torture`: every acknowledged byte, and linearizability, under kills, stops and restarts.
 
 use crate::harness::{Scratch, alone, binary};
 use glowfs_torture::cluster::Shape;
+use glowfs_torture::linear;
 use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
 use std::time::Duration;
@@ -29,6 +30,21 @@ fn half_a_minute_of_torture_loses_nothing_and_errors_nothing() {
         keep: false,
     };
     let report = run(&plan).expect("the run");
+    eprintln!("{}", report.text());
+    assert!(report.passed, "{}", report.text());
+}
+
+#[test]
+fn two_mounts_see_linearizable_blocks_and_names_under_faults() {
+    let _alone = alone();
+    let scratch = Scratch::new("linear");
+    let plan = linear::Plan {
+        shape: shape(&scratch),
+        time: Duration::from_secs(10),
+        seed: 11,
+        faults: vec![Kind::Kill, Kind::Stop],
+    };
+    let report = linear::run(&plan).expect("the run");
     eprintln!("{}", report.text());
     assert!(report.passed, "{}", report.text());
 }
