@@ -148,6 +148,8 @@ pub struct PendingState {
     pub kind: StageKind,
     /// The chunk's length after it.
     pub len: u32,
+    /// The chunk's size after it (a tombstone below it may have any).
+    pub chunk_bytes: u32,
     /// Whose write it is.
     pub channel: Option<ChannelRecord>,
 }

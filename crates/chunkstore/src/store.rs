@@ -94,6 +94,7 @@ impl Store {
             version: d.version,
             kind: d.kind,
             len: d.len,
+            chunk_bytes: d.chunk_bytes,
             channel: d.channel.clone(),
         };
         chunk.map(|c| c.pending.iter().map(state).collect()).unwrap_or_default()

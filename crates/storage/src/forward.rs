@@ -111,6 +111,7 @@ impl Target {
         };
         let head = UpdateHead {
             len: content.len.into(),
+            chunk_bytes: content.chunk_bytes.into(),
             content_crc: content.content_crc.into(),
             ..self.full_head(update, chunk)
         };
@@ -127,11 +128,15 @@ impl Target {
         let gone = || Error::new(Status::NotFound, format!("chunk {chunk} is not there"));
         let state = self.store.chunk(self.id, chunk).ok_or_else(gone)?;
         let pending = version.and_then(|v| {
-            self.store.pending(self.id, chunk).into_iter().find(|p| p.version == v).map(|p| p.len)
+            let mut all = self.store.pending(self.id, chunk).into_iter();
+            // Its own size: the committed state may be a tombstone, which knows nothing of it.
+            all.find(|p| p.version == v).map(|p| (p.len, p.chunk_bytes))
         });
-        let len = match pending {
-            Some(len) => len,
-            None if version.is_none_or(|v| v == state.committed) && state.exists() => state.len,
+        let (len, chunk_bytes) = match pending {
+            Some(found) => found,
+            None if version.is_none_or(|v| v == state.committed) && state.exists() => {
+                (state.len, state.chunk_bytes)
+            }
             None => return Err(gone()),
         };
         let buf = node.rt.alloc(len as usize);
@@ -148,7 +153,7 @@ impl Target {
         let mut crcs = Vec::new();
         piece_checksums(0, &bytes, &mut crcs);
         let content_crc = state.content_crc;
-        Ok(Content { version, len, chunk_bytes: state.chunk_bytes, content_crc, crcs, bytes })
+        Ok(Content { version, len, chunk_bytes, content_crc, crcs, bytes })
     }
 }
 
