@@ -3,6 +3,7 @@
 use crate::{AgentConfig, Lease, MgmtdLink, Notify, TokenCache};
 use glowfs_net::{Authenticator, Connector, NoCalls};
 use glowfs_rt::{Duration, Rt};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::{NodeInfo, NodeStatus, RoutingInfo};
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::method;
@@ -283,7 +284,8 @@ impl Inner {
                     let lease = Duration::from_millis(reply.lease_ms);
                     // First what the cluster looks like, then the right to serve in it.
                     self.take(reply);
-                    self.lease.extend(sent, lease);
+                    let from = if planted(Mutant::LeaseFromReply) { self.rt.now() } else { sent };
+                    self.lease.extend(from, lease);
                     self.answered_poke.set(seen);
                     self.answered.notify();
                 }

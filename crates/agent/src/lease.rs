@@ -1,6 +1,7 @@
 //! The node's own view of its lease.
 
 use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{Error, Result, Status};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -24,7 +25,7 @@ impl Lease {
     }
     /// The same as an error to answer with.
     pub fn check(&self) -> Result<()> {
-        if self.valid() {
+        if self.valid() || planted(Mutant::LeaseUnchecked) {
             return Ok(());
         }
         Err(Error::new(

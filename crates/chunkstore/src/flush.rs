@@ -9,6 +9,7 @@ use crate::state::Inner;
 use crate::util::{Signal, join_all};
 use glowfs_rt::Duration;
 use glowfs_types::Result;
+use glowfs_types::mutant::{Mutant, planted};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -113,6 +114,9 @@ impl Inner {
         }
         for seq in segments {
             files.extend(self.log.file_of(seq));
+        }
+        if planted(Mutant::MissingFlush) {
+            files.clear();
         }
         let syncs = files.iter().map(|f| f.sync()).collect();
         for result in join_all(syncs).await {

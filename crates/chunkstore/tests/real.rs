@@ -52,6 +52,31 @@ async fn read_all(store: &Store, rt: &Rt, c: u64, len: usize) -> Vec<u8> {
     buf.to_vec()
 }
 
+/// The size in a tombstone is whatever the removal named. A pending version above it has its own: a whole content that was sent
+/// with the tombstone's size was refused for ever (simulator).
+#[test]
+fn a_pending_version_knows_its_own_size() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let store =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let removal = StageRequest {
+            kind: StageKind::Remove,
+            payload: Buf::from_vec(Vec::new()),
+            crcs: Vec::new(),
+            chunk_bytes: 4096,
+            any_version: true,
+            ..write(0, 5, 0, vec![1], true)
+        };
+        store.stage(T, removal).await.expect("tombstone");
+        store.stage(T, write(0, 6, 0, pattern(1, 9000), false)).await.expect("staged");
+        let pending = store.pending(T, chunk(0));
+        assert_eq!((pending[0].len, pending[0].chunk_bytes), (9000, 1 << 20));
+    });
+}
+
 #[test]
 fn written_read_reopened() {
     let tmp = tempfile::tempdir().expect("tempdir");

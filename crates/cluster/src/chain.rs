@@ -7,6 +7,7 @@
 //!
 //! [`Chain::step`] applies the table once. A change of members makes one new version; an activation makes none.
 
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::{ChainInfo, ChainMember, LocalState, PublicState};
 use glowfs_types::{ChainId, ChainVersion, Incarnation, NodeId, Redundancy, TargetId};
 use std::collections::BTreeMap;
@@ -207,7 +208,9 @@ impl Chain {
             {
                 // A life that was skipped may have ended in any way.
                 let first = record.incarnation == Incarnation(0);
-                let clean = first || (o.clean && o.incarnation == record.incarnation.next());
+                let clean = planted(Mutant::IncarnationUnchecked)
+                    || first
+                    || (o.clean && o.incarnation == record.incarnation.next());
                 record.incarnation = o.incarnation;
                 if !clean && record.proof == Proof::Holds {
                     record.proof = Proof::Suspect;
@@ -215,7 +218,7 @@ impl Chain {
                 let offline_first = match m.state {
                     Serving => !clean,
                     // What it was sent before does not count any more.
-                    Syncing => true,
+                    Syncing => !planted(Mutant::IncarnationUnchecked),
                     Waiting | LastSrv | Offline => false,
                 };
                 if offline_first {

@@ -6,6 +6,7 @@
 //! is a lease ago, whatever it still hopes to hear.
 
 use glowfs_types::NodeId;
+use glowfs_types::mutant::{Mutant, planted};
 
 /// What stands in the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -91,6 +92,7 @@ impl Election {
     pub fn standing(&mut self, now_ms: u64) -> Standing {
         if let Standing::Primary { until_ms, .. } = self.standing
             && now_ms >= until_ms
+            && !planted(Mutant::PrimaryOutlivesLease)
         {
             self.standing = Standing::Standby;
         }
@@ -114,7 +116,9 @@ impl Election {
     pub fn overlap_ms(&self) -> u64 {
         self.overlap_ms
     }
-    /// The record was read as `record` (`None`: absent) by a transaction that began at `now_ms`: what to write in it.
+    /// The record was read as `record` (`None`: absent), and is known at `now_ms`: what to write in it. (Now, and not when the
+    /// reading began: a read that took long may show a renewal of just now, and counted from its begin the holder's lease
+    /// would seem to have run out too early. Only a holder counts from the begin.)
     pub fn read(&mut self, record: Option<&LeaseRecord>, now_ms: u64) -> Command {
         self.standing(now_ms);
         if let Some((tried, began)) = self.tried.take()

@@ -113,6 +113,14 @@ impl NodeLeases {
             self.nodes.insert(beat.node, fresh);
             return joined;
         };
+        // Whoever was silent for so long that it was declared dead is over; whatever comes now is a new life, even if its number,
+        // which comes from a wall clock that may have been set back, is less.
+        let over = !node.alive
+            && now_ms.saturating_sub(node.heard_ms) >= self.config.lease_ms + self.config.margin_ms;
+        if over && beat.incarnation < node.incarnation {
+            *node = fresh;
+            return joined;
+        }
         if node.incarnation > beat.incarnation
             || (node.incarnation == beat.incarnation && node.sequence >= beat.sequence)
         {
@@ -169,5 +177,31 @@ impl NodeLeases {
     /// Forgets a node that an operator removed.
     pub fn forget(&mut self, node: NodeId) {
         self.nodes.remove(&node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of lives come from the wall clock. One that is set back further than a restart took must not keep the node out (it
+    /// did, for ever; simulator); a straggler of a life that is still there must count for nothing.
+    #[test]
+    fn a_life_with_a_lesser_number_counts_once_the_former_is_dead() {
+        let config =
+            LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 10_000, return_beats: 2 };
+        let beat = |life, sequence| Beat {
+            node: NodeId(1),
+            incarnation: Incarnation(life),
+            sequence,
+            leaving: false,
+        };
+        let mut book = NodeLeases::new(config, [], 0, 0);
+        assert_eq!(book.beat(beat(9, 1), 2000), Verdict::Joined);
+        assert_eq!(book.beat(beat(5, 1), 2100), Verdict::Stale);
+        assert_eq!(book.tick(3800), [NodeId(1)]);
+        assert_eq!(book.beat(beat(5, 1), 3900), Verdict::Joined);
+        assert!(book.alive(NodeId(1)));
+        assert_eq!(book.beat(beat(5, 2), 4000), Verdict::Alive);
     }
 }

@@ -1,6 +1,7 @@
 //! Exactly once: the last write of every channel.
 
 use crate::Origin;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Seq};
 use std::collections::BTreeMap;
@@ -54,7 +55,8 @@ impl Channels {
     /// A write committed.
     pub fn commit(&mut self, o: &Origin, chunk: ChunkId, version: ChunkVersion) {
         let lane = self.0.entry((o.client, o.channel)).or_default();
-        if lane.done.is_none_or(|(seq, ..)| seq < o.seq) {
+        let newer = lane.done.is_none_or(|(seq, ..)| seq < o.seq);
+        if newer && !planted(Mutant::DedupeForgotten) {
             lane.done = Some((o.seq, chunk, version));
         }
         if lane.running == Some((o.seq, chunk)) {

@@ -2,6 +2,7 @@
 
 use crate::lane::{Ack, Lane, Stage, Waiter};
 use crate::{Action, ChunkView, Done, Form, ForwardId, Replica, TimerId, WINDOW};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{ChunkId, ChunkVersion, Status};
 
 /// Whether a status says that the update itself was refused and nothing of it was stored, and not that the disk failed.
@@ -178,7 +179,13 @@ impl Replica {
                 continue;
             }
             let Stage::Done { committed } = e.stage else { break };
-            let behind = view.successor.is_none() || matches!(e.ack, Ack::Acked(_));
+            let behind = view.successor.is_none()
+                || matches!(e.ack, Ack::Acked(_))
+                || planted(Mutant::CommitBeforeAck);
+            if planted(Mutant::AckBeforeTail) && view.head {
+                let done = Done { chunk, version: e.version, flush: e.update.flush };
+                out.extend(e.waiters.drain(..).map(|w| Action::Reply(w.ticket, Ok(done))));
+            }
             if over || !behind || !view.may_commit() {
                 break;
             }

@@ -1,6 +1,7 @@
 //! Reads: committed content only, and never from a replica that holds a pending version of the chunk.
 
 use crate::{Action, READERS_MAX, Replica, Ticket};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{ChainVersion, ChunkId, Status};
 
 impl Replica {
@@ -36,7 +37,7 @@ impl Replica {
         if !self.check(version)?.serving() {
             return Err(Status::NotServing);
         }
-        Ok(self.lanes.get(&chunk).is_none_or(|l| l.readable()))
+        Ok(planted(Mutant::DirtyRead) || self.lanes.get(&chunk).is_none_or(|l| l.readable()))
     }
 
     /// A read has waited long enough.

@@ -5,6 +5,7 @@
 //! through the chain itself, and the receiver lets what came later win, so neither side has to lock anything.
 
 use glowfs_types::ChunkId;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::ChunkSummary;
 
 /// One difference.
@@ -58,6 +59,9 @@ pub fn compare(
         }
     }
     page.transfers.extend(theirs.map(|t| Transfer::Remove(t.chunk)));
+    if planted(Mutant::ResyncSkipsRemoved) {
+        page.transfers.retain(|t| matches!(t, Transfer::Replace(_)));
+    }
     page
 }
 

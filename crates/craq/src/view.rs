@@ -1,5 +1,6 @@
 //! A target's place in its chain under one chain version.
 
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::{ChainInfo, PublicState};
 use glowfs_types::{ChainId, ChainVersion, NodeId, TargetId};
 
@@ -39,7 +40,7 @@ impl View {
         View {
             chain: info.id,
             version: info.version,
-            active: info.activated >= info.version,
+            active: info.activated >= info.version || planted(Mutant::ActivationIgnored),
             state,
             head: state == PublicState::Serving && at == Some(0),
             successor: if state == PublicState::Serving { successor } else { None },

@@ -8,6 +8,7 @@ use glowfs_cluster::{Chain, Change, Command, Election, LeaseRecord, Standing};
 use glowfs_net::Connector;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::{NodeInfo, TargetInfo};
 use glowfs_types::{
     ChainId, ClusterId, Error, Incarnation, NodeId, Result, RoutingVersion, Status,
@@ -200,7 +201,7 @@ impl Inner {
         let limit = Duration::from_millis(self.config.timing.primary_lease_ms);
         let slow = |_| Error::new(Status::TimedOut, "the metadata engine is too slow");
         let (tx, record) = self.rt.timeout(limit, self.store.lease()).await.map_err(slow)??;
-        let command = self.election.borrow_mut().read(record.as_ref(), began);
+        let command = self.election.borrow_mut().read(record.as_ref(), self.now_ms());
         if let Command::Write(new) = command {
             let write = self.store.put_lease(tx, record.as_ref(), &new);
             let done = self.rt.timeout(limit, write).await.map_err(slow).and_then(|r| r);
@@ -332,6 +333,11 @@ impl Inner {
         let to = if edit.changes_routing() { from.next() } else { from };
         let writes = edit.writes(to);
         let routing = (to != from).then_some((from, to));
+        if planted(Mutant::RoutingBeforeCommit) {
+            self.with(|s| edit.apply(s, to))?;
+            self.changed.notify_all();
+            return self.write(epoch, routing, &writes).await;
+        }
         self.write(epoch, routing, &writes).await?;
         self.with(|s| {
             if s.epoch == epoch {

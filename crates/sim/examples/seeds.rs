@@ -5,6 +5,9 @@
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::{Plan, run_seed};
 
+/// Up to so many seeds each gets a line; of more only one in so many.
+const SAY_EACH: u64 = 25;
+
 struct SimTime;
 
 impl tracing_subscriber::fmt::time::FormatTime for SimTime {
@@ -25,18 +28,30 @@ fn main() {
     }
     let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let (first, count) = (args.first().copied().unwrap_or(1), args.get(1).copied().unwrap_or(100));
-    let time = Duration::from_secs(args.get(2).copied().unwrap_or(15));
+    let default = Plan::default();
+    let time = args.get(2).map_or(default.time, |s| Duration::from_secs(*s));
+    let began = std::time::Instant::now();
+    let (mut ops, mut contended, mut simulated) = (0, 0, Duration::ZERO);
     for seed in first..first + count {
-        let began = std::time::Instant::now();
-        let r = run_seed(seed, Plan { time, ..Plan::default() });
-        println!(
-            "seed {seed}: {} operations, {} cells checked, {:.0} s simulated in {:.1} s, trace {:016x}",
-            r.ops,
-            r.checked,
-            r.simulated.as_secs_f64(),
-            began.elapsed().as_secs_f64(),
-            r.trace_hash
-        );
+        let r = run_seed(seed, Plan { time, ..default });
+        ops += r.ops;
+        contended += r.contended;
+        simulated += r.simulated;
+        let done = seed - first + 1;
+        if count <= SAY_EACH
+            || done.is_multiple_of(SAY_EACH)
+            || done == count
+            || !r.problems.is_empty()
+        {
+            println!(
+                "seed {seed}: {} operations, {:.0} s simulated, trace {:016x}; so far {done} seeds, {ops} operations, {contended} contended writes, {:.1} h simulated in {:.0} s",
+                r.ops,
+                r.simulated.as_secs_f64(),
+                r.trace_hash,
+                simulated.as_secs_f64() / 3600.0,
+                began.elapsed().as_secs_f64(),
+            );
+        }
         r.expect_good();
     }
 }

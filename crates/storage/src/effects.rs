@@ -5,6 +5,7 @@ use glowfs_chunkstore::{StageKind, StageRequest};
 use glowfs_craq::{Action, Done, Event, Ticket};
 use glowfs_net::Reply;
 use glowfs_rt::{Buf, Duration};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{ChannelRecord, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
 use std::future::Future;
@@ -170,14 +171,14 @@ impl Target {
         let head = &payload.head;
         let kind = StageKind::from_wire(head.kind)
             .ok_or_else(|| Error::new(Status::BadMessage, "unknown kind of update"))?;
-        let channel =
-            (head.client.get() != 0 && head.flags & UPDATE_SYNC == 0).then(|| ChannelRecord {
-                client: glowfs_types::ClientId(head.client.get()),
-                channel: head.channel.get().into(),
-                seq: head.seq.get().into(),
-                chunk,
-                version,
-            });
+        let named = head.client.get() != 0 && head.flags & UPDATE_SYNC == 0;
+        let channel = (named && !planted(Mutant::DedupeNotPersisted)).then(|| ChannelRecord {
+            client: glowfs_types::ClientId(head.client.get()),
+            channel: head.channel.get().into(),
+            seq: head.seq.get().into(),
+            chunk,
+            version,
+        });
         let mut request = StageRequest {
             chunk,
             version,

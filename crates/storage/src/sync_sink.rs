@@ -6,6 +6,7 @@ use glowfs_craq::Event;
 use glowfs_net::Incoming;
 use glowfs_rt::Buf;
 use glowfs_rt::sync::oneshot;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::data::{SyncDone, SyncList, SyncListReply, UpdateHead};
 use glowfs_types::{Result, Status};
@@ -46,7 +47,9 @@ impl Node {
         if !ask.last {
             return Ok(Empty {});
         }
-        target.store.flush(target.id).await?;
+        if !planted(Mutant::SyncWithoutFlush) {
+            target.store.flush(target.id).await?;
+        }
         let (done, answered) = oneshot();
         let payload = Payload {
             head: UpdateHead::default(),

@@ -12,6 +12,7 @@ use glowfs_craq::View;
 use glowfs_craq::resync::{Transfer, compare};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{
     SyncDone, SyncList, SyncListReply, UPDATE_FULL, UPDATE_SYNC, UpdateHead, update,
 };
@@ -133,7 +134,10 @@ impl Source {
             self.check()?;
             self.node.rt.sleep(BUSY_PAUSE).await;
         }
-        let records = self.target.replica.borrow().channel_records();
+        let mut records = self.target.replica.borrow().channel_records();
+        if planted(Mutant::DedupeNotPersisted) {
+            records.clear();
+        }
         let mut parts = records.chunks(CHANNELS_PER_MESSAGE).peekable();
         let mut done = SyncDone {
             chain: self.view.chain,

@@ -1,5 +1,6 @@
 //! A cluster of shipped services in one world: starting, stopping, crashing, and asking it.
 
+use super::watch::Watch;
 use crate::world::{SimNode, World};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_mgmtd as mgmtd;
@@ -13,13 +14,21 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 const PORT: u16 = 7000;
+/// The directory of a storage service.
+pub const DISK: &str = "/disk0";
 const CLUSTER: &str = "0123456789abcdef0123456789abcdef";
+/// The time between two looks at what must always hold.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Bytes in a chunk of the cluster's files: the smallest.
 pub const CHUNK_BYTES: u32 = 64 << 10;
 
 /// What a cluster is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Managers.
+    pub managers: usize,
+    /// Metadata services; the first one hosts the engine.
+    pub metas: usize,
     /// Storage nodes.
     pub storages: usize,
     /// Replicas of a chain.
@@ -34,7 +43,7 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { storages: 3, replicas: 3, chains: 3, stripe: 3, clients: 2 }
+        Self { managers: 3, metas: 2, storages: 5, replicas: 3, chains: 5, stripe: 5, clients: 4 }
     }
 }
 
@@ -59,10 +68,10 @@ impl Service {
 pub struct Cluster {
     /// The world it is in.
     pub world: World,
-    /// The cluster manager.
-    pub mgmtd: Service,
-    /// The metadata service, which hosts the engine.
-    pub meta: Service,
+    /// Cluster managers.
+    pub managers: Vec<Service>,
+    /// Metadata services; the first one hosts the engine.
+    pub metas: Vec<Service>,
     /// Storage services.
     pub storages: Vec<Service>,
     /// Client nodes.
@@ -71,6 +80,8 @@ pub struct Cluster {
     tokens: Tokens,
     /// Services that ended or did not start by themselves.
     pub failures: Rc<RefCell<Vec<String>>>,
+    /// What must hold at every moment.
+    pub watch: Rc<Watch>,
 }
 
 /// The token files: the services read them before anything else, from the real disk.
@@ -112,8 +123,12 @@ impl Cluster {
         let world = World::new(seed);
         let service = |name: &str, role, id| Service { node: world.node(name), role, id };
         let cluster = Self {
-            mgmtd: service("mgmtd", Role::Mgmtd, 1),
-            meta: service("meta", Role::Meta, 10),
+            managers: (0..shape.managers)
+                .map(|i| service(&format!("mgmtd{i}"), Role::Mgmtd, 1 + i as u64))
+                .collect(),
+            metas: (0..shape.metas)
+                .map(|i| service(&format!("meta{i}"), Role::Meta, 10 + i as u64))
+                .collect(),
             storages: (0..shape.storages)
                 .map(|i| service(&format!("storage{i}"), Role::Storage, 100 + i as u64))
                 .collect(),
@@ -121,6 +136,7 @@ impl Cluster {
             shape,
             tokens: Tokens::new(seed),
             failures: Rc::default(),
+            watch: Rc::default(),
             world,
         };
         for s in cluster.services() {
@@ -135,10 +151,7 @@ impl Cluster {
     }
     /// Every service.
     pub fn services(&self) -> Vec<Service> {
-        [self.mgmtd.clone(), self.meta.clone()]
-            .into_iter()
-            .chain(self.storages.iter().cloned())
-            .collect()
+        self.managers.iter().chain(&self.metas).chain(&self.storages).cloned().collect()
     }
 
     fn address(service: &Service) -> String {
@@ -152,14 +165,19 @@ impl Cluster {
         let name = service.node.name().to_owned();
         let note = move |what: String| failures.borrow_mut().push(format!("{name}: {what}"));
         let listen = vec![Self::address(service)];
-        let mgmtd = vec![Self::address(&self.mgmtd)];
+        let mgmtd = self.manager_addresses();
         let token = self.tokens.path("service");
         match service.role {
             Role::Mgmtd => {
                 let config = self.mgmtd_config(service, listen, &token);
+                let (watch, watched) = (self.watch.clone(), service.node.name().to_owned());
                 rt.clone().spawn_detached(async move {
                     match mgmtd::start(&rt, config).await {
-                        Ok(running) => note(running.failed().await.to_string()),
+                        Ok(running) => {
+                            let running = Rc::new(running);
+                            watch.started(&watched, running.clone());
+                            note(running.failed().await.to_string());
+                        }
                         Err(e) => note(format!("start: {e}")),
                     }
                 });
@@ -191,7 +209,7 @@ impl Cluster {
             cluster_id: CLUSTER.into(),
             listen,
             http: None,
-            engine: mgmtd::EngineConfig::Remote { addresses: vec![Self::address(&self.meta)] },
+            engine: mgmtd::EngineConfig::Remote { addresses: vec![Self::address(&self.metas[0])] },
             service_token_file: token.to_owned(),
             root_token_file: self.tokens.path("root"),
             tags: Default::default(),
@@ -214,7 +232,11 @@ impl Cluster {
             http: None,
             mgmtd,
             service_token_file: token.to_owned(),
-            engine: glowfs_meta::EngineConfig::Embedded { dir: "/engine".into() },
+            engine: if s.id == self.metas[0].id {
+                glowfs_meta::EngineConfig::Embedded { dir: "/engine".into() }
+            } else {
+                glowfs_meta::EngineConfig::Remote { addresses: vec![Self::address(&self.metas[0])] }
+            },
             transports: Vec::new(),
             tags: Default::default(),
             root: glowfs_meta::RootConfig {
@@ -231,10 +253,30 @@ impl Cluster {
         }
     }
 
-    /// Kills a service's node as a power failure does.
-    pub fn crash(&self, service: &Service) {
+    fn manager_addresses(&self) -> Vec<String> {
+        self.managers.iter().map(Self::address).collect()
+    }
+    /// Lets time pass, watching.
+    pub fn run_for(&self, time: Duration) {
+        self.run_until(time, || false);
+    }
+    /// The same until `done` says so. False if that did not happen within `limit`.
+    pub fn run_until(&self, limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+        let (watch, world) = (self.watch.clone(), &self.world);
+        let mut look_at = world.now();
+        world.run_until(limit, || {
+            if world.now() >= look_at {
+                look_at = world.now() + LOOK_EVERY;
+                watch.look(world.now());
+            }
+            done()
+        })
+    }
+    /// Ends a service's process: with its machine's power, or alone.
+    pub fn crash(&self, service: &Service, power: bool) {
         if service.node.is_up() {
-            service.node.crash();
+            self.watch.ended(service.node.name());
+            if power { service.node.crash() } else { service.node.kill() }
         }
     }
     /// Starts it again.
@@ -248,7 +290,7 @@ impl Cluster {
     /// What a client of the cluster is told.
     pub fn client_config(&self) -> ClientConfig {
         ClientConfig {
-            mgmtd: vec![Self::address(&self.mgmtd)],
+            mgmtd: self.manager_addresses(),
             token: "root-token-of-the-simulated-cluster".into(),
             description: "simulated".into(),
             connect_timeout: Duration::from_secs(120),
@@ -266,7 +308,17 @@ impl Cluster {
         limit: Duration,
         work: impl FnOnce(Rt, Rc<Client>) -> F + 'static,
     ) -> Result<T> {
-        let (rt, config) = (node.rt(), self.client_config());
+        self.with_config(node, limit, self.client_config(), work)
+    }
+    /// The same with another configuration.
+    pub fn with_config<T: 'static, F: Future<Output = Result<T>> + 'static>(
+        &self,
+        node: &SimNode,
+        limit: Duration,
+        config: ClientConfig,
+        work: impl FnOnce(Rt, Rc<Client>) -> F + 'static,
+    ) -> Result<T> {
+        let rt = node.rt();
         let out = self.world.run(node, limit, async move {
             let client = Client::connect(&rt, config).await?;
             let result = work(rt, client.clone()).await;
@@ -310,15 +362,6 @@ impl Cluster {
             },
         )
     }
-
-    /// Waits until every member of every chain serves.
-    pub fn wait_healthy(&self, limit: Duration) -> Result<()> {
-        let shape = self.shape;
-        self.with_client(&self.clients[0].clone(), limit, move |rt, client| async move {
-            wait_serving(&rt, &client, shape).await;
-            Ok(())
-        })
-    }
 }
 
 async fn wait_serving(rt: &Rt, client: &Client, shape: Shape) {
@@ -350,7 +393,7 @@ fn storage_config(
         http: None,
         mgmtd,
         service_token_file: token.to_owned(),
-        disks: vec!["/disk0".into()],
+        disks: vec![DISK.into()],
         transports: Vec::new(),
         tags: Default::default(),
         reserve_bytes: 1 << 20,

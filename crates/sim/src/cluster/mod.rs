@@ -3,11 +3,16 @@
 //!
 //! [`run_seed`] does all of it for one seed; equal seeds give equal runs.
 
+pub mod contended;
+mod end;
 mod faults;
 pub mod harness;
+pub mod history;
 pub mod model;
+pub mod names;
 pub mod registers;
 mod run;
+pub mod watch;
 pub mod workload;
 
 pub use faults::{Breaker, Faults};

@@ -1,9 +1,15 @@
 //! The model of a file with one user: its exact bytes.
 
+use std::ops::Range;
+
 /// A file that one task works on, one operation at a time.
 #[derive(Clone, Debug, Default)]
 pub struct FileModel {
     bytes: Vec<u8>,
+    /// Ranges changed since the last flush.
+    dirty: Vec<Range<usize>>,
+    /// Ranges of which a loss of all power took the certainty.
+    unknown: Vec<Range<usize>>,
 }
 
 impl FileModel {
@@ -21,16 +27,37 @@ impl FileModel {
         if self.bytes.len() < end {
             self.bytes.resize(end, 0);
         }
-        self.bytes[offset as usize..end].copy_from_slice(data);
+        let at = offset as usize..end;
+        self.bytes[at.clone()].copy_from_slice(data);
+        self.dirty.push(at.clone());
+        self.unknown = std::mem::take(&mut self.unknown)
+            .into_iter()
+            .flat_map(|r| [r.start..r.end.min(at.start), r.start.max(at.end)..r.end])
+            .filter(|r| !r.is_empty())
+            .collect();
+    }
+    /// A flush, begun when nothing was under way, was acknowledged.
+    pub fn flushed(&mut self) {
+        self.dirty.clear();
+    }
+    /// All power was lost: what was changed since the last flush may be anything.
+    pub fn power_lost(&mut self) {
+        self.unknown.append(&mut self.dirty);
     }
     /// A truncate was acknowledged.
     pub fn truncate(&mut self, len: u64) {
+        // What is cut off may come back at a loss of power, if the file grows again.
+        self.dirty.push(len as usize..usize::MAX);
         self.bytes.resize(len as usize, 0);
     }
     /// What is wrong with these bytes, read at `offset` (zeros are expected past the end).
     pub fn check(&self, offset: u64, got: &[u8]) -> Option<String> {
         let want = |i: usize| self.bytes.get(offset as usize + i).copied().unwrap_or(0);
-        let at = got.iter().enumerate().position(|(i, b)| *b != want(i))?;
+        let known = |i: usize| {
+            let at = offset as usize + i;
+            !self.unknown.iter().any(|r| r.contains(&at))
+        };
+        let at = got.iter().enumerate().position(|(i, b)| *b != want(i) && known(i))?;
         let end = got
             .iter()
             .enumerate()

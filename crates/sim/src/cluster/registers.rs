@@ -19,6 +19,8 @@ struct Cell {
     seen: u64,
     /// A write failed: it may take effect at any time.
     spoiled: bool,
+    /// The greatest value that a finished flush covers.
+    flushed: u64,
 }
 
 /// The cells of one shared file.
@@ -30,6 +32,10 @@ pub struct Registers {
     pub problems: Vec<String>,
     /// Cells checked by reads.
     pub checked: u64,
+    /// How often everything was interrupted.
+    losses: u64,
+    /// How often all power was lost.
+    power_losses: u64,
 }
 
 /// A write on its way.
@@ -37,6 +43,7 @@ pub struct Registers {
 pub struct Writing {
     cells: Range<usize>,
     values: Vec<u64>,
+    power_losses: u64,
 }
 
 /// A read on its way.
@@ -44,6 +51,14 @@ pub struct Writing {
 pub struct Reading {
     cells: Range<usize>,
     floors: Vec<u64>,
+    losses: u64,
+}
+
+/// What a flush that began now covers.
+#[derive(Clone, Debug)]
+pub struct Flushing {
+    acked: Vec<u64>,
+    losses: u64,
 }
 
 impl Registers {
@@ -54,6 +69,8 @@ impl Registers {
             cells: vec![Cell::default(); cells],
             problems: Vec::new(),
             checked: 0,
+            losses: 0,
+            power_losses: 0,
         }
     }
     /// How many.
@@ -72,18 +89,17 @@ impl Registers {
             let c = &mut self.cells[i];
             c.begun += 1;
             values.push(c.begun);
-            for _ in 0..CELL_BYTES as usize / RECORD {
-                bytes.extend_from_slice(&(i as u64).to_le_bytes());
-                bytes.extend_from_slice(&c.begun.to_le_bytes());
-            }
+            fill(i as u64, c.begun, &mut bytes);
         }
-        (Writing { cells, values }, bytes)
+        (Writing { cells, values, power_losses: self.power_losses }, bytes)
     }
     /// It was acknowledged, or failed.
     pub fn wrote(&mut self, w: Writing, ok: bool) {
         for (i, v) in w.cells.zip(w.values) {
             let c = &mut self.cells[i];
-            if ok {
+            if ok && w.power_losses != self.power_losses {
+                // It may have been done before the power was lost, and its answer was late.
+            } else if ok {
                 c.acked = c.acked.max(v);
             } else {
                 c.spoiled = true;
@@ -93,7 +109,31 @@ impl Registers {
     /// A read begins.
     pub fn read(&self, cells: Range<usize>) -> Reading {
         let floors = self.cells[cells.clone()].iter().map(|c| c.acked.max(c.seen)).collect();
-        Reading { cells, floors }
+        Reading { cells, floors, losses: self.losses }
+    }
+    /// A flush begins.
+    pub fn flush(&self) -> Flushing {
+        Flushing { acked: self.cells.iter().map(|c| c.acked).collect(), losses: self.losses }
+    }
+    /// It was acknowledged. (If all power was lost meanwhile, it may have come after the loss: see docs/replication.md.)
+    pub fn flushed(&mut self, f: Flushing) {
+        if f.losses == self.losses {
+            for (c, acked) in self.cells.iter_mut().zip(f.acked) {
+                c.flushed = c.flushed.max(acked);
+            }
+        }
+    }
+    /// All replicas were interrupted at once: what readers saw of writes that were not acknowledged may be gone; with
+    /// `power`, also what was acknowledged and not flushed.
+    pub fn interrupted(&mut self, power: bool) {
+        self.losses += 1;
+        self.power_losses += u64::from(power);
+        for c in &mut self.cells {
+            if power {
+                c.acked = c.flushed;
+            }
+            c.seen = c.acked;
+        }
     }
     /// It ended with these bytes.
     pub fn check(&mut self, r: Reading, bytes: &[u8], who: &str) {
@@ -110,6 +150,7 @@ impl Registers {
             if c.spoiled {
                 continue;
             }
+            let floor = if r.losses == self.losses { floor } else { floor.min(c.acked) };
             if value < floor || value > c.begun {
                 self.problems.push(format!(
                     "{}: {who} read cell {i} as {value}, which is not between {floor} (known when it began) and {} (begun): {c:?}",
@@ -121,8 +162,16 @@ impl Registers {
     }
 }
 
+/// Appends the bytes of a cell with a value.
+pub(super) fn fill(index: u64, value: u64, bytes: &mut Vec<u8>) {
+    for _ in 0..CELL_BYTES as usize / RECORD {
+        bytes.extend_from_slice(&index.to_le_bytes());
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
 /// The value of a cell: 0 if it was never written.
-fn parse(index: u64, bytes: &[u8]) -> Result<u64, String> {
+pub(super) fn parse(index: u64, bytes: &[u8]) -> Result<u64, String> {
     let word = |at: usize| {
         let mut w = [0; 8];
         w.copy_from_slice(&bytes[at..at + 8]);

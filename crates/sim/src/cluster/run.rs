@@ -2,22 +2,25 @@
 
 use super::faults::{Breaker, Faults};
 use super::harness::{Cluster, Shape};
-use super::registers::CELL_BYTES;
-use super::workload::{self, Shared, open_or_make, own_file, shared_file};
-use glowfs_client::{Client, OpenFile};
-use glowfs_rt::Duration;
-use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::routing::{ChainInfo, RoutingInfo};
-use glowfs_types::{ChunkId, Error, Result, Status};
+use super::workload::{Shared, own_file, shared_file};
+use super::{contended, end, names};
+use glowfs_client::Client;
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{BoxFuture, Duration};
+use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const SHARED_FILE: &str = "shared";
+/// The file whose cells have one writer each.
+pub(super) const SHARED_FILE: &str = "shared";
 /// How long chains may take to serve again when nothing is broken any more, and clients to finish.
 const RECOVERY: Duration = Duration::from_secs(180);
 
 /// By then the manager has heard of a crash.
 const NOTICED: Duration = Duration::from_secs(5);
+
+/// How a service says that its disk failed.
+const DISK_FAILED: &str = "(DiskFailed)";
 
 /// What a run does.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +40,7 @@ impl Default for Plan {
         Self {
             shape: Shape::default(),
             faults: Faults::ALL,
-            time: Duration::from_secs(15),
+            time: Duration::from_secs(10),
             cells: 256,
         }
     }
@@ -48,6 +51,8 @@ impl Default for Plan {
 pub struct Report {
     /// The seed.
     pub seed: u64,
+    /// How long clients worked, in simulated seconds.
+    pub seconds: u64,
     /// What was wrong; empty if all holds.
     pub problems: Vec<String>,
     /// What was broken when.
@@ -56,6 +61,8 @@ pub struct Report {
     pub ops: u64,
     /// Cells checked.
     pub checked: u64,
+    /// Writes of contended cells that overlapped another one.
+    pub contended: u64,
     /// Equal runs have equal ones.
     pub trace_hash: u64,
     /// Simulated time.
@@ -67,9 +74,10 @@ impl Report {
     pub fn expect_good(&self) {
         assert!(
             self.problems.is_empty(),
-            "seed {} (replay: GLOWFS_SIM_SEED={} GLOWFS_SIM_SEEDS=1):\n{}\nfaults:\n{}",
+            "seed {} failed (replay: cargo run -p glowfs-sim --example seeds -- {} 1 {}):\n{}\nfaults:\n{}",
             self.seed,
             self.seed,
+            self.seconds,
             self.problems.join("\n"),
             self.log.join("\n")
         );
@@ -80,14 +88,16 @@ impl Report {
 pub fn run_seed(seed: u64, plan: Plan) -> Report {
     let cluster = Cluster::start(seed, plan.shape);
     let shared = Shared::new(plan.shape.clients, plan.cells);
-    let mut report = Report { seed, ..Report::default() };
+    let mut report = Report { seed, seconds: plan.time.as_secs(), ..Report::default() };
     if let Err(e) = body(&cluster, &shared, plan, &mut report) {
         report.problems.push(e.to_string());
     }
     report.problems.extend(shared.all_problems());
-    report
-        .problems
-        .extend(cluster.failures.borrow().iter().map(|f| format!("service failed: {f}")));
+    report.problems.extend(cluster.watch.problems());
+    // A service whose disk was made to fail ends, and says so.
+    let failures = cluster.failures.borrow();
+    let failures = failures.iter().filter(|f| plan.faults.disks == 0 || !f.contains(DISK_FAILED));
+    report.problems.extend(failures.map(|f| format!("service failed: {f}")));
     report.ops = shared.ops.get();
     report.checked = shared.registers.borrow().checked;
     report.trace_hash = cluster.world.trace_hash();
@@ -97,129 +107,78 @@ pub fn run_seed(seed: u64, plan: Plan) -> Report {
 
 fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report) -> Result<()> {
     cluster.bootstrap().map_err(|e| e.context("bootstrap"))?;
-    // One client after the other, so that the shared file is made once.
     let working = Rc::new(Cell::new(0));
     let clients: Rc<RefCell<Vec<Rc<Client>>>> = Rc::default();
     for (i, node) in cluster.clients.iter().enumerate() {
         let (rt, config) = (node.rt(), cluster.client_config());
         let (shared, working, clients) = (shared.clone(), working.clone(), clients.clone());
-        working.set(working.get() + 2);
+        working.set(working.get() + 1);
         node.rt().spawn_detached(async move {
-            let client = match Client::connect(&rt, config).await {
-                Ok(c) => c,
-                Err(e) => {
-                    working.set(working.get() - 2);
-                    return shared.problem(format!("client {i}: {e}"));
+            match Client::connect(&rt, config).await {
+                Ok(client) => {
+                    clients.borrow_mut().push(client.clone());
+                    let work: Vec<BoxFuture<()>> = vec![
+                        Box::pin(own_file(rt.clone(), client.clone(), shared.clone(), own_name(i))),
+                        Box::pin(names::work(
+                            rt.clone(),
+                            client.clone(),
+                            shared.clone(),
+                            format!("dir{i}"),
+                        )),
+                        Box::pin(contended::work(rt.clone(), client.clone(), shared.clone())),
+                        Box::pin(shared_file(rt, client, shared, SHARED_FILE.into(), i)),
+                    ];
+                    join_all(work).await;
                 }
-            };
-            clients.borrow_mut().push(client.clone());
-            let done = working.clone();
-            let (r, c, s) = (rt.clone(), client.clone(), shared.clone());
-            rt.spawn_detached(async move {
-                own_file(r, c, s, format!("own{i}")).await;
-                done.set(done.get() - 1);
-            });
-            shared_file(rt, client, shared, SHARED_FILE.into(), i).await;
+                Err(e) => shared.problem(format!("client {i}: {e}")),
+            }
             working.set(working.get() - 1);
         });
     }
-    let mut breaker = Breaker::new(cluster, plan.faults);
-    let watched = clients.clone();
-    breaker.run(plan.time, move || watched.borrow().first().map(|c| c.routing()));
+    let mut breaker = Breaker::new(cluster, plan.faults, shared.clone());
+    let (watched, watch) = (clients.clone(), cluster.watch.clone());
+    breaker.run(plan.time, move || {
+        let all = watched.borrow();
+        for (i, c) in all.iter().enumerate() {
+            watch.routing(&format!("client {i}"), &c.routing());
+        }
+        // The one who knows most: an old view of a client that is cut off would hide what is broken.
+        all.iter().map(|c| c.routing()).max_by_key(|r| r.version)
+    });
     breaker.mend_all();
     report.log = std::mem::take(&mut breaker.log);
     shared.stop.set(true);
-    if !cluster.world.run_until(RECOVERY, || working.get() == 0) {
-        let known = clients.borrow().first().map(|c| chains(&c.routing())).unwrap_or_default();
+    if !cluster.run_until(RECOVERY, || working.get() == 0) {
+        let known = clients.borrow().first().map(|c| end::chains(&c.routing())).unwrap_or_default();
         return Err(Error::new(
             Status::TimedOut,
             format!(
-                "{} of the clients' tasks did not end within {RECOVERY:?} after everything was mended; {known}",
+                "{} clients did not finish within {RECOVERY:?} after everything was mended; {known}",
                 working.get()
             ),
         ));
     }
+    // Sessions end with their clients.
+    let leaving = clients.take();
+    for (client, node) in leaving.into_iter().zip(&cluster.clients) {
+        cluster.world.run(node, RECOVERY, async move { client.close().await });
+    }
+    report.contended = shared.contended.borrow().cells.iter().map(|h| h.contended() as u64).sum();
     // Whoever crashed last may be back before anybody noticed; until its new life is known, or it counts as dead, the chains
     // only seem to be healthy.
-    cluster.world.run_for(NOTICED);
-    cluster.wait_healthy(RECOVERY).map_err(|e| e.context("chains must serve in full again"))?;
-    let (shared, stripe_end) = (shared.clone(), plan.cells as u64 * CELL_BYTES);
-    let own = plan.shape.clients;
-    cluster.with_client(&cluster.clients[0].clone(), RECOVERY, move |rt, client| async move {
-        let (file, _) = open_or_make(&client, SHARED_FILE).await?;
-        let cells = shared.registers.borrow().len() as u64;
-        workload::read_cells(&rt, &file, &shared, 0, cells, "the last reader").await?;
-        compare_replicas(&client, &file, stripe_end, &shared).await?;
-        for i in 0..own {
-            let (file, reply) = open_or_make(&client, &format!("own{i}")).await?;
-            compare_replicas(&client, &file, reply.attr.len, &shared).await?;
-        }
-        Ok(())
-    })
-}
-
-/// The chains in words.
-fn chains(info: &RoutingInfo) -> String {
-    let chain = |c: &ChainInfo| {
-        let members = c.members.iter().map(|m| {
-            let local =
-                info.targets.get(&m.target).map(|t| t.local.to_string()).unwrap_or_default();
-            format!("node {} {} ({local})", m.node, m.state)
-        });
-        let members: Vec<String> = members.collect();
-        format!(
-            "\n  chain {} version {} activated {}: {}",
-            c.id,
-            c.version,
-            c.activated,
-            members.join(", ")
-        )
-    };
-    format!(
-        "routing info version {}:{}",
-        info.version,
-        info.chains.values().map(chain).collect::<String>()
-    )
-}
-
-/// Every serving replica has the same of every chunk, with nothing pending.
-async fn compare_replicas(
-    client: &Rc<Client>,
-    file: &OpenFile,
-    len: u64,
-    shared: &Shared,
-) -> Result<()> {
-    let io = client.chunk_io();
-    let info = client.routing();
-    let layout = file.layout();
-    let table = info
-        .table(layout.table, layout.table_version)
-        .ok_or_else(|| Error::new(Status::Internal, "the table of the file is gone"))?;
-    for extent in layout.extents(0, len.min(FILE_BYTES_MAX)) {
-        let chain = table.chains[layout.position(extent.index, table.chains.len() as u32) as usize];
-        let chunk = ChunkId { volume: file.volume(), data: file.data(), index: extent.index };
-        let mut first = None;
-        for m in info.chains[&chain].serving() {
-            // A target that was brought up to date forgets removed chunks; the others keep their tombstones.
-            let have = io.query_chunk(chain, m.target, chunk).await?;
-            let have = have.filter(|c| c.len > 0 || c.pending != c.committed);
-            if let Some(c) = &have
-                && c.pending != c.committed
-            {
-                shared.problem(format!(
-                    "chunk {chunk} on target {}: {c:?} is still pending",
-                    m.target
-                ));
-            }
-            match &first {
-                None => first = Some((m.target, have)),
-                Some((other, theirs)) if *theirs != have => shared.problem(format!(
-                    "chunk {chunk} differs: target {other} has {theirs:?}, target {} has {have:?}",
-                    m.target
-                )),
-                Some(_) => {}
-            }
-        }
+    cluster.run_for(NOTICED);
+    end::wait_healthy(cluster, RECOVERY)?;
+    let own = (0..plan.shape.clients).map(own_name).collect();
+    end::check(cluster, shared, own, RECOVERY)?;
+    if cluster.watch.primaries() != 1 {
+        return Err(Error::new(
+            Status::Internal,
+            format!("{} managers are primary in the end", cluster.watch.primaries()),
+        ));
     }
     Ok(())
+}
+
+fn own_name(client: usize) -> String {
+    format!("own{client}")
 }

@@ -1,6 +1,7 @@
 //! What clients do: random reads, writes and truncates of own files (checked against an exact model) and of a shared file (checked
 //! as registers).
 
+use super::contended::Contended;
 use super::model::FileModel;
 use super::registers::{CELL_BYTES, Registers};
 use glowfs_client::{Client, FileAccess, OpenFile};
@@ -17,7 +18,7 @@ const OWN_BYTES: u64 = 300 << 10;
 /// Bytes of one operation, at most.
 const OP_BYTES: u64 = 100 << 10;
 /// Cells of one operation on the shared file, at most.
-const OP_CELLS: u64 = 40;
+const OP_CELLS: u64 = 12;
 
 /// What all clients share.
 pub struct Shared {
@@ -31,6 +32,10 @@ pub struct Shared {
     pub ops: Cell<u64>,
     /// Writers of the shared file.
     pub writers: usize,
+    /// The histories of the contended file.
+    pub contended: RefCell<Contended>,
+    /// How often all power was lost.
+    pub power_losses: Cell<u64>,
 }
 
 impl Shared {
@@ -42,7 +47,18 @@ impl Shared {
             stop: Cell::new(false),
             ops: Cell::new(0),
             writers,
+            contended: RefCell::new(Contended::new()),
+            power_losses: Cell::new(0),
         })
+    }
+    /// All storage nodes were interrupted at once.
+    pub fn interrupted(&self, power: bool) {
+        self.registers.borrow_mut().interrupted(power);
+        let wrong = self.contended.borrow_mut().lose();
+        self.problems.borrow_mut().extend(wrong);
+        if power {
+            self.power_losses.set(self.power_losses.get() + 1);
+        }
     }
     /// Notes what is wrong.
     pub fn problem(&self, what: String) {
@@ -52,6 +68,7 @@ impl Shared {
     pub fn all_problems(&self) -> Vec<String> {
         let mut all = self.problems.borrow().clone();
         all.extend(self.registers.borrow().problems.iter().cloned());
+        all.extend(self.contended.borrow().check());
         all
     }
 }
@@ -121,16 +138,27 @@ pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: Stri
 async fn own_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> Result<()> {
     let (mut file, _) = open_or_make(client, name).await?;
     let mut model = FileModel::default();
+    let mut losses = shared.power_losses.get();
     while !shared.stop.get() {
+        if losses != shared.power_losses.get() {
+            losses = shared.power_losses.get();
+            model.power_lost();
+        }
         let offset = rt.random_below(OWN_BYTES);
-        let len = 1 + rt.random_below(OP_BYTES.min(OWN_BYTES - offset));
+        let len = 1 + rt.random_below(op_bytes(rt).min(OWN_BYTES - offset));
         match rt.random_below(20) {
             0..9 => {
                 let data = random_bytes(rt, len as usize);
                 file.write(offset, Buf::from_vec(data.clone())).await?;
                 model.write(offset, &data);
             }
-            9..16 => check_read(rt, &file, &model, shared, name, offset, len).await?,
+            9..16 => {
+                let wrong = check_read(rt, &file, &model, offset, len).await?;
+                // What was read while the power went, and what was not flushed then, is not judged.
+                if losses == shared.power_losses.get() {
+                    wrong.into_iter().for_each(|w| shared.problem(format!("{name}: {w}")));
+                }
+            }
             16 => {
                 let to = rt.random_below(OWN_BYTES);
                 file.update_attr(&cut(client, &file, to).await?);
@@ -139,6 +167,9 @@ async fn own_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &
             17 | 18 => {
                 file.flush().await?;
                 let reply = client.sync(report(client, &file, true)).await?;
+                if losses == shared.power_losses.get() {
+                    model.flushed();
+                }
                 check_len(shared, name, "fsync", reply.attr.len, &model);
             }
             _ => {
@@ -151,7 +182,11 @@ async fn own_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &
         shared.ops.set(shared.ops.get() + 1);
         rt.sleep(Duration::from_micros(rt.random_below(20_000))).await;
     }
-    check_read(rt, &file, &model, shared, name, 0, OWN_BYTES + 1000).await?;
+    if losses != shared.power_losses.get() {
+        model.power_lost();
+    }
+    let wrong = check_read(rt, &file, &model, 0, OWN_BYTES + 1000).await?;
+    wrong.into_iter().for_each(|w| shared.problem(format!("{name}: at the end: {w}")));
     let reply = client.close_session(report(client, &file, true)).await?;
     check_len(shared, name, "the last close", reply.attr.len, &model);
     Ok(())
@@ -181,17 +216,18 @@ async fn check_read(
     rt: &Rt,
     file: &OpenFile,
     model: &FileModel,
-    shared: &Shared,
-    name: &str,
     offset: u64,
     len: u64,
-) -> Result<()> {
+) -> Result<Option<String>> {
     let (result, buf) = file.read(offset, rt.alloc(len as usize)).await;
     result?;
-    if let Some(wrong) = model.check(offset, &buf) {
-        shared.problem(format!("{name}: read of {len} bytes at {offset}: {wrong}"));
-    }
-    Ok(())
+    let wrong = model.check(offset, &buf);
+    Ok(wrong.map(|wrong| format!("read of {len} bytes at {offset}: {wrong}")))
+}
+
+/// The greatest length of the next operation: small ones are the most, since many operations find more than many bytes.
+fn op_bytes(rt: &Rt) -> u64 {
+    if rt.random_below(8) == 0 { OP_BYTES } else { OP_BYTES / 12 }
 }
 
 fn random_bytes(rt: &Rt, len: usize) -> Vec<u8> {
@@ -222,7 +258,13 @@ async fn shared_file_ops(
     let part = cells / shared.writers as u64;
     let first = part * me as u64;
     while !shared.stop.get() {
-        if rt.random_below(2) == 0 {
+        let what = rt.random_below(20);
+        if what == 0 {
+            let flushing = shared.registers.borrow().flush();
+            file.flush().await?;
+            client.sync(report(client, &file, true)).await?;
+            shared.registers.borrow_mut().flushed(flushing);
+        } else if what < 10 {
             let from = first + rt.random_below(part);
             let n = 1 + rt.random_below(OP_CELLS.min(first + part - from));
             write_cells(&file, shared, from, n).await?;

@@ -83,7 +83,7 @@ impl Core {
 
     /// Runs one ready task of one node. False if none is ready.
     fn run_one_task(&self) -> bool {
-        let total: usize = self.nodes.borrow().iter().map(|n| n.tasks.ready()).sum();
+        let total: usize = self.nodes.borrow().iter().map(|n| n.ready()).sum();
         if total == 0 {
             return false;
         }
@@ -91,7 +91,7 @@ impl Core {
             self.random(|r| (r.below(total as u64) as usize, r.between(100, 1500)));
         self.trace(1, nth as u64, total as u64);
         let chosen = self.nodes.borrow().iter().find_map(|node| {
-            let ready = node.tasks.ready();
+            let ready = node.ready();
             if nth < ready {
                 return Some(node.clone());
             }

@@ -99,6 +99,13 @@ impl Disk {
         change.apply(&mut self.names.borrow_mut());
         self.unsynced.borrow_mut().push(change);
     }
+    fn kill(&self, core: &Core) {
+        self.life.set(self.life.get() + 1);
+        self.locked.set(false);
+        for content in self.names.borrow().values() {
+            core.random(|r| content.borrow_mut().kill(r));
+        }
+    }
     fn crash(&self, core: &Core) {
         self.life.set(self.life.get() + 1);
         self.locked.set(false);
@@ -148,10 +155,11 @@ pub(crate) fn open(core: &Rc<Core>, disk: Rc<Disk>) -> Dir {
     Rc::new(SimDir { core: Rc::downgrade(core), disk, life, locks: Cell::new(false) })
 }
 
-pub(crate) fn crash_node(core: &Core, node: usize) {
+/// A node's process ended; with `power`, what is not synced may be gone.
+pub(crate) fn crash_node(core: &Core, node: usize, power: bool) {
     let disks: Vec<_> =
         core.disks.borrow().iter().filter(|(k, _)| k.0 == node).map(|(_, d)| d.clone()).collect();
-    disks.iter().for_each(|d| d.crash(core));
+    disks.iter().for_each(|d| if power { d.crash(core) } else { d.kill(core) });
 }
 
 struct SimDir {

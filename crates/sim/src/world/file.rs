@@ -94,6 +94,15 @@ impl Content {
     fn done(&self) -> u64 {
         self.synced + self.unsynced.len() as u64
     }
+    /// The process is gone: what it was just writing may have happened or not.
+    pub(crate) fn kill(&mut self, random: &mut Random) {
+        for (_, change) in std::mem::take(&mut self.running) {
+            if random.below(2) == 0 {
+                change.apply(&mut self.now);
+                self.unsynced.push(change);
+            }
+        }
+    }
     /// The process and the disk's volatile memory are gone.
     pub(crate) fn crash(&mut self, random: &mut Random) {
         let running = std::mem::take(&mut self.running).into_iter().map(|(_, c)| c);

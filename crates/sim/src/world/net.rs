@@ -290,6 +290,10 @@ impl super::World {
             link.breaks_per_million = 0;
         }
     }
+    /// Makes every link new: as fast as at the beginning, too.
+    pub fn mend_links(&self) {
+        self.core().net.borrow_mut().links.clear();
+    }
     /// Breaks every connection between two nodes now.
     pub fn drop_connections(&self, a: &SimNode, b: &SimNode) {
         let (a, b) = (a.index(), b.index());

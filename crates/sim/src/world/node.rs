@@ -16,6 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// When the simulated worlds begin, in nanoseconds since the Unix epoch.
 const EPOCH_UNIX_NS: u64 = 1_800_000_000_000_000_000;
@@ -32,6 +33,8 @@ pub(crate) struct Node {
     /// Counts restarts; a handle of an earlier life does nothing.
     life: Cell<u64>,
     up: Cell<bool>,
+    /// Its process is stopped (SIGSTOP): nothing of it runs, its timers and what arrives wait.
+    frozen: Cell<bool>,
     drift_ppm: Cell<i64>,
     offset_ns: Cell<u64>,
     unix_skew_ns: Cell<i64>,
@@ -68,8 +71,13 @@ impl Node {
     pub(crate) fn is_up(&self) -> bool {
         self.up.get()
     }
+    /// Tasks that can run now.
+    pub(crate) fn ready(&self) -> usize {
+        if self.frozen.get() { 0 } else { self.tasks.ready() }
+    }
     pub(crate) fn stop(&self) {
         self.up.set(false);
+        self.frozen.set(false);
         self.tasks.clear();
         self.timers.clear();
     }
@@ -97,6 +105,7 @@ impl SimNode {
             timers: Timers::default(),
             life: Cell::new(1),
             up: Cell::new(true),
+            frozen: Cell::new(false),
             drift_ppm: Cell::new(r.below(2 * DRIFT_PPM_MAX + 1) as i64 - DRIFT_PPM_MAX as i64),
             offset_ns: Cell::new(r.between(1_000_000_000, 100_000_000_000_000)),
             unix_skew_ns: Cell::new(r.below(100_000_000) as i64 - 50_000_000),
@@ -159,13 +168,37 @@ impl SimNode {
         let without = self.node.local(core.now()) - self.node.offset_ns.get();
         self.node.offset_ns.set(shown.saturating_sub(without));
     }
+    /// Moves its wall clock, as an operator or a time server may.
+    pub fn jump_wall_ns(&self, by: i64) {
+        self.node.unix_skew_ns.set(self.node.unix_skew_ns.get().saturating_add(by));
+    }
+    /// Stops its process for a while, as SIGSTOP and SIGCONT do: its clocks go on.
+    pub fn freeze(&self, time: Duration) {
+        let core = self.core();
+        if !self.node.is_up() || self.node.frozen.replace(true) {
+            return;
+        }
+        let (node, life) = (self.node.clone(), self.node.life.get());
+        core.at(time.as_nanos() as u64, move |_| {
+            if node.life.get() == life {
+                node.frozen.set(false);
+            }
+        });
+    }
     /// See [`super::World::crash`].
     pub fn crash(&self) {
+        self.end(true);
+    }
+    /// Kills its process (SIGKILL): as a crash, but the machine goes on, so everything that was written stays.
+    pub fn kill(&self) {
+        self.end(false);
+    }
+    fn end(&self, power: bool) {
         let core = self.core();
         core.trace(3, self.index() as u64, self.node.life.get());
         self.node.stop();
         net::forget_node(&core, self.index());
-        disk::crash_node(&core, self.index());
+        disk::crash_node(&core, self.index(), power);
     }
     /// Starts a new life after a crash: no tasks, no connections, the disks as the crash left them.
     pub fn restart(&self) -> Rt {

@@ -1,0 +1,59 @@
+//! A test of the tests: plants one known bug after the other and runs simulator seeds until it is found.
+//! `cargo run -p glowfs-sim --features mutants --example mutants -- [SEEDS [NAME...]]`; see `./mutants`. Fails if one survives.
+
+use glowfs_rt::Duration;
+use glowfs_sim::cluster::{Faults, Plan, run_seed};
+use glowfs_types::mutant::{Mutant, plant};
+
+/// The faults that a bug is most likely to show under; the run is the same otherwise.
+fn plan(mutant: Mutant) -> Plan {
+    let all = Faults::ALL;
+    let faults = match mutant {
+        Mutant::MissingFlush | Mutant::SyncWithoutFlush | Mutant::DedupeNotPersisted => {
+            Faults { all: 6, ..all }
+        }
+        Mutant::ChecksumUnchecked => Faults { disks: 10, ..all },
+        Mutant::LeaseFromReply | Mutant::LeaseUnchecked => Faults { freezes: 8, ..all },
+        _ => all,
+    };
+    Plan { faults, time: Duration::from_secs(10), ..Plan::default() }
+}
+
+/// Runs a seed; what was found, in one line.
+fn find(seed: u64, plan: Plan) -> Option<String> {
+    let run = std::panic::AssertUnwindSafe(|| run_seed(seed, plan));
+    match std::panic::catch_unwind(run) {
+        Ok(report) => {
+            report.problems.first().map(|p| p.lines().next().unwrap_or_default().to_owned())
+        }
+        Err(_) => Some("a panic".to_owned()),
+    }
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let most: u64 = args.first().and_then(|a| a.parse().ok()).unwrap_or(300);
+    let wanted = |m: &Mutant| args.len() < 2 || args[1..].iter().any(|a| a == m.name());
+    let mut survivors = Vec::new();
+    for mutant in Mutant::ALL.iter().copied().filter(wanted) {
+        let began = std::time::Instant::now();
+        plant(Some(mutant));
+        let found = (1..=most).find_map(|seed| Some((seed, find(seed, plan(mutant))?)));
+        plant(None);
+        let seconds = began.elapsed().as_secs_f64();
+        match found {
+            Some((seed, how)) => {
+                let how: String = how.chars().take(150).collect();
+                println!("{:<24} found at seed {seed} after {seconds:.0} s: {how}", mutant.name());
+            }
+            None => {
+                println!("{:<24} SURVIVED {most} seeds ({seconds:.0} s)", mutant.name());
+                survivors.push(mutant.name());
+            }
+        }
+    }
+    if !survivors.is_empty() {
+        eprintln!("not found: {}", survivors.join(", "));
+        std::process::exit(1);
+    }
+}

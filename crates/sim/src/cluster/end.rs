@@ -1,0 +1,194 @@
+//! What must hold when everything is mended and the clients are done: every serving replica has every acknowledged byte, all
+//! replicas are equal, and when the files are removed nothing is left.
+
+use super::contended;
+use super::harness::{Cluster, Service, all_serve};
+use super::names::unlink;
+use super::registers::CELL_BYTES;
+use super::run::SHARED_FILE;
+use super::workload::{self, Shared, open_or_make, report};
+use glowfs_client::{Client, ClientConfig, OpenFile};
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::routing::{ChainInfo, RoutingInfo};
+use glowfs_types::wire::meta::ROOT_INODE;
+use glowfs_types::{ChunkId, Error, HostId, Result, Status};
+use std::rc::Rc;
+
+/// How long garbage collection may take.
+const COLLECTED: Duration = Duration::from_secs(120);
+
+/// All of it; `own` are the files of single clients.
+pub fn check(
+    cluster: &Cluster,
+    shared: &Rc<Shared>,
+    own: Vec<String>,
+    limit: Duration,
+) -> Result<()> {
+    let (s, names) = (shared.clone(), own.clone());
+    cluster.with_client(&cluster.clients[0].clone(), limit, move |_, client| async move {
+        for name in names.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
+            let (file, reply) = open_or_make(&client, name).await?;
+            compare_replicas(&client, &file, reply.attr.len, &s).await?;
+            client.close_session(report(&client, &file, false)).await?;
+        }
+        Ok(())
+    })?;
+    for storage in &cluster.storages {
+        read_from(cluster, storage, shared, limit)
+            .map_err(|e| e.context(format_args!("reading from {}", storage.node.name())))?;
+    }
+    let storages: Vec<_> = cluster.storages.iter().map(Service::id).collect();
+    cluster.with_client(&cluster.clients[0].clone(), limit, move |rt, client| async move {
+        for name in own.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
+            unlink(&client, ROOT_INODE, name, false).await.map_err(|e| e.context(name))?;
+        }
+        let until = rt.now() + COLLECTED;
+        loop {
+            let mut left = Vec::new();
+            for node in &storages {
+                let info = client.storage_info(*node).await?;
+                let targets = info.targets.iter().filter(|t| t.1 > 0);
+                left.extend(targets.map(|t| format!("{} on target {} of {node}", t.1, t.0)));
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            if rt.now() >= until {
+                let all = left.join(", ");
+                return Err(Error::new(
+                    Status::Internal,
+                    format!("chunks left {COLLECTED:?} after all files were removed: {all}"),
+                ));
+            }
+            rt.sleep(Duration::from_millis(500)).await;
+        }
+    })
+}
+
+/// Everything in the shared files as the replicas of one node have it.
+fn read_from(
+    cluster: &Cluster,
+    storage: &Service,
+    shared: &Rc<Shared>,
+    limit: Duration,
+) -> Result<()> {
+    let shared = shared.clone();
+    let node = storage.id();
+    let config = cluster.client_config();
+    cluster.with_config(&cluster.clients[0].clone(), limit, config, move |rt, client| async move {
+        // The client reads from replicas of its own host, if there are.
+        let host = client.routing().nodes.get(&node).map_or(HostId(0), |n| n.host);
+        let config = ClientConfig { host, hedge: false, ..client.config().clone() };
+        let near = Client::connect(&rt, config).await?;
+        let who = format!("the last reader near node {node}");
+        let result = read_all(&rt, &near, &shared, &who).await;
+        near.close().await;
+        result
+    })
+}
+
+async fn read_all(rt: &Rt, client: &Rc<Client>, shared: &Shared, who: &str) -> Result<()> {
+    let (file, _) = open_or_make(client, SHARED_FILE).await?;
+    let cells = shared.registers.borrow().len() as u64;
+    workload::read_cells(rt, &file, shared, 0, cells, who).await?;
+    client.close_session(report(client, &file, false)).await?;
+    let (file, _) = open_or_make(client, contended::NAME).await?;
+    for i in 0..contended::CELLS.len() {
+        contended::read(rt, &file, shared, i).await?;
+    }
+    client.close_session(report(client, &file, false)).await?;
+    Ok(())
+}
+
+/// The chains in words.
+pub fn chains(info: &RoutingInfo) -> String {
+    let chain = |c: &ChainInfo| {
+        let members = c.members.iter().map(|m| {
+            let local =
+                info.targets.get(&m.target).map(|t| t.local.to_string()).unwrap_or_default();
+            format!("node {} {} ({local})", m.node, m.state)
+        });
+        let members: Vec<String> = members.collect();
+        format!(
+            "\n  chain {} version {} activated {}: {}",
+            c.id,
+            c.version,
+            c.activated,
+            members.join(", ")
+        )
+    };
+    format!(
+        "routing info version {}:{}",
+        info.version,
+        info.chains.values().map(chain).collect::<String>()
+    )
+}
+
+/// Waits until every member of every chain serves, and they stay so; says how they are if not.
+pub fn wait_healthy(cluster: &Cluster, limit: Duration) -> Result<()> {
+    let shape = cluster.shape();
+    let config = cluster.client_config();
+    cluster.with_config(
+        &cluster.clients[0].clone(),
+        limit * 2,
+        config,
+        move |rt, client| async move {
+            let until = rt.now() + limit;
+            while !all_serve(&client.routing(), shape) {
+                if rt.now() >= until {
+                    let how = chains(&client.routing());
+                    return Err(Error::new(
+                        Status::TimedOut,
+                        format!("not all serve {limit:?} after everything was mended; {how}"),
+                    ));
+                }
+                rt.sleep(Duration::from_millis(50)).await;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Every serving replica has the same of every chunk, with nothing pending.
+async fn compare_replicas(
+    client: &Rc<Client>,
+    file: &OpenFile,
+    len: u64,
+    shared: &Shared,
+) -> Result<()> {
+    let io = client.chunk_io();
+    let info = client.routing();
+    let layout = file.layout();
+    let table = info
+        .table(layout.table, layout.table_version)
+        .ok_or_else(|| Error::new(Status::Internal, "the table of the file is gone"))?;
+    let len = len.max(64 * CELL_BYTES);
+    for extent in layout.extents(0, len.min(FILE_BYTES_MAX)) {
+        let chain = table.chains[layout.position(extent.index, table.chains.len() as u32) as usize];
+        let chunk = ChunkId { volume: file.volume(), data: file.data(), index: extent.index };
+        let mut first = None;
+        for m in info.chains[&chain].serving() {
+            // A target that was brought up to date forgets removed chunks; the others keep their tombstones.
+            let have = io.query_chunk(chain, m.target, chunk).await?;
+            let have = have.filter(|c| c.len > 0 || c.pending != c.committed);
+            if let Some(c) = &have
+                && c.pending != c.committed
+            {
+                shared.problem(format!(
+                    "chunk {chunk} on target {}: {c:?} is still pending",
+                    m.target
+                ));
+            }
+            match &first {
+                None => first = Some((m.target, have)),
+                Some((other, theirs)) if *theirs != have => shared.problem(format!(
+                    "chunk {chunk} differs: target {other} has {theirs:?}, target {} has {have:?}",
+                    m.target
+                )),
+                Some(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
