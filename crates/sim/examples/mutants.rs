@@ -37,8 +37,17 @@ fn main() {
     let mut survivors = Vec::new();
     for mutant in Mutant::ALL.iter().copied().filter(wanted) {
         let began = std::time::Instant::now();
-        plant(Some(mutant));
-        let found = (1..=most).find_map(|seed| Some((seed, find(seed, plan(mutant))?)));
+        let found = (1..=most).find_map(|seed| {
+            plant(Some(mutant));
+            let how = find(seed, plan(mutant))?;
+            plant(None);
+            // A control: the seed must be good without the bug.
+            if let Some(other) = find(seed, plan(mutant)) {
+                println!("seed {seed} fails without any planted bug: {other}");
+                return None;
+            }
+            Some((seed, how))
+        });
         plant(None);
         let seconds = began.elapsed().as_secs_f64();
         match found {
