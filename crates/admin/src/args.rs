@@ -1,6 +1,7 @@
 //! The command line of `glowfs admin`.
 
 use clap::{Args, Subcommand};
+use glowfs_types::NodeId;
 use glowfs_types::routing::Role;
 use std::path::PathBuf;
 
@@ -25,6 +26,23 @@ pub struct AdminArgs {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// What to do with a disk.
+#[derive(Subcommand, Debug)]
+pub enum DiskCommand {
+    /// A new, empty disk is in the place of an old one (and its storage service was restarted): makes the lost replicas anew
+    Replace {
+        /// NODE:DISK
+        #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
+        place: (NodeId, Option<u32>),
+        /// Only explain what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Return when every lost replica is there again
+        #[arg(long)]
+        wait: bool,
+    },
 }
 
 /// What to do.
@@ -76,6 +94,42 @@ pub enum Command {
     Df,
     /// Health of every service, asked directly
     Status,
+    /// Empties a disk or node: its data moves to other disks, then it can be taken away. Repeated, it shows what is left
+    Drain {
+        /// NODE, or NODE:DISK for one disk of it
+        #[arg(value_parser = crate::operate::place, value_name = "NODE[:DISK]")]
+        place: (NodeId, Option<u32>),
+        /// Only explain what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Return when nothing is left on it
+        #[arg(long)]
+        wait: bool,
+        /// Call the drain off
+        #[arg(long, conflicts_with = "wait")]
+        cancel: bool,
+    },
+    /// Disks
+    Disk {
+        #[command(subcommand)]
+        command: DiskCommand,
+    },
+    /// Why a chain is as it is, and which chunks each choice of a server would lose
+    ExplainForce {
+        /// The chain
+        chain: u64,
+    },
+    /// Makes a target serve a chain that nobody serves, whatever is lost; without --yes it only explains
+    Force {
+        /// The chain
+        chain: u64,
+        /// Who shall serve
+        #[arg(long)]
+        target: u64,
+        /// Really
+        #[arg(long)]
+        yes: bool,
+    },
     /// Lays chains over the registered disks and makes a table of them
     CreateTable {
         /// Table id

@@ -7,6 +7,7 @@ mod args;
 mod cluster;
 mod config;
 mod files;
+mod operate;
 mod output;
 mod resyncs;
 mod run;

@@ -1,13 +1,14 @@
 //! Connects, runs one command, leaves.
 
-use crate::args::{AdminArgs, Command};
+use crate::args::{AdminArgs, Command, DiskCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, resyncs, users};
+use crate::{cluster, config, files, operate, resyncs, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::mgmtd::{CreateTable, UserInfo};
+use glowfs_types::wire::operate::{MoveAway, away};
 use glowfs_types::{ChainTableId, NodeId, UserId};
 use std::rc::Rc;
 
@@ -66,6 +67,21 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
                 dry_run: *dry_run,
             };
             cluster::create_table(out, client, request).await
+        }
+        Command::Drain { place: (node, disk), dry_run, wait, cancel } => {
+            let what = if *cancel { away::CANCEL } else { away::DRAIN };
+            let ask = MoveAway { node: *node, disk: *disk, what, dry_run: *dry_run };
+            operate::move_away(out, client, ask, *wait).await
+        }
+        Command::Disk { command: DiskCommand::Replace { place: (node, disk), dry_run, wait } } => {
+            let ask = MoveAway { node: *node, disk: *disk, what: away::REPLACE, dry_run: *dry_run };
+            operate::move_away(out, client, ask, *wait).await
+        }
+        Command::ExplainForce { chain } => {
+            operate::force(out, client, &routing, *chain, None, false).await
+        }
+        Command::Force { chain, target, yes } => {
+            operate::force(out, client, &routing, *chain, Some(*target), *yes).await
         }
         Command::UserAdd { uid, name, groups, root, admin } => {
             let user = UserInfo {

@@ -36,6 +36,8 @@ pub struct MemberRecord {
     pub proof: Proof,
     /// The newest chain version in which it was serving.
     pub served: ChainVersion,
+    /// It is on its way out ([`Chain::retire`]): offline for good, whatever is heard of it.
+    pub retired: bool,
 }
 
 /// What mgmtd knows of a target now. A target of a dead node counts as [`LocalState::Offline`]; one of which nothing was
@@ -84,6 +86,8 @@ pub enum Evidence {
     TooSlow,
     /// Another one took over.
     TakenOver,
+    /// It leaves the chain.
+    Retired,
     /// An operator forced it.
     Forced,
 }
@@ -283,6 +287,8 @@ impl Chain {
                 let record = self.records.entry(s.target).or_default();
                 record.proof = Proof::Holds;
                 record.served = version;
+                // Called upon to take over: it stays.
+                record.retired = false;
             }
         }
         members.extend(gone);
@@ -290,12 +296,16 @@ impl Chain {
         self.info.members = members;
     }
 
-    /// Records the version as active if all its writers adopted it.
+    /// Records the version as active if all its writers adopted it; and those that were retired alive, or are away: until then
+    /// they may answer reads under the version before.
     fn activate(&mut self, slots: &[Slot]) {
         let version = self.info.version;
         let mut writers = slots.iter().filter(|s| matches!(s.to, Serving | Syncing));
         let adopted = |s: &Slot| s.up() && s.seen.is_some_and(|o| o.adopted == version);
-        let ready = slots.iter().any(|s| s.to == Serving) && writers.all(adopted);
+        let retired = |s: &&Slot| self.records.get(&s.target).is_some_and(|r| r.retired);
+        let ready = slots.iter().any(|s| s.to == Serving)
+            && writers.all(adopted)
+            && slots.iter().filter(retired).all(|s| s.down() || adopted(s));
         if !ready || self.info.activated == version {
             return;
         }
@@ -323,6 +333,7 @@ fn rank(state: PublicState) -> u8 {
 fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, MemberRecord>) {
     let remaining = slots.iter().any(|s| s.from == Serving && !s.down());
     let proof = |t: &TargetId| records.get(t).map_or(Proof::None, |r| r.proof);
+    let retired = |t: &TargetId| records.get(t).is_some_and(|r| r.retired);
     // If all serving ones go at once, one keeps the mark of the last: the one that can prove most.
     let last = slots
         .iter()
@@ -347,7 +358,7 @@ fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, Memb
             {
                 s.set(Serving, Evidence::UpToDate);
             }
-            Offline if s.up() => s.set(Waiting, Evidence::Back),
+            Offline if s.up() && !retired(&s.target) => s.set(Waiting, Evidence::Back),
             Serving | LastSrv | Syncing | Waiting | Offline => {}
         }
     }

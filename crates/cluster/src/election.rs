@@ -116,10 +116,10 @@ impl Election {
     pub fn overlap_ms(&self) -> u64 {
         self.overlap_ms
     }
-    /// The record was read as `record` (`None`: absent), and is known at `now_ms`: what to write in it. (Now, and not when the
-    /// reading began: a read that took long may show a renewal of just now, and counted from its begin the holder's lease
-    /// would seem to have run out too early. Only a holder counts from the begin.)
-    pub fn read(&mut self, record: Option<&LeaseRecord>, now_ms: u64) -> Command {
+    /// The record was read as `record` (`None`: absent) by a transaction that began at `began_ms` and whose answer came at
+    /// `now_ms`: what to write in it. What was read may be as old as the beginning and as new as the answer; so silence
+    /// counts from the answer that first showed a record to the beginning of the transaction that still showed it.
+    pub fn read(&mut self, record: Option<&LeaseRecord>, began_ms: u64, now_ms: u64) -> Command {
         self.standing(now_ms);
         if let Some((tried, began)) = self.tried.take()
             && record == Some(&tried)
@@ -147,7 +147,7 @@ impl Election {
                 let free = r.holder == NodeId(0);
                 // An earlier life of this very instance: its process is gone (node ids are unique).
                 let own_past = r.holder == self.config.node && r.life != self.config.life;
-                let silent_ms = now_ms.saturating_sub(self.seen_since_ms);
+                let silent_ms = began_ms.saturating_sub(self.seen_since_ms);
                 let expired = silent_ms >= r.lease_ms + self.config.margin_ms;
                 self.overlap_ms = if own_past && !free && !expired {
                     r.lease_ms + self.config.margin_ms

@@ -9,8 +9,12 @@ mod chain;
 mod election;
 mod force;
 mod lease;
+mod members;
+mod repair;
 
 pub use chain::{Chain, Change, Evidence, MemberRecord, Observation, Proof, STEPS_MAX, View};
 pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};
 pub use force::{explain, explain_force, force};
 pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};
+pub use members::MEMBERS_MAX;
+pub use repair::{Move, next_move};

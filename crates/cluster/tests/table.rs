@@ -23,7 +23,12 @@ fn chain(states: &[PublicState]) -> Chain {
             Serving | LastSrv => Proof::Holds,
             _ => Proof::None,
         };
-        let record = MemberRecord { incarnation: Incarnation(1), proof, served: ChainVersion(9) };
+        let record = MemberRecord {
+            incarnation: Incarnation(1),
+            proof,
+            served: ChainVersion(9),
+            retired: false,
+        };
         c.records.insert(m.target, record);
         if m.state == Serving {
             c.info.activated_serving.push(m.target);

@@ -77,6 +77,14 @@ impl Inner {
                 admin()?;
                 reply(self.create_table(incoming.msg()?).await?)
             }
+            method::MOVE_AWAY => {
+                admin()?;
+                reply(self.move_away(incoming.msg()?).await?)
+            }
+            method::FORCE_CHAIN => {
+                admin()?;
+                reply(self.force_chain(incoming.msg()?).await?)
+            }
             method::CHECK_TOKEN => {
                 service()?;
                 reply(self.check_token(incoming.msg()?)?)

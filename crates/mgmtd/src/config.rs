@@ -83,6 +83,12 @@ pub struct Timing {
     pub client_session_ms: u64,
     /// How long a target that was too slow waits before it may sync again.
     pub slow_pause_ms: u64,
+    /// How long a replica may be away before another one is made elsewhere; 0: for ever.
+    pub replace_after_ms: u64,
+    /// The time between looks for replicas to make or to move.
+    pub repair_ms: u64,
+    /// The greatest number of chains of which a replica is being made or moved at a time.
+    pub recoveries_max: u32,
 }
 
 impl Default for Timing {
@@ -96,6 +102,9 @@ impl Default for Timing {
             scan_ms: 50,
             client_session_ms: 20_000,
             slow_pause_ms: 5_000,
+            replace_after_ms: 600_000,
+            repair_ms: 500,
+            recoveries_max: 64,
         }
     }
 }
@@ -144,8 +153,11 @@ impl Timing {
     /// Checks how the times relate.
     pub fn validate(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::new(Status::InvalidArgument, format!("timing: {what}")));
-        if self.heartbeat_ms == 0 || self.scan_ms == 0 || self.primary_renew_ms == 0 {
-            return bad("heartbeat_ms, scan_ms and primary_renew_ms must be greater than 0");
+        let periods = [self.heartbeat_ms, self.scan_ms, self.primary_renew_ms, self.repair_ms];
+        if periods.contains(&0) {
+            return bad(
+                "heartbeat_ms, scan_ms, primary_renew_ms and repair_ms must be greater than 0",
+            );
         }
         if self.node_lease_ms < 2 * self.heartbeat_ms {
             return bad(

@@ -11,7 +11,7 @@ use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::{NodeInfo, TargetInfo};
 use glowfs_types::{
-    ChainId, ClusterId, Error, Incarnation, NodeId, Result, RoutingVersion, Status,
+    ChainId, ClusterId, Error, Incarnation, NodeId, Result, RoutingVersion, Status, TargetId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -64,6 +64,8 @@ pub struct Edit {
     pub chains: Vec<Chain>,
     pub tables: Vec<TableRecord>,
     pub stores: Vec<StoreRecord>,
+    /// Targets to remove.
+    pub removed: Vec<TargetId>,
 }
 
 impl Edit {
@@ -73,12 +75,14 @@ impl Edit {
             && self.chains.is_empty()
             && self.tables.is_empty()
             && self.stores.is_empty()
+            && self.removed.is_empty()
     }
     fn changes_routing(&self) -> bool {
         !(self.nodes.is_empty()
             && self.targets.is_empty()
             && self.chains.is_empty()
-            && self.tables.is_empty())
+            && self.tables.is_empty()
+            && self.removed.is_empty())
     }
     fn writes(&self, changed: RoutingVersion) -> Writes {
         let mut w = Writes::new();
@@ -87,6 +91,10 @@ impl Edit {
         }
         for t in &self.targets {
             w.insert(keys::target(t.id), Some(keys::encode(&Item { changed, value: t.clone() })));
+        }
+        for t in &self.removed {
+            w.insert(keys::target(*t), None);
+            w.insert(keys::gone(*t), Some(keys::encode(&Item { changed, value: *t })));
         }
         for c in &self.chains {
             let item = Item { changed, value: ChainRecord::of(c) };
@@ -107,6 +115,11 @@ impl Edit {
         s.chains.extend(self.chains.into_iter().map(|c| (c.info.id, Item { changed, value: c })));
         s.tables.extend(self.tables.into_iter().map(|value| Item { changed, value }));
         s.stores.extend(self.stores.into_iter().map(|r| (r.offer.store, r)));
+        for t in self.removed {
+            s.targets.remove(&t);
+            s.heard.remove(&t);
+            s.gone.insert(t, changed);
+        }
         s.version = changed;
     }
 }
@@ -201,7 +214,7 @@ impl Inner {
         let limit = Duration::from_millis(self.config.timing.primary_lease_ms);
         let slow = |_| Error::new(Status::TimedOut, "the metadata engine is too slow");
         let (tx, record) = self.rt.timeout(limit, self.store.lease()).await.map_err(slow)??;
-        let command = self.election.borrow_mut().read(record.as_ref(), self.now_ms());
+        let command = self.election.borrow_mut().read(record.as_ref(), began, self.now_ms());
         if let Command::Write(new) = command {
             let write = self.store.put_lease(tx, record.as_ref(), &new);
             let done = self.rt.timeout(limit, write).await.map_err(slow).and_then(|r| r);

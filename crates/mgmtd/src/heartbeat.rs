@@ -137,5 +137,7 @@ fn take_report(s: &mut State, node: NodeId, report: &TargetReport) -> bool {
     if !same {
         s.dirty_chains.insert(chain);
     }
-    report.incarnation > accounted
+    // Nothing hangs on one that left its chain and is still there.
+    let member = s.chains.get(&chain).is_some_and(|c| c.value.records.contains_key(&report.target));
+    member && report.incarnation > accounted
 }

@@ -46,6 +46,10 @@ pub fn store(id: StoreId) -> Vec<u8> {
 pub fn target(id: TargetId) -> Vec<u8> {
     key("target", &id.0.to_be_bytes())
 }
+/// A target that was removed.
+pub fn gone(id: TargetId) -> Vec<u8> {
+    key("gone", &id.0.to_be_bytes())
+}
 /// A chain.
 pub fn chain(id: ChainId) -> Vec<u8> {
     key("chain", &id.0.to_be_bytes())

@@ -10,6 +10,7 @@ pub struct Metrics {
     pub heartbeats: Counter,
     pub deaths: Counter,
     pub transitions: Counter,
+    pub moves: Counter,
 }
 
 impl Metrics {
@@ -24,6 +25,11 @@ impl Metrics {
             transitions: r.counter(
                 "glowfs_mgmtd_member_changes_total",
                 "State changes of chain members",
+                &[],
+            ),
+            moves: r.counter(
+                "glowfs_mgmtd_moves_total",
+                "Members that joined, were retired or dismissed",
                 &[],
             ),
         }

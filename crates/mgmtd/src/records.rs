@@ -75,6 +75,12 @@ pub struct StoreRecord {
     pub node: NodeId,
     #[n(1)]
     pub offer: StoreOffer,
+    /// 0: it stays; 1: it is drained; 2: it was replaced by another one.
+    #[cbor(n(2), default)]
+    pub away: u8,
+    /// The node registered another store in its place.
+    #[cbor(n(3), default)]
+    pub superseded: bool,
 }
 
 /// A table with the arguments that made it.
@@ -109,6 +115,8 @@ pub struct MemberRow {
     pub proof: u8,
     #[n(3)]
     pub served: ChainVersion,
+    #[cbor(n(4), default)]
+    pub retired: bool,
 }
 
 /// A chain.
@@ -131,6 +139,7 @@ impl ChainRecord {
                 Proof::Suspect => 2,
             },
             served: r.served,
+            retired: r.retired,
         };
         Self { info: chain.info.clone(), members: chain.records.iter().map(row).collect() }
     }
@@ -144,6 +153,7 @@ impl ChainRecord {
                 _ => Proof::None,
             },
             served: m.served,
+            retired: m.retired,
         };
         Chain {
             records: self.members.iter().map(|m| (m.target, record(m))).collect(),

@@ -87,6 +87,7 @@ pub async fn start_with_engine(
     rt.spawn_detached(inner.clone().watch());
     rt.spawn_detached(inner.clone().settler());
     rt.spawn_detached(inner.clone().announce());
+    rt.spawn_detached(inner.clone().repair());
     Ok(Running { inner, server, http })
 }
 

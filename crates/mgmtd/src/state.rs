@@ -30,6 +30,8 @@ pub struct State {
     pub version: RoutingVersion,
     pub nodes: BTreeMap<NodeId, Item<NodeInfo>>,
     pub targets: BTreeMap<TargetId, Item<TargetInfo>>,
+    /// Targets that were removed, and when.
+    pub gone: BTreeMap<TargetId, RoutingVersion>,
     pub chains: BTreeMap<ChainId, Item<Chain>>,
     pub tables: Vec<Item<TableRecord>>,
     pub stores: BTreeMap<StoreId, StoreRecord>,
@@ -43,6 +45,8 @@ pub struct State {
     pub heard: BTreeMap<TargetId, Heard>,
     /// What nodes last said of themselves.
     pub said: BTreeMap<NodeId, NodeInfo>,
+    /// Members that are offline, and since when as far as this primary knows.
+    pub offline_since: BTreeMap<TargetId, Instant>,
     pub dirty_nodes: BTreeSet<NodeId>,
     pub dirty_chains: BTreeSet<ChainId>,
     pub dead_clients: VecDeque<ClientId>,
@@ -108,6 +112,10 @@ impl State {
         for (id, item) in self.chains.iter().filter(|(_, i)| i.changed > have) {
             out.chains.insert(*id, item.value.info.clone());
         }
+        if have > RoutingVersion(0) {
+            let gone = self.gone.iter().filter(|(_, changed)| **changed > have);
+            out.removed_targets = gone.map(|(id, _)| *id).collect();
+        }
         out.tables = self
             .tables
             .iter()
@@ -115,6 +123,12 @@ impl State {
             .map(|i| i.value.table.clone())
             .collect();
         out
+    }
+    /// An id that no target ever had.
+    pub fn next_target(&self) -> TargetId {
+        let live = self.targets.last_key_value().map(|(id, _)| *id);
+        let gone = self.gone.last_key_value().map(|(id, _)| *id);
+        live.max(gone).unwrap_or(TargetId(0)).next()
     }
     /// A node came, went or changed: look at it and at its chains.
     pub fn touch_node(&mut self, node: NodeId) {

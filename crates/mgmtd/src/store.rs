@@ -8,7 +8,7 @@ use glowfs_cluster::{Chain, LeaseRecord};
 use glowfs_kv::{Engine, Transaction, key_after, prefix_end};
 use glowfs_types::routing::{NodeInfo, TargetInfo};
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem};
-use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status};
+use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status, TargetId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -31,6 +31,7 @@ pub struct Loaded {
     pub version: RoutingVersion,
     pub nodes: Vec<Item<NodeInfo>>,
     pub targets: Vec<Item<TargetInfo>>,
+    pub gone: Vec<Item<TargetId>>,
     pub chains: Vec<Item<Chain>>,
     pub tables: Vec<Item<TableRecord>>,
     pub stores: Vec<StoreRecord>,
@@ -81,6 +82,7 @@ impl Store {
             version: one(&tx, &keys::routing()).await?.unwrap_or_default(),
             nodes: self.all(&tx, "node").await?,
             targets: self.all(&tx, "target").await?,
+            gone: self.all(&tx, "gone").await?,
             chains: chains
                 .into_iter()
                 .map(|c| Item { changed: c.changed, value: c.value.into_chain() })

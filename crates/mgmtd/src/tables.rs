@@ -30,7 +30,16 @@ impl Inner {
         let edit = self.with(|s| {
             let mut edit = Edit::default();
             for offer in register.stores {
-                let record = StoreRecord { node: register.node, offer };
+                let known = s.stores.get(&offer.store);
+                let away = known.map_or(0, |r| r.away);
+                let record = StoreRecord { node: register.node, offer, away, superseded: false };
+                let others = s.stores.values().filter(|r| {
+                    r.node == record.node
+                        && r.offer.disk_index == record.offer.disk_index
+                        && r.offer.store != record.offer.store
+                        && !r.superseded
+                });
+                edit.stores.extend(others.map(|r| StoreRecord { superseded: true, ..r.clone() }));
                 match s.stores.get(&record.offer.store) {
                     Some(have) if have.node != record.node => {
                         return Err(Error::new(
@@ -85,8 +94,7 @@ impl Inner {
     async fn lay(&self, create: &CreateTable, plan: &Plan) -> Result<()> {
         let (mut chain_id, mut target_id) = self.with(|s| {
             let chain = s.chains.last_key_value().map_or(ChainId(0), |(id, _)| *id);
-            let target = s.targets.last_key_value().map_or(TargetId(0), |(id, _)| *id);
-            (chain, target)
+            (chain, s.next_target())
         })?;
         let mut ids = Vec::with_capacity(plan.chains.len());
         for part in plan.chains.chunks(CHAINS_PER_CHANGE) {
@@ -96,10 +104,10 @@ impl Inner {
                 ids.push(chain_id);
                 let mut of_chain = Vec::with_capacity(members.len());
                 for &at in members {
-                    target_id = target_id.next();
                     let place = &plan.places[at];
                     of_chain.push((target_id, place.node));
                     edit.targets.push(new_target(target_id, chain_id, place));
+                    target_id = target_id.next();
                 }
                 edit.chains.push(Chain::new(chain_id, &of_chain));
             }
@@ -116,7 +124,7 @@ impl Inner {
     }
 }
 
-fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {
+pub(crate) fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {
     TargetInfo {
         id,
         chain,
@@ -130,23 +138,26 @@ fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {
     }
 }
 
-/// Every registered store, with the rack that its node's labels name.
-fn places(s: &State) -> Vec<Place> {
-    let rack = |node: NodeId| -> String {
-        let Some(item) = s.nodes.get(&node) else { return String::new() };
-        let tags = &item.value.tags;
-        let parts: Vec<&str> =
-            ["zone", "rack"].iter().filter_map(|t| tags.get(*t)).map(String::as_str).collect();
-        parts.join("/")
-    };
+/// The rack that a node's labels name.
+pub(crate) fn rack_of(s: &State, node: NodeId) -> String {
+    let Some(item) = s.nodes.get(&node) else { return String::new() };
+    let tags = &item.value.tags;
+    let parts: Vec<&str> =
+        ["zone", "rack"].iter().filter_map(|t| tags.get(*t)).map(String::as_str).collect();
+    parts.join("/")
+}
+
+/// Every registered store that stays, with its rack.
+pub(crate) fn places(s: &State) -> Vec<Place> {
     s.stores
         .values()
+        .filter(|r| r.away == 0 && !r.superseded)
         .map(|r| Place {
             node: r.node,
             store: r.offer.store,
             disk_index: r.offer.disk_index,
             capacity_bytes: r.offer.capacity_bytes,
-            rack: rack(r.node),
+            rack: rack_of(s, r.node),
         })
         .collect()
 }

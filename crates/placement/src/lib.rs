@@ -17,5 +17,7 @@ mod improve;
 mod order;
 mod plan;
 mod quota;
+mod replacement;
 
 pub use plan::{CHAINS_MAX, Place, Plan, REPLICAS_MAX, Request, plan};
+pub use replacement::replacement;

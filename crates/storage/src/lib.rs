@@ -7,6 +7,7 @@
 mod admission;
 mod config;
 mod disk;
+mod dismiss;
 mod effects;
 mod flush;
 mod forward;

@@ -3,6 +3,7 @@
 use crate::StorageConfig;
 use crate::admission::Admission;
 use crate::disk::Disk;
+use crate::dismiss;
 use crate::metrics::Metrics;
 use crate::sync_progress::Resyncs;
 use crate::target::{Target, load_meta};
@@ -181,7 +182,7 @@ impl Node {
     /// chain.
     pub fn routing_changed(self: &Rc<Self>, routing: &Rc<RoutingInfo>) {
         for info in routing.targets.values() {
-            if self.targets.borrow().contains_key(&info.id) {
+            if self.targets.borrow().contains_key(&info.id) || !dismiss::bound(routing, info.id) {
                 continue;
             }
             if let Some(store) = self.store(info.store)
@@ -193,6 +194,9 @@ impl Node {
         }
         for target in self.all_targets() {
             self.tell_chain(&target, routing);
+            if dismiss::dismissed(routing, target.id) {
+                self.dismiss(&target);
+            }
         }
     }
     fn store(&self, id: StoreId) -> Option<Store> {

@@ -1,10 +1,12 @@
 //! Questions: extents, single chunks, space, health.
 
 use crate::node::Node;
+use crate::sync_sink::SYNC_PAGE_MAX;
 use glowfs_net::Incoming;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::data::{
-    ChunkSummary, DiskInfo, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply, StorageInfo,
+    ChunkSummary, DiskInfo, ListChunks, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply,
+    StorageInfo, SyncListReply,
 };
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::{Error, Result, Status, StoreId};
@@ -38,6 +40,22 @@ impl Node {
             chunk_bytes: s.chunk_bytes,
         });
         Ok(QueryChunkReply { chunk })
+    }
+
+    /// What a target holds, whatever its state: for an operator who must know what a chain would lose.
+    pub(crate) fn list_chunks(&self, incoming: &Incoming) -> Result<SyncListReply> {
+        let identity = incoming.conn().peer().identity;
+        if !identity.service && !identity.admin && !identity.root {
+            return Err(Error::new(
+                Status::AccessDenied,
+                "only operators and services may list chunks",
+            ));
+        }
+        let ask: ListChunks = incoming.msg()?;
+        let target = self.target(ask.target)?;
+        let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
+        let (chunks, more) = target.store.list(target.id, ask.after, limit);
+        Ok(SyncListReply { chunks, more })
     }
 
     pub(crate) fn storage_info(&self) -> StorageInfo {

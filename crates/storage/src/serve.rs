@@ -42,6 +42,10 @@ impl Handler for Service {
                 let result = node.query_chunk(&incoming);
                 incoming.reply_msg(result);
             }
+            method::LIST_CHUNKS => {
+                let result = node.list_chunks(&incoming);
+                incoming.reply_msg(result);
+            }
             method::STORAGE_INFO => incoming.reply_msg(Ok(node.storage_info())),
             method::SERVICE_STATUS => incoming.reply_msg(Ok(node.status())),
             method::ECHO => {

@@ -14,6 +14,7 @@ mod fio;
 mod harness;
 mod mgmtds;
 mod model;
+mod moves;
 mod netns;
 mod programs;
 mod resync;

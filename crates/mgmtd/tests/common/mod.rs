@@ -6,7 +6,7 @@ use glowfs_kv::{Engine, Memory};
 use glowfs_mgmtd::{Config, EngineConfig, Running, Timing, start_with_engine};
 use glowfs_net::{Conn, Connector, NoCalls};
 use glowfs_rt::{Duration, Instant, Rt};
-use glowfs_types::routing::{ChainInfo, LocalState, PublicState, Role, RoutingInfo};
+use glowfs_types::routing::{ChainInfo, LocalState, PublicState, Role, RoutingInfo, TargetInfo};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::method;
@@ -109,7 +109,10 @@ pub struct Fake {
 impl Report for Fake {
     fn targets(&self) -> Vec<TargetReport> {
         let routing = self.routing.borrow();
-        let mine = routing.targets.values().filter(|t| t.store == self.store);
+        let bound = |t: &TargetInfo| {
+            routing.chains.get(&t.chain).is_some_and(|c| c.members.iter().any(|m| m.target == t.id))
+        };
+        let mine = routing.targets.values().filter(|t| t.store == self.store && bound(t));
         mine.map(|t| {
             let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
             let synced = self.synced.borrow().get(&t.id) == Some(&adopted);
@@ -129,10 +132,19 @@ impl Report for Fake {
 
 impl FakeStorage {
     pub fn start(w: &World, node: u64, mgmtd: Vec<String>, disk: Rc<Disk>) -> Self {
+        Self::start_with(w, node, StoreId(u128::from(node)), mgmtd, disk)
+    }
+    pub fn start_with(
+        w: &World,
+        node: u64,
+        store: StoreId,
+        mgmtd: Vec<String>,
+        disk: Rc<Disk>,
+    ) -> Self {
         disk.life.set(disk.life.get() + 1);
         let fake = Rc::new(Fake {
             node: NodeId(node),
-            store: StoreId(u128::from(node)),
+            store,
             life: Incarnation(disk.life.get()),
             clean: disk.clean.replace(false) || disk.life.get() == 1,
             routing: RefCell::default(),

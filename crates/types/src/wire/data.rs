@@ -457,6 +457,21 @@ pub struct SyncList {
     pub limit: u32,
 }
 
+/// LIST_CHUNKS: one page of what a target holds (tombstones left out), whether it serves or not. Its answer is a
+/// [`SyncListReply`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ListChunks {
+    /// The target.
+    #[n(0)]
+    pub target: crate::TargetId,
+    /// Only chunks after this one.
+    #[n(1)]
+    pub after: Option<ChunkId>,
+    /// At most so many.
+    #[n(2)]
+    pub limit: u32,
+}
+
 /// What a replica has of a chunk.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct ChunkSummary {

@@ -52,6 +52,10 @@ methods! {
     USER_LIST = 112;
     /// A predecessor says that its syncing successor holds acknowledgements up for too long.
     REPORT_SLOW = 113;
+    /// A disk or node is to be emptied, or a disk was replaced ([`super::operate`]).
+    MOVE_AWAY = 114;
+    /// Explains a chain that nobody serves, and forces it ([`super::operate`]).
+    FORCE_CHAIN = 115;
 
     // Storage (200..): see `data`.
     /// Reads pieces of chunks of one file.
@@ -76,6 +80,8 @@ methods! {
     REMOVE_DATA = 209;
     /// Versions, lengths and checksums of one chunk on one target.
     QUERY_CHUNK = 210;
+    /// One page of a target's chunks, whatever its state (operators).
+    LIST_CHUNKS = 220;
 
     // Meta (300..): see `meta`.
     /// Looks a name up.

@@ -11,6 +11,7 @@ pub mod kv;
 pub mod meta;
 pub mod method;
 pub mod mgmtd;
+pub mod operate;
 
 use crate::{Error, Result, Status};
 

@@ -1,0 +1,272 @@
+//! Commands that move data off disks and nodes, and that deal with chains that nobody serves.
+
+use crate::output::{Output, bytes, print};
+use anyhow::{Context, Result, bail};
+use glowfs_client::Client;
+use glowfs_rt::Duration;
+use glowfs_types::routing::{ChainInfo, RoutingInfo};
+use glowfs_types::wire::data::{ChunkSummary, ListChunks, SyncListReply};
+use glowfs_types::wire::method;
+use glowfs_types::wire::operate::{ForceChain, ForceChainReply, MoveAway, MoveAwayReply};
+use glowfs_types::{ChainId, ChunkId, NodeId, TargetId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Between two looks at a move that is waited for.
+const POLL: Duration = Duration::from_millis(500);
+/// Chunks of one page of a listing.
+const PAGE: u32 = 4096;
+/// Chunks that are named one by one; more are counted.
+const NAMED_MAX: usize = 1000;
+
+/// Parses `NODE` or `NODE:DISK`.
+pub fn place(text: &str) -> Result<(NodeId, Option<u32>), String> {
+    let (node, disk) = text.split_once(':').map_or((text, None), |(n, d)| (n, Some(d)));
+    let bad = || format!("«{text}»: write NODE or NODE:DISK, for example 1002 or 1002:0");
+    let node = node.parse().map_err(|_| bad())?;
+    let disk = disk.map(|d| d.parse::<u32>().map_err(|_| bad())).transpose()?;
+    Ok((NodeId(node), disk))
+}
+
+#[derive(Serialize)]
+struct LeaverRow {
+    target: u64,
+    chain: u64,
+    to_node: u64,
+    to_disk: u32,
+    doing: String,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct MoveRow {
+    dry_run: bool,
+    explanation: String,
+    left: Vec<LeaverRow>,
+}
+
+/// `drain` and `disk replace`.
+pub async fn move_away(out: Output, client: &Client, ask: MoveAway, wait: bool) -> Result<()> {
+    let mut said = usize::MAX;
+    loop {
+        let reply: MoveAwayReply = client.mgmtd(method::MOVE_AWAY, &ask).await.context("moving")?;
+        let done = reply.left.is_empty() || !wait || ask.dry_run;
+        if !done {
+            if !out.json && reply.left.len() != said {
+                said = reply.left.len();
+                print(&format!("{said} targets to go\n"))?;
+            }
+            client.rt().sleep(POLL).await;
+            continue;
+        }
+        let left = reply.left.into_iter().map(|l| LeaverRow {
+            target: l.target.0,
+            chain: l.chain.0,
+            to_node: l.to_node.0,
+            to_disk: l.to_disk,
+            doing: l.doing,
+            bytes: l.bytes,
+        });
+        let row =
+            MoveRow { dry_run: ask.dry_run, explanation: reply.explanation, left: left.collect() };
+        if out.json {
+            return out.value(&row);
+        }
+        let dry = if row.dry_run { "Dry run, nothing was changed: " } else { "" };
+        print(&format!("{dry}{}\n", row.explanation))?;
+        if row.left.is_empty() {
+            return Ok(());
+        }
+        return out.rows(&row.left, &["target", "chain", "bytes", "to", "progress"], |l| {
+            vec![
+                l.target.to_string(),
+                l.chain.to_string(),
+                bytes(l.bytes),
+                format!("{}:{}", l.to_node, l.to_disk),
+                l.doing.clone(),
+            ]
+        });
+    }
+}
+
+/// What one member holds, or why that is not known.
+#[derive(Serialize)]
+struct HolderRow {
+    target: u64,
+    node: u64,
+    state: String,
+    /// Chunks it holds; absent if it could not be asked.
+    chunks: Option<usize>,
+    problem: Option<String>,
+    /// Chunks of which another one that was asked has newer content.
+    behind: usize,
+    /// The first of them.
+    would_lose: Vec<LossRow>,
+}
+
+#[derive(Serialize)]
+struct LossRow {
+    volume: u64,
+    data: u64,
+    index: u64,
+    version: u64,
+    newest: u64,
+    on_target: u64,
+}
+
+#[derive(Serialize)]
+struct ForceRow {
+    chain: u64,
+    waits: bool,
+    forced: Option<u64>,
+    explanation: String,
+    members: Vec<HolderRow>,
+}
+
+/// `explain-force` and `force`: `target` and `yes` are of the latter.
+pub async fn force(
+    out: Output,
+    client: &Client,
+    routing: &RoutingInfo,
+    chain: u64,
+    target: Option<u64>,
+    yes: bool,
+) -> Result<()> {
+    let Some(info) = routing.chains.get(&ChainId(chain)) else {
+        bail!("there is no chain {chain}; see `glowfs admin list-chains`");
+    };
+    // Asked before anything is changed.
+    let members = holdings(client, info).await;
+    let ask = ForceChain {
+        chain: ChainId(chain),
+        target: target.map(TargetId),
+        dry_run: !yes || target.is_none(),
+    };
+    let reply: ForceChainReply =
+        client.mgmtd(method::FORCE_CHAIN, &ask).await.context("forcing a chain")?;
+    let forced = target.filter(|_| yes);
+    let row =
+        ForceRow { chain, waits: reply.waits, forced, explanation: reply.explanation, members };
+    out.either(&row, people)
+}
+
+fn people(row: &ForceRow) -> String {
+    let mut text = row.explanation.clone();
+    for m in &row.members {
+        text += &match (&m.chunks, &m.problem) {
+            (Some(n), _) if m.behind == 0 => {
+                format!("target {} holds {n} chunks, none older than elsewhere\n", m.target)
+            }
+            (Some(n), _) => format!(
+                "target {} holds {n} chunks; of {} another target has newer content, which would be lost:\n",
+                m.target, m.behind
+            ),
+            (None, problem) => format!(
+                "target {} could not be asked: {}\n",
+                m.target,
+                problem.as_deref().unwrap_or("its node is away")
+            ),
+        };
+        for l in &m.would_lose {
+            text += &format!(
+                "  chunk {} of data {} (volume {}): version {} here, {} on target {}\n",
+                l.index, l.data, l.volume, l.version, l.newest, l.on_target
+            );
+        }
+    }
+    match (row.forced, row.waits) {
+        (Some(t), true) => text + &format!("target {t} serves now\n"),
+        (None, true) => {
+            text + "Nothing was changed. To force it: glowfs admin force CHAIN --target TARGET --yes\n"
+        }
+        _ => text,
+    }
+}
+
+/// What every member holds, compared.
+async fn holdings(client: &Client, chain: &ChainInfo) -> Vec<HolderRow> {
+    let mut found: Vec<(TargetId, NodeId, String, Result<Vec<ChunkSummary>>)> = vec![];
+    for m in &chain.members {
+        let chunks = chunks(client, m.node, m.target).await;
+        found.push((m.target, m.node, m.state.to_string(), chunks));
+    }
+    let mut newest: BTreeMap<ChunkId, (u64, TargetId)> = BTreeMap::new();
+    for (target, .., chunks) in &found {
+        for c in chunks.iter().flatten() {
+            // A pending version may have been acknowledged.
+            let version = c.committed.0.max(c.pending.0);
+            let best = newest.entry(c.chunk).or_insert((version, *target));
+            if version > best.0 {
+                *best = (version, *target);
+            }
+        }
+    }
+    let row = |(target, node, state, chunks): (TargetId, NodeId, String, Result<Vec<_>>)| {
+        let mut row = HolderRow {
+            target: target.0,
+            node: node.0,
+            state,
+            chunks: None,
+            problem: None,
+            behind: 0,
+            would_lose: vec![],
+        };
+        match chunks {
+            Err(e) => row.problem = Some(format!("{e:#}")),
+            Ok(chunks) => {
+                row.chunks = Some(chunks.len());
+                let mine: BTreeMap<ChunkId, u64> = chunks
+                    .iter()
+                    .map(|c: &ChunkSummary| (c.chunk, c.committed.0.max(c.pending.0)))
+                    .collect();
+                for (chunk, (version, on)) in &newest {
+                    let have = mine.get(chunk).copied().unwrap_or(0);
+                    if have >= *version {
+                        continue;
+                    }
+                    row.behind += 1;
+                    if row.would_lose.len() < NAMED_MAX {
+                        row.would_lose.push(LossRow {
+                            volume: chunk.volume.0,
+                            data: chunk.data.0,
+                            index: chunk.index,
+                            version: have,
+                            newest: *version,
+                            on_target: on.0,
+                        });
+                    }
+                }
+            }
+        }
+        row
+    };
+    found.into_iter().map(row).collect()
+}
+
+async fn chunks(client: &Client, node: NodeId, target: TargetId) -> Result<Vec<ChunkSummary>> {
+    let mut all: Vec<ChunkSummary> = vec![];
+    loop {
+        let after = all.last().map(|c| c.chunk);
+        let ask = ListChunks { target, after, limit: PAGE };
+        let page: SyncListReply = client.node_call(node, method::LIST_CHUNKS, &ask).await?;
+        let more = page.more && !page.chunks.is_empty();
+        all.extend(page.chunks);
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_nodes_or_disks_of_nodes() {
+        assert_eq!(place("1002"), Ok((NodeId(1002), None)));
+        assert_eq!(place("1002:3"), Ok((NodeId(1002), Some(3))));
+        for bad in ["", "x", "1:", ":1", "1:2:3", "-1"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! An operator's moves on a real cluster: a node is drained under load and stopped, a disk is lost and replaced, a chain
+//! without a server is explained. What was acknowledged is there after each.
+
+use crate::faults::under_load;
+use crate::harness::{Cluster, sh};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const BOUND: Duration = Duration::from_secs(90);
+
+fn targets_on(c: &Cluster, node: u64) -> usize {
+    let all = c.admin(&["list-targets"]);
+    all.as_array().expect("targets").iter().filter(|t| t["node"] == node).count()
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + BOUND;
+    while !done() {
+        assert!(Instant::now() < end, "not within {BOUND:?}: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
+    let c = Cluster::up_with("moves", &["--storages", "4", "--disks", "1", "--replicas", "3"]);
+    sh(&c.mnt, "for i in $(seq 60); do head -c $((i*9000)) /dev/urandom > f$i; done; rm f7 f9");
+    let sums = || {
+        sh(&c.local, "echo 3 > /proc/sys/vm/drop_caches");
+        sh(&c.mnt, "md5sum f*")
+    };
+    let before = sums();
+
+    // A node is emptied while programs write and read, and then stopped.
+    let dry = c.admin(&["drain", "1004", "--dry-run"]);
+    let left = dry["left"].as_array().expect("rows");
+    assert_eq!(left.len(), targets_on(&c, 1004), "{dry}");
+    assert!(left.iter().all(|l| l["to_node"] != 1004 && l["to_node"] != 0), "{dry}");
+    let stall = under_load(&c, |busy| {
+        let done = c.admin(&["drain", "1004", "--wait"]);
+        assert_eq!(done["left"], Value::Array(vec![]), "{done}");
+        busy();
+        c.dev("kill", &["--signal", "TERM", "storage-4"]);
+        busy();
+    });
+    eprintln!("node drained and stopped under load: longest stall {stall:?}");
+    assert_eq!(targets_on(&c, 1004), 0);
+    c.wait_serving(BOUND);
+    assert_eq!(sums(), before);
+
+    // A disk is lost with all it had; a new one takes its place.
+    c.dev("kill", &["storage-1"]);
+    let disk = c.dir.join("data/storage-1/disk-1");
+    std::fs::remove_dir_all(&disk).expect("the disk is lost");
+    std::fs::create_dir(&disk).expect("a new disk");
+    c.dev("start", &["storage-1"]);
+    let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
+    assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
+    c.wait_serving(BOUND);
+    // It alone has everything.
+    c.dev("kill", &["storage-2"]);
+    c.dev("kill", &["storage-3"]);
+    assert_eq!(sums(), before);
+
+    // What is written now only it has. Without it, its chain waits, and says what forcing it would lose.
+    sh(&c.mnt, "echo late > late && sync late");
+    let chain = c.admin(&["stat", "/late"])["chains"][0].to_string();
+    c.dev("kill", &["storage-1"]);
+    c.dev("start", &["storage-2"]);
+    let explained = || c.admin(&["explain-force", &chain]);
+    until("a waiting member", || {
+        let e = explained();
+        let waiting = |m: &Value| m["node"] == 1002 && m["state"] == "waiting";
+        e["waits"] == true && e["members"].as_array().expect("members").iter().any(waiting)
+    });
+    let e = explained();
+    let members = e["members"].as_array().expect("members");
+    let stale = members.iter().find(|m| m["node"] == 1002).expect("storage-2");
+    assert!(stale["chunks"].as_u64() > Some(0), "it was asked: {e}");
+    assert!(members.iter().any(|m| m["node"] == 1001 && !m["problem"].is_null()), "{e}");
+    let target = stale["target"].to_string();
+    let told = c.admin(&["force", &chain, "--target", &target]);
+    assert!(told["forced"].is_null(), "without --yes nothing is done: {told}");
+    assert!(told["explanation"].as_str().expect("text").contains("is lost"), "{told}");
+    c.dev("start", &["storage-1"]);
+    c.dev("start", &["storage-3"]);
+    c.wait_serving(BOUND);
+    assert_eq!(sums(), before);
+    assert_eq!(sh(&c.mnt, "cat late"), "late\n");
+}

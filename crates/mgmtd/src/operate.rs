@@ -1,0 +1,157 @@
+//! What operators ask for: emptying disks and nodes, replacing disks, forcing chains.
+
+use crate::core::{Edit, Inner};
+use crate::records::StoreRecord;
+use crate::repair::{Ground, leaving};
+use crate::state::State;
+use glowfs_cluster::{explain, explain_force, force};
+use glowfs_types::routing::PublicState;
+use glowfs_types::wire::operate::{
+    ForceChain, ForceChainReply, Leaver, MoveAway, MoveAwayReply, away,
+};
+use glowfs_types::{Error, NodeId, Result, Status};
+use std::fmt::Write;
+
+impl Inner {
+    pub async fn move_away(&self, ask: MoveAway) -> Result<MoveAwayReply> {
+        let _held = self.lock.acquire(1).await;
+        let (now, dry_run, what) = (self.rt.now(), ask.dry_run, ask.what);
+        let (edit, reply) = self.with(|s| {
+            let stores = marked(s, &ask)?;
+            let before: Vec<_> =
+                stores.iter().filter_map(|r| s.stores.get(&r.offer.store).cloned()).collect();
+            // Explained as if it were so already; in force only when it is stored.
+            put(s, &stores);
+            let reply = explain_move(s, &ask, leaving(s, now, None));
+            put(s, &before);
+            Ok::<_, Error>((Edit { stores, ..Edit::default() }, reply))
+        })??;
+        if let Some(stuck) = reply.left.iter().find(|l| l.to_node == NodeId(0)) {
+            return Err(Error::new(
+                Status::NoSpace,
+                format!(
+                    "there is no other place for target {} of chain {}: every other live node has a replica of it already; add a node or disk first",
+                    stuck.target, stuck.chain
+                ),
+            ));
+        }
+        if !dry_run {
+            self.commit(edit).await?;
+            tracing::info!(node = %ask.node, disk = ?ask.disk, what, left = reply.left.len(), "disks marked");
+        }
+        Ok(reply)
+    }
+
+    pub async fn force_chain(&self, ask: ForceChain) -> Result<ForceChainReply> {
+        let held = self.lock.acquire(1).await;
+        let chain = self.with(|s| s.chains.get(&ask.chain).map(|c| c.value.clone()))?;
+        let chain = chain.ok_or_else(|| {
+            Error::new(Status::InvalidArgument, format!("there is no chain {}", ask.chain))
+        })?;
+        let waits = chain.info.head().is_none();
+        let mut explanation = explain(&chain);
+        if let Some(target) = ask.target {
+            let _ = writeln!(explanation, "{}", explain_force(&chain, target)?);
+            // A request that is repeated because its answer was lost finds it done.
+            let done = chain.info.head().is_some_and(|h| h.target == target);
+            if !ask.dry_run && !done {
+                let next = force(&chain, target)?;
+                self.commit(Edit { chains: vec![next], ..Edit::default() }).await?;
+                tracing::warn!(chain = %ask.chain, %target, "chain forced by an operator");
+                self.with(|s| s.dirty_chains.insert(ask.chain))?;
+                drop(held);
+                self.settle().await?;
+            }
+        }
+        Ok(ForceChainReply { waits, explanation })
+    }
+}
+
+fn put(s: &mut State, stores: &[StoreRecord]) {
+    for r in stores {
+        s.stores.insert(r.offer.store, r.clone());
+    }
+}
+
+/// The disks that are meant, as they should be marked.
+fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
+    let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
+    let meant =
+        |r: &&StoreRecord| r.node == ask.node && ask.disk.is_none_or(|d| d == r.offer.disk_index);
+    let name = ask.disk.map_or_else(|| ask.node.to_string(), |d| format!("{}:{d}", ask.node));
+    let all: Vec<&StoreRecord> = s.stores.values().filter(meant).collect();
+    if all.is_empty() {
+        return bad(format!(
+            "{name} has no disk that was ever registered; see `glowfs admin list-targets`"
+        ));
+    }
+    let mark = |r: &StoreRecord, away| StoreRecord { away, ..r.clone() };
+    Ok(match ask.what {
+        away::DRAIN => all.into_iter().map(|r| mark(r, r.away.max(1))).collect(),
+        away::CANCEL => all.into_iter().filter(|r| !r.superseded).map(|r| mark(r, 0)).collect(),
+        away::REPLACE if ask.disk.is_none() => {
+            return bad("name the disk that was replaced, as NODE:DISK".into());
+        }
+        away::REPLACE => {
+            let old: Vec<_> = all.iter().filter(|r| r.superseded).map(|r| mark(r, 2)).collect();
+            if old.is_empty() {
+                return bad(format!(
+                    "{name} has no new disk: put an empty one in its place and restart the node's storage service, then repeat this; to do without a new one, drain {name}"
+                ));
+            }
+            // The new one takes targets, also if the old one was drained.
+            let new = all.iter().filter(|r| !r.superseded).map(|r| mark(r, 0));
+            new.chain(old).collect()
+        }
+        other => return bad(format!("MOVE_AWAY knows no word {other}; run the same release")),
+    })
+}
+
+/// What is left to do for the disks that are meant.
+fn explain_move(
+    s: &State,
+    ask: &MoveAway,
+    leaving: std::collections::BTreeSet<glowfs_types::TargetId>,
+) -> MoveAwayReply {
+    let mut ground = Ground::new(s, leaving);
+    let mut left = Vec::new();
+    for item in s.targets.values() {
+        let t = &item.value;
+        let store = s.stores.get(&t.store);
+        let meant = t.node == ask.node && ask.disk.is_none_or(|d| d == t.disk_index);
+        if !meant || store.is_none_or(|r| r.away == 0) {
+            continue;
+        }
+        let Some(chain) = s.chains.get(&t.chain).map(|c| &c.value) else { continue };
+        let wanted = ground.wanted.get(&t.chain).copied().unwrap_or(0);
+        let stay: Vec<_> =
+            chain.info.members.iter().filter(|m| !ground.leaving.contains(&m.target)).collect();
+        let newest = stay.iter().max_by_key(|m| m.target);
+        let (to, doing) = if !chain.records.contains_key(&t.id) {
+            (Some((t.node, t.disk_index)), "its chain goes on without it; its node drops it".into())
+        } else if stay.len() >= wanted {
+            let place = newest.and_then(|m| {
+                s.targets.get(&m.target).map(|t| ((t.value.node, t.value.disk_index), m.state))
+            });
+            let doing = match place {
+                Some((_, PublicState::Serving)) => "copied; it leaves its chain".into(),
+                Some((_, state)) => format!("its copy is {state}"),
+                None => String::new(),
+            };
+            (place.map(|p| p.0), doing)
+        } else {
+            let place = ground.take_place(s, t.chain);
+            let doing = if place.is_some() { "waits for its turn" } else { "no place for it" };
+            (place.map(|p| (p.node, p.disk_index)), doing.to_owned())
+        };
+        let (to_node, to_disk) = to.unwrap_or_default();
+        let bytes = s.heard.get(&t.id).map_or(t.used_bytes, |h| h.report.used_bytes);
+        left.push(Leaver { target: t.id, chain: t.chain, to_node, to_disk, doing, bytes });
+    }
+    let explanation = match (ask.what, left.len()) {
+        (away::CANCEL, _) => "the disks stay; what was copied already is kept where it is".into(),
+        (_, 0) => "nothing is left on it; it can be taken away".into(),
+        (_, n) => format!("{n} targets have to go"),
+    };
+    MoveAwayReply { left, explanation }
+}

@@ -1,0 +1,213 @@
+//! Members that come and go: drains, replaced disks, and replicas that were away for too long. What to do next with a chain
+//! decides `cluster`, where a newcomer goes decides `placement`; here they are fed and their moves are put in force.
+
+use crate::core::{Edit, Inner};
+use crate::state::State;
+use crate::tables::{new_target, places, rack_of};
+use glowfs_cluster::{Move, next_move};
+use glowfs_placement::{Place, replacement};
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::routing::{LocalState, PublicState};
+use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The greatest number of chains changed by one transaction.
+const MOVES_PER_CHANGE: usize = 128;
+
+/// What a move needs to know of the cluster; made anew for every round.
+pub(crate) struct Ground {
+    places: Vec<Place>,
+    loads: Vec<u32>,
+    /// Replicas that each chain should have.
+    pub wanted: BTreeMap<ChainId, usize>,
+    /// Targets that are to go.
+    pub leaving: BTreeSet<TargetId>,
+}
+
+impl Ground {
+    pub fn new(s: &State, leaving: BTreeSet<TargetId>) -> Self {
+        let places = usable(s);
+        let mut loads = vec![0; places.len()];
+        for t in s.targets.values() {
+            if let Some(i) = places.iter().position(|p| p.store == t.value.store) {
+                loads[i] += 1;
+            }
+        }
+        let tables = s.tables.iter().map(|t| &t.value);
+        let wanted =
+            tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect();
+        Self { places, loads, wanted, leaving }
+    }
+    /// Where one more member of a chain goes; counts it there.
+    pub fn take_place(&mut self, s: &State, chain: ChainId) -> Option<Place> {
+        let members = &s.chains.get(&chain)?.value.info.members;
+        let stay: Vec<(NodeId, String)> = members
+            .iter()
+            .filter(|m| !self.leaving.contains(&m.target))
+            .map(|m| (m.node, rack_of(s, m.node)))
+            .collect();
+        let nodes: BTreeSet<NodeId> = stay.iter().map(|m| m.0).collect();
+        let mut met: BTreeMap<StoreId, u32> = BTreeMap::new();
+        for c in s.chains.values() {
+            let info = &c.value.info;
+            if info.members.iter().any(|m| nodes.contains(&m.node)) {
+                let stores = info.members.iter().filter_map(|m| s.targets.get(&m.target));
+                for t in stores {
+                    *met.entry(t.value.store).or_default() += 1;
+                }
+            }
+        }
+        let shared: Vec<u32> =
+            self.places.iter().map(|p| met.get(&p.store).copied().unwrap_or(0)).collect();
+        let at = replacement(&self.places, &self.loads, &shared, &stay)?;
+        self.loads[at] += 1;
+        Some(self.places[at].clone())
+    }
+}
+
+/// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
+fn usable(s: &State) -> Vec<Place> {
+    let broken: BTreeSet<StoreId> = s
+        .targets
+        .values()
+        .filter(|t| s.heard.get(&t.value.id).is_some_and(|h| h.report.local == LocalState::Offline))
+        .map(|t| t.value.store)
+        .collect();
+    let mut all = places(s);
+    all.retain(|p| s.leases.alive(p.node) && !broken.contains(&p.store));
+    all.sort_by_key(|p| (p.node, p.disk_index, p.store));
+    all
+}
+
+/// Targets that are to go now: on disks that are drained or replaced, and members that were away for too long.
+pub(crate) fn leaving(s: &State, now: Instant, after: Option<Duration>) -> BTreeSet<TargetId> {
+    let away = |t: TargetId| {
+        let since = s.offline_since.get(&t);
+        after.zip(since).is_some_and(|(after, since)| now.since(*since) >= after)
+    };
+    s.targets
+        .values()
+        .map(|t| &t.value)
+        .filter(|t| s.stores.get(&t.store).is_some_and(|r| r.away != 0) || away(t.id))
+        .map(|t| t.id)
+        .collect()
+}
+
+/// Notes since when members are offline.
+fn note_offline(s: &mut State, now: Instant) {
+    let offline: BTreeSet<TargetId> = s
+        .chains
+        .values()
+        .flat_map(|c| &c.value.info.members)
+        .filter(|m| m.state == PublicState::Offline)
+        .map(|m| m.target)
+        .collect();
+    s.offline_since.retain(|t, _| offline.contains(t));
+    for t in offline {
+        s.offline_since.entry(t).or_insert(now);
+    }
+}
+
+/// A target that no chain lists any more and that its node does not have any more.
+fn forgotten(s: &State) -> Vec<TargetId> {
+    let orphan = |t: &glowfs_types::routing::TargetInfo| {
+        s.chains.get(&t.chain).is_some_and(|c| !c.value.records.contains_key(&t.id))
+    };
+    let dropped = |t: &glowfs_types::routing::TargetInfo| {
+        let named = s.heard.contains_key(&t.id);
+        let lost = s.stores.get(&t.store).is_none_or(|r| r.superseded);
+        lost || (s.said.contains_key(&t.node) && !named)
+    };
+    let found = s.targets.values().map(|t| &t.value).filter(|t| orphan(t) && dropped(t));
+    found.map(|t| t.id).take(MOVES_PER_CHANGE).collect()
+}
+
+/// The moves of one round.
+fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(ChainId, Move)>) {
+    note_offline(s, now);
+    let after = (t.replace_after_ms > 0).then(|| Duration::from_millis(t.replace_after_ms));
+    let mut ground = Ground::new(s, leaving(s, now, after));
+    let s = &*s;
+    let mut edit = Edit { removed: forgotten(s), ..Edit::default() };
+    let mut log = Vec::new();
+    let mut recovering = s
+        .chains
+        .values()
+        .filter(|c| c.value.info.members.iter().any(|m| copying(s, &c.value, m.target)))
+        .count();
+    let mut next_id = s.next_target();
+    for (id, item) in &s.chains {
+        let chain = &item.value;
+        let Some(&wanted) = ground.wanted.get(id) else { continue };
+        let Some(step) = next_move(chain, wanted, &ground.leaving) else { continue };
+        let next = match step {
+            Move::Dismiss(target) => chain.dismiss(target),
+            Move::Retire(target) => chain.retire(target).map(|(next, _)| next),
+            Move::Join if recovering >= t.recoveries_max as usize => continue,
+            Move::Join => {
+                let Some(place) = ground.take_place(s, *id) else { continue };
+                let joined = chain.join(next_id, place.node);
+                if joined.is_ok() {
+                    edit.targets.push(new_target(next_id, *id, &place));
+                    next_id = next_id.next();
+                    recovering += 1;
+                }
+                joined
+            }
+        };
+        // Refused: it is changing; the next round looks again.
+        let Ok(next) = next else { continue };
+        edit.chains.push(next);
+        log.push((*id, step));
+        if log.len() >= MOVES_PER_CHANGE {
+            break;
+        }
+    }
+    (edit, log)
+}
+
+/// Whether a member is being brought up to date, or will be.
+fn copying(s: &State, chain: &glowfs_cluster::Chain, target: TargetId) -> bool {
+    use PublicState::{Offline, Syncing, Waiting};
+    let alive = || s.targets.get(&target).is_some_and(|t| s.leases.alive(t.value.node));
+    match chain.state(target) {
+        Some(Syncing | Waiting) => true,
+        Some(Offline) => !chain.retired(target) && alive(),
+        _ => false,
+    }
+}
+
+impl Inner {
+    /// Looks for moves to make, again and again.
+    pub async fn repair(self: Rc<Self>) {
+        let period = Duration::from_millis(self.config.timing.repair_ms);
+        while !self.stopping.get() {
+            self.rt.sleep(period).await;
+            if self.primary().is_ok()
+                && let Err(e) = self.repair_once().await
+            {
+                tracing::warn!(error = %e, "members of chains could not be changed; trying on");
+            }
+        }
+    }
+
+    async fn repair_once(&self) -> glowfs_types::Result<()> {
+        let _held = self.lock.acquire(1).await;
+        let now = self.rt.now();
+        let (edit, log) = self.with(|s| plan_moves(s, now, &self.config.timing))?;
+        let removed = edit.removed.clone();
+        let chains: Vec<ChainId> = edit.chains.iter().map(|c| c.info.id).collect();
+        self.commit(edit).await?;
+        self.with(|s| s.dirty_chains.extend(chains))?;
+        self.work.notify_all();
+        for (chain, step) in log {
+            self.metrics.moves.inc();
+            tracing::info!(%chain, ?step, "members changed");
+        }
+        for target in removed {
+            tracing::info!(target_id = %target, "target is gone");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,230 @@
+//! Members that come and go, over storages that only heartbeat: drains, replaced disks, replicas made anew by themselves, chains
+//! forced by an operator. At no moment a chain serves with fewer replicas than before on account of a move.
+#![allow(missing_docs)]
+
+mod common;
+use common::*;
+use glowfs_mgmtd::Running;
+use glowfs_rt::{Rt, real};
+use glowfs_types::routing::{PublicState, RoutingInfo};
+use glowfs_types::wire::method;
+use glowfs_types::wire::operate::*;
+use glowfs_types::*;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Generous: only a defect lets it pass.
+const BOUND: glowfs_rt::Duration = glowfs_rt::Duration::from_secs(30);
+
+async fn cluster(rt: &Rt, n: u64, replace_after_ms: u64) -> (World, Running, Vec<FakeStorage>) {
+    let w = World::new(rt);
+    let mut config = w.config(100);
+    config.timing.replace_after_ms = replace_after_ms;
+    config.timing.repair_ms = 50;
+    let m = w.mgmtd_with(config).await;
+    let storages: Vec<_> =
+        (1..=n).map(|i| FakeStorage::start(&w, i, at(&m), Rc::default())).collect();
+    for s in &storages {
+        s.agent.ready().await;
+    }
+    rt.sleep(ms(200)).await;
+    create_table(&storages[0].agent, 3, 6).await;
+    until(rt, &storages[0].agent, BOUND, "serving", |r| all_chains(r, healthy)).await;
+    (w, m, storages)
+}
+
+fn on(r: &RoutingInfo, node: NodeId) -> usize {
+    r.targets.values().filter(|t| t.node == node).count()
+}
+
+fn complete(r: &RoutingInfo) -> bool {
+    all_chains(r, |c| healthy(c) && c.members.len() == 3)
+}
+
+async fn admin<Q, R>(w: &World, m: &Running, method: u16, q: &Q) -> Result<R>
+where
+    Q: minicbor::Encode<()>,
+    R: for<'b> minicbor::Decode<'b, ()>,
+{
+    let conn = w.conn(&at(m), ROOT_TOKEN).await.expect("connected");
+    conn.call_msg(method, q, ms(5000)).await
+}
+
+fn away_of(node: NodeId, what: u8, dry_run: bool) -> MoveAway {
+    MoveAway { node, disk: None, what, dry_run }
+}
+
+#[test]
+fn a_drained_node_is_emptied_and_no_chain_has_fewer_replicas_meanwhile() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 4, 0).await;
+        let watch = storages[0].agent.clone();
+        let node = storages[3].node;
+        let least = Rc::new(Cell::new(3));
+        let low = least.clone();
+        watch.on_routing_change(move |r| {
+            let now = r.chains.values().map(|c| c.serving().count()).min().unwrap_or(0);
+            low.set(low.get().min(now));
+        });
+        let before = on(&watch.routing(), node);
+        assert!(before > 0);
+        let ask = |dry| away_of(node, away::DRAIN, dry);
+        let dry: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask(true)).await.expect("dry");
+        assert_eq!(dry.left.len(), before);
+        assert!(dry.left.iter().all(|l| l.to_node != node && l.to_node != NodeId(0)), "{dry:?}");
+        rt.sleep(ms(300)).await;
+        assert_eq!(on(&watch.routing(), node), before, "a dry run changes nothing");
+        let _: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask(false)).await.expect("drain");
+        until(&rt, &watch, BOUND, "drained", |r| on(r, node) == 0 && complete(r)).await;
+        assert_eq!(least.get(), 3, "a chain fell below its replication");
+        let done: MoveAwayReply =
+            admin(&w, &m, method::MOVE_AWAY, &ask(false)).await.expect("done");
+        assert!(done.left.is_empty(), "{done:?}");
+        // Nobody notices that it stops. The ids of what it had are not used again.
+        let top = watch.routing().targets.keys().max().copied();
+        storages.into_iter().nth(3).expect("four").stop().await;
+        rt.sleep(ms(500)).await;
+        assert!(complete(&watch.routing()));
+        assert!(top > Some(TargetId(18)), "{top:?}");
+        // With three nodes left there is no place for another drain, and that is said before anything is done.
+        let ask = away_of(NodeId(1), away::DRAIN, false);
+        let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask).await.expect_err("no");
+        assert_eq!(e.status, Status::NoSpace, "{e}");
+        m.stop().await;
+    });
+}
+
+#[test]
+fn a_drain_that_is_called_off_leaves_every_chain_whole() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 4, 0).await;
+        let watch = storages[0].agent.clone();
+        for s in &storages {
+            // Copies take for ever.
+            s.fake.syncs.set(false);
+        }
+        let node = storages[1].node;
+        let ask = away_of(node, away::DRAIN, false);
+        let _: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask).await.expect("drain");
+        let copying = |r: &RoutingInfo| r.chains.values().any(|c| c.members.len() == 4);
+        until(&rt, &watch, BOUND, "copying", copying).await;
+        let ask = away_of(node, away::CANCEL, false);
+        let _: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask).await.expect("cancel");
+        until(&rt, &watch, BOUND, "as before", |r| complete(r) && r.targets.len() == 18).await;
+        assert!(on(&watch.routing(), node) > 0);
+        m.stop().await;
+    });
+}
+
+#[test]
+fn a_replica_that_is_away_for_too_long_is_made_anew_elsewhere() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 4, 300).await;
+        let watch = storages[0].agent.clone();
+        let gone = storages.remove(3);
+        let node = gone.node;
+        let had = on(&watch.routing(), node);
+        let disk = gone.kill();
+        until(&rt, &watch, BOUND, "complete without it", |r| {
+            complete(r) && r.chains.values().all(|c| c.members.iter().all(|m| m.node != node))
+        })
+        .await;
+        assert_eq!(on(&watch.routing(), node), had, "what it may still have is remembered");
+        // It comes back, drops what it had, and is a place for more.
+        let back = FakeStorage::start(&w, 4, at(&m), disk);
+        until(&rt, &watch, BOUND, "forgotten", |r| on(r, node) == 0 && complete(r)).await;
+        drop(back);
+        m.stop().await;
+    });
+}
+
+#[test]
+fn a_replaced_disk_is_filled_again() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 3, 0).await;
+        let watch = storages[0].agent.clone();
+        let node = storages[2].node;
+        let ask = |what| MoveAway { node, disk: Some(0), what, dry_run: false };
+        let replace = ask(away::REPLACE);
+        let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &replace).await;
+        assert!(e.expect_err("no new disk").message.contains("empty one"), "says what to do");
+        storages.pop().expect("three").kill();
+        until(&rt, &watch, BOUND, "two left", |r| {
+            all_chains(r, |c| c.activated == c.version && c.serving().count() == 2)
+        })
+        .await;
+        let new = StoreId(333);
+        let _back = FakeStorage::start_with(&w, 3, new, at(&m), Rc::default());
+        let reply = loop {
+            match admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &replace).await {
+                Ok(reply) => break reply,
+                Err(_) => rt.sleep(ms(50)).await,
+            }
+        };
+        assert_eq!(reply.left.len(), 6);
+        assert!(reply.left.iter().all(|l| l.to_node == node), "{reply:?}");
+        until(&rt, &watch, BOUND, "whole again", |r| {
+            complete(r)
+                && r.targets.len() == 18
+                && r.targets.values().all(|t| t.store != StoreId(3))
+        })
+        .await;
+        m.stop().await;
+    });
+}
+
+#[test]
+fn a_chain_without_a_server_is_explained_and_forced() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 3, 0).await;
+        let watch = storages[0].agent.clone();
+        for s in &storages {
+            s.fake.used.set(1);
+        }
+        let mut storages = storages.into_iter();
+        let first = storages.next().expect("three");
+        // The second and then the third go; the third acknowledged alone.
+        for (left, s) in [(2, storages.next()), (1, storages.next())] {
+            s.expect("three").kill();
+            until(&rt, &watch, BOUND, "noticed", |r| {
+                all_chains(r, |c| c.activated == c.version && c.serving().count() == left)
+            })
+            .await;
+        }
+        // The first one dies too: then only it is proof. The second comes back alone.
+        let routing = watch.routing();
+        let (chain, first_target) = {
+            let c = routing.chains.values().next().expect("chains");
+            (c.id, c.head().expect("serving").target)
+        };
+        first.kill();
+        let back = FakeStorage::start(
+            &w,
+            2,
+            at(&m),
+            Rc::new(Disk { life: Cell::new(5), ..Disk::default() }),
+        );
+        back.fake.used.set(1);
+        until(&rt, &back.agent, BOUND, "nobody serves", |r| {
+            all_chains(r, |c| {
+                c.head().is_none() && c.members.iter().any(|m| m.state == PublicState::Waiting)
+            })
+        })
+        .await;
+        let members = back.agent.routing().chains[&chain].members.clone();
+        let target = members.iter().find(|m| m.node == NodeId(2)).expect("a member").target;
+        let ask = |target, dry_run| ForceChain { chain, target, dry_run };
+        let told: ForceChainReply =
+            admin(&w, &m, method::FORCE_CHAIN, &ask(Some(target), true)).await.expect("told");
+        assert!(told.waits && told.explanation.contains("is lost"), "{told:?}");
+        assert!(told.explanation.contains(&first_target.to_string()), "{told:?}");
+        assert!(back.agent.routing().chains[&chain].head().is_none(), "a dry run changes nothing");
+        let _: ForceChainReply =
+            admin(&w, &m, method::FORCE_CHAIN, &ask(Some(target), false)).await.expect("forced");
+        until(&rt, &back.agent, BOUND, "it serves", |r| {
+            r.chains[&chain].head().is_some_and(|h| h.target == target)
+        })
+        .await;
+        m.stop().await;
+    });
+}

@@ -1,0 +1,90 @@
+//! Messages of the operator's commands at mgmtd: moving data off disks and nodes, and chains that nobody serves.
+
+use crate::{ChainId, NodeId, TargetId};
+use minicbor::{Decode, Encode};
+
+/// What MOVE_AWAY is for. Unknown words are refused.
+pub mod away {
+    /// Data leaves the disk or node, which goes on serving until its replacement does.
+    pub const DRAIN: u8 = 0;
+    /// The drain is called off: what has not moved yet stays.
+    pub const CANCEL: u8 = 1;
+    /// The disk was replaced by a new one: what was on the old one is made anew elsewhere, best on the new one.
+    pub const REPLACE: u8 = 2;
+}
+
+/// MOVE_AWAY: a disk or node is to be emptied. Repeating it shows what is left to do.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct MoveAway {
+    /// The node.
+    #[n(0)]
+    pub node: NodeId,
+    /// The disk's place in the node's configuration; none for the whole node.
+    #[n(1)]
+    pub disk: Option<u32>,
+    /// See [`away`].
+    #[n(2)]
+    pub what: u8,
+    /// Only explain, change nothing.
+    #[n(3)]
+    pub dry_run: bool,
+}
+
+/// A target that has to go.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Leaver {
+    /// The target.
+    #[n(0)]
+    pub target: TargetId,
+    /// Its chain.
+    #[n(1)]
+    pub chain: ChainId,
+    /// The node it would go to, or is being copied to; 0 if there is no place for it.
+    #[n(2)]
+    pub to_node: NodeId,
+    /// The disk there.
+    #[n(3)]
+    pub to_disk: u32,
+    /// What is being done, for people.
+    #[n(4)]
+    pub doing: String,
+    /// Bytes its chunks use.
+    #[n(5)]
+    pub bytes: u64,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct MoveAwayReply {
+    /// Targets that still have to go; empty when all is done.
+    #[n(0)]
+    pub left: Vec<Leaver>,
+    /// What was or would be done, for people.
+    #[n(1)]
+    pub explanation: String,
+}
+
+/// FORCE_CHAIN: makes a target serve a chain that nobody serves, whatever is lost.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ForceChain {
+    /// The chain.
+    #[n(0)]
+    pub chain: ChainId,
+    /// Who shall serve; none: only explain the chain.
+    #[n(1)]
+    pub target: Option<TargetId>,
+    /// Only explain, change nothing.
+    #[n(2)]
+    pub dry_run: bool,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ForceChainReply {
+    /// Whether the chain waits for somebody to serve it.
+    #[n(0)]
+    pub waits: bool,
+    /// Why it is as it is, and what forcing means, for people.
+    #[n(1)]
+    pub explanation: String,
+}
