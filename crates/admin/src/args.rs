@@ -111,6 +111,7 @@ pub enum Command {
     },
     /// Disks
     Disk {
+        /// What to do with a disk
         #[command(subcommand)]
         command: DiskCommand,
     },
