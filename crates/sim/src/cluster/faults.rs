@@ -174,12 +174,13 @@ impl<'a> Breaker<'a> {
         }
     }
 
-    /// A store that saw an error stays offline in its life: the service is started again.
+    /// A store that saw an error stays offline in its life: the service is started again. With a loss of power, since after a failed
+    /// flush the system's cache shows what the disk does not have.
     fn mend_disk(&mut self, s: &Service) {
         self.note(format!("mend the disk of {} and restart it", s.node.name()));
         s.node.disk(super::harness::DISK).set_faults(DiskFaults::default());
         if s.node.is_up() {
-            self.cluster.crash(s, false);
+            self.cluster.crash(s, true);
             self.cluster.restart(s);
         }
     }
