@@ -95,7 +95,7 @@ impl Client {
     }
     /// This life of the client.
     pub fn id(&self) -> ClientId {
-        self.core.id
+        self.core.id()
     }
     /// What the primary mgmtd said of itself and of the token's user.
     pub fn hello(&self) -> Option<HelloReply> {

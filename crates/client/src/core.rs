@@ -25,7 +25,8 @@ const SUSPECT: Duration = Duration::from_secs(1);
 pub(crate) struct Core {
     pub rt: Rt,
     pub config: ClientConfig,
-    pub id: ClientId,
+    /// This life of the client; another one begins when the cluster has declared the last one dead.
+    id: Cell<ClientId>,
     pub started_ns: u64,
     pub connector: Rc<Connector>,
     pub routing: RefCell<Rc<RoutingInfo>>,
@@ -63,19 +64,10 @@ impl Core {
         }
         let options = ConnectorOptions::from_names(&config.transports)?;
         let id = ClientId(rt.random_u128());
-        let hello = Hello {
-            cluster: config.cluster,
-            token: config.token.clone(),
-            role: Some(config.role),
-            node: config.node,
-            client: id,
-            host: config.host,
-            features: features::SHM,
-            release: env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let hello = hello(&config, id);
         Ok(Rc::new_cyclic(|core| Self {
             rt: rt.clone(),
-            id,
+            id: Cell::new(id),
             started_ns: rt.unix_ns(),
             connector: Connector::with_options(
                 rt,
@@ -104,6 +96,21 @@ impl Core {
             closed: Cell::new(false),
             config,
         }))
+    }
+
+    /// This life of the client.
+    pub fn id(&self) -> ClientId {
+        self.id.get()
+    }
+    /// The cluster has declared this client dead (it was paused or cut off for too long): it goes on as a new one. Files that were open
+    /// for writing stay dead: others may have gone on with them.
+    pub fn be_reborn(&self) {
+        let id = ClientId(self.rt.random_u128());
+        tracing::warn!(old = %self.id(), new = %id, "the cluster ended this client's session; going on as a new client");
+        self.id.set(id);
+        self.registered.set(false);
+        self.connector.set_hello(hello(&self.config, id));
+        self.connector.disconnect();
     }
 
     pub fn meta_policy(&self) -> Policy {
@@ -253,5 +260,18 @@ impl Core {
         self.changed.notify_all();
         self.wanted.notify_all();
         self.connector.close();
+    }
+}
+
+fn hello(config: &ClientConfig, id: ClientId) -> Hello {
+    Hello {
+        cluster: config.cluster,
+        token: config.token.clone(),
+        role: Some(config.role),
+        node: config.node,
+        client: id,
+        host: config.host,
+        features: features::SHM,
+        release: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -48,6 +48,8 @@ pub struct OpenFile {
     client: Rc<Client>,
     inode: InodeId,
     session: Option<SessionId>,
+    /// The life of the client that opened it.
+    owner: ClientId,
     access: FileAccess,
     volume: VolumeId,
     state: RefCell<State>,
@@ -138,6 +140,7 @@ impl OpenFile {
             client: client.clone(),
             inode: reply.attr.inode,
             session: reply.session,
+            owner: client.core.id(),
             volume: VolumeId(capability.volume.get()),
             access,
             state: RefCell::new(State {
@@ -245,8 +248,23 @@ impl OpenFile {
         Error::new(Status::InvalidArgument, format!("inode {} is not open for {what}", self.inode))
     }
 
+    /// Whether its session can still live: the cluster ends those of clients that were silent for too long.
+    fn check_owner(&self) -> Result<()> {
+        if self.session.is_none() || self.owner == self.client.core.id() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::SessionEnded,
+            format!(
+                "inode {}: this client was paused or cut off for too long, so the cluster closed what it had open; open the file again",
+                self.inode
+            ),
+        ))
+    }
+
     /// Gets a fresh capability (I/O does so by itself when it is due).
     pub async fn renew(&self) -> Result<()> {
+        self.check_owner()?;
         if self.state.borrow().renewing {
             while self.state.borrow().renewing {
                 self.moved.wait().await;
@@ -259,7 +277,7 @@ impl OpenFile {
         let asked = core.rt.now();
         let mut caller = self.access.caller.clone();
         if caller.client == ClientId(0) {
-            caller.client = core.id;
+            caller.client = core.id();
         }
         let query = Renew {
             caller,
@@ -287,6 +305,7 @@ impl OpenFile {
     /// The right to make one attempt now; renews the capability if need be.
     pub(crate) async fn permission(&self) -> Result<Permission> {
         let core = &self.client.core;
+        self.check_owner()?;
         for _ in 0..3 {
             let now = core.rt.now();
             let (usable, due) = {

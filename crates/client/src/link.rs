@@ -272,6 +272,10 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
                 }
                 every
             }
+            Err(e) if e.status == Status::SessionEnded => {
+                core.be_reborn();
+                Duration::ZERO
+            }
             Err(e) => {
                 if !failing {
                     tracing::warn!(error = %e, "cannot extend the client session with mgmtd; trying on");
@@ -307,7 +311,7 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
 async fn extend_session(core: &Core) -> Result<ClientSessionReply> {
     let c = &core.config;
     let body = encode(&ClientSession {
-        client: core.id,
+        client: core.id(),
         role: Some(c.role),
         hostname: c.hostname.clone(),
         host: c.host,
@@ -323,7 +327,7 @@ async fn extend_session(core: &Core) -> Result<ClientSessionReply> {
 
 /// Tells mgmtd that this client is gone; best effort.
 pub(crate) async fn goodbye(core: &Core) {
-    let body = encode(&ClientGoodbye { client: core.id });
+    let body = encode(&ClientGoodbye { client: core.id() });
     if let Err(e) = core.primary_call(method::CLIENT_GOODBYE, &body, ATTEMPT).await {
         tracing::debug!(error = %e, "goodbye to mgmtd");
     }

@@ -114,7 +114,7 @@ impl Client {
     {
         let caller = query.caller();
         if caller.client == ClientId(0) {
-            caller.client = self.core.id;
+            caller.client = self.core.id();
         }
         let fresh = self.new_request();
         if let Some(request) = query.request()
@@ -185,7 +185,7 @@ impl Core {
 
     /// The service that the last call used, or another one.
     fn pick_meta(&self, info: &glowfs_types::routing::RoutingInfo) -> Result<NodeId> {
-        let order = routes::metas(info, self.id.0 as u64, |n| self.is_suspect(n));
+        let order = routes::metas(info, self.id().0 as u64, |n| self.is_suspect(n));
         let sticky = self.meta_node.get().filter(|n| order.contains(n) && !self.is_suspect(*n));
         let node = sticky.or_else(|| order.first().copied()).ok_or_else(|| {
             Error::new(

@@ -311,6 +311,7 @@ async fn hedged(
 ) -> Outcome {
     let bytes = buf.len();
     let began = core.rt.now();
+    let slow = first.first().map(|(_, place)| place.node);
     let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, time));
     let second = match second {
         Some(s) if core.config.hedge => s,
@@ -335,7 +336,13 @@ async fn hedged(
             let outcome = other.await;
             if good(&outcome) { outcome } else { failed }
         }
-        Either::Right(outcome) if good(&outcome) => outcome,
+        Either::Right(outcome) if good(&outcome) => {
+            // Others are asked first for a moment: hedges are few, and a node that has stopped would use them up.
+            if let Some(node) = slow {
+                core.suspect(node);
+            }
+            outcome
+        }
         Either::Right(_) => timed(core, began, main.await),
     }
 }

@@ -16,7 +16,8 @@ use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::wire::data::{UPDATE_FLUSH, Update, UpdateHead, UpdateResult, update};
 use glowfs_types::wire::method;
 use glowfs_types::{
-    Capability, ChunkId, Durability, Error, Layout, Result, Status, TruncateEpoch, VolumeId,
+    Capability, ChunkId, ClientId, Durability, Error, Layout, Result, Status, TruncateEpoch,
+    VolumeId,
 };
 use std::rc::Rc;
 use zerocopy::FromBytes;
@@ -110,6 +111,8 @@ pub(crate) async fn apply(
     change: &Change,
 ) -> Result<TruncateEpoch> {
     let mut held = core.channels.take().await;
+    // A retry keeps its identity, whatever becomes of the client meanwhile.
+    let client = core.id();
     let mut retry = core.retry(core.write_policy());
     let mut sent_to = None;
     let mut refusals = 0;
@@ -127,7 +130,7 @@ pub(crate) async fn apply(
         }
         sent_to = Some(grant.chunk_data);
         let id = (held.channel.0, held.seq.0);
-        match attempt(core, change, &grant, id, &retry, &mut site).await {
+        match attempt(core, change, &grant, (client, id), &retry, &mut site).await {
             Ok(_) => {
                 held.settle();
                 return Ok(grant.epoch);
@@ -200,7 +203,7 @@ async fn attempt(
     core: &Rc<Core>,
     change: &Change,
     grant: &Grant,
-    (channel, seq): (u64, u64),
+    (client, (channel, seq)): (ClientId, (u64, u64)),
     retry: &Retry,
     site: &mut Site,
 ) -> Result<UpdateResult> {
@@ -224,7 +227,7 @@ async fn attempt(
             target: head.target.0.into(),
             offset: change.offset.into(),
             len: change.len.into(),
-            client: core.id.0.into(),
+            client: client.0.into(),
             channel: channel.into(),
             seq: seq.into(),
             chunk_bytes: change.layout.chunk_bytes.into(),

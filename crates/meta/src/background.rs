@@ -1,8 +1,11 @@
 //! Background work: garbage, sessions of dead clients, old request records, free space.
 
+use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
+use glowfs_kv::Key;
 use glowfs_namespace::{self as ns, Context, Env, Garbage};
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::data::DiskInfo;
@@ -10,11 +13,15 @@ use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, StatFsReply};
 use glowfs_types::wire::mgmtd::ClientList;
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ChainTableId, ClientId, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Entries of the garbage queue worked on at once.
-const GC_BATCH: u32 = 64;
+const GC_BATCH: u32 = 256;
+/// Entries whose chunks are removed at once.
+const GC_PARALLEL: usize = 16;
+/// How long data stays after it went out of reach: longer than a client reads without asking again whether the file was cut.
+const GC_GRACE: Duration = Duration::from_secs(1);
 /// Chunks removed by one call.
 const GC_CHUNKS: u32 = 1024;
 /// Clients looked at in one step.
@@ -35,10 +42,10 @@ pub fn start(s: &Rc<Service>) {
     let rt = &s.rt;
     let this = s.clone();
     rt.spawn_detached(async move {
-        let mut eraser = Eraser::new(&this);
+        let (mut eraser, mut queue) = (Eraser::new(&this), Queue::default());
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
             log("erasing removed files", eraser.round(&this).await);
-            log("garbage collection", collect(&this).await);
+            log("garbage collection", queue.collect(&this).await);
         }
     });
     let this = s.clone();
@@ -86,21 +93,49 @@ async fn sweep(s: &Service) -> Result<()> {
     Ok(())
 }
 
-/// Removes the chunks of data that nobody can reach.
-pub async fn collect(s: &Service) -> Result<()> {
-    let queue = s.look(async |tx| ns::garbage(tx, VOLUME, GC_BATCH).await).await?;
-    if queue.is_empty() {
-        return Ok(());
-    }
-    // What a loss of power could bring back must keep its chunks.
-    s.engine.flush_barrier().await?;
-    for entry in &queue {
-        if s.stopping.get() {
-            break;
+/// The garbage queue as it was some time ago.
+#[derive(Default)]
+struct Queue {
+    /// The newest entry at that time, and the time.
+    marks: VecDeque<(Instant, Key)>,
+}
+
+impl Queue {
+    /// Removes the chunks of data that nobody can reach, and that nobody can be in the middle of reading.
+    async fn collect(&mut self, s: &Service) -> Result<()> {
+        let newest = s.look(async |tx| ns::newest_garbage(tx, VOLUME).await).await?;
+        let Some(newest) = newest else {
+            self.marks.clear();
+            return Ok(());
+        };
+        let now = s.rt.now();
+        if self.marks.back().is_none_or(|(_, key)| *key < newest) {
+            self.marks.push_back((now, newest));
         }
-        collect_one(s, entry).await?;
+        let mut ripe = None;
+        while self.marks.front().is_some_and(|(at, _)| now.since(*at) >= GC_GRACE) {
+            ripe = self.marks.pop_front();
+        }
+        let Some((at, place)) = ripe else { return Ok(()) };
+        // What a loss of power could bring back must keep its chunks.
+        s.engine.flush_barrier().await?;
+        loop {
+            let mut queue = s.look(async |tx| ns::garbage(tx, VOLUME, GC_BATCH).await).await?;
+            queue.retain(|g| g.was_there(&place));
+            if queue.is_empty() || s.stopping.get() || !s.agent.lease_valid() {
+                return Ok(());
+            }
+            for some in queue.chunks(GC_PARALLEL) {
+                for done in join_all(some.iter().map(|g| collect_one(s, g))).await {
+                    if let Err(e) = done {
+                        // Tried again: its time has come already.
+                        self.marks.push_front((at, place));
+                        return Err(e);
+                    }
+                }
+            }
+        }
     }
-    Ok(())
 }
 
 async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
@@ -176,6 +211,7 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
                 ns::end_session(&cx, client, entry.inode, entry.session, settled).await
             })
             .await?;
+            s.changed(client, &[Change::contents(entry.inode, None)]).await;
             s.metrics.reaped.inc();
             tracing::info!(%client, inode = %entry.inode, ?settled, "ended the session of a dead client");
         }

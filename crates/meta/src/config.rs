@@ -142,7 +142,7 @@ pub struct Tuning {
     pub flush_interval_ms: u64,
     /// How long a capability lasts, in ms.
     pub capability_ms: u64,
-    /// How long clients may keep attributes, in ms.
+    /// How long clients may keep attributes, in ms; 0: not at all.
     pub attr_lease_ms: u64,
     /// Calls in work; more are answered with `Overloaded`.
     pub inflight_ops: u64,
@@ -165,7 +165,7 @@ impl Default for Tuning {
         Self {
             commit: CommitMode::Background,
             flush_interval_ms: 50,
-            capability_ms: 300_000,
+            capability_ms: 30_000,
             attr_lease_ms: 1000,
             inflight_ops: 4096,
             session_scan_ms: 2000,

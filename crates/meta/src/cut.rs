@@ -1,22 +1,29 @@
 //! Cutting the chunks behind the new end of a truncated file, after the commit that shortened it is on disk.
 
+use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use glowfs_namespace::{self as ns, Context, Cut};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::meta::Caller;
-use glowfs_types::{ChunkId, Error, InodeId, Result, SessionId, Status};
+use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status};
 
 /// Chunks removed by one call.
 const REMOVE_BATCH: u32 = 1024;
 
-/// Cuts, and lets writers in again. May be repeated and may run twice at once.
-pub async fn finish(s: &Service, cut: &Cut) -> Result<()> {
+/// Cuts, and lets writers in again. `by` asked for it, and has no write of its own on the way. May be repeated and may run twice at once.
+pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<()> {
+    let began = s.rt.now();
     // A truncate that a loss of power could undo must not have cut anything.
     s.engine.flush_barrier().await?;
     let attr = &cut.attr;
     let layout = attr
         .layout
         .ok_or_else(|| Error::new(Status::Corrupt, format!("file {} has no layout", attr.inode)))?;
+    // Whoever may still write under the old epoch must have stopped, or a late write would bring back what is cut.
+    let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
+    writers.retain(|c| *c != by);
+    let change = Change::contents(attr.inode, Some(attr.epoch));
+    s.recall_writers(change, &writers, began).await;
     let capability = s.capability(attr, SessionId(0), rights::WRITE | rights::REMOVE)?;
     let chunk = u64::from(layout.chunk_bytes);
     let within = (cut.len % chunk) as u32;
@@ -41,7 +48,7 @@ pub async fn finish_inode(s: &Service, inode: InodeId) -> Result<()> {
     if let Some(cut) =
         s.look(async |tx| ns::pending_cut(&Context::new(tx, &caller, s), inode).await).await?
     {
-        finish(s, &cut).await?;
+        finish(s, &cut, ClientId(0)).await?;
     }
     Ok(())
 }

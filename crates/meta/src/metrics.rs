@@ -14,6 +14,10 @@ pub struct Metrics {
     pub gc_chunks: Counter,
     /// Sessions of dead clients ended.
     pub reaped: Counter,
+    /// Recalls sent to clients.
+    pub recalls: Counter,
+    /// Recalls that were not answered, so that the lease had to end by itself.
+    pub recalls_waited: Counter,
     /// Removed files erased.
     pub erased: Counter,
     /// Removed files that a client still had open when it was asked.
@@ -37,6 +41,16 @@ impl Metrics {
             reaped: r.counter(
                 "glowfs_meta_sessions_reaped_total",
                 "Sessions of dead clients ended.",
+                &[],
+            ),
+            recalls: r.counter(
+                "glowfs_meta_recalls_total",
+                "Recalls of attributes and capabilities sent to clients.",
+                &[],
+            ),
+            recalls_waited: r.counter(
+                "glowfs_meta_recalls_waited_total",
+                "Recalls that were not answered: the lease had to end by itself.",
                 &[],
             ),
             erased: r.counter(

@@ -2,14 +2,16 @@
 
 use crate::background::look_at_space;
 use crate::cut;
+use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, Opened, is_cut_pending};
-use glowfs_net::{Identity, Reply};
+use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::{Empty, decode, method};
 use glowfs_types::{Durability, Error, InodeId, RequestId, Result, Status, VolumeId};
+use std::rc::Rc;
 
 /// How often an operation finishes somebody's truncate and tries again.
 const CUT_ATTEMPTS: u32 = 5;
@@ -22,7 +24,15 @@ pub fn takes(m: u16) -> bool {
 }
 
 impl Service {
-    async fn who(&self, identity: &Identity, caller: &mut Caller) -> Result<()> {
+    async fn who(&self, conn: &Conn, caller: &mut Caller) -> Result<()> {
+        let identity = &conn.peer().identity;
+        // A client speaks for itself only: sessions and leases belong to clients.
+        if !identity.service && caller.client != conn.peer().client {
+            return Err(Error::new(
+                Status::AccessDenied,
+                format!("client {} cannot act as client {}", conn.peer().client, caller.client),
+            ));
+        }
         if caller.volume == VolumeId(0) {
             caller.volume = VOLUME;
         }
@@ -35,8 +45,9 @@ impl Service {
         self.users.check(identity, caller).await
     }
 
+    /// Attributes that the client may not keep: it changed them itself, or they are of something new.
     fn attr_reply(&self, attr: Attr, open: Option<OpenReply>) -> AttrReply {
-        AttrReply { attr, lease_ms: self.config.tuning.attr_lease_ms, open }
+        AttrReply { attr, lease_ms: 0, open }
     }
 
     /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first.
@@ -55,9 +66,9 @@ impl Service {
 }
 
 macro_rules! read_ops {
-    ($s:ident, $id:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr) => {{
+    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr) => {{
         let mut $q: $ty = decode($body)?;
-        $s.who($id, &mut $q.caller).await?;
+        $s.who($conn, &mut $q.caller).await?;
         $s.look(async |tx| {
             let $cx = &Context::new(tx, &$q.caller, $s);
             $work
@@ -66,29 +77,47 @@ macro_rules! read_ops {
     }};
 }
 
-macro_rules! write_ops {
-    ($s:ident, $id:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr) => {{
+/// Attributes that the caller may keep for a while.
+macro_rules! leased {
+    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr) => {{
         let mut $q: $ty = decode($body)?;
-        $s.who($id, &mut $q.caller).await?;
-        $s.run(false, $q.request != RequestId(0), async |tx| {
-            let $cx = &Context::new(tx, &$q.caller, $s);
-            $work
-        })
-        .await?
+        $s.who($conn, &mut $q.caller).await?;
+        let watch = $s.watch();
+        let attr = $s
+            .look(async |tx| {
+                let $cx = &Context::new(tx, &$q.caller, $s);
+                $work
+            })
+            .await?;
+        let lease_ms = watch.lease(attr.inode, $q.caller.client, $conn);
+        Reply::msg(&AttrReply { attr, lease_ms, open: None })
+    }};
+}
+
+/// A change; afterwards `$changes` says of what, and others are told.
+macro_rules! write_ops {
+    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr; $out:ident => $changes:expr) => {{
+        let mut $q: $ty = decode($body)?;
+        $s.who($conn, &mut $q.caller).await?;
+        $s.settle().await;
+        let $out = $s
+            .run(false, $q.request != RequestId(0), async |tx| {
+                let $cx = &Context::new(tx, &$q.caller, $s);
+                $work
+            })
+            .await?;
+        let changes: Vec<Change> = $changes;
+        $s.changed($q.caller.client, &changes).await;
+        $out
     }};
 }
 
 /// Answers a call of a client.
-pub async fn answer(s: &Service, m: u16, id: &Identity, body: &[u8]) -> Result<Reply> {
+pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<Reply> {
+    let stat = Change::attributes;
     Ok(match m {
-        method::LOOKUP => {
-            let attr = read_ops!(s, id, body; Lookup, q, cx => ns::lookup(cx, &q).await);
-            Reply::msg(&s.attr_reply(attr, None))
-        }
-        method::GETATTR => {
-            let attr = read_ops!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await);
-            Reply::msg(&s.attr_reply(attr, None))
-        }
+        method::LOOKUP => leased!(s, id, body; Lookup, q, cx => ns::lookup(cx, &q).await),
+        method::GETATTR => leased!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await),
         method::READDIR => {
             Reply::msg(&read_ops!(s, id, body; ReadDir, q, cx => ns::readdir(cx, &q).await))
         }
@@ -105,23 +134,26 @@ pub async fn answer(s: &Service, m: u16, id: &Identity, body: &[u8]) -> Result<R
             Reply::msg(&XattrList { names })
         }
         method::SETXATTR => {
-            write_ops!(s, id, body; SetXattr, q, cx => ns::setxattr(cx, &q).await);
+            write_ops!(s, id, body; SetXattr, q, cx => ns::setxattr(cx, &q).await; _out => vec![stat(q.inode)]);
             Reply::msg(&Empty {})
         }
         method::REMOVEXATTR => {
-            write_ops!(s, id, body; OfXattr, q, cx => ns::removexattr(cx, &q).await);
+            write_ops!(s, id, body; OfXattr, q, cx => ns::removexattr(cx, &q).await; _out => vec![stat(q.inode)]);
             Reply::msg(&Empty {})
         }
         method::LINK => {
-            let attr = write_ops!(s, id, body; Link, q, cx => ns::link(cx, &q).await);
+            let attr = write_ops!(s, id, body; Link, q, cx => ns::link(cx, &q).await;
+                attr => vec![stat(q.parent), stat(q.inode)]);
             Reply::msg(&s.attr_reply(attr, None))
         }
         method::UNLINK => {
-            let attr = write_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await);
+            let attr = write_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await;
+                attr => [q.parent].into_iter().chain(attr.as_ref().map(|a| a.inode)).map(stat).collect());
             Reply::msg(&UnlinkReply { attr })
         }
         method::RENAME => {
-            let replaced = write_ops!(s, id, body; Rename, q, cx => ns::rename(cx, &q).await);
+            let (replaced, _) = write_ops!(s, id, body; Rename, q, cx => rename(cx, &q).await;
+                out => [q.parent, q.new_parent].iter().chain(&out.1).copied().map(stat).collect());
             Reply::msg(&RenameReply { replaced })
         }
         method::SETATTR => Reply::msg(&setattr(s, id, body).await?),
@@ -139,9 +171,21 @@ pub async fn answer(s: &Service, m: u16, id: &Identity, body: &[u8]) -> Result<R
     })
 }
 
-async fn setattr(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
+/// Renames; also answers which inodes may have changed by it.
+async fn rename(cx: &Context<'_>, q: &Rename) -> Result<(Option<Attr>, Vec<InodeId>)> {
+    let mut inodes = Vec::new();
+    for (parent, name) in [(q.parent, &q.name), (q.new_parent, &q.new_name)] {
+        let there = Lookup { caller: q.caller.clone(), parent, name: name.clone() };
+        // What is wrong with a name, the operation itself says.
+        inodes.extend(ns::lookup(cx, &there).await.ok().map(|a| a.inode));
+    }
+    Ok((ns::rename(cx, q).await?, inodes))
+}
+
+async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: SetAttr = decode(body)?;
     s.who(id, &mut q.caller).await?;
+    s.settle().await;
     let once = q.request != RequestId(0);
     let (mut attr, cut) = s
         .with_cut(q.inode, async || {
@@ -149,16 +193,22 @@ async fn setattr(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
                 .await
         })
         .await?;
+    let change = match q.len {
+        Some(_) => Change::contents(q.inode, Some(attr.epoch)),
+        None => Change::attributes(q.inode),
+    };
+    s.changed(q.caller.client, &[change]).await;
     if let Some(cut) = cut {
-        cut::finish(s, &cut).await?;
+        cut::finish(s, &cut, q.caller.client).await?;
         attr.epoch = cut.attr.epoch;
     }
     Ok(s.attr_reply(attr, None))
 }
 
-async fn make(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
+async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: Make = decode(body)?;
     s.who(id, &mut q.caller).await?;
+    s.settle().await;
     let once = q.request != RequestId(0);
     let mut attempts = 0;
     let made = loop {
@@ -178,24 +228,38 @@ async fn make(s: &Service, id: &Identity, body: &[u8]) -> Result<AttrReply> {
             other => break other?,
         }
     };
+    let mut changes = vec![Change::attributes(q.parent)];
+    if q.open.is_some_and(|f| f.truncate) {
+        changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
+    }
+    s.changed(q.caller.client, &changes).await;
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
-    let open = made.opened.map(|o| s.open_reply(o)).transpose()?;
+    let open = made.opened.map(|o| s.open_reply(o, 0)).transpose()?;
     Ok(s.attr_reply(made.attr, open))
 }
 
-async fn open(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {
+async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let mut q: Open = decode(body)?;
     s.who(id, &mut q.caller).await?;
+    if q.flags.truncate {
+        s.settle().await;
+    }
     let once = q.request != RequestId(0);
+    let watch = s.watch();
     let opened = s
         .with_cut(q.inode, async || {
             s.run(false, once, async |tx| ns::open(&Context::new(tx, &q.caller, s), &q).await).await
         })
         .await?;
     settle_session(s, &opened).await?;
-    s.open_reply(opened)
+    if q.flags.truncate {
+        let change = Change::contents(q.inode, Some(opened.attr.epoch));
+        s.changed(q.caller.client, &[change]).await;
+    }
+    let lease_ms = watch.lease(q.inode, q.caller.client, id);
+    s.open_reply(opened, lease_ms)
 }
 
 /// Writes of a file with `durability = "disk"` survive the loss of power without an fsync, so its name and the session that leads to
@@ -205,7 +269,7 @@ async fn settle_session(s: &Service, opened: &Opened) -> Result<()> {
     if disk && opened.write { s.engine.flush_barrier().await } else { Ok(()) }
 }
 
-async fn renew(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {
+async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let mut q: Renew = decode(body)?;
     s.who(id, &mut q.caller).await?;
     let opened = s
@@ -213,12 +277,13 @@ async fn renew(s: &Service, id: &Identity, body: &[u8]) -> Result<OpenReply> {
             s.look(async |tx| ns::renew(&Context::new(tx, &q.caller, s), &q).await).await
         })
         .await?;
-    s.open_reply(opened)
+    s.open_reply(opened, 0)
 }
 
-async fn sync(s: &Service, id: &Identity, body: &[u8], close: bool) -> Result<AttrReply> {
+async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<AttrReply> {
     let mut q: Sync = decode(body)?;
     s.who(id, &mut q.caller).await?;
+    s.settle().await;
     let attr = s
         .with_cut(q.inode, async || {
             // Both may be repeated: lengths and times only grow, and a closed session stays closed.
@@ -229,6 +294,9 @@ async fn sync(s: &Service, id: &Identity, body: &[u8], close: bool) -> Result<At
             .await
         })
         .await?;
+    if q.len_at_least.is_some() || q.mtime.is_some() || q.atime.is_some() {
+        s.changed(q.caller.client, &[Change::contents(q.inode, None)]).await;
+    }
     Ok(s.attr_reply(attr, None))
 }
 

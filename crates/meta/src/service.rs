@@ -4,6 +4,7 @@ use crate::background;
 use crate::callbacks::Peers;
 use crate::config::{EngineConfig, MetaConfig};
 use crate::ids::{IdKind, Ids};
+use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::ops;
 use crate::state::{Service, VOLUME, ms};
@@ -64,6 +65,8 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fatal: RefCell::default(),
         stopping: Cell::new(false),
         inflight: Cell::new(0),
+        leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
+        started: rt.now(),
         peers: RefCell::default(),
         space: RefCell::default(),
         space_of: RefCell::default(),
@@ -316,8 +319,7 @@ impl Handler for MetaHandler {
         let rt = s.rt.clone();
         rt.spawn_detached(async move {
             let begin = s.rt.now();
-            let identity = incoming.conn().peer().identity;
-            let mut result = ops::answer(&s, m, &identity, incoming.body()).await;
+            let mut result = ops::answer(&s, m, incoming.conn(), incoming.body()).await;
             // The lease may have ended during the work: then somebody else may rule already.
             if let (Ok(_), Err(e)) = (&result, s.agent.lease().check()) {
                 result = Err(e);

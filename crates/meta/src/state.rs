@@ -3,13 +3,15 @@
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::ids::Ids;
+use crate::leases::Leases;
 use crate::metrics::Metrics;
 use crate::users::Users;
 use glowfs_agent::Agent;
 use glowfs_client::ChunkIo;
 use glowfs_kv::{Engine, RunOptions, Transaction, run_transaction_with};
 use glowfs_namespace::{Env, Opened};
-use glowfs_rt::{Duration, Rt};
+use glowfs_net::Conn;
+use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::capability::rights;
 use glowfs_types::layout::start_of;
 use glowfs_types::wire::meta::{Attr, OpenReply, StatFsReply, Time};
@@ -41,6 +43,10 @@ pub struct Service {
     pub fatal: RefCell<Option<Error>>,
     pub stopping: Cell<bool>,
     pub inflight: Cell<u64>,
+    /// Who may have cached what.
+    pub leases: RefCell<Leases<Rc<Conn>>>,
+    /// When this life of the service began.
+    pub started: Instant,
     /// Connections that peers opened to us; set when the service listens.
     pub peers: RefCell<Option<Peers>>,
     pub space: RefCell<StatFsReply>,
@@ -101,7 +107,7 @@ impl Service {
     }
 
     /// The answer to an open.
-    pub fn open_reply(&self, opened: Opened) -> Result<OpenReply> {
+    pub fn open_reply(&self, opened: Opened, lease_ms: u64) -> Result<OpenReply> {
         let mut bits = 0;
         if opened.read {
             bits |= rights::READ;
@@ -120,7 +126,7 @@ impl Service {
             session: opened.session,
             capability,
             capability_ms: self.config.tuning.capability_ms,
-            lease_ms: 0,
+            lease_ms,
         })
     }
 }

@@ -32,7 +32,7 @@ pub struct MountConfig {
     pub allow_non_empty: bool,
     /// What stands in the first column of /proc/mounts.
     pub source: String,
-    /// How long the kernel may keep names and attributes, in ms; never longer than the lease that meta gave.
+    /// How long the kernel may keep attributes, in ms; never longer than what is left of the lease that meta gave.
     pub attr_timeout_ms: u64,
     /// The greatest request payload, in bytes.
     pub max_request_bytes: u32,
@@ -65,7 +65,7 @@ impl Default for MountConfig {
             allow_other: None,
             allow_non_empty: false,
             source: "glowfs".into(),
-            attr_timeout_ms: 0,
+            attr_timeout_ms: 10_000,
             max_request_bytes: 1 << 20,
             max_outstanding: 1024,
             max_background: 64,

@@ -8,13 +8,13 @@ use crate::inodes::Inodes;
 use crate::metrics::Metrics;
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
-use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_rt::{Buf, Duration, Instant, Rt};
 use glowfs_types::wire::meta::Caller;
-use glowfs_types::{Error, VolumeId};
-use std::cell::Cell;
+use glowfs_types::{Error, InodeId, VolumeId};
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 /// What a request is answered with.
@@ -76,8 +76,20 @@ pub struct Daemon<S: FileSystem> {
     /// Settings.
     pub config: MountConfig,
     metrics: Metrics,
+    /// The longest lease that meta gave.
+    pub longest_lease: Cell<Duration>,
+    /// The way to the kernel, for notifications.
+    pub session: RefCell<Weak<Session>>,
     /// Requests in work.
     busy: Cell<u64>,
+}
+
+/// When a question to meta began, and how many recalls had come by then.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// When.
+    pub at: Instant,
+    recalls: u64,
 }
 
 /// One request on its way through.
@@ -114,6 +126,8 @@ impl<S: FileSystem> Daemon<S> {
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
             config,
             metrics: Metrics::new(),
+            longest_lease: Cell::new(Duration::ZERO),
+            session: RefCell::default(),
             busy: Cell::new(0),
         })
     }
@@ -195,9 +209,23 @@ impl<S: FileSystem> Daemon<S> {
     pub fn count_written(&self, bytes: usize) {
         self.metrics.written_bytes.add(bytes as u64);
     }
-    /// How long the kernel may keep what meta leased for `lease_ms`.
-    pub fn valid(&self, lease_ms: u64) -> Duration {
-        Duration::from_millis(self.config.attr_timeout_ms.min(lease_ms))
+    /// Call before meta is asked for what it may lease.
+    pub fn asking(&self) -> Asked {
+        Asked { at: self.rt.now(), recalls: self.inodes.recalls() }
+    }
+    /// Until when what meta leased for `lease_ms` may be kept: the lease counts from before the question, and a recall that came
+    /// since then ends it.
+    pub fn lease_end(&self, asked: Asked, inode: InodeId, lease_ms: u64) -> Instant {
+        if lease_ms == 0 || !self.inodes.may_lease(inode, asked.recalls) {
+            return Instant(0);
+        }
+        let life = Duration::from_millis(lease_ms);
+        self.longest_lease.set(self.longest_lease.get().max(life));
+        asked.at + life
+    }
+    /// How long the kernel may keep attributes that are leased until then.
+    pub fn valid(&self, end: Instant) -> Duration {
+        Duration::from_millis(self.config.attr_timeout_ms).min(end.since(self.rt.now()))
     }
 }
 

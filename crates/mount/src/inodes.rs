@@ -2,6 +2,7 @@
 
 use crate::filesystem::FileData;
 use crate::open::{OpenInode, OpenedFile};
+use glowfs_rt::Instant;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::{Attr, Caller, DirEntry, Time};
 use std::cell::{Cell, RefCell};
@@ -18,6 +19,8 @@ struct Node {
     /// The newest change that was seen.
     change: u64,
     cached: Option<Cached>,
+    /// The number of the last recall of it.
+    recalled: u64,
 }
 
 /// An open file of an application.
@@ -53,6 +56,9 @@ pub struct Inodes<F> {
     files: RefCell<BTreeMap<u64, Rc<Handle<F>>>>,
     dirs: RefCell<BTreeMap<u64, Rc<RefCell<DirHandle>>>>,
     next_handle: Cell<u64>,
+    recalls: Cell<u64>,
+    /// The number of the last recall of an inode that was not known.
+    recalled_unknown: Cell<u64>,
 }
 
 /// Keeps the [`OpenInode`] of an inode in the table.
@@ -89,6 +95,8 @@ impl<F: FileData> Inodes<F> {
             files: RefCell::default(),
             dirs: RefCell::default(),
             next_handle: Cell::new(1),
+            recalls: Cell::new(0),
+            recalled_unknown: Cell::new(0),
         })
     }
 
@@ -138,15 +146,35 @@ impl<F: FileData> Inodes<F> {
 
     /// Another client changed the inode. Returns whether the kernel knows it.
     pub fn recalled(&self, inode: InodeId, data: bool) -> bool {
+        let number = self.recalls.get() + 1;
+        self.recalls.set(number);
+        if let Some(open) = self.opened(inode) {
+            open.lease.set(Instant(0));
+        }
         match self.nodes.borrow_mut().get_mut(&inode.0) {
             Some(n) => {
+                n.recalled = number;
                 if data {
                     n.cached = None;
                 }
                 true
             }
-            None => false,
+            None => {
+                self.recalled_unknown.set(number);
+                false
+            }
         }
+    }
+    /// Recalls so far.
+    pub fn recalls(&self) -> u64 {
+        self.recalls.get()
+    }
+    /// Whether attributes that were asked for after so many recalls may be kept. Those of an inode that the kernel does not know may
+    /// not: it would miss a recall that comes before it has taken them in.
+    pub fn may_lease(&self, inode: InodeId, recalls: u64) -> bool {
+        let nodes = self.nodes.borrow();
+        let known = nodes.get(&inode.0).is_some_and(|n| n.lookups > 0 && n.recalled <= recalls);
+        known && self.recalled_unknown.get() <= recalls
     }
 
     /// The open state of an inode, if it is open here.

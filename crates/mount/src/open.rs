@@ -6,6 +6,7 @@
 use crate::attr::time_of;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
+use glowfs_rt::Instant;
 use glowfs_types::wire::meta::{Attr, Time};
 use glowfs_types::{Durability, InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell};
@@ -51,6 +52,8 @@ pub struct OpenInode<F> {
     pub id: InodeId,
     /// Reads and writes enter together, what sets the length alone.
     pub gate: Gate,
+    /// Until when meta would tell us of a change by others; what is known may be used without asking until then.
+    pub lease: Cell<Instant>,
     state: RefCell<State<F>>,
 }
 
@@ -64,7 +67,7 @@ impl<F: FileData> OpenInode<F> {
             writing: 0,
             files: Vec::new(),
         };
-        Self { id, gate: Gate::default(), state: RefCell::new(state) }
+        Self { id, gate: Gate::default(), lease: Cell::new(Instant(0)), state: RefCell::new(state) }
     }
 
     /// Takes what meta said over, unless something newer is known. Returns what is true here.

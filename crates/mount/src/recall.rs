@@ -6,7 +6,6 @@
 use crate::daemon::Daemon;
 use crate::filesystem::FileSystem;
 use glowfs_client::RecallHandler;
-use glowfs_fuse::Session;
 use glowfs_rt::BoxFuture;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::Recall;
@@ -15,19 +14,20 @@ use std::rc::{Rc, Weak};
 /// See the module. Weak: the client that holds this is held by the daemon.
 pub struct Recalls<S: FileSystem> {
     daemon: Weak<Daemon<S>>,
-    session: Weak<Session>,
 }
 
 impl<S: FileSystem> Recalls<S> {
     /// Of a mount.
-    pub fn new(daemon: &Rc<Daemon<S>>, session: &Rc<Session>) -> Rc<Self> {
-        Rc::new(Self { daemon: Rc::downgrade(daemon), session: Rc::downgrade(session) })
+    pub fn new(daemon: &Rc<Daemon<S>>) -> Rc<Self> {
+        Rc::new(Self { daemon: Rc::downgrade(daemon) })
     }
 }
 
 impl<S: FileSystem> RecallHandler for Recalls<S> {
     fn recall(&self, recall: Recall) -> BoxFuture<()> {
-        let (Some(daemon), Some(session)) = (self.daemon.upgrade(), self.session.upgrade()) else {
+        let daemon = self.daemon.upgrade();
+        let session = daemon.as_ref().and_then(|d| d.session.borrow().upgrade());
+        let (Some(daemon), Some(session)) = (daemon, session) else {
             return Box::pin(async {});
         };
         // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
@@ -38,8 +38,14 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
             }
             // Negative: only the attributes.
             let from = if recall.data { 0 } else { -1 };
-            if let Err(e) = session.notify_inval_inode(recall.inode.0, from, 0).await {
-                tracing::warn!(inode = %recall.inode, error = %e, "the kernel cannot be told to forget");
+            let told = session.notify_inval_inode(recall.inode.0, from, 0);
+            match daemon.rt.timeout(daemon.longest_lease.get(), told).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => {
+                    tracing::warn!(inode = %recall.inode, error = %e, "the kernel cannot be told to forget")
+                }
+                // It waits for a page that we are reading; its lease has ended by now, so it asks before it uses another one.
+                Err(_) => tracing::debug!(inode = %recall.inode, "the kernel takes long to forget"),
             }
         })
     }

@@ -95,7 +95,8 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
             return Err(Error::new(Status::Internal, format!("FUSE session: {e}")));
         }
     };
-    fs.listen(Recalls::new(&daemon, &session));
+    *daemon.session.borrow_mut() = Rc::downgrade(&session);
+    fs.listen(Recalls::new(&daemon));
     let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
     let http = match http.map(|a| serve_http(rt, &a)).transpose() {
         Ok(http) => http,

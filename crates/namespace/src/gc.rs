@@ -35,6 +35,20 @@ pub async fn garbage(tx: &Transaction, volume: VolumeId, limit: u32) -> Result<V
     Ok(out)
 }
 
+/// The place of the newest entry of the queue, if there is one.
+pub async fn newest_garbage(tx: &Transaction, volume: VolumeId) -> Result<Option<Key>> {
+    let (begin, end) = keys::all_garbage(volume);
+    let page = tx.get_range_snapshot(&begin, &end, 1, true).await?;
+    Ok(page.entries.into_iter().next().map(|(key, _)| key))
+}
+
+impl Garbage {
+    /// Whether it stood in the queue when `place` was its newest entry.
+    pub fn was_there(&self, place: &Key) -> bool {
+        self.key <= *place
+    }
+}
+
 /// The chunks of an entry are gone.
 pub fn drop_garbage(tx: &Transaction, garbage: &Garbage) -> Result<()> {
     tx.clear(garbage.key.clone())
@@ -71,6 +85,25 @@ pub async fn clients_with_sessions(
         }
     }
     Ok(out)
+}
+
+/// The clients that have a file open for writing.
+pub async fn writers(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<Vec<ClientId>> {
+    let (mut begin, end) = keys::sessions(volume, inode);
+    let mut out = std::collections::BTreeSet::new();
+    loop {
+        let page = tx.get_range_snapshot(&begin, &end, 256, false).await?;
+        for (_, value) in &page.entries {
+            let s: Session = unpack("session", value)?;
+            if s.write {
+                out.insert(s.client);
+            }
+        }
+        match page.entries.last() {
+            Some((last, _)) if page.more => begin = key_after(last),
+            _ => return Ok(out.into_iter().collect()),
+        }
+    }
 }
 
 /// A session as background work sees it.

@@ -30,7 +30,7 @@ pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, stat
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};
 pub use gc::{
     Garbage, SessionEntry, clients_with_sessions, drop_garbage, end_session, garbage, keep_garbage,
-    sessions_of, sweep_requests,
+    newest_garbage, sessions_of, sweep_requests, writers,
 };
 pub use keys::FORMAT;
 pub use link::{link, unlink};

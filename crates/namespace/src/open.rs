@@ -119,12 +119,7 @@ pub(crate) fn put_session(
 pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
     let mut inode = cx.inode(req.inode).await?;
     if let Some(session) = req.session {
-        own_session(cx, req.inode, session).await?.ok_or_else(|| {
-            Error::new(
-                Status::SessionEnded,
-                "the session was ended by the cluster; open the file again",
-            )
-        })?;
+        own_session(cx, req.inode, session).await?.ok_or_else(ended)?;
     }
     apply(cx, req, &mut inode)?;
     Ok(inode.attr(req.inode))
@@ -141,7 +136,9 @@ pub async fn close(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
         return Ok(inode.attr(req.inode));
     };
     let Some(session) = own_session(cx, req.inode, id).await? else {
-        return Ok(inode.attr(req.inode));
+        // A retry finds its own effect. A session that the cluster ended must not swallow what was written.
+        let lost = req.epoch == inode.epoch && req.len_at_least.is_some_and(|l| l > inode.len);
+        return if lost { Err(ended()) } else { Ok(inode.attr(req.inode)) };
     };
     apply(cx, req, &mut inode)?;
     let unwritten = session.write && req.len_at_least.is_none() && req.epoch == inode.epoch;
@@ -178,11 +175,16 @@ pub(crate) async fn end(
     Ok(())
 }
 
+fn ended() -> Error {
+    let e = "the session was ended by the cluster; open the file again";
+    Error::new(Status::SessionEnded, e)
+}
+
 async fn own_session(cx: &Context<'_>, id: InodeId, session: SessionId) -> Result<Option<Session>> {
     let found = cx.find_session(id, session).await?;
     match found {
         Some(s) if s.client != cx.caller.client => {
-            Err(Error::new(Status::NotPermitted, "the session belongs to another client"))
+            Err(Error::new(Status::SessionEnded, "the session belongs to another client"))
         }
         found => Ok(found),
     }
@@ -244,12 +246,7 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
     }
     let session = match req.session {
-        Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(|| {
-            Error::new(
-                Status::SessionEnded,
-                "the session was ended by the cluster; open the file again",
-            )
-        })?),
+        Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(ended)?),
         None => None,
     };
     match &session {

@@ -311,9 +311,14 @@ impl Connector {
         Ok(Conn::start(&self.rt, inbound, peer, self.handler.clone()))
     }
 
-    /// Closes all connections and forgets them.
+    /// Closes all connections and forgets them, for good.
     pub fn close(&self) {
         self.closed.set(true);
+        self.disconnect();
+    }
+
+    /// Closes all connections; later calls connect anew, with the hello of then.
+    pub fn disconnect(&self) {
         let conns: Vec<_> =
             self.entries.borrow_mut().values_mut().filter_map(|e| e.conn.take()).collect();
         conns.into_iter().for_each(|conn| conn.close());

@@ -214,6 +214,24 @@ impl Cluster {
         }
     }
 
+    /// Changes keys of a section of a service's configuration and starts the service anew.
+    pub fn retune(&self, id: &str, section: &str, lines: &[&str]) {
+        let file = self.dir.join(format!("etc/{id}.toml"));
+        let text = std::fs::read_to_string(&file).expect("configuration");
+        let keys: Vec<&str> = lines.iter().filter_map(|l| l.split(' ').next()).collect();
+        let old = text.lines().filter(|l| !keys.iter().any(|k| l.starts_with(&format!("{k} ="))));
+        let mut new: Vec<String> = old.map(str::to_owned).collect();
+        let header = format!("[{section}]");
+        let at = new.iter().position(|l| *l == header).unwrap_or_else(|| {
+            new.push(header.clone());
+            new.len() - 1
+        });
+        new.splice(at + 1..at + 1, lines.iter().map(|l| (*l).to_owned()));
+        std::fs::write(&file, new.join("\n") + "\n").expect("configuration");
+        self.dev("kill", &[id]);
+        self.dev("start", &[id]);
+    }
+
     /// Shows the end of every log (for a failing test).
     pub fn logs(&self) -> String {
         let mut text = String::new();
@@ -280,17 +298,14 @@ impl Mount {
         }
     }
     /// The daemon's process.
-    #[allow(dead_code, reason = "tests of killed clients use it")]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, std::process::Child::id)
     }
     /// Sends it a signal.
-    #[allow(dead_code, reason = "tests of killed clients use it")]
     pub fn signal(&self, name: &str) {
         must(Command::new("kill").args([format!("-{name}"), self.pid().to_string()]));
     }
     /// Kills it without a word, as a crash does. Its open files fail from then on.
-    #[allow(dead_code, reason = "tests of killed clients use it")]
     pub fn kill(mut self) {
         self.signal("KILL");
         self.end();

@@ -7,6 +7,7 @@
 mod admin;
 mod bad_input;
 mod capacity;
+mod clients;
 mod dev;
 mod etcd;
 mod faults;

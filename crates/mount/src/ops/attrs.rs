@@ -5,6 +5,7 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP};
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_fuse::abi::{FallocateIn, SetattrIn, fattr};
+use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId};
@@ -13,18 +14,24 @@ impl<S: FileSystem> Context<S> {
     fn inode(&self) -> InodeId {
         InodeId(self.header.node)
     }
-    fn attr_answer(&self, attr: &Attr, lease_ms: u64) -> Outcome {
-        Ok(Answer::Attr(Box::new(attr_out(attr, self.config.block_bytes, self.valid(lease_ms)))))
+    fn attr_answer(&self, attr: &Attr, valid: Duration) -> Outcome {
+        Ok(Answer::Attr(Box::new(attr_out(attr, self.config.block_bytes, valid))))
     }
-    /// Asks meta; what is true on this client.
-    pub(crate) async fn fresh(&self, inode: InodeId) -> Result<(Attr, u64), Failure> {
+    /// Asks meta; what is true on this client, and until when.
+    pub(crate) async fn fresh(&self, inode: InodeId) -> Result<(Attr, Instant), Failure> {
+        let asked = self.asking();
         let r = self.fs.getattr(OfInode { caller: self.caller(), inode }).await?;
-        Ok((self.inodes.seen(&r.attr), r.lease_ms))
+        let end = self.lease_end(asked, inode, r.lease_ms);
+        let attr = self.inodes.seen(&r.attr);
+        if let Some(open) = self.inodes.opened(inode) {
+            open.lease.set(end);
+        }
+        Ok((attr, end))
     }
 
     pub(crate) async fn getattr(&self, _fh: Option<u64>) -> Outcome {
-        let (attr, lease_ms) = self.fresh(self.inode()).await?;
-        self.attr_answer(&attr, lease_ms)
+        let (attr, end) = self.fresh(self.inode()).await?;
+        self.attr_answer(&attr, self.valid(end))
     }
 
     /// The session of the handle, or of any handle of the inode.
@@ -70,7 +77,7 @@ impl<S: FileSystem> Context<S> {
             open.forget_mtime();
         }
         let attr = self.inodes.seen(&r.attr);
-        self.attr_answer(&attr, r.lease_ms)
+        self.attr_answer(&attr, Duration::ZERO)
     }
 
     /// A truncate: alone with the file's contents. It sets length and time, so nothing before it is left to report.
@@ -81,7 +88,7 @@ impl<S: FileSystem> Context<S> {
         self.inodes.drop_cache(r.attr.inode);
         self.inodes.seen(&r.attr);
         let attr = open.merge_truncated(&r.attr);
-        self.attr_answer(&attr, r.lease_ms)
+        self.attr_answer(&attr, Duration::ZERO)
     }
 
     /// Mode 0 makes the file at least as long; space itself is not reserved.

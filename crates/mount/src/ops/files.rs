@@ -7,6 +7,7 @@ use crate::inodes::{Handle, Pin};
 use crate::open::{OpenInode, OpenedFile};
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
+use glowfs_rt::Instant;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId, TruncateEpoch};
 use std::rc::Rc;
@@ -58,7 +59,9 @@ impl<S: FileSystem> Context<S> {
         let file = match inode.find(wish.read, wish.write) {
             Some(file) if !wish.truncate => file,
             _ => {
+                let asked = self.asking();
                 let reply = self.open_at_meta(&inode, wish, &caller).await?;
+                inode.lease.set(self.lease_end(asked, inode.id, reply.lease_ms));
                 if wish.truncate {
                     self.inodes.drop_cache(inode.id);
                     inode.merge_truncated(&reply.attr);
@@ -139,7 +142,7 @@ impl<S: FileSystem> Context<S> {
         };
         let made = self.fs.make(q).await?;
         let inode = self.inodes.pin(made.attr.inode);
-        let entry = self.entry(&made.attr, made.lease_ms);
+        let entry = self.entry(&made.attr, Instant(0));
         let reply = match made.open {
             Some(reply) => reply,
             None => self.open_at_meta(&inode, Wish { truncate: false, ..wish }, &caller).await?,

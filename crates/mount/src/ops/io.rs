@@ -5,34 +5,57 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EINVAL};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
+use crate::open::OpenInode;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
-use glowfs_rt::Buf;
+use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::SetAttr;
 use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
+/// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
+/// of reach for longer than this.
+const READ_MAX: Duration = Duration::from_millis(500);
 
 impl<S: FileSystem> Context<S> {
     pub(crate) async fn read(&self, i: ReadIn, reply: &Reply) -> Outcome {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let _inside = handle.inode.gate.shared().await;
         let wanted = i.offset.saturating_add(u64::from(i.size));
-        if wanted > handle.inode.len() {
-            // Another client may have made it longer since.
-            self.fresh(handle.inode.id).await?;
+        loop {
+            let asked = self.known(&handle.inode).await?;
+            let leased = handle.inode.lease.get();
+            let epoch = handle.inode.attr().epoch;
+            let n = handle.inode.len().min(wanted).saturating_sub(i.offset);
+            if n == 0 {
+                return Ok(Answer::Bytes(Vec::new()));
+            }
+            let n = n as usize;
+            let (result, mut buf) = handle.file.file.read(i.offset, reply.buffer(n)).await;
+            result?;
+            // What was cut or replaced meanwhile may have been collected, and then reads as zeros: it only counts if nobody cut it.
+            let now = self.rt.now();
+            if now >= leased.max(asked + READ_MAX) || handle.inode.lease.get() < leased {
+                self.fresh(handle.inode.id).await?;
+            }
+            if handle.inode.attr().epoch != epoch {
+                continue;
+            }
+            buf.truncate(n);
+            self.count_read(n);
+            return Ok(Answer::Data(buf.freeze()));
         }
-        let n = handle.inode.len().min(wanted).saturating_sub(i.offset);
-        if n == 0 {
-            return Ok(Answer::Bytes(Vec::new()));
+    }
+
+    /// Makes sure that what is known of an open file is not older than its last change by another client. Returns when meta was asked
+    /// at the latest.
+    async fn known(&self, inode: &OpenInode<S::File>) -> Result<Instant, Failure> {
+        let now = self.rt.now();
+        if now >= inode.lease.get() {
+            self.fresh(inode.id).await?;
         }
-        let n = n as usize;
-        let (result, mut buf) = handle.file.file.read(i.offset, reply.buffer(n)).await;
-        result?;
-        buf.truncate(n);
-        self.count_read(n);
-        Ok(Answer::Data(buf.freeze()))
+        Ok(now)
     }
 
     pub(crate) async fn write(&self, i: WriteIn, payload: Option<Buf>) -> Outcome {
@@ -84,11 +107,23 @@ impl<S: FileSystem> Context<S> {
         match self.fs.setattr(q).await {
             Ok(r) => {
                 self.inodes.seen(&r.attr);
+                self.forget_attr(handle.inode.id);
                 Ok(())
             }
             // A mount of a user who is not root: nothing of it can run with set-user-id elsewhere than by his own doing.
             Err(e) if matches!(e.status, Status::NotPermitted | Status::AccessDenied) => Ok(()),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The kernel cannot know that we changed the mode: it is told, beside this request.
+    fn forget_attr(&self, inode: glowfs_types::InodeId) {
+        if let Some(session) = self.session.borrow().upgrade() {
+            self.rt.spawn_detached(async move {
+                if let Err(e) = session.notify_inval_inode(inode.0, -1, 0).await {
+                    tracing::debug!(%inode, error = %e, "the kernel was not told to forget");
+                }
+            });
         }
     }
 }

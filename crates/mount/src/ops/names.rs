@@ -5,6 +5,7 @@ use crate::daemon::{Answer, Context, Outcome, fail};
 use crate::errno::EINVAL;
 use crate::filesystem::FileSystem;
 use glowfs_fuse::abi;
+use glowfs_rt::Instant;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId};
 
@@ -15,16 +16,18 @@ impl<S: FileSystem> Context<S> {
     }
 
     /// An entry for the kernel; it counts as a lookup.
-    pub fn entry(&self, from_meta: &Attr, lease_ms: u64) -> Box<abi::EntryOut> {
+    pub fn entry(&self, from_meta: &Attr, leased_until: Instant) -> Box<abi::EntryOut> {
         self.inodes.looked_up(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
-        Box::new(entry_out(&attr, self.config.block_bytes, self.valid(lease_ms)))
+        Box::new(entry_out(&attr, self.config.block_bytes, self.valid(leased_until)))
     }
 
     pub(crate) async fn lookup(&self, name: Vec<u8>) -> Outcome {
         let q = Lookup { caller: self.caller(), parent: self.parent(), name: name.into() };
+        let asked = self.asking();
         let r = self.fs.lookup(q).await?;
-        Ok(Answer::Entry(self.entry(&r.attr, r.lease_ms)))
+        let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
+        Ok(Answer::Entry(self.entry(&r.attr, end)))
     }
 
     async fn make(
@@ -48,7 +51,7 @@ impl<S: FileSystem> Context<S> {
             exclusive: true,
         };
         let r = self.fs.make(q).await?;
-        Ok(Answer::Entry(self.entry(&r.attr, r.lease_ms)))
+        Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
     }
     pub(crate) async fn mknod(&self, name: Vec<u8>, mode: u32, rdev: u32) -> Outcome {
         match kind_of(mode) {
@@ -72,7 +75,7 @@ impl<S: FileSystem> Context<S> {
             name: name.into(),
         };
         let r = self.fs.link(q).await?;
-        Ok(Answer::Entry(self.entry(&r.attr, r.lease_ms)))
+        Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
     }
     pub(crate) async fn unlink(&self, name: Vec<u8>, directory: bool) -> Outcome {
         let q = Unlink {

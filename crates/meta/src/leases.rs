@@ -1,0 +1,232 @@
+//! Who may have cached the attributes of which inode, and until when. In memory only, of this service's own clients. Pure.
+//!
+//! A call that reads what it leases is watched ([`Leases::watch`]): if anything of it was changed by a commit that it may have missed,
+//! it gets no lease. Inodes that one client changed while another had a lease are not leased for a while: they would be
+//! recalled again and again.
+
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::{ClientId, InodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Leases in one generation; beyond that none are given.
+const LEASES_MAX: usize = 1 << 18;
+
+/// Somebody who may have cached an inode.
+#[derive(Clone)]
+pub struct Holder<C> {
+    /// The client.
+    pub client: ClientId,
+    /// How it can be called.
+    pub conn: C,
+    /// When its lease ends.
+    pub until: Instant,
+}
+
+struct Generation<C> {
+    holders: BTreeMap<InodeId, Vec<Holder<C>>>,
+    contended: BTreeSet<InodeId>,
+    count: usize,
+}
+
+impl<C> Default for Generation<C> {
+    fn default() -> Self {
+        Self { holders: BTreeMap::new(), contended: BTreeSet::new(), count: 0 }
+    }
+}
+
+/// See the module. What is older than two lease times has ended, so two generations hold everything.
+pub struct Leases<C> {
+    life: Duration,
+    turned: Instant,
+    young: Generation<C>,
+    old: Generation<C>,
+    /// What was changed during each call that reads.
+    watches: BTreeMap<u64, BTreeSet<InodeId>>,
+    next_watch: u64,
+}
+
+impl<C: Clone> Leases<C> {
+    /// Leases that last `life`; zero: none are given.
+    pub fn new(life: Duration, now: Instant) -> Self {
+        Self {
+            life,
+            turned: now,
+            young: Generation::default(),
+            old: Generation::default(),
+            watches: BTreeMap::new(),
+            next_watch: 0,
+        }
+    }
+
+    /// A call begins to read what it may lease. Give the number to [`Leases::unwatch`] when it has ended.
+    pub fn watch(&mut self) -> u64 {
+        self.next_watch += 1;
+        self.watches.insert(self.next_watch, BTreeSet::new());
+        self.next_watch
+    }
+    /// The call has ended.
+    pub fn unwatch(&mut self, watch: u64) {
+        self.watches.remove(&watch);
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let age = now.since(self.turned);
+        if age < self.life {
+            return;
+        }
+        self.old = std::mem::take(&mut self.young);
+        if age >= self.life * 2 {
+            self.old = Generation::default();
+        }
+        self.turned = now;
+    }
+
+    /// Lets a client keep the attributes of an inode that a call read under `watch`; returns for how long. Zero: it may not.
+    pub fn grant_read(
+        &mut self,
+        watch: u64,
+        inode: InodeId,
+        client: ClientId,
+        conn: &C,
+        now: Instant,
+    ) -> Duration {
+        match self.watches.get(&watch) {
+            Some(changed) if !changed.contains(&inode) => self.grant(inode, client, conn, now),
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn grant(&mut self, inode: InodeId, client: ClientId, conn: &C, now: Instant) -> Duration {
+        if self.life.is_zero() {
+            return Duration::ZERO;
+        }
+        self.turn(now);
+        let contended =
+            self.young.contended.contains(&inode) || self.old.contended.contains(&inode);
+        if contended || self.young.count >= LEASES_MAX {
+            return Duration::ZERO;
+        }
+        let until = now + self.life;
+        let holders = self.young.holders.entry(inode).or_default();
+        match holders.iter_mut().find(|h| h.client == client) {
+            Some(h) => (h.until, h.conn) = (until, conn.clone()),
+            None => {
+                holders.push(Holder { client, conn: conn.clone(), until });
+                self.young.count += 1;
+            }
+        }
+        self.life
+    }
+
+    /// Takes away what others than `by` hold of an inode, because `by` changed it. They have to be told.
+    pub fn take(&mut self, inode: InodeId, by: ClientId, now: Instant) -> Vec<Holder<C>> {
+        self.turn(now);
+        for changed in self.watches.values_mut() {
+            changed.insert(inode);
+        }
+        let mut taken: Vec<Holder<C>> = Vec::new();
+        for generation in [&mut self.young, &mut self.old] {
+            let Some(holders) = generation.holders.get_mut(&inode) else { continue };
+            let before = holders.len();
+            holders.retain(|h| {
+                let keep = h.client == by;
+                if !keep && h.until > now {
+                    match taken.iter_mut().find(|t| t.client == h.client) {
+                        Some(t) => t.until = t.until.max(h.until),
+                        None => taken.push(h.clone()),
+                    }
+                }
+                keep
+            });
+            generation.count -= before - holders.len();
+            if holders.is_empty() {
+                generation.holders.remove(&inode);
+            }
+        }
+        if !taken.is_empty() {
+            self.young.contended.insert(inode);
+        }
+        taken
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.young.count + self.old.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+    fn at(ms: u64) -> Instant {
+        Instant(0) + MS(ms)
+    }
+    const I: InodeId = InodeId(7);
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+
+    #[test]
+    fn a_change_takes_the_leases_of_others() {
+        let mut l = Leases::new(MS(1000), at(0));
+        assert_eq!(l.grant(I, A, &"a", at(10)), MS(1000));
+        assert_eq!(l.grant(I, B, &"b", at(20)), MS(1000));
+        let taken = l.take(I, A, at(30));
+        assert_eq!(taken.len(), 1);
+        assert_eq!((taken[0].client, taken[0].until), (B, at(1020)));
+        assert!(l.take(I, A, at(31)).is_empty(), "taken once");
+        assert_eq!(l.take(I, B, at(32)).len(), 1, "its own stayed");
+        assert_eq!(l.len(), 0);
+    }
+
+    #[test]
+    fn a_lease_is_found_until_it_ends_and_not_later() {
+        for granted in [0, 1, 999, 1000, 1001, 1999, 2500] {
+            for asked in [1, 500, 998, 999] {
+                let mut l = Leases::new(MS(1000), at(0));
+                l.grant(InodeId(1), A, &"a", at(granted / 2));
+                l.grant(I, A, &"a", at(granted));
+                // Other traffic turns the generations meanwhile.
+                l.grant(InodeId(2), A, &"a", at(granted + asked / 2));
+                assert_eq!(l.take(I, B, at(granted + asked)).len(), 1, "{granted} {asked}");
+            }
+            let mut l = Leases::new(MS(1000), at(0));
+            l.grant(I, A, &"a", at(granted));
+            assert!(l.take(I, B, at(granted + 1000)).is_empty(), "{granted}");
+        }
+    }
+
+    #[test]
+    fn what_was_changed_while_it_was_read_is_not_leased() {
+        let mut l = Leases::new(MS(1000), at(0));
+        let w = l.watch();
+        assert!(l.take(I, B, at(1)).is_empty());
+        assert_eq!(l.grant_read(w, I, A, &"a", at(2)), Duration::ZERO);
+        assert_eq!(l.grant_read(w, InodeId(8), A, &"a", at(2)), MS(1000));
+        l.unwatch(w);
+        assert_eq!(l.grant_read(w, InodeId(9), A, &"a", at(2)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_changed_by_turns_is_not_leased_for_a_while() {
+        let mut l = Leases::new(MS(1000), at(0));
+        l.grant(I, A, &"a", at(0));
+        assert_eq!(l.take(I, B, at(1)).len(), 1);
+        assert_eq!(l.grant(I, A, &"a", at(2)), Duration::ZERO);
+        assert_eq!(l.grant(I, A, &"a", at(900)), Duration::ZERO);
+        assert_eq!(l.grant(I, A, &"a", at(3000)), MS(1000));
+    }
+
+    #[test]
+    fn leases_are_bounded_and_forgotten() {
+        let mut l = Leases::new(MS(1000), at(0));
+        for i in 0..LEASES_MAX as u64 {
+            assert!(!l.grant(InodeId(i), A, &"a", at(1)).is_zero());
+        }
+        assert!(l.grant(InodeId(u64::MAX), A, &"a", at(1)).is_zero(), "full");
+        assert!(!l.grant(InodeId(u64::MAX), A, &"a", at(1500)).is_zero());
+        l.grant(I, A, &"a", at(4000));
+        assert_eq!(l.len(), 1);
+    }
+}

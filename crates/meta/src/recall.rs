@@ -1,0 +1,141 @@
+//! Telling clients what others have changed: leases on attributes, and the capabilities of a file that is cut.
+//!
+//! A call that changes something is answered after every other client that may have cached it has been told, or its lease
+//! has ended. Leases are given only by a service that is the only one of its cluster: it alone then sees every change.
+
+use crate::leases::Holder;
+use crate::state::{Service, ms};
+use glowfs_net::Conn;
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::routing::Role;
+use glowfs_types::wire::meta::Recall;
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{ClientId, InodeId, Result, TruncateEpoch};
+use std::rc::Rc;
+
+/// What changed of an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The inode.
+    pub inode: InodeId,
+    /// Its contents, too.
+    pub data: bool,
+    /// It was cut or replaced: its epoch now.
+    pub epoch: Option<TruncateEpoch>,
+}
+
+impl Change {
+    /// Only what stat shows.
+    pub fn attributes(inode: InodeId) -> Self {
+        Self { inode, data: false, epoch: None }
+    }
+    /// Contents.
+    pub fn contents(inode: InodeId, epoch: Option<TruncateEpoch>) -> Self {
+        Self { inode, data: true, epoch }
+    }
+}
+
+/// A call that reads what it may lease.
+pub struct Watch<'a> {
+    service: &'a Service,
+    number: u64,
+}
+
+impl Watch<'_> {
+    /// Lets a client keep the attributes of an inode that were read since. Returns for how long, in ms.
+    pub fn lease(&self, inode: InodeId, client: ClientId, conn: &Rc<Conn>) -> u64 {
+        let s = self.service;
+        if client == ClientId(0) || conn.peer().client != client || s.has_others() {
+            return 0;
+        }
+        let now = s.rt.now();
+        let life = s.leases.borrow_mut().grant_read(self.number, inode, client, conn, now);
+        u64::try_from(life.as_millis()).unwrap_or(0)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.service.leases.borrow_mut().unwatch(self.number);
+    }
+}
+
+impl Service {
+    /// Whether another meta service was ever registered: then clients of it may have to be told of changes made here, and those
+    /// made there are not known here.
+    fn has_others(&self) -> bool {
+        let me = self.config.node();
+        self.agent.routing().nodes.values().any(|n| n.role == Role::Meta && n.id != me)
+    }
+
+    /// Begins a call that reads what it may lease.
+    pub fn watch(&self) -> Watch<'_> {
+        Watch { service: self, number: self.leases.borrow_mut().watch() }
+    }
+
+    /// Waits until leases that a former life of this service gave have ended. Before the first change.
+    pub async fn settle(&self) {
+        let end = self.started + ms(self.config.tuning.attr_lease_ms);
+        if self.rt.now() < end {
+            self.rt.sleep_until(end).await;
+        }
+    }
+
+    /// `by` changed these: everybody else who may have cached them is told, or has lost his lease when this returns.
+    pub async fn changed(&self, by: ClientId, changes: &[Change]) {
+        let now = self.rt.now();
+        let mut told = Vec::new();
+        for change in changes {
+            let holders = self.leases.borrow_mut().take(change.inode, by, now);
+            told.extend(holders.into_iter().map(|h| self.tell(*change, h)));
+        }
+        if !told.is_empty() {
+            join_all(told).await;
+        }
+    }
+
+    async fn tell(&self, change: Change, holder: Holder<Rc<Conn>>) {
+        self.metrics.recalls.inc();
+        let left = holder.until.since(self.rt.now());
+        if let Err(error) = self.recall(&holder.conn, change, left).await {
+            self.metrics.recalls_waited.inc();
+            tracing::debug!(client = %holder.client, inode = %change.inode, %error, "a recall is not answered; its lease ends by itself");
+            self.rt.sleep_until(holder.until).await;
+        }
+    }
+
+    async fn recall(&self, conn: &Rc<Conn>, change: Change, within: Duration) -> Result<()> {
+        let recall = Recall {
+            volume: crate::state::VOLUME,
+            inode: change.inode,
+            name: None,
+            epoch: change.epoch,
+            data: change.data,
+        };
+        let _: Empty = conn.call_msg(method::RECALL, &recall, within).await?;
+        Ok(())
+    }
+
+    /// A file was cut: clients with a session may write under the old epoch until they are told, or until their capabilities end.
+    pub async fn recall_writers(&self, change: Change, writers: &[ClientId], since: Instant) {
+        let conns = self.peers.borrow().as_ref().map(|p| p.clients()).unwrap_or_default();
+        let end = since + ms(self.config.tuning.capability_ms);
+        let told = writers.iter().map(|writer| {
+            // Anybody can claim a client id in his hello: all who do have to answer.
+            let conns: Vec<_> =
+                conns.iter().filter(|((c, _), _)| c == writer).map(|(_, c)| c.clone()).collect();
+            async move {
+                self.metrics.recalls.inc();
+                let left = end.since(self.rt.now());
+                let answers = join_all(conns.iter().map(|c| self.recall(c, change, left))).await;
+                if answers.is_empty() || answers.iter().any(Result::is_err) {
+                    self.metrics.recalls_waited.inc();
+                    tracing::info!(client = %writer, inode = %change.inode, "a writer of a file that is cut does not answer; waiting for the end of its capability");
+                    self.rt.sleep_until(end).await;
+                }
+            }
+        });
+        join_all(told).await;
+    }
+}
