@@ -92,7 +92,9 @@ pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
         etcd::command(state, &service)?
     } else {
         let config = paths.config(id);
-        fs::write(&config, plan::config(dir, state, &service)?)
+        // What an operator (or a test) wants beside it; must be tables of its own.
+        let more = fs::read_to_string(config.with_extension("more.toml")).unwrap_or_default();
+        fs::write(&config, plan::config(dir, state, &service)? + "\n" + &more)
             .with_context(|| format!("writing {}", config.display()))?;
         let config = config.to_string_lossy().into_owned();
         process::glowfs(&[service.role.clone(), "--config".into(), config])?

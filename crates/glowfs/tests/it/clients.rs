@@ -1,15 +1,16 @@
 //! Clients that die, that are paused, and that cache: nobody sees old data, nothing leaks, nothing is overwritten late
 //! (docs/semantics.md).
 
-use crate::harness::{Cluster, Mount, eventually, sh};
+use crate::harness::{Cluster, Mount, eventually, scrape, sh};
+use rustix::process::Signal;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 /// Short leases, so that a test need not wait for long ones.
 fn short_leases(c: &Cluster) {
-    c.retune("mgmtd-1", "timing", &["client_session_ms = 3000"]);
-    c.retune("meta-1", "tuning", &["capability_ms = 3000", "session_grace_ms = 500"]);
+    c.retune("mgmtd-1", "[timing]\nclient_session_ms = 3000\n");
+    c.retune("meta-1", "[tuning]\ncapability_ms = 3000\nsession_grace_ms = 500\n");
     sh(&c.mnt, "echo up > up && rm up");
 }
 
@@ -57,19 +58,22 @@ fn a_paused_client_cannot_write_late() {
     std::fs::write(c.mnt.join("f"), vec![1; 300_000]).expect("write");
     let theirs = File::options().read(true).write(true).open(other.path.join("f")).expect("open");
     theirs.write_all_at(&[2; 4096], 0).expect("write");
-    let before = reaped(&c);
-    other.signal("STOP");
+    // No process may be started while the mount is stopped: it would first close its copies of our files, and wait.
+    let meta = c.services("meta")[0]["http"].as_str().expect("http").to_owned();
+    let reaped = || scrape(&meta, "glowfs_meta_sessions_reaped_total") as u64;
+    let before = reaped();
+    other.signal(Signal::STOP);
     // This write is in the kernel when its client is taken for dead.
     let late = theirs.try_clone().expect("clone");
     let late = std::thread::spawn(move || late.write_all_at(&[3; 4096], 200_000));
-    eventually("its session ends", || reaped(&c) > before);
+    eventually("its session ends", || reaped() > before);
     // Longer than any capability that it can have.
     let ours = File::options().read(true).write(true).open(c.mnt.join("f")).expect("open");
     ours.set_len(100_000).expect("truncate");
     ours.set_len(300_000).expect("truncate");
     ours.write_all_at(&[4; 4096], 0).expect("write");
     std::thread::sleep(Duration::from_secs(3));
-    other.signal("CONT");
+    other.signal(Signal::CONT);
     let error = late.join().expect("thread").expect_err("a late write is refused");
     assert!([5, 116].contains(&error.raw_os_error().unwrap_or(0)), "EIO or ESTALE: {error}");
     assert!(theirs.write_all_at(&[5; 4096], 0).is_err(), "and so is every other one");
@@ -132,11 +136,11 @@ fn what_one_client_caches_is_never_older_than_what_another_one_did() {
     assert!(c.metric("meta", "glowfs_meta_recalls_total") > 0.0, "nothing was ever cached");
     // A client that does not answer delays a change until its lease ends, and then sees it.
     theirs.metadata().expect("fstat");
-    other.signal("STOP");
+    other.signal(Signal::STOP);
     let began = Instant::now();
     std::fs::set_permissions(&ours, Permissions::from_mode(0o640)).expect("chmod");
     let took = began.elapsed();
-    other.signal("CONT");
+    other.signal(Signal::CONT);
     assert!(took < Duration::from_secs(15), "{took:?}");
     assert_eq!(theirs.metadata().expect("fstat").mode() & 0o777, 0o640);
 }

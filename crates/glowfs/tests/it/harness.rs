@@ -214,20 +214,10 @@ impl Cluster {
         }
     }
 
-    /// Changes keys of a section of a service's configuration and starts the service anew.
-    pub fn retune(&self, id: &str, section: &str, lines: &[&str]) {
-        let file = self.dir.join(format!("etc/{id}.toml"));
-        let text = std::fs::read_to_string(&file).expect("configuration");
-        let keys: Vec<&str> = lines.iter().filter_map(|l| l.split(' ').next()).collect();
-        let old = text.lines().filter(|l| !keys.iter().any(|k| l.starts_with(&format!("{k} ="))));
-        let mut new: Vec<String> = old.map(str::to_owned).collect();
-        let header = format!("[{section}]");
-        let at = new.iter().position(|l| *l == header).unwrap_or_else(|| {
-            new.push(header.clone());
-            new.len() - 1
-        });
-        new.splice(at + 1..at + 1, lines.iter().map(|l| (*l).to_owned()));
-        std::fs::write(&file, new.join("\n") + "\n").expect("configuration");
+    /// Gives a service more configuration (whole tables) and starts it anew.
+    pub fn retune(&self, id: &str, more: &str) {
+        let file = self.dir.join(format!("etc/{id}.more.toml"));
+        std::fs::write(&file, more).expect("configuration");
         self.dev("kill", &[id]);
         self.dev("start", &[id]);
     }
@@ -301,18 +291,21 @@ impl Mount {
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, std::process::Child::id)
     }
-    /// Sends it a signal.
-    pub fn signal(&self, name: &str) {
-        must(Command::new("kill").args([format!("-{name}"), self.pid().to_string()]));
+    /// Sends it a signal. Not through a command: a child would close its copies of our open files first, and wait for the daemon.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.pid() as i32).expect("a process");
+        rustix::process::kill_process(pid, signal).expect("signal");
     }
     /// Kills it without a word, as a crash does. Its open files fail from then on.
     pub fn kill(mut self) {
-        self.signal("KILL");
+        self.signal(rustix::process::Signal::KILL);
         self.end();
     }
     fn end(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = Command::new("kill").args(["-CONT", &child.id().to_string()]).output();
+            if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
+            }
             let _ = Command::new("umount").arg("-l").arg(&self.path).output();
             let end = Instant::now() + Duration::from_secs(20);
             while child.try_wait().expect("waiting").is_none() && Instant::now() < end {
