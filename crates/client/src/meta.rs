@@ -112,17 +112,24 @@ impl Client {
     where
         R: for<'b> minicbor::Decode<'b, ()>,
     {
-        let caller = query.caller();
-        if caller.client == ClientId(0) {
-            caller.client = self.core.id();
-        }
+        let named = query.caller().client != ClientId(0);
         let fresh = self.new_request();
         if let Some(request) = query.request()
             && *request == RequestId(0)
         {
             *request = fresh;
         }
-        let answer = self.core.meta(method, encode(&query)).await?;
+        let answer = loop {
+            let life = self.core.id();
+            if !named {
+                query.caller().client = life;
+            }
+            match self.core.meta(method, encode(&query)).await {
+                // A new life of this client began meanwhile: it may ask itself.
+                Err(e) if e.status == Status::SessionEnded && !named && life != self.core.id() => {}
+                other => break other?,
+            }
+        };
         decode(&answer).map_err(|e| e.context(method::name(method)))
     }
 }

@@ -29,7 +29,7 @@ impl Service {
         // A client speaks for itself only: sessions and leases belong to clients.
         if !identity.service && caller.client != conn.peer().client {
             return Err(Error::new(
-                Status::AccessDenied,
+                Status::SessionEnded,
                 format!("client {} cannot act as client {}", conn.peer().client, caller.client),
             ));
         }

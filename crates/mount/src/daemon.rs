@@ -225,7 +225,9 @@ impl<S: FileSystem> Daemon<S> {
     }
     /// How long the kernel may keep attributes that are leased until then.
     pub fn valid(&self, end: Instant) -> Duration {
-        Duration::from_millis(self.config.attr_timeout_ms).min(end.since(self.rt.now()))
+        // The kernel counts from when it has taken the answer in, which is later than now.
+        let left = end.since(self.rt.now()) * 3 / 4;
+        Duration::from_millis(self.config.attr_timeout_ms).min(left)
     }
 }
 
