@@ -56,6 +56,12 @@ pub enum Command {
     ListChainTables,
     /// Targets: chain, node, disk, states, bytes
     ListTargets,
+    /// Scrub (verification of what is at rest) of every target: progress, last pass, what was found and repaired
+    Scrub {
+        /// Start a pass over every target now
+        #[arg(long)]
+        now: bool,
+    },
     /// Clients: mounts and others that have a session
     ListClients,
     /// Targets being brought up to date: how far, how long still
@@ -67,7 +73,7 @@ pub enum Command {
         /// storage (other roles have nothing to set yet)
         #[arg(value_parser = role)]
         role: Role,
-        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent
+        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
         /// Only this node

@@ -11,6 +11,7 @@ mod operate;
 mod output;
 mod resyncs;
 mod run;
+mod scrub;
 mod users;
 
 pub use args::{AdminArgs, Command};

@@ -2,7 +2,7 @@
 
 use crate::args::{AdminArgs, Command, DiskCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, operate, resyncs, users};
+use crate::{cluster, config, files, operate, resyncs, scrub, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
@@ -41,6 +41,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::ListChains => cluster::chains(out, &routing),
         Command::ListChainTables => cluster::tables(out, &routing),
         Command::ListTargets => cluster::targets(out, &routing),
+        Command::Scrub { now } => scrub::scrub(out, client, &routing, *now).await,
         Command::ListClients => cluster::clients(out, client).await,
         Command::ListResyncs => resyncs::list(out, client, &routing).await,
         Command::GetConfig => config::get(out, client).await,

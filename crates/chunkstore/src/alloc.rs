@@ -95,6 +95,7 @@ impl Inner {
             if total.checked_add(step).is_some() && free >= keep.saturating_add(bytes) {
                 match file.allocate(u64::from(total) * bytes_of(class), bytes).await {
                     Ok(()) => {
+                        self.space_taken(bytes);
                         self.flush.dirty_classes.borrow_mut().insert(class);
                         self.slots.borrow_mut().grown(class, total + step);
                         return Ok(true);

@@ -18,6 +18,7 @@ mod flush;
 mod fold;
 mod format;
 mod gate;
+mod health;
 mod log;
 mod open;
 mod read;

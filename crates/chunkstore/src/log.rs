@@ -329,6 +329,7 @@ impl Inner {
         let file =
             self.dir.open(&segment_name(index), OpenOptions { create: true, direct: true }).await?;
         file.allocate(0, self.config.log_segment_bytes).await?;
+        self.space_taken(self.config.log_segment_bytes);
         self.flush.dirty_dir.set(true);
         Ok(file)
     }

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-const SUPERBLOCK: &str = "superblock";
+pub(crate) const SUPERBLOCK: &str = "superblock";
 const SUPERBLOCK_NEW: &str = "superblock.new";
 /// The smallest log segment in bytes.
 const SEGMENT_BYTES_MIN: u64 = 256 << 10;
@@ -117,6 +117,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         failed: RefCell::default(),
         failed_signal: Default::default(),
         closing: Cell::new(false),
+        known_space: Default::default(),
     });
     inner.recover(&names).await?;
     inner.begin_life().await?;

@@ -7,6 +7,7 @@ use crate::extents::{Extent, Loc};
 use crate::flush::FlushState;
 use crate::format::Superblock;
 use crate::gate::Gate;
+use crate::health::KnownSpace;
 use crate::log::Log;
 use crate::record::{Delta, Record};
 use crate::slots::{Slots, bytes_of};
@@ -77,6 +78,7 @@ pub(crate) struct Inner {
     pub failed: RefCell<Option<Error>>,
     pub failed_signal: Signal,
     pub closing: Cell<bool>,
+    pub known_space: KnownSpace,
 }
 
 impl Inner {

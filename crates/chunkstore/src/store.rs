@@ -246,7 +246,7 @@ impl Store {
     /// Bytes of the disk: all of it, free for chunks, used by chunks.
     fn room(&self) -> (u64, u64, u64) {
         let inner = &self.inner;
-        let disk = inner.dir.space().unwrap_or_default();
+        let disk = inner.disk_space();
         let slots = inner.slots.borrow();
         // Slots given up count as free: whoever needs one makes the removal durable first (`take_slot`).
         let given_up: u64 = inner.retired.borrow().iter().map(Retired::slot_bytes).sum();
@@ -282,6 +282,14 @@ impl Store {
                 .sum(),
             log_bytes: inner.log_bytes(),
         }
+    }
+    /// Checks that the disk is still there, is this one, and takes writes; if not, the store fails. An idle store would not notice.
+    pub async fn probe(&self) -> Result<()> {
+        self.inner.probe().await
+    }
+    /// Takes the store out of service, as a failed write does.
+    pub fn fail(&self, why: &str) {
+        self.inner.poison("the disk", &std::io::Error::other(why.to_owned()));
     }
     /// Writes a checkpoint now (tests and tools; it happens by itself).
     pub async fn checkpoint(&self) -> Result<()> {

@@ -238,3 +238,34 @@ fn the_room_of_a_removed_chunk_counts_as_free_at_once() {
         assert_eq!(store.space().used_bytes, 0);
     });
 }
+
+/// An idle store whose directory was deleted, or holds another store, notices it; a failed one says so for good.
+#[test]
+fn a_disk_that_is_gone_or_another_one_is_noticed() {
+    for other in [false, true] {
+        let tmp = tempfile::tempdir().expect("tempdir");
+        let path = tmp.path().join("disk");
+        let spare = tmp.path().join("spare");
+        glowfs_rt::real::run(|rt| async move {
+            let dir = |p: &std::path::Path| rt.open_dir(p).expect("dir");
+            let store = Store::open(&rt, dir(&path), config()).await.expect("open");
+            store.create_target(T).await.expect("target");
+            store.probe().await.expect("all is well");
+            if other {
+                let second = Store::open(&rt, dir(&spare), config()).await.expect("open");
+                second.close().await.expect("closed");
+                std::fs::copy(spare.join("superblock"), path.join("superblock")).expect("copied");
+            } else {
+                std::fs::remove_dir_all(&path).expect("deleted");
+            }
+            assert_eq!(store.failure(), None, "nobody looked yet");
+            let e = store.probe().await.expect_err("it is gone");
+            assert_eq!(e.status, Status::DiskFailed);
+            assert!(store.failure().is_some());
+            let e =
+                store.stage(T, write(1, 1, 0, pattern(1, 100), true)).await.expect_err("failed");
+            assert_eq!(e.status, Status::DiskFailed);
+            assert_eq!(store.flush(T).await.expect_err("failed").status, Status::DiskFailed);
+        });
+    }
+}

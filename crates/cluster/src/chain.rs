@@ -56,6 +56,10 @@ pub struct Observation {
     pub empty: bool,
     /// Whether it may begin or go on to sync (false for a while after it was too slow).
     pub may_sync: bool,
+    /// The newest chain version it knows; it serves under no older one.
+    pub known: ChainVersion,
+    /// It lives, but is to blame for messages of this chain that do not arrive ([`crate::Reach`]).
+    pub unreachable: bool,
 }
 
 /// Observations by target.
@@ -84,6 +88,8 @@ pub enum Evidence {
     NoSource,
     /// It was too slow.
     TooSlow,
+    /// Messages within the chain do not reach it (or do not leave it).
+    Unreachable,
     /// Another one took over.
     TakenOver,
     /// It leaves the chain.
@@ -133,6 +139,15 @@ impl Slot {
     }
     fn down(&self) -> bool {
         self.local == Some(LocalState::Offline)
+    }
+    fn blamed(&self) -> bool {
+        self.up() && self.seen.is_some_and(|o| o.unreachable)
+    }
+    /// Whether it may still answer reads under a version in which it was serving.
+    fn may_answer(&self, record: Option<&MemberRecord>) -> bool {
+        let served = record.map_or(ChainVersion(0), |r| r.served);
+        let knows = self.seen.map_or(ChainVersion(0), |o| o.known.max(o.adopted));
+        served > ChainVersion(0) && !self.down() && knows <= served
     }
     fn set(&mut self, to: PublicState, why: Evidence) {
         self.to = to;
@@ -303,8 +318,12 @@ impl Chain {
         let mut writers = slots.iter().filter(|s| matches!(s.to, Serving | Syncing));
         let adopted = |s: &Slot| s.up() && s.seen.is_some_and(|o| o.adopted == version);
         let retired = |s: &&Slot| self.records.get(&s.target).is_some_and(|r| r.retired);
+        // Who was dropped alive must know it before anything is acknowledged without it.
+        let mut others = slots.iter().filter(|s| !matches!(s.to, Serving | Syncing));
+        let fenced = others.all(|s| !s.may_answer(self.records.get(&s.target)));
         let ready = slots.iter().any(|s| s.to == Serving)
             && writers.all(adopted)
+            && fenced
             && slots.iter().filter(retired).all(|s| s.down() || adopted(s));
         if !ready || self.info.activated == version {
             return;
@@ -332,6 +351,8 @@ fn rank(state: PublicState) -> u8 {
 /// The rows of the table.
 fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, MemberRecord>) {
     let remaining = slots.iter().any(|s| s.from == Serving && !s.down());
+    // A report takes a serving member out only while another one, that was heard and that nobody blames, goes on.
+    let sound = slots.iter().any(|s| s.from == Serving && s.up() && !s.blamed());
     let proof = |t: &TargetId| records.get(t).map_or(Proof::None, |r| r.proof);
     let retired = |t: &TargetId| records.get(t).is_some_and(|r| r.retired);
     // If all serving ones go at once, one keeps the mark of the last: the one that can prove most.
@@ -346,6 +367,7 @@ fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, Memb
             Serving if s.down() && remaining => s.set(Offline, why_gone),
             Serving if s.down() && Some(s.target) == last => s.set(LastSrv, why_gone),
             Serving if s.down() => s.set(Offline, why_gone),
+            Serving if sound && s.blamed() => s.set(Waiting, Evidence::Unreachable),
             LastSrv if remaining => s.set(Offline, Evidence::TakenOver),
             Syncing | Waiting if s.down() => s.set(Offline, why_gone),
             Syncing if !remaining => s.set(Waiting, Evidence::NoSource),

@@ -10,6 +10,7 @@ mod election;
 mod force;
 mod lease;
 mod members;
+mod reach;
 mod repair;
 
 pub use chain::{Chain, Change, Evidence, MemberRecord, Observation, Proof, STEPS_MAX, View};
@@ -17,4 +18,5 @@ pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};
 pub use force::{explain, explain_force, force};
 pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};
 pub use members::MEMBERS_MAX;
+pub use reach::{Blame, Pauses, Reach};
 pub use repair::{Move, next_move};

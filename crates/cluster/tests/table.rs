@@ -45,6 +45,8 @@ fn seen(local: LocalState) -> Observation {
         adopted: ChainVersion(10),
         empty: false,
         may_sync: true,
+        known: ChainVersion(10),
+        unreachable: false,
     }
 }
 
@@ -251,4 +253,56 @@ fn a_slow_one_is_demoted_and_pauses() {
     assert_eq!(c.info.version, ChainVersion(11));
     let (c, _) = c.settle(&view(&[Online, Online])).expect("its turn again");
     assert_eq!(states(&c), [(1, Serving), (2, Syncing)]);
+}
+
+/// A view in which these members are blamed for messages that do not arrive.
+fn blamed(locals: &[LocalState], who: &[u64]) -> View {
+    let mut v = view(locals);
+    who.iter().for_each(|t| v.get_mut(&TargetId(*t)).expect("seen").unreachable = true);
+    v
+}
+
+#[test]
+fn a_blamed_member_leaves_only_while_another_one_serves() {
+    let on = [UpToDate, UpToDate, UpToDate];
+    let c = chain(&[Serving, Serving, Serving]);
+    let (next, changes) = c.step(&blamed(&on, &[2])).expect("a change");
+    assert_eq!(states(&next), [(1, Serving), (3, Serving), (2, Waiting)]);
+    assert_eq!(changes[0].why, Evidence::Unreachable);
+    let (next, _) = c.step(&blamed(&on, &[1, 2])).expect("a change");
+    assert_eq!(states(&next), [(3, Serving), (1, Waiting), (2, Waiting)]);
+    assert_eq!(c.step(&blamed(&on, &[1, 2, 3])), None, "somebody must stay");
+    assert_eq!(chain(&[Serving]).step(&blamed(&[UpToDate], &[1])), None, "the last one");
+    assert_eq!(
+        chain(&[Serving, Waiting]).step(&blamed(&[Online, Off], &[1])).map(|c| states(&c.0)),
+        Some(vec![(1, Serving), (2, Offline)])
+    );
+    // The other one is gone, or was not heard since this instance is primary: nobody knows that it can go on.
+    let (next, _) =
+        chain(&[Serving, Serving]).step(&blamed(&[Off, UpToDate], &[2])).expect("1 is gone");
+    assert_eq!(states(&next), [(2, Serving), (1, Offline)]);
+    let mut v = blamed(&[UpToDate, UpToDate], &[2]);
+    v.remove(&TargetId(1));
+    assert_eq!(chain(&[Serving, Serving]).step(&v), None);
+}
+
+#[test]
+fn nothing_is_acknowledged_past_a_live_member_that_may_still_answer() {
+    let on = [UpToDate, UpToDate];
+    let mut c = chain(&[Serving, Serving]);
+    c.records.values_mut().for_each(|r| r.served = ChainVersion(10));
+    let (c, _) = c.step(&blamed(&on, &[2])).expect("a change");
+    let mut v = view(&on);
+    v.get_mut(&TargetId(2)).expect("seen").may_sync = false;
+    v.get_mut(&TargetId(1)).expect("seen").adopted = ChainVersion(11);
+    assert_eq!(c.step(&v), None, "2 may not know version 11 yet, and answers reads under 10");
+    let mut nobody_heard = v.clone();
+    nobody_heard.remove(&TargetId(2));
+    assert_eq!(c.step(&nobody_heard), None, "it may live");
+    v.get_mut(&TargetId(2)).expect("seen").known = ChainVersion(11);
+    assert_eq!(c.step(&v).expect("active").0.info.activated, ChainVersion(11));
+    v.get_mut(&TargetId(2)).expect("seen").known = ChainVersion(10);
+    v.get_mut(&TargetId(2)).expect("seen").local = Off;
+    let (next, _) = c.settle(&v).expect("its lease ran out");
+    assert_eq!(states(&next), [(1, Serving), (2, Offline)]);
 }

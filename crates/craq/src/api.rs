@@ -134,6 +134,11 @@ pub enum Event {
     },
     /// A parked read has waited long enough.
     ReadExpired(Ticket, ChunkId),
+    /// The committed content of a chunk is to be mended: when nothing of the chunk is under way, nothing new shall begin
+    /// ([`Action::Held`]) until [`Event::LetGo`].
+    Hold(Ticket, ChunkId),
+    /// The end of that, whether it was held yet or not.
+    LetGo(Ticket, ChunkId),
     /// The predecessor sent everything (SYNC_DONE, last): channel records are merged, everything is flushed.
     SyncDone(Ticket, ChainVersion),
     /// Channel records of the predecessor.
@@ -218,6 +223,8 @@ pub enum Action {
     ReadNow(Ticket),
     /// Refuse a read.
     ReadRefused(Ticket, Status),
+    /// Nothing of the chunk is under way now; or it cannot be held.
+    Held(Ticket, Result<(), Status>),
     /// Ask mgmtd for newer routing info.
     Refresh,
     /// Say [`Event::Timer`] after a pause.

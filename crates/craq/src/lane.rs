@@ -70,6 +70,8 @@ pub(crate) struct Lane {
     pub doomed: Vec<(ChunkVersion, bool)>,
     /// The discard is under way.
     pub discarding: bool,
+    /// Who mends the committed content (or waits to), and whether it may.
+    pub held: Option<(Ticket, bool)>,
 }
 
 impl Lane {
@@ -78,10 +80,11 @@ impl Lane {
             && self.queue.is_empty()
             && self.readers.is_empty()
             && self.doomed.is_empty()
+            && self.held.is_none()
     }
-    /// Whether versions are being taken back: nothing new may enter until that is done.
+    /// Whether versions are being taken back, or the content is being mended: nothing new may enter until that is done.
     pub fn is_clearing(&self) -> bool {
-        !self.doomed.is_empty()
+        !self.doomed.is_empty() || self.held.is_some()
     }
     pub fn entry(&mut self, version: ChunkVersion) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|e| e.version == version)

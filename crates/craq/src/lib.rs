@@ -11,6 +11,7 @@ mod api;
 mod arrive;
 mod change;
 mod dedupe;
+mod hold;
 mod lane;
 mod progress;
 mod read;

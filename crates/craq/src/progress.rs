@@ -161,6 +161,13 @@ impl Replica {
                 out.push(Action::Discard(chunk, from));
             }
         }
+        if let Some((ticket, granted @ false)) = &mut lane.held
+            && lane.entries.is_empty()
+            && lane.doomed.is_empty()
+        {
+            *granted = true;
+            out.push(Action::Held(*ticket, Ok(())));
+        }
         if self.next.is_none() && lane.entries.is_empty() && !lane.is_clearing() {
             out.extend(lane.readers.drain(..).map(Action::ReadNow));
         }

@@ -114,6 +114,8 @@ impl Replica {
                 self.read(ticket, chain_version, chunk, out);
             }
             Event::ReadExpired(ticket, chunk) => self.read_expired(ticket, chunk, out),
+            Event::Hold(ticket, chunk) => self.hold(ticket, chunk, store, out),
+            Event::LetGo(ticket, chunk) => self.let_go(ticket, chunk, store, out),
             Event::SyncDone(ticket, version) => self.sync_done(ticket, version, out),
             Event::Channels(version, records) => {
                 if self.view.is_some_and(|v| v.version == version && v.syncing()) {
@@ -214,6 +216,9 @@ impl Replica {
             for ticket in lane.readers {
                 out.push(Action::ReadRefused(ticket, Status::NotServing));
             }
+            if let Some((ticket, false)) = lane.held {
+                out.push(Action::Held(ticket, Err(Status::NotServing)));
+            }
         }
         self.forwards.clear();
         self.timers.clear();
@@ -231,6 +236,7 @@ impl Replica {
             Event::Read { ticket, .. } => {
                 out.push(Action::ReadRefused(ticket, Status::NotServing));
             }
+            Event::Hold(ticket, _) => out.push(Action::Held(ticket, Err(Status::NotServing))),
             _ => {}
         }
     }

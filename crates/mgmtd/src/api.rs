@@ -5,10 +5,9 @@ use crate::core::Inner;
 use glowfs_net::{Handler, Identity, Incoming, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::routing::{Role, RoutingInfo};
-use glowfs_types::wire::Empty;
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{GetRouting, PrimaryInfo, ReportSlow};
+use glowfs_types::wire::mgmtd::{GetRouting, PrimaryInfo};
 use glowfs_types::{Error, NodeId, Result, Status};
 use std::rc::Rc;
 
@@ -148,28 +147,6 @@ impl Inner {
             addresses: other.map(|r| r.addresses.clone()).unwrap_or_default(),
             silent_ms: election.silent_ms(self.now_ms()),
         }
-    }
-
-    /// A predecessor says that its syncing successor is too slow: it must wait for a while.
-    fn report_slow(self: &Rc<Self>, report: ReportSlow) -> Result<Empty> {
-        let until = self.rt.now() + Duration::from_millis(self.config.timing.slow_pause_ms);
-        self.with(|s| {
-            let current = s.chains.get(&report.chain).map(|c| c.value.info.version);
-            let Some(heard) = s.heard.get_mut(&report.target) else { return };
-            if current == Some(report.version) {
-                heard.may_sync_after = until;
-                s.dirty_chains.insert(report.chain);
-            }
-        })?;
-        self.work.notify_all();
-        // Look at it again when the pause is over.
-        let (inner, pause) = (self.clone(), self.config.timing.slow_pause_ms + 1);
-        self.rt.spawn_detached(async move {
-            inner.rt.sleep(Duration::from_millis(pause)).await;
-            let _ = inner.with(|s| s.dirty_chains.insert(report.chain));
-            inner.work.notify_all();
-        });
-        Ok(Empty {})
     }
 
     /// What this process is and how it is.

@@ -81,7 +81,7 @@ pub struct Timing {
     pub scan_ms: u64,
     /// How long a client's session lives without being extended.
     pub client_session_ms: u64,
-    /// How long a target that was too slow waits before it may sync again.
+    /// How long a target that was too slow or not reached waits before it may sync again; doubled each time.
     pub slow_pause_ms: u64,
     /// How long a replica may be away before another one is made elsewhere; 0: for ever.
     pub replace_after_ms: u64,
@@ -89,6 +89,10 @@ pub struct Timing {
     pub repair_ms: u64,
     /// The greatest number of chains of which a replica is being made or moved at a time.
     pub recoveries_max: u32,
+    /// The longest such pause.
+    pub slow_pause_max_ms: u64,
+    /// How long it counts that one node says of another one that it does not answer.
+    pub reach_memory_ms: u64,
 }
 
 impl Default for Timing {
@@ -105,6 +109,8 @@ impl Default for Timing {
             replace_after_ms: 600_000,
             repair_ms: 500,
             recoveries_max: 64,
+            slow_pause_max_ms: 60_000,
+            reach_memory_ms: 30_000,
         }
     }
 }

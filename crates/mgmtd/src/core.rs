@@ -316,8 +316,8 @@ impl Inner {
     pub async fn settle(&self) -> Result<()> {
         let _held = self.lock.acquire(1).await;
         loop {
-            let now = self.rt.now();
-            let (edit, log, nodes, chains) = self.with(|s| plan_changes(s, now))?;
+            let now_ms = self.now_ms();
+            let (edit, log, nodes, chains) = self.with(|s| plan_changes(s, now_ms))?;
             let (nodes, chains) = match (nodes.is_empty(), chains.is_empty()) {
                 (true, true) => return Ok(()),
                 _ => (nodes, chains),
@@ -384,7 +384,7 @@ impl Inner {
 type Planned = (Edit, Vec<(ChainId, Change)>, BTreeSet<NodeId>, BTreeSet<ChainId>);
 
 /// Takes what is dirty and works out what becomes of it.
-fn plan_changes(s: &mut State, now: Instant) -> Planned {
+fn plan_changes(s: &mut State, now_ms: u64) -> Planned {
     let nodes = std::mem::take(&mut s.dirty_nodes);
     let mut chains = BTreeSet::new();
     while chains.len() < CHAINS_PER_CHANGE {
@@ -407,7 +407,7 @@ fn plan_changes(s: &mut State, now: Instant) -> Planned {
             .info
             .members
             .iter()
-            .filter_map(|m| Some((m.target, s.observation(m.target, now)?)))
+            .filter_map(|m| Some((m.target, s.observation(m.target, now_ms)?)))
             .collect();
         let settled = chain.settle(&view);
         let changed = settled.is_some();

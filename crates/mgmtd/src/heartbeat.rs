@@ -7,7 +7,6 @@
 use crate::core::Inner;
 use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
-use glowfs_rt::Instant;
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::mgmtd::{Heartbeat, HeartbeatReply, TargetReport};
 use glowfs_types::{Error, NodeId, Result, Status};
@@ -130,10 +129,10 @@ fn take_report(s: &mut State, node: NodeId, report: &TargetReport) -> bool {
             && o.incarnation == report.incarnation
             && o.clean == report.clean
             && o.adopted == report.adopted
+            && o.known == report.known
             && (o.used_bytes == 0) == (report.used_bytes == 0)
     });
-    let may_sync_after = old.map_or(Instant(0), |h| h.may_sync_after);
-    s.heard.insert(report.target, Heard { report: report.clone(), may_sync_after });
+    s.heard.insert(report.target, Heard { report: report.clone() });
     if !same {
         s.dirty_chains.insert(chain);
     }

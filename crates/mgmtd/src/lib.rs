@@ -19,6 +19,7 @@ mod primary;
 mod records;
 mod repair;
 mod service;
+mod slow;
 mod standby;
 mod state;
 mod store;

@@ -5,7 +5,7 @@ use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
 use crate::state::{Client, State};
 use crate::store::{Loaded, Writes};
-use glowfs_cluster::{LeaseConfig, NodeLeases, Standing};
+use glowfs_cluster::{LeaseConfig, NodeLeases, Pauses, Reach, Standing};
 use glowfs_types::routing::{NodeInfo, NodeStatus, Role};
 use glowfs_types::wire::mgmtd::UserInfo;
 use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, UserId};
@@ -141,6 +141,9 @@ impl Inner {
                 .collect(),
             leases: NodeLeases::new(lease, active, self.now_ms(), overlap_ms),
             heard: Default::default(),
+            reach: Reach::new(t.reach_memory_ms),
+            pauses: Pauses::new(t.slow_pause_ms, t.slow_pause_max_ms),
+            unreachable: Default::default(),
             said: Default::default(),
             offline_since: Default::default(),
             dirty_nodes: Default::default(),

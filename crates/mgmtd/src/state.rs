@@ -1,11 +1,13 @@
 //! The primary's copy of what is in the engine, and what it heard since.
 
 use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, UserRecord};
-use glowfs_cluster::{Chain, NodeLeases, Observation};
+use glowfs_cluster::{Chain, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
 use glowfs_types::routing::{LocalState, NodeInfo, NodeStatus, RoutingInfo, TargetInfo};
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem, TargetReport};
-use glowfs_types::{ChainId, ClientId, NodeId, RoutingVersion, StoreId, TargetId, UserId};
+use glowfs_types::{
+    ChainId, ChainVersion, ClientId, NodeId, RoutingVersion, StoreId, TargetId, UserId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How many dead clients are remembered.
@@ -17,10 +19,9 @@ pub struct Client {
     pub heard: Instant,
 }
 
-/// What was heard of a target, and when it was too slow.
+/// What was heard of a target.
 pub struct Heard {
     pub report: TargetReport,
-    pub may_sync_after: Instant,
 }
 
 /// Everything a primary knows. Fields of the first block equal the engine; those of the second are only in memory.
@@ -43,6 +44,12 @@ pub struct State {
 
     pub leases: NodeLeases,
     pub heard: BTreeMap<TargetId, Heard>,
+    /// Which nodes do not answer which.
+    pub reach: Reach,
+    /// Which targets were slow and wait.
+    pub pauses: Pauses,
+    /// The member of a chain version that is to blame for messages that do not arrive.
+    pub unreachable: BTreeMap<ChainId, (ChainVersion, TargetId)>,
     /// What nodes last said of themselves.
     pub said: BTreeMap<NodeId, NodeInfo>,
     /// Members that are offline, and since when as far as this primary knows.
@@ -54,7 +61,7 @@ pub struct State {
 
 impl State {
     /// What the chain core is told of a target.
-    pub fn observation(&self, target: TargetId, now: Instant) -> Option<Observation> {
+    pub fn observation(&self, target: TargetId, now_ms: u64) -> Option<Observation> {
         let info = &self.targets.get(&target)?.value;
         let heard = self.heard.get(&target);
         let alive = self.leases.alive(info.node);
@@ -72,8 +79,15 @@ impl State {
             clean: report.is_some_and(|r| r.clean),
             adopted: report.map_or(info.adopted, |r| r.adopted),
             empty: report.is_none_or(|r| r.used_bytes == 0),
-            may_sync: heard.is_none_or(|h| h.may_sync_after <= now),
+            may_sync: self.pauses.may_sync(target, now_ms),
+            known: report.map_or(ChainVersion(0), |r| r.known),
+            unreachable: self.is_unreachable(info.chain, target),
         })
+    }
+    fn is_unreachable(&self, chain: ChainId, target: TargetId) -> bool {
+        let version = self.chains.get(&chain).map(|c| c.value.info.version);
+        let blamed = self.unreachable.get(&chain);
+        blamed.is_some_and(|b| Some(b.0) == version && b.1 == target)
     }
     /// What a node's entry should say now.
     pub fn wanted_node(&self, id: NodeId) -> Option<NodeInfo> {

@@ -52,6 +52,24 @@ pub struct StorageConfig {
     /// Share of its time, in per cent, that a resync may work while clients are being served.
     #[serde(default = "default_sync_share")]
     pub sync_share_percent: u8,
+    /// Bound on the bytes per second and disk that the scrub reads; 0 is off. The cluster's configuration can change it.
+    #[serde(default = "default_scrub_bytes")]
+    pub scrub_bytes_per_s: u64,
+    /// The time from the beginning of a scrub of a disk to that of the next one, in s.
+    #[serde(default = "default_scrub_interval")]
+    pub scrub_interval_s: u64,
+    /// The time between checks whether a disk is there and takes writes, in ms.
+    #[serde(default = "default_disk_check")]
+    pub disk_check_ms: u64,
+    /// A disk that does not do a check within this time, in ms, is taken out of service.
+    #[serde(default = "default_disk_stuck")]
+    pub disk_stuck_ms: u64,
+    /// How long a successor may hold acknowledgements up before mgmtd is told, in ms.
+    #[serde(default = "default_slow_after")]
+    pub slow_after_ms: u64,
+    /// The time between two such reports, in ms.
+    #[serde(default = "default_slow_after")]
+    pub slow_report_ms: u64,
     /// How many targets of this node may send a resync at once.
     #[serde(default = "default_sync_targets")]
     pub sync_targets: u32,
@@ -74,6 +92,21 @@ fn default_read_wait() -> u64 {
 }
 fn default_sync_chunks() -> u32 {
     4
+}
+fn default_scrub_bytes() -> u64 {
+    16 << 20
+}
+fn default_scrub_interval() -> u64 {
+    7 * 24 * 3600
+}
+fn default_disk_check() -> u64 {
+    2000
+}
+fn default_disk_stuck() -> u64 {
+    30_000
+}
+fn default_slow_after() -> u64 {
+    3000
 }
 fn default_sync_targets() -> u32 {
     4
@@ -123,6 +156,11 @@ impl StorageConfig {
             ("sync_chunks", self.sync_chunks.into()),
             ("sync_share_percent", self.sync_share_percent.into()),
             ("sync_targets", self.sync_targets.into()),
+            ("disk_check_ms", self.disk_check_ms),
+            ("disk_stuck_ms", self.disk_stuck_ms),
+            ("scrub_interval_s", self.scrub_interval_s),
+            ("slow_after_ms", self.slow_after_ms),
+            ("slow_report_ms", self.slow_report_ms),
         ] {
             if value == 0 {
                 return bad(format!("{name}: 0 would stop all work; leave it out for the default"));
@@ -142,6 +180,11 @@ impl StorageConfig {
                 ),
             )
         })
+    }
+
+    /// See `slow_after_ms`.
+    pub fn slow_after(&self) -> glowfs_rt::Duration {
+        glowfs_rt::Duration::from_millis(self.slow_after_ms)
     }
 
     /// The node id.

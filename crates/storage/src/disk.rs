@@ -1,9 +1,11 @@
 //! The disks: opening or formatting their stores.
 
+use crate::node::Node;
 use glowfs_chunkstore::{Store, StoreConfig};
-use glowfs_rt::Rt;
+use glowfs_rt::{Duration, Rt};
 use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
 use std::path::Path;
+use std::rc::Rc;
 
 /// One configured directory.
 pub(crate) struct Disk {
@@ -45,6 +47,21 @@ impl Disk {
         match &self.store {
             Ok(store) => store.failure(),
             Err(e) => Some(e.clone()),
+        }
+    }
+}
+
+impl Node {
+    /// Checks a disk now and then: whether it is there, takes writes, and does so in time.
+    pub(crate) async fn check_disk(self: Rc<Self>, store: Store) {
+        let period = Duration::from_millis(self.config.disk_check_ms);
+        let stuck = Duration::from_millis(self.config.disk_stuck_ms);
+        while !self.stopping.get() && store.failure().is_none() {
+            self.rt.sleep(period).await;
+            // A failed check takes the store out of service by itself.
+            if !self.stopping.get() && self.rt.timeout(stuck, store.probe()).await.is_err() {
+                store.fail(&format!("did nothing for {stuck:?}"));
+            }
         }
     }
 }

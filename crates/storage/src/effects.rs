@@ -1,5 +1,6 @@
 //! What the core asks for, done: stages, commits, answers, pauses.
 
+use crate::repair::Wrong;
 use crate::target::{Payload, Target, Waiting, save_meta};
 use glowfs_chunkstore::{StageKind, StageRequest};
 use glowfs_craq::{Action, Done, Event, Ticket};
@@ -38,6 +39,7 @@ impl Target {
             Action::Forward { .. } => self.forward(action),
             Action::Release(chunk, version) => {
                 self.payloads.borrow_mut().remove(&(chunk, version));
+                self.watch.settled((chunk, version));
             }
             Action::Reply(ticket, result) => self.reply(ticket, result),
             Action::ReadNow(ticket) => self.wake_read(ticket, Ok(())),
@@ -57,11 +59,17 @@ impl Target {
                 tracing::error!(target = %self.id, %status, "target failed and goes offline");
                 self.payloads.borrow_mut().clear();
             }
+            Action::Held(ticket, result) => {
+                if let Some(waiting) = self.holds.borrow_mut().remove(&ticket) {
+                    let _ = waiting.send(result);
+                }
+            }
             Action::Diverged(chunk, version) => {
                 tracing::error!(target = %self.id, %chunk, %version, "the successor's content differs at the same version");
                 if let Some(node) = self.node.upgrade() {
                     node.metrics.diverged.inc();
                 }
+                self.repair_soon(chunk, Wrong::Differs);
             }
         }
     }

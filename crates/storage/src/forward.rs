@@ -1,6 +1,7 @@
 //! Sending updates to the successor.
 
 use crate::node::Node;
+use crate::repair::Wrong;
 use crate::target::{Payload, Target};
 use glowfs_chunkstore::ReadOutcome;
 use glowfs_craq::{Action, Event, Form, Update as Core};
@@ -67,11 +68,15 @@ impl Target {
                 payload.head.version = version.0.into();
                 payload.head.base = base.0.into();
                 payload.head.generation = generation.into();
+                t.watch.sent(chain_version, (chunk, version), node.rt.now());
                 send(&node, to, payload).await
             };
             let result: Result<UpdateResult> = result.await;
-            if let Err(e) = &result {
-                tracing::debug!(target = %t.id, %chunk, %version, error = %e, "forward failed");
+            match &result {
+                Ok(_) => t.watch.taken(chain_version, (chunk, version)),
+                Err(e) => {
+                    tracing::debug!(target = %t.id, %chunk, %version, error = %e, "forward failed");
+                }
             }
             let answer = result.map(|r| r.content_crc.get()).map_err(|e| e.status);
             t.feed(Event::Answer(id, answer));
@@ -98,7 +103,7 @@ impl Target {
 
     /// The update as a replacement of the whole chunk.
     async fn full(
-        &self,
+        self: &Rc<Self>,
         node: &Node,
         chunk: ChunkId,
         version: ChunkVersion,
@@ -120,7 +125,7 @@ impl Target {
 
     /// Reads the whole chunk: as of a pending version, or committed.
     pub(crate) async fn content(
-        &self,
+        self: &Rc<Self>,
         node: &Node,
         chunk: ChunkId,
         version: Option<ChunkVersion>,
@@ -144,7 +149,11 @@ impl Target {
             Some(v) => self.store.read_pending(self.id, chunk, v, 0, buf).await,
             None => self.store.read(self.id, chunk, 0, buf).await,
         };
-        let ReadOutcome { len, version, .. } = outcome?;
+        let ReadOutcome { len, version, .. } = outcome.inspect_err(|e| {
+            if matches!(e.status, Status::Corrupt | Status::DiskFailed) {
+                self.repair_soon(chunk, Wrong::Damaged);
+            }
+        })?;
         if version.0 == 0 {
             return Err(gone());
         }

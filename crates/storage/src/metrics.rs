@@ -16,6 +16,11 @@ pub(crate) struct Metrics {
     pub flushes: Counter,
     pub overloaded: Counter,
     pub diverged: Counter,
+    pub repaired: Counter,
+    pub repairs_failed: Counter,
+    pub scrub_bytes: Counter,
+    pub scrub_found: Counter,
+    pub slow_reports: Counter,
     pub pending: Gauge,
     pub sync_chunks: Counter,
     pub sync_bytes: Counter,
@@ -79,6 +84,31 @@ impl Metrics {
             diverged: r.counter(
                 "glowfs_storage_diverged_total",
                 "Chunks whose content differs from the successor's.",
+                &[],
+            ),
+            repaired: r.counter(
+                "glowfs_storage_repaired_total",
+                "Chunks repaired from another replica.",
+                &[],
+            ),
+            repairs_failed: r.counter(
+                "glowfs_storage_repairs_failed_total",
+                "Repairs that failed; they are tried again.",
+                &[],
+            ),
+            scrub_bytes: r.counter(
+                "glowfs_storage_scrub_bytes_total",
+                "Bytes at rest that the scrub verified.",
+                &[],
+            ),
+            scrub_found: r.counter(
+                "glowfs_storage_scrub_found_total",
+                "Chunks that the scrub found damaged or different from the tail's.",
+                &[],
+            ),
+            slow_reports: r.counter(
+                "glowfs_storage_slow_reports_total",
+                "Reports to mgmtd of successors that hold their chain up.",
                 &[],
             ),
             pending: r.gauge(

@@ -5,6 +5,7 @@ use crate::admission::Admission;
 use crate::disk::Disk;
 use crate::dismiss;
 use crate::metrics::Metrics;
+use crate::repair::Repairs;
 use crate::sync_progress::Resyncs;
 use crate::target::{Target, load_meta};
 use crate::tuning::Tuning;
@@ -19,6 +20,9 @@ use glowfs_types::{ChainId, ChainVersion, Error, NodeId, Result, Status, StoreId
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+/// Chunks that a node repairs at once.
+const REPAIRS_AT_ONCE: usize = 2;
 
 /// Everything of one storage process.
 pub(crate) struct Node {
@@ -38,6 +42,11 @@ pub(crate) struct Node {
     pub resyncs: Resyncs,
     /// The settings in force.
     pub tuning: Cell<Tuning>,
+    /// Repairs that wait, run or failed just now.
+    pub repairs: RefCell<Repairs>,
+    pub repair_slots: Semaphore,
+    /// How often a scrub was asked for.
+    pub scrub_asked: Cell<u64>,
     pub started: Instant,
     pub stopping: Cell<bool>,
 }
@@ -50,6 +59,9 @@ impl Node {
             sync_slots: Semaphore::new(config.sync_targets as usize),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),
             resyncs: Resyncs::default(),
+            repairs: RefCell::default(),
+            repair_slots: Semaphore::new(REPAIRS_AT_ONCE),
+            scrub_asked: Cell::new(0),
             config,
             disks,
             targets: RefCell::default(),

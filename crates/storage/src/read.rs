@@ -1,6 +1,7 @@
 //! READ: pieces of chunks, straight into the caller's memory.
 
 use crate::node::Node;
+use crate::repair::Wrong;
 use crate::target::Target;
 use glowfs_craq::Event;
 use glowfs_net::{Incoming, Reply};
@@ -119,6 +120,9 @@ impl Node {
             Err(e) => {
                 tracing::warn!(target = %target.id, %chunk, error = %e, "read failed");
                 self.metrics.read_errors.inc();
+                if matches!(e.status, Status::Corrupt | Status::DiskFailed) {
+                    target.repair_soon(chunk, Wrong::Damaged);
+                }
                 failed(e.status, piece)
             }
         }

@@ -39,6 +39,7 @@ impl Report for Reporter {
                 adopted: t.replica.borrow().adopted_version(),
                 used_bytes: used_bytes(t, counts.get(&t.store.id()).copied().unwrap_or(1)),
                 store: t.store.id(),
+                known: t.known(),
             })
             .collect();
         // Targets whose disk could not be opened are ours all the same.
@@ -63,6 +64,7 @@ impl Report for Reporter {
                     adopted: ChainVersion(0),
                     used_bytes: 0,
                     store: t.store,
+                    known: ChainVersion(0),
                 }),
         );
         let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();

@@ -46,6 +46,16 @@ impl Handler for Service {
                 let result = node.list_chunks(&incoming);
                 incoming.reply_msg(result);
             }
+            method::FETCH_CHUNK => {
+                node.clone().rt.spawn_detached(async move {
+                    let result = node.fetch_chunk(&mut incoming).await;
+                    incoming.reply(result);
+                });
+            }
+            method::SCRUB => {
+                let result = node.scrub(&incoming);
+                incoming.reply_msg(result);
+            }
             method::STORAGE_INFO => incoming.reply_msg(Ok(node.storage_info())),
             method::SERVICE_STATUS => incoming.reply_msg(Ok(node.status())),
             method::ECHO => {

@@ -86,6 +86,7 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     let server = start_server(rt, &node, &agent)?;
     let addresses = server.addresses().to_vec();
     watch(rt, &node, &agent);
+    rt.spawn_detached(node.clone().watch_successors());
     let announced = addresses.iter().map(|a| a.to_string()).collect();
     let register = register(node.clone(), agent.clone());
     rt.spawn_detached(async move {
@@ -152,6 +153,10 @@ fn watch(rt: &Rt, node: &Rc<Node>, agent: &Agent) {
             tracing::error!(disk = path, error = %e, "disk failed; its targets go offline");
             node.report();
         });
+    }
+    for store in node.disks.iter().filter_map(|d| d.store.as_ref().ok()) {
+        rt.spawn_detached(node.clone().check_disk(store.clone()));
+        rt.spawn_detached(node.clone().scrub_disk(store.clone()));
     }
 }
 

@@ -76,6 +76,7 @@ impl Source {
                     break;
                 }
                 Err(e) if self.current() => {
+                    self.target.watch.sync_failed(self.view.version, self.node.rt.now());
                     tracing::debug!(source = %from, target = %to, error = %e, "resync begins again");
                     self.node.rt.sleep(RETRY_PAUSE).await;
                 }
@@ -114,6 +115,7 @@ impl Source {
                 let (begin, served) = (self.node.rt.now(), self.node.served());
                 for result in join_all(group.iter().map(|t| self.transfer(*t))).await {
                     result?;
+                    self.target.watch.sync_moved(self.view.version);
                     sent += 1;
                     count(&self.progress.compared, 1);
                     count(&self.progress.sent, 1);

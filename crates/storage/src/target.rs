@@ -2,6 +2,8 @@
 
 use crate::admission::Admitted;
 use crate::node::Node;
+use crate::scrub::Progress;
+use crate::slow::Watch;
 use glowfs_chunkstore::{StageKind, Store};
 use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
@@ -56,6 +58,11 @@ pub(crate) struct Target {
     pub syncing: Cell<ChainVersion>,
     /// The view changed.
     pub turned: Notify,
+    /// The successor's pace.
+    pub watch: Watch,
+    /// Repairs that wait until their chunk is still.
+    pub holds: RefCell<BTreeMap<Ticket, OneSender<Result<(), Status>>>>,
+    pub scrub: Progress,
 }
 
 /// «GTM1»: the record that stands with a target.
@@ -135,12 +142,20 @@ impl Target {
             tickets: Cell::new(0),
             syncing: Cell::new(ChainVersion(0)),
             turned: Notify::default(),
+            watch: Watch::default(),
+            holds: RefCell::default(),
+            scrub: Progress::default(),
         }))
     }
 
     /// The adopted view.
     pub fn view(&self) -> Option<View> {
         self.replica.borrow().view().copied()
+    }
+    /// The newest chain version it knows of; it serves under no older one.
+    pub fn known(&self) -> ChainVersion {
+        let replica = self.replica.borrow();
+        replica.adopting().map_or(replica.adopted_version(), |v| v.version)
     }
     /// The state to report.
     pub fn local(&self) -> LocalState {

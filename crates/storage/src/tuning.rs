@@ -14,6 +14,8 @@ pub(crate) struct Tuning {
     pub sync_bytes_per_s: u64,
     /// Share of its time that a resync may work while clients are being served, 1 to 100 per cent.
     pub sync_share_percent: u8,
+    /// Bound on the bytes per second and disk that the scrub reads; 0 is off.
+    pub scrub_bytes_per_s: u64,
 }
 
 impl Tuning {
@@ -21,6 +23,7 @@ impl Tuning {
         Self {
             sync_chunks: pushed.sync_chunks.unwrap_or(config.sync_chunks).max(1) as usize,
             sync_bytes_per_s: pushed.sync_bytes_per_s.unwrap_or(config.sync_bytes_per_s),
+            scrub_bytes_per_s: pushed.scrub_bytes_per_s.unwrap_or(config.scrub_bytes_per_s),
             sync_share_percent: pushed
                 .sync_share_percent
                 .unwrap_or(config.sync_share_percent)

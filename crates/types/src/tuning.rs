@@ -20,6 +20,9 @@ pub struct StorageTuning {
     /// Share of its time, in per cent from 1 to 100, that a resync may work while clients are being served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_share_percent: Option<u8>,
+    /// Bound on the bytes per second and disk that the scrub reads; 0 is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrub_bytes_per_s: Option<u64>,
 }
 
 impl StorageTuning {

@@ -120,6 +120,8 @@ impl World {
                     // Only whether the chain was ever active matters.
                     empty: self.chain.info.activated == ChainVersion(0),
                     may_sync: true,
+                    known: ChainVersion(adopted),
+                    unreachable: false,
                 };
                 view.insert(TargetId(i as u64 + 1), o);
             }

@@ -373,7 +373,11 @@ impl World {
             Action::Pause(t) => n.timers.push(t),
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             Action::Failed(status) => panic!("node {i} failed: {status}"),
-            Action::ReadNow(_) | Action::ReadRefused(..) | Action::Refresh | Action::Report => {}
+            Action::ReadNow(_)
+            | Action::ReadRefused(..)
+            | Action::Refresh
+            | Action::Held(..)
+            | Action::Report => {}
         }
     }
 

@@ -19,6 +19,7 @@ mod moves;
 mod netns;
 mod programs;
 mod resync;
+mod scrub;
 mod sqlite;
 mod striping;
 mod torture;

@@ -124,6 +124,7 @@ impl Report for Fake {
                 adopted,
                 used_bytes: self.used.get(),
                 store: self.store,
+                known: adopted,
             }
         })
         .collect()

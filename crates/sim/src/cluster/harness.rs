@@ -31,6 +31,8 @@ pub struct Shape {
     pub metas: usize,
     /// Storage nodes.
     pub storages: usize,
+    /// Disks of each.
+    pub disks: usize,
     /// Replicas of a chain.
     pub replicas: u32,
     /// Chains.
@@ -43,7 +45,16 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { managers: 3, metas: 2, storages: 5, replicas: 3, chains: 5, stripe: 5, clients: 4 }
+        Self {
+            managers: 3,
+            metas: 2,
+            storages: 5,
+            disks: 1,
+            replicas: 3,
+            chains: 5,
+            stripe: 5,
+            clients: 4,
+        }
     }
 }
 
@@ -192,7 +203,7 @@ impl Cluster {
                 });
             }
             _ => {
-                let config = storage_config(service, listen, mgmtd, &token);
+                let config = storage_config(service, listen, mgmtd, &token, self.shape.disks);
                 rt.clone().spawn_detached(async move {
                     match glowfs_storage::start(&rt, config).await {
                         Ok(running) => note(running.failed().await.to_string()),
@@ -385,6 +396,7 @@ fn storage_config(
     listen: Vec<String>,
     mgmtd: Vec<String>,
     token: &Path,
+    disks: usize,
 ) -> glowfs_storage::StorageConfig {
     glowfs_storage::StorageConfig {
         node_id: s.id,
@@ -393,7 +405,7 @@ fn storage_config(
         http: None,
         mgmtd,
         service_token_file: token.to_owned(),
-        disks: vec![DISK.into()],
+        disks: (0..disks).map(|i| format!("/disk{i}").into()).collect(),
         transports: Vec::new(),
         tags: Default::default(),
         reserve_bytes: 1 << 20,
@@ -404,5 +416,11 @@ fn storage_config(
         sync_bytes_per_s: 0,
         sync_share_percent: 50,
         sync_targets: 4,
+        scrub_bytes_per_s: 64 << 20,
+        scrub_interval_s: 7 * 24 * 3600,
+        disk_check_ms: 2000,
+        disk_stuck_ms: 30_000,
+        slow_after_ms: 3000,
+        slow_report_ms: 3000,
     }
 }

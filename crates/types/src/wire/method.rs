@@ -80,6 +80,10 @@ methods! {
     REMOVE_DATA = 209;
     /// Versions, lengths and checksums of one chunk on one target.
     QUERY_CHUNK = 210;
+    /// Committed content of one chunk, from one serving target to another one that mends its own.
+    FETCH_CHUNK = 211;
+    /// How the scrubs of a node's targets stand; may start one at once.
+    SCRUB = 212;
     /// One page of a target's chunks, whatever its state (operators).
     LIST_CHUNKS = 220;
 

@@ -32,6 +32,9 @@ pub struct TargetReport {
     /// The store it lies on.
     #[n(6)]
     pub store: StoreId,
+    /// The newest chain version it knows: nothing is served under an older one any more.
+    #[cbor(n(7), default)]
+    pub known: ChainVersion,
 }
 
 /// HEARTBEAT. The node's lease counts from the moment it sent this, on its own CLOCK_BOOTTIME.
@@ -306,7 +309,8 @@ pub struct ClusterConfig {
     pub overrides: BTreeMap<NodeId, String>,
 }
 
-/// REPORT_SLOW: a syncing target holds acknowledgements up beyond the bound; mgmtd demotes it to waiting.
+/// REPORT_SLOW: a predecessor says that its successor holds acknowledgements up beyond the bound: a syncing one (mgmtd demotes it to
+/// waiting), or a serving one that it cannot reach (mgmtd decides which of the two leaves the chain).
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct ReportSlow {
     /// The chain.
@@ -315,7 +319,13 @@ pub struct ReportSlow {
     /// The version of it under which that was seen; a report on an older one is ignored.
     #[n(1)]
     pub version: ChainVersion,
-    /// The syncing target.
+    /// The successor.
     #[n(2)]
     pub target: TargetId,
+    /// Who says it; 0 from builds that did not say.
+    #[cbor(n(3), default)]
+    pub reporter: TargetId,
+    /// The successor's node answers nothing that the reporter sends.
+    #[cbor(n(4), default)]
+    pub unreachable: bool,
 }

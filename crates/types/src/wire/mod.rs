@@ -12,6 +12,7 @@ pub mod meta;
 pub mod method;
 pub mod mgmtd;
 pub mod operate;
+pub mod repair;
 
 use crate::{Error, Result, Status};
 

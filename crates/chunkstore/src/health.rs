@@ -1,0 +1,85 @@
+//! Whether the disk is still there and takes writes; and how much room it has, without asking it each time.
+
+use crate::format::{BLOCK, Superblock};
+use crate::open::SUPERBLOCK;
+use crate::state::Inner;
+use glowfs_rt::backend::{OpenOptions, Space};
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::Result;
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+/// The file that is written to see whether writes work. (Its name begins with a dot, so that a directory with nothing else counts as empty.)
+const PROBE: &str = ".probe";
+/// How old the known size of the free space may be.
+const SPACE_STALE: Duration = Duration::from_millis(200);
+
+/// What the file system said of its room last, less what was taken since.
+#[derive(Default)]
+pub(crate) struct KnownSpace(Cell<Option<(Instant, Space)>>);
+
+impl Inner {
+    /// The room of the file system, as of a moment ago.
+    pub fn disk_space(&self) -> Space {
+        let now = self.rt.now();
+        match self.known_space.0.get() {
+            Some((at, space)) if now.since(at) < SPACE_STALE => space,
+            _ => {
+                let space = self.dir.space().unwrap_or_default();
+                self.known_space.0.set(Some((now, space)));
+                space
+            }
+        }
+    }
+    /// A file grew by so many bytes.
+    pub fn space_taken(&self, bytes: u64) {
+        if let Some((at, mut space)) = self.known_space.0.get() {
+            space.free_bytes = space.free_bytes.saturating_sub(bytes);
+            self.known_space.0.set(Some((at, space)));
+        }
+    }
+
+    /// Reads and writes one block. What an idle store would not notice (its directory deleted, the file system remounted read-only)
+    /// fails here, and takes the store out of service.
+    pub async fn probe(self: &Rc<Self>) -> Result<()> {
+        self.check_open()?;
+        match self.try_probe().await {
+            Ok(()) => Ok(()),
+            // The process is at its limit of files, or the disk is full: neither says that it is broken.
+            Err(e) if crate::log::is_no_space(&e) || e.kind() == io::ErrorKind::OutOfMemory => {
+                Ok(())
+            }
+            Err(e)
+                if matches!(e.raw_os_error(), Some(libc_emfile::EMFILE | libc_emfile::ENFILE)) =>
+            {
+                Ok(())
+            }
+            Err(e) => Err(self.poison("the check of the disk", &e)),
+        }
+    }
+
+    async fn try_probe(&self) -> io::Result<()> {
+        let options = OpenOptions { create: false, direct: true };
+        let file = self.dir.open(SUPERBLOCK, options).await?;
+        let (read, mut buf) = file.read(self.rt.alloc(BLOCK), 0).await;
+        buf.truncate(read?);
+        let other = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        let found = Superblock::decode(&buf, &self.dir.path()).map_err(|e| other(e.message))?;
+        let own = self.superblock.borrow().store;
+        if found.store != own {
+            return Err(other(format!("store {} is there, not {own}", found.store)));
+        }
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.dir.open(PROBE, options).await?;
+        let mut block = self.rt.alloc(BLOCK);
+        block.fill(0);
+        file.write(vec![block.freeze()], 0).await
+    }
+}
+
+/// Errors of the process, not of the disk.
+mod libc_emfile {
+    pub const ENFILE: i32 = 23;
+    pub const EMFILE: i32 = 24;
+}

@@ -1,0 +1,65 @@
+//! REPORT_SLOW: members that live but hold their chain up.
+//!
+//! What becomes of the chain is the core's decision ([`glowfs_cluster::Chain`], [`glowfs_cluster::Reach`]); here a report is
+//! checked against the newest chain version, so that one that is late or of somebody else changes nothing.
+
+use crate::core::Inner;
+use crate::state::State;
+use glowfs_cluster::Blame;
+use glowfs_rt::Duration;
+use glowfs_types::routing::PublicState;
+use glowfs_types::wire::Empty;
+use glowfs_types::wire::mgmtd::ReportSlow;
+use glowfs_types::{Result, TargetId};
+use std::rc::Rc;
+
+/// Who pauses, and until when (milliseconds of this instance's clock).
+type Paused = Option<(TargetId, u64)>;
+
+impl Inner {
+    pub fn report_slow(self: &Rc<Self>, report: ReportSlow) -> Result<Empty> {
+        let now_ms = self.now_ms();
+        let Some((target, until_ms)) = self.with(|s| take(s, &report, now_ms))? else {
+            return Ok(Empty {});
+        };
+        tracing::warn!(
+            chain = %report.chain, version = %report.version, reporter = %report.reporter, accused = %report.target,
+            unreachable = report.unreachable, out = %target, "a member holds its chain up and is taken out"
+        );
+        self.work.notify_all();
+        // Look at it again when the pause is over.
+        let (inner, pause) = (self.clone(), Duration::from_millis(until_ms - now_ms + 1));
+        self.rt.spawn_detached(async move {
+            inner.rt.sleep(pause).await;
+            let _ = inner.with(|s| s.dirty_chains.insert(report.chain));
+            inner.work.notify_all();
+        });
+        Ok(Empty {})
+    }
+}
+
+fn take(s: &mut State, report: &ReportSlow, now_ms: u64) -> Paused {
+    let info = &s.chains.get(&report.chain)?.value.info;
+    if info.version != report.version {
+        return None;
+    }
+    let writers: Vec<_> = info.writers().copied().collect();
+    let at = writers.iter().position(|m| m.target == report.target)?;
+    let (accused, before) = (writers[at], *writers.get(at.checked_sub(1)?)?);
+    let blamed = match accused.state {
+        PublicState::Syncing => accused.target,
+        // Only its predecessor can know, and only that nothing arrives is a reason: a slow disk is no proof against anybody.
+        PublicState::Serving if report.unreachable && report.reporter == before.target => {
+            let blame = s.reach.accuse(before.node, accused.node, now_ms);
+            let blamed = if blame == Blame::Accused { accused.target } else { before.target };
+            s.unreachable.insert(report.chain, (info.version, blamed));
+            blamed
+        }
+        _ => return None,
+    };
+    // Every report is followed by a pause, so reports of one target do not pile up.
+    let was_free = s.pauses.may_sync(blamed, now_ms);
+    let until_ms = s.pauses.pause(blamed, now_ms);
+    s.dirty_chains.insert(report.chain);
+    was_free.then_some((blamed, until_ms))
+}

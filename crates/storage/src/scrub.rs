@@ -1,0 +1,166 @@
+//! The scrub: reads everything at rest, slowly, and has repaired what is not what it should be.
+//!
+//! One pass at a time on each disk, target by target, chunk by chunk, under a rate. Each chunk's blocks are verified against their checksums, and
+//! its checksum is compared with the tail's at the same version. A pass begins when the last one began `scrub_interval_s` ago, or
+//! when an operator asks.
+
+use crate::node::Node;
+use crate::repair::Wrong;
+use crate::target::Target;
+use glowfs_chunkstore::Store;
+use glowfs_net::Incoming;
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::wire::repair::{Scrub, ScrubReply, ScrubState};
+use glowfs_types::{ChunkId, Error, Result, Status};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The pause between two looks whether a pass is due.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// The rate of a pass that an operator asked for, in bytes per second, if scrubbing is off otherwise.
+const ASKED_BYTES_PER_S: u64 = 64 << 20;
+/// What a chunk costs at least, in bytes of the rate: so that many small ones are paced too.
+const CHUNK_COST_BYTES: u64 = 16 << 10;
+
+/// How the scrub of a target stands.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub running: Cell<bool>,
+    pub chunks: Cell<u64>,
+    pub bytes: Cell<u64>,
+    pub passes: Cell<u64>,
+    pub last_pass_ns: Cell<u64>,
+    pub found: Cell<u64>,
+    pub repaired: Cell<u64>,
+    pub failed: Cell<u64>,
+}
+
+fn add(cell: &Cell<u64>, n: u64) {
+    cell.set(cell.get() + n);
+}
+
+impl Node {
+    /// Scrubs one disk, again and again.
+    pub(crate) async fn scrub_disk(self: Rc<Self>, store: Store) {
+        let mut next: Option<Instant> = None;
+        let mut asked = self.scrub_asked.get();
+        while !self.stopping.get() && store.failure().is_none() {
+            self.rt.sleep(LOOK_PERIOD).await;
+            let rate = self.tuning.get().scrub_bytes_per_s;
+            let now_asked = self.scrub_asked.get();
+            let interval = Duration::from_secs(self.config.scrub_interval_s);
+            // The first pass is due an interval after the start, too: a restart is no reason to read everything.
+            let due = *next.get_or_insert_with(|| self.rt.now() + interval) <= self.rt.now();
+            if asked == now_asked && (rate == 0 || !due) {
+                continue;
+            }
+            asked = now_asked;
+            next = Some(self.rt.now() + interval);
+            for target in self.all_targets() {
+                if target.store.id() == store.id() {
+                    self.scrub_target(&target).await;
+                }
+            }
+        }
+    }
+
+    async fn scrub_target(self: &Rc<Self>, target: &Rc<Target>) {
+        let p = &target.scrub;
+        p.running.set(true);
+        p.chunks.set(0);
+        p.bytes.set(0);
+        let mut after: Option<ChunkId> = None;
+        let mut whole = true;
+        loop {
+            if self.stopping.get() {
+                whole = false;
+                break;
+            }
+            match target.store.scrub_next(target.id, after).await {
+                Ok(Some(found)) => {
+                    after = Some(found.chunk);
+                    add(&p.chunks, 1);
+                    add(&p.bytes, found.bytes);
+                    self.metrics.scrub_bytes.add(found.bytes);
+                    let differs =
+                        found.bad_blocks.is_empty() && self.differs(target, found.chunk).await;
+                    if differs || !found.bad_blocks.is_empty() {
+                        add(&p.found, 1);
+                        self.metrics.scrub_found.inc();
+                        let wrong = if differs { Wrong::Differs } else { Wrong::Damaged };
+                        tracing::error!(target = %target.id, chunk = %found.chunk, version = %found.version,
+                            blocks = found.bad_blocks.len(), ?wrong, "scrub found a chunk that is not what it should be");
+                        // It says by itself what came of it; the next pass finds what is left.
+                        let _ = target.repair(self, found.chunk, wrong).await;
+                    }
+                    self.pace_scrub(found.bytes).await;
+                }
+                Ok(None) => break,
+                Err(e) => {
+                    tracing::warn!(target = %target.id, error = %e, "scrub ended early");
+                    whole = false;
+                    break;
+                }
+            }
+        }
+        p.running.set(false);
+        if whole {
+            add(&p.passes, 1);
+            p.last_pass_ns.set(self.rt.unix_ns());
+        }
+    }
+
+    /// Whether the tail has other content at the same version.
+    async fn differs(&self, target: &Rc<Target>, chunk: ChunkId) -> bool {
+        let state = || target.store.chunk(target.id, chunk).filter(|s| s.exists());
+        let Some(before) = state() else { return false };
+        let Ok(Some(theirs)) = target.tail_says(self, chunk).await else { return false };
+        // A chunk that was written meanwhile is compared at its next pass.
+        state() == Some(before)
+            && theirs.version == before.committed
+            && (theirs.content_crc, theirs.len) != (before.content_crc, before.len)
+    }
+
+    async fn pace_scrub(&self, bytes: u64) {
+        let rate = match self.tuning.get().scrub_bytes_per_s {
+            0 => ASKED_BYTES_PER_S,
+            rate => rate,
+        };
+        let cost = u128::from(bytes.max(CHUNK_COST_BYTES)) * 1_000_000_000;
+        self.rt.sleep(Duration::from_nanos((cost / u128::from(rate)) as u64)).await;
+    }
+
+    /// SCRUB.
+    pub(crate) fn scrub(&self, incoming: &Incoming) -> Result<ScrubReply> {
+        let ask: Scrub = incoming.msg()?;
+        let identity = incoming.conn().peer().identity;
+        if ask.now {
+            if !identity.admin && !identity.root {
+                return Err(Error::new(
+                    Status::AccessDenied,
+                    "only administrators may start a scrub; use a token of one",
+                ));
+            }
+            self.scrub_asked.set(self.scrub_asked.get() + 1);
+        }
+        let targets = self.all_targets();
+        let state = |t: &Rc<Target>| {
+            let p = &t.scrub;
+            ScrubState {
+                target: t.id,
+                running: p.running.get(),
+                chunks: p.chunks.get(),
+                bytes: p.bytes.get(),
+                passes: p.passes.get(),
+                last_pass_ns: p.last_pass_ns.get(),
+                found: p.found.get(),
+                repaired: p.repaired.get(),
+                failed: p.failed.get(),
+            }
+        };
+        Ok(ScrubReply {
+            targets: targets.iter().map(state).collect(),
+            bytes_per_s: self.tuning.get().scrub_bytes_per_s,
+        })
+    }
+}

@@ -1,0 +1,177 @@
+//! Watching the successor: what to do when it holds acknowledgements up.
+//!
+//! An update is sent again for ever ([`glowfs_craq`]), so a successor that takes nothing holds the writes of its chain until mgmtd
+//! changes the chain. mgmtd sees dead nodes by itself; what it cannot see is reported here: a syncing successor that is too
+//! slow (or full), and a serving one that lives but is not reached from here.
+//!
+//! Must never: take a successor that only waits (for its own successor, its disk) for one that is not reached: a serving one is
+//! reported only when its node did not even answer an empty call.
+
+use crate::node::Node;
+use crate::target::Target;
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::wire::mgmtd::ReportSlow;
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, NodeId, Result, Status, TargetId};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The time between two looks at the successors.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// Empty calls that must fail, one after the other, before a serving successor counts as not reached.
+const PROBES_MIN: u32 = 2;
+/// How long the report to mgmtd may take.
+const REPORT_DEADLINE: Duration = Duration::from_secs(2);
+
+/// What a target knows of its successor's pace, under one chain version.
+#[derive(Default)]
+pub(crate) struct Watch {
+    version: Cell<ChainVersion>,
+    /// Updates that the successor has not taken, with when each was first sent.
+    unanswered: RefCell<BTreeMap<(ChunkId, ChunkVersion), Instant>>,
+    /// Since when every attempt of the resync failed.
+    sync_fails: Cell<Option<Instant>>,
+    probing: Cell<bool>,
+    /// Empty calls that failed since the last sign of life.
+    probes_failed: Cell<u32>,
+    reported: Cell<Option<Instant>>,
+}
+
+impl Watch {
+    fn turn(&self, version: ChainVersion) {
+        if self.version.replace(version) != version {
+            self.unanswered.borrow_mut().clear();
+            self.sync_fails.set(None);
+            self.probes_failed.set(0);
+            self.reported.set(None);
+        }
+    }
+    /// An update is on its way to the successor.
+    pub fn sent(&self, version: ChainVersion, update: (ChunkId, ChunkVersion), now: Instant) {
+        self.turn(version);
+        self.unanswered.borrow_mut().entry(update).or_insert(now);
+    }
+    /// The successor took it.
+    pub fn taken(&self, version: ChainVersion, update: (ChunkId, ChunkVersion)) {
+        if self.version.get() == version {
+            self.unanswered.borrow_mut().remove(&update);
+            self.probes_failed.set(0);
+        }
+    }
+    /// It is not sent any more.
+    pub fn settled(&self, update: (ChunkId, ChunkVersion)) {
+        self.unanswered.borrow_mut().remove(&update);
+    }
+    /// The resync got on.
+    pub fn sync_moved(&self, version: ChainVersion) {
+        if self.version.get() == version {
+            self.sync_fails.set(None);
+        }
+    }
+    /// The resync failed and begins again.
+    pub fn sync_failed(&self, version: ChainVersion, now: Instant) {
+        self.turn(version);
+        if self.sync_fails.get().is_none() {
+            self.sync_fails.set(Some(now));
+        }
+    }
+    /// How long the oldest update waits.
+    fn waits(&self, now: Instant) -> Duration {
+        let oldest = self.unanswered.borrow().values().min().copied();
+        oldest.map_or(Duration::ZERO, |at| now.since(at))
+    }
+    fn sync_fails_for(&self, now: Instant) -> Duration {
+        self.sync_fails.get().map_or(Duration::ZERO, |at| now.since(at))
+    }
+}
+
+impl Node {
+    /// Looks at the successors of all targets, again and again.
+    pub(crate) async fn watch_successors(self: Rc<Self>) {
+        while !self.stopping.get() {
+            self.rt.sleep(LOOK_PERIOD).await;
+            for target in self.all_targets() {
+                self.look_at_successor(&target);
+            }
+        }
+    }
+
+    fn look_at_successor(self: &Rc<Self>, target: &Rc<Target>) {
+        let Some(view) = target.view().filter(|v| v.serving()) else { return };
+        let Some((successor, node, syncing)) = view.successor else { return };
+        let watch = &target.watch;
+        if watch.version.get() != view.version || target.replica.borrow().adopting().is_some() {
+            return;
+        }
+        let (now, bound) = (self.rt.now(), self.config.slow_after());
+        let waits = watch.waits(now);
+        if syncing {
+            if waits >= bound || watch.sync_fails_for(now) >= bound {
+                self.report_slow(target, successor, false);
+            }
+            return;
+        }
+        if waits < bound / 3 {
+            watch.probes_failed.set(0);
+        } else if waits >= bound && watch.probes_failed.get() >= PROBES_MIN {
+            self.report_slow(target, successor, true);
+        }
+        if waits >= bound / 3 && !watch.probing.replace(true) {
+            let (me, target) = (self.clone(), target.clone());
+            self.rt.spawn_detached(async move {
+                let answered = me.answers(node, bound / 3).await;
+                let watch = &target.watch;
+                watch.probing.set(false);
+                if watch.version.get() == view.version {
+                    watch.probes_failed.set(if answered {
+                        0
+                    } else {
+                        watch.probes_failed.get() + 1
+                    });
+                }
+            });
+        }
+    }
+
+    /// Whether anything at all comes back from a node.
+    async fn answers(&self, node: NodeId, deadline: Duration) -> bool {
+        let call = async {
+            let conn = self.connect(node).await?;
+            conn.call_msg::<_, Empty>(method::ECHO, &Empty {}, deadline).await
+        };
+        let answer: Result<Result<Empty>, _> = self.rt.timeout(deadline, call).await;
+        !matches!(
+            answer.map(|r| r.map_err(|e| e.status)),
+            Err(_) | Ok(Err(Status::Disconnected | Status::TimedOut))
+        )
+    }
+
+    fn report_slow(self: &Rc<Self>, target: &Rc<Target>, successor: TargetId, unreachable: bool) {
+        let (Some(view), Some(agent)) = (target.view(), self.agent().cloned()) else { return };
+        let now = self.rt.now();
+        let pause = Duration::from_millis(self.config.slow_report_ms);
+        if target.watch.reported.get().is_some_and(|at| now.since(at) < pause) {
+            return;
+        }
+        target.watch.reported.set(Some(now));
+        self.metrics.slow_reports.inc();
+        tracing::warn!(
+            target = %target.id, chain = %view.chain, version = %view.version, %successor, unreachable,
+            "the successor holds the chain up; telling mgmtd"
+        );
+        let report = ReportSlow {
+            chain: view.chain,
+            version: view.version,
+            target: successor,
+            reporter: target.id,
+            unreachable,
+        };
+        self.rt.spawn_detached(async move {
+            let call = agent.link().call::<_, Empty>(method::REPORT_SLOW, &report, REPORT_DEADLINE);
+            if let Err(e) = call.await {
+                tracing::warn!(error = %e, "mgmtd did not take the report; it is repeated");
+            }
+        });
+    }
+}
