@@ -31,7 +31,7 @@ fn the_scrub_finds_and_repairs_planted_damage() {
     let c = Cluster::up("scrub");
     sh(
         &c.mnt,
-        "for i in 1 2 3 4; do head -c 3000000 /dev/urandom > f$i; done; sync; sha256sum f? > sums",
+        "for i in 1 2 3 4; do dd if=/dev/urandom of=f$i bs=1M count=3 iflag=fullblock status=none; done; sync; sha256sum f? > sums",
     );
     let disks: Vec<_> = find_disks(&c.dir);
     assert!(damage(&disks[0]) > 50, "{disks:?}");
