@@ -52,6 +52,7 @@ fn main() {
                 began.elapsed().as_secs_f64(),
             );
         }
-        r.expect_good();
+        let seconds = time.as_secs();
+        r.expect_good(&format!("cargo run -p glowfs-sim --example seeds -- {seed} 1 {seconds}"));
     }
 }

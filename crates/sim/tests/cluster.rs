@@ -15,12 +15,19 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
     first..first + env("GLOWFS_SIM_SEEDS", count)
 }
 
+/// The command that runs one seed of a test again.
+fn replay(seed: u64, test: &str) -> String {
+    format!(
+        "GLOWFS_SIM_SEED={seed} GLOWFS_SIM_SEEDS=1 cargo test -p glowfs-sim --test cluster {test}"
+    )
+}
+
 #[test]
 fn without_faults() {
     for seed in seeds(1) {
         let plan = Plan { faults: Faults::NONE, time: Duration::from_secs(3), ..Plan::default() };
         let report = run_seed(seed, plan);
-        report.expect_good();
+        report.expect_good(&replay(seed, "without_faults"));
         assert!(report.ops > 50 && report.checked > 300 && report.contended > 5, "{report:?}");
     }
 }
@@ -31,7 +38,8 @@ fn under_faults() {
     for seed in seeds(SEEDS) {
         // Failing disks and losses of all power have their long runs: ./soak.
         let faults = Faults { disks: 0, all: 0, ..Faults::ALL };
-        run_seed(seed, Plan { time, faults, ..Plan::default() }).expect_good();
+        let report = run_seed(seed, Plan { time, faults, ..Plan::default() });
+        report.expect_good(&replay(seed, "under_faults"));
     }
 }
 

@@ -70,14 +70,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// Panics with everything that helps, if something was wrong.
-    pub fn expect_good(&self) {
+    /// Panics with everything that helps, if something was wrong. `replay` is the command that runs this very seed again.
+    pub fn expect_good(&self, replay: &str) {
         assert!(
             self.problems.is_empty(),
-            "seed {} failed (replay: cargo run -p glowfs-sim --example seeds -- {} 1 {}):\n{}\nfaults:\n{}",
+            "seed {} failed (replay: {replay}):\n{}\nfaults:\n{}",
             self.seed,
-            self.seed,
-            self.seconds,
             self.problems.join("\n"),
             self.log.join("\n")
         );
