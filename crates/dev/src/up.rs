@@ -198,16 +198,15 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
         fs::create_dir_all(dir.join(sub))?;
     }
     // etcd makes its directories itself, with the mode that it wants.
-    for service in state.services.iter().filter(|s| s.role != etcd::ROLE) {
-        for data in &service.data {
-            fs::create_dir_all(data)?;
-        }
+    let ours = || state.services.iter().filter(|s| s.role != etcd::ROLE).flat_map(|s| &s.data);
+    for data in ours() {
+        fs::create_dir_all(data)?;
     }
     secret(&Paths(dir).root_token())?;
     secret(&Paths(dir).service_token())?;
     // A cluster whose data survived the loss of power needs its tokens and directories, too.
-    let made = state.services.iter().flat_map(|s| &s.data).flat_map(|d| d.ancestors());
-    let inside = made.filter(|d| d.starts_with(dir)).map(Path::to_path_buf);
+    let inside = ours().flat_map(|d| d.ancestors()).filter(|d| d.starts_with(dir));
+    let inside = inside.map(Path::to_path_buf);
     let all: BTreeSet<PathBuf> =
         inside.chain([dir.join("tokens")]).chain(dir.parent().map(Path::to_path_buf)).collect();
     for each in all {
