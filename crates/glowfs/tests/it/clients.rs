@@ -46,8 +46,10 @@ fn a_killed_mount_leaves_no_session_and_no_lost_space() {
     eventually("its sessions end", || reaped(&c) >= before + 2);
     eventually("the space of what it had open comes back", || collected(&c) >= gone + 2);
     // What it was told is written is there, though it never said how long the file became.
-    let found = std::fs::read(c.mnt.join("kept")).expect("read");
-    assert!(found == bytes, "{} bytes", found.len());
+    // (The sessions counted above may be others of the same client: each file's length is settled with its own.)
+    eventually("the acknowledged bytes are all there", || {
+        std::fs::read(c.mnt.join("kept")).expect("read") == bytes
+    });
 }
 
 #[test]
