@@ -13,6 +13,7 @@ mod checkpoint;
 mod chunk;
 mod codec;
 mod crc;
+mod doubt;
 mod extents;
 mod flush;
 mod fold;

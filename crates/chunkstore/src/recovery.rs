@@ -3,12 +3,12 @@
 //! A batch that is not whole ends the log if nothing says that it was durable: then it was never flushed, and cutting
 //! there gives a state that the store was in. If a later batch or segment says that it was durable, the disk has lost
 //! or changed bytes, and the store is refused. The same holds for the data that records beyond the durable point refer to.
+//! What is kept beyond the durable point is written once more ([`crate::doubt`]).
 
 use crate::alloc::corrupt;
 use crate::checkpoint::{CHECKPOINT, CHECKPOINT_NEW};
-use crate::chunk::Place;
 use crate::codec::Reader;
-use crate::extents::{Extent, Loc};
+use crate::doubt::{Doubt, Header};
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::log::{Segment, locate};
 use crate::record::Record;
@@ -16,15 +16,12 @@ use crate::slots::{CLASS_MAX, CLASS_MIN, bytes_of, file_name};
 use crate::state::Inner;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{BufMut, File};
-use glowfs_types::checksum::crc32c;
-use glowfs_types::{ChunkId, Result, Status, StoreId, TargetId};
+use glowfs_types::{Result, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// The log is read in pieces of so many bytes.
 const READ_BYTES: usize = 1 << 20;
-/// Blocks of data verified at once.
-const VERIFY_BLOCKS: usize = 256;
 /// Header blocks of one batch at most.
 const HEADER_BLOCKS_MAX: u32 = 1 << 10;
 
@@ -81,10 +78,13 @@ impl Inner {
         let mut limit = u64::MAX;
         loop {
             let (lsn, first_segment) = self.load(names, store).await?;
-            let doubtful = self.replay(names, store, lsn, first_segment, limit).await?;
+            let (headers, doubtful) = self.replay(names, store, lsn, first_segment, limit).await?;
             self.retired.borrow_mut().clear();
-            match self.first_lost(&doubtful).await? {
-                None => break,
+            match self.secure_data(&doubtful).await? {
+                None => {
+                    self.secure_headers(headers).await?;
+                    break;
+                }
                 Some(lost) => {
                     tracing::warn!(
                         batch = lost,
@@ -147,7 +147,7 @@ impl Inner {
         lsn: u64,
         first_segment: u64,
         limit: u64,
-    ) -> Result<Vec<Doubt>> {
+    ) -> Result<(Vec<Header>, Vec<Doubt>)> {
         let mut found = BTreeMap::new();
         let mut spare = Vec::new();
         let mut headless = Vec::new();
@@ -213,7 +213,7 @@ impl Inner {
         self.log.next_lsn.set(end.lsn + 1);
         self.log.written.set(end.lsn);
         self.log.prev_crc.set(end.crc);
-        Ok(end.doubtful)
+        Ok((end.headers, end.doubtful))
     }
 
     fn log_error(&self, what: &str) -> glowfs_types::Error {
@@ -247,6 +247,9 @@ impl Inner {
         let mut knows_later = false;
         while let Some(f) = found.get(&seq) {
             end.path.insert(seq);
+            if f.head.first_lsn > durable {
+                end.headers.push(Header { segment: seq, block: 0, bytes: f.head.encode() });
+            }
             let mut window = Window::new(f.file.clone());
             let mut block = 1u32;
             let mut follower = None;
@@ -272,6 +275,17 @@ impl Inner {
                                 durable =
                                     durable.max(self.later_durable(found, seq, block, next).await?);
                                 knows_later = true;
+                            }
+                            if head.lsn > durable {
+                                let bytes = window
+                                    .get(
+                                        self,
+                                        u64::from(block) * BLOCK as u64,
+                                        head.header_blocks as usize * BLOCK,
+                                    )
+                                    .await?;
+                                let bytes = bytes.map(<[u8]>::to_vec).unwrap_or_default();
+                                end.headers.push(Header { segment: seq, block, bytes });
                             }
                             for (target, mut record) in records {
                                 locate(&mut record, seq, block + head.header_blocks);
@@ -416,58 +430,6 @@ impl Inner {
         Ok(durable)
     }
 
-    /// The first batch beyond the durable ones whose data is needed and not there. Data that was superseded does not
-    /// count: its place may have been used anew, once the batch that superseded it was durable.
-    async fn first_lost(&self, doubtful: &[Doubt]) -> Result<Option<u64>> {
-        for doubt in doubtful {
-            let needed = self.still_needed(doubt);
-            let mut rest = needed.as_slice();
-            while let Some((loc, _)) = rest.first() {
-                let follows = |(i, (next, _)): &(usize, &(Loc, u32))| *next == loc.plus(*i as u32);
-                let n = rest.iter().take(VERIFY_BLOCKS).enumerate().take_while(follows).count();
-                let (now, later) = rest.split_at(n);
-                let (result, buf) = self.read_place(*loc, self.rt.alloc(n * BLOCK)).await;
-                let lost = match result {
-                    Ok(()) => {
-                        now.iter().zip(buf.chunks(BLOCK)).any(|((_, crc), b)| crc32c(b) != *crc)
-                    }
-                    Err(e) => e.status == Status::Corrupt,
-                };
-                if lost {
-                    return Ok(Some(doubt.lsn));
-                }
-                rest = later;
-            }
-        }
-        Ok(None)
-    }
-
-    /// The blocks of an update that its chunk still refers to.
-    fn still_needed(&self, doubt: &Doubt) -> Vec<(Loc, u32)> {
-        let targets = self.targets.borrow();
-        let Some(chunk) = targets.get(&doubt.target).and_then(|t| t.chunks.get(&doubt.chunk))
-        else {
-            return Vec::new();
-        };
-        let mut out = Vec::new();
-        let mut crcs = doubt.crcs.iter();
-        for e in &doubt.extents {
-            for (k, crc) in (0..e.count).zip(&mut crcs) {
-                let (block, loc) = (e.block + k, e.loc.plus(k));
-                let same = |p: &Place| p.loc == Some(loc) && p.crc == *crc;
-                let versions =
-                    std::iter::once(chunk.committed).chain(chunk.pending.iter().map(|d| d.version));
-                if versions
-                    .into_iter()
-                    .any(|v| chunk.places(v, block, block + 1).first().is_some_and(same))
-                {
-                    out.push((loc, *crc));
-                }
-            }
-        }
-        out
-    }
-
     /// Every place must exist and belong to one chunk. Returns the slots in use.
     fn check_places(&self, totals: &BTreeMap<u8, u32>) -> Result<BTreeSet<(u8, u32)>> {
         let mut used = BTreeSet::new();
@@ -510,22 +472,7 @@ struct End {
     /// The first segment that was read, and all.
     start: u64,
     path: BTreeSet<u64>,
+    /// What is not known to be durable.
+    headers: Vec<Header>,
     doubtful: Vec<Doubt>,
-}
-
-/// An update whose data may have been lost with the power.
-struct Doubt {
-    target: TargetId,
-    chunk: ChunkId,
-    lsn: u64,
-    extents: Vec<Extent>,
-    crcs: Vec<u32>,
-}
-
-impl Doubt {
-    fn of(target: TargetId, record: &Record, lsn: u64) -> Option<Self> {
-        let Record::Stage { chunk, delta, .. } = record else { return None };
-        let (extents, crcs) = (delta.extents.clone(), delta.crcs.clone());
-        Some(Self { target, chunk: *chunk, lsn, extents, crcs })
-    }
 }

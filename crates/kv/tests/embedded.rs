@@ -160,6 +160,43 @@ fn a_recovery_that_is_interrupted_loses_nothing() {
     });
 }
 
+/// Flush `fail` fails, the process is started again, and then the power goes. Whether there was such a flush.
+async fn flush_fails(rt: &Rt, fail: u64, seed: &mut u64) -> bool {
+    let disk = Disk::new();
+    disk.fail_sync.set(fail);
+    let (acked, durable) = match open(rt, &disk).await {
+        Ok(engine) => workload(&engine, 0).await,
+        Err(_) => (0, 0),
+    };
+    let failed = disk.fail_sync.get() == 0;
+    let disk = disk.killed();
+    let what = format!("flush {fail} failed");
+    let engine = open(rt, &disk).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let n = everything(&engine).await.get(&b"n"[..]).map_or(0, |v| v[0].into());
+    assert!(n >= acked, "{what}: {acked} commits were answered, {n} are there");
+    // Answered durably once more: nothing of it is written again by that.
+    engine.flush_barrier().await.unwrap_or_else(|e| panic!("{what}: {e}"));
+    let found = n.max(durable);
+    check(rt, &disk.unplugged(seed), found, acked + 1, &format!("{what}, power cut")).await;
+    failed
+}
+
+#[test]
+fn any_flush_fails_then_a_restart_then_a_power_cut() {
+    real::run(|rt| async move {
+        let mut failed = 0;
+        for mut seed in 0..6 {
+            for fail in 1.. {
+                if !flush_fails(&rt, fail, &mut seed).await {
+                    break;
+                }
+                failed += 1;
+            }
+        }
+        assert!(failed > 60, "{failed} flushes failed");
+    });
+}
+
 /// Every operation, and every operation of the recovery after it, over many seeds: `SEED=1 SEEDS=20 cargo test -p glowfs-kv --test embedded
 /// -- --ignored everywhere`.
 #[test]

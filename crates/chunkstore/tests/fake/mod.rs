@@ -151,6 +151,31 @@ impl Content {
             Change::Allocate(len) => self.len = self.len.max(*len),
         }
     }
+    /// Applies all of a change or some blocks of it, maybe torn; what that came to.
+    fn apply_part(&mut self, change: Change, all: bool, rng: &Rng) -> Vec<Change> {
+        let Change::Write(at, bytes) = change else {
+            self.apply(&change);
+            return vec![change];
+        };
+        let mut done = Vec::new();
+        for (i, b) in bytes.chunks(BLOCK).enumerate() {
+            let at = at + (i * BLOCK) as u64;
+            let block: Rc<[u8]> = match if all { 0 } else { rng.below(4) } {
+                0 | 1 => b.into(),
+                2 => continue,
+                _ => {
+                    let old = self.blocks.get(&(at / BLOCK as u64));
+                    let mut torn = old.map_or(vec![0; BLOCK], |b| b.to_vec());
+                    let n = 512 * rng.below(8) as usize;
+                    torn[..n].copy_from_slice(&b[..n]);
+                    torn.into()
+                }
+            };
+            done.push(Change::Write(at, block));
+            done.last().into_iter().for_each(|c| self.apply(c));
+        }
+        done
+    }
 }
 
 #[derive(Default)]
@@ -186,6 +211,8 @@ pub struct Disk {
     /// Operations fail from here on: (operation number, error).
     pub fail_at: Cell<Option<(u64, io::ErrorKind)>>,
     pub syncs: Cell<u64>,
+    /// This many flushes from now, one fails; 0: none does.
+    pub fail_sync: Cell<u64>,
 }
 
 impl Disk {
@@ -201,6 +228,7 @@ impl Disk {
             capacity: Cell::new(1 << 40),
             fail_at: Cell::new(None),
             syncs: Cell::new(0),
+            fail_sync: Cell::new(0),
         })
     }
     pub fn is_cut(&self) -> bool {
@@ -220,6 +248,12 @@ impl Disk {
             _ => Ok(()),
         }
     }
+    /// Whether the flush that is made now is the one that fails.
+    fn sync_fails(&self) -> bool {
+        let left = self.fail_sync.get();
+        self.fail_sync.set(left.saturating_sub(1));
+        left == 1
+    }
     fn content<T>(&self, id: u64, f: impl FnOnce(&mut FileState) -> T) -> T {
         f(self.files.borrow_mut().get_mut(&id).expect("an open file"))
     }
@@ -233,47 +267,36 @@ impl Disk {
             Crash::Power => self.durable_names.borrow().clone(),
         };
         for (id, f) in &*self.files.borrow() {
-            let mut content = match crash {
-                Crash::Kill => f.now.clone(),
-                Crash::Power => f.durable.clone(),
+            let (mut content, loose) = match crash {
+                Crash::Kill => (f.now.clone(), Vec::new()),
+                Crash::Power => (f.durable.clone(), f.unsynced.clone()),
             };
-            let mut loose: Vec<Change> = match crash {
-                Crash::Kill => Vec::new(),
-                Crash::Power => f.unsynced.clone(),
-            };
-            loose.extend(f.running.values().cloned());
+            let loose = loose.into_iter().chain(f.running.values().cloned());
             // 0: all is lost, 1: all stays, else block by block.
             let fate = rng.below(3);
-            for change in loose {
-                match change {
-                    _ if fate == 0 && crash == Crash::Power => {}
-                    Change::Write(at, bytes) => {
-                        for (i, b) in bytes.chunks(BLOCK).enumerate() {
-                            let at = at + (i * BLOCK) as u64;
-                            match if fate == 1 { 0 } else { rng.below(4) } {
-                                0 | 1 => content.write(at, b),
-                                2 => {}
-                                _ => {
-                                    let mut torn = content
-                                        .blocks
-                                        .get(&(at / BLOCK as u64))
-                                        .map_or(vec![0; BLOCK], |b| b.to_vec());
-                                    let n = 512 * rng.below(8) as usize;
-                                    torn[..n].copy_from_slice(&b[..n]);
-                                    content.write(at, &torn);
-                                }
-                            }
-                        }
-                    }
-                    other => content.apply(&other),
-                }
+            let mut kept = Vec::new();
+            for change in loose.filter(|_| fate > 0 || crash == Crash::Kill) {
+                kept.extend(content.apply_part(change, fate == 1, &rng));
             }
-            let state =
-                FileState { now: content.clone(), durable: content, ..FileState::default() };
+            let state = match crash {
+                // The machine goes on: what was not flushed still is not.
+                Crash::Kill => FileState {
+                    now: content,
+                    durable: f.durable.clone(),
+                    unsynced: f.unsynced.iter().cloned().chain(kept).collect(),
+                    ..FileState::default()
+                },
+                Crash::Power => {
+                    FileState { now: content.clone(), durable: content, ..FileState::default() }
+                }
+            };
             disk.files.borrow_mut().insert(*id, state);
         }
-        *disk.names.borrow_mut() = names.clone();
-        *disk.durable_names.borrow_mut() = names;
+        *disk.durable_names.borrow_mut() = match crash {
+            Crash::Kill => self.durable_names.borrow().clone(),
+            Crash::Power => names.clone(),
+        };
+        *disk.names.borrow_mut() = names;
         disk.next.set(self.next.get());
         disk.capacity.set(self.capacity.get());
         disk
@@ -380,14 +403,20 @@ impl FileIo for FakeFile {
             disk.pause().await;
             disk.operation()?;
             disk.syncs.set(disk.syncs.get() + 1);
+            let fails = disk.sync_fails();
             disk.content(id, |f| {
                 let n = n.min(f.unsynced.len());
                 for c in f.unsynced.drain(..n).collect::<Vec<_>>() {
-                    f.durable.apply(&c);
+                    if !fails {
+                        f.durable.apply(&c);
+                    } else if disk.rng.below(2) == 0 {
+                        // It can be read as before and counts as clean; the disk has any part of it.
+                        f.durable.apply_part(c, false, &disk.rng);
+                    }
                 }
             });
             disk.pause().await;
-            Ok(())
+            if fails { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
         })
     }
     fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
@@ -477,6 +506,9 @@ impl DirIo for FakeDir {
             let names = disk.names.borrow().clone();
             disk.pause().await;
             disk.operation()?;
+            if disk.sync_fails() {
+                return Err(io::Error::from_raw_os_error(5));
+            }
             *disk.durable_names.borrow_mut() = names;
             Ok(())
         })

@@ -2,6 +2,9 @@
 //!
 //! What is cut: bytes at the end of the last segment that no later, flushed batch stands on. Everything else that cannot be read is
 //! refused with its place, because it was flushed once and something damaged it.
+//!
+//! What stands in the last segment and is not known to be durable is written once more before anything is built on it: after a
+//! failed flush the system takes what it could not write for clean, shows it until the power goes, and lets further flushes succeed.
 
 use super::EmbeddedConfig;
 use super::checkpoint::TMP;
@@ -9,7 +12,7 @@ use super::format::{
     BATCH_HEADER, BLOCK, BatchHeader, CHECKPOINT_MAGIC, FileHeader, LOG_MAGIC, Op, PAGE_HEADER,
     PageHeader, checkpoint_name, log_name, number_of, read_entries, read_records, u64_at,
 };
-use super::log::{Tail, create_segment};
+use super::log::{Tail, aligned, create_segment};
 use crate::mvcc::Mvcc;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{BufMut, Dir, File, Rt};
@@ -233,12 +236,17 @@ async fn replay(
         }
         let mut scan =
             Scan { bytes: &buf[..got], at: BLOCK, next, engine: base.engine, name: &name };
+        let mut places = Places::default();
         while let Some((batch, payload)) = scan.batch() {
             apply(&mut store, payload).map_err(|e| damaged(scan.place(), e))?;
             store.set_version(batch.last);
+            places.add(&batch, scan.at);
             scan.advance(&batch);
         }
         scan.check_end(last)?;
+        if last {
+            write_again(rt, &file, &buf[..scan.at], &places).await?;
+        }
         next = scan.next;
         log_bytes += scan.at as u64;
         tail = Some((file.clone(), scan.at as u64));
@@ -249,9 +257,7 @@ async fn replay(
             "the segment behind the checkpoint is missing",
         ));
     };
-    if segments.len() > 1 {
-        dir.sync().await?;
-    }
+    dir.sync().await?;
     // What stands behind the end must never be taken for the future of another past.
     file.set_len(end).await?;
     file.allocate(end, config.segment_bytes.saturating_sub(end).max(BLOCK as u64)).await?;
@@ -265,6 +271,38 @@ async fn replay(
         tail: Tail { file, offset: end, sequence: next.0, chain: next.1 },
         log_bytes,
     })
+}
+
+/// Where the batches of a segment stand, and which of them are known to be durable.
+#[derive(Default)]
+struct Places {
+    /// Sequence and offset of those that were not known when they came, ascending.
+    batches: Vec<(u64, usize)>,
+    flushed: u64,
+}
+
+impl Places {
+    fn add(&mut self, batch: &BatchHeader, at: usize) {
+        if batch.flushed > self.flushed {
+            self.flushed = batch.flushed;
+            self.batches.retain(|(sequence, _)| *sequence > batch.flushed);
+        }
+        self.batches.push((batch.sequence, at));
+    }
+}
+
+/// Writes what is not known to be durable to where it stands; the flush that follows makes it so.
+async fn write_again(rt: &Rt, file: &File, segment: &[u8], places: &Places) -> Result<()> {
+    if places.flushed == 0 || places.batches.first().is_some_and(|(_, at)| *at == BLOCK) {
+        file.write(vec![aligned(rt, &[&segment[..BLOCK]])], 0).await?;
+    }
+    let Some((_, mut at)) = places.batches.first().copied() else { return Ok(()) };
+    while at < segment.len() {
+        let end = segment.len().min(at + WINDOW);
+        file.write(vec![aligned(rt, &[&segment[at..end]])], at as u64).await?;
+        at = end;
+    }
+    Ok(())
 }
 
 fn apply(store: &mut Mvcc, payload: &[u8]) -> Result<()> {

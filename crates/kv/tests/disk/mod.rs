@@ -34,6 +34,8 @@ pub struct Disk {
     pub done: Cell<u64>,
     /// What a crash or fault answers.
     pub errno: Cell<i32>,
+    /// This many flushes of files from now, one fails; 0: none does.
+    pub fail_sync: Cell<u64>,
 }
 
 pub fn rand(seed: &mut u64) -> u64 {
@@ -58,8 +60,28 @@ impl Body {
         self.pending.push(change);
     }
     fn sync(&mut self) {
-        self.durable = self.now.clone();
-        self.pending.clear();
+        for change in std::mem::take(&mut self.pending) {
+            Self::apply(&mut self.durable, &change);
+        }
+    }
+    /// Applies any part of what is pending to the durable bytes.
+    fn sync_in_part(&mut self, seed: &mut u64) {
+        for change in std::mem::take(&mut self.pending) {
+            match &change {
+                Change::Len(_) if rand(seed).is_multiple_of(2) => {
+                    Self::apply(&mut self.durable, &change);
+                }
+                Change::Len(_) => {}
+                Change::Write(at, data) => {
+                    for (i, block) in data.chunks(512).enumerate() {
+                        if !rand(seed).is_multiple_of(3) {
+                            let part = Change::Write(at + i * 512, block.to_vec());
+                            Self::apply(&mut self.durable, &part);
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -83,14 +105,21 @@ impl Disk {
             }
         }
     }
-    /// The disk after SIGKILL: everything the process had written.
+    /// The disk after SIGKILL: everything the process had written, flushed or not.
     pub fn killed(&self) -> Rc<Self> {
         let next = Self::new();
-        for (name, body) in &*self.names.borrow() {
-            let now = body.borrow().now.clone();
-            let body = Rc::new(RefCell::new(Body { durable: now.clone(), now, pending: vec![] }));
-            next.names.borrow_mut().insert(name.clone(), body.clone());
-            next.durable_names.borrow_mut().insert(name.clone(), body);
+        let mut copies: Vec<(Shared, Shared)> = Vec::new();
+        let mut copy = |of: &Shared| match copies.iter().find(|(old, _)| Rc::ptr_eq(old, of)) {
+            Some((_, new)) => new.clone(),
+            None => {
+                let new = Rc::new(RefCell::new(of.borrow().clone()));
+                copies.push((of.clone(), new.clone()));
+                new
+            }
+        };
+        for (from, to) in [(&self.names, &next.names), (&self.durable_names, &next.durable_names)] {
+            let all = from.borrow().iter().map(|(n, body)| (n.clone(), copy(body))).collect();
+            *to.borrow_mut() = all;
         }
         next
     }
@@ -99,26 +128,9 @@ impl Disk {
         let next = Self::new();
         let names = if rand(seed).is_multiple_of(2) { &self.names } else { &self.durable_names };
         for (name, body) in &*names.borrow() {
-            let body = body.borrow();
-            let mut bytes = body.durable.clone();
-            for change in &body.pending {
-                match change {
-                    Change::Len(_) if rand(seed).is_multiple_of(2) => {
-                        Body::apply(&mut bytes, change)
-                    }
-                    Change::Len(_) => {}
-                    Change::Write(at, data) => {
-                        for (i, block) in data.chunks(512).enumerate() {
-                            if !rand(seed).is_multiple_of(3) {
-                                Body::apply(
-                                    &mut bytes,
-                                    &Change::Write(at + i * 512, block.to_vec()),
-                                );
-                            }
-                        }
-                    }
-                }
-            }
+            let mut body = body.borrow().clone();
+            body.sync_in_part(seed);
+            let bytes = body.durable;
             let body =
                 Rc::new(RefCell::new(Body { now: bytes.clone(), durable: bytes, pending: vec![] }));
             next.names.borrow_mut().insert(name.clone(), body.clone());
@@ -131,7 +143,8 @@ impl Disk {
         let names = self.names.borrow();
         let mut body = names[name].borrow_mut();
         f(&mut body.now);
-        body.sync();
+        body.pending.clear();
+        body.durable = body.now.clone();
     }
     pub fn names(&self) -> Vec<String> {
         self.names.borrow().keys().cloned().collect()
@@ -222,7 +235,18 @@ impl FileIo for FileHandle {
         })
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {
-        ready(self.0.step().map(|()| self.1.borrow_mut().sync()))
+        let left = self.0.fail_sync.get();
+        self.0.fail_sync.set(left.saturating_sub(1));
+        ready(self.0.step().and_then(|()| {
+            let mut body = self.1.borrow_mut();
+            if left != 1 {
+                body.sync();
+                return Ok(());
+            }
+            // It can be read as before and counts as clean; the disk has any part of it.
+            body.sync_in_part(&mut self.0.done.get());
+            Err(io::Error::from_raw_os_error(5))
+        }))
     }
     fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
         ready(self.0.step().map(|()| {

@@ -174,13 +174,15 @@ impl<'a> Breaker<'a> {
         }
     }
 
-    /// A store that saw an error stays offline in its life: the service is started again. With a loss of power, since after a failed
-    /// flush the system's cache shows what the disk does not have.
+    /// A store that saw an error stays offline in its life: the service is started again, with its machine or alone (then the
+    /// system's cache may show what the disk does not have since a flush failed).
     fn mend_disk(&mut self, s: &Service) {
-        self.note(format!("mend the disk of {} and restart it", s.node.name()));
+        let end = self.end();
+        let what = if end == End::Power { "machine" } else { "service" };
+        self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
         s.node.disk(super::harness::DISK).set_faults(DiskFaults::default());
         if s.node.is_up() {
-            self.cluster.crash(s, true);
+            self.cluster.crash(s, end == End::Power);
             self.cluster.restart(s);
         }
     }

@@ -28,6 +28,8 @@ pub(crate) struct Content {
     changes: u64,
     /// Changes that left `unsynced` since the file was made.
     synced: u64,
+    /// A sync failed: what readers see is the system's cache, until it is evicted.
+    cached: bool,
 }
 
 #[derive(Clone)]
@@ -94,8 +96,14 @@ impl Content {
     fn done(&self) -> u64 {
         self.synced + self.unsynced.len() as u64
     }
-    /// The process is gone: what it was just writing may have happened or not.
+    /// The process is gone: what it was just writing may have happened or not. And what a failed sync left in the cache may be
+    /// evicted before the next process looks.
     pub(crate) fn kill(&mut self, random: &mut Random) {
+        if self.cached && random.below(2) == 0 {
+            self.cached = false;
+            self.now = self.durable.clone();
+            self.unsynced.iter().for_each(|c| c.apply(&mut self.now));
+        }
         for (_, change) in std::mem::take(&mut self.running) {
             if random.below(2) == 0 {
                 change.apply(&mut self.now);
@@ -107,6 +115,7 @@ impl Content {
     pub(crate) fn crash(&mut self, random: &mut Random) {
         let running = std::mem::take(&mut self.running).into_iter().map(|(_, c)| c);
         self.synced = self.done();
+        self.cached = false;
         for change in std::mem::take(&mut self.unsynced).into_iter().chain(running) {
             change.apply_torn(&mut self.durable, random);
         }
@@ -245,7 +254,8 @@ impl FileIo for SimFile {
             let covered: Vec<_> = c.unsynced.drain(..left).collect();
             c.synced += left as u64;
             if error {
-                // As on Linux: the pages are clean now, but what of them is on the disk nobody knows.
+                // As on Linux: the pages are clean now and can be read, but what of them is on the disk nobody knows.
+                c.cached = true;
                 core.random(|r| covered.iter().for_each(|x| x.apply_torn(&mut c.durable, r)));
                 return Err(io::Error::from_raw_os_error(5));
             }

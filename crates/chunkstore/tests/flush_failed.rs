@@ -1,0 +1,148 @@
+//! A flush fails, the process is started again, and later the power goes: the system's cache showed what the disk never had.
+
+mod fake;
+
+use fake::{Crash, Disk, run};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::{Buf, Rt};
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Result, TargetId, VolumeId};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const T: TargetId = TargetId(3);
+const CHUNK_BYTES: u32 = 256 << 10;
+/// Updates of one life.
+const UPDATES: u64 = 24;
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        ..StoreConfig::new(ClusterId(1), NodeId(2))
+    }
+}
+
+fn id(index: u64) -> ChunkId {
+    ChunkId { volume: VolumeId(1), data: DataId(5), index }
+}
+
+/// The content of a version of a chunk: small ones go into the log, great ones into slots.
+fn content(index: u64, version: u64) -> Vec<u8> {
+    let len = if (index + version).is_multiple_of(3) { 90_000 } else { 7_000 };
+    (0..len).map(|i| (i * 31 + index * 77 + version * 13 + i / 97) as u8).collect()
+}
+
+fn request(index: u64, version: u64) -> StageRequest {
+    let payload = content(index, version);
+    let mut crcs = Vec::new();
+    piece_checksums(0, &payload, &mut crcs);
+    StageRequest {
+        any_version: false,
+        chunk: id(index),
+        version: ChunkVersion(version),
+        kind: StageKind::Replace,
+        offset: 0,
+        len: 0,
+        payload: Buf::from_vec(payload),
+        crcs,
+        chunk_bytes: CHUNK_BYTES,
+        channel: None,
+        commit: true,
+        flush: false,
+    }
+}
+
+/// Versions of chunks.
+type Versions = BTreeMap<u64, u64>;
+
+/// What is there, with the right content.
+async fn found(rt: &Rt, store: &Store) -> Versions {
+    let mut versions: Versions = (0..4).map(|i| (i, 0)).collect();
+    if store.targets().is_empty() {
+        return versions;
+    }
+    for index in 0..4 {
+        let (r, buf) = store.read(T, id(index), 0, rt.alloc(CHUNK_BYTES as usize)).await;
+        let r = r.unwrap_or_else(|e| panic!("chunk {index}: {e}"));
+        if r.version.0 > 0 {
+            let want = content(index, r.version.0);
+            assert!(buf[..r.len as usize] == want[..], "chunk {index}: wrong bytes");
+        }
+        versions.insert(index, r.version.0);
+    }
+    versions
+}
+
+/// Updates until something fails, with flushes and a checkpoint between; `flushed` gets what a flush has answered for.
+async fn work(store: &Store, flushed: &RefCell<Versions>) -> Result<()> {
+    store.create_target(T).await?;
+    let mut now: Versions =
+        (0..4).map(|i| (i, store.chunk(T, id(i)).map_or(0, |c| c.committed.0))).collect();
+    for i in 0..UPDATES {
+        let version = now.entry(i % 4).or_default();
+        *version += 1;
+        store.stage(T, request(i % 4, *version)).await?;
+        if i == 15 {
+            store.checkpoint().await?;
+        }
+        if i % 5 == 4 {
+            store.flush(T).await?;
+            *flushed.borrow_mut() = now.clone();
+        }
+    }
+    Ok(())
+}
+
+fn at_least(have: &Versions, want: &Versions, what: &str) {
+    for (index, version) in want {
+        assert!(have[index] >= *version, "{what}: chunk {index} {have:?}, flushed {want:?}");
+    }
+}
+
+/// Three lives: in the first, flush `fail` fails; after the second, in which everything that was found is flushed, the power goes.
+/// Whether there was such a flush.
+fn scenario(seed: u64, fail: u64) -> bool {
+    let what = format!("seed {seed}, flush {fail}");
+    let flushed: Rc<RefCell<Versions>> = Rc::default();
+    let disk = Disk::new(seed);
+    disk.fail_sync.set(fail);
+    let (d, f) = (disk.clone(), flushed.clone());
+    let failed = run(seed, &disk, |rt| async move {
+        match Store::open(&rt, d.dir(), config()).await {
+            Ok(store) => work(&store, &f).await.is_err(),
+            Err(_) => true,
+        }
+    });
+    let disk = disk.after(Crash::Kill, seed + 1);
+    let (d, f, w) = (disk.clone(), flushed.clone(), what.clone());
+    run(seed + 1, &disk, |rt| async move {
+        let store =
+            Store::open(&rt, d.dir(), config()).await.unwrap_or_else(|e| panic!("{w}: {e}"));
+        at_least(&found(&rt, &store).await, &f.borrow(), &w);
+        // What a life begins with is durable; half of them end before anything else is.
+        *f.borrow_mut() = found(&rt, &store).await;
+        if seed.is_multiple_of(2) {
+            work(&store, &f).await.unwrap_or_else(|e| panic!("{w}: {e}"));
+        }
+    });
+    let disk = disk.after(Crash::Power, seed + 2);
+    let d = disk.clone();
+    run(seed + 2, &disk, |rt| async move {
+        let opened = Store::open(&rt, d.dir(), config()).await;
+        let store = opened.unwrap_or_else(|e| panic!("{what}, after the power cut: {e}"));
+        at_least(&found(&rt, &store).await, &flushed.borrow(), &what);
+    });
+    failed.expect("ran")
+}
+
+#[test]
+fn any_flush_fails_then_a_restart_then_a_power_cut() {
+    let mut failed = 0;
+    for seed in 0..4 {
+        failed += (1..).take_while(|fail| scenario(seed * 11, *fail)).count();
+    }
+    assert!(failed > 50, "{failed} flushes failed");
+}
