@@ -6,7 +6,7 @@ use glowfs_rt::{BoxFuture, Duration, Instant, Rt};
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{CheckToken, UserInfo};
-use glowfs_types::{ClusterId, Error, Result, Status};
+use glowfs_types::{ClientId, ClusterId, Error, Result, Status};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,15 +25,15 @@ pub fn token_hash(token: &str) -> blake3::Hash {
 
 /// Where meanings of tokens come from.
 pub trait TokenSource {
-    /// The identity behind a hash; `BadToken` if there is none.
-    fn identity(&self, hash: blake3::Hash) -> BoxFuture<Result<Identity>>;
+    /// The identity behind a hash; `BadToken` if there is none. An error, too, if `client` is not this user's.
+    fn identity(&self, hash: blake3::Hash, client: ClientId) -> BoxFuture<Result<Identity>>;
 }
 
 impl TokenSource for Rc<MgmtdLink> {
-    fn identity(&self, hash: blake3::Hash) -> BoxFuture<Result<Identity>> {
+    fn identity(&self, hash: blake3::Hash, client: ClientId) -> BoxFuture<Result<Identity>> {
         let link = self.clone();
         Box::pin(async move {
-            let question = CheckToken { hash: (*hash.as_bytes()).into() };
+            let question = CheckToken { hash: (*hash.as_bytes()).into(), client };
             let user: UserInfo = link.call(method::CHECK_TOKEN, &question, CHECK_DEADLINE).await?;
             Ok(Identity {
                 user: user.user,
@@ -46,16 +46,19 @@ impl TokenSource for Rc<MgmtdLink> {
 }
 
 type Remembered = (Instant, Option<Identity>);
+/// A token and the client that it was shown for.
+type Shown = ([u8; 32], ClientId);
 
 /// Answers hellos: the cluster's service token from its own knowledge (so that start-up has no circle), every
-/// other one from a [`TokenSource`], remembered for a short, bounded time.
+/// other one from a [`TokenSource`], remembered for a short, bounded time, together with the client id that came with it: what a client
+/// may do, and what it has open, goes by that id, so nobody may claim another user's.
 pub struct TokenCache<S> {
     rt: Rt,
     cluster: ClusterId,
     service: blake3::Hash,
     ttl: Duration,
     source: Rc<S>,
-    known: Rc<RefCell<BTreeMap<[u8; 32], Remembered>>>,
+    known: Rc<RefCell<BTreeMap<Shown, Remembered>>>,
 }
 
 impl<S: TokenSource + 'static> TokenCache<S> {
@@ -70,9 +73,9 @@ impl<S: TokenSource + 'static> TokenCache<S> {
             known: Rc::default(),
         }
     }
-    fn remembered(&self, hash: &blake3::Hash) -> Option<Result<Identity>> {
+    fn remembered(&self, shown: &Shown) -> Option<Result<Identity>> {
         let known = self.known.borrow();
-        let (until, identity) = known.get(hash.as_bytes())?;
+        let (until, identity) = known.get(shown)?;
         (self.rt.now() < *until).then(|| identity.ok_or_else(bad_token))
     }
 }
@@ -85,8 +88,8 @@ fn bad_token() -> Error {
 }
 
 fn remember(
-    known: &RefCell<BTreeMap<[u8; 32], Remembered>>,
-    hash: &blake3::Hash,
+    known: &RefCell<BTreeMap<Shown, Remembered>>,
+    shown: Shown,
     now: Instant,
     entry: Remembered,
 ) {
@@ -97,7 +100,7 @@ fn remember(
     if known.len() >= CACHE_ENTRIES_MAX {
         known.pop_first();
     }
-    known.insert(*hash.as_bytes(), entry);
+    known.insert(shown, entry);
 }
 
 impl<S: TokenSource + 'static> Authenticator for TokenCache<S> {
@@ -114,18 +117,20 @@ impl<S: TokenSource + 'static> Authenticator for TokenCache<S> {
         if hash == self.service {
             return Box::pin(async { Ok(Identity::SERVICE) });
         }
-        if let Some(answer) = self.remembered(&hash) {
+        let client = hello.client;
+        let shown = (*hash.as_bytes(), client);
+        if let Some(answer) = self.remembered(&shown) {
             return Box::pin(async move { answer });
         }
         let (rt, ttl, source, known) =
             (self.rt.clone(), self.ttl, self.source.clone(), self.known.clone());
         Box::pin(async move {
-            let answer = source.identity(hash).await;
+            let answer = source.identity(hash, client).await;
             let now = rt.now();
             match &answer {
-                Ok(identity) => remember(&known, &hash, now, (now + ttl, Some(*identity))),
+                Ok(identity) => remember(&known, shown, now, (now + ttl, Some(*identity))),
                 Err(e) if e.status == Status::BadToken => {
-                    remember(&known, &hash, now, (now + WRONG_TTL.min(ttl), None));
+                    remember(&known, shown, now, (now + WRONG_TTL.min(ttl), None));
                 }
                 Err(_) => {}
             }

@@ -49,6 +49,8 @@ pub(crate) struct Core {
     pub files: Files,
     pub opens: Opens,
     pub recall: RefCell<Option<Rc<dyn RecallHandler>>>,
+    /// A service said that our session has ended.
+    pub doubted: Notify,
     /// mgmtd has opened our session.
     pub registered: Cell<bool>,
     pub closed: Cell<bool>,
@@ -92,6 +94,7 @@ impl Core {
             files: Files::default(),
             opens: Opens::default(),
             recall: RefCell::default(),
+            doubted: Notify::default(),
             registered: Cell::new(false),
             closed: Cell::new(false),
             config,
@@ -218,6 +221,11 @@ impl Core {
             node: Some(node),
         };
         match self.rt.timeout(bound, self.connector.connect_to(&target)).await {
+            // The cluster has declared this client dead, and it will soon know: calls go on under its new life.
+            Ok(Err(e)) if e.status == Status::SessionEnded => {
+                self.doubted.notify_all();
+                Err(Error::new(Status::Disconnected, e.message))
+            }
             Ok(conn) => conn,
             Err(_) => Err(Error::new(
                 Status::Disconnected,

@@ -257,6 +257,7 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
     let mut every = SESSION_EVERY;
     let mut failing = false;
     while !core.closed.get() {
+        let doubt = core.doubted.wait();
         let pause = match extend_session(&core).await {
             Ok(reply) => {
                 failing = false;
@@ -286,7 +287,10 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
                 PAUSE
             }
         };
-        core.rt.sleep(pause).await;
+        if core.rt.timeout(pause, doubt).await.is_ok() {
+            // Whoever doubts comes again until it is settled.
+            core.rt.sleep(PAUSE).await;
+        }
     }
 }
 

@@ -5,13 +5,13 @@ use crate::state::{Service, VOLUME};
 use glowfs_namespace::{self as ns, Context, Cut};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::meta::Caller;
-use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status};
+use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 
 /// Chunks removed by one call.
 const REMOVE_BATCH: u32 = 1024;
 
-/// Cuts, and lets writers in again. `by` asked for it, and has no write of its own on the way. May be repeated and may run twice at once.
-pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<()> {
+/// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated and may run twice at once.
+pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
     let began = s.rt.now();
     // A truncate that a loss of power could undo must not have cut anything.
     s.engine.flush_barrier().await?;
@@ -24,7 +24,8 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<()> {
     writers.retain(|c| *c != by);
     let change = Change::contents(attr.inode, Some(attr.epoch));
     s.recall_writers(change, &writers, began).await;
-    let capability = s.capability(attr, SessionId(0), rights::WRITE | rights::REMOVE)?;
+    let capability =
+        s.capability(attr, (ClientId(0), SessionId(0)), rights::WRITE | rights::REMOVE)?;
     let chunk = u64::from(layout.chunk_bytes);
     let within = (cut.len % chunk) as u32;
     let mut from = cut.len / chunk;

@@ -199,8 +199,7 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     };
     s.changed(q.caller.client, &[change]).await;
     if let Some(cut) = cut {
-        cut::finish(s, &cut, q.caller.client).await?;
-        attr.epoch = cut.attr.epoch;
+        attr.epoch = cut::finish(s, &cut, q.caller.client).await?;
     }
     Ok(s.attr_reply(attr, None))
 }
@@ -236,7 +235,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
-    let open = made.opened.map(|o| s.open_reply(o, 0)).transpose()?;
+    let open = made.opened.map(|o| s.open_reply(o, q.caller.client, 0)).transpose()?;
     Ok(s.attr_reply(made.attr, open))
 }
 
@@ -259,7 +258,7 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
         s.changed(q.caller.client, &[change]).await;
     }
     let lease_ms = watch.lease(q.inode, q.caller.client, id);
-    s.open_reply(opened, lease_ms)
+    s.open_reply(opened, q.caller.client, lease_ms)
 }
 
 /// Writes of a file with `durability = "disk"` survive the loss of power without an fsync, so its name and the session that leads to
@@ -277,7 +276,7 @@ async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
             s.look(async |tx| ns::renew(&Context::new(tx, &q.caller, s), &q).await).await
         })
         .await?;
-    s.open_reply(opened, 0)
+    s.open_reply(opened, q.caller.client, 0)
 }
 
 async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<AttrReply> {

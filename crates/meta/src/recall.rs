@@ -122,7 +122,7 @@ impl Service {
         let conns = self.peers.borrow().as_ref().map(|p| p.clients()).unwrap_or_default();
         let end = since + ms(self.config.tuning.capability_ms);
         let told = writers.iter().map(|writer| {
-            // Anybody can claim a client id in his hello: all who do have to answer.
+            // Several connections of one client: all have to answer.
             let conns: Vec<_> =
                 conns.iter().filter(|((c, _), _)| c == writer).map(|(_, c)| c.clone()).collect();
             async move {

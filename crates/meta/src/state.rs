@@ -16,7 +16,8 @@ use glowfs_types::capability::rights;
 use glowfs_types::layout::start_of;
 use glowfs_types::wire::meta::{Attr, OpenReply, StatFsReply, Time};
 use glowfs_types::{
-    Capability, DataId, Error, Layout, NodeId, Result, SessionId, Status, TruncateEpoch, VolumeId,
+    Capability, ClientId, DataId, Error, InodeId, Layout, NodeId, Result, SessionId, Status,
+    TruncateEpoch, VolumeId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -80,34 +81,39 @@ impl Service {
         run_transaction_with(&self.rt, &self.engine, options, work).await
     }
 
-    /// A capability for the chunks of a file.
-    pub fn capability(&self, attr: &Attr, session: SessionId, rights: u32) -> Result<Capability> {
-        self.sign(attr.inode.0, attr.data, session, attr.epoch, rights)
+    /// A capability for the chunks of a file. `holder` is the client that gets it; 0: this service uses it itself.
+    pub fn capability(
+        &self,
+        attr: &Attr,
+        (holder, session): (ClientId, SessionId),
+        rights: u32,
+    ) -> Result<Capability> {
+        let ends = self.capability_end();
+        let (inode, epoch) = (attr.inode, attr.epoch);
+        let cap = Capability::new(VOLUME, inode, attr.data, session, epoch, ends, rights);
+        self.sign(cap.bound_to(holder))
     }
 
     /// A capability for data without an inode.
     pub fn removal(&self, data: DataId) -> Result<Capability> {
-        self.sign(0, data, SessionId(0), TruncateEpoch(0), rights::REMOVE)
+        let (inode, session, epoch) = (InodeId(0), SessionId(0), TruncateEpoch(0));
+        let ends = self.capability_end();
+        self.sign(Capability::new(VOLUME, inode, data, session, epoch, ends, rights::REMOVE))
     }
 
-    fn sign(
-        &self,
-        inode: u64,
-        data: DataId,
-        session: SessionId,
-        epoch: TruncateEpoch,
-        rights: u32,
-    ) -> Result<Capability> {
+    fn capability_end(&self) -> u64 {
+        self.rt.unix_ns().saturating_add(self.config.tuning.capability_ms * 1_000_000)
+    }
+
+    fn sign(&self, capability: Capability) -> Result<Capability> {
         let (key_id, key) = self.agent.signing_key().ok_or_else(|| {
             Error::new(Status::NoLease, "no key to sign capabilities yet; mgmtd has not answered")
         })?;
-        let ends = self.rt.unix_ns().saturating_add(self.config.tuning.capability_ms * 1_000_000);
-        let cap = Capability::new(VOLUME, inode.into(), data, session, epoch, ends, rights);
-        Ok(cap.sign(key_id, &key))
+        Ok(capability.sign(key_id, &key))
     }
 
     /// The answer to an open.
-    pub fn open_reply(&self, opened: Opened, lease_ms: u64) -> Result<OpenReply> {
+    pub fn open_reply(&self, opened: Opened, holder: ClientId, lease_ms: u64) -> Result<OpenReply> {
         let mut bits = 0;
         if opened.read {
             bits |= rights::READ;
@@ -117,7 +123,7 @@ impl Service {
         }
         let capability = if opened.attr.kind == glowfs_types::wire::meta::InodeKind::File {
             let session = opened.session.unwrap_or_default();
-            self.capability(&opened.attr, session, bits)?.as_bytes().to_vec()
+            self.capability(&opened.attr, (holder, session), bits)?.as_bytes().to_vec()
         } else {
             Vec::new()
         };

@@ -11,7 +11,7 @@ use glowfs_net::Identity;
 use glowfs_rt::Duration;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::mgmtd::{ClientGoodbye, ClientList, ClientSession, ClientSessionReply};
-use glowfs_types::{ClientId, Error, Result, Status};
+use glowfs_types::{ClientId, Error, Result, Status, UserId};
 
 /// The greatest number of client sessions.
 const CLIENTS_MAX: usize = 100_000;
@@ -24,6 +24,27 @@ pub fn list(s: &State) -> ClientList {
         clients: s.clients.values().map(|c| c.session.clone()).collect(),
         dead: s.dead_clients.iter().copied().collect(),
     }
+}
+
+/// Whether a connection of `user` may say that it is `client`: sessions, capabilities and retries go by that id. An id that nobody
+/// has registered is nobody's.
+pub fn check_owner(s: &State, client: ClientId, user: UserId) -> Result<()> {
+    if s.dead_clients.contains(&client) {
+        return Err(ended());
+    }
+    match s.clients.get(&client) {
+        Some(c) if c.session.user != user => Err(not_yours()),
+        _ => Ok(()),
+    }
+}
+
+fn not_yours() -> Error {
+    Error::new(Status::AccessDenied, "this client id belongs to another user")
+}
+
+fn ended() -> Error {
+    let e = "this client's session has ended and its open files were closed; connect again as a new client";
+    Error::new(Status::SessionEnded, e)
 }
 
 impl Inner {
@@ -46,17 +67,11 @@ impl Inner {
         }
         let known = self.with(|s| {
             if s.dead_clients.contains(&id) {
-                return Known::Refused(Error::new(
-                    Status::SessionEnded,
-                    "this client's session has ended and its open files were closed; connect again as a new client",
-                ));
+                return Known::Refused(ended());
             }
             let full = s.clients.len() >= CLIENTS_MAX;
             match s.clients.get_mut(&id) {
-                Some(c) if c.session.user != who.user => Known::Refused(Error::new(
-                    Status::AccessDenied,
-                    "this client id belongs to another user",
-                )),
+                Some(c) if c.session.user != who.user => Known::Refused(not_yours()),
                 Some(c) => {
                     c.heard = now;
                     c.session.last_seen_ns = now_ns;
@@ -96,10 +111,7 @@ impl Inner {
         match known {
             None => return Ok(Empty {}),
             Some(user) if user != who.user && !who.root => {
-                return Err(Error::new(
-                    Status::AccessDenied,
-                    "this client id belongs to another user",
-                ));
+                return Err(not_yours());
             }
             Some(_) => {}
         }

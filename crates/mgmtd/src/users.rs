@@ -1,5 +1,6 @@
 //! Users, their tokens, and the cluster configuration.
 
+use crate::clients;
 use crate::core::Inner;
 use crate::keys;
 use crate::records::UserRecord;
@@ -8,7 +9,7 @@ use crate::tuning::check_config;
 use glowfs_types::wire::mgmtd::{
     CheckToken, ClusterConfig, UserAdd, UserAddReply, UserInfo, UserList,
 };
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Error, Result, Status, UserId};
 use std::fmt::Write;
 
 /// The longest name of a user, in bytes.
@@ -20,10 +21,11 @@ impl Inner {
     pub fn check_token(&self, question: CheckToken) -> Result<UserInfo> {
         let unknown = || Error::new(Status::BadToken, "the token is not known to this cluster");
         self.with(|s| {
-            let id = s.tokens.get(&*question.hash)?;
-            s.users.get(id).map(|u| u.info.clone())
+            let id = s.tokens.get(&*question.hash).ok_or_else(unknown)?;
+            let user = s.users.get(id).ok_or_else(unknown)?;
+            clients::check_owner(s, question.client, user.info.user)?;
+            Ok(user.info.clone())
         })?
-        .ok_or_else(unknown)
     }
 
     pub async fn user_add(&self, add: UserAdd) -> Result<UserAddReply> {
@@ -37,6 +39,12 @@ impl Inner {
                 format!(
                     "a user has a name of 1 to {NAME_BYTES_MAX} bytes and at most {GROUPS_MAX} groups"
                 ),
+            ));
+        }
+        if info.user == UserId(0) && !info.root {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                "user 0 passes every check of permissions: add it as root, or take another uid",
             ));
         }
         let mut token = String::with_capacity(64);

@@ -50,7 +50,7 @@ pub async fn readlink(cx: &Context<'_>, req: &OfInode) -> Result<Vec<u8>> {
 
 /// Changes attributes. `Some(cut)`: the service must cut the chunks and call [`finish_cut`] before it answers.
 pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cut>)> {
-    let done = cx.done_before(req.request).await?;
+    let done = cx.done_before(req).await?;
     let mut inode = cx.inode(req.inode).await?;
     if done.is_none() {
         let before = file_bytes(&inode);
@@ -65,7 +65,7 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
         inode.ctime = req.ctime.filter(|_| access::owns(cx.caller, &inode)).unwrap_or(cx.now);
         cx.put_inode(req.inode, &mut inode)?;
         cx.count(req.inode, &inode, 0, file_bytes(&inode) - before)?;
-        cx.remember(req.request, req.inode)?;
+        cx.remember(req, req.inode)?;
     }
     let attr = cx.attr_of(req.inode, &inode).await?;
     let cut = inode.cut.map(|len| Cut { attr: attr.clone(), len });
@@ -192,21 +192,23 @@ async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Res
     Ok(())
 }
 
-/// The chunks behind the length are gone: others may write again. Without effect if the file was cut anew since.
+/// The chunks behind the length are gone: others may write again, under an epoch of their own, so that no other service that is still at this cut can
+/// cut off what they write. Without effect if the file was cut anew since. Returns the epoch of the file.
 pub async fn finish_cut(
     tx: &Transaction,
     volume: VolumeId,
     id: InodeId,
     epoch: TruncateEpoch,
-) -> Result<()> {
+) -> Result<TruncateEpoch> {
     let key = keys::inode(volume, id);
-    let Some(value) = tx.get(&key).await? else { return Ok(()) };
+    let Some(value) = tx.get(&key).await? else { return Ok(epoch) };
     let mut inode: Inode = unpack("inode", &value)?;
     if inode.cut.is_some() && inode.epoch == epoch {
         inode.cut = None;
+        inode.epoch = inode.epoch.next();
         tx.put(key, crate::record::pack(&inode))?;
     }
-    Ok(())
+    Ok(inode.epoch)
 }
 
 /// What the volume holds.

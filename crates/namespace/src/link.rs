@@ -12,7 +12,7 @@ const LINKS_MAX: u32 = 1_000_000;
 /// Gives an inode a further name.
 pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     name::check(&req.name)?;
-    let done = cx.done_before(req.request).await?.is_some();
+    let done = cx.done_before(req).await?.is_some();
     let mut inode = cx.inode(req.inode).await?;
     if done {
         return cx.attr_of(req.inode, &inode).await;
@@ -37,14 +37,14 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     let cookie = cx.env.new_id()?;
     cx.insert(req.parent, &req.name, req.inode, inode.kind, cookie)?;
     cx.put_inode(req.inode, &mut inode)?;
-    cx.remember(req.request, req.inode)?;
+    cx.remember(req, req.inode)?;
     Ok(inode.attr(req.inode))
 }
 
 /// Removes a name. Returns the inode as it is afterwards; `None` for a retry.
 pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
     name::check(&req.name)?;
-    if cx.done_before(req.request).await?.is_some() {
+    if cx.done_before(req).await?.is_some() {
         return Ok(None);
     }
     if name::is_dots(&req.name) {
@@ -66,7 +66,7 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
         _ => {}
     }
     cx.remove(req.parent, &req.name, &entry)?;
-    cx.remember(req.request, InodeId(0))?;
+    cx.remember(req, InodeId(0))?;
     if inode.is_dir() {
         if !cx.is_empty_dir(entry.inode).await? {
             return err(Status::NotEmpty);

@@ -3,7 +3,7 @@
 use crate::access::{self, EXEC, SETGID, WRITE};
 use crate::context::{Context, err};
 use crate::name;
-use crate::open::{Opened, open_inode, put_session};
+use crate::open::{Opened, open_inode, opened_before, put_session};
 use crate::record::Inode;
 use glowfs_types::wire::meta::{Attr, InodeKind, Make, SYMLINK_BYTES_MAX};
 use glowfs_types::{Error, InodeId, Result, Status};
@@ -21,7 +21,7 @@ pub struct Made {
 pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     name::check(&req.name)?;
     check_form(req)?;
-    if let Some(record) = cx.done_before(req.request).await? {
+    if let Some(record) = cx.done_before(req).await? {
         return made_before(cx, req, record.inode).await;
     }
     let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
@@ -34,7 +34,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
             Some(flags) if !req.exclusive => {
                 let mut inode = cx.inode(entry.inode).await?;
                 let opened = open_inode(cx, entry.inode, &mut inode, flags, true).await?;
-                cx.remember(req.request, entry.inode)?;
+                cx.remember(req, entry.inode)?;
                 Ok(Made { attr: opened.attr.clone(), opened: Some(opened) })
             }
             _ => err(Status::Exists),
@@ -50,7 +50,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let mut inode = new_inode(cx, req, &dir)?;
     cx.insert(req.parent, &req.name, id, req.kind, id.0)?;
     cx.count(id, &inode, 1, 0)?;
-    cx.remember(req.request, id)?;
+    cx.remember(req, id)?;
     let mut session = None;
     if let Some(flags) = req.open {
         // Whoever makes a file may open it as it likes, whatever the mode.
@@ -91,10 +91,7 @@ async fn made_before(cx: &Context<'_>, req: &Make, id: InodeId) -> Result<Made> 
     let inode = cx.inode(id).await?;
     let attr = cx.attr_of(id, &inode).await?;
     let opened = match req.open {
-        Some(f) => {
-            let session = cx.find_session(id, f.session).await?.map(|_| f.session);
-            Some(Opened { attr: attr.clone(), session, read: f.read, write: f.write })
-        }
+        Some(f) => Some(opened_before(cx, attr.clone(), f).await?),
         None => None,
     };
     Ok(Made { attr, opened })

@@ -24,19 +24,27 @@ pub struct Opened {
 
 /// Opens. A write-open needs a session; a read-open may have one, which keeps the data of a removed file until it is closed.
 pub async fn open(cx: &Context<'_>, req: &Open) -> Result<Opened> {
-    let done = cx.done_before(req.request).await?.is_some();
+    let done = cx.done_before(req).await?.is_some();
     let mut inode = cx.inode(req.inode).await?;
     let f = req.flags;
     if done {
-        let session = cx.find_session(req.inode, f.session).await?.map(|_| f.session);
         let attr = cx.attr_of(req.inode, &inode).await?;
-        return Ok(Opened { attr, session, read: f.read, write: f.write });
+        return opened_before(cx, attr, f).await;
     }
     let opened = open_inode(cx, req.inode, &mut inode, f, true).await?;
     if opened.session.is_some() || f.truncate {
-        cx.remember(req.request, req.inode)?;
+        cx.remember(req, req.inode)?;
     }
     Ok(opened)
+}
+
+/// The answer to a retry: the session must still be there, and the caller's.
+pub(crate) async fn opened_before(cx: &Context<'_>, attr: Attr, f: OpenFlags) -> Result<Opened> {
+    let session = own_session(cx, attr.inode, f.session).await?.map(|_| f.session);
+    if f.write && session.is_none() {
+        return Err(ended());
+    }
+    Ok(Opened { attr, session, read: f.read, write: f.write })
 }
 
 pub(crate) async fn open_inode(
@@ -73,6 +81,8 @@ pub(crate) async fn open_inode(
     if inode.nlink == 0 && crate::removed::is_doomed(cx, id).await? {
         return err(Status::NotFound);
     }
+    // A session id is its client's own; a strange one must not take its place.
+    own_session(cx, id, flags.session).await?;
     let mut changed = false;
     if flags.truncate {
         let before = file_bytes(inode);
@@ -115,13 +125,14 @@ pub(crate) fn put_session(
     Ok(Some(flags.session))
 }
 
-/// What a session did to a file, without closing it.
+/// What a session did to a file, without closing it. Without a session, or with one for reading, only when it was read.
 pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
     let mut inode = cx.inode(req.inode).await?;
-    if let Some(session) = req.session {
-        own_session(cx, req.inode, session).await?.ok_or_else(ended)?;
-    }
-    apply(cx, req, &mut inode)?;
+    let session = match req.session {
+        Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(ended)?),
+        None => None,
+    };
+    apply_of(cx, req, session.as_ref(), &mut inode)?;
     Ok(inode.attr(req.inode))
 }
 
@@ -132,7 +143,7 @@ pub async fn close(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
         return Ok(Attr { inode: req.inode, ..Attr::default() });
     };
     let Some(id) = req.session else {
-        apply_times(cx, req, &mut inode)?;
+        apply_of(cx, req, None, &mut inode)?;
         return Ok(inode.attr(req.inode));
     };
     let Some(session) = own_session(cx, req.inode, id).await? else {
@@ -140,7 +151,7 @@ pub async fn close(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
         let lost = req.epoch == inode.epoch && req.len_at_least.is_some_and(|l| l > inode.len);
         return if lost { Err(ended()) } else { Ok(inode.attr(req.inode)) };
     };
-    apply(cx, req, &mut inode)?;
+    apply_of(cx, req, Some(&session), &mut inode)?;
     let unwritten = session.write && req.len_at_least.is_none() && req.epoch == inode.epoch;
     end(cx, req.inode, id, session.client, &mut inode, unwritten).await?;
     Ok(inode.attr(req.inode))
@@ -181,12 +192,33 @@ fn ended() -> Error {
 }
 
 async fn own_session(cx: &Context<'_>, id: InodeId, session: SessionId) -> Result<Option<Session>> {
+    if session == SessionId(0) {
+        return Ok(None);
+    }
     let found = cx.find_session(id, session).await?;
     match found {
         Some(s) if s.client != cx.caller.client => {
             Err(Error::new(Status::SessionEnded, "the session belongs to another client"))
         }
         found => Ok(found),
+    }
+}
+
+/// Takes over what the holder of `session` may say of a file.
+fn apply_of(
+    cx: &Context<'_>,
+    req: &Sync,
+    session: Option<&Session>,
+    inode: &mut Inode,
+) -> Result<()> {
+    match session {
+        Some(s) if s.write => apply(cx, req, inode),
+        Some(_) => apply_times(cx, req, inode),
+        // Who may not read it cannot have read it. No error: its mode may have changed since it was opened.
+        None if access::owns(cx.caller, inode) || access::check(cx.caller, inode, READ).is_ok() => {
+            apply_times(cx, req, inode)
+        }
+        None => Ok(()),
     }
 }
 
@@ -227,7 +259,7 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
     Ok(())
 }
 
-/// A reader without a session may only say when it read.
+/// A reader may only say when it read.
 fn apply_times(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
     if let Some(t) = req.atime.filter(|t| *t > inode.atime && t.nanos <= 999_999_999) {
         inode.atime = t;
@@ -250,8 +282,7 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
         None => None,
     };
     match &session {
-        // A session for writing may read too: partial blocks are completed by reading.
-        Some(s) if (!req.write || s.write) && (!req.read || s.read || s.write) => {}
+        Some(s) if (!req.write || s.write) && (!req.read || s.read) => {}
         Some(_) => return err(Status::AccessDenied),
         None if req.write => {
             return Err(Error::new(Status::InvalidArgument, "writing needs a session"));

@@ -180,6 +180,9 @@ pub struct RequestRecord {
     /// The inode it made or changed; 0 if it is gone.
     #[n(0)]
     pub inode: InodeId,
+    /// What was asked, and for whom: a retry asks the same.
+    #[n(1)]
+    pub mark: Option<minicbor::bytes::ByteArray<16>>,
 }
 
 /// The volume's own record.

@@ -30,7 +30,7 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
     if req.flags & !(NOREPLACE | EXCHANGE) != 0 || req.flags == NOREPLACE | EXCHANGE {
         return err(Status::InvalidArgument);
     }
-    if cx.done_before(req.request).await?.is_some() {
+    if cx.done_before(req).await?.is_some() {
         return Ok(None);
     }
     if name::is_dots(&req.name) || name::is_dots(&req.new_name) {
@@ -55,7 +55,7 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
     } else {
         replace(cx, &from, &to, &source, &mut moved, target.as_ref()).await?
     };
-    cx.remember(req.request, InodeId(0))?;
+    cx.remember(req, InodeId(0))?;
     Ok(replaced)
 }
 

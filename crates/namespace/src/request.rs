@@ -2,11 +2,18 @@
 //!
 //! Records stand in buckets of time, so that old ones go with one range removal. A retry is looked for in the buckets where the
 //! first attempt can have put it, also by another service whose clock differs by up to half a minute.
+//!
+//! What is remembered answers that very request of that very user only: a record keeps the [`Once::mark`] of what was asked. Without it
+//! an id of an own request, sent again with another file, would pass by every check of rights.
 
 use crate::context::Context;
 use crate::keys;
 use crate::record::{RequestRecord, pack, unpack};
-use glowfs_types::{InodeId, RequestId, Result};
+use glowfs_types::wire::encode;
+use glowfs_types::wire::meta::{
+    Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
+};
+use glowfs_types::{Error, InodeId, RequestId, Result, Status};
 
 /// How much the clocks of two meta services may differ, in seconds.
 const SKEW_SECS: u64 = 30;
@@ -16,13 +23,42 @@ pub fn bucket(secs: i64, keep_secs: u64) -> u32 {
     (u64::try_from(secs).unwrap_or(0) / keep_secs.max(1)) as u32
 }
 
+/// A change that takes effect once.
+pub(crate) trait Once {
+    /// Its id; 0 if it may take effect more than once.
+    fn id(&self) -> RequestId;
+    /// What it asks for, and for which user: a retry has the same, whatever became of its client's session and groups meanwhile.
+    fn mark(&self) -> [u8; 16];
+}
+
+macro_rules! once {
+    ($($message:ident),*) => {$(
+        impl Once for $message {
+            fn id(&self) -> RequestId {
+                self.request
+            }
+            fn mark(&self) -> [u8; 16] {
+                let (uid, volume) = (self.caller.uid, self.caller.volume);
+                let caller = Caller { uid, volume, ..Caller::default() };
+                let asked = encode(&Self { caller, ..self.clone() });
+                let hash = blake3::Hasher::new().update(stringify!($message).as_bytes()).update(&asked).finalize();
+                let mut mark = [0; 16];
+                mark.copy_from_slice(&hash.as_bytes()[..16]);
+                mark
+            }
+        }
+    )*};
+}
+once!(Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink);
+
 impl Context<'_> {
     fn bucket_at(&self, secs: i64) -> u32 {
         bucket(secs, self.env.request_keep_secs())
     }
 
     /// What the request did, if it was done already. Request 0 is nobody's.
-    pub(crate) async fn done_before(&self, request: RequestId) -> Result<Option<RequestRecord>> {
+    pub(crate) async fn done_before(&self, asked: &impl Once) -> Result<Option<RequestRecord>> {
+        let request = asked.id();
         if request == RequestId(0) {
             return Ok(None);
         }
@@ -35,15 +71,25 @@ impl Context<'_> {
         let ask: Vec<_> =
             ask.into_iter().map(|b| keys::request(self.volume(), b, request)).collect();
         let found = self.tx.get_all(&ask).await?.into_iter().flatten().next();
-        found.map(|v| unpack("request", &v)).transpose()
+        let Some(found) = found else { return Ok(None) };
+        let record: RequestRecord = unpack("request", &found)?;
+        // A record of a release that kept no mark answers as it did there.
+        if record.mark.is_some_and(|m| *m != asked.mark()) {
+            return Err(Error::new(
+                Status::NotPermitted,
+                format!("request {request} was another one; each operation needs an id of its own"),
+            ));
+        }
+        Ok(Some(record))
     }
 
     /// Remembers it.
-    pub(crate) fn remember(&self, request: RequestId, inode: InodeId) -> Result<()> {
+    pub(crate) fn remember(&self, asked: &impl Once, inode: InodeId) -> Result<()> {
+        let request = asked.id();
         if request == RequestId(0) {
             return Ok(());
         }
         let key = keys::request(self.volume(), self.bucket_at(self.now.secs), request);
-        self.tx.put(key, pack(&RequestRecord { inode }))
+        self.tx.put(key, pack(&RequestRecord { inode, mark: Some(asked.mark().into()) }))
     }
 }

@@ -82,7 +82,7 @@ pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
 /// Sets an attribute.
 pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
     let class = class(&req.name)?;
-    if cx.done_before(req.request).await?.is_some() {
+    if cx.done_before(req).await?.is_some() {
         return Ok(());
     }
     let mut inode = cx.inode(req.inode).await?;
@@ -114,7 +114,7 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
     cx.tx.put(key, req.value.clone())?;
     inode.ctime = cx.now;
     cx.put_inode(req.inode, &mut inode)?;
-    cx.remember(req.request, req.inode)
+    cx.remember(req, req.inode)
 }
 
 /// The names that the caller may see.
@@ -130,7 +130,7 @@ pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
 /// Removes an attribute.
 pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
     let class = class(&req.name)?;
-    if cx.done_before(req.request).await?.is_some() {
+    if cx.done_before(req).await?.is_some() {
         return Ok(());
     }
     let mut inode = cx.inode(req.inode).await?;
@@ -142,5 +142,5 @@ pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
     cx.tx.clear(key)?;
     inode.ctime = cx.now;
     cx.put_inode(req.inode, &mut inode)?;
-    cx.remember(req.request, req.inode)
+    cx.remember(req, req.inode)
 }

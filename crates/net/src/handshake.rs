@@ -46,12 +46,12 @@ pub(crate) async fn accept(
     stream: Stream,
     info: HelloReply,
     authenticator: &dyn Authenticator,
-) -> Result<(Inbound, Peer)> {
+) -> Result<(Inbound, Peer, Hello)> {
     let mut inbound = Inbound::new(rt, stream.clone());
     match introduce(&mut inbound, info, authenticator).await {
-        Ok((peer, reply)) => {
+        Ok((peer, reply, hello)) => {
             send(&stream, KIND_RESPONSE, Status::Ok, encode(&reply)).await?;
-            Ok((inbound, peer))
+            Ok((inbound, peer, hello))
         }
         Err(e) => {
             let body = encode(&ErrorBody { message: e.message.clone() });
@@ -66,15 +66,15 @@ async fn introduce(
     inbound: &mut Inbound,
     info: HelloReply,
     authenticator: &dyn Authenticator,
-) -> Result<(Peer, HelloReply)> {
+) -> Result<(Peer, HelloReply, Hello)> {
     let (_, body) = receive(inbound, KIND_REQUEST).await?;
     let hello: Hello = decode(&body)?;
     same_cluster(info.cluster, hello.cluster)?;
     let identity = authenticator.check(&hello).await?;
     let features = usable(info.features & hello.features, inbound.stream());
     let reply = HelloReply { features, user: identity.user, root: identity.root, ..info };
-    let peer = Peer::of_hello(inbound.stream().peer(), hello, features, identity);
-    Ok((peer, reply))
+    let peer = Peer::of_hello(inbound.stream().peer(), &hello, features, identity);
+    Ok((peer, reply, hello))
 }
 
 /// All zero means that an end does not know its cluster yet.

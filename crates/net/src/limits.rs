@@ -6,6 +6,9 @@ use glowfs_rt::Duration;
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
 /// The greatest hello, in bytes, in either direction: nobody is authenticated yet.
 pub const HELLO_BYTES_MAX: u32 = 16 << 10;
+/// How often the identity behind a connection is looked at again: a token that was taken back is of no use for longer than this (and the
+/// time for which the service believes what it was told of it).
+pub const IDENTITY_RECHECK: Duration = Duration::from_secs(20);
 /// Own calls on one connection that are not answered yet; one more gets `Overloaded`.
 pub const OUTSTANDING_CALLS_MAX: usize = 4096;
 /// Calls of the peer that we have not answered yet; one more is answered `Overloaded`.

@@ -23,7 +23,8 @@ impl Identity {
     pub const SERVICE: Self = Self { user: UserId(0), root: true, admin: true, service: true };
 }
 
-/// Decides what a hello's token stands for. Called once per connection, before any other byte of the peer is looked at.
+/// Decides what a hello's token stands for. Called before any other byte of the peer is looked at, and again every
+/// [`crate::limits::IDENTITY_RECHECK`] while the connection lives.
 pub trait Authenticator {
     /// The identity, or `BadToken` with the reason.
     fn check(&self, hello: &Hello) -> BoxFuture<Result<Identity>>;
@@ -70,7 +71,7 @@ impl Peer {
     }
     pub(crate) fn of_hello(
         address: String,
-        hello: Hello,
+        hello: &Hello,
         features: u64,
         identity: Identity,
     ) -> Self {
@@ -82,7 +83,7 @@ impl Peer {
             client: hello.client,
             host: hello.host,
             features,
-            release: hello.release,
+            release: hello.release.clone(),
             identity,
             mgmtd: Vec::new(),
         }

@@ -2,12 +2,14 @@
 
 use crate::waiters::Waiters;
 use crate::{Authenticator, Conn, Handler, handshake, limits};
+use glowfs_rt::sync::{Either, select};
 use glowfs_rt::{Address, Duration, Listener, Rt, Stream};
-use glowfs_types::wire::hello::{HelloReply, features};
+use glowfs_types::wire::hello::{Hello, HelloReply, features};
 use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -175,6 +177,23 @@ async fn accept(shared: Rc<Shared>, listener: Listener) {
     }
 }
 
+/// Resolves when the identity that the connection began with does not hold any more. Not being able to tell is no reason.
+async fn no_longer_welcome(shared: &Shared, conn: &Conn, hello: &Hello) {
+    loop {
+        shared.rt.sleep(limits::IDENTITY_RECHECK).await;
+        let why = match shared.authenticator.check(hello).await {
+            Ok(identity) if identity == conn.peer().identity => continue,
+            Ok(_) => "its token stands for something else now".to_owned(),
+            Err(e) => match e.status {
+                Status::BadToken | Status::AccessDenied | Status::SessionEnded => e.message,
+                _ => continue,
+            },
+        };
+        tracing::info!(peer = conn.peer().address, why, "closing a connection");
+        return;
+    }
+}
+
 async fn serve(shared: Rc<Shared>, stream: Stream) {
     let mut info = shared.info.borrow().clone();
     info.features = if shared.options.shm { features::SHM } else { 0 };
@@ -184,10 +203,13 @@ async fn serve(shared: Rc<Shared>, stream: Stream) {
     let hello = handshake::accept(&shared.rt, stream.clone(), info, &*shared.authenticator);
     let hello = shared.rt.timeout(limits::HANDSHAKE_DEADLINE, hello).await;
     match hello {
-        Ok(Ok((inbound, peer))) if !shared.stopped.get() => {
+        Ok(Ok((inbound, peer, hello))) if !shared.stopped.get() => {
             let conn = Conn::start(&shared.rt, inbound, peer, shared.handler.clone());
             shared.conns.borrow_mut().insert(conn.id(), conn.clone());
-            conn.closed().await;
+            let refused = pin!(no_longer_welcome(&shared, &conn, &hello));
+            if let Either::Right(()) = select(pin!(conn.closed()), refused).await {
+                conn.close();
+            }
             shared.conns.borrow_mut().remove(&conn.id());
         }
         Ok(Ok(_)) => stream.shutdown(),

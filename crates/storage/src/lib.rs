@@ -9,6 +9,7 @@ mod config;
 mod disk;
 mod dismiss;
 mod effects;
+mod fence;
 mod flush;
 mod forward;
 mod metrics;

@@ -4,6 +4,7 @@ use crate::StorageConfig;
 use crate::admission::Admission;
 use crate::disk::Disk;
 use crate::dismiss;
+use crate::fence::Fences;
 use crate::metrics::Metrics;
 use crate::repair::Repairs;
 use crate::sync_progress::Resyncs;
@@ -34,6 +35,8 @@ pub(crate) struct Node {
     pub agent: OnceCell<Agent>,
     pub connector: OnceCell<Rc<Connector>>,
     pub admission: Rc<Admission>,
+    /// The newest truncate epochs.
+    pub fences: Fences,
     pub metrics: Metrics,
     pub sync_slots: Semaphore,
     /// When the next byte of a resync may be sent.
@@ -56,6 +59,7 @@ impl Node {
         let node = Rc::new(Self {
             rt: rt.clone(),
             admission: Admission::new(config.inflight_bytes, config.inflight_ops),
+            fences: Fences::default(),
             sync_slots: Semaphore::new(config.sync_targets as usize),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),
             resyncs: Resyncs::default(),

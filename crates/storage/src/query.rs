@@ -22,13 +22,7 @@ impl Node {
     }
 
     pub(crate) fn query_chunk(&self, incoming: &Incoming) -> Result<QueryChunkReply> {
-        let identity = incoming.conn().peer().identity;
-        if !identity.service && !identity.admin && !identity.root {
-            return Err(Error::new(
-                Status::AccessDenied,
-                "only operators and services may look at chunks",
-            ));
-        }
+        self.require_operator(incoming)?;
         let ask: QueryChunk = incoming.msg()?;
         let target = self.target(ask.target)?;
         let chunk = target.store.chunk(target.id, ask.chunk).map(|s| ChunkSummary {
@@ -44,13 +38,7 @@ impl Node {
 
     /// What a target holds, whatever its state: for an operator who must know what a chain would lose.
     pub(crate) fn list_chunks(&self, incoming: &Incoming) -> Result<SyncListReply> {
-        let identity = incoming.conn().peer().identity;
-        if !identity.service && !identity.admin && !identity.root {
-            return Err(Error::new(
-                Status::AccessDenied,
-                "only operators and services may list chunks",
-            ));
-        }
+        self.require_operator(incoming)?;
         let ask: ListChunks = incoming.msg()?;
         let target = self.target(ask.target)?;
         let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
@@ -58,7 +46,18 @@ impl Node {
         Ok(SyncListReply { chunks, more })
     }
 
-    pub(crate) fn storage_info(&self) -> StorageInfo {
+    /// Only operators and services may look behind the files.
+    pub(crate) fn require_operator(&self, incoming: &Incoming) -> Result<()> {
+        let identity = incoming.conn().peer().identity;
+        if identity.service || identity.admin || identity.root {
+            return Ok(());
+        }
+        let e = "only operators and services may look at chunks and disks";
+        Err(Error::new(Status::AccessDenied, e))
+    }
+
+    pub(crate) fn storage_info(&self, incoming: &Incoming) -> Result<StorageInfo> {
+        self.require_operator(incoming)?;
         let disks = self.disks.iter().map(|disk| {
             let space = disk.store.as_ref().map(|s| s.space()).unwrap_or_default();
             DiskInfo {
@@ -70,13 +69,13 @@ impl Node {
                 problem: disk.problem().map(|e| e.to_string()),
             }
         });
-        StorageInfo {
+        Ok(StorageInfo {
             disks: disks.collect(),
             targets: self.all_targets().iter().map(|t| (t.id, t.chunk_count())).collect(),
             reads: self.metrics.reads.get(),
             writes: self.metrics.writes.get(),
             resyncs: self.resyncs.list(&self.rt),
-        }
+        })
     }
 
     pub(crate) fn status(&self) -> ServiceStatus {

@@ -36,12 +36,8 @@ impl Node {
             let read = Read::parse(incoming.body(), room)?;
             for op in read.ops {
                 let chunk = ChunkId::from(op.chunk);
-                self.check_capability(
-                    &read.head.capability,
-                    chunk.volume,
-                    chunk.data,
-                    rights::READ,
-                )?;
+                let what = (chunk.volume, chunk.data);
+                self.check_capability(incoming, &read.head.capability, what, rights::READ)?;
             }
             read.ops.to_vec()
         };

@@ -26,7 +26,9 @@ impl Node {
         let ask: RemoveData = incoming.msg()?;
         let capability = Capability::read_from_bytes(&ask.capability)
             .map_err(|_| Error::new(Status::BadCapability, "the capability has a wrong size"))?;
-        self.check_capability(&capability, ask.from.volume, ask.from.data, rights::REMOVE)?;
+        let what = (ask.from.volume, ask.from.data);
+        self.check_capability(incoming, &capability, what, rights::REMOVE)?;
+        self.fences.pass(&capability, self.rt.unix_ns())?;
         let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
         let limit = (ask.limit as usize).clamp(1, REMOVE_MAX);
         let (page, _) = target.store.list(target.id, before(ask.from), limit + 1);
@@ -38,7 +40,9 @@ impl Node {
         let more = chunks.len() > limit;
         let mut removed = 0;
         for group in chunks[..chunks.len().min(limit)].chunks(REMOVE_PARALLEL) {
-            let work = group.iter().map(|&(c, bytes)| remove(&target, ask.chain_version, c, bytes));
+            let work = group
+                .iter()
+                .map(|&(c, bytes)| remove(&target, ask.chain_version, c, bytes, &capability));
             for result in join_all(work).await {
                 result.map_err(|s| target.refusal(s))?;
                 removed += 1;
@@ -67,12 +71,15 @@ async fn remove(
     chain_version: ChainVersion,
     chunk: ChunkId,
     chunk_bytes: u32,
+    capability: &Capability,
 ) -> Result<(), Status> {
     let (done, removed) = oneshot();
     let head = UpdateHead {
         kind: update::REMOVE,
         chunk: chunk.into(),
         chunk_bytes: chunk_bytes.into(),
+        // The replicas note its epoch.
+        capability: *capability,
         ..UpdateHead::default()
     };
     let payload = Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) };

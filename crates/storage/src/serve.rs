@@ -56,7 +56,10 @@ impl Handler for Service {
                 let result = node.scrub(&incoming);
                 incoming.reply_msg(result);
             }
-            method::STORAGE_INFO => incoming.reply_msg(Ok(node.storage_info())),
+            method::STORAGE_INFO => {
+                let result = node.storage_info(&incoming);
+                incoming.reply_msg(result);
+            }
             method::SERVICE_STATUS => incoming.reply_msg(Ok(node.status())),
             method::ECHO => {
                 let reply = echo(&mut incoming);

@@ -67,6 +67,8 @@ impl Node {
         let target = self.target(head.target.get().into())?;
         if forward {
             self.require_service(incoming)?;
+            // Its head let it in; here it is only noted.
+            let _ = self.fences.pass(&head.capability, self.rt.unix_ns());
         } else {
             self.check_writer(incoming, &head)?;
         }
@@ -114,15 +116,17 @@ impl Node {
             ));
         }
         let chunk = ChunkId::from(head.chunk);
-        self.check_capability(&head.capability, chunk.volume, chunk.data, rights::WRITE)
+        let want = if head.kind == update::REMOVE { rights::REMOVE } else { rights::WRITE };
+        self.check_capability(incoming, &head.capability, (chunk.volume, chunk.data), want)?;
+        self.fences.pass(&head.capability, self.rt.unix_ns())
     }
 
-    /// Checks a capability with the keys that mgmtd gave.
+    /// Checks a capability with the keys that mgmtd gave, and that it comes from the client that it was issued to.
     pub(crate) fn check_capability(
         &self,
+        incoming: &Incoming,
         capability: &Capability,
-        volume: VolumeId,
-        data: DataId,
+        (volume, data): (VolumeId, DataId),
         rights: u32,
     ) -> Result<()> {
         let keys = self.agent().map(|a| a.capability_keys()).unwrap_or_default();
@@ -132,7 +136,15 @@ impl Node {
                 "capability is signed with a key that is not known here; reopen the file",
             )
         })?;
-        capability.check(key, self.rt.unix_ns(), volume, data, rights)
+        capability.check(key, self.rt.unix_ns(), volume, data, rights)?;
+        let peer = incoming.conn().peer();
+        if !peer.identity.service && !capability.is_for(peer.client) {
+            return Err(Error::new(
+                Status::BadCapability,
+                "capability was issued to another client; open the file yourself",
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 //! without asking anybody. It is a fixed 96-byte structure so that the data path does not decode it:
 //! layout in docs/formats/wire.md, guarded by a golden test.
 
-use crate::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId};
+use crate::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId};
 use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub mod rights {
     /// Read chunks.
     pub const READ: u32 = 1;
-    /// Write, truncate or extend chunks.
+    /// Write, truncate or extend chunks, not remove them.
     pub const WRITE: u32 = 2;
     /// Remove chunks (garbage collection only).
     pub const REMOVE: u32 = 4;
@@ -60,8 +60,8 @@ pub struct Capability {
     pub rights: U32,
     /// The key it was signed with (keys rotate).
     pub key_id: U32,
-    /// Zero; for fields to come.
-    pub reserved: [u8; 16],
+    /// The client it was issued to; nobody else may use it. 0: of meta's own work, or of a release that did not bind it.
+    pub client: U128,
     /// Keyed BLAKE3 of all bytes before, first 16 bytes.
     pub mac: [u8; 16],
 }
@@ -89,6 +89,19 @@ impl Capability {
             rights: rights.into(),
             ..Self::default()
         }
+    }
+
+    /// Binds it to a client. Before it is signed.
+    #[must_use]
+    pub fn bound_to(mut self, client: ClientId) -> Self {
+        self.client = client.0.into();
+        self
+    }
+
+    /// Whether a client may use it: what one client was given is of no use to another.
+    pub fn is_for(&self, client: ClientId) -> bool {
+        let bound = self.client.get();
+        bound == 0 || bound == client.0
     }
 
     /// Signs it.
@@ -158,6 +171,10 @@ mod tests {
         assert_eq!(again, signed);
         assert_eq!(&signed.as_bytes()[..8], &1u64.to_le_bytes());
         assert_eq!(signed.as_bytes()[56], rights::READ as u8);
+        let bound = cap().bound_to(ClientId(0xC1)).sign(1, &CapabilityKey([42; 32]));
+        assert_eq!(bound.as_bytes()[64..80], 0xC1u128.to_le_bytes());
+        assert!(bound.is_for(ClientId(0xC1)) && !bound.is_for(ClientId(0xC2)));
+        assert!(!bound.is_for(ClientId(0)) && signed.is_for(ClientId(0xC2)));
     }
 
     #[test]

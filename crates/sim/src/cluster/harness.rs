@@ -14,9 +14,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 const PORT: u16 = 7000;
+/// What services show.
+pub const SERVICE_TOKEN: &str = "service-token-of-the-simulated-cluster";
+/// What the clients show.
+pub const ROOT_TOKEN: &str = "root-token-of-the-simulated-cluster";
 /// The directory of a storage service.
 pub const DISK: &str = "/disk0";
-const CLUSTER: &str = "0123456789abcdef0123456789abcdef";
+/// The cluster's id.
+pub const CLUSTER: &str = "0123456789abcdef0123456789abcdef";
 /// The time between two looks at what must always hold.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Bytes in a chunk of the cluster's files: the smallest.
@@ -111,10 +116,9 @@ impl Tokens {
         );
         let dir = std::env::temp_dir().join(name.replace(['(', ')'], ""));
         std::fs::create_dir_all(&dir).expect("a directory for token files");
-        std::fs::write(dir.join("service"), "service-token-of-the-simulated-cluster\n")
-            .expect("a token file");
-        std::fs::write(dir.join("root"), "root-token-of-the-simulated-cluster\n")
-            .expect("a token file");
+        for (file, token) in [("service", SERVICE_TOKEN), ("root", ROOT_TOKEN)] {
+            std::fs::write(dir.join(file), format!("{token}\n")).expect("a token file");
+        }
         Self { dir }
     }
     fn path(&self, name: &str) -> PathBuf {
@@ -165,7 +169,8 @@ impl Cluster {
         self.managers.iter().chain(&self.metas).chain(&self.storages).cloned().collect()
     }
 
-    fn address(service: &Service) -> String {
+    /// Where a service listens.
+    pub fn address(service: &Service) -> String {
         service.node.address(PORT).to_string()
     }
 
@@ -302,7 +307,7 @@ impl Cluster {
     pub fn client_config(&self) -> ClientConfig {
         ClientConfig {
             mgmtd: self.manager_addresses(),
-            token: "root-token-of-the-simulated-cluster".into(),
+            token: ROOT_TOKEN.into(),
             description: "simulated".into(),
             connect_timeout: Duration::from_secs(120),
             // Nothing may fail for good here, or the checkers would have to guess what it did.

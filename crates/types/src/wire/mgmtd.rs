@@ -249,6 +249,9 @@ pub struct CheckToken {
     /// BLAKE3 of the token; the token itself is not passed on.
     #[n(0)]
     pub hash: minicbor::bytes::ByteArray<32>,
+    /// The client that the caller says it is; 0 for none. Refused if it is another user's, or if its session has ended.
+    #[cbor(n(1), default)]
+    pub client: ClientId,
 }
 
 /// A user of the cluster.
