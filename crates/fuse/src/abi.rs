@@ -326,6 +326,8 @@ abi! {
     BmapIn = 16 { block: u64, blocksize: u32, padding: u32, }
     /// IOCTL.
     IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+    /// IOCTL; the data follows.
+    IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     /// POLL.
     PollIn = 24 { fh: u64, kh: u64, flags: u32, events: u32, }
     /// FALLOCATE.

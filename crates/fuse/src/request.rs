@@ -152,7 +152,8 @@ pub enum Op {
     },
     Bmap(abi::BmapIn),
     Destroy,
-    Ioctl(abi::IoctlIn),
+    /// With the bytes that the caller passed.
+    Ioctl(abi::IoctlIn, Vec<u8>),
     Poll(abi::PollIn),
     /// Never answered.
     NotifyReply,
@@ -370,7 +371,10 @@ fn parse_file_op<F: Fn(&'static str) -> BadRequest>(
         opcode::SETLK => Op::Setlk { lock: a.take()?, wait: false },
         opcode::SETLKW => Op::Setlk { lock: a.take()?, wait: true },
         opcode::BMAP => Op::Bmap(a.take()?),
-        opcode::IOCTL => Op::Ioctl(a.take()?),
+        opcode::IOCTL => {
+            let i: abi::IoctlIn = a.take()?;
+            Op::Ioctl(i, a.bytes(i.in_size as usize)?)
+        }
         opcode::POLL => Op::Poll(a.take()?),
         opcode::FALLOCATE => Op::Fallocate(a.take()?),
         opcode::LSEEK => Op::Lseek(a.take()?),

@@ -9,3 +9,4 @@ pub mod messages;
 pub mod metadata_engine;
 pub mod net_client;
 pub mod net_server;
+pub mod rings;

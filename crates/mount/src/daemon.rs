@@ -6,6 +6,7 @@ use crate::errno::{EIO, ENOSYS, EOPNOTSUPP, errno};
 use crate::filesystem::FileSystem;
 use crate::inodes::Inodes;
 use crate::metrics::Metrics;
+use crate::rings::Rings;
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
 use glowfs_rt::{Buf, Duration, Instant, Rt};
@@ -37,6 +38,8 @@ pub enum Answer {
     Written(u32),
     /// GETXATTR, LISTXATTR: the size asked for, the value.
     Xattr(u32, Vec<u8>),
+    /// IOCTL: what goes back.
+    Ioctl(Vec<u8>),
     /// STATFS.
     Statfs(Box<abi::StatfsOut>),
 }
@@ -76,12 +79,23 @@ pub struct Daemon<S: FileSystem> {
     /// Settings.
     pub config: MountConfig,
     metrics: Metrics,
+    /// User-space rings.
+    pub rings: Rings,
     /// The longest lease that meta gave.
     pub longest_lease: Cell<Duration>,
     /// The way to the kernel, for notifications.
     pub session: RefCell<Weak<Session>>,
     /// Requests in work.
     busy: Cell<u64>,
+}
+
+/// See [`Daemon::work`].
+pub struct Work<S: FileSystem>(Rc<Daemon<S>>);
+
+impl<S: FileSystem> Drop for Work<S> {
+    fn drop(&mut self) {
+        self.0.busy.set(self.0.busy.get() - 1);
+    }
 }
 
 /// When a question to meta began, and how many recalls had come by then.
@@ -99,6 +113,13 @@ pub struct Context<S: FileSystem> {
     /// Its header.
     pub header: Header,
     groups: Vec<u32>,
+}
+
+impl<S: FileSystem> Clone for Context<S> {
+    fn clone(&self) -> Self {
+        let Self { daemon, header, groups } = self;
+        Self { daemon: daemon.clone(), header: *header, groups: groups.clone() }
+    }
 }
 
 impl<S: FileSystem> std::ops::Deref for Context<S> {
@@ -126,6 +147,7 @@ impl<S: FileSystem> Daemon<S> {
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
             config,
             metrics: Metrics::new(),
+            rings: Rings::new(),
             longest_lease: Cell::new(Duration::ZERO),
             session: RefCell::default(),
             busy: Cell::new(0),
@@ -201,6 +223,11 @@ impl<S: FileSystem> Daemon<S> {
         .await
     }
 
+    /// Counts one piece of work that [`Daemon::busy`] is to wait for, until the result is dropped.
+    pub fn work(self: &Rc<Self>) -> Work<S> {
+        self.busy.set(self.busy.get() + 1);
+        Work(self.clone())
+    }
     /// Counts what an application read.
     pub fn count_read(&self, bytes: usize) {
         self.metrics.read_bytes.add(bytes as u64);
@@ -242,6 +269,7 @@ fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
         Ok(Answer::Create(e, fh, flags)) => reply.create(&e, fh, flags),
         Ok(Answer::Written(n)) => reply.written(n),
         Ok(Answer::Xattr(asked, value)) => reply.xattr(asked, &value),
+        Ok(Answer::Ioctl(data)) => reply.ioctl(&data),
         Ok(Answer::Statfs(st)) => reply.statfs(&st),
         Err(Failure::Errno(e)) => reply.error(e),
         Err(Failure::Error(e)) => {
@@ -284,6 +312,7 @@ impl<S: FileSystem> Context<S> {
             Op::Readdir(i) => self.readdir(i, false).await,
             Op::Readdirplus(i) => self.readdir(i, true).await,
             Op::Releasedir(i) => {
+                self.rings.forget(i.fh);
                 self.inodes.remove_dir(i.fh);
                 Ok(Answer::Done)
             }
@@ -295,6 +324,7 @@ impl<S: FileSystem> Context<S> {
             Op::Listxattr { size } => self.listxattr(size).await,
             Op::Removexattr { name } => self.removexattr(name).await,
             Op::Fallocate(i) => self.fallocate(i).await,
+            Op::Ioctl(head, data) => self.ioctl(head, data).await,
             Op::Tmpfile { .. } => fail(EOPNOTSUPP),
             // The kernel does these itself from the first ENOSYS on: locks, permissions (default_permissions), lseek,
             // copying, polling, block maps.

@@ -21,6 +21,8 @@ struct Node {
     cached: Option<Cached>,
     /// The number of the last recall of it.
     recalled: u64,
+    /// The kernel may have attributes or pages of it that a write past the kernel makes old.
+    kept: bool,
 }
 
 /// An open file of an application.
@@ -31,6 +33,10 @@ pub struct Handle<F> {
     pub file: Rc<OpenedFile<F>>,
     /// Who opened it.
     pub caller: Caller,
+    /// It was opened for reading. (The file it uses may have more rights.)
+    pub read: bool,
+    /// It was opened for writing.
+    pub write: bool,
 }
 
 /// An open directory.
@@ -142,6 +148,17 @@ impl<F: FileData> Inodes<F> {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&inode.0) {
             n.cached = None;
         }
+    }
+
+    /// The kernel is about to be given attributes or pages of the inode that it may keep.
+    pub fn gives(&self, inode: InodeId) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&inode.0) {
+            n.kept = true;
+        }
+    }
+    /// Whether the kernel has been given such since the last time this was asked. Whoever asks tells the kernel to forget.
+    pub fn take_kept(&self, inode: InodeId) -> bool {
+        self.nodes.borrow_mut().get_mut(&inode.0).is_some_and(|n| std::mem::take(&mut n.kept))
     }
 
     /// Another client changed the inode. Returns whether the kernel knows it.

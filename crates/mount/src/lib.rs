@@ -20,6 +20,7 @@ mod open;
 mod ops;
 pub mod ram;
 mod recall;
+mod rings;
 mod service;
 
 pub use config::MountConfig;

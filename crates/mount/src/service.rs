@@ -110,10 +110,16 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
         rt: rt.clone(),
         mounted,
         serving,
-        stop: Box::new(move || {
-            let fs = fs.clone();
-            Box::pin(async move { fs.shut_down().await })
-        }),
+        stop: {
+            let daemon = daemon.clone();
+            Box::new(move || {
+                let (fs, daemon) = (fs.clone(), daemon.clone());
+                Box::pin(async move {
+                    daemon.rings.end();
+                    fs.shut_down().await;
+                })
+            })
+        },
         busy: Box::new(move || daemon.busy() + daemon.inodes.open_count() as u64),
         stop_within,
         http,

@@ -31,6 +31,7 @@ impl<S: FileSystem> Context<S> {
 
     pub(crate) async fn getattr(&self, _fh: Option<u64>) -> Outcome {
         let (attr, end) = self.fresh(self.inode()).await?;
+        self.inodes.gives(attr.inode);
         self.attr_answer(&attr, self.valid(end))
     }
 

@@ -72,7 +72,8 @@ impl<S: FileSystem> Context<S> {
         };
         drop(pass);
         let flags = self.open_flags(&inode, wish);
-        Ok(Answer::Open(self.inodes.add_file(Handle { inode, file, caller }), flags))
+        let (read, write) = (wish.read, wish.write);
+        Ok(Answer::Open(self.inodes.add_file(Handle { inode, file, caller, read, write }), flags))
     }
 
     async fn open_at_meta(
@@ -150,7 +151,8 @@ impl<S: FileSystem> Context<S> {
         self.inodes.seen(&reply.attr);
         let file = self.adopt(&inode, &reply, wish, &caller)?;
         let flags = self.open_flags(&inode, wish);
-        let fh = self.inodes.add_file(Handle { inode, file, caller });
+        let (read, write) = (wish.read, wish.write);
+        let fh = self.inodes.add_file(Handle { inode, file, caller, read, write });
         Ok(Answer::Create(entry, fh, flags))
     }
 

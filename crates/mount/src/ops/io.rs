@@ -8,7 +8,7 @@ use crate::inodes::Handle;
 use crate::open::OpenInode;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
-use glowfs_rt::{Buf, Duration, Instant};
+use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::SetAttr;
 use glowfs_types::{RequestId, Status};
@@ -18,22 +18,47 @@ const O_APPEND: u32 = 0o2000;
 /// of reach for longer than this.
 const READ_MAX: Duration = Duration::from_millis(500);
 
+/// What else goes with a write.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct HowToWrite {
+    /// At the end of the file, wherever that is.
+    pub append: bool,
+    /// The writer may not keep set-user-id and set-group-id of the file.
+    pub kill_suid: bool,
+}
+
 impl<S: FileSystem> Context<S> {
     pub(crate) async fn read(&self, i: ReadIn, reply: &Reply) -> Outcome {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        self.inodes.gives(handle.inode.id);
+        match self.read_at(&handle, i.offset, u64::from(i.size), |n| reply.buffer(n)).await? {
+            Some((buf, _)) => Ok(Answer::Data(buf.freeze())),
+            None => Ok(Answer::Bytes(Vec::new())),
+        }
+    }
+
+    /// Reads up to `size` bytes into a buffer that `alloc` makes; also says how many of them exist in the chunks (the rest is a hole).
+    /// None: the file ends before.
+    pub(crate) async fn read_at(
+        &self,
+        handle: &Handle<S::File>,
+        offset: u64,
+        size: u64,
+        alloc: impl Fn(usize) -> BufMut,
+    ) -> Result<Option<(BufMut, usize)>, Failure> {
         let _inside = handle.inode.gate.shared().await;
-        let wanted = i.offset.saturating_add(u64::from(i.size));
+        let wanted = offset.saturating_add(size);
         loop {
             let asked = self.known(&handle.inode).await?;
             let leased = handle.inode.lease.get();
             let epoch = handle.inode.attr().epoch;
-            let n = handle.inode.len().min(wanted).saturating_sub(i.offset);
+            let n = handle.inode.len().min(wanted).saturating_sub(offset);
             if n == 0 {
-                return Ok(Answer::Bytes(Vec::new()));
+                return Ok(None);
             }
             let n = n as usize;
-            let (result, mut buf) = handle.file.file.read(i.offset, reply.buffer(n)).await;
-            result?;
+            let (result, mut buf) = handle.file.file.read(offset, alloc(n)).await;
+            let exist = result?;
             // What was cut or replaced meanwhile may have been collected, and then reads as zeros: it only counts if nobody cut it.
             let now = self.rt.now();
             if now >= leased.max(asked + READ_MAX) || handle.inode.lease.get() < leased {
@@ -44,7 +69,7 @@ impl<S: FileSystem> Context<S> {
             }
             buf.truncate(n);
             self.count_read(n);
-            return Ok(Answer::Data(buf.freeze()));
+            return Ok(Some((buf, exist.min(n))));
         }
     }
 
@@ -61,18 +86,35 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn write(&self, i: WriteIn, payload: Option<Buf>) -> Outcome {
         let Some(payload) = payload else { return fail(EINVAL) };
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let len = payload.len() as u32;
+        let how = HowToWrite {
+            // Pages that the kernel writes back later stand where they stand.
+            append: i.flags & O_APPEND != 0 && i.write_flags & WRITE_CACHE == 0,
+            kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
+        };
+        self.inodes.gives(handle.inode.id);
+        self.write_at(&handle, i.offset, payload, how).await?;
+        Ok(Answer::Written(len))
+    }
+
+    /// Writes all of `payload`.
+    pub(crate) async fn write_at(
+        &self,
+        handle: &Handle<S::File>,
+        offset: u64,
+        payload: Buf,
+        how: HowToWrite,
+    ) -> Result<(), Failure> {
         let len = payload.len() as u64;
-        if i.offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return fail(EFBIG);
+        if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Failure::Errno(EFBIG));
         }
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
-        // Pages that the kernel writes back later stand where they stand.
-        let append = i.flags & O_APPEND != 0 && i.write_flags & WRITE_CACHE == 0;
-        let place = inode.begin_write(i.offset, len, append);
+        let place = inode.begin_write(offset, len, how.append);
         let written = async {
-            if i.write_flags & WRITE_KILL_SUIDGID != 0 {
-                self.kill_suid(&handle).await?;
+            if how.kill_suid {
+                self.kill_suid(handle).await?;
             }
             handle.file.file.write(place, payload).await.map_err(Failure::from)
         }
@@ -87,10 +129,10 @@ impl<S: FileSystem> Context<S> {
             self.fresh(inode.id).await?;
         }
         if inode.owes_length() {
-            self.report(&handle, true).await?;
+            self.report(handle, true).await?;
         }
         self.count_written(len as usize);
-        Ok(Answer::Written(len as u32))
+        Ok(())
     }
 
     /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the

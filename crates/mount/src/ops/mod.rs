@@ -6,3 +6,4 @@ mod files;
 mod io;
 mod names;
 mod xattr;
+pub(crate) use io::HowToWrite;

@@ -18,6 +18,7 @@ impl<S: FileSystem> Context<S> {
     /// An entry for the kernel; it counts as a lookup.
     pub fn entry(&self, from_meta: &Attr, leased_until: Instant) -> Box<abi::EntryOut> {
         self.inodes.looked_up(from_meta.inode);
+        self.inodes.gives(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
         Box::new(entry_out(&attr, self.config.block_bytes, self.valid(leased_until)))
     }

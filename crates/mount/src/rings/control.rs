@@ -1,0 +1,168 @@
+//! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
+
+use super::session::{Ring, Session};
+use super::{BUFFERS_MAX, FILES_MAX, RINGS_MAX, SESSIONS_MAX, adopt, serve};
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
+use crate::filesystem::FileSystem;
+use glowfs_fuse::abi::IoctlIn;
+use glowfs_rt::mem::map_foreign;
+use glowfs_rt::sync::Notify;
+use glowfs_usrbio::control::{self, Control};
+use glowfs_usrbio::{Consumer, Kind, RING_VERSION, flags, ring_bytes};
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+/// The descriptor is a directory (fuse.h).
+const FUSE_IOCTL_DIR: u32 = 1 << 4;
+const ENOTTY: i32 = 25;
+const EACCES: i32 = 13;
+const EBUSY: i32 = 16;
+const ENOSPC: i32 = 28;
+
+/// What the application gets for a descriptor or memory that cannot be used.
+fn refused(what: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |e| {
+        tracing::debug!(what, error = %e, "refused");
+        Failure::Errno(e.raw_os_error().unwrap_or(match e.kind() {
+            io::ErrorKind::OutOfMemory => 12,
+            _ => EINVAL,
+        }))
+    }
+}
+
+fn parse<C: Control>(data: &[u8]) -> Result<C, Failure> {
+    C::read_from_bytes(data).map_err(|_| Failure::Errno(EINVAL))
+}
+fn answer<C: Control>(record: C) -> Outcome {
+    Ok(Answer::Ioctl(record.as_bytes().to_vec()))
+}
+
+impl<S: FileSystem> Context<S> {
+    pub(crate) async fn ioctl(&self, head: IoctlIn, data: Vec<u8>) -> Outcome {
+        use control::*;
+        let directory = head.flags & FUSE_IOCTL_DIR != 0;
+        match (head.cmd, directory) {
+            (Ask::COMMAND, _) => answer(Ask { mark: MARK, version: RING_VERSION, reserved: 0 }),
+            (Open::COMMAND, true) => self.open_session(head.fh, parse(&data)?),
+            (AddFile::COMMAND, false) => self.add_file(head.fh, parse(&data)?),
+            (AddBuffer::COMMAND, true) => {
+                self.add_buffer(&*self.ring_session(&head)?, parse(&data)?).await
+            }
+            (AddRing::COMMAND, true) => {
+                self.add_ring(self.ring_session(&head)?, parse(&data)?).await
+            }
+            (RemoveBuffer::COMMAND, true) => {
+                let q: RemoveBuffer = parse(&data)?;
+                let gone = self.ring_session(&head)?.buffers.borrow_mut().remove(&q.buffer);
+                gone.map_or_else(|| fail(EBADF), |_| answer(q))
+            }
+            (RemoveFile::COMMAND, true) => {
+                let q: RemoveFile = parse(&data)?;
+                let gone = self.ring_session(&head)?.files.borrow_mut().remove(&q.file);
+                gone.map_or_else(|| fail(EBADF), |_| answer(q))
+            }
+            (RemoveRing::COMMAND, true) => {
+                let q: RemoveRing = parse(&data)?;
+                let Some(ring) = self.ring_session(&head)?.rings.borrow_mut().remove(&q.ring)
+                else {
+                    return fail(EBADF);
+                };
+                ring.end();
+                answer(q)
+            }
+            _ => fail(ENOTTY),
+        }
+    }
+
+    fn ring_session(&self, head: &IoctlIn) -> Result<Rc<Session>, Failure> {
+        self.rings.session(head.fh).ok_or(Failure::Errno(EBADF))
+    }
+
+    fn open_session(&self, directory: u64, mut q: control::Open) -> Outcome {
+        if q.version != RING_VERSION {
+            return fail(EOPNOTSUPP);
+        }
+        if self.inodes.dir(directory).is_none() {
+            return fail(EBADF);
+        }
+        let mut sessions = self.rings.sessions.borrow_mut();
+        if sessions.contains_key(&directory) {
+            return fail(EBUSY);
+        }
+        if sessions.len() >= SESSIONS_MAX {
+            return fail(ENOSPC);
+        }
+        (q.session, q.secret) = (directory, self.rt.random());
+        sessions.insert(directory, Rc::new(Session::new(q.secret, self.header.uid != 0)));
+        answer(q)
+    }
+
+    fn add_file(&self, handle: u64, mut q: control::AddFile) -> Outcome {
+        let session = self.rings.session(q.session).filter(|s| s.secret == q.secret);
+        let Some(session) = session else { return fail(EACCES) };
+        if self.inodes.file(handle).is_none() {
+            return fail(EBADF);
+        }
+        let mut files = session.files.borrow_mut();
+        if files.len() >= FILES_MAX {
+            return fail(ENOSPC);
+        }
+        q.file = self.rings.number();
+        files.insert(q.file, handle);
+        answer(q)
+    }
+
+    async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
+        if session.buffers.borrow().len() >= BUFFERS_MAX {
+            return fail(ENOSPC);
+        }
+        let fd =
+            adopt::memfd(&self.rt, self.header.pid, q.fd).await.map_err(refused("a buffer"))?;
+        let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
+        q.buffer = self.rings.number();
+        session.buffers.borrow_mut().insert(q.buffer, region);
+        answer(q)
+    }
+
+    async fn add_ring(&self, session: Rc<Session>, mut q: control::AddRing) -> Outcome {
+        let kind = match q.kind {
+            1 => Kind::Read,
+            2 => Kind::Write,
+            _ => return fail(EINVAL),
+        };
+        if q.flags & !flags::KNOWN != 0 || i64::from(q.io_depth) > i64::from(q.entries) {
+            return fail(EINVAL);
+        }
+        if session.rings.borrow().len() >= RINGS_MAX {
+            return fail(ENOSPC);
+        }
+        if q.entries == 0 || q.entries > glowfs_usrbio::ENTRIES_MAX {
+            return fail(EINVAL);
+        }
+        let (rt, thread) = (&self.rt, self.header.pid);
+        let memory = adopt::memory(rt, thread, q.memory, ring_bytes(q.entries)).await;
+        let memory = memory.map_err(refused("the memory of a ring"))?;
+        let bell = adopt::doorbell(rt, thread, q.doorbell).await.map_err(refused("a doorbell"))?;
+        let consumer = Consumer::new(memory, q.entries).map_err(|e| {
+            tracing::debug!(error = %e, "refused");
+            Failure::Errno(EINVAL)
+        })?;
+        let ring = Rc::new(Ring {
+            consumer,
+            bell,
+            kind,
+            io_depth: q.io_depth,
+            priority: q.priority,
+            timeout_ms: q.timeout_ms,
+            flags: q.flags,
+            ended: Cell::new(false),
+            moved: Notify::default(),
+        });
+        q.ring = self.rings.number();
+        session.rings.borrow_mut().insert(q.ring, ring.clone());
+        self.rt.spawn_detached(serve::serve(self.clone(), session, ring));
+        answer(q)
+    }
+}

@@ -1,0 +1,66 @@
+//! User-space rings: applications hand in reads and writes through shared memory ([`glowfs_usrbio`], docs/formats/rings.md).
+//!
+//! An open directory of the mount is a session; what belongs to it (memory, files, rings) goes when it is closed, so also when the
+//! application is killed. Guarantees: an application reaches only files that it has open, with the rights that they are open with; whatever
+//! stands in its memory, only its own rings suffer. Must never: wait for an application, or use a value of shared memory without having
+//! copied and checked it.
+
+mod adopt;
+mod control;
+mod perform;
+mod serve;
+mod session;
+mod turns;
+
+use session::Session;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use turns::Turns;
+
+/// Sessions of a mount at a time.
+const SESSIONS_MAX: usize = 4096;
+/// Buffers of a session.
+const BUFFERS_MAX: usize = 4096;
+/// Rings of a session.
+const RINGS_MAX: usize = 16_384;
+/// Files of a session.
+const FILES_MAX: usize = 65_536;
+/// Bytes of operations of all rings in work at a time: what they need in memory of the daemon's own.
+const WORK_BYTES_MAX: usize = 128 << 20;
+
+/// The sessions of a mount.
+pub struct Rings {
+    /// By the directory handle.
+    sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
+    turns: Turns,
+    next: Cell<u32>,
+}
+
+impl Rings {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { sessions: RefCell::default(), turns: Turns::new(WORK_BYTES_MAX), next: Cell::new(1) }
+    }
+    /// A directory was closed: its session ends.
+    pub fn forget(&self, directory: u64) {
+        let gone = self.sessions.borrow_mut().remove(&directory);
+        if let Some(session) = gone {
+            session.end();
+        }
+    }
+    /// Every session ends: the mount goes away.
+    pub fn end(&self) {
+        let all = std::mem::take(&mut *self.sessions.borrow_mut());
+        all.values().for_each(|s| s.end());
+    }
+    fn session(&self, directory: u64) -> Option<Rc<Session>> {
+        self.sessions.borrow().get(&directory).cloned()
+    }
+    /// A number that no buffer, ring or file of this mount has had lately.
+    fn number(&self) -> u32 {
+        let n = self.next.get();
+        self.next.set(n.wrapping_add(1).max(1));
+        n
+    }
+}

@@ -1,0 +1,155 @@
+//! One operation of a ring: checked, carried out in pieces of bounded size, answered with a count or an errno.
+//!
+//! Bytes go through memory of the daemon's own: what the application can change is never checksummed, stored or forwarded.
+
+use super::session::{Ring, Session};
+use crate::daemon::{Context, Failure};
+use crate::errno::{EBADF, EINVAL, EIO, errno};
+use crate::filesystem::FileSystem;
+use crate::inodes::Handle;
+use crate::ops::HowToWrite;
+use glowfs_rt::mem::ForeignRegion;
+use glowfs_types::InodeId;
+use glowfs_usrbio::{Kind, Submission, flags};
+use std::rc::Rc;
+
+/// Greater operations are carried out in pieces of so many bytes, one after the other.
+const PIECE_BYTES: u64 = 4 << 20;
+const EFAULT: i32 = 14;
+/// A read that may not return holes begins in one.
+const ENODATA: i32 = 61;
+
+/// What a submission names, found and checked.
+struct Operation<S: FileSystem> {
+    region: ForeignRegion,
+    handle: Rc<Handle<S::File>>,
+    forbid_holes: bool,
+}
+
+fn number(failure: &Failure) -> i32 {
+    match failure {
+        Failure::Errno(e) => *e,
+        Failure::Error(e) => errno(e),
+    }
+}
+
+/// Carries it out: bytes done, or a negated errno. What was done before an error counts, as with read(2) and write(2).
+pub(super) async fn perform<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    ring: &Ring,
+    s: &Submission,
+) -> i64 {
+    let op = match find(context, session, ring, s) {
+        Ok(op) => op,
+        Err(e) => return -i64::from(e),
+    };
+    let mut done = 0;
+    while done < s.len {
+        let len = (s.len - done).min(PIECE_BYTES);
+        let turn = context.rings.turns.take(len as usize, ring.priority).await;
+        let outcome = match ring.kind {
+            Kind::Read => read(context, &op, s, done, len).await,
+            Kind::Write => write(context, session, &op, s, done, len).await,
+        };
+        drop(turn);
+        match outcome {
+            Ok(n) => {
+                done += n;
+                if n < len {
+                    break;
+                }
+            }
+            Err(e) if done == 0 => {
+                let e = number(&e);
+                if e == EIO {
+                    tracing::error!(inode = %op.handle.inode.id, "a ring's operation gets EIO");
+                }
+                return -i64::from(e);
+            }
+            Err(_) => break,
+        }
+    }
+    done as i64
+}
+
+fn find<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    ring: &Ring,
+    s: &Submission,
+) -> Result<Operation<S>, i32> {
+    if s.kind != ring.kind as u32 || s.flags & !flags::KNOWN != 0 || s.reserved != [0; 2] {
+        return Err(EINVAL);
+    }
+    let end = s.file_offset.checked_add(s.len);
+    if end.is_none_or(|e| i64::try_from(e).is_err()) {
+        return Err(EINVAL);
+    }
+    let region = session.buffers.borrow().get(&s.buffer).cloned().ok_or(EBADF)?;
+    if s.buffer_offset.checked_add(s.len).is_none_or(|end| end > region.len()) {
+        return Err(EFAULT);
+    }
+    let fh = session.files.borrow().get(&s.file).copied().ok_or(EBADF)?;
+    let handle = context.inodes.file(fh).ok_or(EBADF)?;
+    let may = match ring.kind {
+        Kind::Read => handle.read,
+        Kind::Write => handle.write,
+    };
+    if !may {
+        return Err(EBADF);
+    }
+    let forbid_holes = (s.flags | ring.flags) & flags::FORBID_READ_HOLES != 0;
+    Ok(Operation { region, handle, forbid_holes })
+}
+
+/// Reads a piece. Fewer bytes than asked for: the file ends there, or a hole begins that may not be returned.
+async fn read<S: FileSystem>(
+    context: &Context<S>,
+    op: &Operation<S>,
+    s: &Submission,
+    done: u64,
+    len: u64,
+) -> Result<u64, Failure> {
+    let rt = &context.rt;
+    let got = context.read_at(&op.handle, s.file_offset + done, len, |n| rt.alloc(n)).await?;
+    let Some((bytes, exist)) = got else { return Ok(0) };
+    let n = if op.forbid_holes { exist } else { bytes.len() };
+    if n == 0 {
+        return Err(Failure::Errno(ENODATA));
+    }
+    let mut to =
+        op.region.buf_mut(s.buffer_offset + done, n).map_err(|_| Failure::Errno(EFAULT))?;
+    to.copy_from_slice(&bytes[..n]);
+    Ok(n as u64)
+}
+
+async fn write<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    op: &Operation<S>,
+    s: &Submission,
+    done: u64,
+    len: u64,
+) -> Result<u64, Failure> {
+    let from = op.region.buf(s.buffer_offset + done, len as usize);
+    let mut own = context.rt.alloc(len as usize);
+    own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
+    let how = HowToWrite { append: false, kill_suid: session.kill_suid };
+    context.write_at(&op.handle, s.file_offset + done, own.freeze(), how).await?;
+    forget(context, op.handle.inode.id).await;
+    Ok(len)
+}
+
+/// The kernel did not see the write: it forgets what it was given of the file before the application hears of the write.
+async fn forget<S: FileSystem>(context: &Context<S>, inode: InodeId) {
+    if !context.inodes.take_kept(inode) {
+        return;
+    }
+    let session = context.session.borrow().upgrade();
+    if let Some(session) = session
+        && let Err(e) = session.notify_inval_inode(inode.0, 0, 0).await
+    {
+        tracing::debug!(%inode, error = %e, "the kernel was not told to forget");
+    }
+}

@@ -1,0 +1,130 @@
+//! The life of one ring: taking submissions by the rules of its depth, sleeping when there is nothing to do.
+
+use super::perform::perform;
+use super::session::{Ring, Session};
+use crate::daemon::Context;
+use crate::filesystem::FileSystem;
+use glowfs_rt::sync::{Either, select};
+use glowfs_rt::{Duration, Instant};
+use glowfs_usrbio::Completion;
+use std::future::poll_fn;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+/// How many of the submissions that are there begin now. `working`: begun and not done; `waited`: it was waited long enough for more.
+fn batch(io_depth: i32, there: u32, working: u32, waited: bool) -> u32 {
+    match io_depth {
+        0 => there,
+        n if n < 0 => there.min(n.unsigned_abs().saturating_sub(working)),
+        n => {
+            let n = n.unsigned_abs();
+            if there >= n {
+                n
+            } else if waited {
+                there
+            } else {
+                0
+            }
+        }
+    }
+}
+
+/// Serves a ring until it ends.
+pub(super) async fn serve<S: FileSystem>(
+    context: Context<S>,
+    session: Rc<Session>,
+    ring: Rc<Ring>,
+) {
+    let rt = context.rt.clone();
+    // Since when fewer than a full batch wait.
+    let mut partial: Option<Instant> = None;
+    while !ring.ended.get() {
+        let there = match ring.consumer.available() {
+            Ok(there) => there,
+            Err(broken) => {
+                tracing::warn!(%broken, pid = context.header.pid, "a ring is given up");
+                break;
+            }
+        };
+        let patience = Duration::from_millis(ring.timeout_ms.into());
+        let waited = ring.timeout_ms > 0 && partial.is_some_and(|p| rt.now().since(p) >= patience);
+        let now = batch(ring.io_depth, there, ring.consumer.working(), waited);
+        if now > 0 {
+            partial = None;
+            for _ in 0..now {
+                begin(&context, &session, &ring);
+            }
+            // Let what has begun get on its way, and others have their turn.
+            rt.yield_now().await;
+            continue;
+        }
+        if there > 0 && partial.is_none() {
+            partial = Some(rt.now());
+        }
+        let wake_at =
+            partial.filter(|_| ring.timeout_ms > 0 && ring.io_depth > 0).map(|p| p + patience);
+        // The order matters: what moves after this line wakes the wait below.
+        let moved = ring.moved.wait();
+        ring.consumer.sleeps(true);
+        if !matches!(ring.consumer.available(), Ok(n) if n == there) {
+            ring.consumer.sleeps(false);
+            continue;
+        }
+        sleep(&rt, &ring, moved, wake_at).await;
+        ring.consumer.sleeps(false);
+    }
+    rt.forget_readable(ring.bell.as_fd());
+}
+
+async fn sleep(
+    rt: &glowfs_rt::Rt,
+    ring: &Ring,
+    moved: impl Future<Output = ()>,
+    wake_at: Option<Instant>,
+) {
+    let rung = async {
+        // An error means that it cannot be waited for at all; the ring's own end comes by `moved`.
+        let _ = poll_fn(|cx| rt.poll_readable(ring.bell.as_fd(), cx)).await;
+        ring.bell.take();
+    };
+    let either = select(Box::pin(rung), Box::pin(moved));
+    match wake_at {
+        None => {
+            either.await;
+        }
+        Some(at) => match select(Box::pin(either), rt.sleep_until(at)).await {
+            Either::Left(_) | Either::Right(()) => {}
+        },
+    }
+}
+
+/// Takes one submission and carries it out beside this.
+fn begin<S: FileSystem>(context: &Context<S>, session: &Rc<Session>, ring: &Rc<Ring>) {
+    let submission = ring.consumer.take();
+    let (context, session, ring) = (context.clone(), session.clone(), ring.clone());
+    let rt = context.rt.clone();
+    rt.spawn_detached(async move {
+        let work = context.daemon.work();
+        let result = perform(&context, &session, &ring, &submission).await;
+        ring.consumer.complete(Completion { user: submission.user, result });
+        ring.moved.notify_all();
+        drop(work);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::batch;
+
+    #[test]
+    fn depth_says_how_many_at_a_time() {
+        assert_eq!(batch(0, 7, 100, false), 7, "as soon as possible");
+        assert_eq!(batch(4, 3, 0, false), 0, "exactly four: waits");
+        assert_eq!(batch(4, 9, 0, false), 4);
+        assert_eq!(batch(4, 3, 0, true), 3, "waited long enough");
+        assert_eq!(batch(-4, 9, 0, false), 4, "at most four");
+        assert_eq!(batch(-4, 9, 3, false), 1);
+        assert_eq!(batch(-4, 9, 4, false), 0);
+        assert_eq!(batch(i32::MIN, 9, 0, false), 9);
+    }
+}

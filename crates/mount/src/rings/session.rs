@@ -1,0 +1,66 @@
+//! [`Session`]: what an application shares with the mount through one open directory.
+
+use glowfs_rt::mem::ForeignRegion;
+use glowfs_rt::sync::Notify;
+use glowfs_usrbio::{Consumer, Doorbell, Kind};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const ENOTCONN: u32 = 107;
+
+/// See the module.
+pub(super) struct Session {
+    /// Who has it may add files.
+    pub secret: u64,
+    /// Who opened it may not keep set-user-id on what is written.
+    pub kill_suid: bool,
+    /// Memory by number.
+    pub buffers: RefCell<BTreeMap<u32, ForeignRegion>>,
+    /// FUSE handles by number. A handle that was closed is not there any more, whatever stands here: handles are never reused.
+    pub files: RefCell<BTreeMap<u32, u64>>,
+    /// Rings by number.
+    pub rings: RefCell<BTreeMap<u32, Rc<Ring>>>,
+}
+
+/// One ring.
+pub(super) struct Ring {
+    pub consumer: Consumer,
+    pub bell: Doorbell,
+    pub kind: Kind,
+    pub io_depth: i32,
+    pub priority: i32,
+    pub timeout_ms: u32,
+    pub flags: u32,
+    /// It is over: nothing more is taken.
+    pub ended: Cell<bool>,
+    /// An operation was completed, or the ring ended.
+    pub moved: Notify,
+}
+
+impl Ring {
+    pub fn end(&self) {
+        self.ended.set(true);
+        self.consumer.end(ENOTCONN);
+        self.moved.notify_all();
+    }
+}
+
+impl Session {
+    pub fn new(secret: u64, kill_suid: bool) -> Self {
+        Self {
+            secret,
+            kill_suid,
+            buffers: RefCell::default(),
+            files: RefCell::default(),
+            rings: RefCell::default(),
+        }
+    }
+    /// Ends all of it. Operations on their way come to their end unheard.
+    pub fn end(&self) {
+        let rings = std::mem::take(&mut *self.rings.borrow_mut());
+        rings.values().for_each(|r| r.end());
+        self.files.borrow_mut().clear();
+        self.buffers.borrow_mut().clear();
+    }
+}

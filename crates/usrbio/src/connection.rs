@@ -1,0 +1,318 @@
+//! What an application uses: a [`Connection`] to a mount, [`Buffer`]s, [`Ring`]s and [`RegisteredFile`]s.
+//!
+//! Everything is taken back by the daemon when the last of them is dropped, or when the process dies.
+
+use crate::control::{self, Control};
+use crate::layout::{Completion, Kind, RING_VERSION, Submission};
+use crate::memory::SharedMemory;
+use crate::mounts::mount_point_of;
+use crate::producer::Producer;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Why an operation on a ring could not be prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// As many operations as the ring has entries are outstanding: take completions first.
+    #[error("as many operations as the ring has entries are outstanding; take completions first")]
+    Full,
+    /// Bytes outside the buffer.
+    #[error("the bytes do not lie inside the buffer")]
+    OutsideBuffer,
+    /// Buffer, ring and file are of different connections.
+    #[error("buffer, ring and file belong to different mounts")]
+    OtherConnection,
+}
+
+struct Session {
+    directory: File,
+    mount_point: PathBuf,
+    session: u64,
+    secret: u64,
+}
+
+/// A session with the daemon of a mount. Clones are the same session.
+#[derive(Clone)]
+pub struct Connection(Arc<Session>);
+
+/// Makes a control call; `what` says in an error what was wanted.
+fn call<C: Control>(fd: BorrowedFd<'_>, message: &mut C, what: &str) -> io::Result<()> {
+    // SAFETY: the command carries the size of the record, and the kernel reads and writes just that much of it.
+    let r = unsafe {
+        libc::ioctl(fd.as_raw_fd(), C::COMMAND as libc::Ioctl, std::ptr::from_mut(message))
+    };
+    if r < 0 {
+        let e = io::Error::last_os_error();
+        return Err(match e.raw_os_error() {
+            // Kept as it is: callers in C want the number.
+            Some(_) => e,
+            None => io::Error::other(format!("{what}: {e}")),
+        });
+    }
+    Ok(())
+}
+
+/// Whether an open descriptor is of a GlowFS mount that has rings.
+pub(crate) fn is_ours(fd: &impl AsFd) -> bool {
+    let mut ask = control::Ask::default();
+    call(fd.as_fd(), &mut ask, "ask").is_ok() && ask.mark == control::MARK
+}
+
+impl Connection {
+    /// Whether a descriptor is of a GlowFS mount that has rings.
+    pub fn is_ours(fd: impl AsFd) -> bool {
+        is_ours(&fd)
+    }
+
+    /// A session with the mount that `path` is on.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mount_point = mount_point_of(path)?;
+        let directory = File::open(&mount_point)?;
+        let mut open = control::Open { version: RING_VERSION, ..Default::default() };
+        call(directory.as_fd(), &mut open, "a session")?;
+        let control::Open { session, secret, .. } = open;
+        Ok(Self(Arc::new(Session { directory, mount_point, session, secret })))
+    }
+    /// Where the mount is.
+    pub fn mount_point(&self) -> &Path {
+        &self.0.mount_point
+    }
+    /// Whether the daemon still serves.
+    pub fn is_alive(&self) -> bool {
+        is_ours(&self.0.directory)
+    }
+    fn same(&self, other: &Connection) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+    fn call<C: Control>(&self, message: &mut C, what: &str) -> io::Result<()> {
+        call(self.0.directory.as_fd(), message, what)
+    }
+
+    /// New memory that the daemon can reach.
+    pub fn buffer(&self, len: usize) -> io::Result<Buffer> {
+        self.share(SharedMemory::new("glowfs-buffer", len)?)
+    }
+    /// Memory that is there already: sealed memfds of other processes, too.
+    pub fn share(&self, memory: SharedMemory) -> io::Result<Buffer> {
+        let fd = memory.as_fd().as_raw_fd();
+        let mut add = control::AddBuffer { fd, buffer: 0, len: memory.len() as u64 };
+        self.call(&mut add, "a buffer")?;
+        Ok(Buffer { connection: self.clone(), memory, number: add.buffer })
+    }
+
+    /// A new ring.
+    pub fn ring(&self, options: RingOptions) -> io::Result<Ring> {
+        let producer = Producer::new(options.entries)?;
+        let mut add = control::AddRing {
+            memory: producer.memory().as_fd().as_raw_fd(),
+            doorbell: producer.bell().as_fd().as_raw_fd(),
+            entries: options.entries,
+            kind: options.kind as u32,
+            io_depth: options.io_depth,
+            priority: options.priority,
+            timeout_ms: options.timeout_ms,
+            flags: options.flags,
+            ..Default::default()
+        };
+        self.call(&mut add, "a ring")?;
+        Ok(Ring { connection: self.clone(), producer, options, number: add.ring })
+    }
+
+    /// Lets rings use an open file, with the rights it is open with. It stays open until the result is dropped, whatever the caller
+    /// does with its own descriptor.
+    pub fn register(&self, file: impl AsFd) -> io::Result<RegisteredFile> {
+        let kept = File::from(file.as_fd().try_clone_to_owned()?);
+        let mut add = control::AddFile {
+            session: self.0.session,
+            secret: self.0.secret,
+            ..Default::default()
+        };
+        call(kept.as_fd(), &mut add, "a file")?;
+        Ok(RegisteredFile { connection: self.clone(), _kept: kept, number: add.file })
+    }
+}
+
+/// How a ring works.
+#[derive(Clone, Copy, Debug)]
+pub struct RingOptions {
+    /// Entries of each queue: a power of two.
+    pub entries: u32,
+    /// What its operations do.
+    pub kind: Kind,
+    /// N > 0: exactly N at a time; 0: as soon as possible; N < 0: at most -N at a time.
+    pub io_depth: i32,
+    /// Less than 0: before others; more than 0: after them.
+    pub priority: i32,
+    /// With a positive depth: how long fewer than N wait for more, in ms; 0: for ever.
+    pub timeout_ms: u32,
+    /// [`crate::flags`].
+    pub flags: u32,
+}
+
+impl RingOptions {
+    /// As soon as possible, with no preference.
+    pub fn new(kind: Kind, entries: u32) -> Self {
+        Self { entries, kind, io_depth: 0, priority: 0, timeout_ms: 0, flags: 0 }
+    }
+}
+
+/// Memory that the application and the daemon share.
+pub struct Buffer {
+    connection: Connection,
+    memory: SharedMemory,
+    number: u32,
+}
+
+impl Buffer {
+    /// The memory.
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+    /// The bytes. Safe as long as no operation on them is outstanding; the rings' users keep that.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+    }
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn fill(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len()));
+        // SAFETY: inside the mapping; `bytes` is other memory.
+        unsafe { self.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn copy_out(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len()));
+        let mut out = vec![0; len];
+        // SAFETY: inside the mapping; `out` is other memory.
+        unsafe { out.as_mut_ptr().copy_from_nonoverlapping(self.as_ptr().add(offset), len) };
+        out
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // A daemon that is gone has forgotten it anyway.
+        let mut remove = control::RemoveBuffer { buffer: self.number, reserved: 0 };
+        let _ = self.connection.call(&mut remove, "the end of a buffer");
+    }
+}
+
+/// A file that rings may use.
+pub struct RegisteredFile {
+    connection: Connection,
+    _kept: File,
+    number: u32,
+}
+
+impl Drop for RegisteredFile {
+    fn drop(&mut self) {
+        let mut remove = control::RemoveFile { file: self.number, reserved: 0 };
+        let _ = self.connection.call(&mut remove, "the end of a file");
+    }
+}
+
+/// A ring. One thread uses it at a time.
+pub struct Ring {
+    connection: Connection,
+    producer: Producer,
+    options: RingOptions,
+    number: u32,
+}
+
+impl Ring {
+    /// What it was made with.
+    pub fn options(&self) -> &RingOptions {
+        &self.options
+    }
+    /// Operations that were prepared and whose completions were not taken.
+    pub fn outstanding(&self) -> u32 {
+        self.producer.outstanding()
+    }
+    /// Prepares an operation: `len` bytes between the buffer at `buffer_offset` and the file at `file_offset`. `user` comes back with its
+    /// completion. Returns its index in the queue.
+    pub fn prepare(
+        &mut self,
+        file: &RegisteredFile,
+        file_offset: u64,
+        buffer: &Buffer,
+        buffer_offset: usize,
+        len: usize,
+        user: u64,
+    ) -> Result<u32, RingError> {
+        let ours =
+            self.connection.same(&file.connection) && self.connection.same(&buffer.connection);
+        if !ours {
+            return Err(RingError::OtherConnection);
+        }
+        if buffer_offset.checked_add(len).is_none_or(|end| end > buffer.len()) {
+            return Err(RingError::OutsideBuffer);
+        }
+        let submission = Submission {
+            kind: self.options.kind as u32,
+            flags: self.options.flags,
+            file: file.number,
+            buffer: buffer.number,
+            buffer_offset: buffer_offset as u64,
+            file_offset,
+            len: len as u64,
+            user,
+            reserved: [0; 2],
+        };
+        self.prepare_raw(submission)
+    }
+    /// Prepares any submission as it is. What is wrong with it the daemon says.
+    pub fn prepare_raw(&mut self, submission: Submission) -> Result<u32, RingError> {
+        self.producer.prepare(submission).ok_or(RingError::Full)
+    }
+    /// Shows the daemon what was prepared.
+    pub fn submit(&mut self) -> io::Result<()> {
+        self.producer.submit()
+    }
+    /// Takes a completion that is there.
+    pub fn take(&mut self) -> Option<Completion> {
+        self.producer.take()
+    }
+    /// Waits until a completion is there; false: it was time before. None: no end of time. An error if the daemon is gone or has given
+    /// the ring up.
+    pub fn wait(&self, until: Option<Instant>) -> io::Result<bool> {
+        loop {
+            match self.producer.wait(until) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                    if !self.connection.is_alive() {
+                        return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+    /// The shared memory, for tests that play a hostile application.
+    #[doc(hidden)]
+    pub fn memory(&self) -> &SharedMemory {
+        self.producer.memory()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let mut remove = control::RemoveRing { ring: self.number, reserved: 0 };
+        let _ = self.connection.call(&mut remove, "the end of a ring");
+    }
+}

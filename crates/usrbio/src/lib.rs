@@ -1,0 +1,25 @@
+//! User-space I/O rings (USRBIO): an application reads and writes files of a mount through memory that it shares with the mount
+//! daemon, many operations for one system call, or for none.
+//!
+//! An application uses [`Connection`], [`Buffer`] and [`Ring`]; the daemon uses [`Consumer`] and the control messages of
+//! [`control`]. `docs/formats/rings.md` has every byte.
+//!
+//! Guarantees: all that the daemon reads of a ring is checked before it is used, and copied first, for the application can change it at
+//! any time; memory is accepted only where nobody can shrink it. Must never: trust an index, a length or an offset that was read from
+//! shared memory; block the daemon on an application.
+
+mod connection;
+mod consumer;
+pub mod control;
+mod doorbell;
+mod layout;
+mod memory;
+mod mounts;
+mod producer;
+
+pub use connection::{Buffer, Connection, RegisteredFile, Ring, RingError, RingOptions};
+pub use consumer::{Broken, Consumer};
+pub use doorbell::Doorbell;
+pub use layout::{Completion, ENTRIES_MAX, Kind, RING_VERSION, Submission, flags, ring_bytes};
+pub use memory::SharedMemory;
+pub use mounts::mount_point_of;

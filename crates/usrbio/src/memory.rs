@@ -1,0 +1,169 @@
+//! [`SharedMemory`]: a memfd that both sides have mapped.
+//!
+//! It is sealed against shrinking and growing before it is shown to anybody: neither side can make the other one fault on it. Its pages exist
+//! from the beginning, so that a machine without memory says so at once instead of ending somebody with SIGBUS later.
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+/// See the module.
+pub struct SharedMemory {
+    base: NonNull<u8>,
+    len: usize,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread; bytes are reached through raw pointers and atomics only.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above; `SharedMemory` itself never reads or writes its bytes but through atomics or volatile copies.
+unsafe impl Sync for SharedMemory {}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.into())
+}
+
+impl SharedMemory {
+    /// New memory, zeroed, all of it there.
+    pub fn new(name: &str, len: usize) -> io::Result<Self> {
+        if len == 0 || i64::try_from(len).is_err() {
+            return Err(invalid(format!("shared memory of {len} bytes cannot be made")));
+        }
+        // Asked for more than there is, the kernel would end some process, perhaps another one.
+        if let Some(available) = available_bytes()
+            && len as u64 > available
+        {
+            let what = format!("no memory for a buffer of {len} bytes: {available} are available");
+            return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
+        }
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len as u64).map_err(|e| {
+            io::Error::new(
+                io::Error::from(e).kind(),
+                format!("no memory for a buffer of {len} bytes: {e}"),
+            )
+        })?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::map(fd, len)
+    }
+
+    /// Memory that another process made. It must be a memfd of at least this length that cannot be shrunk.
+    ///
+    /// Call where waiting does no harm: the descriptor is closed here if it is refused, and may be of a mount.
+    pub fn adopt(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        // First the one question that never leaves this machine: only memfds have seals.
+        let seals = rustix::fs::fcntl_get_seals(&fd)
+            .map_err(|_| invalid("the descriptor is not a memfd"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(invalid("the memfd is not sealed against shrinking"));
+        }
+        let real = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+        if len == 0 || real < len as u64 {
+            return Err(invalid(format!("the memfd has {real} bytes, not {len}")));
+        }
+        Self::map(fd, len)
+    }
+
+    fn map(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| invalid("mapped at address 0"))?;
+        Ok(Self { base, len, fd })
+    }
+
+    /// Where it begins.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// A number in it that both sides change.
+    ///
+    /// # Panics
+    /// If it is not aligned or not inside: offsets are ours, never the other side's.
+    pub(crate) fn atomic(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "offset {offset}");
+        // SAFETY: inside the mapping, aligned (it begins on a page), lives as long as self; all access is atomic.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+    /// Copies a record out. The other side may write to it meanwhile: the copy is what gets checked and used.
+    pub(crate) fn load<T: zerocopy::FromBytes + Copy>(&self, offset: usize) -> T {
+        assert!(offset + size_of::<T>() <= self.len, "offset {offset}");
+        // SAFETY: inside the mapping; any bytes are a T.
+        unsafe { self.base.as_ptr().add(offset).cast::<T>().read_volatile() }
+    }
+    /// Stores a record.
+    pub(crate) fn store<T: zerocopy::IntoBytes + Copy>(&self, offset: usize, value: T) {
+        assert!(offset + size_of::<T>() <= self.len, "offset {offset}");
+        // SAFETY: inside the mapping; both queues are aligned for their records.
+        unsafe { self.base.as_ptr().add(offset).cast::<T>().write_volatile(value) }
+    }
+}
+
+impl AsFd for SharedMemory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map` with this length; nothing borrowed from self is left.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Memory that programs can still get without others losing theirs (`MemAvailable` of proc_meminfo(5)), in bytes.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_memory_can_be_adopted_and_not_be_shrunk() {
+        let m = SharedMemory::new("t", 8192).unwrap();
+        assert!(rustix::fs::ftruncate(m.as_fd(), 0).is_err());
+        let other = SharedMemory::adopt(m.as_fd().try_clone_to_owned().unwrap(), 8192).unwrap();
+        m.store(64, 7u32);
+        assert_eq!(other.load::<u32>(64), 7);
+        assert!(SharedMemory::adopt(m.as_fd().try_clone_to_owned().unwrap(), 8193).is_err());
+    }
+
+    #[test]
+    fn what_is_not_sealed_memory_is_refused() {
+        let plain = rustix::fs::memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&plain, 4096).unwrap();
+        assert!(SharedMemory::adopt(plain, 4096).is_err());
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(SharedMemory::adopt(file.into(), 4096).is_err());
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_at_once() {
+        let e = SharedMemory::new("t", 1 << 46).err().unwrap();
+        assert_eq!(e.kind(), io::ErrorKind::OutOfMemory);
+    }
+}

@@ -1,0 +1,225 @@
+//! The application's end of a ring: fills submissions, takes completions, sleeps and wakes. No daemon is needed to test it.
+
+use crate::doorbell::{self, Doorbell};
+use crate::layout::{self, Completion, Submission, at};
+use crate::memory::SharedMemory;
+use std::io;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::time::{Duration, Instant};
+
+/// One thread uses it at a time.
+pub(crate) struct Producer {
+    memory: SharedMemory,
+    bell: Doorbell,
+    entries: u32,
+    /// Filled in; those up to `submitted` can be seen by the daemon.
+    prepared: u32,
+    submitted: u32,
+    taken: u32,
+}
+
+impl Producer {
+    /// A new ring.
+    pub fn new(entries: u32) -> io::Result<Self> {
+        if !layout::valid_entries(entries) {
+            let what =
+                format!("a ring has a power of two of entries, up to {}", layout::ENTRIES_MAX);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let memory = SharedMemory::new("glowfs-ring", layout::ring_bytes(entries))?;
+        memory.store(at::ENTRIES, entries);
+        memory.store(at::MAGIC, layout::MAGIC);
+        let bell = Doorbell::new()?;
+        Ok(Self { memory, bell, entries, prepared: 0, submitted: 0, taken: 0 })
+    }
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+    pub fn bell(&self) -> &Doorbell {
+        &self.bell
+    }
+    /// Prepared and their completions not taken.
+    pub fn outstanding(&self) -> u32 {
+        self.prepared.wrapping_sub(self.taken)
+    }
+
+    /// Fills in the next submission and returns its index; None: as many as the ring has entries are outstanding.
+    pub fn prepare(&mut self, s: Submission) -> Option<u32> {
+        if self.outstanding() >= self.entries {
+            return None;
+        }
+        let slot = self.prepared & (self.entries - 1);
+        self.memory.store(at::SUBMISSIONS + slot as usize * size_of::<Submission>(), s);
+        self.prepared = self.prepared.wrapping_add(1);
+        Some(slot)
+    }
+
+    /// Shows what was prepared to the daemon.
+    pub fn submit(&mut self) -> io::Result<()> {
+        self.check()?;
+        if self.submitted != self.prepared {
+            self.submitted = self.prepared;
+            self.memory.atomic(at::SUBMIT_TAIL).store(self.prepared, SeqCst);
+        }
+        let sleeps = self.memory.atomic(at::DAEMON_SLEEPS);
+        if sleeps.load(SeqCst) != 0 && sleeps.swap(0, SeqCst) != 0 {
+            self.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// Takes a completion that is there.
+    pub fn take(&mut self) -> Option<Completion> {
+        let tail = self.memory.atomic(at::COMPLETE_TAIL).load(Acquire);
+        if tail == self.taken || self.outstanding() == 0 {
+            return None;
+        }
+        let slot = (self.taken & (self.entries - 1)) as usize;
+        let c =
+            self.memory.load(layout::completions_at(self.entries) + slot * size_of::<Completion>());
+        self.taken = self.taken.wrapping_add(1);
+        self.memory.atomic(at::COMPLETE_HEAD).store(self.taken, Release);
+        Some(c)
+    }
+
+    /// Waits until a completion is there; false: it was time before. None: no end of time.
+    pub fn wait(&self, until: Option<Instant>) -> io::Result<bool> {
+        let there = || self.memory.atomic(at::COMPLETE_TAIL).load(SeqCst) != self.taken;
+        let waits = self.memory.atomic(at::APPLICATION_WAITS);
+        loop {
+            if there() {
+                return Ok(true);
+            }
+            self.check()?;
+            let left = until.map(|u| u.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(false);
+            }
+            waits.store(1, SeqCst);
+            if there() || self.check().is_err() {
+                waits.store(0, SeqCst);
+                continue;
+            }
+            // Not for ever, even without an end of time: a daemon that was killed wakes nobody.
+            let piece = left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            doorbell::wait(waits, 1, Some(piece));
+            if left.is_none_or(|l| l > piece) && !there() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+        }
+    }
+
+    /// Whether the daemon has given the ring up.
+    fn check(&self) -> io::Result<()> {
+        match self.memory.load::<u32>(at::BROKEN) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno.min(4095) as i32)),
+        }
+    }
+}
+
+/// A wait returns at least so often, for its caller to see whether the daemon still lives.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Broken, Consumer};
+    use proptest::prelude::*;
+    use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering;
+
+    fn pair(entries: u32) -> (Producer, Consumer) {
+        let p = Producer::new(entries).unwrap();
+        let fd = p.memory().as_fd().try_clone_to_owned().unwrap();
+        let memory = SharedMemory::adopt(fd, layout::ring_bytes(entries)).unwrap();
+        (p, Consumer::new(memory, entries).unwrap())
+    }
+
+    proptest! {
+        /// Any interleaving: everything arrives once, in order, and is answered once; no more is outstanding than there are entries.
+        #[test]
+        fn nothing_is_lost_or_doubled(steps in prop::collection::vec(0u8..4, 1..400), bits in 0u32..5) {
+            let (mut p, c) = pair(1 << bits);
+            let (mut prepared, mut seen, mut answered, mut taken) = (0u64, 0u64, 0u64, 0u64);
+            for step in steps {
+                match step {
+                    0 => {
+                        let fits = p.prepare(Submission { user: prepared, ..Submission::default() }).is_some();
+                        prop_assert_eq!(fits, prepared - taken < 1 << bits);
+                        prepared += u64::from(fits);
+                    }
+                    1 => p.submit().unwrap(),
+                    2 => for _ in 0..c.available().unwrap() {
+                        prop_assert_eq!(c.take().user, seen);
+                        seen += 1;
+                    },
+                    _ => {
+                        if answered < seen {
+                            c.complete(Completion { user: answered, result: 1 });
+                            answered += 1;
+                        }
+                        while let Some(got) = p.take() {
+                            prop_assert_eq!(got.user, taken);
+                            taken += 1;
+                        }
+                        prop_assert_eq!(taken, answered);
+                    }
+                }
+            }
+        }
+
+        /// A hostile application: whatever stands in the page of indices, the daemon gives the ring up or takes at most what fits.
+        #[test]
+        fn wild_indices_are_refused(tail: u32, head: u32) {
+            let (p, c) = pair(8);
+            p.memory().atomic(at::SUBMIT_TAIL).store(tail, Ordering::SeqCst);
+            p.memory().atomic(at::COMPLETE_HEAD).store(head, Ordering::SeqCst);
+            match c.available() {
+                Ok(n) => {
+                    prop_assert!(n <= 8 && tail <= 8 && head == 0);
+                    for _ in 0..n { c.take(); }
+                    prop_assert!(c.working() <= 8);
+                }
+                Err(Broken(_)) => prop_assert!(p.check().is_err()),
+            }
+        }
+    }
+
+    #[test]
+    fn waiting_ends_with_a_completion_or_with_the_time() {
+        let (mut p, c) = pair(2);
+        assert!(!p.wait(Some(Instant::now() + Duration::from_millis(20))).unwrap());
+        p.prepare(Submission { user: 9, ..Submission::default() }).unwrap();
+        c.sleeps(true);
+        p.submit().unwrap();
+        assert!(p.bell().take(), "the daemon sleeps, so it is woken");
+        p.submit().unwrap();
+        assert!(!p.bell().take(), "once");
+        let waker = std::thread::spawn(move || {
+            p.wait(Some(Instant::now() + Duration::from_secs(10))).map(|w| (w, p))
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        assert_eq!(c.available(), Ok(1));
+        assert_eq!(c.take().user, 9);
+        c.complete(Completion { user: 9, result: 3 });
+        let (there, mut p) = waker.join().unwrap().unwrap();
+        assert!(there);
+        assert_eq!(p.take(), Some(Completion { user: 9, result: 3 }));
+    }
+
+    #[test]
+    fn a_ring_that_lies_about_itself_is_refused() {
+        let p = Producer::new(8).unwrap();
+        let again = || {
+            let fd = p.memory().as_fd().try_clone_to_owned().unwrap();
+            SharedMemory::adopt(fd, layout::ring_bytes(8)).unwrap()
+        };
+        assert!(Consumer::new(again(), 16).is_err());
+        assert!(Consumer::new(again(), 7).is_err());
+        assert!(Consumer::new(again(), 4096).is_err(), "too short");
+        p.memory().store(at::MAGIC, 0u64);
+        assert!(Consumer::new(again(), 8).is_err());
+        assert!(Producer::new(0).is_err() && Producer::new(12).is_err());
+    }
+}
