@@ -8,13 +8,18 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+/// Priority (the lower goes first) and arrival.
+type Place = (i32, u64);
+
+/// How many bytes somebody waits for, and how to wake him.
+type Waiting = (usize, Option<Waker>);
+
 #[derive(Default)]
 struct Inner {
     free: Cell<usize>,
     all: usize,
     arrivals: Cell<u64>,
-    /// By priority (the lower goes first) and arrival.
-    waiting: RefCell<BTreeMap<(i32, u64), (usize, Option<Waker>)>>,
+    waiting: RefCell<BTreeMap<Place, Waiting>>,
 }
 
 /// See the module.
@@ -31,7 +36,7 @@ pub(super) struct Turn {
 pub(super) struct Wait {
     turns: Turns,
     bytes: usize,
-    place: Option<(i32, u64)>,
+    place: Option<Place>,
     priority: i32,
 }
 
