@@ -12,7 +12,7 @@ fn plan(mutant: Mutant) -> Plan {
         Mutant::MissingFlush | Mutant::SyncWithoutFlush | Mutant::DedupeNotPersisted => {
             Faults { all: 6, ..all }
         }
-        Mutant::ChecksumUnchecked => Faults { disks: 10, ..all },
+        Mutant::ChecksumUnchecked | Mutant::CacheTrusted => Faults { disks: 10, ..all },
         Mutant::LeaseFromReply | Mutant::LeaseUnchecked => Faults { freezes: 8, ..all },
         _ => all,
     };

@@ -1,9 +1,10 @@
 //! Runs cluster seeds: `cargo run -p glowfs-sim --example seeds -- FIRST COUNT [SECONDS]`. Stops at the first that fails.
+//! `GLOWFS_SIM_FAULTS=all=6,disks=0` changes the weights of the faults (`cluster/faults.rs`).
 //! With `GLOWFS_SIM_LOG=debug` (or another filter) the services' logs go to standard error, each line with the simulated time and
 //! the number of the node.
 
 use glowfs_rt::Duration;
-use glowfs_sim::cluster::{Plan, run_seed};
+use glowfs_sim::cluster::{Faults, Plan, run_seed};
 
 /// Up to so many seeds each gets a line; of more only one in so many.
 const SAY_EACH: u64 = 25;
@@ -28,7 +29,9 @@ fn main() {
     }
     let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
     let (first, count) = (args.first().copied().unwrap_or(1), args.get(1).copied().unwrap_or(100));
-    let default = Plan::default();
+    let weights = std::env::var("GLOWFS_SIM_FAULTS").unwrap_or_default();
+    let faults = Faults::ALL.with(&weights).unwrap_or_else(|e| panic!("GLOWFS_SIM_FAULTS: {e}"));
+    let default = Plan { faults, ..Plan::default() };
     let time = args.get(2).map_or(default.time, |s| Duration::from_secs(*s));
     let began = std::time::Instant::now();
     let (mut ops, mut contended, mut simulated) = (0, 0, Duration::ZERO);

@@ -36,9 +36,7 @@ fn without_faults() {
 fn under_faults() {
     let time = Duration::from_secs(env("GLOWFS_SIM_SECONDS", 4));
     for seed in seeds(SEEDS) {
-        // Failing disks and losses of all power have their long runs: ./soak.
-        let faults = Faults { disks: 0, all: 0, ..Faults::ALL };
-        let report = run_seed(seed, Plan { time, faults, ..Plan::default() });
+        let report = run_seed(seed, Plan { time, ..Plan::default() });
         report.expect_good(&replay(seed, "under_faults"));
     }
 }

@@ -1,5 +1,6 @@
 //! Configuration of a storage service: one TOML table, unknown keys refused.
 
+use glowfs_chunkstore::StoreConfig;
 use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +35,9 @@ pub struct StorageConfig {
     /// Bytes that stay free on every disk; updates that need room are refused below it.
     #[serde(default = "default_reserve")]
     pub reserve_bytes: u64,
+    /// Bound on the log of each disk, in bytes; at half of it a checkpoint begins. Disks that are formatted from now on.
+    #[serde(default = "default_log_bytes")]
+    pub log_bytes: u64,
     /// Bound on bytes of requests in work; more are answered with `Overloaded`.
     #[serde(default = "default_inflight_bytes")]
     pub inflight_bytes: u64,
@@ -75,11 +79,22 @@ pub struct StorageConfig {
     pub sync_targets: u32,
 }
 
+/// The smallest and the greatest log of a disk, in bytes.
+const LOG_BYTES_MIN: u64 = 2 << 20;
+const LOG_BYTES_MAX: u64 = 64 << 30;
+/// A log has about so many segments.
+const LOG_SEGMENTS: u64 = 16;
+/// Bytes of a log segment, at least and at most.
+const SEGMENT_BYTES: (u64, u64) = (256 << 10, 8 << 20);
+
 fn default_listen() -> Vec<String> {
     vec!["tcp://127.0.0.1:0".into()]
 }
 fn default_reserve() -> u64 {
     64 << 20
+}
+fn default_log_bytes() -> u64 {
+    128 << 20
 }
 fn default_inflight_bytes() -> u64 {
     256 << 20
@@ -144,6 +159,12 @@ impl StorageConfig {
                 return bad(format!("disks: {} stands there twice", disk.display()));
             }
         }
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log_bytes) {
+            return bad(format!(
+                "log_bytes: {}; write a number from {LOG_BYTES_MIN} to {LOG_BYTES_MAX}",
+                self.log_bytes
+            ));
+        }
         for t in &self.transports {
             if !matches!(t.as_str(), "tcp" | "shm") {
                 return bad(format!("transports: «{t}» is not one of tcp, shm"));
@@ -179,6 +200,16 @@ impl StorageConfig {
                     self.cluster_id
                 ),
             )
+        })
+    }
+
+    /// How the store of a disk is opened.
+    pub fn store(&self) -> Result<StoreConfig> {
+        let segment = (self.log_bytes / LOG_SEGMENTS).next_power_of_two();
+        Ok(StoreConfig {
+            log_bytes_max: self.log_bytes,
+            log_segment_bytes: segment.clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1),
+            ..StoreConfig::new(self.cluster()?, self.node())
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::node::Node;
 use glowfs_chunkstore::{Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
-use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
+use glowfs_types::{Error, Result, Status};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -18,16 +18,10 @@ pub(crate) struct Disk {
 impl Disk {
     /// Opens one. Errors that only an operator can resolve (a directory of another cluster, a newer format, one in use) end the
     /// start; a disk that fails is kept as failed.
-    pub async fn open(
-        rt: &Rt,
-        index: u32,
-        path: &Path,
-        cluster: ClusterId,
-        node: NodeId,
-    ) -> Result<Disk> {
+    pub async fn open(rt: &Rt, index: u32, path: &Path, config: StoreConfig) -> Result<Disk> {
         let shown = path.display().to_string();
         let store = match rt.open_dir(path) {
-            Ok(dir) => Store::open(rt, dir, StoreConfig::new(cluster, node)).await,
+            Ok(dir) => Store::open(rt, dir, config).await,
             Err(e) => Err(Error::from(e)),
         };
         let store = store.map_err(|e| e.context(format_args!("disk {shown}")));

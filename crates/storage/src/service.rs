@@ -48,7 +48,7 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     let cluster = config.cluster()?;
     let mut disks = Vec::new();
     for (i, path) in config.disks.iter().enumerate() {
-        match Disk::open(rt, i as u32, path, cluster, config.node()).await {
+        match Disk::open(rt, i as u32, path, config.store()?).await {
             Ok(disk) => disks.push(disk),
             Err(e) => {
                 close_untouched(&disks).await;

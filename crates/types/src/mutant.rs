@@ -52,6 +52,8 @@ mutants! {
     RoutingBeforeCommit = "routing-before-commit";
     /// A primary goes on after its lease ran out.
     PrimaryOutlivesLease = "primary-outlives-lease";
+    /// A store that is opened takes what it can read for durable.
+    CacheTrusted = "cache-trusted";
     /// A read is not verified against its checksum.
     ChecksumUnchecked = "checksum-unchecked";
 }

@@ -87,6 +87,16 @@ pub fn run<T: 'static, F: Future<Output = T> + 'static>(
     disk: &Rc<Disk>,
     main: impl FnOnce(Rt) -> F,
 ) -> Option<T> {
+    run_observed(seed, disk, || {}, main)
+}
+
+/// The same; `observe` is called after every operation that changed something on the disk (if it [`Disk::yields`]).
+pub fn run_observed<T: 'static, F: Future<Output = T> + 'static>(
+    seed: u64,
+    disk: &Rc<Disk>,
+    mut observe: impl FnMut(),
+    main: impl FnOnce(Rt) -> F,
+) -> Option<T> {
     let world = Rc::new(World {
         tasks: Tasks::new(Box::new(|| {})),
         timers: Timers::default(),
@@ -100,7 +110,12 @@ pub fn run<T: 'static, F: Future<Output = T> + 'static>(
     let work = main(rt.clone());
     rt.spawn_detached(async move { *put.borrow_mut() = Some(work.await) });
     drop(rt);
+    let mut seen = disk.ops.get();
     while out.borrow().is_none() && !disk.is_cut() {
+        if disk.ops.get() != seen {
+            seen = disk.ops.get();
+            observe();
+        }
         let ready = world.tasks.ready() as u64;
         if ready > 0 {
             let nth = if world.rng.below(2) == 0 { 0 } else { world.rng.below(ready) };
@@ -211,6 +226,8 @@ pub struct Disk {
     /// Operations fail from here on: (operation number, error).
     pub fail_at: Cell<Option<(u64, io::ErrorKind)>>,
     pub syncs: Cell<u64>,
+    /// Other tasks, or an observer, come between any two operations.
+    pub yields: Cell<bool>,
     /// This many flushes from now, one fails; 0: none does.
     pub fail_sync: Cell<u64>,
 }
@@ -228,6 +245,7 @@ impl Disk {
             capacity: Cell::new(1 << 40),
             fail_at: Cell::new(None),
             syncs: Cell::new(0),
+            yields: Cell::new(false),
             fail_sync: Cell::new(0),
         })
     }
@@ -327,7 +345,7 @@ impl Disk {
     }
     /// Some other task may run, or several.
     async fn pause(&self) {
-        let mut n = self.rng.below(4);
+        let mut n = self.rng.below(4).max(u64::from(self.yields.get()));
         poll_fn(|cx| {
             if n == 0 {
                 return Poll::Ready(());

@@ -3,7 +3,7 @@
 
 use super::history::History;
 use super::registers::{CELL_BYTES, fill, parse};
-use super::workload::{Shared, open_or_make, report};
+use super::workload::{Shared, open_or_make, report, write_patiently};
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::Result;
@@ -61,7 +61,7 @@ async fn ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()> {
     while !shared.stop.get() {
         let i = rt.random_below(CELLS.len() as u64) as usize;
         if rt.random_below(3) == 0 {
-            write(&file, shared, i).await?;
+            write(rt, &file, shared, i).await?;
         } else {
             read(rt, &file, shared, i).await?;
         }
@@ -72,7 +72,7 @@ async fn ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()> {
     Ok(())
 }
 
-async fn write(file: &OpenFile, shared: &Shared, i: usize) -> Result<()> {
+async fn write(rt: &Rt, file: &OpenFile, shared: &Shared, i: usize) -> Result<()> {
     let (value, bytes) = {
         let mut c = shared.contended.borrow_mut();
         c.next += 1;
@@ -82,7 +82,7 @@ async fn write(file: &OpenFile, shared: &Shared, i: usize) -> Result<()> {
         fill(CELLS[i], value, &mut bytes);
         (value, bytes)
     };
-    file.write(CELLS[i] * CELL_BYTES, Buf::from_vec(bytes)).await?;
+    write_patiently(rt, file, CELLS[i] * CELL_BYTES, Buf::from_vec(bytes)).await?;
     let mut c = shared.contended.borrow_mut();
     let now = c.tick();
     c.cells[i].end_write(value, now);

@@ -6,14 +6,16 @@
 
 use super::harness::{Cluster, Service, all_serve};
 use super::workload::Shared;
-use crate::world::{DiskFaults, Link, SimNode};
+use crate::world::{Link, SimNode};
 use glowfs_rt::Duration;
-use glowfs_types::routing::RoutingInfo;
-use glowfs_types::{Incarnation, NodeId};
+use glowfs_types::routing::{PublicState, RoutingInfo};
+use glowfs_types::{Incarnation, NodeId, TargetId};
 use std::rc::Rc;
 
+/// How long a loss of power waits for a replica to begin to serve, at most.
+const NEW_SERVER_MS: u64 = 3000;
 /// The oldest life that a node's targets were reported in.
-fn life(info: &RoutingInfo, node: NodeId) -> Incarnation {
+pub(super) fn life(info: &RoutingInfo, node: NodeId) -> Incarnation {
     info.targets
         .values()
         .filter(|t| t.node == node)
@@ -55,6 +57,27 @@ impl Faults {
         clocks: 0,
         calm: 1,
     };
+    /// The same with other weights: `all=6,disks=10`.
+    pub fn with(mut self, text: &str) -> Result<Self, String> {
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            let (name, weight) =
+                part.split_once('=').ok_or_else(|| format!("«{part}»: NAME=WEIGHT"))?;
+            let weight = weight.parse().map_err(|e| format!("«{part}»: {e}"))?;
+            let place = match name {
+                "storages" => &mut self.storages,
+                "all" => &mut self.all,
+                "control" => &mut self.control,
+                "network" => &mut self.network,
+                "freezes" => &mut self.freezes,
+                "disks" => &mut self.disks,
+                "clocks" => &mut self.clocks,
+                "calm" => &mut self.calm,
+                _ => return Err(format!("«{name}» is not a kind of fault")),
+            };
+            *place = weight;
+        }
+        Ok(self)
+    }
     /// All.
     pub const ALL: Self = Self {
         storages: 4,
@@ -70,22 +93,24 @@ impl Faults {
 
 /// How a process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Power,
     Kill,
 }
 
 /// What has been broken and is to be mended.
 pub struct Breaker<'a> {
-    cluster: &'a Cluster,
+    pub(super) cluster: &'a Cluster,
     faults: Faults,
     shared: Rc<Shared>,
     down: Vec<(Service, u64)>,
     cut_until: Option<u64>,
     /// The storage nodes that fell last, and the lives their stores were in then.
-    crashed: Vec<(NodeId, Incarnation)>,
+    pub(super) crashed: Vec<(NodeId, Incarnation)>,
     /// Disks with faults, until then.
-    bad_disks: Vec<(Service, u64)>,
+    pub(super) bad_disks: Vec<(Service, u64)>,
+    /// Full disks, until then.
+    pub(super) full_disks: Vec<(Service, u64)>,
     /// What was done, for the report of a failing seed.
     pub log: Vec<String>,
 }
@@ -101,17 +126,18 @@ impl<'a> Breaker<'a> {
             cut_until: None,
             crashed: Vec::new(),
             bad_disks: Vec::new(),
+            full_disks: Vec::new(),
             log: Vec::new(),
         }
     }
 
-    fn below(&self, n: u64) -> u64 {
+    pub(super) fn below(&self, n: u64) -> u64 {
         self.cluster.world.random(|r| r.below(n.max(1)))
     }
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         self.cluster.world.now().as_millis() as u64
     }
-    fn note(&mut self, what: String) {
+    pub(super) fn note(&mut self, what: String) {
         let at = self.now_ms();
         self.log.push(format!("{:>7}.{:03} s  {what}", at / 1000, at % 1000));
     }
@@ -158,7 +184,7 @@ impl<'a> Breaker<'a> {
         let due: Vec<(Service, u64)> = due;
         for (s, _) in due {
             self.note(format!("restart {}", s.node.name()));
-            self.cluster.restart(&s);
+            self.restart(&s);
         }
         let (due, rest) =
             std::mem::take(&mut self.bad_disks).into_iter().partition(|(_, at)| *at <= now);
@@ -167,6 +193,13 @@ impl<'a> Breaker<'a> {
         for (s, _) in due {
             self.mend_disk(&s);
         }
+        let (due, rest) =
+            std::mem::take(&mut self.full_disks).into_iter().partition(|(_, at)| *at <= now);
+        self.full_disks = rest;
+        let due: Vec<(Service, u64)> = due;
+        for (s, _) in due {
+            self.make_room(&s);
+        }
         if self.cut_until.is_some_and(|at| at <= now) {
             self.cut_until = None;
             self.note("mend the network".into());
@@ -174,20 +207,7 @@ impl<'a> Breaker<'a> {
         }
     }
 
-    /// A store that saw an error stays offline in its life: the service is started again, with its machine or alone (then the
-    /// system's cache may show what the disk does not have since a flush failed).
-    fn mend_disk(&mut self, s: &Service) {
-        let end = self.end();
-        let what = if end == End::Power { "machine" } else { "service" };
-        self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
-        s.node.disk(super::harness::DISK).set_faults(DiskFaults::default());
-        if s.node.is_up() {
-            self.cluster.crash(s, end == End::Power);
-            self.cluster.restart(s);
-        }
-    }
-
-    fn end(&self) -> End {
+    pub(super) fn end(&self) -> End {
         if self.below(3) == 0 { End::Kill } else { End::Power }
     }
 
@@ -208,10 +228,21 @@ impl<'a> Breaker<'a> {
         }
     }
 
-    /// All services at once.
+    /// All services at once. What was flushed survives the loss of all power at any moment, also while replicas are down or being
+    /// brought up to date; what was only acknowledged needs every replica's own life to have been whole before.
     fn crash_all(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
-        let Some(info) = self.may_lose_replicas(routing) else { return };
-        let end = self.end();
+        let mut end = self.end();
+        let quiet = self.may_lose_replicas(routing);
+        if quiet.is_none() {
+            if !self.bad_disks.is_empty() {
+                return;
+            }
+            end = End::Power;
+        }
+        if end == End::Power && self.below(2) == 0 {
+            self.await_new_server(routing);
+        }
+        let Some(info) = quiet.or_else(routing) else { return };
         self.note(if end == End::Power { "all power is lost" } else { "all are killed" }.into());
         for s in self.cluster.services() {
             if self.cluster.storages.iter().any(|o| o.id() == s.id()) {
@@ -224,8 +255,32 @@ impl<'a> Breaker<'a> {
         self.shared.interrupted(end == End::Power);
     }
 
+    /// Lets time pass until a replica that was being brought up to date begins to serve, a while at most.
+    fn await_new_server(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+        let syncing = |info: &RoutingInfo| -> Vec<TargetId> {
+            let all = info.chains.values().flat_map(|c| &c.members);
+            all.filter(|m| m.state == PublicState::Syncing).map(|m| m.target).collect()
+        };
+        let until = self.now_ms() + NEW_SERVER_MS;
+        let mut before = routing().map(|i| syncing(&i)).unwrap_or_default();
+        while self.now_ms() < until {
+            self.cluster.run_for(Duration::from_micros(100));
+            self.mend_due();
+            let Some(info) = routing() else { continue };
+            let serves = |t: &TargetId| {
+                let mut all = info.chains.values().flat_map(|c| &c.members);
+                all.any(|m| m.target == *t && m.state == PublicState::Serving)
+            };
+            if before.iter().any(serves) {
+                self.note("a replica begins to serve".into());
+                return;
+            }
+            before = syncing(&info);
+        }
+    }
+
     /// Whether replicas may fall: nothing is cut off or down, and the last fall is over.
-    fn may_lose_replicas(
+    pub(super) fn may_lose_replicas(
         &mut self,
         routing: &impl Fn() -> Option<Rc<RoutingInfo>>,
     ) -> Option<Rc<RoutingInfo>> {
@@ -338,38 +393,6 @@ impl<'a> Breaker<'a> {
         node.freeze(Duration::from_millis(ms));
     }
 
-    fn break_disk(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
-        let i = self.below(self.cluster.storages.len() as u64) as usize;
-        let s = self.cluster.storages[i].clone();
-        let errors = 20_000;
-        let (what, faults) = match self.below(5) {
-            0 => ("slow", DiskFaults { slow_per_million: 200_000, ..DiskFaults::default() }),
-            1 => (
-                "flips bits",
-                DiskFaults { read_flips_per_million: errors, ..DiskFaults::default() },
-            ),
-            2 => (
-                "fails reads",
-                DiskFaults { read_errors_per_million: errors, ..DiskFaults::default() },
-            ),
-            3 => (
-                "fails writes",
-                DiskFaults { write_errors_per_million: errors, ..DiskFaults::default() },
-            ),
-            _ => (
-                "fails flushes",
-                DiskFaults { sync_errors_per_million: 500_000, ..DiskFaults::default() },
-            ),
-        };
-        // A disk that fails may take a replica away; and the service is started again in the end.
-        let Some(info) = self.may_lose_replicas(routing) else { return };
-        self.crashed.push((s.id(), life(&info, s.id())));
-        self.note(format!("the disk of {} {what}", s.node.name()));
-        s.node.disk(super::harness::DISK).set_faults(faults);
-        let until = self.now_ms() + self.below(3000);
-        self.bad_disks.push((s, until));
-    }
-
     fn jump_clock(&mut self) {
         let nodes = self.nodes();
         let node = &nodes[self.below(nodes.len() as u64) as usize];
@@ -384,7 +407,10 @@ impl<'a> Breaker<'a> {
         self.cluster.world.mend_links();
         self.cut_until = None;
         for (s, _) in std::mem::take(&mut self.down) {
-            self.cluster.restart(&s);
+            self.restart(&s);
+        }
+        for (s, _) in std::mem::take(&mut self.full_disks) {
+            self.make_room(&s);
         }
         for (s, _) in std::mem::take(&mut self.bad_disks) {
             self.mend_disk(&s);

@@ -27,6 +27,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Bytes in a chunk of the cluster's files: the smallest.
 pub const CHUNK_BYTES: u32 = 64 << 10;
 
+/// The log of a disk: so small that checkpoints come often.
+const LOG_BYTES: u64 = 2 << 20;
+
 /// What a cluster is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -414,6 +417,7 @@ fn storage_config(
         transports: Vec::new(),
         tags: Default::default(),
         reserve_bytes: 1 << 20,
+        log_bytes: LOG_BYTES,
         inflight_bytes: 64 << 20,
         inflight_ops: 1024,
         read_wait_ms: 200,

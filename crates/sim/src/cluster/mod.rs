@@ -4,6 +4,7 @@
 //! [`run_seed`] does all of it for one seed; equal seeds give equal runs.
 
 pub mod contended;
+mod disks;
 mod end;
 mod faults;
 pub mod harness;

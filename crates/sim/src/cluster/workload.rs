@@ -20,6 +20,9 @@ const OP_BYTES: u64 = 100 << 10;
 /// Cells of one operation on the shared file, at most.
 const OP_CELLS: u64 = 12;
 
+/// How long a client waits that was told that a disk is full.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
+
 /// What all clients share.
 pub struct Shared {
     /// The registers of the shared file.
@@ -149,7 +152,7 @@ async fn own_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &
         match rt.random_below(20) {
             0..9 => {
                 let data = random_bytes(rt, len as usize);
-                file.write(offset, Buf::from_vec(data.clone())).await?;
+                write_patiently(rt, &file, offset, Buf::from_vec(data.clone())).await?;
                 model.write(offset, &data);
             }
             9..16 => {
@@ -267,7 +270,7 @@ async fn shared_file_ops(
         } else if what < 10 {
             let from = first + rt.random_below(part);
             let n = 1 + rt.random_below(OP_CELLS.min(first + part - from));
-            write_cells(&file, shared, from, n).await?;
+            write_cells(rt, &file, shared, from, n).await?;
         } else {
             let from = rt.random_below(cells);
             let n = 1 + rt.random_below(OP_CELLS.min(cells - from));
@@ -280,9 +283,19 @@ async fn shared_file_ops(
     Ok(())
 }
 
-async fn write_cells(file: &OpenFile, shared: &Shared, from: u64, n: u64) -> Result<()> {
+/// Writes; while disks are full, again and again.
+pub async fn write_patiently(rt: &Rt, file: &OpenFile, offset: u64, bytes: Buf) -> Result<()> {
+    loop {
+        match file.write(offset, bytes.clone()).await {
+            Err(e) if e.status == Status::NoSpace => rt.sleep(FULL_PAUSE).await,
+            done => return done,
+        }
+    }
+}
+
+async fn write_cells(rt: &Rt, file: &OpenFile, shared: &Shared, from: u64, n: u64) -> Result<()> {
     let (writing, bytes) = shared.registers.borrow_mut().write(from as usize..(from + n) as usize);
-    let result = file.write(from * CELL_BYTES, Buf::from_vec(bytes)).await;
+    let result = write_patiently(rt, file, from * CELL_BYTES, Buf::from_vec(bytes)).await;
     shared.registers.borrow_mut().wrote(writing, result.is_ok());
     result
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
 /// The size of a disk if the test does not say.
-const DISK_BYTES: u64 = 64 << 30;
+pub const DISK_BYTES: u64 = 64 << 30;
 
 type Names = BTreeMap<String, Rc<RefCell<Content>>>;
 
@@ -309,6 +309,10 @@ impl SimDisk {
     /// The size of the disk.
     pub fn set_bytes(&self, bytes: u64) {
         self.disk.bytes.set(bytes);
+    }
+    /// What its files take.
+    pub fn used_bytes(&self) -> u64 {
+        self.disk.bytes.get().saturating_sub(self.disk.free_bytes())
     }
     /// What goes wrong from now on.
     pub fn set_faults(&self, faults: DiskFaults) {

@@ -1,0 +1,111 @@
+//! What goes wrong with disks: errors, wrong bits, slowness, no room.
+
+use super::faults::{Breaker, End, life};
+use super::harness::{DISK, Service};
+use crate::world::{DISK_BYTES, DiskFaults};
+use glowfs_types::routing::RoutingInfo;
+use std::rc::Rc;
+
+/// Room that a disk that is called full has left, at most.
+const LITTLE_ROOM: u64 = 2 << 20;
+/// Bits that turn over at rest at once, at most.
+const FLIPS_MAX: u64 = 16;
+
+impl Breaker<'_> {
+    /// A store that saw an error stays offline in its life: the service is started again, with its machine or alone (then the
+    /// system's cache may show what the disk does not have since a flush failed).
+    pub(super) fn mend_disk(&mut self, s: &Service) {
+        let end = self.end();
+        let what = if end == End::Power { "machine" } else { "service" };
+        self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
+        s.node.disk(DISK).set_faults(DiskFaults::default());
+        if s.node.is_up() {
+            self.cluster.crash(s, end == End::Power);
+            self.restart(s);
+        }
+    }
+
+    /// Starts a service again. A store needs a little room for that.
+    pub(super) fn restart(&mut self, s: &Service) {
+        let full = self.full_disks.iter().position(|(f, _)| f.id() == s.id());
+        if let Some(at) = full {
+            self.full_disks.remove(at);
+            self.make_room(s);
+        }
+        self.cluster.restart(s);
+    }
+
+    pub(super) fn break_disk(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+        let i = self.below(self.cluster.storages.len() as u64) as usize;
+        let s = self.cluster.storages[i].clone();
+        let errors = 20_000;
+        match self.below(8) {
+            5 | 6 => return self.fill_disk(s),
+            7 => return self.flip_at_rest(s, routing),
+            _ => {}
+        }
+        let (what, faults) = match self.below(5) {
+            0 => ("slow", DiskFaults { slow_per_million: 200_000, ..DiskFaults::default() }),
+            1 => (
+                "flips bits",
+                DiskFaults { read_flips_per_million: errors, ..DiskFaults::default() },
+            ),
+            2 => (
+                "fails reads",
+                DiskFaults { read_errors_per_million: errors, ..DiskFaults::default() },
+            ),
+            3 => (
+                "fails writes",
+                DiskFaults { write_errors_per_million: errors, ..DiskFaults::default() },
+            ),
+            _ => (
+                "fails flushes",
+                DiskFaults { sync_errors_per_million: 500_000, ..DiskFaults::default() },
+            ),
+        };
+        // A disk that fails may take a replica away; and the service is started again in the end.
+        let Some(info) = self.may_lose_replicas(routing) else { return };
+        self.crashed.push((s.id(), life(&info, s.id())));
+        self.note(format!("the disk of {} {what}", s.node.name()));
+        s.node.disk(DISK).set_faults(faults);
+        let until = self.now_ms() + self.below(3000);
+        self.bad_disks.push((s, until));
+    }
+
+    /// Leaves a disk little room or none, for a while. Applications are refused or served, and nothing is lost.
+    fn fill_disk(&mut self, s: Service) {
+        let left = self.below(LITTLE_ROOM);
+        self.note(format!("the disk of {} has {left} bytes left", s.node.name()));
+        let disk = s.node.disk(DISK);
+        disk.set_bytes(disk.used_bytes() + left);
+        let until = self.now_ms() + self.below(2000);
+        self.full_disks.push((s, until));
+    }
+
+    pub(super) fn make_room(&mut self, s: &Service) {
+        self.note(format!("the disk of {} has room again", s.node.name()));
+        s.node.disk(DISK).set_bytes(DISK_BYTES);
+    }
+
+    /// Turns bits of data over, for good. The service is started again later: its scrub, or a read, finds and mends them.
+    fn flip_at_rest(&mut self, s: Service, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+        let Some(info) = self.may_lose_replicas(routing) else { return };
+        let disk = s.node.disk(DISK);
+        let files: Vec<_> =
+            disk.files().into_iter().filter(|(n, _)| n.starts_with("blocks-")).collect();
+        if files.is_empty() {
+            return;
+        }
+        self.crashed.push((s.id(), life(&info, s.id())));
+        let count = 1 + self.below(FLIPS_MAX);
+        for _ in 0..count {
+            let (name, len) = &files[self.below(files.len() as u64) as usize];
+            // Low places are those in use.
+            let most = 1 + self.below(*len);
+            disk.flip(name, self.below(most));
+        }
+        self.note(format!("{count} bits at rest turn over on the disk of {}", s.node.name()));
+        let until = self.now_ms() + self.below(3000);
+        self.bad_disks.push((s, until));
+    }
+}
