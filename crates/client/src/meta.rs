@@ -9,6 +9,7 @@ use crate::retry::again_meta;
 use crate::routes::{self, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Request};
+use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
 
@@ -47,6 +48,7 @@ queries! {
     OfXattr: once;
     SetXattr: once;
     Renew: plain;
+    Lock: once;
 }
 
 macro_rules! calls {
@@ -91,6 +93,12 @@ calls! {
     listxattr(OfInode) -> XattrList = LISTXATTR;
     /// REMOVEXATTR.
     removexattr(OfXattr) -> Empty = REMOVEXATTR;
+    /// LOCK.
+    lock(Lock) -> LockReply = LOCK;
+    /// LOCK_TEST.
+    lock_test(Lock) -> LockReply = LOCK_TEST;
+    /// LOCK_WAIT.
+    lock_wait(Lock) -> LockReply = LOCK_WAIT;
     /// RENEW.
     renew(Renew) -> OpenReply = RENEW;
 }

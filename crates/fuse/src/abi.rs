@@ -204,6 +204,18 @@ pub const FSYNC_FDATASYNC: u32 = 1;
 /// Type of the extension of a request that holds supplementary groups.
 pub const EXT_GROUPS: u32 = 32;
 
+/// GETLK, SETLK, SETLKW: it is flock.
+pub const LK_FLOCK: u32 = 1;
+/// RELEASE: flocks of the open file go.
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+/// `kind` of a lock: fcntl's F_RDLCK, F_WRLCK, F_UNLCK.
+#[allow(missing_docs)]
+pub mod lk {
+    pub const RDLCK: u32 = 0;
+    pub const WRLCK: u32 = 1;
+    pub const UNLCK: u32 = 2;
+}
+
 /// Codes of notifications.
 #[allow(missing_docs)]
 pub mod notify {
@@ -307,6 +319,8 @@ abi! {
     LkIn = 48 {
         fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32, padding: u32,
     }
+    /// GETLK.
+    LkOut = 24 { start: u64, end: u64, kind: u32, pid: u32, }
     /// ACCESS.
     AccessIn = 8 { mask: u32, padding: u32, }
     /// INIT, up to where 7.31 ends.

@@ -28,6 +28,8 @@ impl Default for Options {
             congestion_threshold: 48,
             max_outstanding: 1024,
             wanted: init::ASYNC_READ
+                | init::POSIX_LOCKS
+                | init::FLOCK_LOCKS
                 | init::ATOMIC_O_TRUNC
                 | init::EXPORT_SUPPORT
                 | init::BIG_WRITES

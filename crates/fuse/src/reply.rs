@@ -28,6 +28,11 @@ impl Reply {
     pub async fn interrupted(&self) {
         self.session.interrupted(self.unique).await;
     }
+    /// The request is going to wait for other requests of the kernel (for a lock, say): from now on it does not count among those
+    /// outstanding, or it could keep out what it waits for.
+    pub fn park(&self) {
+        self.session.park(self.unique);
+    }
     fn send(self, error: i32, parts: &[IoSlice<'_>]) {
         self.answered.set(true);
         self.session.answer(self.unique, error, parts);
@@ -83,6 +88,10 @@ impl Reply {
     /// Success of IOCTL: what the caller gets back.
     pub fn ioctl(self, data: &[u8]) {
         self.send(0, &[IoSlice::new(abi::IoctlOut::default().as_bytes()), IoSlice::new(data)]);
+    }
+    /// Success of GETLK.
+    pub fn lock(self, lock: &abi::LkOut) {
+        self.bytes(lock.as_bytes());
     }
     /// Success of STATFS.
     pub fn statfs(self, st: &abi::StatfsOut) {

@@ -48,11 +48,14 @@ pub struct Session {
     /// The reader, while it waits for room.
     reader: RefCell<Option<Waker>>,
     burst: Cell<u32>,
+    /// Those of them that wait for others.
+    parked: Cell<usize>,
 }
 
 #[derive(Default)]
 struct Interest {
     interrupted: bool,
+    parked: bool,
     waker: Option<Waker>,
 }
 
@@ -107,6 +110,7 @@ impl Session {
             outstanding: RefCell::default(),
             reader: RefCell::default(),
             burst: Cell::new(0),
+            parked: Cell::new(0),
         }))
     }
 
@@ -114,9 +118,24 @@ impl Session {
     pub fn negotiated(&self) -> Negotiated {
         self.negotiated
     }
-    /// The number of requests handed out and not answered.
+    /// The number of requests handed out and not answered, without those that wait for others.
     pub fn outstanding(&self) -> usize {
-        self.outstanding.borrow().len()
+        self.outstanding.borrow().len() - self.parked.get()
+    }
+
+    pub(crate) fn park(&self, unique: u64) {
+        let mut all = self.outstanding.borrow_mut();
+        if let Some(i) = all.get_mut(&unique).filter(|i| !i.parked) {
+            i.parked = true;
+            self.parked.set(self.parked.get() + 1);
+        }
+        drop(all);
+        self.wake_reader();
+    }
+    fn wake_reader(&self) {
+        if let Some(w) = self.reader.borrow_mut().take() {
+            w.wake();
+        }
     }
 
     /// The next request; none when the file system is unmounted. One task calls this.
@@ -209,10 +228,11 @@ impl Session {
     }
 
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
-        self.outstanding.borrow_mut().remove(&unique);
-        if let Some(w) = self.reader.borrow_mut().take() {
-            w.wake();
+        let answered = self.outstanding.borrow_mut().remove(&unique);
+        if answered.is_some_and(|i| i.parked) {
+            self.parked.set(self.parked.get() - 1);
         }
+        self.wake_reader();
         if let Err(e) = self.device.send(error, unique, parts) {
             // ENOENT: the caller is gone; ENODEV: so is the mount. Nobody waits for this answer any more.
             let gone = matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));

@@ -1,9 +1,10 @@
 //! Background work: garbage, sessions of dead clients, old request records, free space.
 
+use crate::locks;
 use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
-use glowfs_kv::Key;
+use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Env, Garbage};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
@@ -174,6 +175,8 @@ async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<
             break;
         }
     }
+    let lockers = lockers(s).await?;
+    gone.extend(lockers.iter().filter(|c| !live.contains(c)));
     missing.retain(|c, _| gone.contains(c));
     let now = s.rt.now();
     for client in gone {
@@ -181,8 +184,28 @@ async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<
         if now.since(since) >= ms(s.config.tuning.session_grace_ms) {
             reap_client(s, client).await?;
         }
+        if now.since(since) >= locks::grace(s) && lockers.contains(&client) {
+            locks::end_of(s, client).await?;
+        }
     }
     Ok(())
+}
+
+/// Clients that have locks.
+async fn lockers(s: &Service) -> Result<BTreeSet<ClientId>> {
+    let mut all = BTreeSet::new();
+    let mut after = None;
+    loop {
+        let work = async |tx: &Transaction| {
+            ns::clients_with_locks(tx, VOLUME, after, CLIENT_PAGE).await
+        };
+        let page = s.look(work).await?;
+        after = page.last().copied();
+        all.extend(page.iter().copied());
+        if page.len() < CLIENT_PAGE {
+            return Ok(all);
+        }
+    }
 }
 
 async fn reap_client(s: &Service, client: ClientId) -> Result<()> {

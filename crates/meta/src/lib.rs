@@ -13,6 +13,7 @@ mod config;
 mod cut;
 mod ids;
 mod leases;
+mod locks;
 mod metrics;
 mod ops;
 mod recall;

@@ -2,15 +2,17 @@
 
 use crate::background::look_at_space;
 use crate::cut;
+use crate::locks;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
+use glowfs_kv::Transaction;
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, Opened, is_cut_pending};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::{Empty, decode, method};
-use glowfs_types::{Durability, Error, InodeId, RequestId, Result, Status, VolumeId};
+use glowfs_types::{ClientId, Durability, Error, InodeId, RequestId, Result, Status, VolumeId};
 use std::rc::Rc;
 
 /// How often an operation finishes somebody's truncate and tries again.
@@ -20,11 +22,11 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::BATCH).contains(&m)
+    (method::LOOKUP..=method::LOCK_WAIT).contains(&m)
 }
 
 impl Service {
-    async fn who(&self, conn: &Conn, caller: &mut Caller) -> Result<()> {
+    pub(crate) async fn who(&self, conn: &Conn, caller: &mut Caller) -> Result<()> {
         let identity = &conn.peer().identity;
         // A client speaks for itself only: sessions and leases belong to clients.
         if !identity.service && caller.client != conn.peer().client {
@@ -119,10 +121,19 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::LOOKUP => leased!(s, id, body; Lookup, q, cx => ns::lookup(cx, &q).await),
         method::GETATTR => leased!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await),
         method::READDIR => {
-            Reply::msg(&read_ops!(s, id, body; ReadDir, q, cx => ns::readdir(cx, &q).await))
+            let (reply, accessed, who) = read_ops!(s, id, body; ReadDir, q, cx => {
+                let (reply, accessed) = ns::readdir(cx, &q).await?;
+                Ok((reply, accessed.then_some(q.inode), q.caller.client))
+            });
+            touch(s, who, accessed).await?;
+            Reply::msg(&reply)
         }
         method::READLINK => {
-            let target = read_ops!(s, id, body; OfInode, q, cx => ns::readlink(cx, &q).await);
+            let (target, accessed, who) = read_ops!(s, id, body; OfInode, q, cx => {
+                let (target, accessed) = ns::readlink(cx, &q).await?;
+                Ok((target, accessed.then_some(q.inode), q.caller.client))
+            });
+            touch(s, who, accessed).await?;
             Reply::msg(&ReadLinkReply { target })
         }
         method::GETXATTR => {
@@ -161,6 +172,9 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::OPEN => Reply::msg(&open(s, id, body).await?),
         method::RENEW => Reply::msg(&renew(s, id, body).await?),
         method::SYNC | method::CLOSE => Reply::msg(&sync(s, id, body, m == method::CLOSE).await?),
+        method::LOCK | method::LOCK_TEST | method::LOCK_WAIT => {
+            locks::answer(s, m, id, body).await?
+        }
         method::STATFS => Reply::msg(&statfs(s).await?),
         m => {
             return Err(Error::new(
@@ -169,6 +183,17 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             ));
         }
     })
+}
+
+/// Notes that a directory or symlink was read, if that moves its time of last access.
+async fn touch(s: &Service, by: ClientId, inode: Option<InodeId>) -> Result<()> {
+    let Some(inode) = inode else { return Ok(()) };
+    s.settle().await;
+    let caller = Caller { volume: VOLUME, ..Caller::default() };
+    let work = async |tx: &Transaction| ns::touch(&Context::new(tx, &caller, s), inode).await;
+    s.run(false, true, work).await?;
+    s.changed(by, &[Change::attributes(inode)]).await;
+    Ok(())
 }
 
 /// Renames; also answers which inodes may have changed by it.
@@ -293,8 +318,10 @@ async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<At
             .await
         })
         .await?;
-    if q.len_at_least.is_some() || q.mtime.is_some() || q.atime.is_some() {
+    if q.len_at_least.is_some() || q.mtime.is_some() {
         s.changed(q.caller.client, &[Change::contents(q.inode, None)]).await;
+    } else if q.atime.is_some() {
+        s.changed(q.caller.client, &[Change::attributes(q.inode)]).await;
     }
     Ok(s.attr_reply(attr, None))
 }

@@ -64,7 +64,7 @@ impl Drop for Watch<'_> {
 impl Service {
     /// Whether another meta service was ever registered: then clients of it may have to be told of changes made here, and those
     /// made there are not known here.
-    fn has_others(&self) -> bool {
+    pub(crate) fn has_others(&self) -> bool {
         let me = self.config.node();
         self.agent.routing().nodes.values().any(|n| n.role == Role::Meta && n.id != me)
     }

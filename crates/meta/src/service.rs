@@ -5,6 +5,7 @@ use crate::callbacks::Peers;
 use crate::config::{EngineConfig, MetaConfig};
 use crate::ids::{IdKind, Ids};
 use crate::leases::Leases;
+use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::ops;
 use crate::state::{Service, VOLUME, ms};
@@ -66,6 +67,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         stopping: Cell::new(false),
         inflight: Cell::new(0),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
+        lock_waits: LockWaits::default(),
         started: rt.now(),
         peers: RefCell::default(),
         space: RefCell::default(),
@@ -315,7 +317,9 @@ impl Handler for MetaHandler {
             let e = "the metadata service has too many calls in work; retry";
             return incoming.reply(Err(Error::new(Status::Overloaded, e)));
         }
-        s.inflight.set(s.inflight.get() + 1);
+        // What only waits for a lock has a bound of its own, or those who wait would keep those out who give back.
+        let counts = u64::from(m != method::LOCK_WAIT);
+        s.inflight.set(s.inflight.get() + counts);
         let rt = s.rt.clone();
         rt.spawn_detached(async move {
             let begin = s.rt.now();
@@ -325,7 +329,7 @@ impl Handler for MetaHandler {
                 result = Err(e);
             }
             incoming.reply(result);
-            s.inflight.set(s.inflight.get() - 1);
+            s.inflight.set(s.inflight.get() - counts);
             let nanos = u64::try_from(s.rt.now().since(begin).as_nanos()).unwrap_or(u64::MAX);
             s.metrics.record(m, nanos);
         });

@@ -4,6 +4,7 @@ use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::ids::Ids;
 use crate::leases::Leases;
+use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::users::Users;
 use glowfs_agent::Agent;
@@ -46,6 +47,8 @@ pub struct Service {
     pub inflight: Cell<u64>,
     /// Who may have cached what.
     pub leases: RefCell<Leases<Rc<Conn>>>,
+    /// Who waits for locks.
+    pub lock_waits: LockWaits,
     /// When this life of the service began.
     pub started: Instant,
     /// Connections that peers opened to us; set when the service listens.

@@ -34,6 +34,8 @@ pub struct MountConfig {
     pub source: String,
     /// How long the kernel may keep attributes, in ms; never longer than what is left of the lease that meta gave.
     pub attr_timeout_ms: u64,
+    /// Whether a read moves a file's time of last access: the first one after a change, and then one a day.
+    pub relatime: bool,
     /// The greatest request payload, in bytes.
     pub max_request_bytes: u32,
     /// The greatest number of requests in work.
@@ -66,6 +68,7 @@ impl Default for MountConfig {
             allow_non_empty: false,
             source: "glowfs".into(),
             attr_timeout_ms: 10_000,
+            relatime: true,
             max_request_bytes: 1 << 20,
             max_outstanding: 1024,
             max_background: 64,

@@ -2,10 +2,11 @@
 
 use crate::MountConfig;
 use crate::caller::Callers;
-use crate::errno::{EIO, ENOSYS, EOPNOTSUPP, errno};
+use crate::errno::{EIO, ENOSYS, errno};
 use crate::filesystem::FileSystem;
 use crate::inodes::Inodes;
 use crate::metrics::Metrics;
+use crate::ops::Owners;
 use crate::rings::Rings;
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
@@ -42,6 +43,8 @@ pub enum Answer {
     Ioctl(Vec<u8>),
     /// STATFS.
     Statfs(Box<abi::StatfsOut>),
+    /// GETLK.
+    Lock(abi::LkOut),
 }
 
 /// Why a request failed.
@@ -76,6 +79,8 @@ pub struct Daemon<S: FileSystem> {
     pub inodes: Rc<Inodes<S::File>>,
     /// Who asks.
     pub callers: Callers,
+    /// Who may have locks.
+    pub owners: RefCell<Owners>,
     /// Settings.
     pub config: MountConfig,
     metrics: Metrics,
@@ -145,6 +150,7 @@ impl<S: FileSystem> Daemon<S> {
             fs,
             inodes: Inodes::new(),
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
+            owners: RefCell::default(),
             config,
             metrics: Metrics::new(),
             rings: Rings::new(),
@@ -271,6 +277,7 @@ fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
         Ok(Answer::Xattr(asked, value)) => reply.xattr(asked, &value),
         Ok(Answer::Ioctl(data)) => reply.ioctl(&data),
         Ok(Answer::Statfs(st)) => reply.statfs(&st),
+        Ok(Answer::Lock(lock)) => reply.lock(&lock),
         Err(Failure::Errno(e)) => reply.error(e),
         Err(Failure::Error(e)) => {
             let number = errno(&e);
@@ -303,11 +310,13 @@ impl<S: FileSystem> Context<S> {
             }
             Op::Link { inode, new_name } => self.link(inode, new_name).await,
             Op::Open { flags, .. } => self.open(flags).await,
-            Op::Create { name, flags, mode, .. } => self.create(name, flags, mode).await,
+            Op::Create { name, flags, mode, .. } => self.create(name, flags, mode, false).await,
             Op::Statfs => self.statfs().await,
             Op::Release(i) => self.release(i.fh).await,
             Op::Fsync { fh, .. } => self.fsync(fh).await,
-            Op::Flush(i) => self.flush(i.fh).await,
+            Op::Flush(i) => self.flush(i.fh, i.lock_owner).await,
+            Op::Getlk(i) => self.getlk(i).await,
+            Op::Setlk { lock, wait } => self.setlk(lock, wait, reply).await,
             Op::Opendir { .. } => Ok(Answer::Open(self.inodes.add_dir(), 0)),
             Op::Readdir(i) => self.readdir(i, false).await,
             Op::Readdirplus(i) => self.readdir(i, true).await,
@@ -325,9 +334,9 @@ impl<S: FileSystem> Context<S> {
             Op::Removexattr { name } => self.removexattr(name).await,
             Op::Fallocate(i) => self.fallocate(i).await,
             Op::Ioctl(head, data) => self.ioctl(head, data).await,
-            Op::Tmpfile { .. } => fail(EOPNOTSUPP),
-            // The kernel does these itself from the first ENOSYS on: locks, permissions (default_permissions), lseek,
-            // copying, polling, block maps.
+            Op::Tmpfile { flags, mode } => self.create(Vec::new(), flags, mode, true).await,
+            // The kernel does these itself from the first ENOSYS on: permissions (default_permissions), lseek, copying, polling,
+            // block maps.
             _ => fail(ENOSYS),
         }
     }

@@ -2,6 +2,10 @@
 
 use glowfs_types::{Error, Status};
 
+/// EINTR.
+pub const EINTR: i32 = 4;
+/// ENOLCK.
+pub const ENOLCK: i32 = 37;
 /// EIO.
 pub const EIO: i32 = 5;
 /// EBADF.

@@ -3,6 +3,7 @@
 use glowfs_client::{Client, FileAccess, OpenFile, RecallHandler};
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::Empty;
+use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::meta::*;
 use glowfs_types::{Result, SessionId, TruncateEpoch};
 use std::rc::Rc;
@@ -72,6 +73,9 @@ file_system! {
     setxattr(SetXattr) -> Empty;
     listxattr(OfInode) -> XattrList;
     removexattr(OfXattr) -> Empty;
+    lock(Lock) -> LockReply;
+    lock_test(Lock) -> LockReply;
+    lock_wait(Lock) -> LockReply;
 }
 
 impl FileData for OpenFile {

@@ -37,6 +37,8 @@ pub struct Handle<F> {
     pub read: bool,
     /// It was opened for writing.
     pub write: bool,
+    /// Reads through it leave the time of last access alone (O_NOATIME).
+    pub no_atime: bool,
 }
 
 /// An open directory.

@@ -40,6 +40,8 @@ pub struct Dirty {
 struct State<F> {
     attr: Attr,
     dirty: Dirty,
+    /// When it was read, if that moves the time of last access and meta does not know yet.
+    read_at: Option<Time>,
     /// The end of the last append that was given its place.
     reserved: u64,
     writing: u32,
@@ -63,6 +65,7 @@ impl<F: FileData> OpenInode<F> {
         let state = State {
             attr: Attr::default(),
             dirty: Dirty::default(),
+            read_at: None,
             reserved: 0,
             writing: 0,
             files: Vec::new(),
@@ -116,7 +119,24 @@ impl<F: FileData> OpenInode<F> {
             a.mtime = t;
             a.ctime = a.ctime.max(t);
         }
+        a.atime = a.atime.max(s.read_at.unwrap_or(a.atime));
         a
+    }
+    /// It was read.
+    pub fn accessed(&self, now_ns: u64) {
+        let now = time_of(now_ns);
+        let wants = self.attr().wants_atime(now);
+        if wants {
+            self.state.borrow_mut().read_at = Some(now);
+        }
+    }
+    /// The time of last access that meta does not know.
+    pub fn read_at(&self) -> Option<Time> {
+        self.state.borrow().read_at
+    }
+    /// The caller has set it: what was read before does not count.
+    pub fn forget_atime(&self) {
+        self.state.borrow_mut().read_at = None;
     }
     /// The length as it is on this client.
     pub fn len(&self) -> u64 {
@@ -183,6 +203,9 @@ impl<F: FileData> OpenInode<F> {
         if s.dirty.generation == reported.generation {
             s.dirty.len = None;
             s.dirty.mtime = None;
+        }
+        if s.read_at.is_some_and(|t| t <= from_meta.atime) {
+            s.read_at = None;
         }
     }
 

@@ -306,3 +306,147 @@ fn names_go_while_their_file_is_open() {
         assert_eq!(f.metadata().expect("fstat").nlink(), 0);
     }
 }
+
+#[test]
+fn files_without_a_name() {
+    mounted!(m);
+    common::sh(
+        m.path(),
+        r#"
+        python3 - <<'PY'
+import os
+def link(fd, name):
+    here = os.open(".", os.O_PATH)
+    os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=here, follow_symlinks=True)
+    os.close(here)
+fd = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o640)
+os.write(fd, b"first")
+assert os.fstat(fd).st_nlink == 0 and os.listdir(".") == []
+link(fd, "named")
+assert os.fstat(fd).st_nlink == 1 and os.listdir(".") == ["named"]
+os.write(fd, b", second"); os.close(fd)
+assert open("named", "rb").read() == b"first, second"
+assert os.stat("named").st_mode & 0o7777 == 0o640
+fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
+try:
+    link(fd, "never"); assert False
+except FileNotFoundError:
+    pass
+os.close(fd)
+PY
+        "#,
+    );
+}
+
+#[test]
+fn reading_moves_the_time_of_last_access_as_relatime_says() {
+    mounted!(m);
+    common::sh(
+        m.path(),
+        r#"
+        python3 - <<'PY'
+import os, time
+def at(): return os.stat("f").st_atime_ns
+def read(flags=0):
+    fd = os.open("f", os.O_RDONLY | flags); os.read(fd, 10); os.close(fd)
+open("f", "w").write("contents")
+old = time.time_ns() - 3600 * 10**9
+os.utime("f", ns=(old, old)); assert at() == old
+read(os.O_NOATIME); assert at() == old, "O_NOATIME"
+os.close(os.open("f", os.O_RDONLY)); assert at() == old, "an open is no access"
+read(); first = at(); assert first > old, "the first read after a change"
+time.sleep(0.05); read(); assert at() == first, "and only that"
+os.chmod("f", 0o600); time.sleep(0.05); read(); assert at() > first, "a change of the inode, too"
+now = time.time_ns(); os.utime("f", ns=(now - 25 * 3600 * 10**9, now - 26 * 3600 * 10**9))
+read(); assert at() >= now, "once a day"
+fd = os.open("f", os.O_RDWR); os.read(fd, 3); os.utime(fd, ns=(old, old)); os.close(fd)
+assert at() == old, "a time that was set after the read stays"
+PY
+        "#,
+    );
+}
+
+#[test]
+fn times_far_from_now_and_names_of_any_bytes() {
+    mounted!(m);
+    common::sh(
+        m.path(),
+        r#"
+        python3 - <<'PY'
+import os
+for ns in [-1, -2**40 * 10**9 - 999999999, 10**9 * 2**33 + 123456789, 10**9 * 253402300800 + 1]:
+    open("t", "w").close(); os.utime("t", ns=(ns, ns - 7))
+    assert (os.stat("t").st_atime_ns, os.stat("t").st_mtime_ns) == (ns, ns - 7)
+os.mkdir("names"); os.chdir("names")
+all = [bytes([b]) for b in range(1, 256) if b != 0x2f and b != 0x2e] + [bytes([b]) * 255 for b in (1, 10, 0x80, 0xff)]
+for n in all: open(n, "w").close()
+assert sorted(os.listdir(b".")) == sorted(all)
+for n in all: os.unlink(n)
+PY
+        "#,
+    );
+}
+
+#[test]
+fn locks_of_processes_and_of_open_files() {
+    mounted!(m);
+    common::sh(
+        m.path(),
+        r#"
+        python3 - <<'PY'
+import errno, fcntl, os, signal, struct, time
+OFD_SETLK, OFD_SETLKW = 37, 38
+def ofd(fd, kind, start, length, cmd=OFD_SETLK):
+    fcntl.fcntl(fd, cmd, struct.pack("hhqqi4x", kind, 0, start, length, 0))
+def refused(act):
+    try: act()
+    except OSError as e: return e.errno
+    return 0
+def child(act):
+    pid = os.fork()
+    if pid == 0:
+        try: act(); os._exit(0)
+        except BaseException as e: print("child:", repr(e), flush=True); os._exit(1)
+    return pid
+def ok(pid): assert os.waitpid(pid, 0)[1] == 0
+fd = os.open("f", os.O_RDWR | os.O_CREAT)
+# Ranges: the process is the owner; closing any handle gives them back.
+fcntl.lockf(fd, fcntl.LOCK_EX, 100, 0)
+fcntl.lockf(fd, fcntl.LOCK_UN, 20, 40)
+def other():
+    g = os.open("f", os.O_RDWR)
+    assert refused(lambda: fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 39)) == errno.EAGAIN
+    fcntl.lockf(g, fcntl.LOCK_EX | fcntl.LOCK_NB, 20, 40)
+    kind, _, start, length, pid = struct.unpack("hhqqi4x", fcntl.fcntl(g, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 70, 5, 0)))
+    assert (kind, start, length) == (fcntl.F_WRLCK, 60, 40), (kind, start, length)
+ok(child(other))
+os.close(os.open("f", os.O_RDONLY))
+ok(child(lambda: fcntl.lockf(os.open("f", os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)))
+# OFD: the open file is the owner, whoever closes another one.
+ofd(fd, fcntl.F_WRLCK, 0, 10)
+os.close(os.open("f", os.O_RDONLY))
+g = os.open("f", os.O_RDWR)
+assert refused(lambda: ofd(g, fcntl.F_RDLCK, 5, 1)) == errno.EAGAIN
+os.close(fd); ofd(g, fcntl.F_WRLCK, 0, 10)
+# flock: not seen by ranges; one that waits is woken, one that is interrupted has nothing.
+fcntl.flock(g, fcntl.LOCK_EX)
+h = os.open("f", os.O_RDWR)
+assert refused(lambda: fcntl.flock(h, fcntl.LOCK_SH | fcntl.LOCK_NB)) == errno.EAGAIN
+def interrupted():
+    i = os.open("f", os.O_RDWR)
+    class Stop(Exception): pass
+    def stop(*_): raise Stop()
+    signal.signal(signal.SIGALRM, stop); signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try: fcntl.flock(i, fcntl.LOCK_EX); raise Exception("granted")
+    except Stop: pass
+ok(child(interrupted))
+waits = [child(lambda: fcntl.flock(os.open("f", os.O_RDWR), fcntl.LOCK_EX)) for _ in range(5)]
+time.sleep(0.2); began = time.time()
+fcntl.flock(g, fcntl.LOCK_UN)
+for w in waits: ok(w)
+assert time.time() - began < 5
+fcntl.flock(h, fcntl.LOCK_EX | fcntl.LOCK_NB)
+PY
+        "#,
+    );
+}

@@ -90,6 +90,7 @@ fn main() -> Result<()> {
                         symlink: Vec::new(),
                         open: None,
                         exclusive: true,
+                        ..Make::default()
                     };
                     let once = async |tx: &_| make(&Context::new(tx, &q.caller, &*world), &q).await;
                     run_transaction(&rt2, &engine, once).await?;

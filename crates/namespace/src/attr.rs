@@ -39,11 +39,12 @@ pub async fn getattr(cx: &Context<'_>, req: &OfInode) -> Result<Attr> {
     cx.attr_of(req.inode, &inode).await
 }
 
-/// The target of a symlink.
-pub async fn readlink(cx: &Context<'_>, req: &OfInode) -> Result<Vec<u8>> {
+/// The target of a symlink, and whether [`crate::touch`] is to be called.
+pub async fn readlink(cx: &Context<'_>, req: &OfInode) -> Result<(Vec<u8>, bool)> {
     let inode = cx.inode(req.inode).await?;
+    let accessed = inode.attr(req.inode).wants_atime(cx.now);
     match inode.symlink {
-        Some(target) if inode.kind == InodeKind::Symlink => Ok(target.into()),
+        Some(target) if inode.kind == InodeKind::Symlink => Ok((target.into(), accessed)),
         _ => err(Status::InvalidArgument),
     }
 }

@@ -227,6 +227,7 @@ impl<'a> Context<'a> {
     pub(crate) fn erase(&self, id: InodeId, inode: &Inode) -> Result<()> {
         let v = self.volume();
         self.tx.clear(keys::inode(v, id))?;
+        self.tx.clear(keys::locks(v, id))?;
         let (begin, end) = keys::xattrs(v, id);
         self.tx.clear_range(&begin, &end)?;
         if inode.is_dir() {

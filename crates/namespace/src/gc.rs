@@ -89,13 +89,31 @@ pub async fn clients_with_sessions(
 
 /// The clients that have a file open for writing.
 pub async fn writers(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<Vec<ClientId>> {
+    sessions_clients(tx, volume, inode, true).await
+}
+
+/// The clients that have a session of a file.
+pub(crate) async fn clients_of(
+    tx: &Transaction,
+    volume: VolumeId,
+    inode: InodeId,
+) -> Result<Vec<ClientId>> {
+    sessions_clients(tx, volume, inode, false).await
+}
+
+async fn sessions_clients(
+    tx: &Transaction,
+    volume: VolumeId,
+    inode: InodeId,
+    writers_only: bool,
+) -> Result<Vec<ClientId>> {
     let (mut begin, end) = keys::sessions(volume, inode);
     let mut out = std::collections::BTreeSet::new();
     loop {
         let page = tx.get_range_snapshot(&begin, &end, 256, false).await?;
         for (_, value) in &page.entries {
             let s: Session = unpack("session", value)?;
-            if s.write {
+            if s.write || !writers_only {
                 out.insert(s.client);
             }
         }

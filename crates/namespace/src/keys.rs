@@ -23,6 +23,9 @@ mod kind {
     pub const GARBAGE: u8 = b'G';
     pub const REQUEST: u8 = b'R';
     pub const USAGE: u8 = b'U';
+    pub const LOCKS: u8 = b'L';
+    pub const CLIENT_LOCK: u8 = b'K';
+    pub const LOCK_WAIT: u8 = b'W';
 }
 
 /// Shards of each usage counter.
@@ -180,6 +183,37 @@ pub fn usage_what(key: &[u8]) -> Option<u8> {
     key.get(17).copied()
 }
 
+/// The locks of a file.
+pub fn locks(v: VolumeId, i: InodeId) -> Key {
+    key(v, kind::LOCKS, &[&spread(i)])
+}
+/// A client has locks of a file.
+pub fn client_lock(v: VolumeId, c: ClientId, i: InodeId) -> Key {
+    key(v, kind::CLIENT_LOCK, &[&c.0.to_be_bytes(), &i.0.to_be_bytes()])
+}
+/// All files that a client has locks of.
+pub fn client_locks(v: VolumeId, c: ClientId) -> (Key, Key) {
+    range(key(v, kind::CLIENT_LOCK, &[&c.0.to_be_bytes()]))
+}
+/// The same of all clients.
+pub fn all_client_locks(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::CLIENT_LOCK, &[]))
+}
+/// Client and file in such a key.
+pub fn client_lock_of(key: &[u8]) -> Option<(ClientId, InodeId)> {
+    let client: [u8; 16] = key.get(9..25)?.try_into().ok()?;
+    let inode: [u8; 8] = key.get(25..33)?.try_into().ok()?;
+    Some((ClientId(u128::from_be_bytes(client)), InodeId(u64::from_be_bytes(inode))))
+}
+/// What an owner of a client waits for.
+pub fn lock_wait(v: VolumeId, c: ClientId, owner: u64) -> Key {
+    key(v, kind::LOCK_WAIT, &[&c.0.to_be_bytes(), &owner.to_be_bytes()])
+}
+/// What the owners of a client wait for.
+pub fn lock_waits(v: VolumeId, c: ClientId) -> (Key, Key) {
+    range(key(v, kind::LOCK_WAIT, &[&c.0.to_be_bytes()]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +230,9 @@ mod tests {
         assert_eq!(cookie_of(&cookie(v, InodeId(9), 77)), Some(77));
         let (c, s) = (ClientId(5), SessionId(6));
         assert_eq!(client_session_of(&client_session(v, c, s)), Some((c, s)));
+        assert_eq!(client_lock_of(&client_lock(v, c, InodeId(7))), Some((c, InodeId(7))));
+        assert_eq!(locks(v, InodeId(1)), b"\0\0\0\0\0\0\0\x01L\x80\0\0\0\0\0\0\0");
+        assert_eq!(lock_wait(v, c, 258)[8..], *b"W\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\x01\x02");
         assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
         assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
         assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");

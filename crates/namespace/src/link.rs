@@ -26,7 +26,7 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     if inode.is_dir() {
         return err(Status::NotPermitted);
     }
-    if inode.nlink == 0 {
+    if inode.nlink == 0 && !crate::removed::takes_name(cx, req.inode).await? {
         return err(Status::NotFound);
     }
     if inode.nlink >= LINKS_MAX {

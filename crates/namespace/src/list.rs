@@ -12,8 +12,8 @@ use glowfs_types::wire::meta::{Attr, DirEntry, InodeKind, ReadDir, ReadDirReply}
 /// Entries of one page with attributes.
 const ATTR_ENTRIES_MAX: u32 = 1024;
 
-/// One page of a directory.
-pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<ReadDirReply> {
+/// One page of a directory, and whether [`crate::touch`] is to be called.
+pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, bool)> {
     let v = cx.volume();
     let dir = cx.dir(req.inode).await?;
     access::check(cx.caller, &dir, READ)?;
@@ -35,7 +35,9 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<ReadDirReply> {
     if req.attributes {
         add_attributes(cx, &mut entries).await?;
     }
-    Ok(ReadDirReply { entries, end: !page.more, parent: dir.parent })
+    let begins = req.after == 0;
+    let accessed = begins && cx.attr_of(req.inode, &dir).await?.wants_atime(cx.now);
+    Ok((ReadDirReply { entries, end: !page.more, parent: dir.parent }, accessed))
 }
 
 async fn add_attributes(cx: &Context<'_>, entries: &mut [DirEntry]) -> Result<()> {

@@ -2,9 +2,10 @@
 
 use crate::access::{self, EXEC, SETGID, WRITE};
 use crate::context::{Context, err};
+use crate::keys;
 use crate::name;
 use crate::open::{Opened, open_inode, opened_before, put_session};
-use crate::record::Inode;
+use crate::record::{Inode, OrphanRecord, pack};
 use glowfs_types::wire::meta::{Attr, InodeKind, Make, SYMLINK_BYTES_MAX};
 use glowfs_types::{Error, InodeId, Result, Status};
 
@@ -19,8 +20,11 @@ pub struct Made {
 
 /// Makes an inode with a name.
 pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
-    name::check(&req.name)?;
     check_form(req)?;
+    if req.unnamed {
+        return make_unnamed(cx, req).await;
+    }
+    name::check(&req.name)?;
     if let Some(record) = cx.done_before(req).await? {
         return made_before(cx, req, record.inode).await;
     }
@@ -66,6 +70,34 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let opened =
         req.open.map(|f| Opened { attr: attr.clone(), session, read: f.read, write: f.write });
     Ok(Made { attr, opened })
+}
+
+/// A file without a name: an orphan from the beginning, held by the session it is opened with.
+async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
+    let Some(flags) = req.open.filter(|_| req.name.is_empty()) else {
+        return Err(Error::new(Status::InvalidArgument, "a file without a name is opened at once"));
+    };
+    if let Some(record) = cx.done_before(req).await? {
+        return made_before(cx, req, record.inode).await;
+    }
+    let dir = cx.dir(req.parent).await?;
+    access::check(cx.caller, &dir, WRITE | EXEC)?;
+    let id = InodeId(cx.env.new_id()?);
+    let mut inode = new_inode(cx, req, &dir)?;
+    inode.nlink = 0;
+    let Some(session) = put_session(cx, id, flags)? else {
+        return Err(Error::new(Status::InvalidArgument, "a file without a name needs a session"));
+    };
+    inode.stored = flags.write;
+    let orphan = OrphanRecord { linkable: !req.exclusive, ..OrphanRecord::since(cx.now) };
+    cx.tx.put(keys::orphan(cx.volume(), id), pack(&orphan))?;
+    cx.count(id, &inode, 1, 0)?;
+    cx.remember(req, id)?;
+    cx.put_inode(id, &mut inode)?;
+    let attr = inode.attr(id);
+    let (read, write) = (flags.read, flags.write);
+    let opened = Opened { attr: attr.clone(), session: Some(session), read, write };
+    Ok(Made { attr, opened: Some(opened) })
 }
 
 fn check_form(req: &Make) -> Result<()> {

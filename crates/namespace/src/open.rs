@@ -133,7 +133,17 @@ pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
         None => None,
     };
     apply_of(cx, req, session.as_ref(), &mut inode)?;
-    Ok(inode.attr(req.inode))
+    cx.attr_of(req.inode, &inode).await
+}
+
+/// Directories and symlinks are read by meta itself: notes the time of last access, if this one moves it.
+pub async fn touch(cx: &Context<'_>, id: InodeId) -> Result<()> {
+    let Some(mut inode) = cx.find_inode(id).await? else { return Ok(()) };
+    if cx.attr_of(id, &inode).await?.wants_atime(cx.now) {
+        inode.atime = cx.now;
+        cx.put_inode(id, &mut inode)?;
+    }
+    Ok(())
 }
 
 /// The same, and ends the session. An orphan goes with its last session. Repeating it changes nothing.

@@ -140,11 +140,14 @@ pub struct OrphanRecord {
     /// Set by the meta service that is about to erase it: nobody opens it any more.
     #[n(2)]
     pub doomed: Option<Doom>,
+    /// It never had a name (O_TMPFILE) and may get one.
+    #[cbor(n(3), default)]
+    pub linkable: bool,
 }
 
 impl OrphanRecord {
     pub fn since(t: Time) -> Self {
-        Self { secs: t.secs, nanos: t.nanos, doomed: None }
+        Self { secs: t.secs, nanos: t.nanos, ..Self::default() }
     }
 }
 

@@ -44,6 +44,16 @@ pub(crate) async fn is_doomed(cx: &Context<'_>, id: InodeId) -> Result<bool> {
     Ok(find(cx.tx, cx.volume(), id).await?.is_some_and(|r| r.doomed.is_some()))
 }
 
+/// Takes a file that never had a name out of the orphans, if it may have one.
+pub(crate) async fn takes_name(cx: &Context<'_>, id: InodeId) -> Result<bool> {
+    let found = find(cx.tx, cx.volume(), id).await?;
+    let may = found.is_some_and(|r| r.linkable && r.doomed.is_none());
+    if may {
+        cx.tx.clear(keys::orphan(cx.volume(), id))?;
+    }
+    Ok(may)
+}
+
 async fn find(tx: &Transaction, volume: VolumeId, id: InodeId) -> Result<Option<OrphanRecord>> {
     let record = tx.get(&keys::orphan(volume, id)).await?;
     record.map(|v| unpack("orphan record", &v)).transpose()

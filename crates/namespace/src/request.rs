@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::keys;
 use crate::record::{RequestRecord, pack, unpack};
 use glowfs_types::wire::encode;
+use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
     Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
 };
@@ -49,7 +50,7 @@ macro_rules! once {
         }
     )*};
 }
-once!(Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink);
+once!(Link, Lock, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink);
 
 impl Context<'_> {
     fn bucket_at(&self, secs: i64) -> u32 {

@@ -91,6 +91,7 @@ fn make_q(caller: Caller, parent: InodeId, n: &str, kind: InodeKind) -> Make {
         symlink,
         open: None,
         exclusive: true,
+        ..Make::default()
     }
 }
 
@@ -222,7 +223,7 @@ async fn tree(w: &World) -> Model {
         loop {
             let q =
                 ReadDir { caller: who(0), inode: InodeId(dir), after, limit: 2, attributes: true };
-            let page = op!(*w, ns::readdir, q.clone()).expect("readdir");
+            let (page, _) = op!(*w, ns::readdir, q.clone()).expect("readdir");
             assert_eq!(page.parent.0, m.parents[&dir]);
             for e in page.entries {
                 assert!(e.cookie > after);

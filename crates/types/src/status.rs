@@ -83,6 +83,8 @@ statuses! {
     CrossDevice = 22, 18;
     /// The thing is busy.
     Busy = 23, 16;
+    /// Too many locks.
+    NoLocks = 24, 37;
 
     // The cluster's own outcomes.
     /// A byte was not what it should be: checksum, length or form. Retry with another replica.

@@ -13,6 +13,7 @@ mod etcd;
 mod faults;
 mod fio;
 mod harness;
+mod locks;
 mod mgmtds;
 mod model;
 mod moves;

@@ -72,10 +72,15 @@ impl<S: FileSystem> Context<S> {
             q.session = self.session_of(has(fattr::FH).then_some(i.fh));
             return self.set_len(q).await;
         }
-        let sets_mtime = q.mtime.is_some();
+        let (sets_mtime, sets_atime) = (q.mtime.is_some(), q.atime.is_some());
         let r = self.fs.setattr(q).await?;
-        if sets_mtime && let Some(open) = self.inodes.opened(r.attr.inode) {
-            open.forget_mtime();
+        if let Some(open) = self.inodes.opened(r.attr.inode) {
+            if sets_mtime {
+                open.forget_mtime();
+            }
+            if sets_atime {
+                open.forget_atime();
+            }
         }
         let attr = self.inodes.seen(&r.attr);
         self.attr_answer(&attr, Duration::ZERO)

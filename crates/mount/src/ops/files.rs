@@ -1,10 +1,11 @@
 //! Open files: opening, creating, closing, making durable.
 
+use crate::attr::time_of;
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EROFS};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::{Handle, Pin};
-use crate::open::{OpenInode, OpenedFile};
+use crate::open::{Dirty, OpenInode, OpenedFile};
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::Instant;
@@ -18,6 +19,7 @@ const O_RDWR: u32 = 2;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_DIRECT: u32 = 0o40000;
+const O_NOATIME: u32 = 0o1000000;
 
 /// What the flags of open(2) ask for.
 #[derive(Clone, Copy)]
@@ -71,9 +73,11 @@ impl<S: FileSystem> Context<S> {
             }
         };
         drop(pass);
-        let flags = self.open_flags(&inode, wish);
         let (read, write) = (wish.read, wish.write);
-        Ok(Answer::Open(self.inodes.add_file(Handle { inode, file, caller, read, write }), flags))
+        let no_atime = flags & O_NOATIME != 0;
+        let answer = self.open_flags(&inode, wish);
+        let handle = Handle { inode, file, caller, read, write, no_atime };
+        Ok(Answer::Open(self.inodes.add_file(handle), answer))
     }
 
     async fn open_at_meta(
@@ -118,7 +122,10 @@ impl<S: FileSystem> Context<S> {
             // Each read and write comes here as it is, and writes inside the file come in parallel.
             flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         }
-        if inode.dirty().is_some() {
+        let now = time_of(self.rt.unix_ns());
+        let unseen = wish.read && self.config.relatime && inode.attr().wants_atime(now);
+        if inode.dirty().is_some() || unseen {
+            // A read that moves the time of last access has to come here.
             self.inodes.drop_cache(inode.id);
         } else if !wish.truncate && self.inodes.may_keep_cache(&inode.attr()) {
             flags |= fopen::KEEP_CACHE;
@@ -126,7 +133,14 @@ impl<S: FileSystem> Context<S> {
         flags
     }
 
-    pub(crate) async fn create(&self, name: Vec<u8>, flags: u32, mode: u32) -> Outcome {
+    /// O_CREAT; `unnamed`: O_TMPFILE.
+    pub(crate) async fn create(
+        &self,
+        name: Vec<u8>,
+        flags: u32,
+        mode: u32,
+        unnamed: bool,
+    ) -> Outcome {
         let wish = Wish::of(flags);
         let caller = self.caller();
         let q = Make {
@@ -140,6 +154,7 @@ impl<S: FileSystem> Context<S> {
             symlink: Vec::new(),
             open: Some(self.meta_flags(wish)),
             exclusive: flags & O_EXCL != 0,
+            unnamed,
         };
         let made = self.fs.make(q).await?;
         let inode = self.inodes.pin(made.attr.inode);
@@ -150,10 +165,11 @@ impl<S: FileSystem> Context<S> {
         };
         self.inodes.seen(&reply.attr);
         let file = self.adopt(&inode, &reply, wish, &caller)?;
-        let flags = self.open_flags(&inode, wish);
         let (read, write) = (wish.read, wish.write);
-        let fh = self.inodes.add_file(Handle { inode, file, caller, read, write });
-        Ok(Answer::Create(entry, fh, flags))
+        let no_atime = flags & O_NOATIME != 0;
+        let answer = self.open_flags(&inode, wish);
+        let fh = self.inodes.add_file(Handle { inode, file, caller, read, write, no_atime });
+        Ok(Answer::Create(entry, fh, answer))
     }
 
     /// Tells meta what our writes did, if it does not know.
@@ -169,13 +185,23 @@ impl<S: FileSystem> Context<S> {
         }
         let q = self.sync_of(handle, durable);
         let r = self.fs.sync(q).await?;
-        match dirty {
-            Some(d) => inode.reported(d, &r.attr),
-            None => {
-                inode.merge(&r.attr);
-            }
-        }
+        inode.reported(dirty.unwrap_or_default(), &r.attr);
         Ok(())
+    }
+    /// Tells meta when a file was read that nobody here has open for writing. Beside the request: until meta knows, what this client shows
+    /// has the new time already, because the handle is kept.
+    fn report_access(&self, handle: Rc<Handle<S::File>>) {
+        let q = self.sync_of(&handle, false);
+        if q.atime.is_none() {
+            return;
+        }
+        let daemon = self.daemon.clone();
+        self.rt.spawn_detached(async move {
+            match daemon.fs.sync(q).await {
+                Ok(r) => handle.inode.reported(Dirty::default(), &r.attr),
+                Err(e) => tracing::debug!(error = %e, "a time of last access is lost"),
+            }
+        });
     }
     fn sync_of(&self, handle: &Handle<S::File>, durable: bool) -> Sync {
         // Whoever has the file open for writing reports; a handle for reading has no session of its own.
@@ -190,14 +216,16 @@ impl<S: FileSystem> Context<S> {
             len_at_least: dirty.len,
             epoch: if dirty.len.is_some() { dirty.epoch } else { file.epoch() },
             mtime: dirty.mtime,
-            atime: None,
+            atime: handle.inode.read_at(),
             durable,
         }
     }
 
-    pub(crate) async fn flush(&self, fh: u64) -> Outcome {
+    pub(crate) async fn flush(&self, fh: u64, owner: u64) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
-        self.report(&handle, false).await?;
+        let reported = self.report(&handle, false).await;
+        self.unlock_closing(fh, owner).await?;
+        reported?;
         Ok(Answer::Done)
     }
     pub(crate) async fn fsync(&self, fh: u64) -> Outcome {
@@ -240,7 +268,9 @@ impl<S: FileSystem> Context<S> {
     }
 
     pub(crate) async fn release(&self, fh: u64) -> Outcome {
+        let unlocked = self.unlock_released(fh).await;
         close(self, fh).await?;
+        unlocked?;
         Ok(Answer::Done)
     }
 }
@@ -256,7 +286,10 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     let inode: &Pin<S::File> = &handle.inode;
     inode.remove(&handle.file);
     let file = &handle.file.file;
-    let Some(session) = file.session() else { return Ok(()) };
+    let Some(session) = file.session() else {
+        context.report_access(handle.clone());
+        return Ok(());
+    };
     let dirty = inode.dirty();
     let mut q = context.sync_of(&handle, false);
     q.session = Some(session);
@@ -265,11 +298,6 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
         (q.len_at_least, q.epoch) = (file.len_written(), file.epoch());
     }
     let r = context.fs.close_session(q).await?;
-    match dirty {
-        Some(d) => inode.reported(d, &r.attr),
-        None => {
-            inode.merge(&r.attr);
-        }
-    }
+    inode.reported(dirty.unwrap_or_default(), &r.attr);
     Ok(())
 }

@@ -47,6 +47,20 @@ impl<S: FileSystem> Context<S> {
         alloc: impl Fn(usize) -> BufMut,
     ) -> Result<Option<(BufMut, usize)>, Failure> {
         let _inside = handle.inode.gate.shared().await;
+        let outcome = self.read_inside(handle, offset, size, alloc).await;
+        if outcome.is_ok() && self.config.relatime && !handle.no_atime {
+            handle.inode.accessed(self.rt.unix_ns());
+        }
+        outcome
+    }
+
+    async fn read_inside(
+        &self,
+        handle: &Handle<S::File>,
+        offset: u64,
+        size: u64,
+        alloc: impl Fn(usize) -> BufMut,
+    ) -> Result<Option<(BufMut, usize)>, Failure> {
         let wanted = offset.saturating_add(size);
         loop {
             let asked = self.known(&handle.inode).await?;

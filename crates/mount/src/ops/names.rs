@@ -48,8 +48,8 @@ impl<S: FileSystem> Context<S> {
             mode: mode & 0o7777,
             rdev,
             symlink,
-            open: None,
             exclusive: true,
+            ..Make::default()
         };
         let r = self.fs.make(q).await?;
         Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))

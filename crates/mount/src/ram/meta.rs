@@ -3,8 +3,11 @@
 use super::content::Content;
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_client::{FileAccess, RecallHandler};
+use glowfs_namespace::{Held, LockTable};
+use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Rt};
 use glowfs_types::wire::Empty;
+use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
@@ -20,6 +23,8 @@ struct Node {
     parent: Cell<InodeId>,
     symlink: Vec<u8>,
     xattrs: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
+    locks: RefCell<LockTable>,
+    unlocked: Notify,
 }
 
 /// How often all file systems of this process were asked to make something durable, for tests.
@@ -34,6 +39,8 @@ pub struct RamFs {
     sessions: RefCell<BTreeSet<(u64, SessionId)>>,
     listener: RefCell<Option<Rc<dyn RecallHandler>>>,
     next: Cell<u64>,
+    /// The last file without a name, until it is open.
+    made: RefCell<Option<Rc<Node>>>,
 }
 
 /// An open file of it.
@@ -59,6 +66,7 @@ impl RamFs {
             sessions: RefCell::default(),
             listener: RefCell::default(),
             next: Cell::new(2),
+            made: RefCell::default(),
         };
         let root =
             fs.node(ROOT_INODE, InodeKind::Directory, 0o777, &Caller::default(), 0, Vec::new());
@@ -105,6 +113,8 @@ impl RamFs {
             parent: Cell::new(inode),
             symlink,
             xattrs: RefCell::default(),
+            locks: RefCell::default(),
+            unlocked: Notify::new(),
         })
     }
     fn get(&self, inode: InodeId) -> Result<Rc<Node>> {
@@ -193,6 +203,17 @@ impl RamFs {
         // Old data must not be found through an old handle.
         old.write(0, b"this is what stale handles read");
     }
+    fn make_unnamed(&self, q: &Make) -> Result<AttrReply> {
+        let inode = InodeId(self.next.replace(self.next.get() + 1));
+        let n = self.node(inode, q.kind, q.mode, &q.caller, q.rdev, Vec::new());
+        n.attr.borrow_mut().nlink = 0;
+        // Held by the file that is opened from the answer.
+        self.orphans.borrow_mut().insert(inode.0, Rc::downgrade(&n));
+        self.made.replace(Some(n.clone()));
+        let open = self.opened(&n, q.open.unwrap_or_default())?;
+        let attr = n.attr.borrow().clone();
+        Ok(AttrReply { attr, lease_ms: 0, open: Some(open) })
+    }
     fn reply(a: Attr) -> AttrReply {
         AttrReply { attr: a, lease_ms: 0, open: None }
     }
@@ -254,6 +275,9 @@ impl FileSystem for RamFs {
     }
     async fn make(&self, q: Make) -> Result<AttrReply> {
         let dir = self.dir(q.parent)?;
+        if q.unnamed {
+            return self.make_unnamed(&q);
+        }
         if let Ok(n) = self.child(&dir, &q.name) {
             return match q.open {
                 Some(flags) if !q.exclusive => {
@@ -278,6 +302,8 @@ impl FileSystem for RamFs {
             return Err(no(Status::Exists));
         }
         self.insert(&dir, &q.name, &n)?;
+        self.orphans.borrow_mut().remove(&q.inode.0);
+        self.nodes.borrow_mut().insert(q.inode.0, n.clone());
         Ok(Self::reply(self.change(&n, |a| a.nlink += 1)))
     }
     async fn unlink(&self, q: Unlink) -> Result<UnlinkReply> {
@@ -350,6 +376,11 @@ impl FileSystem for RamFs {
         DURABLE_SYNCS.fetch_add(u64::from(q.durable), Relaxed);
         let n = self.get(q.inode)?;
         let current = n.attr.borrow().epoch == q.epoch;
+        {
+            let mut a = n.attr.borrow_mut();
+            a.atime = q.atime.unwrap_or(a.atime).max(a.atime);
+            a.change += 1;
+        }
         let known = n.attr.borrow().clone();
         if q.len_at_least.is_none() && q.mtime.is_none() {
             return Ok(Self::reply(known));
@@ -400,11 +431,36 @@ impl FileSystem for RamFs {
         let gone = n.xattrs.borrow_mut().remove(q.name.as_slice());
         gone.map(|_| Empty::default()).ok_or_else(|| no(Status::NoAttribute))
     }
+    async fn lock(&self, q: Lock) -> Result<LockReply> {
+        let n = self.get(q.inode)?;
+        let holder = n.locks.borrow().conflicts(&q).next().map(Held::holder);
+        if holder.is_none() && q.wish != LockWish::GiveUp && n.locks.borrow_mut().apply(&q)? {
+            n.unlocked.notify_all();
+        }
+        Ok(LockReply { holder })
+    }
+    async fn lock_test(&self, q: Lock) -> Result<LockReply> {
+        let n = self.get(q.inode)?;
+        let holder = n.locks.borrow().conflicts(&q).next().map(Held::holder);
+        Ok(LockReply { holder })
+    }
+    async fn lock_wait(&self, q: Lock) -> Result<LockReply> {
+        let n = self.get(q.inode)?;
+        loop {
+            let news = n.unlocked.wait();
+            let free = n.locks.borrow().conflicts(&q).next().is_none();
+            if free {
+                return Ok(LockReply::default());
+            }
+            news.await;
+        }
+    }
     fn new_session(&self) -> SessionId {
         SessionId(self.rt.random_u128())
     }
     fn open_file(self: &Rc<Self>, reply: &OpenReply, _: FileAccess) -> Result<Rc<RamFile>> {
         let node = self.get(reply.attr.inode)?;
+        self.made.replace(None);
         let content = RefCell::new(node.content.borrow().clone());
         let epoch = Cell::new(reply.attr.epoch);
         Ok(Rc::new(RamFile {

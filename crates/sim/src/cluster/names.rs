@@ -33,6 +33,7 @@ async fn make(client: &Client, parent: InodeId, name: &str, kind: InodeKind) -> 
         symlink: Vec::new(),
         open: None,
         exclusive: true,
+        ..Make::default()
     };
     client.make(query).await.map(|r| r.attr.inode)
 }

@@ -97,6 +97,7 @@ pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFil
             symlink: Vec::new(),
             open: Some(flags),
             exclusive: false,
+            ..Make::default()
         })
         .await?;
     let open = reply

@@ -113,6 +113,7 @@ async fn open(client: &Rc<Client>, job: &Job, dir: &str) -> Result<Rc<OpenFile>>
         symlink: vec![],
         open: Some(flags),
         exclusive: true,
+        ..Make::default()
     };
     let reply = client.make(make).await?;
     let opened = reply

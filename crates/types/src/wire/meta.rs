@@ -139,6 +139,17 @@ pub struct Attr {
     pub generation: u64,
 }
 
+/// How old a time of last access may grow before a read renews it all the same, in seconds.
+const ACCESS_AGE_SECS: i64 = 24 * 60 * 60;
+
+impl Attr {
+    /// Whether a read at `now` moves the time of last access (relatime): the first one after a change, and then one a day.
+    pub fn wants_atime(&self, now: Time) -> bool {
+        let unread = self.atime <= self.mtime.max(self.ctime);
+        now > self.atime && (unread || now.secs.saturating_sub(self.atime.secs) >= ACCESS_AGE_SECS)
+    }
+}
+
 /// LOOKUP. The names `.` and `..` are understood.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Lookup {
@@ -257,9 +268,30 @@ pub struct Make {
     /// Open it as well (create).
     #[n(8)]
     pub open: Option<OpenFlags>,
-    /// With `open`: fail if it exists (O_EXCL).
+    /// With `open`: fail if it exists (O_EXCL). With `unnamed`: it may never get a name.
     #[n(9)]
     pub exclusive: bool,
+    /// A file without a name (O_TMPFILE), which has to be opened with a session; `name` is empty. LINK may give it one.
+    #[cbor(n(10), default)]
+    pub unnamed: bool,
+}
+
+impl Default for Make {
+    fn default() -> Self {
+        Self {
+            caller: Caller::default(),
+            request: RequestId::default(),
+            parent: InodeId::default(),
+            name: Vec::new().into(),
+            kind: InodeKind::File,
+            mode: 0,
+            rdev: 0,
+            symlink: Vec::new(),
+            open: None,
+            exclusive: false,
+            unnamed: false,
+        }
+    }
 }
 
 /// How a file is opened.

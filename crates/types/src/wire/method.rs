@@ -126,6 +126,12 @@ methods! {
     RENEW = 317;
     /// Several operations at once.
     BATCH = 318;
+    /// Locks a file or a range of it, or gives it back.
+    LOCK = 319;
+    /// What stands in the way of a lock.
+    LOCK_TEST = 320;
+    /// The same, but answers when nothing does any more, or after a while.
+    LOCK_WAIT = 321;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
     /// From meta to a client: which of these files do you have open?

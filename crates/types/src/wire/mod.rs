@@ -8,6 +8,7 @@ pub mod data;
 pub mod frame;
 pub mod hello;
 pub mod kv;
+pub mod lock;
 pub mod meta;
 pub mod method;
 pub mod mgmtd;

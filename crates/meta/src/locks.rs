@@ -1,0 +1,138 @@
+//! LOCK, LOCK_TEST, LOCK_WAIT.
+//!
+//! Waiting holds no right: when nothing stands in the way any more, the answer says so, and the client asks for the lock anew. So whoever is
+//! interrupted while he waits has nothing to give back. Who waits is woken by the change itself if it is made here; what another meta
+//! service changes is looked at from time to time.
+
+use crate::state::{Service, VOLUME, ms};
+use glowfs_kv::Transaction;
+use glowfs_namespace::{self as ns, Context, Locked};
+use glowfs_net::{Conn, Reply};
+use glowfs_rt::Duration;
+use glowfs_rt::sync::Notify;
+use glowfs_types::wire::lock::{Lock, LockReply};
+use glowfs_types::wire::meta::Caller;
+use glowfs_types::wire::{decode, method};
+use glowfs_types::{ClientId, Error, InodeId, RequestId, Result, Status};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// How long LOCK_WAIT waits before it answers that the lock is still held: shorter than a client waits for an answer.
+const WAIT_MAX: Duration = Duration::from_secs(3);
+/// How often it looks at what other meta services may have changed, if there are any.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
+/// Calls that wait at once; more are refused for a while.
+const WAITING_MAX: u32 = 16_384;
+/// Files whose locks of a dead client end in one transaction.
+const END_PAGE: u32 = 128;
+
+/// Who waits for locks of which file.
+#[derive(Default)]
+pub struct LockWaits(RefCell<BTreeMap<InodeId, (u32, Rc<Notify>)>>);
+
+struct Entry<'a> {
+    waits: &'a LockWaits,
+    inode: InodeId,
+    news: Rc<Notify>,
+}
+
+impl LockWaits {
+    fn enter(&self, inode: InodeId) -> Result<Entry<'_>> {
+        let mut all = self.0.borrow_mut();
+        if all.values().map(|(n, _)| *n).sum::<u32>() >= WAITING_MAX {
+            return Err(Error::new(Status::Overloaded, "too many owners wait for locks; retry"));
+        }
+        let (users, news) = all.entry(inode).or_default();
+        *users += 1;
+        Ok(Entry { waits: self, inode, news: news.clone() })
+    }
+    /// Locks of the file were given back.
+    fn wake(&self, inode: InodeId) {
+        let news = self.0.borrow().get(&inode).map(|(_, news)| news.clone());
+        if let Some(news) = news {
+            news.notify_all();
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let mut all = self.waits.0.borrow_mut();
+        if let Some((users, _)) = all.get_mut(&self.inode) {
+            *users -= 1;
+            if *users == 0 {
+                all.remove(&self.inode);
+            }
+        }
+    }
+}
+
+/// Answers one of the three.
+pub async fn answer(s: &Service, m: u16, conn: &Rc<Conn>, body: &[u8]) -> Result<Reply> {
+    let mut q: Lock = decode(body)?;
+    s.who(conn, &mut q.caller).await?;
+    let holder = match m {
+        method::LOCK => {
+            let locked = lock(s, &q).await?;
+            if locked.deadlock {
+                return Err(Error::new(Status::Deadlock, "the owners wait for one another"));
+            }
+            locked.holder
+        }
+        method::LOCK_TEST => test(s, &q).await?,
+        _ => wait(s, &q).await?,
+    };
+    Ok(Reply::msg(&LockReply { holder }))
+}
+
+async fn lock(s: &Service, q: &Lock) -> Result<Locked> {
+    let once = q.request != RequestId(0);
+    let work = async |tx: &Transaction| ns::lock(&Context::new(tx, &q.caller, s), q).await;
+    let locked = s.run(false, once, work).await?;
+    if locked.weaker {
+        s.lock_waits.wake(q.inode);
+    }
+    Ok(locked)
+}
+
+async fn test(s: &Service, q: &Lock) -> Result<Option<glowfs_types::wire::lock::LockHolder>> {
+    s.look(async |tx| ns::lock_test(&Context::new(tx, &q.caller, s), q).await).await
+}
+
+async fn wait(s: &Service, q: &Lock) -> Result<Option<glowfs_types::wire::lock::LockHolder>> {
+    let entry = s.lock_waits.enter(q.inode)?;
+    let until = s.rt.now() + WAIT_MAX;
+    loop {
+        let news = entry.news.wait();
+        let holder = test(s, q).await?;
+        let left = until.since(s.rt.now());
+        if holder.is_none() || left.is_zero() || s.stopping.get() {
+            return Ok(holder);
+        }
+        let pause = if s.has_others() { left.min(LOOK_PAUSE) } else { left };
+        let _ = s.rt.timeout(pause, news).await;
+    }
+}
+
+/// How long a client must have been silent before its locks are given to others: what it holds may protect writes under capabilities that
+/// it got just before, so these have ended by then.
+pub fn grace(s: &Service) -> Duration {
+    ms(s.config.tuning.session_grace_ms.max(s.config.tuning.capability_ms))
+}
+
+/// Gives the locks of a dead client back.
+pub async fn end_of(s: &Service, client: ClientId) -> Result<()> {
+    let caller = Caller { client, volume: VOLUME, ..Caller::default() };
+    loop {
+        let work = async |tx: &Transaction| {
+            ns::end_locks(&Context::new(tx, &caller, s), client, END_PAGE).await
+        };
+        let files = s.run(false, true, work).await?;
+        if files.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(%client, files = files.len(), "gave the locks of a dead client back");
+        files.into_iter().for_each(|f| s.lock_waits.wake(f));
+    }
+}

@@ -1,0 +1,169 @@
+//! Locks: flock, fcntl, OFD. Meta keeps them; the mount knows only which owner may have some, to give them back when files are closed.
+//!
+//! Before a lock is given back, meta is told what was written (so other clients are told to forget what they had cached): whoever gets
+//! it next sees that.
+
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::errno::{EBADF, EINTR, EINVAL, ENOLCK};
+use crate::filesystem::FileSystem;
+use crate::inodes::Handle;
+use glowfs_fuse::Reply;
+use glowfs_fuse::abi::{self, LkIn, LkOut, lk};
+use glowfs_rt::sync::{Either, select};
+use glowfs_types::wire::lock::{Lock, LockWish};
+use glowfs_types::{InodeId, RequestId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The greatest number of owners that wait on one mount.
+const WAITING_MAX: u32 = 1024;
+
+/// An owner's locks of a file: flocks and ranges apart.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Owner {
+    inode: InodeId,
+    owner: u64,
+    whole: bool,
+}
+
+/// Which owners may have locks, and through which handles they asked for them. What no handle stands for any more is given back.
+#[derive(Default)]
+pub struct Owners {
+    handles: BTreeMap<Owner, BTreeSet<u64>>,
+    waiting: u32,
+}
+
+impl Owners {
+    fn closes(&mut self, fh: u64) -> Vec<Owner> {
+        let mut done = Vec::new();
+        self.handles.retain(|owner, handles| {
+            if handles.remove(&fh) && handles.is_empty() {
+                done.push(*owner);
+            }
+            !handles.is_empty()
+        });
+        done
+    }
+}
+
+impl<S: FileSystem> Context<S> {
+    fn lock_of(&self, handle: &Handle<S::File>, i: &LkIn) -> Option<Lock> {
+        let whole = i.lk_flags & abi::LK_FLOCK != 0;
+        let wish = match i.kind {
+            lk::RDLCK => LockWish::Shared,
+            lk::WRLCK => LockWish::Exclusive,
+            lk::UNLCK => LockWish::Release,
+            _ => return None,
+        };
+        let (start, end) = if whole { (0, u64::MAX) } else { (i.start, i.end) };
+        Some(Lock {
+            caller: handle.caller.clone(),
+            inode: handle.inode.id,
+            owner: i.owner,
+            whole,
+            wish,
+            start,
+            end,
+            pid: i.pid,
+            ..Lock::default()
+        })
+    }
+    fn once(&self, q: &Lock) -> Lock {
+        Lock { request: RequestId(self.rt.random_u128()), ..q.clone() }
+    }
+
+    pub(crate) async fn getlk(&self, i: LkIn) -> Outcome {
+        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
+        let found = self.fs.lock_test(q).await?.holder;
+        let out = found.map_or(LkOut { kind: lk::UNLCK, ..LkOut::default() }, |h| LkOut {
+            start: h.start,
+            end: h.end,
+            kind: if h.exclusive { lk::WRLCK } else { lk::RDLCK },
+            pid: h.pid,
+        });
+        Ok(Answer::Lock(out))
+    }
+
+    pub(crate) async fn setlk(&self, i: LkIn, wait: bool, reply: &Reply) -> Outcome {
+        const EAGAIN: i32 = 11;
+        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
+        if q.wish == LockWish::Release {
+            self.report(&handle, false).await?;
+            self.fs.lock(self.once(&q)).await?;
+            return Ok(Answer::Done);
+        }
+        // Noted first: if the outcome is not known, it is given back all the same.
+        let owner = Owner { inode: q.inode, owner: q.owner, whole: q.whole };
+        self.owners.borrow_mut().handles.entry(owner).or_default().insert(i.fh);
+        if q.wish == LockWish::Shared {
+            // It may be less than the owner had, and so let others in.
+            self.report(&handle, false).await?;
+        }
+        let q = Lock { waits: wait, ..q };
+        while self.fs.lock(self.once(&q)).await?.holder.is_some() {
+            if !wait {
+                return fail(EAGAIN);
+            }
+            self.wait_for(&q, reply).await?;
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Returns when nothing stood in the way of a lock for a moment.
+    async fn wait_for(&self, q: &Lock, reply: &Reply) -> Result<(), Failure> {
+        let waiting = self.owners.borrow().waiting;
+        if waiting >= WAITING_MAX {
+            self.fs.lock(self.once(&Lock { wish: LockWish::GiveUp, ..q.clone() })).await?;
+            return Err(Failure::Errno(ENOLCK));
+        }
+        self.owners.borrow_mut().waiting += 1;
+        reply.park();
+        let free = async { while self.fs.lock_wait(q.clone()).await?.holder.is_some() {} Ok(()) };
+        let ended = select(free, reply.interrupted()).await;
+        self.owners.borrow_mut().waiting -= 1;
+        match ended {
+            Either::Left(free) => free,
+            Either::Right(()) => {
+                self.fs.lock(self.once(&Lock { wish: LockWish::GiveUp, ..q.clone() })).await?;
+                Err(Failure::Errno(EINTR))
+            }
+        }
+    }
+
+    /// A process closes a file: its locks of ranges go, whichever handle they came through.
+    pub(crate) async fn unlock_closing(&self, fh: u64, owner: u64) -> Result<(), Failure> {
+        let Some(handle) = self.inodes.file(fh) else { return Ok(()) };
+        let owner = Owner { inode: handle.inode.id, owner, whole: false };
+        if self.owners.borrow_mut().handles.remove(&owner).is_some() {
+            self.give_back(&handle, owner).await?;
+        }
+        Ok(())
+    }
+
+    /// A handle is gone: so are the locks that only it stood for.
+    pub(crate) async fn unlock_released(&self, fh: u64) -> Result<(), Failure> {
+        let Some(handle) = self.inodes.file(fh) else { return Ok(()) };
+        let done = self.owners.borrow_mut().closes(fh);
+        for owner in done {
+            self.report(&handle, false).await?;
+            self.give_back(&handle, owner).await?;
+        }
+        Ok(())
+    }
+
+    async fn give_back(&self, handle: &Handle<S::File>, owner: Owner) -> Result<(), Failure> {
+        let q = Lock {
+            caller: handle.caller.clone(),
+            inode: owner.inode,
+            owner: owner.owner,
+            whole: owner.whole,
+            wish: LockWish::Release,
+            start: 0,
+            end: u64::MAX,
+            ..Lock::default()
+        };
+        self.fs.lock(self.once(&q)).await?;
+        Ok(())
+    }
+}

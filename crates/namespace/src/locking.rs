@@ -1,0 +1,209 @@
+//! LOCK, LOCK_TEST, and what ends with a client: the [`LockTable`] of each file as a record.
+//!
+//! Locks are records like everything else, so that they outlive a meta service and any service may grant them. An owner that waits says for
+//! what, in a record of its own; whoever is refused follows these records from those in its way, and if they lead back to itself,
+//! nobody of the circle would ever go on: it gets `Deadlock`.
+
+use crate::access::{self, READ, WRITE};
+use crate::context::{Context, err};
+use crate::keys;
+use crate::locks::{Held, LockTable};
+use crate::record::{pack, unpack};
+use glowfs_kv::{Transaction, key_after};
+use glowfs_types::wire::lock::{Lock, LockHolder, LockWish};
+use glowfs_types::wire::meta::{Caller, InodeKind};
+use glowfs_types::{ClientId, InodeId, Result, Status, VolumeId};
+use minicbor::{Decode, Encode};
+use std::collections::BTreeSet;
+
+/// Owners that the search for a circle looks at, at most. What is longer is not found: those owners wait.
+const CIRCLE_MAX: usize = 256;
+
+/// What an owner waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+struct Waiting {
+    #[n(0)]
+    inode: InodeId,
+    #[n(1)]
+    exclusive: bool,
+    #[n(2)]
+    start: u64,
+    #[n(3)]
+    end: u64,
+}
+
+/// What LOCK did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Locked {
+    /// What stands in the way, if it was not granted.
+    pub holder: Option<LockHolder>,
+    /// Others may get now what they were refused before.
+    pub weaker: bool,
+    /// It was not granted, and waiting for it would never end.
+    pub deadlock: bool,
+}
+
+/// Locks, gives back, or gives up waiting.
+pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
+    check(cx, q).await?;
+    if let Some(done) = cx.done_before(q).await? {
+        let refused = done.inode != q.inode;
+        return Ok(Locked { holder: refused.then(LockHolder::default), ..Locked::default() });
+    }
+    // A refusal is remembered, too: a late copy of the request must not get the lock when nobody waits for it any more.
+    if q.wish == LockWish::GiveUp {
+        cx.tx.clear(keys::lock_wait(cx.volume(), cx.caller.client, q.owner))?;
+        cx.remember(q, q.inode)?;
+        return Ok(Locked::default());
+    }
+    let mut table = table(cx.tx, cx.volume(), q.inode).await?;
+    // As on Linux, a flock of another kind is a new one: the old one goes first, or two who both want more would wait for ever.
+    let flock_again = q.whole && table.has(cx.caller.client);
+    let given = flock_again && table.apply(&Lock { wish: LockWish::Release, ..q.clone() })?;
+    let blocker = table.conflicts(q).next().map(Held::holder);
+    if blocker.is_some() {
+        let waits = q.waits && !q.whole;
+        let deadlock = waits && closes_circle(cx, q, &table).await?;
+        if waits && !deadlock {
+            wait(cx, q)?;
+        }
+        if given {
+            store(cx, q.inode, &table)?;
+        }
+        cx.remember(q, InodeId(0))?;
+        return Ok(Locked { holder: blocker, weaker: given, deadlock });
+    }
+    cx.tx.clear(keys::lock_wait(cx.volume(), cx.caller.client, q.owner))?;
+    let weaker = table.apply(q)?;
+    store(cx, q.inode, &table)?;
+    cx.remember(q, q.inode)?;
+    Ok(Locked { weaker: weaker || given, ..Locked::default() })
+}
+
+/// What stands in the way of a lock.
+pub async fn lock_test(cx: &Context<'_>, q: &Lock) -> Result<Option<LockHolder>> {
+    check(cx, q).await?;
+    let table = table(cx.tx, cx.volume(), q.inode).await?;
+    Ok(table.conflicts(q).next().map(Held::holder))
+}
+
+/// Only who may open the file, or has it open, may hinder others.
+async fn check(cx: &Context<'_>, q: &Lock) -> Result<()> {
+    if q.start > q.end {
+        return err(Status::InvalidArgument);
+    }
+    if matches!(q.wish, LockWish::Release | LockWish::GiveUp) {
+        return Ok(());
+    }
+    let inode = cx.inode(q.inode).await?;
+    if inode.kind != InodeKind::File {
+        return err(Status::InvalidArgument);
+    }
+    let may = |want| access::check(cx.caller, &inode, want).is_ok();
+    if may(READ) || may(WRITE) || access::owns(cx.caller, &inode) {
+        return Ok(());
+    }
+    let has = crate::gc::clients_of(cx.tx, cx.volume(), q.inode).await?;
+    if has.contains(&cx.caller.client) { Ok(()) } else { err(Status::AccessDenied) }
+}
+
+async fn table(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<LockTable> {
+    match tx.get(&keys::locks(volume, inode)).await? {
+        Some(v) => unpack("locks", &v),
+        None => Ok(LockTable::default()),
+    }
+}
+
+fn store(cx: &Context<'_>, inode: InodeId, table: &LockTable) -> Result<()> {
+    let (v, client) = (cx.volume(), cx.caller.client);
+    let key = keys::locks(v, inode);
+    if table.is_empty() { cx.tx.clear(key)? } else { cx.tx.put(key, pack(table))? }
+    let key = keys::client_lock(v, client, inode);
+    if table.has(client) { cx.tx.put(key, Vec::new()) } else { cx.tx.clear(key) }
+}
+
+fn wait(cx: &Context<'_>, q: &Lock) -> Result<()> {
+    let exclusive = q.wish == LockWish::Exclusive;
+    let record = Waiting { inode: q.inode, exclusive, start: q.start, end: q.end };
+    cx.tx.put(keys::lock_wait(cx.volume(), cx.caller.client, q.owner), pack(&record))
+}
+
+/// Whether those in the way of `q` wait, one for another, for its owner.
+async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Result<bool> {
+    let me = (cx.caller.client, q.owner);
+    let next = |t: &LockTable, q: &Lock| -> Vec<_> {
+        t.conflicts(q).map(|h| (h.client, h.owner)).collect()
+    };
+    let mut open = next(table_of_q, q);
+    let mut seen = BTreeSet::new();
+    while let Some(owner) = open.pop() {
+        if owner == me {
+            return Ok(true);
+        }
+        if !seen.insert(owner) || seen.len() > CIRCLE_MAX {
+            continue;
+        }
+        let key = keys::lock_wait(cx.volume(), owner.0, owner.1);
+        let Some(waiting) = cx.tx.get(&key).await? else { continue };
+        let waiting: Waiting = unpack("waiting owner", &waiting)?;
+        let wish = if waiting.exclusive { LockWish::Exclusive } else { LockWish::Shared };
+        let theirs = Lock {
+            caller: Caller { client: owner.0, ..Caller::default() },
+            inode: waiting.inode,
+            owner: owner.1,
+            wish,
+            start: waiting.start,
+            end: waiting.end,
+            ..Lock::default()
+        };
+        let there = table(cx.tx, cx.volume(), waiting.inode).await?;
+        open.extend(next(&there, &theirs));
+    }
+    Ok(false)
+}
+
+/// Clients that have locks, after one, at most `limit`.
+pub async fn clients_with_locks(
+    tx: &Transaction,
+    volume: VolumeId,
+    after: Option<ClientId>,
+    limit: usize,
+) -> Result<Vec<ClientId>> {
+    let (mut begin, end) = keys::all_client_locks(volume);
+    if let Some(client) = after {
+        begin = keys::client_locks(volume, client).1;
+    }
+    let mut out = Vec::new();
+    while out.len() < limit {
+        let page = tx.get_range_snapshot(&begin, &end, 1, false).await?;
+        let Some((key, _)) = page.entries.first() else { break };
+        match keys::client_lock_of(key) {
+            Some((client, _)) => {
+                out.push(client);
+                begin = keys::client_locks(volume, client).1;
+            }
+            None => begin = key_after(key),
+        }
+    }
+    Ok(out)
+}
+
+/// Takes the locks of a dead client away, those of at most `limit` files. Returns the files; none: there are no more.
+pub async fn end_locks(cx: &Context<'_>, client: ClientId, limit: u32) -> Result<Vec<InodeId>> {
+    let v = cx.volume();
+    let (begin, end) = keys::lock_waits(v, client);
+    cx.tx.clear_range(&begin, &end)?;
+    let (begin, end) = keys::client_locks(v, client);
+    let page = cx.tx.get_range(&begin, &end, limit, false).await?;
+    let mut files = Vec::new();
+    for (key, _) in page.entries {
+        cx.tx.clear(key.clone())?;
+        let Some((_, inode)) = keys::client_lock_of(&key) else { continue };
+        let mut locks = table(cx.tx, v, inode).await?;
+        locks.drop_client(client);
+        let key = keys::locks(v, inode);
+        if locks.is_empty() { cx.tx.clear(key)? } else { cx.tx.put(key, pack(&locks))? }
+        files.push(inode);
+    }
+    Ok(files)
+}
