@@ -196,9 +196,8 @@ async fn lockers(s: &Service) -> Result<BTreeSet<ClientId>> {
     let mut all = BTreeSet::new();
     let mut after = None;
     loop {
-        let work = async |tx: &Transaction| {
-            ns::clients_with_locks(tx, VOLUME, after, CLIENT_PAGE).await
-        };
+        let work =
+            async |tx: &Transaction| ns::clients_with_locks(tx, VOLUME, after, CLIENT_PAGE).await;
         let page = s.look(work).await?;
         after = page.last().copied();
         all.extend(page.iter().copied());

@@ -232,7 +232,10 @@ mod tests {
         assert_eq!(client_session_of(&client_session(v, c, s)), Some((c, s)));
         assert_eq!(client_lock_of(&client_lock(v, c, InodeId(7))), Some((c, InodeId(7))));
         assert_eq!(locks(v, InodeId(1)), b"\0\0\0\0\0\0\0\x01L\x80\0\0\0\0\0\0\0");
-        assert_eq!(lock_wait(v, c, 258)[8..], *b"W\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\x01\x02");
+        assert_eq!(
+            lock_wait(v, c, 258)[8..],
+            *b"W\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\x01\x02"
+        );
         assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
         assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
         assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");

@@ -117,7 +117,11 @@ async fn table(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<Loc
 fn store(cx: &Context<'_>, inode: InodeId, table: &LockTable) -> Result<()> {
     let (v, client) = (cx.volume(), cx.caller.client);
     let key = keys::locks(v, inode);
-    if table.is_empty() { cx.tx.clear(key)? } else { cx.tx.put(key, pack(table))? }
+    if table.is_empty() {
+        cx.tx.clear(key)?
+    } else {
+        cx.tx.put(key, pack(table))?
+    }
     let key = keys::client_lock(v, client, inode);
     if table.has(client) { cx.tx.put(key, Vec::new()) } else { cx.tx.clear(key) }
 }
@@ -202,7 +206,11 @@ pub async fn end_locks(cx: &Context<'_>, client: ClientId, limit: u32) -> Result
         let mut locks = table(cx.tx, v, inode).await?;
         locks.drop_client(client);
         let key = keys::locks(v, inode);
-        if locks.is_empty() { cx.tx.clear(key)? } else { cx.tx.put(key, pack(&locks))? }
+        if locks.is_empty() {
+            cx.tx.clear(key)?
+        } else {
+            cx.tx.put(key, pack(&locks))?
+        }
         files.push(inode);
     }
     Ok(files)

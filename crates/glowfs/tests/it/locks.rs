@@ -29,7 +29,8 @@ EX, SH, UN, NB = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN, fcntl.LOCK_NB
 fn python(c: &Cluster, other: &Path, script: &str) {
     let file = c.dir.join("script.py");
     std::fs::write(&file, format!("{COMMON}{script}")).expect("script");
-    let run = format!("timeout 120 python3 {} {} {}", file.display(), c.mnt.display(), other.display());
+    let run =
+        format!("timeout 120 python3 {} {} {}", file.display(), c.mnt.display(), other.display());
     sh(&c.dir, &run);
 }
 
@@ -82,15 +83,15 @@ print("200 turns in", time.time() - began)
         &c,
         &other.path,
         r#"
-r, w = os.pipe()
+(r1, w1), (r2, w2) = os.pipe(), os.pipe()
 def first():
-    f = op(A, "x"); fcntl.lockf(f, EX, 1, 0); os.write(w, b"1"); fcntl.lockf(f, EX, 1, 1)
+    f = op(A, "x"); fcntl.lockf(f, EX, 1, 0); os.write(w1, b"1"); os.read(r2, 1)
+    fcntl.lockf(f, EX, 1, 1)
 def second():
-    f = op(B, "x"); fcntl.lockf(f, EX, 1, 1); os.write(w, b"2"); time.sleep(0.5)
+    f = op(B, "x"); fcntl.lockf(f, EX, 1, 1); os.write(w2, b"2"); os.read(r1, 1)
+    time.sleep(0.5)
     assert refused(lambda: fcntl.lockf(f, EX, 1, 0)) == errno.EDEADLK
-one = child(first); os.read(r, 1)
-two = child(second); os.read(r, 1)
-ok(one, two)
+ok(child(first), child(second))
 f = op(A, "y"); fcntl.lockf(f, EX)
 def interrupted():
     class Stop(Exception): pass

@@ -119,7 +119,10 @@ impl<S: FileSystem> Context<S> {
         }
         self.owners.borrow_mut().waiting += 1;
         reply.park();
-        let free = async { while self.fs.lock_wait(q.clone()).await?.holder.is_some() {} Ok(()) };
+        let free = async {
+            while self.fs.lock_wait(q.clone()).await?.holder.is_some() {}
+            Ok(())
+        };
         let ended = select(free, reply.interrupted()).await;
         self.owners.borrow_mut().waiting -= 1;
         match ended {
