@@ -98,6 +98,7 @@ pub async fn make(
         symlink: Vec::new(),
         open: (kind == InodeKind::File).then_some(flags),
         exclusive: false,
+        ..Make::default()
     };
     client.make(query).await
 }

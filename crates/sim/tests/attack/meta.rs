@@ -40,6 +40,7 @@ impl Mallory {
             symlink: Vec::new(),
             open: Some(flags),
             exclusive: false,
+            ..Make::default()
         }
     }
     fn sync(&self, of: &Attr, session: Option<SessionId>) -> Sync {
