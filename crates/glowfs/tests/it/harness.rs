@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// The longest that any command of a test may take.
+/// The longest that any command of a test may take; eight times that for the large sizes.
 pub const COMMAND_BOUND: Duration = Duration::from_secs(480);
 
 /// Clusters are brought up one at a time: on two cores, two of them only make each other's time-outs fire.
@@ -51,14 +51,15 @@ pub fn run(command: &mut Command) -> Output {
         .unwrap_or_else(|e| panic!("cannot run {shown}: {e} (./test installs what is missing)"));
     let out = drain(child.stdout.take().expect("piped"));
     let err = drain(child.stderr.take().expect("piped"));
-    let end = Instant::now() + COMMAND_BOUND;
+    let bound = if large() { COMMAND_BOUND * 8 } else { COMMAND_BOUND };
+    let end = Instant::now() + bound;
     let status = loop {
         if let Some(status) = child.try_wait().expect("waiting for a child") {
             break status;
         }
         if Instant::now() > end {
             let _ = child.kill();
-            panic!("{shown} took longer than {COMMAND_BOUND:?}");
+            panic!("{shown} took longer than {bound:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     };
