@@ -214,6 +214,23 @@ fn rights_are_those_of_the_descriptor() {
 }
 
 #[test]
+fn named_memory_is_found() {
+    let Some(m) = TestMount::new(60) else { return };
+    let (one, two) = (Connection::open(m.path()).unwrap(), Connection::open(m.path()).unwrap());
+    let mine = one.buffer(8192).unwrap();
+    let name = *b"0123456789abcdef";
+    assert_eq!(two.find(name).err().unwrap().raw_os_error(), Some(2));
+    one.name(&mine, name).unwrap();
+    let theirs = two.find(name).unwrap();
+    mine.fill(100, b"shared");
+    assert_eq!(theirs.len(), 8192);
+    assert_eq!(theirs.copy_out(100, 6), b"shared");
+    one.name(&mine, [0; 16]).unwrap();
+    assert!(two.find(name).is_err() && two.find([0; 16]).is_err());
+    assert_eq!(theirs.copy_out(100, 6), b"shared", "who has it keeps it");
+}
+
+#[test]
 fn a_hostile_application_hurts_only_itself() {
     let Some(m) = TestMount::new(90) else { return };
     let c = Connection::open(m.path()).unwrap();

@@ -6,7 +6,7 @@ use crate::control::{self, Control};
 use crate::layout::{Completion, Kind, RING_VERSION, Submission};
 use crate::memory::SharedMemory;
 use crate::mounts::mount_point_of;
-use crate::producer::Producer;
+use crate::producer::{Producer, Waiter};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -81,6 +81,10 @@ impl Connection {
     pub fn mount_point(&self) -> &Path {
         &self.0.mount_point
     }
+    /// The device number of the mount, as stat(2) shows it for every file of it.
+    pub fn device(&self) -> io::Result<u64> {
+        Ok(std::os::unix::fs::MetadataExt::dev(&self.0.directory.metadata()?))
+    }
     /// Whether the daemon still serves.
     pub fn is_alive(&self) -> bool {
         is_ours(&self.0.directory)
@@ -102,6 +106,19 @@ impl Connection {
         let mut add = control::AddBuffer { fd, buffer: 0, len: memory.len() as u64 };
         self.call(&mut add, "a buffer")?;
         Ok(Buffer { connection: self.clone(), memory, number: add.buffer })
+    }
+
+    /// Names a buffer, so that other processes find its memory. A name of zeros takes its name away.
+    pub fn name(&self, buffer: &Buffer, name: [u8; 16]) -> io::Result<()> {
+        let mut q = control::NameBuffer { name, buffer: buffer.number, reserved: 0 };
+        self.call(&mut q, "a name")
+    }
+    /// The memory of the buffer that somebody has named so, shared once more: with this session.
+    pub fn find(&self, name: [u8; 16]) -> io::Result<Buffer> {
+        let mut q = control::FindBuffer { name, ..Default::default() };
+        self.call(&mut q, "a named buffer")?;
+        let len = usize::try_from(q.len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.share(SharedMemory::of_process(q.process, q.fd, len)?)
     }
 
     /// A new ring.
@@ -132,7 +149,7 @@ impl Connection {
             ..Default::default()
         };
         call(kept.as_fd(), &mut add, "a file")?;
-        Ok(RegisteredFile { connection: self.clone(), _kept: kept, number: add.file })
+        Ok(RegisteredFile { connection: self.clone(), kept, number: add.file })
     }
 }
 
@@ -168,6 +185,10 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// The session it is shared with.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
     /// The memory.
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
@@ -217,8 +238,15 @@ impl Drop for Buffer {
 /// A file that rings may use.
 pub struct RegisteredFile {
     connection: Connection,
-    _kept: File,
+    kept: File,
     number: u32,
+}
+
+impl RegisteredFile {
+    /// The descriptor that is kept open for it.
+    pub fn as_raw_fd(&self) -> i32 {
+        self.kept.as_raw_fd()
+    }
 }
 
 impl Drop for RegisteredFile {
@@ -292,8 +320,39 @@ impl Ring {
     /// Waits until a completion is there; false: it was time before. None: no end of time. An error if the daemon is gone or has given
     /// the ring up.
     pub fn wait(&self, until: Option<Instant>) -> io::Result<bool> {
+        self.completions().wait(self.taken(), until)
+    }
+    /// Completions taken so far (it wraps).
+    pub fn taken(&self) -> u32 {
+        self.producer.taken()
+    }
+    /// What waits for completions while other threads use the ring.
+    pub fn completions(&self) -> Completions {
+        Completions { connection: self.connection.clone(), waiter: self.producer.waiter().clone() }
+    }
+    /// Where its memory begins.
+    pub fn memory_base(&self) -> *mut u8 {
+        self.producer.memory().as_ptr()
+    }
+    /// The shared memory, for tests that play a hostile application.
+    #[doc(hidden)]
+    pub fn memory(&self) -> &SharedMemory {
+        self.producer.memory()
+    }
+}
+
+/// Waits for completions of a ring.
+#[derive(Clone)]
+pub struct Completions {
+    connection: Connection,
+    waiter: Waiter,
+}
+
+impl Completions {
+    /// As [`Ring::wait`]; `taken` is what [`Ring::taken`] said.
+    pub fn wait(&self, taken: u32, until: Option<Instant>) -> io::Result<bool> {
         loop {
-            match self.producer.wait(until) {
+            match self.waiter.wait(taken, until) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {
                     if !self.connection.is_alive() {
                         return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
@@ -302,11 +361,6 @@ impl Ring {
                 other => return other,
             }
         }
-    }
-    /// The shared memory, for tests that play a hostile application.
-    #[doc(hidden)]
-    pub fn memory(&self) -> &SharedMemory {
-        self.producer.memory()
     }
 }
 

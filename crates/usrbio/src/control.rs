@@ -1,7 +1,8 @@
 //! The control messages: ioctls that an application makes on descriptors of the mount. Plain records, little endian, versioned.
 //!
 //! On a **directory** of the mount (its open descriptor is the session, and ends with it): [`Open`], [`AddBuffer`], [`RemoveBuffer`],
-//! [`AddRing`], [`RemoveRing`]. On a **file**: [`AddFile`], with the session's secret; and on the directory [`RemoveFile`]. On any of
+//! [`AddRing`], [`RemoveRing`],
+//! [`NameBuffer`], [`FindBuffer`]. On a **file**: [`AddFile`], with the session's secret; and on the directory [`RemoveFile`]. On any of
 //! both: [`Ask`].
 //!
 //! Descriptors (memory, doorbells) are passed by their number in the caller; the daemon fetches them with `pidfd_getfd`, so no name in a
@@ -125,6 +126,26 @@ controls! {
         /// Zero.
         reserved: u32,
     }
+    /// Names a buffer, so that other processes find its memory; a name of zeros takes the name away.
+    0x48 NameBuffer {
+        /// The name: random, unique.
+        name: [u8; 16],
+        /// The buffer's number.
+        buffer: u32,
+        /// Zero.
+        reserved: u32,
+    }
+    /// Finds the memory of a named buffer: it can be opened as `/proc/PROCESS/fd/FD` by who may look into that process.
+    0x49 FindBuffer {
+        /// The name.
+        name: [u8; 16],
+        /// Answer: the process that shared it, as the daemon sees it.
+        process: u32,
+        /// Answer: the memfd's number there.
+        fd: i32,
+        /// Answer: its length in bytes.
+        len: u64,
+    }
 }
 
 #[cfg(test)]
@@ -144,6 +165,8 @@ mod tests {
             "RemoveRing c0084745 8",
             "AddFile c0184746 24",
             "RemoveFile c0084747 8",
+            "NameBuffer c0184748 24",
+            "FindBuffer c0204749 32",
         ];
         assert_eq!(all, golden);
         assert!(ALL.iter().all(|(_, _, size)| *size <= RECORD_BYTES_MAX));

@@ -17,9 +17,11 @@ mod memory;
 mod mounts;
 mod producer;
 
-pub use connection::{Buffer, Connection, RegisteredFile, Ring, RingError, RingOptions};
+pub use connection::{
+    Buffer, Completions, Connection, RegisteredFile, Ring, RingError, RingOptions,
+};
 pub use consumer::{Broken, Consumer};
 pub use doorbell::Doorbell;
 pub use layout::{Completion, ENTRIES_MAX, Kind, RING_VERSION, Submission, flags, ring_bytes};
 pub use memory::SharedMemory;
-pub use mounts::mount_point_of;
+pub use mounts::{mount_point_of, mount_point_of_device};

@@ -67,6 +67,15 @@ impl SharedMemory {
         Self::map(fd, len)
     }
 
+    /// Memory that another process has open as descriptor `fd`; the caller needs the right to look into that process.
+    pub fn of_process(process: u32, fd: i32, len: usize) -> io::Result<Self> {
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{process}/fd/{fd}"))?;
+        Self::adopt(file.into(), len)
+    }
+
     fn map(fd: OwnedFd, len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at a place of the kernel's choice.
         let base = unsafe {

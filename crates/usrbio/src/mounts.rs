@@ -22,3 +22,43 @@ pub fn mount_point_of(path: &Path) -> io::Result<PathBuf> {
     let what = format!("{} is not on a GlowFS mount", path.display());
     Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
+
+/// The mount point of the file system with this device number (`st_dev`), by proc_pid_mountinfo(5).
+pub fn mount_point_of_device(device: u64) -> io::Result<PathBuf> {
+    let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let found = text.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let device = fields.nth(2)?;
+        (device == wanted).then(|| fields.nth(1).map(unescape)).flatten()
+    });
+    found.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, "the file system is not mounted here")
+    })
+}
+
+/// A path of mountinfo: blanks and backslashes are three octal digits there.
+fn unescape(field: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let (mut out, mut rest) = (Vec::new(), field.as_bytes());
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = (first == b'\\').then(|| tail.get(..3)).flatten();
+        let code = octal.and_then(|o| u8::from_str_radix(std::str::from_utf8(o).ok()?, 8).ok());
+        out.push(code.unwrap_or(first));
+        rest = if code.is_some() { &tail[3..] } else { tail };
+    }
+    std::ffi::OsString::from_vec(out).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_paths() {
+        assert_eq!(unescape("/a\\040b\\134c\\x"), PathBuf::from("/a b\\c\\x"));
+        let dev = Path::new("/proc").metadata().unwrap().dev();
+        assert_eq!(mount_point_of_device(dev).unwrap(), PathBuf::from("/proc"));
+        assert!(mount_point_of_device(u64::MAX >> 13).is_err());
+    }
+}

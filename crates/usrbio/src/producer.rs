@@ -4,12 +4,13 @@ use crate::doorbell::{self, Doorbell};
 use crate::layout::{self, Completion, Submission, at};
 use crate::memory::SharedMemory;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 /// One thread uses it at a time.
 pub(crate) struct Producer {
-    memory: SharedMemory,
+    waiter: Waiter,
     bell: Doorbell,
     entries: u32,
     /// Filled in; those up to `submitted` can be seen by the daemon.
@@ -30,10 +31,11 @@ impl Producer {
         memory.store(at::ENTRIES, entries);
         memory.store(at::MAGIC, layout::MAGIC);
         let bell = Doorbell::new()?;
-        Ok(Self { memory, bell, entries, prepared: 0, submitted: 0, taken: 0 })
+        let waiter = Waiter(Arc::new(memory));
+        Ok(Self { waiter, bell, entries, prepared: 0, submitted: 0, taken: 0 })
     }
     pub fn memory(&self) -> &SharedMemory {
-        &self.memory
+        &self.waiter.0
     }
     pub fn bell(&self) -> &Doorbell {
         &self.bell
@@ -49,19 +51,19 @@ impl Producer {
             return None;
         }
         let slot = self.prepared & (self.entries - 1);
-        self.memory.store(at::SUBMISSIONS + slot as usize * size_of::<Submission>(), s);
+        self.memory().store(at::SUBMISSIONS + slot as usize * size_of::<Submission>(), s);
         self.prepared = self.prepared.wrapping_add(1);
         Some(slot)
     }
 
     /// Shows what was prepared to the daemon.
     pub fn submit(&mut self) -> io::Result<()> {
-        self.check()?;
+        self.waiter.check()?;
         if self.submitted != self.prepared {
             self.submitted = self.prepared;
-            self.memory.atomic(at::SUBMIT_TAIL).store(self.prepared, SeqCst);
+            self.memory().atomic(at::SUBMIT_TAIL).store(self.prepared, SeqCst);
         }
-        let sleeps = self.memory.atomic(at::DAEMON_SLEEPS);
+        let sleeps = self.memory().atomic(at::DAEMON_SLEEPS);
         if sleeps.load(SeqCst) != 0 && sleeps.swap(0, SeqCst) != 0 {
             self.bell.ring();
         }
@@ -70,22 +72,38 @@ impl Producer {
 
     /// Takes a completion that is there.
     pub fn take(&mut self) -> Option<Completion> {
-        let tail = self.memory.atomic(at::COMPLETE_TAIL).load(Acquire);
+        let tail = self.memory().atomic(at::COMPLETE_TAIL).load(Acquire);
         if tail == self.taken || self.outstanding() == 0 {
             return None;
         }
         let slot = (self.taken & (self.entries - 1)) as usize;
-        let c =
-            self.memory.load(layout::completions_at(self.entries) + slot * size_of::<Completion>());
+        let c = self
+            .memory()
+            .load(layout::completions_at(self.entries) + slot * size_of::<Completion>());
         self.taken = self.taken.wrapping_add(1);
-        self.memory.atomic(at::COMPLETE_HEAD).store(self.taken, Release);
+        self.memory().atomic(at::COMPLETE_HEAD).store(self.taken, Release);
         Some(c)
     }
 
-    /// Waits until a completion is there; false: it was time before. None: no end of time.
-    pub fn wait(&self, until: Option<Instant>) -> io::Result<bool> {
-        let there = || self.memory.atomic(at::COMPLETE_TAIL).load(SeqCst) != self.taken;
-        let waits = self.memory.atomic(at::APPLICATION_WAITS);
+    /// Completions taken so far (it wraps).
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+    /// What waits for completions; other threads may have it.
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+}
+
+/// Waits for completions, without using the ring: other threads go on preparing and submitting.
+#[derive(Clone)]
+pub(crate) struct Waiter(Arc<SharedMemory>);
+
+impl Waiter {
+    /// Waits until there are more completions than `taken`; false: it was time before. None: no end of time.
+    pub fn wait(&self, taken: u32, until: Option<Instant>) -> io::Result<bool> {
+        let there = || self.0.atomic(at::COMPLETE_TAIL).load(SeqCst) != taken;
+        let waits = self.0.atomic(at::APPLICATION_WAITS);
         loop {
             if there() {
                 return Ok(true);
@@ -111,7 +129,7 @@ impl Producer {
 
     /// Whether the daemon has given the ring up.
     fn check(&self) -> io::Result<()> {
-        match self.memory.load::<u32>(at::BROKEN) {
+        match self.0.load::<u32>(at::BROKEN) {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno.min(4095) as i32)),
         }
@@ -181,7 +199,7 @@ mod tests {
                     for _ in 0..n { c.take(); }
                     prop_assert!(c.working() <= 8);
                 }
-                Err(Broken(_)) => prop_assert!(p.check().is_err()),
+                Err(Broken(_)) => prop_assert!(p.waiter().check().is_err()),
             }
         }
     }
@@ -189,22 +207,23 @@ mod tests {
     #[test]
     fn waiting_ends_with_a_completion_or_with_the_time() {
         let (mut p, c) = pair(2);
-        assert!(!p.wait(Some(Instant::now() + Duration::from_millis(20))).unwrap());
+        assert!(
+            !p.waiter().wait(p.taken(), Some(Instant::now() + Duration::from_millis(20))).unwrap()
+        );
         p.prepare(Submission { user: 9, ..Submission::default() }).unwrap();
         c.sleeps(true);
         p.submit().unwrap();
         assert!(p.bell().take(), "the daemon sleeps, so it is woken");
         p.submit().unwrap();
         assert!(!p.bell().take(), "once");
-        let waker = std::thread::spawn(move || {
-            p.wait(Some(Instant::now() + Duration::from_secs(10))).map(|w| (w, p))
-        });
+        let (waiter, taken) = (p.waiter().clone(), p.taken());
+        let soon = Some(Instant::now() + Duration::from_secs(10));
+        let waker = std::thread::spawn(move || waiter.wait(taken, soon));
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(c.available(), Ok(1));
         assert_eq!(c.take().user, 9);
         c.complete(Completion { user: 9, result: 3 });
-        let (there, mut p) = waker.join().unwrap().unwrap();
-        assert!(there);
+        assert!(waker.join().unwrap().unwrap());
         assert_eq!(p.take(), Some(Completion { user: 9, result: 3 }));
     }
 

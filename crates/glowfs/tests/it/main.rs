@@ -20,6 +20,7 @@ mod moves;
 mod netns;
 mod programs;
 mod resync;
+mod rings;
 mod scrub;
 mod sqlite;
 mod striping;

@@ -29,13 +29,14 @@ fn fetch(thread: u32, number: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty())?)
 }
 
-/// A memfd that nobody can shrink; anything else is refused.
-pub(super) async fn memfd(rt: &Rt, thread: u32, number: i32) -> io::Result<OwnedFd> {
+/// A memfd that nobody can shrink, and the process it is of; anything else is refused.
+pub(super) async fn memfd(rt: &Rt, thread: u32, number: i32) -> io::Result<(OwnedFd, u32)> {
     rt.unblock(move || {
+        let process = process_of(thread)?.as_raw_nonzero().get().unsigned_abs();
         let fd = fetch(thread, number)?;
         // The one question that is never asked of a file system; only memfds have an answer.
         match rustix::fs::fcntl_get_seals(&fd) {
-            Ok(seals) if seals.contains(rustix::fs::SealFlags::SHRINK) => Ok(fd),
+            Ok(seals) if seals.contains(rustix::fs::SealFlags::SHRINK) => Ok((fd, process)),
             Ok(_) => Err(invalid("the memfd is not sealed against shrinking")),
             Err(_) => Err(invalid("the descriptor is not a memfd")),
         }

@@ -1,6 +1,6 @@
 //! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
 
-use super::session::{Ring, Session};
+use super::session::{Ring, Session, SharedBuffer};
 use super::{BUFFERS_MAX, FILES_MAX, RINGS_MAX, SESSIONS_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 /// The descriptor is a directory (fuse.h).
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
+const ENOENT: i32 = 2;
 const ENOTTY: i32 = 25;
 const EACCES: i32 = 13;
 const EBUSY: i32 = 16;
@@ -52,6 +53,18 @@ impl<S: FileSystem> Context<S> {
             }
             (AddRing::COMMAND, true) => {
                 self.add_ring(self.ring_session(&head)?, parse(&data)?).await
+            }
+            (NameBuffer::COMMAND, true) => {
+                let q: NameBuffer = parse(&data)?;
+                match self.ring_session(&head)?.buffers.borrow_mut().get_mut(&q.buffer) {
+                    Some(b) => b.name = q.name,
+                    None => return fail(EBADF),
+                }
+                answer(q)
+            }
+            (FindBuffer::COMMAND, true) => {
+                self.ring_session(&head)?;
+                self.find_buffer(parse(&data)?)
             }
             (RemoveBuffer::COMMAND, true) => {
                 let q: RemoveBuffer = parse(&data)?;
@@ -118,12 +131,32 @@ impl<S: FileSystem> Context<S> {
         if session.buffers.borrow().len() >= BUFFERS_MAX {
             return fail(ENOSPC);
         }
-        let fd =
-            adopt::memfd(&self.rt, self.header.pid, q.fd).await.map_err(refused("a buffer"))?;
+        let fetched = adopt::memfd(&self.rt, self.header.pid, q.fd).await;
+        let (fd, process) = fetched.map_err(refused("a buffer"))?;
         let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
         q.buffer = self.rings.number();
-        session.buffers.borrow_mut().insert(q.buffer, region);
+        let buffer = SharedBuffer { region, place: (process, q.fd), name: [0; 16] };
+        session.buffers.borrow_mut().insert(q.buffer, buffer);
         answer(q)
+    }
+
+    /// Only tells where the memory is: whether the caller may open it there, its kernel decides.
+    fn find_buffer(&self, mut q: control::FindBuffer) -> Outcome {
+        if q.name == [0; 16] {
+            return fail(ENOENT);
+        }
+        let sessions = self.rings.sessions.borrow();
+        let found = sessions.values().find_map(|s| {
+            let buffers = s.buffers.borrow();
+            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.region.len()))
+        });
+        match found {
+            Some(((process, fd), len)) => {
+                (q.process, q.fd, q.len) = (process, fd, len);
+                answer(q)
+            }
+            None => fail(ENOENT),
+        }
     }
 
     async fn add_ring(&self, session: Rc<Session>, mut q: control::AddRing) -> Outcome {

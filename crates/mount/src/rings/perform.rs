@@ -86,7 +86,7 @@ fn find<S: FileSystem>(
     if end.is_none_or(|e| i64::try_from(e).is_err()) {
         return Err(EINVAL);
     }
-    let region = session.buffers.borrow().get(&s.buffer).cloned().ok_or(EBADF)?;
+    let region = session.buffers.borrow().get(&s.buffer).map(|b| b.region.clone()).ok_or(EBADF)?;
     if s.buffer_offset.checked_add(s.len).is_none_or(|end| end > region.len()) {
         return Err(EFAULT);
     }

@@ -16,11 +16,20 @@ pub(super) struct Session {
     /// Who opened it may not keep set-user-id on what is written.
     pub kill_suid: bool,
     /// Memory by number.
-    pub buffers: RefCell<BTreeMap<u32, ForeignRegion>>,
+    pub buffers: RefCell<BTreeMap<u32, SharedBuffer>>,
     /// FUSE handles by number. A handle that was closed is not there any more, whatever stands here: handles are never reused.
     pub files: RefCell<BTreeMap<u32, u64>>,
     /// Rings by number.
     pub rings: RefCell<BTreeMap<u32, Rc<Ring>>>,
+}
+
+/// Memory that an application shares.
+pub(super) struct SharedBuffer {
+    pub region: ForeignRegion,
+    /// The process that shared it, and its descriptor there.
+    pub place: (u32, i32),
+    /// By what others find it; zeros: they do not.
+    pub name: [u8; 16],
 }
 
 /// One ring.

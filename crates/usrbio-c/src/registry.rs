@@ -1,0 +1,90 @@
+//! What this process has to do with mounts: one connection for each, the files that were registered, the buffers by name.
+
+use glowfs_usrbio::{Buffer, Connection, RegisteredFile, mount_point_of_device};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// A file that operations may name.
+pub struct Registered {
+    pub file: RegisteredFile,
+    pub readable: bool,
+    pub writable: bool,
+}
+
+#[derive(Default)]
+pub struct Registry {
+    /// By device number.
+    connections: HashMap<u64, Connection>,
+    /// By the caller's descriptor and by the one that is kept.
+    files: HashMap<RawFd, Arc<Registered>>,
+    /// By name.
+    pub buffers: HashMap<[u8; 16], Arc<Buffer>>,
+}
+
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+
+/// The registry, locked. Nobody waits for anything but the daemon's short answers while holding it.
+pub fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn error(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl Registry {
+    /// The connection to the mount that `path` is on.
+    pub fn connection(&mut self, path: &Path) -> io::Result<Connection> {
+        let device = std::os::unix::fs::MetadataExt::dev(&path.metadata()?);
+        if let Some(c) = self.connections.get(&device)
+            && c.is_alive()
+        {
+            return Ok(c.clone());
+        }
+        let c = Connection::open(path)?;
+        self.connections.insert(device, c.clone());
+        Ok(c)
+    }
+
+    /// Registers a descriptor; answers the one that is kept for it.
+    pub fn register(&mut self, fd: RawFd) -> io::Result<RawFd> {
+        if fd < 0 {
+            return Err(error(libc::EBADF));
+        }
+        // SAFETY: used during this call only; a number that is not open gives EBADF.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+        let flags = rustix::fs::fcntl_getfl(borrowed)?;
+        if !Connection::is_ours(borrowed) {
+            return Err(error(libc::EBADF));
+        }
+        if self.files.contains_key(&fd) {
+            return Err(error(libc::EINVAL));
+        }
+        let device = rustix::fs::fstat(borrowed)?.st_dev;
+        let connection = match self.connections.get(&device).filter(|c| c.is_alive()) {
+            Some(c) => c.clone(),
+            None => self.connection(&mount_point_of_device(device)?)?,
+        };
+        let file = connection.register(borrowed)?;
+        let kept = file.as_raw_fd();
+        let access = flags.bits() as i32 & libc::O_ACCMODE;
+        let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+        let registered = Arc::new(Registered { file, readable, writable });
+        self.files.insert(fd, registered.clone());
+        self.files.insert(kept, registered);
+        Ok(kept)
+    }
+    /// A registered file, by either number.
+    pub fn file(&self, fd: RawFd) -> Option<Arc<Registered>> {
+        self.files.get(&fd).cloned()
+    }
+    /// Forgets a file.
+    pub fn deregister(&mut self, fd: RawFd) {
+        if let Some(gone) = self.files.remove(&fd) {
+            self.files.retain(|_, f| !Arc::ptr_eq(f, &gone));
+        }
+    }
+}
