@@ -20,7 +20,6 @@ mod moves;
 mod netns;
 mod programs;
 mod resync;
-mod rings;
 mod scrub;
 mod sqlite;
 mod striping;

@@ -1,0 +1,68 @@
+//! C programs on a real mount, compiled with our headers and linked with the library that cargo has just built.
+
+#[path = "../../mount/tests/common/mod.rs"]
+mod common;
+
+use common::TestMount;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo put the C library of this build.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().expect("this test's own path");
+    let deps = exe.parent().expect("target/PROFILE/deps");
+    let places = [deps, deps.parent().expect("target/PROFILE")];
+    let found = places.into_iter().find(|p| p.join("libglowfs_c.so").exists());
+    found.expect("cargo builds the library for its package's tests").to_owned()
+}
+
+fn must(command: &mut Command) -> String {
+    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{command:?}: {} {text}{err}", out.status);
+    text
+}
+
+/// Compiles an example; returns the program.
+fn compile(dir: &Path, name: &str, library_name: &str) -> PathBuf {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let link = dir.join(format!("lib{library_name}.so"));
+    if !link.exists() {
+        std::os::unix::fs::symlink(library().join("libglowfs_c.so"), link).expect("a link");
+    }
+    let program = dir.join(name);
+    must(
+        Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .args([
+                format!("{root}/examples/{name}.c"),
+                format!("-I{root}/include"),
+                format!("-L{}", dir.display()),
+                format!("-Wl,-rpath,{}:{}", dir.display(), library().display()),
+                format!("-l{library_name}"),
+            ]),
+    );
+    program
+}
+
+#[test]
+fn a_program_for_3fs_runs_unmodified() {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "hf3fs", "hf3fs_api_shared");
+    let file = m.join("file");
+    assert_eq!(must(Command::new(program).arg(&file)).trim(), "ok");
+    assert_eq!(std::fs::metadata(file).expect("the file").len(), 1 << 20);
+}
+
+#[test]
+fn a_program_with_our_own_names() {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "rings", "glowfs_c");
+    let file = m.join("file");
+    std::fs::write(&file, "0123456789").expect("the file");
+    assert_eq!(must(Command::new(program).arg(&file)).trim(), "9876543210");
+}
