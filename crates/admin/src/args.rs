@@ -62,6 +62,15 @@ pub enum Command {
         #[arg(long)]
         now: bool,
     },
+    /// Chunks that no file owns (left by a loss of power, or by a late write): what the last search has found and reclaimed
+    Orphans {
+        /// Search now, and reclaim nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Search now, and reclaim what an earlier search has found as well
+        #[arg(long, conflicts_with = "dry_run")]
+        reclaim: bool,
+    },
     /// Clients: mounts and others that have a session
     ListClients,
     /// Targets being brought up to date: how far, how long still

@@ -8,6 +8,7 @@ mod cluster;
 mod config;
 mod files;
 mod operate;
+mod orphans;
 mod output;
 mod resyncs;
 mod run;

@@ -2,13 +2,14 @@
 
 use crate::args::{AdminArgs, Command, DiskCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, operate, resyncs, scrub, users};
+use crate::{cluster, config, files, operate, orphans, resyncs, scrub, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::mgmtd::{CreateTable, UserInfo};
 use glowfs_types::wire::operate::{MoveAway, away};
+use glowfs_types::wire::orphans::search as ask;
 use glowfs_types::{ChainTableId, NodeId, UserId};
 use std::rc::Rc;
 
@@ -42,6 +43,15 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::ListChainTables => cluster::tables(out, &routing),
         Command::ListTargets => cluster::targets(out, &routing),
         Command::Scrub { now } => scrub::scrub(out, client, &routing, *now).await,
+        Command::Orphans { dry_run, reclaim } => {
+            let what = match (dry_run, reclaim) {
+                (true, _) => ask::LOOK,
+                (_, true) => ask::RECLAIM,
+                _ => ask::SHOW,
+            };
+            let until = client.rt().now() + Duration::from_secs(args.timeout);
+            orphans::show(out, client, &routing, what, until).await
+        }
         Command::ListClients => cluster::clients(out, client).await,
         Command::ListResyncs => resyncs::list(out, client, &routing).await,
         Command::GetConfig => config::get(out, client).await,

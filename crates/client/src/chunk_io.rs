@@ -9,6 +9,7 @@ use glowfs_types::wire::data::{
     ChunkSummary, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply, RemoveData,
     RemoveDataReply, update,
 };
+use glowfs_types::wire::orphans::{ListData, ListDataReply};
 use glowfs_types::wire::{encode, method};
 use glowfs_types::{
     Capability, ChainId, ChunkId, DataId, Error, Layout, Result, Status, TargetId, VolumeId,
@@ -52,11 +53,33 @@ impl ChunkIo {
         limit: u32,
         capability: &Capability,
     ) -> Result<RemoveDataReply> {
+        let chains = layout_chains(&self.client.core, layout).await?;
+        self.remove_on(&chains, ChunkId { volume, data, index: from }, limit, capability).await
+    }
+    /// The same from all chains there are, whatever layout the data has or had.
+    pub async fn remove_everywhere(
+        &self,
+        volume: VolumeId,
+        data: DataId,
+        limit: u32,
+        capability: &Capability,
+    ) -> Result<RemoveDataReply> {
+        let from = ChunkId { volume, data, index: 0 };
+        self.remove_on(&self.all_chains(), from, limit, capability).await
+    }
+    fn all_chains(&self) -> Vec<ChainId> {
+        self.client.routing().chains.keys().copied().collect()
+    }
+    async fn remove_on(
+        &self,
+        chains: &[ChainId],
+        from: ChunkId,
+        limit: u32,
+        capability: &Capability,
+    ) -> Result<RemoveDataReply> {
         let core = &self.client.core;
-        let chains = layout_chains(core, layout).await?;
         let each = (limit / chains.len().max(1) as u32).max(1);
-        let from = ChunkId { volume, data, index: from };
-        let replies: Vec<RemoveDataReply> = on_chains(&chains, |chain| {
+        let replies: Vec<RemoveDataReply> = on_chains(chains, |chain| {
             head_msg(
                 core,
                 chain,
@@ -74,11 +97,29 @@ impl ChunkIo {
             )
         })
         .await
-        .map_err(|e| e.context(format_args!("data {data} of volume {volume}")))?;
+        .map_err(|e| e.context(format_args!("data {} of volume {}", from.data, from.volume)))?;
         Ok(RemoveDataReply {
             removed: replies.iter().fold(0, |sum, r| sum.saturating_add(r.removed)),
             more: replies.iter().any(|r| r.more),
         })
+    }
+    /// One page of the data ids that a chain holds chunks of.
+    pub async fn list_data(
+        &self,
+        chain: ChainId,
+        after: Option<(VolumeId, DataId)>,
+        limit: u32,
+    ) -> Result<ListDataReply> {
+        let core = &self.client.core;
+        head_msg(core, chain, method::LIST_DATA, "list of data", |_, chain_version| {
+            encode(&ListData { chain, chain_version, after, limit })
+        })
+        .await
+    }
+    /// Chunks and bytes that all chains there are hold of `data`.
+    pub async fn count_everywhere(&self, volume: VolumeId, data: DataId) -> Result<(u64, u64)> {
+        let replies = self.extents_on(&self.all_chains(), volume, data).await?;
+        Ok(replies.iter().fold((0, 0), |(chunks, bytes), r| (chunks + r.chunks, bytes + r.bytes)))
     }
     /// What the chains of the layout hold of `data`.
     pub async fn query_extent(
@@ -87,22 +128,9 @@ impl ChunkIo {
         volume: VolumeId,
         data: DataId,
     ) -> Result<DataExtent> {
-        let core = &self.client.core;
-        let chains = layout_chains(core, layout).await?;
-        let chunk = ChunkId { volume, data, index: 0 };
-        let replies: Vec<QueryExtentReply> = on_chains(&chains, |chain| {
-            head_msg(
-                core,
-                chain,
-                method::QUERY_EXTENT,
-                "query of an extent",
-                move |_, chain_version| encode(&QueryExtent { data: chunk, chain, chain_version }),
-            )
-        })
-        .await
-        .map_err(|e| e.context(format_args!("data {data} of volume {volume}")))?;
+        let chains = layout_chains(&self.client.core, layout).await?;
         let mut extent = DataExtent::default();
-        for r in replies {
+        for r in self.extents_on(&chains, volume, data).await? {
             extent.chunks += r.chunks;
             extent.bytes += r.bytes;
             if let Some((index, len)) = r.last {
@@ -113,6 +141,26 @@ impl ChunkIo {
             }
         }
         Ok(extent)
+    }
+    async fn extents_on(
+        &self,
+        chains: &[ChainId],
+        volume: VolumeId,
+        data: DataId,
+    ) -> Result<Vec<QueryExtentReply>> {
+        let core = &self.client.core;
+        let chunk = ChunkId { volume, data, index: 0 };
+        on_chains(chains, |chain| {
+            head_msg(
+                core,
+                chain,
+                method::QUERY_EXTENT,
+                "query of an extent",
+                move |_, chain_version| encode(&QueryExtent { data: chunk, chain, chain_version }),
+            )
+        })
+        .await
+        .map_err(|e| e.context(format_args!("data {data} of volume {volume}")))
     }
     /// Sets the length of one chunk (a longer one is cut). The capability needs the right to write. May be repeated.
     pub async fn truncate_chunk(

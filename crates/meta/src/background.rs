@@ -56,6 +56,7 @@ pub fn start(s: &Rc<Service>) {
             log("ending sessions of dead clients", reap(&this, &mut missing).await);
         }
     });
+    rt.spawn_detached(crate::orphans::watch(s.clone()));
     let this = s.clone();
     rt.spawn_detached(async move {
         while pause(&this, SPACE_PAUSE).await {
@@ -80,7 +81,8 @@ async fn pause(s: &Service, d: Duration) -> bool {
     !s.stopping.get()
 }
 
-fn log(what: &str, result: Result<()>) {
+/// Says that something failed.
+pub fn log(what: &str, result: Result<()>) {
     if let Err(error) = result {
         tracing::warn!(%error, "{what} failed; it is tried again");
     }

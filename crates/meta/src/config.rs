@@ -154,6 +154,10 @@ pub struct Tuning {
     pub gc_pause_ms: u64,
     /// Chunks that garbage collection removes per second, at most.
     pub gc_chunks_per_s: u64,
+    /// The time between two searches for chunks that nobody owns, in s; 0: only when an operator asks for one.
+    pub orphan_scan_s: u64,
+    /// Whether those searches reclaim what they find.
+    pub orphan_reclaim: bool,
     /// How long a request id is remembered at least, in ms: longer than clients retry.
     pub request_keep_ms: u64,
     /// Log bytes after which the embedded engine writes a checkpoint.
@@ -172,6 +176,8 @@ impl Default for Tuning {
             session_grace_ms: 10_000,
             gc_pause_ms: 500,
             gc_chunks_per_s: 20_000,
+            orphan_scan_s: 3600,
+            orphan_reclaim: true,
             request_keep_ms: 75_000,
             checkpoint_log_bytes: 256 << 20,
         }

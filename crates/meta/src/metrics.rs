@@ -1,6 +1,6 @@
 //! Metrics of the service.
 
-use glowfs_telemetry::{Counter, Histogram, Registry, Unit};
+use glowfs_telemetry::{Counter, Gauge, Histogram, Registry, Unit};
 use glowfs_types::wire::method;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,6 +22,10 @@ pub struct Metrics {
     pub erased: Counter,
     /// Removed files that a client still had open when it was asked.
     pub held: Counter,
+    /// Data ids that the last pass found without an owner.
+    pub ownerless: Gauge,
+    /// Chunks of such that were reclaimed.
+    pub orphans: Counter,
     /// Calls refused because too many were in work.
     pub refused: Counter,
 }
@@ -61,6 +65,16 @@ impl Metrics {
             held: r.counter(
                 "glowfs_meta_removed_held_total",
                 "Answers of clients that have a removed file open.",
+                &[],
+            ),
+            ownerless: r.gauge(
+                "glowfs_meta_ownerless_data",
+                "Data ids with chunks that no inode owns, as of the last pass.",
+                &[],
+            ),
+            orphans: r.counter(
+                "glowfs_meta_ownerless_chunks_reclaimed_total",
+                "Chunks that no inode owned and that were removed.",
                 &[],
             ),
             refused: r.counter(

@@ -11,6 +11,7 @@ use glowfs_namespace::{Context, Opened, is_cut_pending};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
+use glowfs_types::wire::orphans::{Orphans, OrphansReply};
 use glowfs_types::wire::{Empty, decode, method};
 use glowfs_types::{ClientId, Durability, Error, InodeId, RequestId, Result, Status, VolumeId};
 use std::rc::Rc;
@@ -22,7 +23,7 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::LOCK_WAIT).contains(&m)
+    (method::LOOKUP..=method::LOCK_WAIT).contains(&m) || m == method::ORPHANS
 }
 
 impl Service {
@@ -176,6 +177,7 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             locks::answer(s, m, id, body).await?
         }
         method::STATFS => Reply::msg(&statfs(s).await?),
+        method::ORPHANS => Reply::msg(&orphans(s, id, body)?),
         m => {
             return Err(Error::new(
                 Status::UnknownMethod,
@@ -324,6 +326,17 @@ async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<At
         s.changed(q.caller.client, &[Change::attributes(q.inode)]).await;
     }
     Ok(s.attr_reply(attr, None))
+}
+
+fn orphans(s: &Service, conn: &Conn, body: &[u8]) -> Result<OrphansReply> {
+    let identity = &conn.peer().identity;
+    if !identity.service && !identity.admin && !identity.root {
+        let e = "only operators and services may look for data without an owner";
+        return Err(Error::new(Status::AccessDenied, e));
+    }
+    let q: Orphans = decode(body)?;
+    s.orphans.ask(q.what)?;
+    Ok(s.show_orphans())
 }
 
 async fn statfs(s: &Service) -> Result<StatFsReply> {

@@ -8,6 +8,7 @@ use crate::leases::Leases;
 use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::ops;
+use crate::orphans::Orphans;
 use crate::state::{Service, VOLUME, ms};
 use crate::users::Users;
 use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
@@ -66,6 +67,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fatal: RefCell::default(),
         stopping: Cell::new(false),
         inflight: Cell::new(0),
+        orphans: Orphans::default(),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
         lock_waits: LockWaits::default(),
         started: rt.now(),

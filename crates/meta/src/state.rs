@@ -6,6 +6,7 @@ use crate::ids::Ids;
 use crate::leases::Leases;
 use crate::locks::LockWaits;
 use crate::metrics::Metrics;
+use crate::orphans::Orphans;
 use crate::users::Users;
 use glowfs_agent::Agent;
 use glowfs_client::ChunkIo;
@@ -45,6 +46,8 @@ pub struct Service {
     pub fatal: RefCell<Option<Error>>,
     pub stopping: Cell<bool>,
     pub inflight: Cell<u64>,
+    /// The search for chunks that nobody owns.
+    pub orphans: Orphans,
     /// Who may have cached what.
     pub leases: RefCell<Leases<Rc<Conn>>>,
     /// Who waits for locks.

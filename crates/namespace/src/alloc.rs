@@ -40,6 +40,20 @@ pub async fn take_data_ids(tx: &Transaction, volume: VolumeId, count: u64) -> Re
     take(tx, volume, 1, count, 1).await
 }
 
+/// The first data id that was not given to anybody yet.
+pub async fn next_data_id(tx: &Transaction, volume: VolumeId) -> Result<u64> {
+    next(tx, &keys::next_id(volume, 1), 1).await
+}
+
+async fn next(tx: &Transaction, key: &glowfs_kv::Key, first: u64) -> Result<u64> {
+    match tx.get(key).await? {
+        Some(v) => <[u8; 8]>::try_from(v.as_slice())
+            .map(u64::from_le_bytes)
+            .map_err(|_| Error::new(Status::Corrupt, "the next free id has a wrong form")),
+        None => Ok(first),
+    }
+}
+
 async fn take(
     tx: &Transaction,
     volume: VolumeId,
@@ -48,12 +62,7 @@ async fn take(
     first: u64,
 ) -> Result<IdRange> {
     let key = keys::next_id(volume, which);
-    let next = match tx.get(&key).await? {
-        Some(v) => <[u8; 8]>::try_from(v.as_slice())
-            .map(u64::from_le_bytes)
-            .map_err(|_| Error::new(Status::Corrupt, "the next free id has a wrong form"))?,
-        None => first,
-    };
+    let next = next(tx, &key, first).await?;
     let full = || Error::new(Status::NoSpace, "all 64-bit ids are used");
     let end = next.checked_add(count).ok_or_else(full)?;
     tx.put(key, end.to_le_bytes().to_vec())?;

@@ -66,6 +66,11 @@ pub fn is_cut_pending(error: &Error) -> bool {
     error.status == Status::Pending
 }
 
+/// An inode that was there once.
+pub(crate) fn gone(id: InodeId) -> Error {
+    Error::new(Status::Stale, format!("inode {id} does not exist any more; look its name up again"))
+}
+
 pub(crate) fn err<T>(status: Status) -> Result<T> {
     Err(status.into())
 }
@@ -85,15 +90,20 @@ impl<'a> Context<'a> {
             None => Ok(None),
         }
     }
+    /// An inode that the caller knows from an earlier look-up. «Not found» would be no answer if it is gone: the name that led to it may have been
+    /// there at all times, and lead to another file now. Kernels look such a name up again.
     pub(crate) async fn inode(&self, id: InodeId) -> Result<Inode> {
         match self.find_inode(id).await? {
             Some(i) => Ok(i),
-            None => Err(Error::new(Status::NotFound, format!("inode {id} does not exist"))),
+            None => Err(gone(id)),
         }
     }
     pub(crate) async fn dir(&self, id: InodeId) -> Result<Inode> {
-        let inode = self.inode(id).await?;
-        if inode.is_dir() { Ok(inode) } else { err(Status::NotDirectory) }
+        match self.find_inode(id).await? {
+            Some(inode) if inode.is_dir() => Ok(inode),
+            Some(_) => err(Status::NotDirectory),
+            None => Err(Error::new(Status::NotFound, format!("directory {id} does not exist"))),
+        }
     }
     pub(crate) fn put_inode(&self, id: InodeId, inode: &mut Inode) -> Result<()> {
         inode.change += 1;

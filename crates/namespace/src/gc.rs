@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::keys;
 use crate::open::end;
-use crate::record::{GarbageRecord, Session, pack, unpack};
+use crate::record::{GarbageRecord, Inode, Session, pack, unpack};
 use crate::request::bucket;
 use glowfs_kv::{Key, Transaction, key_after};
 use glowfs_types::wire::meta::Time;
@@ -59,6 +59,41 @@ pub fn keep_garbage(tx: &Transaction, garbage: &Garbage, from: u64) -> Result<()
     let record =
         GarbageRecord { data: garbage.data, layout: garbage.layout, len: garbage.len, from };
     tx.put(garbage.key.clone(), pack(&record))
+}
+
+/// The data ids of a page of inodes, and where the next page begins, if there is one.
+pub async fn data_of_inodes(
+    tx: &Transaction,
+    volume: VolumeId,
+    from: Option<&Key>,
+    limit: u32,
+) -> Result<(Vec<DataId>, Option<Key>)> {
+    let data = |value: &[u8]| unpack::<Inode>("inode", value).map(|i| i.data);
+    data_of(tx, keys::inodes(volume), from, limit, data).await
+}
+
+/// The same of the garbage queue.
+pub async fn data_of_garbage(
+    tx: &Transaction,
+    volume: VolumeId,
+    from: Option<&Key>,
+    limit: u32,
+) -> Result<(Vec<DataId>, Option<Key>)> {
+    let data = |value: &[u8]| unpack::<GarbageRecord>("garbage record", value).map(|g| g.data);
+    data_of(tx, keys::all_garbage(volume), from, limit, data).await
+}
+
+async fn data_of(
+    tx: &Transaction,
+    (begin, end): (Key, Key),
+    from: Option<&Key>,
+    limit: u32,
+    data: impl Fn(&[u8]) -> Result<DataId>,
+) -> Result<(Vec<DataId>, Option<Key>)> {
+    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let data = page.entries.iter().map(|(_, value)| data(value)).collect::<Result<_>>()?;
+    Ok((data, next))
 }
 
 /// Clients that have sessions, after one, at most `limit`.

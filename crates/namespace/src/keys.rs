@@ -62,6 +62,10 @@ pub fn next_id(v: VolumeId, which: u8) -> Key {
 pub fn inode(v: VolumeId, i: InodeId) -> Key {
     key(v, kind::INODE, &[&spread(i)])
 }
+/// All inode records.
+pub fn inodes(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::INODE, &[]))
+}
 /// An entry of a directory.
 pub fn dentry(v: VolumeId, parent: InodeId, name: &[u8]) -> Key {
     key(v, kind::DENTRY, &[&spread(parent), name])

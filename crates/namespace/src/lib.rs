@@ -27,12 +27,12 @@ mod rename;
 mod request;
 mod xattr;
 
-pub use alloc::{IdRange, RootSpec, bootstrap, take_data_ids, take_ids};
+pub use alloc::{IdRange, RootSpec, bootstrap, next_data_id, take_data_ids, take_ids};
 pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, statfs};
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};
 pub use gc::{
-    Garbage, SessionEntry, clients_with_sessions, drop_garbage, end_session, garbage, keep_garbage,
-    newest_garbage, sessions_of, sweep_requests, writers,
+    Garbage, SessionEntry, clients_with_sessions, data_of_garbage, data_of_inodes, drop_garbage,
+    end_session, garbage, keep_garbage, newest_garbage, sessions_of, sweep_requests, writers,
 };
 pub use keys::FORMAT;
 pub use link::{link, unlink};

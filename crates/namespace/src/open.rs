@@ -2,7 +2,7 @@
 
 use crate::access::{self, READ, WRITE};
 use crate::attr::truncate;
-use crate::context::{Context, err, file_bytes};
+use crate::context::{Context, err, file_bytes, gone};
 use crate::keys;
 use crate::record::{Inode, Session, pack};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -79,7 +79,7 @@ pub(crate) async fn open_inode(
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
     }
     if inode.nlink == 0 && crate::removed::is_doomed(cx, id).await? {
-        return err(Status::NotFound);
+        return Err(gone(id));
     }
     // A session id is its client's own; a strange one must not take its place.
     own_session(cx, id, flags.session).await?;

@@ -12,6 +12,7 @@ mod effects;
 mod fence;
 mod flush;
 mod forward;
+mod list_data;
 mod metrics;
 mod node;
 mod pace;

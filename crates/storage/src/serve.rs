@@ -46,6 +46,10 @@ impl Handler for Service {
                 let result = node.list_chunks(&incoming);
                 incoming.reply_msg(result);
             }
+            method::LIST_DATA => {
+                let result = node.list_data(&incoming);
+                incoming.reply_msg(result);
+            }
             method::FETCH_CHUNK => {
                 node.clone().rt.spawn_detached(async move {
                     let result = node.fetch_chunk(&mut incoming).await;

@@ -49,8 +49,12 @@ pub struct Cluster {
     pub dir: PathBuf,
     /// The mounts: that of the dev cluster, and a further one.
     pub mounts: [PathBuf; 2],
+    /// A third one, which is killed now and then.
+    pub doomed: PathBuf,
     hand: Mutex<Hand>,
+    /// The processes of the second and third mount.
     second: Mutex<Option<u32>>,
+    third: Mutex<Option<u32>>,
 }
 
 impl Cluster {
@@ -63,8 +67,10 @@ impl Cluster {
             shape: shape.clone(),
             dir: top.join("cluster"),
             mounts: [top.join("mnt1"), top.join("mnt2")],
+            doomed: top.join("mnt3"),
             hand: Mutex::new(Hand::new(&top)?),
             second: Mutex::new(None),
+            third: Mutex::new(None),
         };
         let storages = shape.storages.to_string();
         let mount = c.mounts[0].to_string_lossy().into_owned();
@@ -81,17 +87,19 @@ impl Cluster {
     }
     /// Stops everything gracefully; the data stays. Call when no file is open.
     pub fn down(&self) -> Result<()> {
-        self.unmount_second()?;
+        self.unmount(&self.third, &self.doomed)?;
+        self.unmount(&self.second, &self.mounts[1])?;
         self.dev("down", &[]).map(|_| ())
     }
     /// Stops everything and deletes the data.
     pub fn destroy(&self) -> Result<()> {
-        let _ = self.unmount_second();
+        let _ = self.unmount(&self.third, &self.doomed);
+        let _ = self.unmount(&self.second, &self.mounts[1]);
         self.dev("destroy", &["--yes"]).map(|_| ())
     }
 
     fn hand(&self) -> MutexGuard<'_, Hand> {
-        self.hand.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.hand)
     }
     /// Runs any command by the hand.
     pub fn run(&self, argv: &[String]) -> Result<String> {
@@ -170,33 +178,65 @@ impl Cluster {
     }
 
     fn mount_second(&self) -> Result<()> {
+        let pid = self.mount(&self.mounts[1], "mount2")?;
+        *lock(&self.second) = Some(pid);
+        Ok(())
+    }
+    /// Mounts the one that will be killed.
+    pub fn mount_doomed(&self) -> Result<()> {
+        let pid = self.mount(&self.doomed, "mount3")?;
+        *lock(&self.third) = Some(pid);
+        Ok(())
+    }
+    /// Kills it as it stands. What is open in it fails at once.
+    pub fn kill_doomed(&self) -> Result<()> {
+        let pid = lock(&self.third).take().context("there is no third mount")?;
+        self.run(&["kill".to_owned(), "-KILL".to_owned(), pid.to_string()])?;
+        let at = self.doomed.to_string_lossy().into_owned();
+        self.run(&["umount".to_owned(), "-l".to_owned(), at]).map(|_| ())
+    }
+    /// Waits until the cluster knows this many mounts: those that were killed must go.
+    pub fn wait_mounts(&self, count: usize, bound: Duration) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let clients = self.admin(&["list-clients"])?;
+            let rows = clients.as_array().context("no list of clients")?;
+            let now = rows.iter().filter(|c| c["role"] == "mount").count();
+            if now == count {
+                return Ok(());
+            }
+            if began.elapsed() > bound {
+                bail!("{now} mounts have sessions after {bound:?}, there are {count}: {clients}");
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn mount(&self, at: &Path, log: &str) -> Result<u32> {
         let status = self.status()?;
-        std::fs::create_dir_all(&self.mounts[1])?;
+        std::fs::create_dir_all(at)?;
         let mut argv = vec![self.glowfs(), "mount".into()];
         for a in status["mgmtd"].as_array().into_iter().flatten().filter_map(|a| a.as_str()) {
             argv.extend(["--mgmtd".to_owned(), a.to_owned()]);
         }
         argv.push("--token-file".into());
         argv.push(status["token_file"].as_str().unwrap_or_default().to_owned());
-        argv.push(self.mounts[1].to_string_lossy().into_owned());
-        let log = self.dir.join("log/mount2.log");
+        argv.push(at.to_string_lossy().into_owned());
+        let log = self.dir.join(format!("log/{log}.log"));
         let pid = self.hand().start(&argv, &log)?;
-        *self.second.lock().unwrap_or_else(|e| e.into_inner()) = Some(pid);
         let end = Instant::now() + MOUNT_BOUND;
-        while !mounted(&self.mounts[1]) {
+        while !mounted(at) {
             if Instant::now() > end {
-                bail!("the second mount does not come up; its log is {}", log.display());
+                bail!("a further mount does not come up; its log is {}", log.display());
             }
             std::thread::sleep(LOOK);
         }
-        Ok(())
+        Ok(pid)
     }
-    fn unmount_second(&self) -> Result<()> {
-        let Some(pid) = self.second.lock().unwrap_or_else(|e| e.into_inner()).take() else {
-            return Ok(());
-        };
-        if mounted(&self.mounts[1]) {
-            let at = self.mounts[1].to_string_lossy().into_owned();
+    fn unmount(&self, process: &Mutex<Option<u32>>, at: &Path) -> Result<()> {
+        let Some(pid) = lock(process).take() else { return Ok(()) };
+        if mounted(at) {
+            let at = at.to_string_lossy().into_owned();
             if let Err(e) = self.run(&["umount".to_owned(), at.clone()]) {
                 let _ = self.run(&["umount".to_owned(), "-l".to_owned(), at]);
                 return Err(e);
@@ -209,6 +249,10 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// Whether something is mounted at `at`.

@@ -26,6 +26,10 @@ pub struct Flight {
     pub stop: AtomicBool,
     /// Workers idle while it is set.
     pause: AtomicBool,
+    /// Kills of the third mount that have begun, and fresh ones that are there again.
+    pub mount_kills: AtomicU64,
+    /// See above.
+    pub mount_returns: AtomicU64,
     /// `ENOSPC` is excused while it is set.
     pub full: AtomicBool,
     wrong: Mutex<Vec<String>>,
@@ -63,6 +67,8 @@ impl Flight {
             lanes: workers.into_iter().map(lane).collect(),
             stop: AtomicBool::new(false),
             pause: AtomicBool::new(false),
+            mount_kills: AtomicU64::new(0),
+            mount_returns: AtomicU64::new(0),
             full: AtomicBool::new(false),
             wrong: Mutex::default(),
             errors: Mutex::default(),
@@ -102,6 +108,10 @@ impl Flight {
     /// How many operations are in flight now.
     pub fn in_flight(&self) -> usize {
         self.lanes.iter().filter(|l| l.since.load(Ordering::SeqCst) != 0).count()
+    }
+    /// Whether this worker has an operation in flight now.
+    pub fn flies(&self, lane: usize) -> bool {
+        self.lanes.get(lane).is_some_and(|l| l.since.load(Ordering::SeqCst) != 0)
     }
     /// Operations done.
     pub fn done(&self) -> u64 {

@@ -65,7 +65,7 @@ struct Torture {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "kill,stop,restart,all,corrupt,fill"
+        default_value = "kill,stop,restart,all,corrupt,fill,mount"
     )]
     faults: Vec<Kind>,
     #[command(flatten)]

@@ -7,6 +7,7 @@ use crate::cluster::{Cluster, Service};
 use crate::flight::Flight;
 use crate::machine::Machine;
 use crate::random::Random;
+use crate::work::doomed;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub enum Kind {
     Corrupt,
     /// A disk of one replica filled up
     Fill,
+    /// SIGKILL of a mount in use, and a fresh one some time later
+    Mount,
 }
 
 /// One fault, and what came of it.
@@ -125,11 +128,11 @@ impl Nemesis {
     fn strike(&mut self, kind: Kind) -> Result<()> {
         let targets = self.targets(kind)?;
         let names: Vec<_> = targets.iter().map(|t| t.id.as_str()).collect();
-        let names = names.join("+");
+        let names = if kind == Kind::Mount { "mount-3".into() } else { names.join("+") };
         let alone = targets.iter().any(|t| t.role != "storage");
         let long = if alone { LONG_ALONE } else { LONG };
         let hold = self.random.between(Duration::from_millis(100), long);
-        let in_flight = self.aim()?;
+        let in_flight = self.aim(kind)?;
         let (since, at, done) = (Instant::now(), self.flight.now(), self.flight.done());
         self.flight.say(&format!(
             "{kind:?} {names} for {:.1} s, {in_flight} operations in flight",
@@ -163,11 +166,12 @@ impl Nemesis {
     }
 
     /// Waits until operations are in flight; refuses to strike when there are none.
-    fn aim(&self) -> Result<usize> {
+    fn aim(&self, kind: Kind) -> Result<usize> {
         let began = Instant::now();
         loop {
             let n = self.flight.in_flight();
-            if n > 0 {
+            // A mount that is killed while nobody uses it is no proof either.
+            if n > 0 && (kind != Kind::Mount || self.flight.flies(doomed::LANE)) {
                 return Ok(n);
             }
             if began.elapsed() > AIM_BOUND {
@@ -197,6 +201,7 @@ impl Nemesis {
         let storages = of("storage");
         Ok(match kind {
             Kind::All => storages,
+            Kind::Mount => vec![],
             // Always the same replica: damage is not repaired at once, and one good copy must be left.
             Kind::Corrupt | Kind::Fill => storages.into_iter().next_back().into_iter().collect(),
             Kind::Kill if storages.len() > 2 && self.random.chance(15) => {
@@ -249,6 +254,14 @@ impl Nemesis {
                 signal("TERM")?;
                 gone(&c, targets)?;
                 start()
+            }
+            Kind::Mount => {
+                self.flight.mount_kills.fetch_add(1, Ordering::SeqCst);
+                c.kill_doomed()?;
+                std::thread::sleep(hold);
+                c.mount_doomed()?;
+                self.flight.mount_returns.fetch_add(1, Ordering::SeqCst);
+                Ok(())
             }
             Kind::Corrupt => {
                 let t = targets.first().context("no storage")?;

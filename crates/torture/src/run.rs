@@ -7,7 +7,7 @@ use crate::machine::Machine;
 use crate::nemesis::{self, Kind, Nemesis};
 use crate::random::Random;
 use crate::report::{Evidence, Report};
-use crate::work::{Files, Job, direct, library, log, names, open};
+use crate::work::{Files, Job, direct, doomed, library, log, names, open};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 const CHECK_BLOCKS: u64 = 256;
 /// How long the files of the workers may take to be made.
 const PREPARE_BOUND: Duration = Duration::from_secs(120);
+
+/// A killed mount's session may live so long.
+const SESSION_BOUND: Duration = Duration::from_secs(60);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -50,7 +53,7 @@ pub struct Workers {
 }
 
 /// Names of the workers, by lane; the last lane is the checker's.
-const LANES: [&str; 10] = [
+const LANES: [&str; 11] = [
     "direct-0",
     "direct-1",
     "direct-2",
@@ -60,6 +63,7 @@ const LANES: [&str; 10] = [
     "names-6",
     "library-7",
     "reader-8",
+    "doomed-9",
     "checker",
 ];
 
@@ -115,6 +119,13 @@ impl Workers {
         }
         w.spawn(8, direct::read_others, job(8));
         Ok(w)
+    }
+
+    /// Starts the one that works in the mount that is killed.
+    pub fn start_doomed(&mut self, cluster: &Cluster, dir: &str) {
+        let job = Job { lane: doomed::LANE, ..self.template.clone() };
+        let own = cluster.doomed.join(dir);
+        self.spawn(doomed::LANE, move |j| doomed::work(j, &own), job);
     }
 
     fn spawn(&mut self, lane: usize, work: impl FnOnce(Job) + Send + 'static, job: Job) {
@@ -203,6 +214,11 @@ fn under_load(
 ) -> Result<Report> {
     let mut workers = Workers::start(cluster, "torture", plan.seed, plan.think)?;
     let flight = workers.flight.clone();
+    let doomed = plan.faults.contains(&Kind::Mount);
+    if doomed {
+        cluster.mount_doomed()?;
+        workers.start_doomed(cluster, "torture");
+    }
     let mut nemesis = Nemesis::new(
         cluster.clone(),
         flight.clone(),
@@ -221,6 +237,9 @@ fn under_load(
     }
     failures.extend(workers.stop());
     if whole.is_ok() {
+        if doomed && let Err(e) = cluster.wait_mounts(3, SESSION_BOUND) {
+            failures.push(format!("sessions of killed mounts stay: {e:#}"));
+        }
         workers.verify("at the end");
         match cluster.down().and_then(|()| cluster.up_again()) {
             Ok(()) => workers.verify("after everything was stopped and started"),

@@ -1,6 +1,7 @@
 //! The applications: threads that write, read, rename and remove, and know what they must see.
 
 pub mod direct;
+pub mod doomed;
 pub mod library;
 pub mod log;
 pub mod names;

@@ -18,6 +18,7 @@ mod mgmtds;
 mod model;
 mod moves;
 mod netns;
+mod orphans;
 mod programs;
 mod resync;
 mod scrub;

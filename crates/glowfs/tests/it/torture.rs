@@ -24,7 +24,7 @@ fn half_a_minute_of_torture_loses_nothing_and_errors_nothing() {
         shape: shape(&scratch),
         time: Duration::from_secs(25),
         seed: 7,
-        faults: vec![Kind::Kill, Kind::Stop, Kind::Restart],
+        faults: vec![Kind::Kill, Kind::Stop, Kind::Restart, Kind::Mount],
         // Two cores have to be enough.
         think: Duration::from_millis(20),
         keep: false,

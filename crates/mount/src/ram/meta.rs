@@ -13,7 +13,7 @@ use glowfs_types::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEp
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 struct Node {
     attr: RefCell<Attr>,
@@ -29,6 +29,9 @@ struct Node {
 
 /// How often all file systems of this process were asked to make something durable, for tests.
 pub static DURABLE_SYNCS: AtomicU64 = AtomicU64::new(0);
+
+/// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
+pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
 
 /// See [`super`].
 pub struct RamFs {
@@ -370,6 +373,14 @@ impl FileSystem for RamFs {
         Ok(ReadDirReply { entries, end, parent: dir.parent.get() })
     }
     async fn open(&self, q: Open) -> Result<OpenReply> {
+        if REPLACED_BEFORE_OPEN.swap(false, Relaxed) {
+            let (parent, new_parent) = (ROOT_INODE, ROOT_INODE);
+            let (name, new_name) = (b"new".to_vec().into(), b"old".to_vec().into());
+            let caller = q.caller.clone();
+            let request = q.request;
+            let q = Rename { caller, request, parent, name, new_parent, new_name, flags: 0 };
+            self.rename(q).await?;
+        }
         self.opened(&*self.get(q.inode)?, q.flags)
     }
     async fn sync(&self, q: Sync) -> Result<AttrReply> {

@@ -96,6 +96,7 @@ pub struct Cluster {
     /// Client nodes.
     pub clients: Vec<SimNode>,
     shape: Shape,
+    tuning: glowfs_meta::Tuning,
     tokens: Tokens,
     /// Services that ended or did not start by themselves.
     pub failures: Rc<RefCell<Vec<String>>>,
@@ -138,6 +139,10 @@ impl Drop for Tokens {
 impl Cluster {
     /// Starts every service in a new world.
     pub fn start(seed: u64, shape: Shape) -> Self {
+        Self::start_tuned(seed, shape, glowfs_meta::Tuning::default())
+    }
+    /// The same with other bounds and periods of the metadata services.
+    pub fn start_tuned(seed: u64, shape: Shape, tuning: glowfs_meta::Tuning) -> Self {
         let world = World::new(seed);
         let service = |name: &str, role, id| Service { node: world.node(name), role, id };
         let cluster = Self {
@@ -152,6 +157,7 @@ impl Cluster {
                 .collect(),
             clients: (0..shape.clients).map(|i| world.node(&format!("client{i}"))).collect(),
             shape,
+            tuning,
             tokens: Tokens::new(seed),
             failures: Rc::default(),
             watch: Rc::default(),
@@ -267,7 +273,7 @@ impl Cluster {
             // A crash of a simulated node is a power failure: what was not flushed may be gone.
             tuning: glowfs_meta::Tuning {
                 commit: glowfs_meta::CommitMode::Flush,
-                ..Default::default()
+                ..self.tuning.clone()
             },
         }
     }

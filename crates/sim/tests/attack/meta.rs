@@ -268,6 +268,10 @@ fn the_engine_and_what_clients_serve_are_not_for_users() {
             for m in [method::KV_BEGIN, method::KV_GET, method::KV_GET_RANGE, method::KV_COMMIT] {
                 refused(call(&conn, m, &Empty {}).await, Status::AccessDenied);
             }
+            let orphans = call(&conn, method::ORPHANS, &Empty {}).await;
+            if token == lab.mallory_token {
+                refused(orphans, Status::AccessDenied);
+            }
             for m in [method::RECALL, method::IN_USE, method::HEARTBEAT, method::READ, 9999] {
                 refused(call(&conn, m, &Empty {}).await, Status::UnknownMethod);
             }

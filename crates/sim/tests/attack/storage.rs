@@ -242,7 +242,13 @@ fn what_is_for_services_and_operators_is_not_for_users() {
         let secret = lab.secret("secret").await;
         let id = secret.client.id();
         let alice = Hand::new(&lab, &lab.alice_token, id, &secret).await;
-        for m in [method::SYNC_LIST, method::SYNC_DONE, method::QUERY_EXTENT, method::FETCH_CHUNK] {
+        for m in [
+            method::SYNC_LIST,
+            method::SYNC_DONE,
+            method::QUERY_EXTENT,
+            method::FETCH_CHUNK,
+            method::LIST_DATA,
+        ] {
             refused(call(&alice.conn, m, &Empty {}).await, Status::AccessDenied);
         }
         for m in [method::QUERY_CHUNK, method::LIST_CHUNKS, method::STORAGE_INFO] {

@@ -180,6 +180,27 @@ mod tests {
         ];
         assert!(names(&ops).violation.is_some(), "nobody could order them");
         assert!(record(&ops).check::<MountNames>().expect("something").violation.is_none());
+        // The first name is there again when the second one is looked up.
+        let mut ops = ops.to_vec();
+        ops[2].2 = 9; // It takes longer.
+        ops.splice(
+            3..,
+            [
+                (2, 6, 7, Create("a", Some(8))),
+                (0, 10, 11, Open("b", Some(7))),
+                (0, 12, 13, Open("a", Some(8))),
+            ],
+        );
+        assert!(names(&ops).violation.is_some(), "nobody could order them");
+        assert!(record(&ops).check::<MountNames>().expect("something").violation.is_none());
+        // But not if that file never had the first name.
+        let ops = [
+            (0, 1, 2, Create("a", Some(7))),
+            (0, 3, 4, Create("b", Some(8))),
+            (0, 5, 6, Rename("a", "b", true)),
+            (0, 7, 8, Open("b", Some(8))),
+        ];
+        assert!(record(&ops).check::<MountNames>().expect("something").violation.is_some());
         let ops = [(0, 1, 2, Create("a", Some(7))), (0, 3, 4, Rename("b", "c", true))];
         assert!(record(&ops).check::<MountNames>().expect("something").violation.is_some());
     }

@@ -1,6 +1,6 @@
 //! What one key does when operations come one after another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use todc_utils::Specification;
 
 /// An operation on a block. Values are unique; 0 is a hole.
@@ -73,21 +73,50 @@ impl Specification for Names {
 
 /// A directory as applications see it through the kernel. Its rename looks both names up, one after the other, and when they are the same
 /// file it succeeds without asking the file system (two links of one file stay as they are, says POSIX). When somebody else renames that file
-/// between the two look-ups, both renames succeed. Nothing below the kernel can help it, so that answer is allowed as well.
+/// between the two look-ups, both renames succeed, and this one does nothing, even if the first name is there again by then. Nothing below
+/// the kernel can help it, so that answer is allowed as well: with the file at the second name, which had the first one before.
+///
+/// As an answer may mean either, the state is every directory that it may be.
 pub struct MountNames;
 
+/// A directory, and the name that each file had before its present one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    names: BTreeMap<&'static str, u64>,
+    before: BTreeMap<u64, &'static str>,
+}
+
+impl Place {
+    /// What the file system does; none if it would have answered something else.
+    fn done(&self, op: &NameOp) -> Option<Self> {
+        let (valid, names) = Names::apply(op, &self.names);
+        let mut before = self.before.clone();
+        if let NameOp::Rename(from, to, true) = op
+            && let Some(file) = self.names.get(from)
+            && from != to
+        {
+            before.insert(*file, from);
+        }
+        before.retain(|file, _| names.values().any(|f| f == file));
+        valid.then_some(Self { names, before })
+    }
+    /// What the kernel answers by itself.
+    fn not_asked(&self, op: &NameOp) -> bool {
+        let NameOp::Rename(from, to, true) = op else { return false };
+        self.names.get(to).is_some_and(|file| self.before.get(file) == Some(from))
+    }
+}
+
 impl Specification for MountNames {
-    type State = BTreeMap<&'static str, u64>;
+    type State = BTreeSet<Place>;
     type Operation = NameOp;
     fn init() -> Self::State {
-        Names::init()
+        BTreeSet::from([Place::default()])
     }
     fn apply(op: &NameOp, state: &Self::State) -> (bool, Self::State) {
-        match op {
-            NameOp::Rename(from, to, true) if !state.contains_key(from) => {
-                (state.contains_key(to), state.clone())
-            }
-            _ => Names::apply(op, state),
-        }
+        let done = state.iter().filter_map(|p| p.done(op));
+        let idle = state.iter().filter(|p| p.not_asked(op)).cloned();
+        let next: Self::State = done.chain(idle).collect();
+        if next.is_empty() { (false, state.clone()) } else { (true, next) }
     }
 }

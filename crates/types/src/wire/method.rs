@@ -86,6 +86,8 @@ methods! {
     SCRUB = 212;
     /// One page of a target's chunks, whatever its state (operators).
     LIST_CHUNKS = 220;
+    /// One page of the data ids that a chain holds chunks of ([`super::orphans`]).
+    LIST_DATA = 221;
 
     // Meta (300..): see `meta`.
     /// Looks a name up.
@@ -132,6 +134,8 @@ methods! {
     LOCK_TEST = 320;
     /// The same, but answers when nothing does any more, or after a while.
     LOCK_WAIT = 321;
+    /// The search for chunks that nobody owns: how it stands, or a pass now ([`super::orphans`]).
+    ORPHANS = 330;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
     /// From meta to a client: which of these files do you have open?

@@ -13,6 +13,7 @@ pub mod meta;
 pub mod method;
 pub mod mgmtd;
 pub mod operate;
+pub mod orphans;
 pub mod repair;
 
 use crate::{Error, Result, Status};

@@ -1,0 +1,193 @@
+//! The metadata service with several clients, and what must outlive its restarts: requests that take effect once, ids, sessions.
+#![allow(clippy::expect_used, missing_docs)]
+
+use glowfs_client::Client;
+use glowfs_rt::{Buf, Duration};
+use glowfs_sim::cluster::harness::{Cluster, Shape};
+use glowfs_sim::cluster::workload::{caller, open_or_make, report};
+use glowfs_types::wire::meta::*;
+use glowfs_types::*;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const SHAPE: Shape = Shape {
+    managers: 1,
+    metas: 1,
+    storages: 1,
+    disks: 1,
+    replicas: 1,
+    chains: 1,
+    stripe: 1,
+    clients: 2,
+};
+const LIMIT: Duration = Duration::from_secs(600);
+
+struct Lab {
+    cluster: Cluster,
+    clients: Vec<Rc<Client>>,
+}
+
+impl Lab {
+    fn new(seed: u64) -> Self {
+        let cluster = Cluster::start(seed, SHAPE);
+        cluster.bootstrap().expect("a cluster");
+        let clients = cluster.clients.clone().into_iter().map(|node| {
+            let (rt, config) = (node.rt(), cluster.client_config());
+            let client = async move { Client::connect(&rt, config).await.expect("a client") };
+            cluster.world.run(&node, LIMIT, client).expect("in time")
+        });
+        let clients = clients.collect();
+        Self { cluster, clients }
+    }
+    /// Runs something with one of the clients.
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        client: usize,
+        work: impl FnOnce(Rc<Client>) -> F,
+    ) -> T {
+        let work = work(self.clients[client].clone());
+        self.cluster.world.run(&self.cluster.clients[client], LIMIT, work).expect("in time")
+    }
+    /// Ends the service as it stands (with its machine's power, or alone) and starts it again.
+    fn restart(&self, power: bool) {
+        self.cluster.crash(&self.cluster.metas[0], power);
+        self.cluster.run_for(Duration::from_millis(300));
+        self.cluster.restart(&self.cluster.metas[0]);
+    }
+}
+
+fn name(name: &str) -> Name {
+    name.as_bytes().to_vec().into()
+}
+
+fn make(client: &Client, request: u128, file: &str) -> Make {
+    Make {
+        caller: caller(client),
+        request: RequestId(request),
+        parent: ROOT_INODE,
+        name: name(file),
+        kind: InodeKind::File,
+        mode: 0o644,
+        rdev: 0,
+        symlink: Vec::new(),
+        open: None,
+        exclusive: true,
+        ..Make::default()
+    }
+}
+
+async fn look(client: &Client, file: &str) -> Result<Attr> {
+    let query = Lookup { caller: caller(client), parent: ROOT_INODE, name: name(file) };
+    client.lookup(query).await.map(|r| r.attr)
+}
+
+/// The same request, again and again, with restarts in between: one effect, and the same answer.
+#[test]
+fn a_request_takes_effect_once_whatever_happens_in_between() {
+    let lab = Lab::new(21);
+    let rename = |c: &Client| Rename {
+        caller: caller(c),
+        request: RequestId(12),
+        parent: ROOT_INODE,
+        name: name("a"),
+        new_parent: ROOT_INODE,
+        new_name: name("b"),
+        flags: 0,
+    };
+    let unlink = |c: &Client| Unlink {
+        caller: caller(c),
+        request: RequestId(13),
+        parent: ROOT_INODE,
+        name: name("b"),
+        directory: false,
+    };
+    let first = lab.run(0, |c| async move { c.make(make(&c, 11, "a")).await.expect("made").attr });
+    for power in [false, true] {
+        lab.restart(power);
+        let again = lab.run(0, |c| async move { c.make(make(&c, 11, "a")).await.expect("again") });
+        assert_eq!(again.attr.inode, first.inode, "the same file, though it has to be a new one");
+    }
+    let fresh = lab.run(0, |c| async move { c.make(make(&c, 99, "a")).await.expect_err("there") });
+    assert_eq!(fresh.status, Status::Exists, "another request is another one");
+    for power in [false, true, false] {
+        lab.run(0, move |c| async move { c.rename(rename(&c)).await.expect("renamed") });
+        lab.restart(power);
+    }
+    // Somebody makes the name anew: the old requests must not touch that.
+    let second = lab.run(1, |c| async move { c.make(make(&c, 14, "a")).await.expect("made").attr });
+    lab.run(0, move |c| async move { c.rename(rename(&c)).await.expect("answered") });
+    lab.run(0, move |c| async move { c.unlink(unlink(&c)).await.expect("removed") });
+    let third = lab.run(1, |c| async move { c.make(make(&c, 15, "b")).await.expect("made").attr });
+    lab.restart(true);
+    lab.run(0, move |c| async move { c.unlink(unlink(&c)).await.expect("answered") });
+    let now = lab.run(1, |c| async move { (look(&c, "a").await, look(&c, "b").await) });
+    assert_eq!(now.0.expect("a is there").inode, second.inode);
+    assert_eq!(now.1.expect("b is there").inode, third.inode);
+}
+
+/// Ids are taken in ranges; what a life of the service had left of one is never given out by another.
+#[test]
+fn no_id_is_given_out_twice() {
+    let lab = Lab::new(22);
+    let (mut inodes, mut data) = (BTreeSet::new(), BTreeSet::new());
+    for life in 0..8u128 {
+        for client in 0..2 {
+            for i in 0..10 {
+                let number = life * 100 + client as u128 * 10 + i + 1;
+                let attr = lab.run(client, move |c| async move {
+                    let query = make(&c, number, &format!("f{number}"));
+                    c.make(query).await.expect("made").attr
+                });
+                assert!(inodes.insert(attr.inode), "{} twice", attr.inode);
+                assert!(data.insert(attr.data), "data {} twice", attr.data);
+            }
+        }
+        lab.restart(life % 2 == 0);
+    }
+    // They are all there.
+    let list = lab.run(0, |c| async move {
+        let (after, limit) = (0, 1000);
+        let caller = caller(&c);
+        let query = ReadDir { caller, inode: ROOT_INODE, after, limit, attributes: true };
+        c.readdir(query).await.expect("listed").entries
+    });
+    let listed: BTreeSet<_> = list.iter().map(|e| e.inode).collect();
+    assert_eq!(listed, inodes);
+}
+
+/// What is open stays open over a restart; what a client that died had open is closed for it, with the length that its chunks have.
+#[test]
+fn sessions_outlive_the_service_and_not_their_client() {
+    let lab = Lab::new(23);
+    let make = |which: &'static str| {
+        move |c: Rc<Client>| async move {
+            let (file, open) = open_or_make(&c, which).await.expect("made");
+            file.write(0, Buf::from_vec(vec![7; 100_000])).await.expect("written");
+            (file, open.attr.inode)
+        }
+    };
+    let (kept, kept_inode) = lab.run(0, make("kept"));
+    let (_, lost_inode) = lab.run(1, make("lost"));
+    lab.restart(true);
+    let (file, again) = (kept.clone(), lab.clients[0].clone());
+    let attr = lab.run(0, move |c| async move {
+        file.write(100_000, Buf::from_vec(vec![8; 1000])).await.expect("still open");
+        c.sync(report(&again, &file, false)).await.expect("reported").attr
+    });
+    assert_eq!((attr.inode, attr.len), (kept_inode, 101_000));
+    // The other client dies without a word, and then the service does.
+    let before = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
+    assert_eq!((before.inode, before.len), (lost_inode, 0), "it never said how long it is");
+    lab.cluster.clients[1].crash();
+    lab.restart(true);
+    lab.cluster.run_for(Duration::from_secs(60));
+    let after = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
+    assert_eq!(after.len, 100_000, "what was acknowledged is behind a length that leads to it");
+    // The one that lives has kept its session all the time.
+    let file = kept.clone();
+    let closed = lab.run(0, move |c| async move {
+        file.write(101_000, Buf::from_vec(vec![9; 1000])).await.expect("still open");
+        c.close_session(report(&c, &file, false)).await.expect("closed").attr
+    });
+    assert_eq!(closed.len, 102_000);
+}
