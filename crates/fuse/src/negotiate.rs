@@ -29,6 +29,8 @@ impl Default for Options {
             max_outstanding: 1024,
             wanted: init::ASYNC_READ
                 | init::POSIX_LOCKS
+                | init::POSIX_ACL
+                | init::DONT_MASK
                 | init::FLOCK_LOCKS
                 | init::ATOMIC_O_TRUNC
                 | init::EXPORT_SUPPORT

@@ -164,6 +164,7 @@ pub enum Op {
     Tmpfile {
         mode: u32,
         flags: u32,
+        umask: u32,
     },
     Statx(abi::StatxIn),
     /// An operation this build does not know.
@@ -311,7 +312,7 @@ fn parse_op<F: Fn(&'static str) -> BadRequest>(
         }
         opcode::TMPFILE => {
             let i: abi::CreateIn = a.take()?;
-            Op::Tmpfile { mode: i.mode, flags: i.flags }
+            Op::Tmpfile { mode: i.mode, flags: i.flags, umask: i.umask }
         }
         opcode::SETXATTR => {
             let i: abi::SetxattrIn = a.take()?;

@@ -301,8 +301,8 @@ impl<S: FileSystem> Context<S> {
             Op::Setattr(i) => self.setattr(*i).await,
             Op::Readlink => self.readlink().await,
             Op::Symlink { name, target } => self.symlink(name, target).await,
-            Op::Mknod { name, mode, rdev, .. } => self.mknod(name, mode, rdev).await,
-            Op::Mkdir { name, mode, .. } => self.mkdir(name, mode).await,
+            Op::Mknod { name, mode, rdev, umask } => self.mknod(name, mode, rdev, umask).await,
+            Op::Mkdir { name, mode, umask } => self.mkdir(name, mode, umask).await,
             Op::Unlink { name } => self.unlink(name, false).await,
             Op::Rmdir { name } => self.unlink(name, true).await,
             Op::Rename { name, new_parent, new_name, flags } => {
@@ -310,7 +310,9 @@ impl<S: FileSystem> Context<S> {
             }
             Op::Link { inode, new_name } => self.link(inode, new_name).await,
             Op::Open { flags, .. } => self.open(flags).await,
-            Op::Create { name, flags, mode, .. } => self.create(name, flags, mode, false).await,
+            Op::Create { name, flags, mode, umask, .. } => {
+                self.create(name, flags, (mode, umask), false).await
+            }
             Op::Statfs => self.statfs().await,
             Op::Release(i) => self.release(i.fh).await,
             Op::Fsync { fh, .. } => self.fsync(fh).await,
@@ -334,7 +336,9 @@ impl<S: FileSystem> Context<S> {
             Op::Removexattr { name } => self.removexattr(name).await,
             Op::Fallocate(i) => self.fallocate(i).await,
             Op::Ioctl(head, data) => self.ioctl(head, data).await,
-            Op::Tmpfile { flags, mode } => self.create(Vec::new(), flags, mode, true).await,
+            Op::Tmpfile { flags, mode, umask } => {
+                self.create(Vec::new(), flags, (mode, umask), true).await
+            }
             // The kernel does these itself from the first ENOSYS on: permissions (default_permissions), lseek, copying, polling,
             // block maps.
             _ => fail(ENOSYS),

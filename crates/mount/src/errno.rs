@@ -18,6 +18,8 @@ pub const EFBIG: i32 = 27;
 pub const EROFS: i32 = 30;
 /// ENOSYS: the kernel does it itself from now on.
 pub const ENOSYS: i32 = 38;
+/// ENODATA: no such attribute.
+pub const ENODATA: i32 = 61;
 /// EOPNOTSUPP.
 pub const EOPNOTSUPP: i32 = 95;
 

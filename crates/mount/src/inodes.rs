@@ -21,6 +21,8 @@ struct Node {
     cached: Option<Cached>,
     /// The number of the last recall of it.
     recalled: u64,
+    /// It has no ACL, as of the newest attributes.
+    no_acl: bool,
     /// The kernel may have attributes or pages of it that a write past the kernel makes old.
     kept: bool,
 }
@@ -111,11 +113,29 @@ impl<F: FileData> Inodes<F> {
     /// Attributes came from meta: what is true on this client.
     pub fn seen(&self, from_meta: &Attr) -> Attr {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0) {
+            if from_meta.change >= n.change {
+                n.no_acl = !from_meta.has_acl;
+            }
             n.change = n.change.max(from_meta.change);
         }
         match self.opened(from_meta.inode) {
             Some(open) => open.merge(from_meta),
             None => from_meta.clone(),
+        }
+    }
+    /// Whether meta has to be asked for an ACL of the inode.
+    pub fn may_have_acl(&self, inode: InodeId) -> bool {
+        self.nodes.borrow().get(&inode.0).is_none_or(|n| !n.no_acl)
+    }
+    /// Mode and umask for what is made in a directory. Without an ACL there, the umask is applied here: a meta service of an older release
+    /// knows of none.
+    pub fn masked(&self, dir: InodeId, (mode, umask): (u32, u32)) -> (u32, u32) {
+        if self.may_have_acl(dir) { (mode, umask) } else { (mode & !umask, 0) }
+    }
+    /// The inode may have an ACL from now on.
+    pub fn note_acl(&self, inode: InodeId) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&inode.0) {
+            n.no_acl = false;
         }
     }
     /// Whether newer attributes of the inode went through here than these.

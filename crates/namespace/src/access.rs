@@ -1,5 +1,6 @@
-//! Who may do what: mode bits, ownership, the sticky bit.
+//! Who may do what: mode bits, ACLs, ownership, the sticky bit.
 
+use crate::acl::Acl;
 use crate::context::err;
 use crate::record::Inode;
 use glowfs_types::wire::meta::Caller;
@@ -25,10 +26,14 @@ pub fn owns(caller: &Caller, inode: &Inode) -> bool {
     is_root(caller) || caller.uid == inode.uid
 }
 
-/// `AccessDenied` unless the mode bits give the caller all of `want`. Root passes.
+/// `AccessDenied` unless mode bits or ACL give the caller all of `want`. Root passes.
 pub fn check(caller: &Caller, inode: &Inode, want: u32) -> Result<()> {
     if is_root(caller) {
         return Ok(());
+    }
+    if let Some(acl) = &inode.acl {
+        let may = Acl::parse(acl)?.permits(caller, (inode.uid, inode.gid), want);
+        return if may { Ok(()) } else { err(Status::AccessDenied) };
     }
     let bits = if caller.uid == inode.uid {
         inode.mode >> 6

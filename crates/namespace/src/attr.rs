@@ -58,7 +58,7 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
         check_owner(cx, req, &inode)?;
         check_times(cx, req, &inode)?;
         check_len(cx, req, &inode).await?;
-        change_owner_and_mode(cx, req, &mut inode);
+        change_owner_and_mode(cx, req, &mut inode)?;
         if let Some(len) = req.len {
             truncate(cx, req.inode, &mut inode, len).await?;
         }
@@ -129,7 +129,7 @@ async fn check_len(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()>
     Ok(())
 }
 
-fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) {
+fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Result<()> {
     if req.uid.is_some() || req.gid.is_some() {
         inode.uid = req.uid.unwrap_or(inode.uid);
         inode.gid = req.gid.unwrap_or(inode.gid);
@@ -138,11 +138,13 @@ fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) {
         }
     }
     if let Some(mode) = req.mode {
-        inode.mode = mode & 0o7777;
+        let mut mode = mode & 0o7777;
         if !access::is_root(cx.caller) && !access::in_group(cx.caller, inode.gid) {
-            inode.mode &= !access::SETGID;
+            mode &= !access::SETGID;
         }
+        inode.set_mode(mode)?;
     }
+    Ok(())
 }
 
 /// Sets the length of a file. The caller has checked that no cut is pending.

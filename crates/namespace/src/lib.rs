@@ -9,6 +9,7 @@
 //! Must never: do I/O of its own, or remember anything between two calls.
 
 mod access;
+mod acl;
 mod alloc;
 mod attr;
 mod context;

@@ -1,6 +1,7 @@
 //! MAKE: files, directories, symlinks, special files; with `open` it is open(2) with O_CREAT.
 
 use crate::access::{self, EXEC, SETGID, WRITE};
+use crate::acl::Acl;
 use crate::context::{Context, err};
 use crate::keys;
 use crate::name;
@@ -129,6 +130,21 @@ async fn made_before(cx: &Context<'_>, req: &Make, id: InodeId) -> Result<Made> 
     Ok(Made { attr, opened })
 }
 
+/// The default ACL of the directory, or else the umask.
+fn inherit(req: &Make, dir: &Inode, inode: &mut Inode) -> Result<()> {
+    let Some(default) = &dir.default_acl else {
+        inode.mode &= !(req.umask & 0o777);
+        return Ok(());
+    };
+    let acl = Acl::parse(default)?.inherited(inode.mode);
+    inode.mode = (inode.mode & !0o777) | acl.mode();
+    inode.acl = (!acl.is_mode()).then(|| acl.to_bytes().into());
+    if inode.is_dir() {
+        inode.default_acl = Some(default.clone());
+    }
+    Ok(())
+}
+
 fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
     let mut mode = req.mode & 0o7777;
     let mut gid = cx.caller.gid;
@@ -156,6 +172,9 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
         project: dir.project,
         ..Inode::default()
     };
+    if req.kind != InodeKind::Symlink {
+        inherit(req, dir, &mut inode)?;
+    }
     match req.kind {
         InodeKind::File => {
             let inherited = dir.layout.ok_or_else(|| {

@@ -1,5 +1,6 @@
 //! The records behind the keys: CBOR with numbered fields, so that later builds can add some.
 
+use crate::acl::Acl;
 use glowfs_types::wire::meta::{Attr, InodeKind, Name, Time};
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{
@@ -58,6 +59,12 @@ pub struct Inode {
     /// When somebody set `mtime` by hand: writes before that do not move it.
     #[n(20)]
     pub mtime_set: Option<Time>,
+    /// POSIX ACL, if it says more than the mode.
+    #[n(21)]
+    pub acl: Option<minicbor::bytes::ByteVec>,
+    /// Of a directory: what new entries get.
+    #[n(22)]
+    pub default_acl: Option<minicbor::bytes::ByteVec>,
 }
 
 impl Inode {
@@ -90,7 +97,18 @@ impl Inode {
                 0
             },
             generation: 1,
+            has_acl: self.acl.is_some() || self.default_acl.is_some(),
         }
+    }
+    /// Its permission bits change, and its ACL with them.
+    pub fn set_mode(&mut self, mode: u32) -> Result<()> {
+        self.mode = mode;
+        if let Some(bytes) = &self.acl {
+            let mut acl = Acl::parse(bytes)?;
+            acl.set_mode(mode);
+            self.acl = Some(acl.to_bytes().into());
+        }
+        Ok(())
     }
 }
 

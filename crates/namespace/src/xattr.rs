@@ -1,6 +1,7 @@
-//! Extended attributes: `user.*` by mode bits on files and directories, `trusted.*` for root, `security.*` set by root and read by all.
+//! Extended attributes: POSIX ACLs (kept in the inode, enforced by [`access`]), `user.*` by mode bits on files and directories, `trusted.*` for root, `security.*` set by root and read by all.
 
 use crate::access::{self, READ, STICKY, WRITE};
+use crate::acl::Acl;
 use crate::context::{Context, err};
 use crate::keys;
 use crate::record::Inode;
@@ -68,8 +69,55 @@ fn check_write(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
     }
 }
 
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Sets or (without a value) removes one of the two ACLs of an inode.
+async fn set_acl(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
+    if cx.done_before(q).await?.is_some() {
+        return Ok(());
+    }
+    let mut inode = cx.inode(q.inode).await?;
+    if inode.kind == InodeKind::Symlink {
+        return err(Status::NotSupported);
+    }
+    if !access::owns(cx.caller, &inode) {
+        return err(Status::NotPermitted);
+    }
+    if q.value.len() > VALUE_MAX {
+        return err(Status::OutOfRange);
+    }
+    let acl = if q.value.is_empty() { None } else { Some(Acl::parse(&q.value)?) };
+    if q.name.as_slice() == DEFAULT {
+        if !inode.is_dir() {
+            return if acl.is_some() { err(Status::AccessDenied) } else { Ok(()) };
+        }
+        inode.default_acl = acl.map(|a| a.to_bytes().into());
+    } else {
+        if let Some(acl) = &acl {
+            inode.mode = (inode.mode & !0o777) | acl.mode();
+            if !access::is_root(cx.caller) && !access::in_group(cx.caller, inode.gid) {
+                inode.mode &= !access::SETGID;
+            }
+        }
+        inode.acl = acl.filter(|a| !a.is_mode()).map(|a| a.to_bytes().into());
+    }
+    inode.ctime = cx.now;
+    cx.put_inode(q.inode, &mut inode)?;
+    cx.remember(q, q.inode)
+}
+
 /// The value of an attribute.
 pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
+    if is_acl(&req.name) {
+        let inode = cx.inode(req.inode).await?;
+        let acl = if req.name.as_slice() == ACCESS { inode.acl } else { inode.default_acl };
+        return acl.map(Vec::from).ok_or_else(|| Status::NoAttribute.into());
+    }
     let class = class(&req.name)?;
     let inode = cx.inode(req.inode).await?;
     check_read(cx, &inode, &class)?;
@@ -81,6 +129,9 @@ pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
 
 /// Sets an attribute.
 pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
+    if is_acl(&req.name) {
+        return set_acl(cx, req).await;
+    }
     let class = class(&req.name)?;
     if cx.done_before(req).await?.is_some() {
         return Ok(());
@@ -119,16 +170,26 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
 
 /// The names that the caller may see.
 pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
-    cx.inode(req.inode).await?;
+    let inode = cx.inode(req.inode).await?;
     let (begin, end) = keys::xattrs(cx.volume(), req.inode);
     let page = cx.tx.get_range_snapshot(&begin, &end, COUNT_MAX, false).await?;
     let shown = |name: &&[u8]| access::is_root(cx.caller) || !name.starts_with(b"trusted.");
     let names = page.entries.iter().map(|(k, _)| keys::xattr_name(k));
-    Ok(names.filter(shown).map(|n| n.to_vec().into()).collect())
+    let acls = [(ACCESS, inode.acl.is_some()), (DEFAULT, inode.default_acl.is_some())];
+    let acls = acls.iter().filter(|(_, there)| *there).map(|(name, _)| *name);
+    Ok(acls.chain(names.filter(shown)).map(|n| n.to_vec().into()).collect())
 }
 
 /// Removes an attribute.
 pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
+    if is_acl(&req.name) {
+        let OfXattr { caller, request, inode, name } = req.clone();
+        return set_acl(
+            cx,
+            &SetXattr { caller, request, inode, name, value: Vec::new(), flags: 0 },
+        )
+        .await;
+    }
     let class = class(&req.name)?;
     if cx.done_before(req).await?.is_some() {
         return Ok(());

@@ -133,20 +133,22 @@ impl<S: FileSystem> Context<S> {
         flags
     }
 
-    /// O_CREAT; `unnamed`: O_TMPFILE.
+    /// O_CREAT with a mode and a umask; `unnamed`: O_TMPFILE.
     pub(crate) async fn create(
         &self,
         name: Vec<u8>,
         flags: u32,
-        mode: u32,
+        mode: (u32, u32),
         unnamed: bool,
     ) -> Outcome {
+        let parent = InodeId(self.header.node);
+        let (mode, umask) = self.inodes.masked(parent, mode);
         let wish = Wish::of(flags);
         let caller = self.caller();
         let q = Make {
             caller: caller.clone(),
             request: RequestId(self.rt.random_u128()),
-            parent: InodeId(self.header.node),
+            parent,
             name: name.into(),
             kind: InodeKind::File,
             mode: mode & 0o7777,
@@ -155,6 +157,7 @@ impl<S: FileSystem> Context<S> {
             open: Some(self.meta_flags(wish)),
             exclusive: flags & O_EXCL != 0,
             unnamed,
+            umask,
         };
         let made = self.fs.make(q).await?;
         let inode = self.inodes.pin(made.attr.inode);

@@ -36,9 +36,10 @@ impl<S: FileSystem> Context<S> {
         name: Vec<u8>,
         kind: InodeKind,
         mode: u32,
-        rdev: u32,
+        (rdev, umask): (u32, u32),
         symlink: Vec<u8>,
     ) -> Outcome {
+        let (mode, umask) = self.inodes.masked(self.parent(), (mode, umask));
         let q = Make {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
@@ -49,22 +50,23 @@ impl<S: FileSystem> Context<S> {
             rdev,
             symlink,
             exclusive: true,
+            umask,
             ..Make::default()
         };
         let r = self.fs.make(q).await?;
         Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
     }
-    pub(crate) async fn mknod(&self, name: Vec<u8>, mode: u32, rdev: u32) -> Outcome {
+    pub(crate) async fn mknod(&self, name: Vec<u8>, mode: u32, rdev: u32, umask: u32) -> Outcome {
         match kind_of(mode) {
             Some(InodeKind::Directory | InodeKind::Symlink) | None => fail(EINVAL),
-            Some(kind) => self.make(name, kind, mode, rdev, Vec::new()).await,
+            Some(kind) => self.make(name, kind, mode, (rdev, umask), Vec::new()).await,
         }
     }
-    pub(crate) async fn mkdir(&self, name: Vec<u8>, mode: u32) -> Outcome {
-        self.make(name, InodeKind::Directory, mode, 0, Vec::new()).await
+    pub(crate) async fn mkdir(&self, name: Vec<u8>, mode: u32, umask: u32) -> Outcome {
+        self.make(name, InodeKind::Directory, mode, (0, umask), Vec::new()).await
     }
     pub(crate) async fn symlink(&self, name: Vec<u8>, target: Vec<u8>) -> Outcome {
-        self.make(name, InodeKind::Symlink, 0o777, 0, target).await
+        self.make(name, InodeKind::Symlink, 0o777, (0, 0), target).await
     }
 
     pub(crate) async fn link(&self, inode: u64, name: Vec<u8>) -> Outcome {

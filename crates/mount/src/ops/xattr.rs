@@ -1,14 +1,17 @@
 //! Extended attributes.
 
 use crate::daemon::{Answer, Context, Outcome, fail};
-use crate::errno::EOPNOTSUPP;
+use crate::errno::{ENODATA, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId};
 
-/// POSIX ACLs and the like are not kept yet; asking meta for them at every `ls -l` would only cost time.
+fn is_acl(name: &[u8]) -> bool {
+    name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
+}
+
 fn refused(name: &[u8]) -> bool {
-    name.starts_with(b"system.")
+    name.starts_with(b"system.") && !is_acl(name)
 }
 
 impl<S: FileSystem> Context<S> {
@@ -24,6 +27,10 @@ impl<S: FileSystem> Context<S> {
         if refused(&name) {
             return fail(EOPNOTSUPP);
         }
+        if is_acl(&name) && !self.inodes.may_have_acl(InodeId(self.header.node)) {
+            // The kernel asks at every step of a path, right after it has asked for the attributes.
+            return fail(ENODATA);
+        }
         let value = self.fs.getxattr(self.of_xattr(name)).await?.value;
         Ok(Answer::Xattr(size, value))
     }
@@ -32,6 +39,9 @@ impl<S: FileSystem> Context<S> {
             return fail(EOPNOTSUPP);
         }
         let OfXattr { caller, request, inode, name } = self.of_xattr(name);
+        if is_acl(&name) {
+            self.inodes.note_acl(inode);
+        }
         self.fs.setxattr(SetXattr { caller, request, inode, name, value, flags }).await?;
         Ok(Answer::Done)
     }

@@ -208,7 +208,7 @@ impl RamFs {
     }
     fn make_unnamed(&self, q: &Make) -> Result<AttrReply> {
         let inode = InodeId(self.next.replace(self.next.get() + 1));
-        let n = self.node(inode, q.kind, q.mode, &q.caller, q.rdev, Vec::new());
+        let n = self.node(inode, q.kind, q.mode & !q.umask, &q.caller, q.rdev, Vec::new());
         n.attr.borrow_mut().nlink = 0;
         // Held by the file that is opened from the answer.
         self.orphans.borrow_mut().insert(inode.0, Rc::downgrade(&n));
@@ -291,7 +291,8 @@ impl FileSystem for RamFs {
             };
         }
         let inode = InodeId(self.next.replace(self.next.get() + 1));
-        let n = self.node(inode, q.kind, q.mode, &q.caller, q.rdev, q.symlink);
+        let mode = q.mode & !q.umask;
+        let n = self.node(inode, q.kind, mode, &q.caller, q.rdev, q.symlink);
         self.insert(&dir, &q.name, &n)?;
         self.nodes.borrow_mut().insert(inode.0, n.clone());
         let open =

@@ -137,6 +137,9 @@ pub struct Attr {
     /// The inode was made for this name only and has not been reused (FUSE generation); always 1 today.
     #[n(18)]
     pub generation: u64,
+    /// It has a POSIX ACL.
+    #[cbor(n(19), default)]
+    pub has_acl: bool,
 }
 
 /// How old a time of last access may grow before a read renews it all the same, in seconds.
@@ -256,7 +259,7 @@ pub struct Make {
     /// What to make.
     #[n(4)]
     pub kind: InodeKind,
-    /// Permission bits, umask applied by the caller.
+    /// Permission bits, before the umask.
     #[n(5)]
     pub mode: u32,
     /// Device number of a special file.
@@ -274,6 +277,9 @@ pub struct Make {
     /// A file without a name (O_TMPFILE), which has to be opened with a session; `name` is empty. LINK may give it one.
     #[cbor(n(10), default)]
     pub unnamed: bool,
+    /// Bits that the mode loses unless the directory has a default ACL.
+    #[cbor(n(11), default)]
+    pub umask: u32,
 }
 
 impl Default for Make {
@@ -290,6 +296,7 @@ impl Default for Make {
             open: None,
             exclusive: false,
             unnamed: false,
+            umask: 0,
         }
     }
 }
