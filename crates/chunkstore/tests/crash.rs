@@ -374,13 +374,13 @@ fn var(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|s| s.parse().ok())
 }
 
-/// Every single operation, some seeds: `SEED=100 SEEDS=40 cargo test -p glowfs-chunkstore --test crash -- --ignored --nocapture everywhere`.
+/// Every single operation, some seeds: `SEED=100 SEEDS=8 cargo test -p glowfs-chunkstore --test crash -- --ignored --nocapture everywhere`.
 #[test]
 #[ignore = "takes minutes"]
 fn everywhere() {
     let from = var("SEED").unwrap_or(100);
     let mut cuts = 0;
-    for seed in from..from + var("SEEDS").unwrap_or(40) {
+    for seed in from..from + var("SEEDS").unwrap_or(8) {
         cuts += sweep(seed, 60, |_| true);
         println!("seed {seed}: {cuts} cuts so far");
     }

@@ -1,10 +1,14 @@
 //! Runs cluster seeds: `cargo run -p glowfs-sim --example seeds -- FIRST COUNT [SECONDS]`. Stops at the first that fails.
+//! `GLOWFS_SIM_THREADS` run side by side (as many as there are cores, if it does not say); `GLOWFS_SIM_STORY=1` tells what went wrong when.
 //! `GLOWFS_SIM_FAULTS=all=6,disks=0` changes the weights of the faults (`cluster/faults.rs`).
 //! With `GLOWFS_SIM_LOG=debug` (or another filter) the services' logs go to standard error, each line with the simulated time and
 //! the number of the node.
 
 use glowfs_rt::Duration;
-use glowfs_sim::cluster::{Faults, Plan, run_seed};
+use glowfs_sim::cluster::{Faults, Plan, Report, run_seed};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Up to so many seeds each gets a line; of more only one in so many.
 const SAY_EACH: u64 = 25;
@@ -33,29 +37,93 @@ fn main() {
     let faults = Faults::ALL.with(&weights).unwrap_or_else(|e| panic!("GLOWFS_SIM_FAULTS: {e}"));
     let default = Plan { faults, ..Plan::default() };
     let time = args.get(2).map_or(default.time, |s| Duration::from_secs(*s));
-    let began = std::time::Instant::now();
-    let (mut ops, mut contended, mut simulated) = (0, 0, Duration::ZERO);
-    for seed in first..first + count {
-        let r = run_seed(seed, Plan { time, ..default });
-        ops += r.ops;
-        contended += r.contended;
-        simulated += r.simulated;
-        let done = seed - first + 1;
-        if count <= SAY_EACH
-            || done.is_multiple_of(SAY_EACH)
-            || done == count
-            || !r.problems.is_empty()
-        {
+    let run = Run {
+        seeds: first..first + count,
+        plan: Plan { time, ..default },
+        weights,
+        story: std::env::var_os("GLOWFS_SIM_STORY").is_some(),
+        next: AtomicU64::new(first),
+        total: Mutex::default(),
+        began: std::time::Instant::now(),
+    };
+    let threads = std::env::var("GLOWFS_SIM_THREADS").ok().and_then(|n| n.parse().ok());
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.unwrap_or_else(cores).min(count as usize) {
+            scope.spawn(|| run.work());
+        }
+    });
+}
+
+/// What all threads share. Each seed's world belongs to one of them.
+struct Run {
+    seeds: Range<u64>,
+    plan: Plan,
+    weights: String,
+    story: bool,
+    next: AtomicU64,
+    total: Mutex<Total>,
+    began: std::time::Instant,
+}
+
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    ops: u64,
+    contended: u64,
+    simulated: Duration,
+}
+
+impl Run {
+    fn work(&self) {
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if !self.seeds.contains(&seed) {
+                return;
+            }
+            let report = run_seed(seed, self.plan);
+            self.say(&report);
+            if !report.problems.is_empty() {
+                let fails = std::panic::AssertUnwindSafe(|| report.expect_good(&self.replay(seed)));
+                let _ = std::panic::catch_unwind(fails);
+                std::process::exit(1);
+            }
+        }
+    }
+
+    fn replay(&self, seed: u64) -> String {
+        let weights = match self.weights.as_str() {
+            "" => String::new(),
+            w => format!("GLOWFS_SIM_FAULTS={w} "),
+        };
+        let seconds = self.plan.time.as_secs();
+        format!("{weights}cargo run -p glowfs-sim --example seeds -- {seed} 1 {seconds}")
+    }
+
+    fn say(&self, r: &Report) {
+        let Ok(mut t) = self.total.lock() else { return };
+        t.seeds += 1;
+        t.ops += r.ops;
+        t.contended += r.contended;
+        t.simulated += r.simulated;
+        let count = self.seeds.end - self.seeds.start;
+        let due = t.seeds.is_multiple_of(SAY_EACH) || t.seeds == count;
+        if count <= SAY_EACH || due || !r.problems.is_empty() {
             println!(
-                "seed {seed}: {} operations, {:.0} s simulated, trace {:016x}; so far {done} seeds, {ops} operations, {contended} contended writes, {:.1} h simulated in {:.0} s",
+                "seed {}: {} operations, {:.0} s simulated, trace {:016x}; so far {} seeds, {} operations, {} contended writes, {:.1} h simulated in {:.0} s",
+                r.seed,
                 r.ops,
                 r.simulated.as_secs_f64(),
                 r.trace_hash,
-                simulated.as_secs_f64() / 3600.0,
-                began.elapsed().as_secs_f64(),
+                t.seeds,
+                t.ops,
+                t.contended,
+                t.simulated.as_secs_f64() / 3600.0,
+                self.began.elapsed().as_secs_f64(),
             );
         }
-        let seconds = time.as_secs();
-        r.expect_good(&format!("cargo run -p glowfs-sim --example seeds -- {seed} 1 {seconds}"));
+        if self.story {
+            println!("{}", r.log.join("\n"));
+        }
     }
 }

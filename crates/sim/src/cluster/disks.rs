@@ -3,11 +3,14 @@
 use super::faults::{Breaker, End, life};
 use super::harness::{DISK, Service};
 use crate::world::{DISK_BYTES, DiskFaults};
+use glowfs_rt::Duration;
 use glowfs_types::routing::RoutingInfo;
 use std::rc::Rc;
 
 /// Room that a disk that is called full has left, at most.
 const LITTLE_ROOM: u64 = 2 << 20;
+/// A loss of power follows the restart of a service within this time, in ms, if one does.
+const POWER_AFTER_MS: u64 = 1000;
 /// Bits that turn over at rest at once, at most.
 const FLIPS_MAX: u64 = 16;
 
@@ -21,6 +24,14 @@ impl Breaker<'_> {
         s.node.disk(DISK).set_faults(DiskFaults::default());
         if s.node.is_up() {
             self.cluster.crash(s, end == End::Power);
+            self.restart(s);
+        }
+        if end == End::Kill && self.below(2) == 0 {
+            // What only the cache shows is lost now.
+            let pause = self.below(POWER_AFTER_MS);
+            self.cluster.run_for(Duration::from_millis(pause));
+            self.note(format!("{pause} ms later the power of {} is lost", s.node.name()));
+            self.cluster.crash(s, true);
             self.restart(s);
         }
     }
@@ -48,7 +59,7 @@ impl Breaker<'_> {
             0 => ("slow", DiskFaults { slow_per_million: 200_000, ..DiskFaults::default() }),
             1 => (
                 "flips bits",
-                DiskFaults { read_flips_per_million: errors, ..DiskFaults::default() },
+                DiskFaults { read_flips_per_million: 10 * errors, ..DiskFaults::default() },
             ),
             2 => (
                 "fails reads",
@@ -74,6 +85,9 @@ impl Breaker<'_> {
 
     /// Leaves a disk little room or none, for a while. Applications are refused or served, and nothing is lost.
     fn fill_disk(&mut self, s: Service) {
+        if self.full_disks.iter().any(|(f, _)| f.id() == s.id()) {
+            return;
+        }
         let left = self.below(LITTLE_ROOM);
         self.note(format!("the disk of {} has {left} bytes left", s.node.name()));
         let disk = s.node.disk(DISK);
@@ -99,10 +113,8 @@ impl Breaker<'_> {
         self.crashed.push((s.id(), life(&info, s.id())));
         let count = 1 + self.below(FLIPS_MAX);
         for _ in 0..count {
-            let (name, len) = &files[self.below(files.len() as u64) as usize];
-            // Low places are those in use.
-            let most = 1 + self.below(*len);
-            disk.flip(name, self.below(most));
+            let (name, _) = &files[self.below(files.len() as u64) as usize];
+            disk.flip_written(name);
         }
         self.note(format!("{count} bits at rest turn over on the disk of {}", s.node.name()));
         let until = self.now_ms() + self.below(3000);

@@ -12,6 +12,8 @@ use glowfs_types::routing::{PublicState, RoutingInfo};
 use glowfs_types::{Incarnation, NodeId, TargetId};
 use std::rc::Rc;
 
+/// The latency of slow answers, at most, in ns.
+const SLOW_ANSWER_NS: u64 = 400_000_000;
 /// How long a loss of power waits for a replica to begin to serve, at most.
 const NEW_SERVER_MS: u64 = 3000;
 /// The oldest life that a node's targets were reported in.
@@ -389,6 +391,16 @@ impl<'a> Breaker<'a> {
         let nodes = self.nodes();
         let node = &nodes[self.below(nodes.len() as u64) as usize];
         let ms = 50 + self.below(if self.below(2) == 0 { 500 } else { 4000 });
+        if self.below(3) == 0 {
+            // What the managers answer is under way when it stops, and old when it goes on.
+            for m in self.cluster.managers.iter().filter(|m| m.node.name() != node.name()) {
+                let link = self.cluster.world.link(&m.node, node);
+                let slow = Link { latency_ns_max: SLOW_ANSWER_NS, ..link };
+                self.cluster.world.set_link(&m.node, node, slow);
+            }
+            self.note(format!("the managers' answers to {} are slow", node.name()));
+            self.cluster.run_for(Duration::from_nanos(2 * SLOW_ANSWER_NS));
+        }
         self.note(format!("stop the process of {} for {ms} ms", node.name()));
         node.freeze(Duration::from_millis(ms));
     }

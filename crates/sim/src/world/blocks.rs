@@ -19,6 +19,10 @@ impl Blocks {
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
+    /// The blocks that were written, by number.
+    pub(crate) fn written(&self) -> Vec<u64> {
+        self.all.keys().copied().collect()
+    }
     /// Cuts or extends.
     pub(crate) fn set_len(&mut self, len: u64) {
         if len < self.len {

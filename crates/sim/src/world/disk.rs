@@ -331,6 +331,17 @@ impl SimDisk {
         content.flip(offset, bit);
         there
     }
+    /// Turns one bit over, for good, in a block of a file that was written. False if there is none.
+    pub fn flip_written(&self, name: &str) -> bool {
+        let Some(content) = self.disk.names.borrow().get(name).cloned() else { return false };
+        let blocks = content.borrow().written();
+        if blocks.is_empty() {
+            return false;
+        }
+        let (nth, inside) =
+            self.core.random(|r| (r.below(blocks.len() as u64), r.below(super::blocks::BLOCK)));
+        self.flip(name, blocks[nth as usize] * super::blocks::BLOCK + inside)
+    }
     /// Takes everything off the disk, as if it had been replaced by a new one. The node must be down.
     pub fn wipe(&self) {
         self.disk.names.borrow_mut().clear();

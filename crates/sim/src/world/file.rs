@@ -130,6 +130,10 @@ impl Content {
     pub(crate) fn len(&self) -> u64 {
         self.now.len()
     }
+    /// The blocks that were written, by number.
+    pub(crate) fn written(&self) -> Vec<u64> {
+        self.now.written()
+    }
 }
 
 pub(crate) struct SimFile {
