@@ -147,8 +147,7 @@ static int job_open(struct thread_data *td, struct fio_file *f) {
   error = hf3fs_reg_fd(f->fd, 0);
   if (error > 0) {
     report(td, error, "hf3fs_reg_fd");
-    generic_close_file(td, f);
-    return error;
+    return generic_close_file(td, f) ? 1 : error;
   }
   return 0;
 }
