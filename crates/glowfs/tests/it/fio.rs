@@ -25,13 +25,12 @@ fn verify_every_pattern() {
     let c = Cluster::up("fio");
     for (name, rw, bs, engine, direct, jobs, depth) in JOBS {
         let size = match (large(), *jobs, *bs) {
-            // Larger than every buffer on the way: 2 GiB and more in all, three copies of it.
-            (true, 16, _) => "192m",
-            (true, 4, _) => "512m",
-            (true, ..) => "1536m",
-            (_, 16, _) => "2m",
-            (_, _, "4k") => "8m",
-            _ => "64m",
+            // Larger than every buffer on the way (256 MiB is the greatest): half a GiB of small blocks, 1.5 GiB and more of large ones.
+            (true, jobs, "4k" | "16k") => format!("{}m", 512 / jobs),
+            (true, ..) => "1536m".into(),
+            (_, 16, _) => "2m".into(),
+            (_, _, "4k") => "8m".into(),
+            _ => "64m".into(),
         };
         let out = must(Command::new("fio").args([
             format!("--name={name}"),
