@@ -4,6 +4,7 @@
 //! fails. `GLOWFS_TEST_DIR` says where (default `/var/tmp`); `GLOWFS_TEST_LARGE=1` runs the sizes that take long.
 //! They need root, `/dev/fuse` and the programs that `./test` installs; a missing one fails the test, it is not skipped.
 
+mod acl;
 mod admin;
 mod bad_input;
 mod capacity;
