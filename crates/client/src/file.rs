@@ -1,6 +1,6 @@
 //! [`OpenFile`]: one open file, its capability, and the recall of it.
 
-use crate::{Client, flush, read, write};
+use crate::{Client, flush, read, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::meta::{Attr, Caller, OpenReply, Renew};
@@ -236,6 +236,16 @@ impl OpenFile {
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         write::write(&self.client.core, &file, offset, buf).await
+    }
+    /// Makes bytes zeros, and gives the space of whole chunks back. The range must not reach behind the end of the file.
+    pub async fn zero(&self, offset: u64, len: u64) -> Result<()> {
+        if !self.access.write {
+            return Err(self.not_open_for("writing"));
+        }
+        let file = self.this.upgrade().ok_or(Status::Internal)?;
+        zero::zero(&self.client.core, &file, offset, len)
+            .await
+            .map_err(|e| e.context(format_args!("zeros in inode {}", self.inode)))
     }
     /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns.
     pub async fn flush(&self) -> Result<()> {

@@ -24,6 +24,7 @@ mod retry;
 mod routes;
 mod vain;
 mod write;
+mod zero;
 
 pub use chunk_io::{ChunkIo, DataExtent};
 pub use client::{Client, RecallHandler};

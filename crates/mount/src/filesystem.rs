@@ -19,6 +19,8 @@ pub trait FileData: 'static {
     /// Fills `buf` from `offset`: holes and bytes past the end are zeros.
     async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut);
     async fn write(&self, offset: u64, buf: Buf) -> Result<()>;
+    /// Makes bytes before the end of the file zeros, and gives back space if it can.
+    async fn zero(&self, offset: u64, len: u64) -> Result<()>;
     async fn flush(&self) -> Result<()>;
 }
 
@@ -96,6 +98,9 @@ impl FileData for OpenFile {
     }
     async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
         OpenFile::write(self, offset, buf).await
+    }
+    async fn zero(&self, offset: u64, len: u64) -> Result<()> {
+        OpenFile::zero(self, offset, len).await
     }
     async fn flush(&self) -> Result<()> {
         OpenFile::flush(self).await

@@ -208,7 +208,10 @@ fn special_files_xattrs_and_space() {
         test "$(stat -f -c %l .)" = 255
         umask 027; touch masked; test "$(stat -c %a masked)" = 640
         fallocate -l 1000000 grown; test "$(stat -c %s grown)" = 1000000
-        ! fallocate -p -o 0 -l 4096 grown 2>/dev/null
+        head -c 300000 /dev/urandom > full; cp full want
+        fallocate -p -o 5000 -l 100000 full; dd if=/dev/zero of=want bs=1000 seek=5 count=100 conv=notrunc status=none; cmp full want
+        fallocate -z -o 299000 -l 2000 full; truncate -s 299000 want; truncate -s 301000 want; cmp full want
+        fallocate -n -o 400000 -l 1 full; fallocate -p -o 300000 -l 400000 full; cmp full want
         cp --sparse=always grown copy; cmp grown copy
         ls -la . > /dev/null; find . > /dev/null
         flock masked true

@@ -13,6 +13,7 @@ mod dev;
 mod etcd;
 mod faults;
 mod fio;
+mod fsx;
 mod harness;
 mod locks;
 mod mgmtds;

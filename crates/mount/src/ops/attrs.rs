@@ -10,6 +10,11 @@ use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId};
 
+/// Modes of fallocate(2).
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+
 impl<S: FileSystem> Context<S> {
     fn inode(&self) -> InodeId {
         InodeId(self.header.node)
@@ -97,21 +102,48 @@ impl<S: FileSystem> Context<S> {
         self.attr_answer(&attr, Duration::ZERO)
     }
 
-    /// Mode 0 makes the file at least as long; space itself is not reserved.
+    /// Makes the file at least as long (unless KEEP_SIZE) and, with PUNCH_HOLE or ZERO_RANGE, the range zeros. Space is not reserved.
     pub(crate) async fn fallocate(&self, i: FallocateIn) -> Outcome {
-        if i.mode != 0 {
+        let has = |bit| i.mode & bit != 0;
+        let (keep, punch, zero) = (has(KEEP_SIZE), has(PUNCH_HOLE), has(ZERO_RANGE));
+        if i.mode & !(KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE) != 0 || (punch && (!keep || zero)) {
             return fail(EOPNOTSUPP);
         }
         let Some(end) = i.offset.checked_add(i.length).filter(|e| *e <= FILE_BYTES_MAX) else {
             return fail(EFBIG);
         };
-        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
-        let _inside = handle.inode.gate.shared().await;
-        if end > handle.inode.len() {
-            // As if a zero had been written there: the length is reported with the rest.
-            handle.inode.begin_write(end, 0, false);
-            let _ =
-                handle.inode.end_write(Some((end, handle.file.file.epoch())), self.rt.unix_ns());
+        let Some(handle) = self.inodes.file(i.fh).filter(|h| h.write) else {
+            return fail(EBADF);
+        };
+        if keep && !punch && !zero {
+            return Ok(Answer::Done);
+        }
+        let inode = &handle.inode;
+        let _inside =
+            if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
+        self.known(inode).await?;
+        let len = inode.len();
+        let grown = (!keep && end > len).then_some(end);
+        let stop = end.min(len);
+        let file = &handle.file.file;
+        if !(punch || zero) && grown.is_none() {
+            return Ok(Answer::Done);
+        }
+        inode.begin_write(i.offset, 0, false);
+        let done = if (punch || zero) && stop > i.offset {
+            file.zero(i.offset, stop - i.offset).await
+        } else {
+            Ok(())
+        };
+        // As if something had been written: length and time are reported with the rest.
+        let reached = done.is_ok().then(|| (grown.unwrap_or(0), file.epoch()));
+        let cut_elsewhere = inode.end_write(reached, self.rt.unix_ns());
+        done?;
+        if cut_elsewhere {
+            self.fresh(inode.id).await?;
+        }
+        if inode.owes_length() {
+            self.report(&handle, true).await?;
         }
         Ok(Answer::Done)
     }

@@ -89,7 +89,7 @@ impl<S: FileSystem> Context<S> {
 
     /// Makes sure that what is known of an open file is not older than its last change by another client. Returns when meta was asked
     /// at the latest.
-    async fn known(&self, inode: &OpenInode<S::File>) -> Result<Instant, Failure> {
+    pub(crate) async fn known(&self, inode: &OpenInode<S::File>) -> Result<Instant, Failure> {
         let now = self.rt.now();
         if now >= inode.lease.get() {
             self.fresh(inode.id).await?;

@@ -516,6 +516,14 @@ impl FileData for RamFile {
         self.written.set(Some(self.written.get().unwrap_or(0).max(end)));
         Ok(())
     }
+    async fn zero(&self, offset: u64, len: u64) -> Result<()> {
+        const PIECE: u64 = 64 << 10;
+        for at in (0..len).step_by(PIECE as usize) {
+            let n = (len - at).min(PIECE) as usize;
+            self.content.borrow().write(offset + at, &vec![0; n]);
+        }
+        Ok(())
+    }
     async fn flush(&self) -> Result<()> {
         Ok(())
     }
