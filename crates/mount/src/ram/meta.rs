@@ -423,6 +423,10 @@ impl FileSystem for RamFs {
         Ok(XattrReply { value: value.ok_or_else(|| no(Status::NoAttribute))? })
     }
     async fn setxattr(&self, q: SetXattr) -> Result<Empty> {
+        if q.name.starts_with(b"system.") {
+            // An ACL would have to be in the mode, too: cp(1) sets modes that way where it can.
+            return Err(no(Status::NotSupported));
+        }
         let n = self.get(q.inode)?;
         let there = n.xattrs.borrow().contains_key(q.name.as_slice());
         match (q.flags, there) {
