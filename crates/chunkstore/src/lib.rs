@@ -22,6 +22,7 @@ mod gate;
 mod health;
 mod log;
 mod open;
+mod present;
 mod read;
 mod record;
 mod recovery;

@@ -19,7 +19,7 @@ const CHANNELS_PER_RECORD: usize = 512;
 /// The store of one disk. Cheap to clone; belongs to one thread.
 #[derive(Clone)]
 pub struct Store {
-    inner: Rc<Inner>,
+    pub(crate) inner: Rc<Inner>,
 }
 
 impl Store {

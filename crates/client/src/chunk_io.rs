@@ -4,6 +4,7 @@
 use crate::Client;
 use crate::file::Rights;
 use crate::flush::{flush, head_msg, layout_chains, on_chains};
+use crate::sparse::allocated_signed;
 use crate::write::{Change, apply};
 use glowfs_types::wire::data::{
     ChunkSummary, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply, RemoveData,
@@ -162,6 +163,10 @@ impl ChunkIo {
         .await
         .map_err(|e| e.context(format_args!("data {data} of volume {volume}")))
     }
+    /// Bytes of the blocks that exist of the data of a capability.
+    pub async fn allocated(&self, layout: &Layout, capability: &Capability) -> Result<u64> {
+        allocated_signed(&self.client.core, capability, layout).await
+    }
     /// Sets the length of one chunk (a longer one is cut). The capability needs the right to write. May be repeated.
     pub async fn truncate_chunk(
         &self,
@@ -185,6 +190,7 @@ impl ChunkIo {
             len,
             payload: None,
             crcs: Vec::new(),
+            source: None,
         };
         apply(&self.client.core, &Rights::Signed(*capability), &change).await.map(|_| ())
     }

@@ -26,6 +26,13 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(3);
 pub trait RecallHandler {
     /// Drops what is cached of the inode or entry.
     fn recall(&self, recall: Recall) -> BoxFuture<()>;
+    /// Gives the right to append back, when appends that are on their way have ended and meta knows the length. `grant` is the name that
+    /// meta has for it, also if it is not known here.
+    fn give_append(&self, inode: InodeId, grant: RequestId) -> BoxFuture<Result<()>> {
+        let _ = (inode, grant);
+        let e = "this client never takes the right to append";
+        Box::pin(async move { Err(Error::new(Status::NotSupported, e)) })
+    }
     /// Whether the file is open here in a way that the client library does not see (it knows its open files itself).
     fn in_use(&self, inode: InodeId) -> bool {
         let _ = inode;

@@ -1,6 +1,7 @@
 //! [`OpenFile`]: one open file, its capability, and the recall of it.
 
-use crate::{Client, flush, read, write, zero};
+use crate::copy::{self, Span};
+use crate::{Client, flush, read, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::meta::{Attr, Caller, OpenReply, Renew};
@@ -247,6 +248,42 @@ impl OpenFile {
             .await
             .map_err(|e| e.context(format_args!("zeros in inode {}", self.inode)))
     }
+    /// The first byte from `offset` on, before `len`, that is data, or (not `data`) lies in a hole; the end of the file counts as one. None: no data
+    /// follows.
+    pub async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
+        let file = self.this.upgrade().ok_or(Status::Internal)?;
+        match sparse::seek(&file, offset, len, data).await {
+            // A storage node of an older release: as if there were no holes.
+            Err(e) if e.status == Status::UnknownMethod => {
+                Ok(Some(if data { offset } else { len }).filter(|_| offset < len))
+            }
+            other => other.map_err(|e| e.context(format_args!("holes of inode {}", self.inode))),
+        }
+    }
+    /// Bytes of the blocks that exist.
+    pub async fn allocated(&self) -> Result<u64> {
+        let file = self.this.upgrade().ok_or(Status::Internal)?;
+        let layout = file.layout();
+        sparse::allocated(&self.client.core, &Rights::File(file), &layout).await
+    }
+    /// Copies `len` bytes of `source` at `from` to `to` of this file, without taking them through the client. They must exist before the end of the
+    /// source, which the caller knows, and this file is `to_len` long. Answers whether holes were left. `UnknownMethod`: storage nodes of an older
+    /// release cannot.
+    pub async fn copy_from(
+        &self,
+        source: &Rc<OpenFile>,
+        (from, to, len): (u64, u64, u64),
+        to_len: u64,
+    ) -> Result<bool> {
+        if !self.access.write {
+            return Err(self.not_open_for("writing"));
+        }
+        if !source.access.read {
+            return Err(source.not_open_for("reading"));
+        }
+        let file = self.this.upgrade().ok_or(Status::Internal)?;
+        copy::copy(&self.client.core, source, &file, Span { from, to, len, to_len }).await
+    }
     /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns.
     pub async fn flush(&self) -> Result<()> {
         let layout = self.layout();
@@ -355,6 +392,11 @@ impl OpenFile {
                 file.background.set(false);
             });
         }
+    }
+
+    /// A service refused some capability, maybe the present one.
+    pub(crate) fn refuse_any(&self) {
+        self.state.borrow_mut().valid = false;
     }
 
     /// A service refused this capability: fetch another before the next attempt.

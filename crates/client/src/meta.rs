@@ -9,6 +9,7 @@ use crate::retry::again_meta;
 use crate::routes::{self, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Request};
+use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
@@ -49,6 +50,7 @@ queries! {
     SetXattr: once;
     Renew: plain;
     Lock: once;
+    Append: plain;
 }
 
 macro_rules! calls {
@@ -99,6 +101,8 @@ calls! {
     lock_test(Lock) -> LockReply = LOCK_TEST;
     /// LOCK_WAIT.
     lock_wait(Lock) -> LockReply = LOCK_WAIT;
+    /// APPEND.
+    append(Append) -> AppendReply = APPEND;
     /// RENEW.
     renew(Renew) -> OpenReply = RENEW;
 }

@@ -81,6 +81,12 @@ async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> R
         }
     }
     let handler = core.recall.borrow().clone();
+    if let Some(grant) = recall.append {
+        let Some(h) = handler else { return Err(Status::NotSupported.into()) };
+        let late = || Error::new(Status::Busy, "appends are still on their way");
+        let given = core.rt.timeout(bound, h.give_append(inode, grant)).await;
+        return given.unwrap_or_else(|_| Err(late()));
+    }
     if let Some(h) = handler {
         h.recall(recall).await;
     }

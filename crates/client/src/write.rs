@@ -13,14 +13,16 @@ use glowfs_rt::Buf;
 use glowfs_rt::sync::join_all;
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
+use glowfs_types::routing::RoutingInfo;
+use glowfs_types::wire::copy::CopyChunk;
 use glowfs_types::wire::data::{UPDATE_FLUSH, Update, UpdateHead, UpdateResult, update};
-use glowfs_types::wire::method;
+use glowfs_types::wire::{encode, method};
 use glowfs_types::{
-    Capability, ChunkId, ClientId, Durability, Error, Layout, Result, Status, TruncateEpoch,
-    VolumeId,
+    Capability, ChunkId, ClientId, Durability, Error, HostId, Layout, NodeId, Result, Status,
+    TruncateEpoch, VolumeId,
 };
 use std::rc::Rc;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
@@ -35,6 +37,15 @@ pub(crate) struct Change {
     pub len: u32,
     pub payload: Option<Buf>,
     pub crcs: Vec<u32>,
+    /// Instead of a payload: where the storage nodes find the bytes.
+    pub source: Option<Source>,
+}
+
+/// A piece of a chunk of an open file.
+pub(crate) struct Source {
+    pub file: Rc<OpenFile>,
+    pub index: u64,
+    pub offset: u32,
 }
 
 /// Writes `buf` at `offset` of a file, one update per chunk, in parallel.
@@ -98,6 +109,7 @@ async fn write_extent(
         len: extent.len,
         payload: Some(payload),
         crcs,
+        source: None,
     };
     let epoch = apply(core, &Rights::File(file.clone()), &change).await?;
     file.wrote(epoch, offset + extent.at + u64::from(extent.len));
@@ -140,6 +152,10 @@ pub(crate) async fn apply(
                     refusals += 1;
                     if let Rights::File(f) = rights {
                         f.refused(&grant.capability);
+                    }
+                    // It may be that of the source.
+                    if let Some(s) = &change.source {
+                        s.file.refuse_any();
                     }
                 }
                 // Meta's recall waits for attempts, not for pauses.
@@ -199,6 +215,34 @@ fn describe(rights: &Rights, change: &Change) -> String {
     )
 }
 
+impl Source {
+    /// The message that has the piece written by `update`, read where it is cheapest for the node that writes.
+    fn ask(
+        &self,
+        core: &Rc<Core>,
+        info: &RoutingInfo,
+        permission: &Permission,
+        update: &UpdateHead,
+        writer: NodeId,
+    ) -> Result<CopyChunk> {
+        let layout = self.file.layout();
+        let chain = routes::chain_of(info, &layout, self.index)?;
+        let spread = core.rt.random_u128() as u64;
+        let places = routes::readers(info, chain, HostId(0), spread, |n| core.is_suspect(n))?;
+        let local = places.iter().find(|p| p.node == writer);
+        let place = *local.or(places.first()).ok_or(Status::ChainUnavailable)?;
+        Ok(CopyChunk {
+            write: CopyChunk::pack(update),
+            from: ChunkId { volume: self.file.volume(), data: permission.data, index: self.index },
+            from_offset: self.offset,
+            target: place.target,
+            chain_version: place.version,
+            node: place.node,
+            capability: permission.capability.as_bytes().to_vec(),
+        })
+    }
+}
+
 async fn attempt(
     core: &Rc<Core>,
     change: &Change,
@@ -216,40 +260,42 @@ async fn attempt(
     site.place = Some(head);
     let chunk = ChunkId { volume: change.volume, data: grant.chunk_data, index: change.index };
     let flush = if change.layout.durability == Durability::Disk { UPDATE_FLUSH } else { 0 };
-    let body = Update::encode(
-        &UpdateHead {
-            kind: change.kind,
-            flags: flush,
-            capability: grant.capability,
-            chunk: chunk.into(),
-            chain: chain.0.into(),
-            chain_version: head.version.0.into(),
-            target: head.target.0.into(),
-            offset: change.offset.into(),
-            len: change.len.into(),
-            client: client.0.into(),
-            channel: channel.into(),
-            seq: seq.into(),
-            chunk_bytes: change.layout.chunk_bytes.into(),
-            ..UpdateHead::default()
-        },
-        &change.crcs,
-    );
+    let update = UpdateHead {
+        kind: change.kind,
+        flags: flush,
+        capability: grant.capability,
+        chunk: chunk.into(),
+        chain: chain.0.into(),
+        chain_version: head.version.0.into(),
+        target: head.target.0.into(),
+        offset: change.offset.into(),
+        len: change.len.into(),
+        client: client.0.into(),
+        channel: channel.into(),
+        seq: seq.into(),
+        chunk_bytes: change.layout.chunk_bytes.into(),
+        ..UpdateHead::default()
+    };
+    // The right to read the source is held until the answer is here.
+    let mut held = None;
+    let (method, body) = match &change.source {
+        None => (method::WRITE, Update::encode(&update, &change.crcs)),
+        Some(source) => {
+            let permission = source.file.permission().await?;
+            let ask = source.ask(core, &info, &permission, &update, head.node)?;
+            held = Some(permission);
+            (method::COPY_CHUNK, encode(&ask))
+        }
+    };
     let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
     let outcome = async {
         let conn = core.conn(&info, head.node, time).await?;
         let bulk = change.payload.clone().map_or(Bulk::None, |b| Bulk::Send(vec![b]));
-        conn.call(Request {
-            method: method::WRITE,
-            body,
-            bulk,
-            tenant: core.config.tenant,
-            deadline: time,
-        })
-        .await
+        conn.call(Request { method, body, bulk, tenant: core.config.tenant, deadline: time }).await
     };
     let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
     let response = outcome.await.inspect_err(|e| core.blame(head.node, e))?;
+    drop(held);
     UpdateResult::read_from_prefix(&response.body)
         .map(|(r, _)| r)
         .map_err(|_| Error::new(Status::Internal, "the answer to a write is too short"))

@@ -1,20 +1,19 @@
 //! Making a range of a file zeros: whole chunks and the end of one are cut off, so that their space comes back; only what is left is
 //! written.
 
-use crate::ChunkIo;
 use crate::core::Core;
 use crate::file::{OpenFile, Rights};
+use crate::sparse::Chunks;
 use crate::write::{Change, apply, write};
 use glowfs_rt::sync::join_all;
 use glowfs_types::layout::Extent;
 use glowfs_types::wire::data::update;
-use glowfs_types::{Error, Layout, Result, Status};
+use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
+use glowfs_types::{Layout, Result};
 use std::rc::Rc;
 
 /// Chunks worked on at once.
 const PARALLEL: usize = 16;
-/// The greatest number of chunks of one call: removing what is not there costs a message each, too.
-const CHUNKS_MAX: u64 = 1 << 20;
 /// Zeros written by one update, in bytes.
 const PIECE: u64 = 1 << 20;
 
@@ -27,26 +26,50 @@ pub(crate) async fn zero(
 ) -> Result<()> {
     let layout = file.layout();
     let chunk = u64::from(layout.chunk_bytes);
-    let mut len = len;
-    if len / chunk > PARALLEL as u64 {
-        // A long one: nothing is stored behind the last chunk.
-        let io = ChunkIo::new(file.client().clone());
-        let stored = io.query_extent(&layout, file.volume(), file.data()).await?.len;
-        len = len.min(stored.next_multiple_of(chunk).saturating_sub(offset));
-    }
-    if len / chunk > CHUNKS_MAX {
-        let e = format!("a hole over more than {CHUNKS_MAX} chunks at once");
-        return Err(Error::new(Status::NotSupported, e));
-    }
-    let mut extents = layout.extents(offset, len);
+    let last = (offset + len.max(1) - 1) / chunk;
+    // Only chunks that exist are touched.
+    let mut present = Chunks::new(file, offset / chunk, last).await?;
     loop {
-        let some: Vec<Extent> = extents.by_ref().take(PARALLEL).collect();
+        let some = next_present(&mut present, &layout, (offset, len)).await?;
         if some.is_empty() {
             return Ok(());
         }
         let done = join_all(some.iter().map(|e| zero_extent(core, file, &layout, offset, e))).await;
         done.into_iter().collect::<Result<()>>()?;
     }
+}
+
+/// The parts of a range that lie in the next chunks that exist.
+async fn next_present(
+    present: &mut Chunks,
+    layout: &Layout,
+    (offset, len): (u64, u64),
+) -> Result<Vec<Extent>> {
+    let (chunk, end) = (u64::from(layout.chunk_bytes), offset + len);
+    let mut some = Vec::new();
+    while some.len() < PARALLEL {
+        let Some(next) = present.next().await? else { break };
+        let base = next.index.saturating_mul(chunk);
+        let (mut begin, mut stop) = (base.max(offset), base.saturating_add(chunk).min(end));
+        if begin >= end {
+            break;
+        }
+        // Only the blocks that exist.
+        let place = |block: u32| base.saturating_add(u64::from(block) * EXTENT_BLOCK_BYTES);
+        let inside = next
+            .runs
+            .iter()
+            .filter(|(b, n)| place(*b) < stop && place(b.saturating_add(*n)) > begin);
+        let (first, last) = (inside.clone().next(), inside.last());
+        let (Some((first, _)), Some((last, n))) = (first, last) else { continue };
+        begin = begin.max(place(*first));
+        if stop < base.saturating_add(chunk) {
+            stop = stop.min(place(last.saturating_add(*n)));
+        }
+        let at = begin - offset;
+        some.extend(layout.extents(begin, stop - begin).map(|e| Extent { at: at + e.at, ..e }));
+    }
+    Ok(some)
 }
 
 async fn zero_extent(
@@ -67,6 +90,7 @@ async fn zero_extent(
             len: e.offset,
             payload: None,
             crcs: Vec::new(),
+            source: None,
         };
         return apply(core, &Rights::File(file.clone()), &change).await.map(|_| ());
     }

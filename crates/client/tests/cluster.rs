@@ -303,6 +303,7 @@ fn capabilities_are_renewed_and_recalled() {
             name: None,
             epoch: Some(TruncateEpoch(1)),
             data: true,
+            append: None,
         };
         let _: wire::Empty =
             conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await.expect("recalled");

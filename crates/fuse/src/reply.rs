@@ -85,6 +85,10 @@ impl Reply {
     pub fn written(self, bytes: u32) {
         self.bytes(abi::WriteOut { size: bytes, padding: 0 }.as_bytes());
     }
+    /// Success of LSEEK.
+    pub fn lseek(self, offset: u64) {
+        self.bytes(abi::LseekOut { offset }.as_bytes());
+    }
     /// Success of IOCTL: what the caller gets back.
     pub fn ioctl(self, data: &[u8]) {
         self.send(0, &[IoSlice::new(abi::IoctlOut::default().as_bytes()), IoSlice::new(data)]);

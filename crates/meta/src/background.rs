@@ -8,6 +8,7 @@ use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Env, Garbage};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
+use glowfs_types::capability::rights;
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::data::DiskInfo;
 use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, StatFsReply};
@@ -218,7 +219,7 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
             return Ok(());
         }
         for entry in page {
-            let mut settled = None;
+            let (mut settled, mut allocated) = (None, None);
             if entry.write {
                 let of = OfInode { caller: caller.clone(), inode: entry.inode };
                 let attr =
@@ -228,11 +229,13 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
                 {
                     let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
                     settled = Some((extent.len, attr.epoch));
+                    let cap = s.capability(&attr, Default::default(), rights::READ)?;
+                    allocated = s.chunks.allocated(&layout, &cap).await.ok();
                 }
             }
             s.run(false, true, async |tx| {
                 let cx = Context::new(tx, &caller, s);
-                ns::end_session(&cx, client, entry.inode, entry.session, settled).await
+                ns::end_session(&cx, client, entry.inode, entry.session, settled, allocated).await
             })
             .await?;
             s.changed(client, &[Change::contents(entry.inode, None)]).await;

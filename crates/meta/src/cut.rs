@@ -40,7 +40,11 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
         .await?
         .more
     {}
-    s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, attr.inode, attr.epoch).await).await
+    // Of a file with holes nobody knows how much was cut off.
+    let sparse = attr.allocated < attr.len;
+    let allocated = if sparse { s.chunks.allocated(&layout, &capability).await.ok() } else { None };
+    let (inode, epoch) = (attr.inode, attr.epoch);
+    s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
 }
 
 /// Finishes the truncate of an inode, if one is unfinished.

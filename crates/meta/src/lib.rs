@@ -7,6 +7,7 @@
 //! cuts act on flushed commits only. Must never: trust a uid or a group that the connection's token does not cover, or
 //! answer without a lease.
 
+mod append;
 mod background;
 mod callbacks;
 mod config;

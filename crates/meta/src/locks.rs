@@ -31,14 +31,17 @@ const END_PAGE: u32 = 128;
 #[derive(Default)]
 pub struct LockWaits(RefCell<BTreeMap<InodeId, (u32, Rc<Notify>)>>);
 
-struct Entry<'a> {
+/// Somebody who waits.
+pub struct Entry<'a> {
     waits: &'a LockWaits,
     inode: InodeId,
-    news: Rc<Notify>,
+    /// Something was given back.
+    pub news: Rc<Notify>,
 }
 
 impl LockWaits {
-    fn enter(&self, inode: InodeId) -> Result<Entry<'_>> {
+    /// Begins to wait.
+    pub fn enter(&self, inode: InodeId) -> Result<Entry<'_>> {
         let mut all = self.0.borrow_mut();
         if all.values().map(|(n, _)| *n).sum::<u32>() >= WAITING_MAX {
             return Err(Error::new(Status::Overloaded, "too many owners wait for locks; retry"));
@@ -48,7 +51,7 @@ impl LockWaits {
         Ok(Entry { waits: self, inode, news: news.clone() })
     }
     /// Locks of the file were given back.
-    fn wake(&self, inode: InodeId) {
+    pub fn wake(&self, inode: InodeId) {
         let news = self.0.borrow().get(&inode).map(|(_, news)| news.clone());
         if let Some(news) = news {
             news.notify_all();
@@ -66,6 +69,11 @@ impl Drop for Entry<'_> {
             }
         }
     }
+}
+
+/// Whether a call of this method holds nothing up but its caller.
+pub fn only_waits(m: u16) -> bool {
+    m == method::LOCK_WAIT
 }
 
 /// Answers one of the three.

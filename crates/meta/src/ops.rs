@@ -1,5 +1,6 @@
 //! The calls of clients: each is one transaction of the namespace, and what has to follow its commit.
 
+use crate::append;
 use crate::background::look_at_space;
 use crate::cut;
 use crate::locks;
@@ -23,7 +24,7 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::LOCK_WAIT).contains(&m) || m == method::ORPHANS
+    (method::LOOKUP..=method::APPEND).contains(&m) || m == method::ORPHANS
 }
 
 impl Service {
@@ -54,7 +55,11 @@ impl Service {
     }
 
     /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first.
-    async fn with_cut<T>(&self, inode: InodeId, work: impl AsyncFn() -> Result<T>) -> Result<T> {
+    pub(crate) async fn with_cut<T>(
+        &self,
+        inode: InodeId,
+        work: impl AsyncFn() -> Result<T>,
+    ) -> Result<T> {
         let mut attempts = 0;
         loop {
             match work().await {
@@ -176,6 +181,7 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::LOCK | method::LOCK_TEST | method::LOCK_WAIT => {
             locks::answer(s, m, id, body).await?
         }
+        method::APPEND => append::answer(s, id, body).await?,
         method::STATFS => Reply::msg(&statfs(s).await?),
         method::ORPHANS => Reply::msg(&orphans(s, id, body)?),
         m => {

@@ -112,6 +112,7 @@ impl Service {
             name: None,
             epoch: change.epoch,
             data: change.data,
+            append: None,
         };
         let _: Empty = conn.call_msg(method::RECALL, &recall, within).await?;
         Ok(())

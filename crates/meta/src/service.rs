@@ -1,5 +1,6 @@
 //! Start, dispatch and stop.
 
+use crate::append;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::{EngineConfig, MetaConfig};
@@ -319,8 +320,7 @@ impl Handler for MetaHandler {
             let e = "the metadata service has too many calls in work; retry";
             return incoming.reply(Err(Error::new(Status::Overloaded, e)));
         }
-        // What only waits for a lock has a bound of its own, or those who wait would keep those out who give back.
-        let counts = u64::from(m != method::LOCK_WAIT);
+        let counts = u64::from(!append::only_waits(m));
         s.inflight.set(s.inflight.get() + counts);
         let rt = s.rt.clone();
         rt.spawn_detached(async move {

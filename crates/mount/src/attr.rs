@@ -49,11 +49,10 @@ pub const fn without_suid(mode: u32) -> Option<u32> {
 
 /// For the kernel.
 pub fn to_abi(a: &Attr, block_bytes: u32) -> abi::Attr {
-    let allocated = if a.allocated == 0 { a.len } else { a.allocated };
     abi::Attr {
         ino: a.inode.0,
         size: a.len,
-        blocks: allocated.div_ceil(512),
+        blocks: a.allocated.div_ceil(512),
         atime: a.atime.secs as u64,
         mtime: a.mtime.secs as u64,
         ctime: a.ctime.secs as u64,

@@ -6,7 +6,7 @@ use crate::errno::{EIO, ENOSYS, errno};
 use crate::filesystem::FileSystem;
 use crate::inodes::Inodes;
 use crate::metrics::Metrics;
-use crate::ops::Owners;
+use crate::ops::{Appends, Owners};
 use crate::rings::Rings;
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
@@ -45,6 +45,8 @@ pub enum Answer {
     Statfs(Box<abi::StatfsOut>),
     /// GETLK.
     Lock(abi::LkOut),
+    /// LSEEK.
+    Seek(u64),
 }
 
 /// Why a request failed.
@@ -81,6 +83,8 @@ pub struct Daemon<S: FileSystem> {
     pub callers: Callers,
     /// Who may have locks.
     pub owners: RefCell<Owners>,
+    /// Which files may be appended to without asking.
+    pub appends: Appends,
     /// Settings.
     pub config: MountConfig,
     metrics: Metrics,
@@ -151,6 +155,7 @@ impl<S: FileSystem> Daemon<S> {
             inodes: Inodes::new(),
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
             owners: RefCell::default(),
+            appends: Appends::default(),
             config,
             metrics: Metrics::new(),
             rings: Rings::new(),
@@ -278,6 +283,7 @@ fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
         Ok(Answer::Ioctl(data)) => reply.ioctl(&data),
         Ok(Answer::Statfs(st)) => reply.statfs(&st),
         Ok(Answer::Lock(lock)) => reply.lock(&lock),
+        Ok(Answer::Seek(offset)) => reply.lseek(offset),
         Err(Failure::Errno(e)) => reply.error(e),
         Err(Failure::Error(e)) => {
             let number = errno(&e);
@@ -295,7 +301,7 @@ impl<S: FileSystem> Context<S> {
     async fn run(&self, op: Op, payload: Option<Buf>, reply: &Reply) -> Outcome {
         match op {
             Op::Read(i) => self.read(i, reply).await,
-            Op::Write(i) => self.write(i, payload).await,
+            Op::Write(i) => self.write(i, payload, reply).await,
             Op::Lookup { name } => self.lookup(name).await,
             Op::Getattr { fh } => self.getattr(fh).await,
             Op::Setattr(i) => self.setattr(*i).await,
@@ -334,12 +340,14 @@ impl<S: FileSystem> Context<S> {
             Op::Getxattr { name, size } => self.getxattr(name, size).await,
             Op::Listxattr { size } => self.listxattr(size).await,
             Op::Removexattr { name } => self.removexattr(name).await,
+            Op::Lseek(i) => self.lseek(i).await,
+            Op::CopyFileRange(i) => self.copy_file_range(i).await,
             Op::Fallocate(i) => self.fallocate(i).await,
             Op::Ioctl(head, data) => self.ioctl(head, data).await,
             Op::Tmpfile { flags, mode, umask } => {
                 self.create(Vec::new(), flags, (mode, umask), true).await
             }
-            // The kernel does these itself from the first ENOSYS on: permissions (default_permissions), lseek, copying, polling,
+            // The kernel does these itself from the first ENOSYS on: permissions (default_permissions), polling,
             // block maps.
             _ => fail(ENOSYS),
         }

@@ -8,6 +8,8 @@ pub const EINTR: i32 = 4;
 pub const ENOLCK: i32 = 37;
 /// EIO.
 pub const EIO: i32 = 5;
+/// ENXIO: nothing there.
+pub const ENXIO: i32 = 6;
 /// EBADF.
 pub const EBADF: i32 = 9;
 /// EINVAL.

@@ -3,9 +3,10 @@
 use glowfs_client::{Client, FileAccess, OpenFile, RecallHandler};
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::Empty;
+use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::meta::*;
-use glowfs_types::{Result, SessionId, TruncateEpoch};
+use glowfs_types::{ClientId, Result, SessionId, TruncateEpoch};
 use std::rc::Rc;
 
 /// An open file; see [`OpenFile`].
@@ -22,6 +23,12 @@ pub trait FileData: 'static {
     /// Makes bytes before the end of the file zeros, and gives back space if it can.
     async fn zero(&self, offset: u64, len: u64) -> Result<()>;
     async fn flush(&self) -> Result<()>;
+    /// See [`OpenFile::seek`].
+    async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>>;
+    /// Bytes of the blocks that exist.
+    async fn allocated(&self) -> Result<u64>;
+    /// See [`OpenFile::copy_from`].
+    async fn copy_from(&self, source: &Rc<Self>, span: (u64, u64, u64), len: u64) -> Result<bool>;
 }
 
 macro_rules! file_system {
@@ -32,6 +39,8 @@ macro_rules! file_system {
             type File: FileData;
             $(async fn $name(&self, query: $query) -> Result<$reply>;)*
             fn new_session(&self) -> SessionId;
+            /// This life of the client: what an earlier one held is lost.
+            fn life(&self) -> ClientId;
             fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<Self::File>>;
             /// Whom to tell when others change what is known here, and to ask what is open.
             fn listen(&self, handler: Rc<dyn RecallHandler>);
@@ -43,6 +52,9 @@ macro_rules! file_system {
             $(async fn $name(&self, query: $query) -> Result<$reply> { Client::$name(self, query).await })*
             fn new_session(&self) -> SessionId {
                 Client::new_session(self)
+            }
+            fn life(&self) -> ClientId {
+                self.id()
             }
             fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<OpenFile>> {
                 Client::open_file(self, reply, access)
@@ -75,6 +87,7 @@ file_system! {
     setxattr(SetXattr) -> Empty;
     listxattr(OfInode) -> XattrList;
     removexattr(OfXattr) -> Empty;
+    append(Append) -> AppendReply;
     lock(Lock) -> LockReply;
     lock_test(Lock) -> LockReply;
     lock_wait(Lock) -> LockReply;
@@ -104,5 +117,14 @@ impl FileData for OpenFile {
     }
     async fn flush(&self) -> Result<()> {
         OpenFile::flush(self).await
+    }
+    async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
+        OpenFile::seek(self, offset, len, data).await
+    }
+    async fn allocated(&self) -> Result<u64> {
+        OpenFile::allocated(self).await
+    }
+    async fn copy_from(&self, source: &Rc<Self>, span: (u64, u64, u64), len: u64) -> Result<bool> {
+        OpenFile::copy_from(self, source, span, len).await
     }
 }

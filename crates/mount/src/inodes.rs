@@ -41,6 +41,8 @@ pub struct Handle<F> {
     pub write: bool,
     /// Reads through it leave the time of last access alone (O_NOATIME).
     pub no_atime: bool,
+    /// The kernel passes its reads and writes on as they are.
+    pub direct: bool,
 }
 
 /// An open directory.

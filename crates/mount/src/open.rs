@@ -8,9 +8,15 @@ use crate::filesystem::FileData;
 use crate::gate::Gate;
 use glowfs_rt::Instant;
 use glowfs_types::wire::meta::{Attr, Time};
+use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Durability, InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+
+/// What so many bytes take in whole blocks.
+fn whole_blocks(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(EXTENT_BLOCK_BYTES).unwrap_or(bytes)
+}
 
 /// A file of the client library with the rights it was opened with.
 pub struct OpenedFile<F> {
@@ -35,6 +41,10 @@ pub struct Dirty {
     pub mtime: Option<Time>,
     /// Grows with every write.
     pub generation: u64,
+    /// Bytes written.
+    pub written: u64,
+    /// A hole was made, or may have been.
+    pub holes: bool,
 }
 
 struct State<F> {
@@ -56,6 +66,8 @@ pub struct OpenInode<F> {
     pub gate: Gate,
     /// Until when meta would tell us of a change by others; what is known may be used without asking until then.
     pub lease: Cell<Instant>,
+    /// When its blocks were last counted.
+    pub counted: Cell<Instant>,
     state: RefCell<State<F>>,
 }
 
@@ -70,7 +82,8 @@ impl<F: FileData> OpenInode<F> {
             writing: 0,
             files: Vec::new(),
         };
-        Self { id, gate: Gate::default(), lease: Cell::new(Instant(0)), state: RefCell::new(state) }
+        let (lease, counted) = (Cell::new(Instant(0)), Cell::new(Instant(0)));
+        Self { id, gate: Gate::default(), lease, counted, state: RefCell::new(state) }
     }
 
     /// Takes what meta said over, unless something newer is known. Returns what is true here.
@@ -105,6 +118,7 @@ impl<F: FileData> OpenInode<F> {
             let mut s = self.state.borrow_mut();
             s.dirty.len = None;
             s.dirty.mtime = None;
+            s.dirty.written = 0;
             s.reserved = 0;
         }
         self.merge(from_meta)
@@ -115,6 +129,11 @@ impl<F: FileData> OpenInode<F> {
         let s = self.state.borrow();
         let mut a = s.attr.clone();
         a.len = a.len.max(s.dirty.len.unwrap_or(0));
+        if s.dirty.written > 0 {
+            // As exact as it can be before it is counted.
+            let grown = a.allocated.saturating_add(whole_blocks(s.dirty.written));
+            a.allocated = grown.min(whole_blocks(a.len));
+        }
         if let Some(t) = s.dirty.mtime {
             a.mtime = t;
             a.ctime = a.ctime.max(t);
@@ -148,6 +167,17 @@ impl<F: FileData> OpenInode<F> {
         self.state.borrow().attr.mode
     }
 
+    /// Holes may be made by what is going on.
+    pub fn note_holes(&self) {
+        self.state.borrow_mut().dirty.holes = true;
+    }
+    /// Whether its blocks have to be counted: something was written, and there are holes or may be.
+    pub fn wants_count(&self) -> bool {
+        let s = self.state.borrow();
+        let sparse = s.attr.allocated < whole_blocks(s.attr.len);
+        s.dirty.holes || (sparse && s.dirty.written > 0)
+    }
+
     /// A write begins. An append gets its place: the end of what is written or being written. Call inside the gate.
     pub fn begin_write(&self, offset: u64, len: u64, append: bool) -> u64 {
         let end = self.len();
@@ -156,19 +186,22 @@ impl<F: FileData> OpenInode<F> {
             s.reserved = 0;
         }
         s.writing += 1;
-        let place = if append { offset.max(end).max(s.reserved) } else { offset };
+        s.dirty.holes |= !append && offset > end;
+        // The kernel's guess does not count: what it knows of the length may be old.
+        let place = if append { end.max(s.reserved) } else { offset };
         if append {
-            s.reserved = place + len;
+            s.reserved = place.saturating_add(len);
         }
         place
     }
     /// A write ended; if it was acknowledged, `done` is its end and the epoch it counts under. True: the file was cut
     /// elsewhere meanwhile, so meta has to be asked for its length.
     #[must_use]
-    pub fn end_write(&self, done: Option<(u64, TruncateEpoch)>, now_ns: u64) -> bool {
+    pub fn end_write(&self, done: Option<(u64, TruncateEpoch)>, written: u64, now_ns: u64) -> bool {
         let mut s = self.state.borrow_mut();
         s.writing = s.writing.saturating_sub(1);
         let Some((end, epoch)) = done else { return false };
+        s.dirty.written = s.dirty.written.saturating_add(written);
         s.dirty.mtime = Some(time_of(now_ns));
         s.dirty.generation += 1;
         if epoch > s.dirty.epoch {
@@ -194,15 +227,21 @@ impl<F: FileData> OpenInode<F> {
     /// What has to be reported to meta, if anything.
     pub fn dirty(&self) -> Option<Dirty> {
         let d = self.state.borrow().dirty;
-        (d.len.is_some() || d.mtime.is_some()).then_some(d)
+        (d.len.is_some() || d.mtime.is_some() || d.holes).then_some(d)
     }
-    /// `reported` is known to meta now; `from_meta` is its answer.
-    pub fn reported(&self, reported: Dirty, from_meta: &Attr) {
+    /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
+    pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {
+        let counted = counted || !self.wants_count();
         self.merge(from_meta);
         let mut s = self.state.borrow_mut();
         if s.dirty.generation == reported.generation {
             s.dirty.len = None;
             s.dirty.mtime = None;
+        }
+        if counted {
+            // What was written since is counted the next time.
+            s.dirty.written -= s.dirty.written.min(reported.written);
+            s.dirty.holes = false;
         }
         if s.read_at.is_some_and(|t| t <= from_meta.atime) {
             s.read_at = None;

@@ -7,8 +7,8 @@ use crate::daemon::Daemon;
 use crate::filesystem::FileSystem;
 use glowfs_client::RecallHandler;
 use glowfs_rt::BoxFuture;
-use glowfs_types::InodeId;
 use glowfs_types::wire::meta::Recall;
+use glowfs_types::{InodeId, RequestId, Result, Status};
 use std::rc::{Rc, Weak};
 
 /// See the module. Weak: the client that holds this is held by the daemon.
@@ -48,6 +48,13 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
                 Err(_) => tracing::debug!(inode = %recall.inode, "the kernel takes long to forget"),
             }
         })
+    }
+
+    fn give_append(&self, inode: InodeId, grant: RequestId) -> BoxFuture<Result<()>> {
+        match self.daemon.upgrade() {
+            Some(daemon) => Box::pin(daemon.give_append(inode, grant)),
+            None => Box::pin(async { Err(Status::ShuttingDown.into()) }),
+        }
     }
 
     fn in_use(&self, inode: InodeId) -> bool {

@@ -10,10 +10,11 @@ use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, Cut, Usage, err, file_bytes};
 use crate::keys;
 use crate::name;
-use crate::record::{Inode, number, unpack};
+use crate::record::{Inode, number, unpack, whole_blocks};
 use glowfs_kv::Transaction;
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, OfInode, SetAttr, SetTime};
+use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch, VolumeId};
 
 /// Looks a name up.
@@ -169,7 +170,14 @@ pub(crate) async fn truncate(
     if !access::is_root(cx.caller) && len != inode.len {
         inode.mode = access::without_privileges(inode.mode);
     }
+    // What is added has no blocks. What is left of a file with holes is counted when the rest is cut off: until then it is one with holes.
+    let blocks = match inode.allocated {
+        Some(b) if len < inode.len => b.min(whole_blocks(len).saturating_sub(EXTENT_BLOCK_BYTES)),
+        Some(b) => b,
+        None => whole_blocks(inode.len.min(len)),
+    };
     inode.len = len;
+    inode.set_allocated(blocks);
     inode.mtime = cx.now;
     inode.mtime_set = Some(cx.now);
     inode.ctime = cx.now;
@@ -196,12 +204,13 @@ async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Res
 }
 
 /// The chunks behind the length are gone: others may write again, under an epoch of their own, so that no other service that is still at this cut can
-/// cut off what they write. Without effect if the file was cut anew since. Returns the epoch of the file.
+/// cut off what they write. Without effect if the file was cut anew since. `allocated`: what is left, if it was counted. Returns the epoch of the file.
 pub async fn finish_cut(
     tx: &Transaction,
     volume: VolumeId,
     id: InodeId,
     epoch: TruncateEpoch,
+    allocated: Option<u64>,
 ) -> Result<TruncateEpoch> {
     let key = keys::inode(volume, id);
     let Some(value) = tx.get(&key).await? else { return Ok(epoch) };
@@ -209,6 +218,9 @@ pub async fn finish_cut(
     if inode.cut.is_some() && inode.epoch == epoch {
         inode.cut = None;
         inode.epoch = inode.epoch.next();
+        if let Some(bytes) = allocated {
+            inode.set_allocated(bytes);
+        }
         tx.put(key, crate::record::pack(&inode))?;
     }
     Ok(inode.epoch)

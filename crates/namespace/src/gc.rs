@@ -204,13 +204,14 @@ pub async fn sessions_of(
 }
 
 /// Ends a dead client's session. `settled` is the length that the chains have and the epoch it was asked under: the file
-/// becomes at least that long.
+/// becomes at least that long, with `allocated` bytes of blocks.
 pub async fn end_session(
     cx: &Context<'_>,
     client: ClientId,
     id: InodeId,
     session: SessionId,
     settled: Option<(u64, TruncateEpoch)>,
+    allocated: Option<u64>,
 ) -> Result<()> {
     let v = cx.volume();
     let Some(mut inode) = cx.find_inode(id).await? else {
@@ -225,6 +226,9 @@ pub async fn end_session(
     {
         let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);
         inode.len = len;
+        if let Some(bytes) = allocated {
+            inode.set_allocated(bytes);
+        }
         inode.mtime = cx.now;
         inode.ctime = cx.now;
         cx.put_inode(id, &mut inode)?;

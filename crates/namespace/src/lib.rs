@@ -11,6 +11,7 @@
 mod access;
 mod acl;
 mod alloc;
+mod append;
 mod attr;
 mod context;
 mod gc;
@@ -29,6 +30,7 @@ mod request;
 mod xattr;
 
 pub use alloc::{IdRange, RootSpec, bootstrap, next_data_id, take_data_ids, take_ids};
+pub use append::{AppendOutcome, append};
 pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, statfs};
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};
 pub use gc::{
@@ -39,7 +41,7 @@ pub use keys::FORMAT;
 pub use link::{link, unlink};
 pub use list::readdir;
 pub use locking::{Locked, clients_with_locks, end_locks, lock, lock_test};
-pub use locks::{Held, LockTable};
+pub use locks::{AppendRight, Held, LockTable};
 pub use make::{Made, make};
 pub use open::{Opened, close, open, renew, sync, touch};
 pub use record::Doom;

@@ -58,7 +58,7 @@ pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
     }
     let mut table = table(cx.tx, cx.volume(), q.inode).await?;
     // As on Linux, a flock of another kind is a new one: the old one goes first, or two who both want more would wait for ever.
-    let flock_again = q.whole && table.has(cx.caller.client);
+    let flock_again = q.whole && table.has_locks(cx.caller.client);
     let given = flock_again && table.apply(&Lock { wish: LockWish::Release, ..q.clone() })?;
     let blocker = table.conflicts(q).next().map(Held::holder);
     if blocker.is_some() {
@@ -107,14 +107,14 @@ async fn check(cx: &Context<'_>, q: &Lock) -> Result<()> {
     if has.contains(&cx.caller.client) { Ok(()) } else { err(Status::AccessDenied) }
 }
 
-async fn table(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<LockTable> {
+pub(crate) async fn table(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<LockTable> {
     match tx.get(&keys::locks(volume, inode)).await? {
         Some(v) => unpack("locks", &v),
         None => Ok(LockTable::default()),
     }
 }
 
-fn store(cx: &Context<'_>, inode: InodeId, table: &LockTable) -> Result<()> {
+pub(crate) fn store(cx: &Context<'_>, inode: InodeId, table: &LockTable) -> Result<()> {
     let (v, client) = (cx.volume(), cx.caller.client);
     let key = keys::locks(v, inode);
     if table.is_empty() {

@@ -4,7 +4,7 @@
 //! old part is cut out. Adjacent ranges of one kind are one.
 
 use glowfs_types::wire::lock::{Lock, LockHolder, LockWish};
-use glowfs_types::{ClientId, Error, Result, Status};
+use glowfs_types::{ClientId, Error, RequestId, Result, Status};
 use minicbor::{Decode, Encode};
 
 /// The greatest number of locks of one file.
@@ -41,6 +41,20 @@ pub struct Held {
 pub struct LockTable {
     #[n(0)]
     locks: Vec<Held>,
+    /// Who decides where the end of the file is.
+    #[n(1)]
+    pub(crate) append: Option<AppendRight>,
+}
+
+/// The right to append, as it was granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct AppendRight {
+    /// The client that has it.
+    #[n(0)]
+    pub client: ClientId,
+    /// The name of this grant.
+    #[n(1)]
+    pub grant: RequestId,
 }
 
 impl Held {
@@ -69,12 +83,16 @@ impl Held {
 }
 
 impl LockTable {
-    /// Whether there is no lock.
+    /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.locks.is_empty()
+        self.locks.is_empty() && self.append.is_none()
+    }
+    /// Whether a client holds something.
+    pub fn has(&self, client: ClientId) -> bool {
+        self.has_locks(client) || self.append.is_some_and(|a| a.client == client)
     }
     /// Whether a client has a lock.
-    pub fn has(&self, client: ClientId) -> bool {
+    pub(crate) fn has_locks(&self, client: ClientId) -> bool {
         self.locks.iter().any(|l| l.client == client)
     }
     /// What stands in the way of a lock.
@@ -113,11 +131,12 @@ impl LockTable {
         self.locks = kept;
         Ok(weaker)
     }
-    /// Takes all locks of a client away. True if it had any.
+    /// Takes all that a client holds away. True if it had anything.
     pub fn drop_client(&mut self, client: ClientId) -> bool {
-        let before = self.locks.len();
+        let had = self.has(client);
         self.locks.retain(|l| l.client != client);
-        self.locks.len() < before
+        self.append = self.append.filter(|a| a.client != client);
+        had
     }
 }
 

@@ -262,6 +262,11 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
         inode.atime = t;
         changed = true;
     }
+    if let Some(bytes) = req.allocated.filter(|_| req.epoch == inode.epoch) {
+        let before = inode.allocated;
+        inode.set_allocated(bytes);
+        changed |= inode.allocated != before;
+    }
     if changed {
         cx.put_inode(req.inode, inode)?;
         cx.count(req.inode, inode, 0, file_bytes(inode) - before)?;

@@ -2,6 +2,7 @@
 
 use crate::acl::Acl;
 use glowfs_types::wire::meta::{Attr, InodeKind, Name, Time};
+use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{
     ClientId, DataId, Error, InodeId, Layout, NodeId, ProjectId, Result, Status, TruncateEpoch,
@@ -65,6 +66,12 @@ pub struct Inode {
     /// Of a directory: what new entries get.
     #[n(22)]
     pub default_acl: Option<minicbor::bytes::ByteVec>,
+    /// Bytes of the blocks of a file that has holes, as last counted. None: it has none.
+    #[n(23)]
+    pub allocated: Option<u64>,
+    /// [`glowfs_types::wire::meta::inode_flags`].
+    #[cbor(n(24), default)]
+    pub flags: u32,
 }
 
 impl Inode {
@@ -92,13 +99,18 @@ impl Inode {
             project: self.project,
             change: self.change,
             allocated: if self.kind == InodeKind::File {
-                self.len.div_ceil(512).saturating_mul(512)
+                self.allocated.unwrap_or_else(|| whole_blocks(self.len))
             } else {
                 0
             },
             generation: 1,
             has_acl: self.acl.is_some() || self.default_acl.is_some(),
+            flags: self.flags,
         }
+    }
+    /// Its blocks were counted; only what is less than all is kept.
+    pub fn set_allocated(&mut self, bytes: u64) {
+        self.allocated = Some(bytes).filter(|b| *b < whole_blocks(self.len));
     }
     /// Its permission bits change, and its ACL with them.
     pub fn set_mode(&mut self, mode: u32) -> Result<()> {
@@ -110,6 +122,11 @@ impl Inode {
         }
         Ok(())
     }
+}
+
+/// What so many bytes take in whole blocks.
+pub fn whole_blocks(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(EXTENT_BLOCK_BYTES).unwrap_or(bytes)
 }
 
 /// An entry of a directory.

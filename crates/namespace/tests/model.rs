@@ -426,6 +426,7 @@ fn sync_q(inode: InodeId, session: u128, len: Option<u64>, epoch: TruncateEpoch)
         mtime: None,
         atime: None,
         durable: false,
+        ..Sync::default()
     }
 }
 
@@ -473,7 +474,7 @@ fn sessions_lengths_truncates_and_garbage() {
         let e = op!(w, ns::open, open_q(i, 0, true, false, 3)).expect_err("cut pending");
         assert!(ns::is_cut_pending(&e));
         run_transaction(&w.rt, &w.engine, async |tx| {
-            ns::finish_cut(tx, VolumeId(1), i, attr.epoch).await
+            ns::finish_cut(tx, VolumeId(1), i, attr.epoch, None).await
         })
         .await
         .expect("cut");
@@ -531,6 +532,7 @@ fn sessions_lengths_truncates_and_garbage() {
                 f.inode,
                 SessionId(9),
                 Some((4242, f.epoch)),
+                None,
             )
             .await
         })

@@ -6,6 +6,7 @@
 
 mod admission;
 mod config;
+mod copy;
 mod disk;
 mod dismiss;
 mod effects;
@@ -13,6 +14,7 @@ mod fence;
 mod flush;
 mod forward;
 mod list_data;
+mod list_extents;
 mod metrics;
 mod node;
 mod pace;

@@ -10,6 +10,7 @@ pub(crate) struct Metrics {
     pub read_seconds: Histogram,
     pub writes: Counter,
     pub write_bytes: Counter,
+    pub copies: Counter,
     pub write_errors: Counter,
     pub write_seconds: Histogram,
     pub forwards: Counter,
@@ -61,6 +62,11 @@ impl Metrics {
             write_bytes: r.counter(
                 "glowfs_storage_write_bytes_total",
                 "Bytes of those updates.",
+                &[],
+            ),
+            copies: r.counter(
+                "glowfs_storage_copies_total",
+                "Updates whose bytes came from another chunk.",
                 &[],
             ),
             write_errors: r.counter(

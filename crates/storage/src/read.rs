@@ -87,7 +87,11 @@ impl Node {
     }
 
     /// One piece: its result, and its part of the buffer, in which every byte is either data or zero.
-    async fn read_op(self: Rc<Self>, op: ReadOp, mut piece: BufMut) -> (ReadResult, BufMut) {
+    pub(crate) async fn read_op(
+        self: Rc<Self>,
+        op: ReadOp,
+        mut piece: BufMut,
+    ) -> (ReadResult, BufMut) {
         let target = match self.target(op.target.get().into()) {
             Ok(t) => t,
             Err(e) => return failed(e.status, piece),
@@ -125,7 +129,7 @@ impl Node {
     }
 
     /// Waits, bounded, until the chunk has no pending version.
-    async fn may_read(
+    pub(crate) async fn may_read(
         &self,
         target: &Rc<Target>,
         version: ChainVersion,

@@ -27,6 +27,7 @@ impl Handler for Service {
             method::READ => node.read(incoming),
             method::WRITE | method::TRIM => node.update(incoming, false),
             method::FORWARD => node.update(incoming, true),
+            method::COPY_CHUNK => node.copy(incoming),
             method::FLUSH => answer!(node, incoming, flush),
             method::REMOVE_DATA => answer!(node, incoming, remove_data),
             method::SYNC_DONE => answer!(node, incoming, sync_done),
@@ -50,6 +51,7 @@ impl Handler for Service {
                 let result = node.list_data(&incoming);
                 incoming.reply_msg(result);
             }
+            method::LIST_EXTENTS => answer!(node, incoming, list_extents),
             method::FETCH_CHUNK => {
                 node.clone().rt.spawn_detached(async move {
                     let result = node.fetch_chunk(&mut incoming).await;

@@ -100,7 +100,8 @@ impl Node {
         Err(Error::new(Status::AccessDenied, "only services of the cluster may call this"))
     }
 
-    fn check_writer(&self, incoming: &Incoming, head: &UpdateHead) -> Result<()> {
+    /// Whether a client may have this update made.
+    pub(crate) fn check_writer(&self, incoming: &Incoming, head: &UpdateHead) -> Result<()> {
         if !matches!(head.kind, update::WRITE | update::TRUNCATE | update::REMOVE) {
             return Err(Error::new(Status::BadMessage, "a client may not replace chunks"));
         }

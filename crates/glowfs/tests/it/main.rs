@@ -6,9 +6,11 @@
 
 mod acl;
 mod admin;
+mod append;
 mod bad_input;
 mod capacity;
 mod clients;
+mod copy;
 mod dev;
 mod etcd;
 mod faults;
@@ -24,6 +26,7 @@ mod orphans;
 mod programs;
 mod resync;
 mod scrub;
+mod sparse;
 mod sqlite;
 mod striping;
 mod torture;

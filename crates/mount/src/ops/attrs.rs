@@ -67,8 +67,7 @@ impl<S: FileSystem> Context<S> {
             len: has(fattr::SIZE).then_some(i.size),
             atime: time(fattr::ATIME, fattr::ATIME_NOW, i.atime, i.atimensec),
             mtime: time(fattr::MTIME, fattr::MTIME_NOW, i.mtime, i.mtimensec),
-            session: None,
-            ctime: None,
+            ..SetAttr::default()
         };
         if q.len.is_some_and(|l| l > FILE_BYTES_MAX) {
             return fail(EFBIG);
@@ -95,10 +94,15 @@ impl<S: FileSystem> Context<S> {
     async fn set_len(&self, q: SetAttr) -> Outcome {
         let open = self.inodes.pin(q.inode);
         let _alone = open.gate.exclusive().await;
+        let unreported = open.dirty().is_some();
         let r = self.fs.setattr(q).await?;
         self.inodes.drop_cache(r.attr.inode);
         self.inodes.seen(&r.attr);
         let attr = open.merge_truncated(&r.attr);
+        if unreported {
+            // Meta does not know how much of the file was written.
+            open.note_holes();
+        }
         self.attr_answer(&attr, Duration::ZERO)
     }
 
@@ -137,7 +141,8 @@ impl<S: FileSystem> Context<S> {
         };
         // As if something had been written: length and time are reported with the rest.
         let reached = done.is_ok().then(|| (grown.unwrap_or(0), file.epoch()));
-        let cut_elsewhere = inode.end_write(reached, self.rt.unix_ns());
+        inode.note_holes();
+        let cut_elsewhere = inode.end_write(reached, 0, self.rt.unix_ns());
         done?;
         if cut_elsewhere {
             self.fresh(inode.id).await?;

@@ -1,7 +1,7 @@
 //! Open files: opening, creating, closing, making durable.
 
 use crate::attr::time_of;
-use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::errno::{EBADF, EROFS};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::{Handle, Pin};
@@ -10,7 +10,7 @@ use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::Instant;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, SessionId, TruncateEpoch};
+use glowfs_types::{InodeId, RequestId, SessionId};
 use std::rc::Rc;
 
 const O_ACCMODE: u32 = 3;
@@ -18,6 +18,7 @@ const O_WRONLY: u32 = 1;
 const O_RDWR: u32 = 2;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
 const O_DIRECT: u32 = 0o40000;
 const O_NOATIME: u32 = 0o1000000;
 
@@ -39,7 +40,8 @@ impl Wish {
             write,
             // O_TRUNC with O_RDONLY cuts, too (if the caller may write), through a session like any other.
             truncate: flags & O_TRUNC != 0,
-            direct: flags & O_DIRECT != 0,
+            // The kernel must not cache an append where it believes the end of the file to be.
+            direct: flags & O_DIRECT != 0 || (write && flags & O_APPEND != 0),
         }
     }
     fn writes(self) -> bool {
@@ -76,7 +78,8 @@ impl<S: FileSystem> Context<S> {
         let (read, write) = (wish.read, wish.write);
         let no_atime = flags & O_NOATIME != 0;
         let answer = self.open_flags(&inode, wish);
-        let handle = Handle { inode, file, caller, read, write, no_atime };
+        let direct = wish.direct;
+        let handle = Handle { inode, file, caller, read, write, no_atime, direct };
         Ok(Answer::Open(self.inodes.add_file(handle), answer))
     }
 
@@ -171,7 +174,9 @@ impl<S: FileSystem> Context<S> {
         let (read, write) = (wish.read, wish.write);
         let no_atime = flags & O_NOATIME != 0;
         let answer = self.open_flags(&inode, wish);
-        let fh = self.inodes.add_file(Handle { inode, file, caller, read, write, no_atime });
+        let direct = wish.direct;
+        let handle = Handle { inode, file, caller, read, write, no_atime, direct };
+        let fh = self.inodes.add_file(handle);
         Ok(Answer::Create(entry, fh, answer))
     }
 
@@ -186,9 +191,10 @@ impl<S: FileSystem> Context<S> {
         if dirty.is_none() && !durable {
             return Ok(());
         }
-        let q = self.sync_of(handle, durable);
+        let allocated = self.counted(inode, durable).await;
+        let q = Sync { allocated, ..self.sync_of(handle, durable) };
         let r = self.fs.sync(q).await?;
-        inode.reported(dirty.unwrap_or_default(), &r.attr);
+        inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
         Ok(())
     }
     /// Tells meta when a file was read that nobody here has open for writing. Beside the request: until meta knows, what this client shows
@@ -201,7 +207,7 @@ impl<S: FileSystem> Context<S> {
         let daemon = self.daemon.clone();
         self.rt.spawn_detached(async move {
             match daemon.fs.sync(q).await {
-                Ok(r) => handle.inode.reported(Dirty::default(), &r.attr),
+                Ok(r) => handle.inode.reported(Dirty::default(), false, &r.attr),
                 Err(e) => tracing::debug!(error = %e, "a time of last access is lost"),
             }
         });
@@ -209,19 +215,8 @@ impl<S: FileSystem> Context<S> {
     fn sync_of(&self, handle: &Handle<S::File>, durable: bool) -> Sync {
         // Whoever has the file open for writing reports; a handle for reading has no session of its own.
         let writer = handle.inode.find(false, true);
-        let file = writer.as_ref().map_or(&handle.file.file, |w| &w.file);
-        let dirty = handle.inode.dirty().unwrap_or_default();
-        Sync {
-            caller: handle.caller.clone(),
-            request: RequestId(self.rt.random_u128()),
-            inode: handle.inode.id,
-            session: file.session(),
-            len_at_least: dirty.len,
-            epoch: if dirty.len.is_some() { dirty.epoch } else { file.epoch() },
-            mtime: dirty.mtime,
-            atime: handle.inode.read_at(),
-            durable,
-        }
+        let file = writer.as_ref().unwrap_or(&handle.file);
+        self.sync_query(&handle.inode, file, &handle.caller, durable)
     }
 
     pub(crate) async fn flush(&self, fh: u64, owner: u64) -> Outcome {
@@ -259,12 +254,8 @@ impl<S: FileSystem> Context<S> {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
             inode: ROOT_INODE,
-            session: None,
-            len_at_least: None,
-            epoch: TruncateEpoch(0),
-            mtime: None,
-            atime: None,
             durable: true,
+            ..Sync::default()
         };
         self.fs.sync(q).await?;
         Ok(Answer::Done)
@@ -278,6 +269,32 @@ impl<S: FileSystem> Context<S> {
     }
 }
 
+impl<S: FileSystem> Daemon<S> {
+    /// What is to be told to meta of an open inode, through a file of it.
+    pub(crate) fn sync_query(
+        &self,
+        inode: &OpenInode<S::File>,
+        through: &OpenedFile<S::File>,
+        caller: &Caller,
+        durable: bool,
+    ) -> Sync {
+        let dirty = inode.dirty().unwrap_or_default();
+        let file = &through.file;
+        Sync {
+            caller: caller.clone(),
+            request: RequestId(self.rt.random_u128()),
+            inode: inode.id,
+            session: file.session(),
+            len_at_least: dirty.len,
+            epoch: if dirty.len.is_some() { dirty.epoch } else { file.epoch() },
+            mtime: dirty.mtime,
+            atime: inode.read_at(),
+            durable,
+            ..Sync::default()
+        }
+    }
+}
+
 /// Closes a handle; the last of a session ends it at meta.
 async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failure> {
     let Some((handle, last)) = context.inodes.remove_file(fh) else {
@@ -287,20 +304,23 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
         return Ok(());
     }
     let inode: &Pin<S::File> = &handle.inode;
+    let allocated = context.counted(inode, false).await;
     inode.remove(&handle.file);
     let file = &handle.file.file;
     let Some(session) = file.session() else {
         context.report_access(handle.clone());
         return Ok(());
     };
+    // Whoever appends next has to begin behind what this session wrote.
+    let _turn = context.appends.hold(inode.id);
     let dirty = inode.dirty();
     let mut q = context.sync_of(&handle, false);
-    q.session = Some(session);
+    (q.session, q.allocated) = (Some(session), allocated);
     if q.len_at_least.is_none() {
         // Reported before; said again, so that meta knows that something was written at all.
         (q.len_at_least, q.epoch) = (file.len_written(), file.epoch());
     }
     let r = context.fs.close_session(q).await?;
-    inode.reported(dirty.unwrap_or_default(), &r.attr);
+    inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
     Ok(())
 }

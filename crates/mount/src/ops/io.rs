@@ -97,7 +97,7 @@ impl<S: FileSystem> Context<S> {
         Ok(now)
     }
 
-    pub(crate) async fn write(&self, i: WriteIn, payload: Option<Buf>) -> Outcome {
+    pub(crate) async fn write(&self, i: WriteIn, payload: Option<Buf>, reply: &Reply) -> Outcome {
         let Some(payload) = payload else { return fail(EINVAL) };
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let len = payload.len() as u32;
@@ -106,26 +106,62 @@ impl<S: FileSystem> Context<S> {
             append: i.flags & O_APPEND != 0 && i.write_flags & WRITE_CACHE == 0,
             kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
         };
-        self.inodes.gives(handle.inode.id);
-        self.write_at(&handle, i.offset, payload, how).await?;
+        if !how.append {
+            self.inodes.gives(handle.inode.id);
+            self.write_at(&handle, i.offset, payload, how).await?;
+            return Ok(Answer::Written(len));
+        }
+        let turn = self.append_turn(&handle, reply).await?;
+        let place = self.write_at(&handle, i.offset, payload, how).await?;
+        let piece = (i.offset, u64::from(len));
+        turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
+        drop(turn);
+        if place != i.offset || !handle.direct {
+            self.forget_append(&handle, place).await;
+        }
         Ok(Answer::Written(len))
     }
 
-    /// Writes all of `payload`.
+    /// The kernel guessed another place for an append (or cached it): pages that it has of the true one are old.
+    async fn forget_append(&self, handle: &Handle<S::File>, place: u64) {
+        const BOUND: Duration = Duration::from_secs(1);
+        let Some(session) = self.session.borrow().upgrade() else { return };
+        let inode = handle.inode.id.0;
+        if handle.direct {
+            let from = i64::try_from(place & !4095).unwrap_or(i64::MAX);
+            let told = session.notify_inval_inode(inode, from, 0);
+            let _ = self.rt.timeout(BOUND, told).await;
+        } else {
+            // It holds the pages of this write until we answer, so it can only forget them after that.
+            self.rt.spawn_detached(async move {
+                let _ = session.notify_inval_inode(inode, 0, 0).await;
+            });
+        }
+    }
+
+    /// Writes all of `payload`; answers where. An append needs the right to it ([`Context::append_turn`]).
     pub(crate) async fn write_at(
         &self,
         handle: &Handle<S::File>,
         offset: u64,
         payload: Buf,
         how: HowToWrite,
-    ) -> Result<(), Failure> {
+    ) -> Result<u64, Failure> {
         let len = payload.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Failure::Errno(EFBIG));
         }
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
+        if how.append {
+            // Others may have cut the file, or made it longer.
+            self.known(inode).await?;
+        }
         let place = inode.begin_write(offset, len, how.append);
+        if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+            let _ = inode.end_write(None, 0, self.rt.unix_ns());
+            return Err(Failure::Errno(EFBIG));
+        }
         let written = async {
             if how.kill_suid {
                 self.kill_suid(handle).await?;
@@ -137,7 +173,7 @@ impl<S: FileSystem> Context<S> {
         let file = &handle.file.file;
         let counts = file.len_written().is_some_and(|l| l >= place + len);
         let done = (written.is_ok() && counts).then(|| (place + len, file.epoch()));
-        let cut_elsewhere = inode.end_write(done, self.rt.unix_ns());
+        let cut_elsewhere = inode.end_write(done, len, self.rt.unix_ns());
         written?;
         if cut_elsewhere {
             self.fresh(inode.id).await?;
@@ -146,7 +182,7 @@ impl<S: FileSystem> Context<S> {
             self.report(handle, true).await?;
         }
         self.count_written(len as usize);
-        Ok(())
+        Ok(place)
     }
 
     /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the

@@ -1,12 +1,16 @@
 //! The operations, by what they touch.
 
+mod append;
 mod attrs;
+mod copy;
 mod dirs;
 mod files;
 mod io;
 mod locks;
 mod names;
+mod sparse;
 mod xattr;
 pub(crate) use io::HowToWrite;
 
+pub use append::Appends;
 pub use locks::Owners;

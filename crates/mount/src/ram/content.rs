@@ -49,6 +49,16 @@ impl Content {
             p[(len % PIECE) as usize..].fill(0);
         }
     }
+    /// As [`crate::FileData::seek`].
+    pub fn seek(&self, offset: u64, len: u64, data: bool) -> Option<u64> {
+        if offset >= len {
+            return None;
+        }
+        let pieces = self.0.borrow();
+        let found = (offset / PIECE..=(len - 1) / PIECE).find(|i| pieces.contains_key(i) == data);
+        let found = found.map(|i| (i * PIECE).max(offset));
+        if data { found } else { found.or(Some(len)) }
+    }
     /// Bytes held.
     pub fn allocated(&self) -> u64 {
         self.0.borrow().len() as u64 * PIECE

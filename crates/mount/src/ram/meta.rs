@@ -7,9 +7,10 @@ use glowfs_namespace::{Held, LockTable};
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Rt};
 use glowfs_types::wire::Empty;
+use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
-use glowfs_types::{DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
+use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
@@ -410,6 +411,10 @@ impl FileSystem for RamFs {
         }
         self.sync(q).await
     }
+    async fn append(&self, q: Append) -> Result<AppendReply> {
+        let attr = self.get(q.inode)?.attr.borrow().clone();
+        Ok(AppendReply { attr: (!q.release).then_some(attr) })
+    }
     async fn readlink(&self, q: OfInode) -> Result<ReadLinkReply> {
         Ok(ReadLinkReply { target: self.get(q.inode)?.symlink.clone() })
     }
@@ -474,6 +479,9 @@ impl FileSystem for RamFs {
     fn new_session(&self) -> SessionId {
         SessionId(self.rt.random_u128())
     }
+    fn life(&self) -> ClientId {
+        ClientId(1)
+    }
     fn open_file(self: &Rc<Self>, reply: &OpenReply, _: FileAccess) -> Result<Rc<RamFile>> {
         let node = self.get(reply.attr.inode)?;
         self.made.replace(None);
@@ -530,5 +538,23 @@ impl FileData for RamFile {
     }
     async fn flush(&self) -> Result<()> {
         Ok(())
+    }
+    async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
+        Ok(self.content.borrow().seek(offset, len, data))
+    }
+    async fn allocated(&self) -> Result<u64> {
+        Ok(self.content.borrow().allocated())
+    }
+    async fn copy_from(
+        &self,
+        source: &Rc<Self>,
+        (from, to, len): (u64, u64, u64),
+        _: u64,
+    ) -> Result<bool> {
+        let mut bytes = vec![0; len as usize];
+        source.content.borrow().read(from, &mut bytes);
+        self.content.borrow().write(to, &bytes);
+        self.written.set(Some(self.written.get().unwrap_or(0).max(to + len)));
+        Ok(false)
     }
 }

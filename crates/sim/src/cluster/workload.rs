@@ -129,6 +129,7 @@ pub fn report(client: &Client, file: &OpenFile, durable: bool) -> SyncFile {
         mtime: None,
         atime: None,
         durable,
+        ..SyncFile::default()
     }
 }
 

@@ -179,6 +179,7 @@ impl Lab {
             mtime: None,
             atime: None,
             durable: false,
+            ..Sync::default()
         };
         let attr = client.sync(sync).await.expect("reported").attr;
         Secret { client, file, attr, capability, session }

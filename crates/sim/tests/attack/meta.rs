@@ -54,6 +54,7 @@ impl Mallory {
             mtime: Some(Time { secs: 4_000_000_000, nanos: 0 }),
             atime: Some(Time { secs: 4_000_000_000, nanos: 0 }),
             durable: false,
+            ..Sync::default()
         }
     }
 }

@@ -183,6 +183,7 @@ impl Worker {
             mtime: None,
             atime: None,
             durable,
+            ..SyncFile::default()
         }
     }
     async fn close(self) {

@@ -140,6 +140,19 @@ pub struct Attr {
     /// It has a POSIX ACL.
     #[cbor(n(19), default)]
     pub has_acl: bool,
+    /// What chattr(1) sets: [`inode_flags`].
+    #[cbor(n(20), default)]
+    pub flags: u32,
+}
+
+/// Flags of an inode, with the numbers of Linux' FS_*_FL.
+pub mod inode_flags {
+    /// It cannot be changed, renamed or removed, and gets no further name.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// A file can only grow by appends, entries of a directory can only be added.
+    pub const APPEND: u32 = 0x20;
+    /// All of them.
+    pub const KNOWN: u32 = IMMUTABLE | APPEND;
 }
 
 /// How old a time of last access may grow before a read renews it all the same, in seconds.
@@ -228,6 +241,9 @@ pub struct SetAttr {
     /// Change of inode, if the caller insists (FUSE write-back).
     #[n(10)]
     pub ctime: Option<Time>,
+    /// Flags ([`inode_flags`]).
+    #[n(11)]
+    pub flags: Option<u32>,
 }
 
 /// A time to set.
@@ -376,7 +392,7 @@ pub struct Renew {
 }
 
 /// SYNC and CLOSE: what a session has done to a file.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct Sync {
     /// Who asks.
     #[n(0)]
@@ -405,6 +421,9 @@ pub struct Sync {
     /// Must be on disk before the answer.
     #[n(8)]
     pub durable: bool,
+    /// Bytes of the blocks that exist, if the session made holes or found some and has counted.
+    #[n(9)]
+    pub allocated: Option<u64>,
 }
 
 /// LINK.
@@ -639,6 +658,9 @@ pub struct Recall {
     /// Its contents changed, not only its attributes: drop cached pages, too.
     #[cbor(n(4), default)]
     pub data: bool,
+    /// Another client wants the right to append that was granted under this id; answered when it was given back.
+    #[n(5)]
+    pub append: Option<RequestId>,
 }
 
 /// The greatest number of inodes in one [`InUse`].

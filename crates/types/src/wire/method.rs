@@ -88,6 +88,10 @@ methods! {
     LIST_CHUNKS = 220;
     /// One page of the data ids that a chain holds chunks of ([`super::orphans`]).
     LIST_DATA = 221;
+    /// Which blocks of the chunks of a data id exist on one chain ([`super::sparse`]).
+    LIST_EXTENTS = 222;
+    /// Writes a piece of a chunk with bytes of another one ([`super::copy`]).
+    COPY_CHUNK = 223;
 
     // Meta (300..): see `meta`.
     /// Looks a name up.
@@ -134,6 +138,8 @@ methods! {
     LOCK_TEST = 320;
     /// The same, but answers when nothing does any more, or after a while.
     LOCK_WAIT = 321;
+    /// Takes the right to append to a file, or gives it back ([`super::append`]).
+    APPEND = 322;
     /// The search for chunks that nobody owns: how it stands, or a pass now ([`super::orphans`]).
     ORPHANS = 330;
     /// From meta to a client: forget what you cached of an inode or entry.

@@ -4,6 +4,8 @@
 //! a shared region. Bodies of the data path are fixed little-endian structures ([`data`]); bodies of everything
 //! else are CBOR with numbered fields, in which unknown fields are ignored and missing optional ones are `None`.
 
+pub mod append;
+pub mod copy;
 pub mod data;
 pub mod frame;
 pub mod hello;
@@ -15,6 +17,7 @@ pub mod mgmtd;
 pub mod operate;
 pub mod orphans;
 pub mod repair;
+pub mod sparse;
 
 use crate::{Error, Result, Status};
 

@@ -1,0 +1,67 @@
+//! Holes: LSEEK, and how many bytes a file with holes takes.
+//!
+//! A file without holes takes what its length says. What may have made holes, or filled some, is noted with the file ([`crate::open`]); then its
+//! chains are asked once before meta is told of the writes, so that stat never has to.
+
+use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
+use crate::errno::{EBADF, EINVAL, ENXIO};
+use crate::filesystem::{FileData, FileSystem};
+use crate::open::OpenInode;
+use glowfs_fuse::abi::LseekIn;
+use glowfs_rt::Duration;
+use glowfs_types::Status;
+
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// How often a search begins anew because the file was cut to nothing meanwhile.
+const ATTEMPTS: u32 = 5;
+/// A file that is made durable again and again is counted only so often.
+const COUNT_PAUSE: Duration = Duration::from_secs(5);
+
+impl<S: FileSystem> Context<S> {
+    pub(crate) async fn lseek(&self, i: LseekIn) -> Outcome {
+        let data = match i.whence {
+            SEEK_DATA => true,
+            SEEK_HOLE => false,
+            // The kernel knows the others itself.
+            _ => return fail(EINVAL),
+        };
+        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let inode = &handle.inode;
+        let _inside = inode.gate.shared().await;
+        for _ in 0..ATTEMPTS {
+            self.known(inode).await?;
+            let found = handle.file.file.seek(i.offset, inode.len(), data).await;
+            match found {
+                Ok(Some(at)) => return Ok(Answer::Seek(at)),
+                Ok(None) => return fail(ENXIO),
+                Err(e) if e.status == Status::Stale => {
+                    self.fresh(inode.id).await?;
+                }
+                Err(e) => return Err(Failure::Error(e)),
+            }
+        }
+        Err(Failure::Error(Status::Busy.into()))
+    }
+}
+
+impl<S: FileSystem> Daemon<S> {
+    /// Bytes of the blocks that exist, if they have to be counted before meta is told of writes. `often`: it may come soon again.
+    pub(crate) async fn counted(&self, inode: &OpenInode<S::File>, often: bool) -> Option<u64> {
+        let now = self.rt.now();
+        if !inode.wants_count() || (often && now < inode.counted.get() + COUNT_PAUSE) {
+            return None;
+        }
+        let writer = inode.find(false, true)?;
+        match writer.file.allocated().await {
+            Ok(bytes) => {
+                inode.counted.set(now);
+                Some(bytes)
+            }
+            Err(e) => {
+                tracing::debug!(inode = %inode.id, error = %e, "the blocks of a file were not counted");
+                None
+            }
+        }
+    }
+}

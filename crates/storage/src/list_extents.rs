@@ -1,0 +1,48 @@
+//! LIST_EXTENTS: which blocks of a file exist on one chain, for those who may read or write the file.
+//!
+//! An acknowledged update may not be committed here yet, so it waits for pending ones as a read does.
+
+use crate::node::Node;
+use glowfs_net::Incoming;
+use glowfs_types::capability::rights;
+use glowfs_types::wire::sparse::{
+    EXTENT_RUNS_MAX, LIST_EXTENTS_MAX, ListExtents, ListExtentsReply,
+};
+use glowfs_types::{Capability, Error, Result, Status};
+use std::rc::Rc;
+use zerocopy::FromBytes;
+
+impl Node {
+    pub(crate) async fn list_extents(
+        self: &Rc<Self>,
+        incoming: &Incoming,
+    ) -> Result<ListExtentsReply> {
+        self.check_lease()?;
+        let ask: ListExtents = incoming.msg()?;
+        if self.require_service(incoming).is_err() {
+            let capability = Capability::read_from_bytes(&ask.capability).map_err(|_| {
+                Error::new(Status::BadCapability, "the capability has a wrong size")
+            })?;
+            let what = (ask.from.volume, ask.from.data);
+            let may = |right| self.check_capability(incoming, &capability, what, right);
+            may(rights::READ).or_else(|_| may(rights::WRITE))?;
+        }
+        let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
+        let mut pending = target.store.chunks_pending(target.id);
+        pending.retain(|c| (c.volume, c.data) == (ask.from.volume, ask.from.data));
+        for chunk in pending.into_iter().filter(|c| c.index >= ask.from.index) {
+            let settled = self.may_read(&target, ask.chain_version, chunk).await;
+            settled.map_err(|status| target.refusal(status))?;
+        }
+        let reply = if ask.sum_only {
+            let bytes = target.store.present_bytes(target.id, ask.from);
+            ListExtentsReply { bytes, ..ListExtentsReply::default() }
+        } else {
+            let limit = ask.limit.clamp(1, LIST_EXTENTS_MAX) as usize;
+            let (chunks, more) = target.store.present(target.id, ask.from, limit, EXTENT_RUNS_MAX);
+            ListExtentsReply { chunks, more, bytes: 0 }
+        };
+        self.check_answer()?;
+        Ok(reply)
+    }
+}
