@@ -56,11 +56,11 @@ async fn next_present(
         }
         // Only the blocks that exist.
         let place = |block: u32| base.saturating_add(u64::from(block) * EXTENT_BLOCK_BYTES);
-        let inside = next
+        let mut inside = next
             .runs
             .iter()
             .filter(|(b, n)| place(*b) < stop && place(b.saturating_add(*n)) > begin);
-        let (first, last) = (inside.clone().next(), inside.last());
+        let (first, last) = (inside.clone().next(), inside.next_back());
         let (Some((first, _)), Some((last, n))) = (first, last) else { continue };
         begin = begin.max(place(*first));
         if stop < base.saturating_add(chunk) {
