@@ -105,6 +105,28 @@ pub enum Command {
         /// Path inside the file system
         path: String,
     },
+    /// The layout of a file, or what is made in a directory will get
+    ShowLayout {
+        /// Path inside the file system
+        path: String,
+    },
+    /// Sets the layout that what is made in a directory from now on gets
+    SetLayout {
+        /// Path inside the file system
+        path: String,
+        /// Bytes in a chunk: a power of two, 64K to 64M
+        #[arg(long, value_name = "BYTES")]
+        chunk_size: Option<String>,
+        /// Chains that a file is striped over
+        #[arg(long)]
+        stripe: Option<u32>,
+        /// Chain table
+        #[arg(long)]
+        table: Option<u64>,
+        /// Takes what the parent has
+        #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table"])]
+        inherit: bool,
+    },
     /// Space: the file system and each disk
     Df,
     /// Health of every service, asked directly

@@ -19,12 +19,12 @@ const CAT_BYTES: usize = 4 << 20;
 /// Symbolic links followed in one path, as Linux does.
 const SYMLINKS_MAX: u32 = 40;
 
-fn caller(client: &Client) -> Caller {
+pub(crate) fn caller(client: &Client) -> Caller {
     Caller { uid: 0, gid: 0, groups: vec![], client: client.id(), volume: VolumeId(1) }
 }
 
 /// Walks a path from the root; symbolic links on the way are followed, a last one only if `follow`.
-async fn resolve(client: &Client, path: &str, follow: bool) -> Result<Attr> {
+pub(crate) async fn resolve(client: &Client, path: &str, follow: bool) -> Result<Attr> {
     let mut names: Vec<Vec<u8>> = split(path.as_bytes());
     let mut at = attr(client, ROOT_INODE).await?;
     let mut links = 0;

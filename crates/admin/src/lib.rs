@@ -7,6 +7,7 @@ mod args;
 mod cluster;
 mod config;
 mod files;
+mod layout;
 mod operate;
 mod orphans;
 mod output;

@@ -2,7 +2,7 @@
 
 use crate::args::{AdminArgs, Command, DiskCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, operate, orphans, resyncs, scrub, users};
+use crate::{cluster, config, files, layout, operate, orphans, resyncs, scrub, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
@@ -67,6 +67,12 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
                 bail!("cat prints the file's bytes; it has no --json");
             }
             files::cat(client, path).await
+        }
+        Command::ShowLayout { path } => layout::show(out, client, path).await,
+        Command::SetLayout { path, chunk_size, stripe, table, inherit } => {
+            let (chunk_size, stripe, table) = (chunk_size.as_deref(), *stripe, *table);
+            let change = layout::Change { chunk_size, stripe, table, inherit: *inherit };
+            layout::set(out, client, path, change).await
         }
         Command::Df => files::df(out, client, &routing).await,
         Command::CreateTable { table, replicas, chains, dry_run } => {

@@ -14,8 +14,13 @@ use std::rc::Rc;
 const READS: [u64; 3] = [20, 21, 22];
 
 async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
-    let flags =
-        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session: client.new_session(),
+        append: false,
+    };
     let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
     let reply = client.open(query).await.expect("open");
     let access = FileAccess { caller: Caller::default(), read: true, write: true };

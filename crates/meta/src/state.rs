@@ -173,6 +173,19 @@ impl Env for Service {
         let len = table.chains.len() as u32;
         Ok(Layout { table_version: table.version, start: start_of(data, len), ..*inherited })
     }
+    fn check_layout(&self, layout: &Layout, stripe: bool) -> Result<()> {
+        let routing = self.agent.routing();
+        let table = routing.newest_table(layout.table).filter(|t| !t.chains.is_empty());
+        let bad = |what| Err(Error::new(Status::InvalidArgument, what));
+        match table.map(|t| t.chains.len()) {
+            None => bad(format!("there is no chain table {}", layout.table)),
+            Some(n) if stripe && layout.stripe as usize > n => bad(format!(
+                "stripe {}: chain table {} has {n} chains",
+                layout.stripe, layout.table
+            )),
+            Some(_) => Ok(()),
+        }
+    }
     fn keeps_removed(&self) -> bool {
         true
     }

@@ -2,6 +2,8 @@
 
 use glowfs_types::{Error, Status};
 
+/// EPERM.
+pub const EPERM: i32 = 1;
 /// EINTR.
 pub const EINTR: i32 = 4;
 /// ENOLCK.

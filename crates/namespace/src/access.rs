@@ -2,6 +2,7 @@
 
 use crate::acl::Acl;
 use crate::context::err;
+use crate::flags;
 use crate::record::Inode;
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::{Result, Status};
@@ -45,8 +46,9 @@ pub fn check(caller: &Caller, inode: &Inode, want: u32) -> Result<()> {
     if bits & want == want { Ok(()) } else { err(Status::AccessDenied) }
 }
 
-/// Whether the caller may take the entry of `inode` out of `dir`: write and search permission, and the sticky bit.
+/// Whether the caller may take the entry of `inode` out of `dir`: flags, write and search permission, and the sticky bit.
 pub fn check_delete(caller: &Caller, dir: &Inode, inode: &Inode) -> Result<()> {
+    flags::check_remove(dir, inode)?;
     check(caller, dir, WRITE | EXEC)?;
     if dir.mode & STICKY != 0 && !owns(caller, dir) && !owns(caller, inode) {
         return err(Status::NotPermitted);

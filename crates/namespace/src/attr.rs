@@ -8,12 +8,13 @@
 
 use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, Cut, Usage, err, file_bytes};
+use crate::flags;
 use crate::keys;
 use crate::name;
 use crate::record::{Inode, number, unpack, whole_blocks};
 use glowfs_kv::Transaction;
 use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, OfInode, SetAttr, SetTime};
+use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, OfInode, SetAttr, SetTime, inode_flags};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch, VolumeId};
 
@@ -56,6 +57,7 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
     let mut inode = cx.inode(req.inode).await?;
     if done.is_none() {
         let before = file_bytes(&inode);
+        check_flags(cx, req, &inode)?;
         check_owner(cx, req, &inode)?;
         check_times(cx, req, &inode)?;
         check_len(cx, req, &inode).await?;
@@ -64,6 +66,7 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
             truncate(cx, req.inode, &mut inode, len).await?;
         }
         change_times(cx, req, &mut inode).await?;
+        inode.flags = req.flags.unwrap_or(inode.flags);
         inode.ctime = req.ctime.filter(|_| access::owns(cx.caller, &inode)).unwrap_or(cx.now);
         cx.put_inode(req.inode, &mut inode)?;
         cx.count(req.inode, &inode, 0, file_bytes(&inode) - before)?;
@@ -72,6 +75,25 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
     let attr = cx.attr_of(req.inode, &inode).await?;
     let cut = inode.cut.map(|len| Cut { attr: attr.clone(), len });
     Ok((attr, cut))
+}
+
+/// What immutable and append-only inodes refuse, and who may make them so.
+fn check_flags(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
+    let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    let attributes = req.mode.is_some() || req.uid.is_some() || req.gid.is_some();
+    if attributes || req.len.is_some() || set(req.atime) || set(req.mtime) {
+        flags::check_attributes(inode)?;
+    }
+    if req.atime.is_some() || req.mtime.is_some() {
+        flags::check_touch(inode)?;
+    }
+    let Some(new) = req.flags.filter(|new| *new != inode.flags) else { return Ok(()) };
+    if new & !inode_flags::KNOWN != 0
+        || !matches!(inode.kind, InodeKind::File | InodeKind::Directory)
+    {
+        return err(Status::NotSupported);
+    }
+    if access::is_root(cx.caller) { Ok(()) } else { err(Status::NotPermitted) }
 }
 
 fn check_owner(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {

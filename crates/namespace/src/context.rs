@@ -20,6 +20,11 @@ pub trait Env {
     fn new_data(&self) -> Result<DataId>;
     /// The layout of a new file: what it inherits, with the newest version of the table and the place to begin.
     fn place(&self, inherited: &Layout, data: DataId) -> Result<Layout>;
+    /// Whether new files can have this layout; with `stripe` also whether there are so many chains.
+    fn check_layout(&self, layout: &Layout, stripe: bool) -> Result<()> {
+        let _ = stripe;
+        layout.validate()
+    }
     /// Whether a file that loses its last name is kept until the service has asked all clients whether they have it
     /// open, and calls [`crate::erase_removed`]. Otherwise it goes at once unless it has a session.
     fn keeps_removed(&self) -> bool {

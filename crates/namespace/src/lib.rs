@@ -14,8 +14,10 @@ mod alloc;
 mod append;
 mod attr;
 mod context;
+mod flags;
 mod gc;
 mod keys;
+mod layouts;
 mod link;
 mod list;
 mod locking;
@@ -38,6 +40,7 @@ pub use gc::{
     end_session, garbage, keep_garbage, newest_garbage, sessions_of, sweep_requests, writers,
 };
 pub use keys::FORMAT;
+pub use layouts::{LAYOUT_XATTR, layout_changed, layout_text};
 pub use link::{link, unlink};
 pub use list::readdir;
 pub use locking::{Locked, clients_with_locks, end_locks, lock, lock_test};

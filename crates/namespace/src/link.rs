@@ -2,6 +2,7 @@
 
 use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, err};
+use crate::flags;
 use crate::name;
 use glowfs_types::wire::meta::{Attr, Link, Unlink};
 use glowfs_types::{InodeId, Result, Status};
@@ -22,10 +23,12 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     if entry.is_some() || name::is_dots(&req.name) {
         return err(Status::Exists);
     }
+    flags::check_insert(&dir)?;
     access::check(cx.caller, &dir, WRITE | EXEC)?;
     if inode.is_dir() {
         return err(Status::NotPermitted);
     }
+    flags::check_attributes(&inode)?;
     if inode.nlink == 0 && !crate::removed::takes_name(cx, req.inode).await? {
         return err(Status::NotFound);
     }

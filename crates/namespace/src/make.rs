@@ -3,6 +3,7 @@
 use crate::access::{self, EXEC, SETGID, WRITE};
 use crate::acl::Acl;
 use crate::context::{Context, err};
+use crate::flags;
 use crate::keys;
 use crate::name;
 use crate::open::{Opened, open_inode, opened_before, put_session};
@@ -45,6 +46,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
             _ => err(Status::Exists),
         };
     }
+    flags::check_insert(&dir)?;
     access::check(cx.caller, &dir, WRITE | EXEC)?;
     if matches!(req.kind, InodeKind::CharDevice | InodeKind::BlockDevice)
         && !access::is_root(cx.caller)
@@ -82,6 +84,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
         return made_before(cx, req, record.inode).await;
     }
     let dir = cx.dir(req.parent).await?;
+    flags::check_insert(&dir)?;
     access::check(cx.caller, &dir, WRITE | EXEC)?;
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, req, &dir)?;

@@ -75,6 +75,9 @@ pub(crate) async fn open_inode(
         let want = if flags.read { READ } else { 0 } | if writes { WRITE } else { 0 };
         access::check(cx.caller, inode, want)?;
     }
+    if writes {
+        crate::flags::check_open(inode, flags.append, flags.truncate)?;
+    }
     if writes && inode.cut.is_some() {
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
     }
@@ -291,6 +294,9 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
     }
     if req.write && inode.cut.is_some() {
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+    }
+    if req.write {
+        crate::flags::check_touch(&inode)?;
     }
     let session = match req.session {
         Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(ended)?),

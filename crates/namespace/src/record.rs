@@ -72,6 +72,9 @@ pub struct Inode {
     /// [`glowfs_types::wire::meta::inode_flags`].
     #[cbor(n(24), default)]
     pub flags: u32,
+    /// Of a directory: its layout was set, not inherited.
+    #[cbor(n(25), default)]
+    pub layout_set: bool,
 }
 
 impl Inode {

@@ -5,6 +5,7 @@
 
 use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, err};
+use crate::flags;
 use crate::link::remove_dir;
 use crate::name;
 use crate::record::{Dentry, Inode};
@@ -71,6 +72,7 @@ async fn check_move(
         return err(Status::InvalidArgument);
     }
     access::check_delete(cx.caller, &from.dir, inode)?;
+    flags::check_insert(&to.dir)?;
     access::check(cx.caller, &to.dir, WRITE | EXEC)?;
     if inode.is_dir() && from.parent != to.parent {
         // Its `..` changes.

@@ -3,7 +3,9 @@
 use crate::access::{self, READ, STICKY, WRITE};
 use crate::acl::Acl;
 use crate::context::{Context, err};
+use crate::flags;
 use crate::keys;
+use crate::layouts::{self, LAYOUT_XATTR};
 use crate::record::Inode;
 use glowfs_types::wire::meta::{InodeKind, Name, OfInode, OfXattr, SetXattr};
 use glowfs_types::{Error, Result, Status};
@@ -51,6 +53,7 @@ fn check_read(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
 }
 
 fn check_write(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
+    flags::check_attributes(inode)?;
     match class {
         Class::User => {
             let file = inode.kind == InodeKind::File;
@@ -88,6 +91,7 @@ async fn set_acl(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
     if !access::owns(cx.caller, &inode) {
         return err(Status::NotPermitted);
     }
+    flags::check_attributes(&inode)?;
     if q.value.len() > VALUE_MAX {
         return err(Status::OutOfRange);
     }
@@ -113,6 +117,9 @@ async fn set_acl(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
 
 /// The value of an attribute.
 pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
+    if req.name.as_slice() == LAYOUT_XATTR {
+        return layouts::show(&cx.inode(req.inode).await?);
+    }
     if is_acl(&req.name) {
         let inode = cx.inode(req.inode).await?;
         let acl = if req.name.as_slice() == ACCESS { inode.acl } else { inode.default_acl };
@@ -131,6 +138,10 @@ pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
 pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
     if is_acl(&req.name) {
         return set_acl(cx, req).await;
+    }
+    if req.name.as_slice() == LAYOUT_XATTR {
+        let kept = if req.value.is_empty() { Status::InvalidArgument } else { Status::Ok };
+        return if kept == Status::Ok { layouts::set(cx, req).await } else { err(kept) };
     }
     let class = class(&req.name)?;
     if cx.done_before(req).await?.is_some() {
@@ -175,20 +186,25 @@ pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
     let page = cx.tx.get_range_snapshot(&begin, &end, COUNT_MAX, false).await?;
     let shown = |name: &&[u8]| access::is_root(cx.caller) || !name.starts_with(b"trusted.");
     let names = page.entries.iter().map(|(k, _)| keys::xattr_name(k));
-    let acls = [(ACCESS, inode.acl.is_some()), (DEFAULT, inode.default_acl.is_some())];
+    let acls = [
+        (ACCESS, inode.acl.is_some()),
+        (DEFAULT, inode.default_acl.is_some()),
+        (LAYOUT_XATTR, inode.layout_set),
+    ];
     let acls = acls.iter().filter(|(_, there)| *there).map(|(name, _)| *name);
     Ok(acls.chain(names.filter(shown)).map(|n| n.to_vec().into()).collect())
 }
 
 /// Removes an attribute.
 pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
-    if is_acl(&req.name) {
+    if is_acl(&req.name) || req.name.as_slice() == LAYOUT_XATTR {
         let OfXattr { caller, request, inode, name } = req.clone();
-        return set_acl(
-            cx,
-            &SetXattr { caller, request, inode, name, value: Vec::new(), flags: 0 },
-        )
-        .await;
+        let set = SetXattr { caller, request, inode, name, value: Vec::new(), flags: 0 };
+        return if is_acl(&req.name) {
+            set_acl(cx, &set).await
+        } else {
+            layouts::set(cx, &set).await
+        };
     }
     let class = class(&req.name)?;
     if cx.done_before(req).await?.is_some() {

@@ -411,7 +411,8 @@ fn concurrent_renames_make_no_cycle() {
 }
 
 fn open_q(inode: InodeId, uid: u32, write: bool, truncate: bool, session: u128) -> Open {
-    let flags = OpenFlags { read: true, write, truncate, session: SessionId(session) };
+    let flags =
+        OpenFlags { read: true, write, truncate, session: SessionId(session), append: false };
     Open { caller: who(uid), request: RequestId(0), inode, flags }
 }
 

@@ -179,6 +179,7 @@ fn what_somebody_owns_is_never_taken() {
                 write: true,
                 truncate: false,
                 session: client.new_session(),
+                append: false,
             };
             let open = Open { caller: caller(&client), request: RequestId(0), inode, flags };
             let open = client.open(open).await?;

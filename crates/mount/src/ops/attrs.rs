@@ -2,7 +2,7 @@
 
 use crate::attr::{attr_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EFBIG, EOPNOTSUPP};
+use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_fuse::abi::{FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
@@ -126,6 +126,9 @@ impl<S: FileSystem> Context<S> {
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
         self.known(inode).await?;
+        if inode.attr().flags & inode_flags::APPEND != 0 {
+            return fail(EPERM);
+        }
         let len = inode.len();
         let grown = (!keep && end > len).then_some(end);
         let stop = end.min(len);

@@ -1,11 +1,12 @@
 //! copy_file_range: on the storage nodes, a bounded number of bytes a call.
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EFBIG, EINVAL, EOPNOTSUPP};
+use crate::errno::{EBADF, EFBIG, EINVAL, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use glowfs_fuse::abi::CopyFileRangeIn;
 use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::wire::meta::inode_flags;
 use glowfs_types::{Error, Status};
 use std::rc::Rc;
 
@@ -35,6 +36,9 @@ impl<S: FileSystem> Context<S> {
         for _ in 0..ATTEMPTS {
             self.known(&source.inode).await?;
             self.known(&handle.inode).await?;
+            if handle.inode.attr().flags & inode_flags::APPEND != 0 {
+                return fail(EPERM);
+            }
             let epoch = source.inode.attr().epoch;
             let len = i.len.min(COPY_MAX).min(source.inode.len().saturating_sub(i.off_in));
             if len == 0 {

@@ -29,6 +29,7 @@ struct Wish {
     write: bool,
     truncate: bool,
     direct: bool,
+    append: bool,
 }
 
 impl Wish {
@@ -40,6 +41,7 @@ impl Wish {
             write,
             // O_TRUNC with O_RDONLY cuts, too (if the caller may write), through a session like any other.
             truncate: flags & O_TRUNC != 0,
+            append: flags & O_APPEND != 0,
             // The kernel must not cache an append where it believes the end of the file to be.
             direct: flags & O_DIRECT != 0 || (write && flags & O_APPEND != 0),
         }
@@ -61,7 +63,8 @@ impl<S: FileSystem> Context<S> {
             if wish.truncate { inode.gate.exclusive().await } else { inode.gate.shared().await };
         // The kernel has checked permissions, so a file that is open here with the same rights is shared.
         let file = match inode.find(wish.read, wish.write) {
-            Some(file) if !wish.truncate => file,
+            // Whether a file with flags may be opened so, only meta says.
+            Some(file) if !wish.truncate && (!wish.write || inode.attr().flags == 0) => file,
             _ => {
                 let asked = self.asking();
                 let reply = self.open_at_meta(&inode, wish, &caller).await?;
@@ -102,6 +105,7 @@ impl<S: FileSystem> Context<S> {
             read: wish.read,
             write: wish.writes(),
             truncate: wish.truncate,
+            append: wish.append,
             session: if wish.writes() { self.fs.new_session() } else { SessionId(0) },
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::attr::without_suid;
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EFBIG, EINVAL};
+use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::open::OpenInode;
@@ -10,7 +10,7 @@ use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::wire::meta::SetAttr;
+use glowfs_types::wire::meta::{SetAttr, inode_flags};
 use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
@@ -153,6 +153,9 @@ impl<S: FileSystem> Context<S> {
         }
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
+        if !how.append && inode.attr().flags & inode_flags::APPEND != 0 {
+            return Err(Failure::Errno(EPERM));
+        }
         if how.append {
             // Others may have cut the file, or made it longer.
             self.known(inode).await?;

@@ -5,6 +5,7 @@ mod attrs;
 mod copy;
 mod dirs;
 mod files;
+mod flags;
 mod io;
 mod locks;
 mod names;
@@ -13,4 +14,5 @@ mod xattr;
 pub(crate) use io::HowToWrite;
 
 pub use append::Appends;
+pub use flags::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 pub use locks::Owners;

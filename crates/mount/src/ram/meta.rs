@@ -271,6 +271,7 @@ impl FileSystem for RamFs {
                 a.mode = crate::attr::without_suid(a.mode).unwrap_or(a.mode);
             }
             a.mode = q.mode.unwrap_or(a.mode);
+            a.flags = q.flags.unwrap_or(a.flags);
             a.uid = q.uid.unwrap_or(a.uid);
             a.gid = q.gid.unwrap_or(a.gid);
             a.atime = q.atime.map_or(a.atime, time);

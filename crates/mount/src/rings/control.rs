@@ -5,6 +5,7 @@ use super::{BUFFERS_MAX, FILES_MAX, RINGS_MAX, SESSIONS_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
+use crate::ops::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 use glowfs_fuse::abi::IoctlIn;
 use glowfs_rt::mem::map_foreign;
 use glowfs_rt::sync::Notify;
@@ -45,6 +46,7 @@ impl<S: FileSystem> Context<S> {
         use control::*;
         let directory = head.flags & FUSE_IOCTL_DIR != 0;
         match (head.cmd, directory) {
+            (GETFLAGS | SETFLAGS | FSGETXATTR | FSSETXATTR, _) => self.flags(head.cmd, &data).await,
             (Ask::COMMAND, _) => answer(Ask { mark: MARK, version: RING_VERSION, reserved: 0 }),
             (Open::COMMAND, true) => self.open_session(head.fh, parse(&data)?),
             (AddFile::COMMAND, false) => self.add_file(head.fh, parse(&data)?),

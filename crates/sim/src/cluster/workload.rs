@@ -83,8 +83,13 @@ pub fn caller(client: &Client) -> Caller {
 
 /// Makes a file in the root directory, or opens it if it is there, for reading and writing.
 pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFile>, OpenReply)> {
-    let flags =
-        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session: client.new_session(),
+        append: false,
+    };
     let reply = client
         .make(Make {
             caller: caller(client),
@@ -109,8 +114,13 @@ pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFil
 
 /// Opens a file again.
 pub async fn open(client: &Rc<Client>, inode: InodeId) -> Result<(Rc<OpenFile>, OpenReply)> {
-    let flags =
-        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session: client.new_session(),
+        append: false,
+    };
     let query = Open { caller: caller(client), request: RequestId(0), inode, flags };
     let open = client.open(query).await?;
     let access = FileAccess { caller: caller(client), read: true, write: true };

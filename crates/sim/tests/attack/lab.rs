@@ -86,7 +86,7 @@ pub async fn make(
     mode: u32,
 ) -> Result<AttrReply> {
     let session = client.new_session();
-    let flags = OpenFlags { read: true, write: true, truncate: false, session };
+    let flags = OpenFlags { read: true, write: true, truncate: false, session, append: false };
     let query = Make {
         caller: caller(client.id(), uid),
         request: RequestId(0),

@@ -60,7 +60,13 @@ impl Mallory {
 }
 
 fn both(session: u128) -> OpenFlags {
-    OpenFlags { read: true, write: true, truncate: false, session: SessionId(session) }
+    OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session: SessionId(session),
+        append: false,
+    }
 }
 
 #[test]
@@ -109,7 +115,7 @@ fn what_the_mode_denies_is_denied() {
         for (read, write, truncate) in
             [(true, false, false), (false, true, false), (true, true, true), (true, false, true)]
         {
-            let flags = OpenFlags { read, write, truncate, session: SessionId(9) };
+            let flags = OpenFlags { read, write, truncate, session: SessionId(9), append: false };
             refused(m.call(method::OPEN, &m.open(inode, 8, flags)).await, Status::AccessDenied);
         }
         // By its name, through an open that would make it.
@@ -221,8 +227,13 @@ fn anothers_session_is_of_no_use() {
             ..SetAttr::default()
         };
         let attr = alice.setattr(set).await.expect("hers").attr;
-        let flags =
-            OpenFlags { read: true, write: false, truncate: false, session: secret.session };
+        let flags = OpenFlags {
+            read: true,
+            write: false,
+            truncate: false,
+            session: secret.session,
+            append: false,
+        };
         refused(m.call(method::OPEN, &m.open(inode, 5, flags)).await, Status::SessionEnded);
         // A session for reading: not for writing, and not for saying how long the file is.
         let flags = OpenFlags { session: SessionId(6), ..flags };

@@ -100,8 +100,13 @@ async fn open(client: &Rc<Client>, job: &Job, dir: &str) -> Result<Rc<OpenFile>>
     let name = |n: &str| Name::from(n.as_bytes().to_vec());
     let look = Lookup { caller: caller.clone(), parent: ROOT_INODE, name: name(dir) };
     let dir = client.lookup(look).await?.attr.inode;
-    let flags =
-        OpenFlags { read: true, write: true, truncate: false, session: client.new_session() };
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session: client.new_session(),
+        append: false,
+    };
     let make = Make {
         caller: caller.clone(),
         request: RequestId(0),

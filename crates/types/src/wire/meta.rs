@@ -332,6 +332,9 @@ pub struct OpenFlags {
     /// The session to use: chosen by the client, so that a retry finds it.
     #[n(3)]
     pub session: SessionId,
+    /// Only to append.
+    #[cbor(n(4), default)]
+    pub append: bool,
 }
 
 /// OPEN.

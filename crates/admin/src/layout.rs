@@ -1,0 +1,85 @@
+//! Layouts of directories.
+
+use crate::files::{caller, resolve};
+use crate::output::{Output, bytes};
+use anyhow::{Context, Result, bail};
+use glowfs_client::Client;
+use glowfs_types::RequestId;
+use glowfs_types::wire::meta::{OfXattr, SetXattr};
+use serde::Serialize;
+
+/// The attribute that it stands in.
+const XATTR: &[u8] = b"glowfs.layout";
+
+/// What is to be changed.
+pub struct Change<'a> {
+    /// Bytes in a chunk, as the operator wrote them.
+    pub chunk_size: Option<&'a str>,
+    /// Chains that a file uses.
+    pub stripe: Option<u32>,
+    /// Chain table.
+    pub table: Option<u64>,
+    /// Takes what the parent has.
+    pub inherit: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    chunk_bytes: u32,
+    stripe: u32,
+    table: u64,
+    table_version: u64,
+    durability: String,
+}
+
+/// `show-layout`.
+pub async fn show(out: Output, client: &Client, path: &str) -> Result<()> {
+    let a = resolve(client, path, true).await?;
+    let Some(l) = a.layout else {
+        bail!("{path} has no layout: it is neither a file nor a directory")
+    };
+    let row = Row {
+        path: path.into(),
+        chunk_bytes: l.chunk_bytes,
+        stripe: l.stripe,
+        table: l.table.0,
+        table_version: l.table_version,
+        durability: format!("{:?}", l.durability).to_lowercase(),
+    };
+    out.either(&row, |r| {
+        let size = bytes(u64::from(r.chunk_bytes));
+        format!(
+            "{}: chunks of {size}, stripe {} on table {}, durability {}\n",
+            r.path, r.stripe, r.table, r.durability
+        )
+    })
+}
+
+/// `set-layout`.
+pub async fn set(out: Output, client: &Client, path: &str, change: Change<'_>) -> Result<()> {
+    let inode = resolve(client, path, true).await?.inode;
+    let (request, name) = (RequestId(0), XATTR.to_vec().into());
+    let caller = caller(client);
+    if change.inherit {
+        let q = OfXattr { caller, request, inode, name };
+        client.removexattr(q).await.with_context(|| format!("layout of {path}"))?;
+        return show(out, client, path).await;
+    }
+    let mut text = String::new();
+    if let Some(size) = change.chunk_size {
+        text += &format!("chunk_bytes={size} ");
+    }
+    if let Some(stripe) = change.stripe {
+        text += &format!("stripe={stripe} ");
+    }
+    if let Some(table) = change.table {
+        text += &format!("table={table}");
+    }
+    if text.is_empty() {
+        bail!("nothing to set: give --chunk-size, --stripe, --table or --inherit");
+    }
+    let q = SetXattr { caller, request, inode, name, value: text.into_bytes(), flags: 0 };
+    client.setxattr(q).await.with_context(|| format!("layout of {path}"))?;
+    show(out, client, path).await
+}
