@@ -14,7 +14,7 @@ use glowfs_rt::{Address, Rt};
 use glowfs_telemetry::HttpServer;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
-use glowfs_types::{ClientId, Error, Incarnation, Result, Status};
+use glowfs_types::{ClientId, Error, Incarnation, NodeId, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -209,6 +209,11 @@ impl Running {
     /// Whether it is primary now.
     pub fn is_primary(&self) -> bool {
         self.inner.primary().is_ok()
+    }
+    /// Whether it is primary and holds a node for dead: that node must not serve any more.
+    pub fn declares_dead(&self, node: NodeId) -> bool {
+        self.is_primary()
+            && self.inner.state.borrow().as_ref().is_some_and(|s| !s.leases.alive(node))
     }
     /// What it is and how it is.
     pub fn status(&self) -> ServiceStatus {

@@ -2,21 +2,31 @@
 //! `cargo run -p glowfs-sim --features mutants --example mutants -- [SEEDS [NAME...]]`; see `./mutants`. Fails if one survives.
 
 use glowfs_rt::Duration;
-use glowfs_sim::cluster::{Faults, Plan, run_seed};
+use glowfs_sim::cluster::{Corner, Faults, Plan, run_seed};
 use glowfs_types::mutant::{Mutant, plant};
 
 /// The faults that a bug is most likely to show under; the run is the same otherwise.
 fn plan(mutant: Mutant) -> Plan {
     let all = Faults::ALL;
+    let corner = match mutant {
+        Mutant::ActivationIgnored => Some(Corner::Squeeze),
+        Mutant::DedupeForgotten => Some(Corner::Mute),
+        Mutant::DedupeNotPersisted => Some(Corner::MuteAndKill),
+        Mutant::LeaseFromReply => Some(Corner::LateAnswers),
+        Mutant::ChainVersionUnchecked => Some(Corner::LateForwards),
+        Mutant::CacheTrusted => Some(Corner::FailedFlushes),
+        Mutant::RoutingBeforeCommit | Mutant::PrimaryOutlivesLease => Some(Corner::CutPrimary),
+        _ => None,
+    };
     let faults = match mutant {
-        Mutant::MissingFlush | Mutant::SyncWithoutFlush | Mutant::DedupeNotPersisted => {
-            Faults { all: 6, ..all }
-        }
-        Mutant::ChecksumUnchecked | Mutant::CacheTrusted => Faults { disks: 10, ..all },
-        Mutant::LeaseFromReply | Mutant::LeaseUnchecked => Faults { freezes: 8, ..all },
+        _ if corner.is_some() => Faults { corners: 10, ..Faults::NONE },
+        Mutant::MissingFlush | Mutant::SyncWithoutFlush => Faults { all: 6, ..all },
+        Mutant::ChecksumUnchecked => Faults { disks: 10, ..all },
+        Mutant::LeaseUnchecked => Faults { freezes: 8, ..all },
+        Mutant::ResyncSkipsRemoved => Faults { storages: 12, ..all },
         _ => all,
     };
-    Plan { faults, time: Duration::from_secs(10), ..Plan::default() }
+    Plan { faults, corner, time: Duration::from_secs(10), ..Plan::default() }
 }
 
 /// Runs a seed; what was found, in one line.

@@ -9,7 +9,7 @@ use glowfs_agent::{Agent, AgentConfig, read_token_file};
 use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server, local_host_id};
 use glowfs_rt::{Address, Duration, Rt};
 use glowfs_telemetry::HttpServer;
-use glowfs_types::routing::Role;
+use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::hello::{Hello, HelloReply};
 use glowfs_types::wire::mgmtd::{RegisterStores, StoreOffer};
 use glowfs_types::wire::{Empty, method};
@@ -192,6 +192,14 @@ impl Running {
     /// Where health and metrics are served.
     pub fn http(&self) -> Option<&Address> {
         self.http.as_ref().map(|h| h.address())
+    }
+    /// Whether it may serve now.
+    pub fn lease_valid(&self) -> bool {
+        self.node.agent.get().is_some_and(Agent::lease_valid)
+    }
+    /// What it knows of the cluster (version 0: nothing yet).
+    pub fn routing(&self) -> Rc<RoutingInfo> {
+        self.node.agent.get().map(Agent::routing).unwrap_or_default()
     }
     /// Resolves when the service cannot go on: every disk has failed.
     pub async fn failed(&self) -> Error {

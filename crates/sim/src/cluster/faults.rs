@@ -4,6 +4,7 @@
 //! stays, and the next ones fall only when every chain serves in full again. An interruption of *all* nodes is told to the
 //! checkers: when all are killed, nothing that was acknowledged may be gone; when all lose power, nothing that was flushed.
 
+use super::corners::Corner;
 use super::harness::{Cluster, Service, all_serve};
 use super::workload::Shared;
 use crate::world::{Link, SimNode};
@@ -43,6 +44,8 @@ pub struct Faults {
     pub disks: u32,
     /// Wall clocks jump.
     pub clocks: u32,
+    /// Faults of several steps, aimed at one rule each ([`Corner`]).
+    pub corners: u32,
     /// Weight of nothing happening in a step.
     pub calm: u32,
 }
@@ -57,6 +60,7 @@ impl Faults {
         freezes: 0,
         disks: 0,
         clocks: 0,
+        corners: 0,
         calm: 1,
     };
     /// The same with other weights: `all=6,disks=10`.
@@ -73,6 +77,7 @@ impl Faults {
                 "freezes" => &mut self.freezes,
                 "disks" => &mut self.disks,
                 "clocks" => &mut self.clocks,
+                "corners" => &mut self.corners,
                 "calm" => &mut self.calm,
                 _ => return Err(format!("«{name}» is not a kind of fault")),
             };
@@ -89,6 +94,7 @@ impl Faults {
         freezes: 2,
         disks: 2,
         clocks: 1,
+        corners: 1,
         calm: 6,
     };
 }
@@ -104,7 +110,8 @@ pub(super) enum End {
 pub struct Breaker<'a> {
     pub(super) cluster: &'a Cluster,
     faults: Faults,
-    shared: Rc<Shared>,
+    pub(super) shared: Rc<Shared>,
+    corner: Option<Corner>,
     down: Vec<(Service, u64)>,
     cut_until: Option<u64>,
     /// The storage nodes that fell last, and the lives their stores were in then.
@@ -119,10 +126,16 @@ pub struct Breaker<'a> {
 
 impl<'a> Breaker<'a> {
     /// Nothing broken yet.
-    pub fn new(cluster: &'a Cluster, faults: Faults, shared: Rc<Shared>) -> Self {
+    pub fn new(
+        cluster: &'a Cluster,
+        faults: Faults,
+        corner: Option<Corner>,
+        shared: Rc<Shared>,
+    ) -> Self {
         Self {
             cluster,
             faults,
+            corner,
             shared,
             down: Vec::new(),
             cut_until: None,
@@ -148,8 +161,10 @@ impl<'a> Breaker<'a> {
     pub fn run(&mut self, time: Duration, routing: impl Fn() -> Option<Rc<RoutingInfo>>) {
         let end = self.now_ms() + time.as_millis() as u64;
         let f = self.faults;
-        let weights =
-            [f.calm, f.storages, f.all, f.control, f.network, f.freezes, f.disks, f.clocks];
+        let weights = [
+            f.calm, f.storages, f.all, f.control, f.network, f.freezes, f.disks, f.clocks,
+            f.corners,
+        ];
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         while self.now_ms() < end {
             let step = 20 + self.below(300);
@@ -173,12 +188,13 @@ impl<'a> Breaker<'a> {
                 Some(5) => self.freeze(),
                 Some(6) => self.break_disk(&routing),
                 Some(7) => self.jump_clock(),
+                Some(8) => self.corner(self.corner, &routing),
                 _ => {}
             }
         }
     }
 
-    fn mend_due(&mut self) {
+    pub(super) fn mend_due(&mut self) {
         let now = self.now_ms();
         let (due, rest) =
             std::mem::take(&mut self.down).into_iter().partition(|(_, at)| *at <= now);
@@ -245,10 +261,15 @@ impl<'a> Breaker<'a> {
             self.await_new_server(routing);
         }
         let Some(info) = quiet.or_else(routing) else { return };
+        self.end_all(&info, end);
+    }
+
+    /// The end of all services at once; each is started again at a time of its own.
+    pub(super) fn end_all(&mut self, info: &RoutingInfo, end: End) {
         self.note(if end == End::Power { "all power is lost" } else { "all are killed" }.into());
         for s in self.cluster.services() {
             if self.cluster.storages.iter().any(|o| o.id() == s.id()) {
-                self.crashed.push((s.id(), life(&info, s.id())));
+                self.crashed.push((s.id(), life(info, s.id())));
             }
             if s.node.is_up() {
                 self.take_down(s, 3000, end);

@@ -178,6 +178,12 @@ impl Cluster {
         self.managers.iter().chain(&self.metas).chain(&self.storages).cloned().collect()
     }
 
+    /// The manager that is primary now.
+    pub fn primary(&self) -> Option<Service> {
+        let name = self.watch.primary()?;
+        self.managers.iter().find(|m| m.node.name() == name).cloned()
+    }
+
     /// Where a service listens.
     pub fn address(service: &Service) -> String {
         service.node.address(PORT).to_string()
@@ -218,9 +224,15 @@ impl Cluster {
             }
             _ => {
                 let config = storage_config(service, listen, mgmtd, &token, self.shape.disks);
+                let (watch, watched, id) =
+                    (self.watch.clone(), service.node.name().to_owned(), service.id());
                 rt.clone().spawn_detached(async move {
                     match glowfs_storage::start(&rt, config).await {
-                        Ok(running) => note(running.failed().await.to_string()),
+                        Ok(running) => {
+                            let running = Rc::new(running);
+                            watch.storage_started(&watched, id, running.clone());
+                            note(running.failed().await.to_string());
+                        }
                         Err(e) => note(format!("start: {e}")),
                     }
                 });

@@ -4,6 +4,7 @@
 //! [`run_seed`] does all of it for one seed; equal seeds give equal runs.
 
 pub mod contended;
+mod corners;
 mod disks;
 mod end;
 mod faults;
@@ -16,5 +17,6 @@ mod run;
 pub mod watch;
 pub mod workload;
 
+pub use corners::Corner;
 pub use faults::{Breaker, Faults};
 pub use run::{Plan, Report, run_seed};

@@ -32,10 +32,8 @@ pub struct Registers {
     pub problems: Vec<String>,
     /// Cells checked by reads.
     pub checked: u64,
-    /// How often everything was interrupted.
-    losses: u64,
     /// How often all power was lost.
-    power_losses: u64,
+    losses: u64,
 }
 
 /// A write on its way.
@@ -43,7 +41,7 @@ pub struct Registers {
 pub struct Writing {
     cells: Range<usize>,
     values: Vec<u64>,
-    power_losses: u64,
+    losses: u64,
 }
 
 /// A read on its way.
@@ -70,7 +68,6 @@ impl Registers {
             problems: Vec::new(),
             checked: 0,
             losses: 0,
-            power_losses: 0,
         }
     }
     /// How many.
@@ -91,13 +88,13 @@ impl Registers {
             values.push(c.begun);
             fill(i as u64, c.begun, &mut bytes);
         }
-        (Writing { cells, values, power_losses: self.power_losses }, bytes)
+        (Writing { cells, values, losses: self.losses }, bytes)
     }
     /// It was acknowledged, or failed.
     pub fn wrote(&mut self, w: Writing, ok: bool) {
         for (i, v) in w.cells.zip(w.values) {
             let c = &mut self.cells[i];
-            if ok && w.power_losses != self.power_losses {
+            if ok && w.losses != self.losses {
                 // It may have been done before the power was lost, and its answer was late.
             } else if ok {
                 c.acked = c.acked.max(v);
@@ -123,15 +120,15 @@ impl Registers {
             }
         }
     }
-    /// All replicas were interrupted at once: what readers saw of writes that were not acknowledged may be gone; with
-    /// `power`, also what was acknowledged and not flushed.
+    /// All replicas were interrupted at once. If they were killed, nothing that was acknowledged or seen may be gone (what was
+    /// seen is committed: every replica has it in its files). With `power`, what was not flushed may be.
     pub fn interrupted(&mut self, power: bool) {
+        if !power {
+            return;
+        }
         self.losses += 1;
-        self.power_losses += u64::from(power);
         for c in &mut self.cells {
-            if power {
-                c.acked = c.flushed;
-            }
+            c.acked = c.flushed;
             c.seen = c.acked;
         }
     }

@@ -1,5 +1,6 @@
 //! One seed: a cluster, its clients, faults, and what must hold at the end.
 
+use super::corners::Corner;
 use super::faults::{Breaker, Faults};
 use super::harness::{Cluster, Shape};
 use super::workload::{Shared, own_file, shared_file};
@@ -29,6 +30,8 @@ pub struct Plan {
     pub shape: Shape,
     /// What goes wrong.
     pub faults: Faults,
+    /// The only one of the faults of several steps; any, if it is none.
+    pub corner: Option<Corner>,
     /// How long clients work, in simulated time.
     pub time: Duration,
     /// Cells of the shared file.
@@ -40,6 +43,7 @@ impl Default for Plan {
         Self {
             shape: Shape::default(),
             faults: Faults::ALL,
+            corner: None,
             time: Duration::from_secs(10),
             cells: 256,
         }
@@ -94,7 +98,8 @@ pub fn run_seed(seed: u64, plan: Plan) -> Report {
     report.problems.extend(cluster.watch.problems());
     // A service whose disk was made to fail ends, and says so.
     let failures = cluster.failures.borrow();
-    let failures = failures.iter().filter(|f| plan.faults.disks == 0 || !f.contains(DISK_FAILED));
+    let fail = plan.faults.disks > 0 || plan.faults.corners > 0;
+    let failures = failures.iter().filter(|f| !(fail && f.contains(DISK_FAILED)));
     report.problems.extend(failures.map(|f| format!("service failed: {f}")));
     report.ops = shared.ops.get();
     report.checked = shared.registers.borrow().checked;
@@ -133,13 +138,14 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
             working.set(working.get() - 1);
         });
     }
-    let mut breaker = Breaker::new(cluster, plan.faults, shared.clone());
+    let mut breaker = Breaker::new(cluster, plan.faults, plan.corner, shared.clone());
     let (watched, watch) = (clients.clone(), cluster.watch.clone());
     breaker.run(plan.time, move || {
         let all = watched.borrow();
         for (i, c) in all.iter().enumerate() {
             watch.routing(&format!("client {i}"), &c.routing());
         }
+        watch.storages_routing();
         // The one who knows most: an old view of a client that is cut off would hide what is broken.
         all.iter().map(|c| c.routing()).max_by_key(|r| r.version)
     });

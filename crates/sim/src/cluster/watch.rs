@@ -1,8 +1,10 @@
-//! What must hold at every moment: one primary at most, versions that only grow.
+//! What must hold at every moment: one primary at most; no node serves that the primary has declared dead; versions only grow, and
+//! a version of a chain has the same members for everyone.
 
 use glowfs_mgmtd as mgmtd;
-use glowfs_types::routing::RoutingInfo;
-use glowfs_types::{ChainId, ChainVersion, RoutingVersion};
+use glowfs_storage as storage;
+use glowfs_types::routing::{ChainMember, RoutingInfo};
+use glowfs_types::{ChainId, ChainVersion, NodeId, RoutingVersion};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,8 +17,12 @@ const PROBLEMS_MAX: usize = 20;
 pub struct Watch {
     /// The managers that run, by name.
     managers: RefCell<BTreeMap<String, Rc<mgmtd::Running>>>,
+    /// The storage services that run, by name.
+    storages: RefCell<BTreeMap<String, (NodeId, Rc<storage::Running>)>>,
     /// By observer.
     seen: RefCell<BTreeMap<String, Seen>>,
+    /// What anybody knew to be a chain's members under a version.
+    members: RefCell<BTreeMap<(ChainId, ChainVersion), Vec<ChainMember>>>,
     problems: RefCell<Vec<String>>,
 }
 
@@ -31,17 +37,30 @@ impl Watch {
     pub fn started(&self, name: &str, running: Rc<mgmtd::Running>) {
         self.managers.borrow_mut().insert(name.to_owned(), running);
     }
-    /// It is gone.
+    /// A storage service runs.
+    pub fn storage_started(&self, name: &str, id: NodeId, running: Rc<storage::Running>) {
+        self.storages.borrow_mut().insert(name.to_owned(), (id, running));
+    }
+    /// A service is gone.
     pub fn ended(&self, name: &str) {
-        let gone = self.managers.borrow_mut().remove(name);
+        let gone =
+            (self.managers.borrow_mut().remove(name), self.storages.borrow_mut().remove(name));
         drop(gone);
+        // Its next life begins to learn from nothing.
+        self.seen.borrow_mut().remove(name);
+    }
+    /// The name of the primary, if there is one.
+    pub fn primary(&self) -> Option<String> {
+        let all = self.managers.borrow();
+        all.iter().find(|(_, m)| m.is_primary()).map(|(name, _)| name.clone())
     }
     /// How many managers believe to be primary now.
     pub fn primaries(&self) -> usize {
         self.managers.borrow().values().filter(|m| m.is_primary()).count()
     }
-    /// Looks at the managers.
+    /// Looks at the managers, and at who serves.
     pub fn look(&self, now: std::time::Duration) {
+        self.look_at_leases(now);
         if self.primaries() < 2 {
             return;
         }
@@ -49,8 +68,37 @@ impl Watch {
         let names: Vec<_> = all.iter().filter(|(_, m)| m.is_primary()).map(|(n, _)| n).collect();
         self.problem(format!("at {now:?} there are several primaries: {names:?}"));
     }
+    /// A node that the primary has declared dead must have stopped serving before.
+    fn look_at_leases(&self, now: std::time::Duration) {
+        let managers = self.managers.borrow();
+        for (name, (id, storage)) in self.storages.borrow().iter() {
+            let serves = storage.lease_valid();
+            if serves && let Some((m, _)) = managers.iter().find(|(_, m)| m.declares_dead(*id)) {
+                self.problem(format!("at {now:?} {name} serves, which {m} has declared dead"));
+            }
+        }
+    }
+    /// Looks at what the storage services know of the cluster.
+    pub fn storages_routing(&self) {
+        for (name, (_, storage)) in self.storages.borrow().iter() {
+            self.routing(name, &storage.routing());
+        }
+    }
+    fn look_at_members(&self, observer: &str, info: &RoutingInfo) {
+        let mut all = self.members.borrow_mut();
+        for (id, chain) in &info.chains {
+            let known = all.entry((*id, chain.version)).or_insert_with(|| chain.members.clone());
+            if *known != chain.members {
+                self.problem(format!(
+                    "{observer}: version {} of chain {id} has members {:?}, and had {known:?} before",
+                    chain.version, chain.members
+                ));
+            }
+        }
+    }
     /// Looks at what an observer knows of the cluster.
     pub fn routing(&self, observer: &str, info: &RoutingInfo) {
+        self.look_at_members(observer, info);
         let mut all = self.seen.borrow_mut();
         let seen = all.entry(observer.to_owned()).or_default();
         if info.version < seen.routing {

@@ -57,9 +57,9 @@ impl Shared {
     /// All storage nodes were interrupted at once.
     pub fn interrupted(&self, power: bool) {
         self.registers.borrow_mut().interrupted(power);
-        let wrong = self.contended.borrow_mut().lose();
-        self.problems.borrow_mut().extend(wrong);
         if power {
+            let wrong = self.contended.borrow_mut().lose();
+            self.problems.borrow_mut().extend(wrong);
             self.power_losses.set(self.power_losses.get() + 1);
         }
     }
