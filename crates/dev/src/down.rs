@@ -1,6 +1,7 @@
 //! `glowfs dev down`, `destroy`, `kill` and `start`.
 
 use crate::etcd;
+use crate::network;
 use crate::process;
 use crate::state::{DirLock, State};
 use crate::up::start_service;
@@ -35,6 +36,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>> {
             );
         }
     }
+    network::remove(&state);
     state.save(&dir)?;
     Ok(killed)
 }

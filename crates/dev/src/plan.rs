@@ -108,6 +108,7 @@ pub fn services(dir: &Path, shape: &Shape) -> Vec<Service> {
             http: String::new(),
             data,
             peer: None,
+            namespace: None,
             process: None,
         });
     };
@@ -179,7 +180,10 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
     if service.role != "mount" {
         writeln!(t, "cluster_id = \"{}\"", state.cluster_id)?;
         writeln!(t, "node_id = {}", service.node)?;
-        let listen = [format!("tcp://{}", service.address), socket(&service.id)];
+        let mut listen = vec![format!("tcp://{}", service.address)];
+        if service.namespace.is_none() {
+            listen.push(socket(&service.id));
+        }
         writeln!(t, "listen = {}", toml_list(listen))?;
         writeln!(t, "service_token_file = {}", toml_path(&paths.service_token())?)?;
     }
@@ -188,7 +192,10 @@ pub fn config(dir: &Path, state: &State, service: &Service) -> Result<String> {
         writeln!(t, "mgmtd = {}", toml_list(mgmtd))?;
     }
     let engine_host = state.service("meta-1")?;
-    let engine = [socket(&engine_host.id), format!("tcp://{}", engine_host.address)];
+    let mut engine = vec![format!("tcp://{}", engine_host.address)];
+    if engine_host.namespace.is_none() {
+        engine.insert(0, socket(&engine_host.id));
+    }
     let remote = format!("\n[engine]\nkind = \"remote\"\naddresses = {}\n", toml_list(engine));
     let of_etcd = etcd::engine(state);
     let engine = of_etcd.as_ref().unwrap_or(&remote);

@@ -55,6 +55,9 @@ pub struct Service {
     /// Where other members reach it (`HOST:PORT`, etcd only); kept for life.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
+    /// The network namespace it runs in, if it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// The process, while it runs.
     pub process: Option<ProcessId>,
 }

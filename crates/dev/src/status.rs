@@ -1,5 +1,6 @@
 //! `glowfs dev status`: the interface that scripts read. Its JSON only ever grows.
 
+use crate::network;
 use crate::plan::Paths;
 use crate::process;
 use crate::state::State;
@@ -57,6 +58,12 @@ pub struct ServiceRow {
     pub node: u64,
     /// Its log.
     pub log: PathBuf,
+    /// Its network namespace, and the end of its cable here, if it has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// See `namespace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
 }
 
 /// Looks at the cluster in `dir`.
@@ -83,6 +90,8 @@ pub fn status(dir: &Path) -> Result<Status> {
                 },
                 node: s.node,
                 log: paths.log(&s.id),
+                namespace: s.namespace.clone(),
+                port: network::port(&state, s),
             }
         })
         .collect();

@@ -1,6 +1,7 @@
 //! `glowfs dev up`: makes or restarts a cluster, lays its chains and mounts it.
 
 use crate::etcd;
+use crate::network;
 use crate::plan::{self, MetaEngine, Paths, Shape};
 use crate::process;
 use crate::state::{DirLock, Service, State};
@@ -40,6 +41,8 @@ pub struct UpRequest {
     pub disk_durability: Option<bool>,
     /// See [`Shape`].
     pub engine: Option<MetaEngine>,
+    /// Every service in a network namespace of its own (a new cluster only).
+    pub separate: bool,
 }
 
 /// Brings the cluster up; returns when it is mounted and every chain serves.
@@ -54,6 +57,7 @@ pub fn up(request: &UpRequest) -> Result<State> {
     check_mount_point(&state.mount)?;
     fs::create_dir_all(&state.sockets)
         .with_context(|| format!("making the directory of sockets {}", state.sockets.display()))?;
+    network::make(&state)?;
     assign_addresses(&mut state)?;
     state.save(&dir)?;
     let end = started + UP_BOUND;
@@ -97,7 +101,10 @@ pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
         fs::write(&config, plan::config(dir, state, &service)? + "\n" + &more)
             .with_context(|| format!("writing {}", config.display()))?;
         let config = config.to_string_lossy().into_owned();
-        process::glowfs(&[service.role.clone(), "--config".into(), config])?
+        network::enter(
+            &service,
+            process::glowfs(&[service.role.clone(), "--config".into(), config])?,
+        )
     };
     let process = process::spawn(command, &paths.log(id))?;
     state.service_mut(id)?.process = Some(process);
@@ -122,6 +129,9 @@ fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
     same("--metas", request.metas, count("meta"))?;
     same("--mgmtds", request.mgmtds, count("mgmtd"))?;
     same("--chunk-size", request.chunk_bytes, state.chunk_bytes)?;
+    if request.separate && state.services.iter().all(|s| s.namespace.is_none()) {
+        bail!("the cluster in {} was made without --separate; leave the option out", dir.display());
+    }
     if request.disk_durability.is_some_and(|d| d != state.disk_durability) {
         bail!(
             "the cluster in {} was made with another --durability; leave the option out",
@@ -194,6 +204,12 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
     state.chunk_bytes = shape.chunk_bytes;
     state.disk_durability = request.disk_durability.unwrap_or(false);
     state.services = plan::services(dir, &shape);
+    if request.separate {
+        if shape.engine == MetaEngine::Etcd {
+            bail!("--separate and --meta-engine etcd do not go together yet; leave one out");
+        }
+        network::assign(&mut state)?;
+    }
     for sub in ["etc", "log", "tokens", "data"] {
         fs::create_dir_all(dir.join(sub))?;
     }
@@ -251,6 +267,9 @@ fn assign_addresses(state: &mut State) -> Result<()> {
         }
         service.process = None;
         if service.role == etcd::ROLE {
+            continue;
+        }
+        if service.namespace.is_some() {
             continue;
         }
         service.http = http.to_string();

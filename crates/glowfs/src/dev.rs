@@ -65,6 +65,9 @@ enum DevCommand {
         /// When a write of a new file is acknowledged: written to every replica, or flushed to its disk [default: written]
         #[arg(long, value_parser = ["written", "disk"], value_name = "WHEN")]
         durability: Option<String>,
+        /// Every service in a network namespace of its own, as on separate machines (root; needs `ip`)
+        #[arg(long)]
+        separate: bool,
         /// Stay until interrupted, then stop the cluster
         #[arg(long)]
         foreground: bool,
@@ -142,6 +145,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
             meta_engine,
             chunk_size,
             durability,
+            separate,
             foreground,
             json,
         } => {
@@ -159,6 +163,7 @@ pub fn dev(args: &DevArgs) -> Result<()> {
                 }),
                 chunk_bytes: *chunk_size,
                 disk_durability: durability.as_ref().map(|d| d == "disk"),
+                separate: *separate,
             };
             run_up(&request, *foreground, *json)
         }

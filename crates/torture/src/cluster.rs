@@ -40,6 +40,19 @@ pub struct Service {
     pub node: u64,
     /// Its data directories.
     pub data: Vec<PathBuf>,
+    /// Its network, if it has one of its own.
+    pub network: Option<Network>,
+}
+
+/// The network of a service that runs as if on a machine of its own.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Its namespace.
+    pub namespace: String,
+    /// The end of its cable here.
+    pub port: String,
+    /// Its IP address.
+    pub ip: String,
 }
 
 /// A running cluster, mounted twice. Shared by threads; commands run one at a time.
@@ -140,6 +153,11 @@ impl Cluster {
             state: text(&s["state"]),
             node: s["node"].as_u64().unwrap_or_default(),
             data: s["data"].as_array().into_iter().flatten().map(|d| text(d).into()).collect(),
+            network: s["namespace"].as_str().map(|namespace| Network {
+                namespace: namespace.to_owned(),
+                port: text(&s["port"]),
+                ip: text(&s["address"]).split(':').next().unwrap_or_default().to_owned(),
+            }),
         };
         Ok(rows.iter().map(row).filter(|s| s.role != "mount").collect())
     }

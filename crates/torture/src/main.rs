@@ -7,9 +7,14 @@ use glowfs_torture::linear;
 use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
 use glowfs_torture::stalls;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
+
+/// Set in the process that runs in a network namespace of its own.
+const APART: &str = "GLOWFS_TORTURE_APART";
 
 /// Torture of a real cluster: faults under load, and a check of every acknowledged byte.
 #[derive(Parser, Debug)]
@@ -65,7 +70,7 @@ struct Torture {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "kill,stop,restart,all,corrupt,fill,mount"
+        default_value = "kill,stop,restart,all,cut,corrupt,fill,mount"
     )]
     faults: Vec<Kind>,
     #[command(flatten)]
@@ -145,17 +150,37 @@ fn main() -> Result<ExitCode> {
         }
         Some(Mode::Linear { minutes, faults, common }) => {
             let time = Duration::from_secs_f64(minutes * 60.0);
-            let plan = linear::Plan { shape: common.shape()?, time, seed: common.seed(), faults };
+            let mut shape = common.shape()?;
+            apart(&mut shape, &faults)?;
+            let plan = linear::Plan { shape, time, seed: common.seed(), faults };
             let report = linear::run(&plan)?;
             common.report(&report, &report.text(), report.passed)
         }
     }
 }
 
+/// Cuts need services that do not share a network, and that nothing of the machine's own network is touched: this program
+/// starts itself again in a network namespace of its own.
+fn apart(shape: &mut Shape, faults: &[Kind]) -> Result<()> {
+    if !faults.contains(&Kind::Cut) {
+        return Ok(());
+    }
+    shape.options.push("--separate".into());
+    if std::env::var_os(APART).is_some() {
+        return Ok(());
+    }
+    let mut again = Command::new("unshare");
+    again.arg("--net").arg(std::env::current_exe()?).args(std::env::args_os().skip(1));
+    let why = again.env(APART, "1").exec();
+    Err(why).context("starting in a network namespace (root and util-linux), which the fault «cut» needs; or leave it out of --faults")
+}
+
 fn torture(args: Torture) -> Result<ExitCode> {
     let common = &args.common;
+    let mut shape = common.shape()?;
+    apart(&mut shape, &args.faults)?;
     let plan = Plan {
-        shape: common.shape()?,
+        shape,
         time: Duration::from_secs_f64(args.minutes * 60.0),
         seed: common.seed(),
         faults: args.faults,

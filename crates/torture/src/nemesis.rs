@@ -1,5 +1,6 @@
 //! Faults: what strikes, whom, for how long, and what the applications felt of it.
 
+mod cut;
 mod damage;
 mod full;
 
@@ -43,6 +44,8 @@ pub enum Kind {
     Corrupt,
     /// A disk of one replica filled up
     Fill,
+    /// The network of a service cut off, one way or both, from some or all (needs `dev up --separate`)
+    Cut,
     /// SIGKILL of a mount in use, and a fresh one some time later
     Mount,
 }
@@ -262,6 +265,13 @@ impl Nemesis {
                 c.mount_doomed()?;
                 self.flight.mount_returns.fetch_add(1, Ordering::SeqCst);
                 Ok(())
+            }
+            Kind::Cut => {
+                let cut = cut::choose(&c.services()?, targets, &mut self.random)?;
+                self.flight.say(&cut.name);
+                cut.make(&c)?;
+                std::thread::sleep(hold);
+                cut.mend(&c)
             }
             Kind::Corrupt => {
                 let t = targets.first().context("no storage")?;

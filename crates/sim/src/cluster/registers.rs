@@ -108,9 +108,10 @@ impl Registers {
         let floors = self.cells[cells.clone()].iter().map(|c| c.acked.max(c.seen)).collect();
         Reading { cells, floors, losses: self.losses }
     }
-    /// A flush begins.
+    /// A flush begins: it covers what was acknowledged, and what anybody has read (whoever wrote it, before whatever loss).
     pub fn flush(&self) -> Flushing {
-        Flushing { acked: self.cells.iter().map(|c| c.acked).collect(), losses: self.losses }
+        let acked = self.cells.iter().map(|c| c.acked.max(c.seen)).collect();
+        Flushing { acked, losses: self.losses }
     }
     /// It was acknowledged. (If all power was lost meanwhile, it may have come after the loss: see docs/replication.md.)
     pub fn flushed(&mut self, f: Flushing) {
