@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::time::{Duration, Instant};
 
-/// One thread uses it at a time.
-pub(crate) struct Producer {
+/// The application's end alone, without a daemon: what [`crate::Ring`] is made of, and what benchmarks use. One thread uses it at a time.
+pub struct Producer {
     waiter: Waiter,
     bell: Doorbell,
     entries: u32,
@@ -34,9 +34,11 @@ impl Producer {
         let waiter = Waiter(Arc::new(memory));
         Ok(Self { waiter, bell, entries, prepared: 0, submitted: 0, taken: 0 })
     }
+    /// The memory that both ends share.
     pub fn memory(&self) -> &SharedMemory {
         &self.waiter.0
     }
+    /// What wakes the daemon.
     pub fn bell(&self) -> &Doorbell {
         &self.bell
     }
@@ -97,7 +99,7 @@ impl Producer {
 
 /// Waits for completions, without using the ring: other threads go on preparing and submitting.
 #[derive(Clone)]
-pub(crate) struct Waiter(Arc<SharedMemory>);
+pub struct Waiter(Arc<SharedMemory>);
 
 impl Waiter {
     /// Waits until there are more completions than `taken`; false: it was time before. None: no end of time.
@@ -120,8 +122,10 @@ impl Waiter {
             }
             // Not for ever, even without an end of time: a daemon that was killed wakes nobody.
             let piece = left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+            let slept = Instant::now();
             doorbell::wait(waits, 1, Some(piece));
-            if left.is_none_or(|l| l > piece) && !there() {
+            // Woken for a completion that was taken already, it waits on: only a whole piece without news is a reason to ask.
+            if left.is_none_or(|l| l > piece) && slept.elapsed() >= piece && !there() {
                 return Err(io::ErrorKind::Interrupted.into());
             }
         }
@@ -225,6 +229,22 @@ mod tests {
         c.complete(Completion { user: 9, result: 3 });
         assert!(waker.join().unwrap().unwrap());
         assert_eq!(p.take(), Some(Completion { user: 9, result: 3 }));
+    }
+
+    #[test]
+    fn a_wake_for_what_was_taken_already_ends_no_wait() {
+        let (mut p, c) = pair(2);
+        p.prepare(Submission { user: 9, ..Submission::default() }).unwrap();
+        p.submit().unwrap();
+        let (waiter, taken) = (p.waiter().clone(), p.taken());
+        let waits = std::thread::spawn(move || waiter.wait(taken, None));
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(5));
+            doorbell::wake(p.memory(), at::APPLICATION_WAITS);
+        }
+        assert_eq!(c.available(), Ok(1));
+        c.complete(Completion { user: c.take().user, result: 3 });
+        assert!(waits.join().unwrap().unwrap());
     }
 
     #[test]
