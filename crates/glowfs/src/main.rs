@@ -31,6 +31,8 @@ enum Role {
     Admin(glowfs_admin::AdminArgs),
     /// A whole cluster on this machine, for trying and developing
     Dev(dev::DevArgs),
+    /// Measure each layer, and all of them with fio; the report is one HTML page
+    Bench(glowfs_bench::BenchArgs),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         Role::Mount(args) => mount::mount(&args),
         Role::Admin(args) => admin::admin(args),
         Role::Dev(args) => dev::dev(&args),
+        Role::Bench(args) => glowfs_bench::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

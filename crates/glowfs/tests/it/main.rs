@@ -8,6 +8,7 @@ mod acl;
 mod admin;
 mod append;
 mod bad_input;
+mod bench;
 mod capacity;
 mod clients;
 mod copy;

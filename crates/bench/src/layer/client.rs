@@ -1,0 +1,98 @@
+//! The client library on a cluster of our own: with one storage service and one replica it shows the service, with three the chain.
+
+use super::{Given, LOADS};
+use crate::cluster::Access;
+use crate::drive::{drive, scatter};
+use crate::row::Row;
+use anyhow::{Context, Result, ensure};
+use glowfs_client::{Client, ClientConfig, FileAccess, OpenFile};
+use glowfs_rt::Rt;
+use glowfs_types::RequestId;
+use glowfs_types::wire::meta::{Caller, InodeKind, Make, Name, OpenFlags, ROOT_INODE};
+use std::rc::Rc;
+
+/// See the module. The limit is the disk with the same load, divided by the copies.
+pub async fn client(
+    rt: &Rt,
+    layer: &'static str,
+    cluster: &Access,
+    copies: u32,
+    given: Given,
+) -> Result<Vec<Row>> {
+    let config = ClientConfig {
+        mgmtd: cluster.mgmtd.clone(),
+        token: cluster.token.clone(),
+        description: "glowfs bench".into(),
+        ..ClientConfig::default()
+    };
+    let client =
+        Client::connect(rt, config.on_this_host()).await.context("reaching the cluster")?;
+    let result = measure(rt, layer, &client, cluster, copies, given).await;
+    client.close().await;
+    result
+}
+
+async fn measure(
+    rt: &Rt,
+    layer: &'static str,
+    client: &Rc<Client>,
+    cluster: &Access,
+    copies: u32,
+    given: Given,
+) -> Result<Vec<Row>> {
+    let file = make(client).await?;
+    let mut data = rt.alloc(1 << 20);
+    data.iter_mut().enumerate().for_each(|(i, b)| *b = (i * 7 + i / 4096) as u8);
+    let data = data.freeze();
+    for at in (0..given.size).step_by(1 << 20) {
+        file.write(at, data.clone()).await.context("filling the file")?;
+    }
+    let mut rows = vec![];
+    let way = if copies == 1 { "1 replica" } else { "replicas" };
+    for (what, bytes, depth) in LOADS {
+        let mut plan = given.plan(layer, what, way, bytes, depth);
+        plan.who = cluster.who.clone();
+        let (rt2, file, data, places) =
+            (rt.clone(), file.clone(), data.clone(), given.size / bytes);
+        let row = drive(rt, &plan, move |n| {
+            let (rt, file, data) = (rt2.clone(), file.clone(), data.clone());
+            async move {
+                let at = scatter(n, places) * bytes;
+                if what == "read" {
+                    let got = file.read(at, rt.alloc(bytes as usize)).await.0?;
+                    ensure!(got == bytes as usize, "a short read");
+                } else {
+                    file.write(at, data.slice(0..bytes as usize)).await?;
+                }
+                Ok(())
+            }
+        })
+        .await?;
+        given.done(&mut rows, given.limited(row, f64::from(copies)));
+    }
+    Ok(rows)
+}
+
+async fn make(client: &Rc<Client>) -> Result<Rc<OpenFile>> {
+    let caller = Caller::default();
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        append: false,
+        session: client.new_session(),
+    };
+    let make = Make {
+        caller: caller.clone(),
+        request: RequestId(0),
+        parent: ROOT_INODE,
+        name: Name::from(b"bench-client".to_vec()),
+        kind: InodeKind::File,
+        mode: 0o644,
+        open: Some(flags),
+        exclusive: true,
+        ..Make::default()
+    };
+    let opened = client.make(make).await?.open.context("the file was made and not opened")?;
+    Ok(client.open_file(&opened, FileAccess { caller, read: true, write: true })?)
+}

@@ -1,0 +1,55 @@
+//! `glowfs bench`: every layer once, very shortly, and the page of it; nothing is left behind.
+
+use crate::harness::{Scratch, alone, binary, must, run};
+use serde_json::Value;
+use std::process::Command;
+
+fn bench(scratch: &Scratch, options: &str) -> (Value, String) {
+    let (json, html) = (scratch.path.join("r.json"), scratch.path.join("r.html"));
+    let mut c = Command::new(binary());
+    c.args(["bench", "--seconds", "0.05", "--size", "64M", "--dir"]).arg(&scratch.path);
+    c.args(options.split(' ')).arg("--json").arg(&json).arg("--html").arg(&html);
+    must(&mut c);
+    let text = std::fs::read_to_string(json).expect("the results");
+    let page = std::fs::read_to_string(html).expect("the page");
+    (serde_json::from_str(&text).expect("JSON"), page)
+}
+
+#[test]
+fn all_layers_and_a_small_sweep() {
+    let _alone = alone();
+    let scratch = Scratch::new("bench");
+    let (report, page) = bench(&scratch, "--blocks 4K --depths 4 --jobs 1");
+    let rows = report["rows"].as_array().expect("rows");
+    let layers =
+        ["disk", "checksum", "ring", "transport", "store", "storage", "client", "mount", "sweep"];
+    for layer in layers {
+        let mut of = rows.iter().filter(|r| r["layer"] == layer).peekable();
+        assert!(of.peek().is_some(), "nothing of {layer}");
+        for r in of {
+            assert!(r.get("skipped").is_none() && r["ops_per_second"].as_f64() > Some(0.0), "{r}");
+        }
+    }
+    assert!(page.contains("Through the layers") && page.contains("predicted limit"));
+    assert!(page.contains("GlowFS rings") || page.contains("mount, rings"));
+    let left: Vec<_> = std::fs::read_dir(&scratch.path).expect("directory").flatten().collect();
+    assert_eq!(left.len(), 2, "only the results are left: {left:?}");
+}
+
+#[test]
+fn wrong_options() {
+    for (options, word) in [
+        ("--blocks 5000", "5000"),
+        ("--size 1M", "64M"),
+        ("--seconds 0", "time"),
+        ("--layer all", "all"),
+        ("--from x", "--html"),
+    ] {
+        let o = run(Command::new(binary()).arg("bench").args(options.split(' ')));
+        assert!(
+            o.code != 0 && o.err.contains(word) && !o.err.contains("panicked"),
+            "{options}: {}",
+            o.err
+        );
+    }
+}
