@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use glowfs_types::NodeId;
 use glowfs_types::routing::Role;
+use glowfs_types::wire::trash::TrashId;
 use std::path::PathBuf;
 
 /// Look at a cluster and operate it.
@@ -42,6 +43,45 @@ pub enum DiskCommand {
         /// Return when every lost replica is there again
         #[arg(long)]
         wait: bool,
+    },
+}
+
+/// What to do with the trash.
+#[derive(Subcommand, Debug)]
+pub enum TrashCommand {
+    /// What is in it
+    List {
+        /// Only what was below this path
+        #[arg(long, value_name = "PATH")]
+        below: Option<String>,
+    },
+    /// Puts files back where they were; directories that are missing are made anew
+    Restore {
+        /// Ids, as `trash list` shows them
+        ids: Vec<TrashId>,
+        /// All that were below this path
+        #[arg(long, value_name = "PATH")]
+        below: Option<String>,
+        /// One file: to this path instead
+        #[arg(long, value_name = "PATH")]
+        to: Option<String>,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Removes files for good; without --yes it only says which
+    Purge {
+        /// Ids, as `trash list` shows them
+        ids: Vec<TrashId>,
+        /// All that were below this path
+        #[arg(long, value_name = "PATH")]
+        below: Option<String>,
+        /// Everything
+        #[arg(long, conflicts_with_all = ["ids", "below"])]
+        all: bool,
+        /// Really
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -126,6 +166,12 @@ pub enum Command {
         /// Takes what the parent has
         #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table"])]
         inherit: bool,
+    },
+    /// Files that were removed from directories with a trash (`setfattr -n glowfs.trash -v 7d DIR`)
+    Trash {
+        /// What to do with the trash
+        #[command(subcommand)]
+        command: TrashCommand,
     },
     /// Space: the file system and each disk
     Df,

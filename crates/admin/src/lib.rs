@@ -14,6 +14,7 @@ mod output;
 mod resyncs;
 mod run;
 mod scrub;
+mod trash;
 mod users;
 
 pub use args::{AdminArgs, Command};

@@ -1,8 +1,8 @@
 //! Connects, runs one command, leaves.
 
-use crate::args::{AdminArgs, Command, DiskCommand};
+use crate::args::{AdminArgs, Command, DiskCommand, TrashCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, layout, operate, orphans, resyncs, scrub, users};
+use crate::{cluster, config, files, layout, operate, orphans, resyncs, scrub, trash, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
@@ -74,6 +74,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             let change = layout::Change { chunk_size, stripe, table, inherit: *inherit };
             layout::set(out, client, path, change).await
         }
+        Command::Trash { command } => in_trash(out, client, command).await,
         Command::Df => files::df(out, client, &routing).await,
         Command::CreateTable { table, replicas, chains, dry_run } => {
             let request = CreateTable {
@@ -112,5 +113,18 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             users::add(out, client, user).await
         }
         Command::UserList => users::list(out, client).await,
+    }
+}
+
+async fn in_trash(out: Output, client: &Client, command: &TrashCommand) -> Result<()> {
+    let which = |ids, below: &'_ Option<String>| trash::Which { ids, below: below.clone() };
+    match command {
+        TrashCommand::List { below } => trash::list(out, client, which(&[], below)).await,
+        TrashCommand::Restore { ids, below, to, dry_run } => {
+            trash::restore(out, client, which(ids, below), to.as_deref(), *dry_run).await
+        }
+        TrashCommand::Purge { ids, below, all, yes } => {
+            trash::purge(out, client, which(ids, below), *all, *yes).await
+        }
     }
 }

@@ -11,6 +11,7 @@ use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply};
+use glowfs_types::wire::trash::{Trash, TrashReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
 
@@ -119,6 +120,10 @@ impl Client {
         let bare = query.open.is_some_and(|f| f.session == SessionId(0));
         let _opening = bare.then(|| self.core.opens.begin_unnamed());
         self.meta_call(method::MAKE, query).await
+    }
+    /// TRASH, for operators. A file that was put back or removed by an attempt whose answer was lost is not found by the next one.
+    pub async fn trash(&self, query: Trash) -> Result<TrashReply> {
+        decode(&self.core.meta(method::TRASH, encode(&query)).await?)
     }
     async fn meta_call<Q: Query, R>(&self, method: u16, mut query: Q) -> Result<R>
     where

@@ -9,11 +9,13 @@ use glowfs_rt::sync::join_all;
 use glowfs_types::layout::Extent;
 use glowfs_types::wire::data::update;
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Layout, Result};
+use glowfs_types::{Layout, Result, Status};
 use std::rc::Rc;
 
 /// Chunks worked on at once.
 const PARALLEL: usize = 16;
+/// The greatest number of chunks that are cut without knowing whether they exist.
+const BLIND_MAX: u64 = 4096;
 /// Zeros written by one update, in bytes.
 const PIECE: u64 = 1 << 20;
 
@@ -29,8 +31,21 @@ pub(crate) async fn zero(
     let last = (offset + len.max(1) - 1) / chunk;
     // Only chunks that exist are touched.
     let mut present = Chunks::new(file, offset / chunk, last).await?;
+    let mut all = layout.extents(offset, len);
+    let mut blind = false;
     loop {
-        let some = next_present(&mut present, &layout, (offset, len)).await?;
+        let some = if blind {
+            all.by_ref().take(PARALLEL).collect()
+        } else {
+            match next_present(&mut present, &layout, (offset, len)).await {
+                // A storage node of an older release does not say: then every chunk of a range that is not too long.
+                Err(e) if e.status == Status::UnknownMethod && len / chunk <= BLIND_MAX => {
+                    blind = true;
+                    continue;
+                }
+                some => some?,
+            }
+        };
         if some.is_empty() {
             return Ok(());
         }

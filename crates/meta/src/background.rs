@@ -46,6 +46,7 @@ pub fn start(s: &Rc<Service>) {
     rt.spawn_detached(async move {
         let (mut eraser, mut queue) = (Eraser::new(&this), Queue::default());
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
+            log("emptying the trash", crate::trash::expire(&this).await);
             log("erasing removed files", eraser.round(&this).await);
             log("garbage collection", queue.collect(&this).await);
         }

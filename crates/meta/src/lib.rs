@@ -23,6 +23,7 @@ mod recall;
 mod removed;
 mod service;
 mod state;
+mod trash;
 mod users;
 
 pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning, WriteDurability};

@@ -6,6 +6,7 @@ use crate::cut;
 use crate::locks;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
+use crate::trash;
 use glowfs_kv::Transaction;
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, Opened, is_cut_pending};
@@ -24,7 +25,7 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::APPEND).contains(&m) || m == method::ORPHANS
+    (method::LOOKUP..=method::APPEND).contains(&m) || m == method::ORPHANS || m == method::TRASH
 }
 
 impl Service {
@@ -183,6 +184,7 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         }
         method::APPEND => append::answer(s, id, body).await?,
         method::STATFS => Reply::msg(&statfs(s).await?),
+        method::TRASH => Reply::msg(&trash::answer(s, id, body).await?),
         method::ORPHANS => Reply::msg(&orphans(s, id, body)?),
         m => {
             return Err(Error::new(

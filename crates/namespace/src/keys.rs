@@ -3,6 +3,7 @@
 //! Inodes are spread over the key space by the reversed bits of their id; the entries of a directory are contiguous.
 
 use glowfs_kv::{Key, prefix_end};
+use glowfs_types::wire::trash::TrashId;
 use glowfs_types::{ClientId, InodeId, ProjectId, RequestId, SessionId, VolumeId};
 
 /// The format of keys and records that this build writes, and the newest that it reads.
@@ -26,6 +27,7 @@ mod kind {
     pub const LOCKS: u8 = b'L';
     pub const CLIENT_LOCK: u8 = b'K';
     pub const LOCK_WAIT: u8 = b'W';
+    pub const TRASH: u8 = b'Z';
 }
 
 /// Shards of each usage counter.
@@ -218,6 +220,25 @@ pub fn lock_waits(v: VolumeId, c: ClientId) -> (Key, Key) {
     range(key(v, kind::LOCK_WAIT, &[&c.0.to_be_bytes()]))
 }
 
+/// A file in the trash, under the time when it goes.
+pub fn trash(v: VolumeId, until: u64, i: InodeId) -> Key {
+    key(v, kind::TRASH, &[&until.to_be_bytes(), &i.0.to_be_bytes()])
+}
+/// The same by its id.
+pub fn trash_key(v: VolumeId, id: TrashId) -> Key {
+    trash(v, id.until, id.inode)
+}
+/// The whole trash.
+pub fn all_trash(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::TRASH, &[]))
+}
+/// The id in such a key.
+pub fn trash_of(key: &[u8]) -> Option<TrashId> {
+    let until: [u8; 8] = key.get(9..17)?.try_into().ok()?;
+    let inode: [u8; 8] = key.get(17..25)?.try_into().ok()?;
+    Some(TrashId { until: u64::from_be_bytes(until), inode: InodeId(u64::from_be_bytes(inode)) })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,6 +261,9 @@ mod tests {
             lock_wait(v, c, 258)[8..],
             *b"W\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\x01\x02"
         );
+        let id = TrashId { until: 258, inode: InodeId(7) };
+        assert_eq!(trash_key(v, id)[8..], *b"Z\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x07");
+        assert_eq!(trash_of(&trash_key(v, id)), Some(id));
         assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
         assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
         assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");

@@ -29,6 +29,7 @@ mod record;
 mod removed;
 mod rename;
 mod request;
+mod trash;
 mod xattr;
 
 pub use alloc::{IdRange, RootSpec, bootstrap, next_data_id, take_data_ids, take_ids};
@@ -40,6 +41,7 @@ pub use gc::{
     end_session, garbage, keep_garbage, newest_garbage, sessions_of, sweep_requests, writers,
 };
 pub use keys::FORMAT;
+pub use keys::trash_key;
 pub use layouts::{LAYOUT_XATTR, layout_changed, layout_text};
 pub use link::{link, unlink};
 pub use list::readdir;
@@ -50,4 +52,5 @@ pub use open::{Opened, close, open, renew, sync, touch};
 pub use record::Doom;
 pub use removed::{Removed, doom, erase_removed, removed, undoom};
 pub use rename::rename;
+pub use trash::{trash, trash_expired, trash_purge, trash_restore};
 pub use xattr::{getxattr, listxattr, removexattr, setxattr};

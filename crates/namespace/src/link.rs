@@ -76,6 +76,11 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
         }
         return remove_dir(cx, entry.inode, &mut inode).map(Some);
     }
+    if crate::trash::takes(&dir, &inode) {
+        let place = (req.parent, &dir);
+        crate::trash::put(cx, place, &req.name, (entry.inode, &mut inode)).await?;
+        return Ok(Some(inode.attr(entry.inode)));
+    }
     cx.drop_link(entry.inode, &mut inode).await.map(Some)
 }
 

@@ -189,6 +189,8 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
         InodeKind::Directory => {
             inode.layout = dir.layout;
             inode.parent = req.parent;
+            inode.name = Some(req.name.clone());
+            inode.trash_secs = dir.trash_secs;
         }
         InodeKind::Symlink => {
             inode.mode = 0o777;

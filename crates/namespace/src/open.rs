@@ -182,7 +182,7 @@ pub(crate) async fn end(
     let v = cx.volume();
     cx.tx.clear(keys::session(v, id, session))?;
     cx.tx.clear(keys::client_session(v, client, session))?;
-    let orphan = inode.nlink == 0;
+    let orphan = inode.nlink == 0 && inode.trashed.is_none();
     let never_stored = unwritten && inode.stored && inode.len == 0 && inode.cut.is_none();
     if (!orphan && !never_stored) || cx.has_sessions(id).await? {
         return Ok(());

@@ -75,6 +75,15 @@ pub struct Inode {
     /// Of a directory: its layout was set, not inherited.
     #[cbor(n(25), default)]
     pub layout_set: bool,
+    /// Of a directory: how long what is removed from it stays in the trash; 0: it has none.
+    #[cbor(n(26), default)]
+    pub trash_secs: u64,
+    /// Of a directory: its name, where it is known (an older release did not note it).
+    #[n(27)]
+    pub name: Option<minicbor::bytes::ByteVec>,
+    /// In the trash, until then (seconds since the Unix epoch).
+    #[n(28)]
+    pub trashed: Option<u64>,
 }
 
 impl Inode {

@@ -134,7 +134,7 @@ async fn replace(
     }
     cx.remove(from.parent, from.name, source)?;
     cx.insert(to.parent, to.name, source.inode, source.kind, cx.env.new_id()?)?;
-    arrived(cx, source.inode, moved, to.parent)?;
+    arrived(cx, source.inode, moved, to)?;
     Ok(replaced)
 }
 
@@ -155,15 +155,16 @@ async fn exchange(
     cx.remove(to.parent, to.name, target)?;
     cx.insert(to.parent, to.name, source.inode, source.kind, cx.env.new_id()?)?;
     cx.insert(from.parent, from.name, target.inode, target.kind, cx.env.new_id()?)?;
-    arrived(cx, source.inode, moved, to.parent)?;
-    arrived(cx, target.inode, &mut other, from.parent)
+    arrived(cx, source.inode, moved, to)?;
+    arrived(cx, target.inode, &mut other, from)
 }
 
 /// An inode has a new place.
-fn arrived(cx: &Context<'_>, id: InodeId, inode: &mut Inode, parent: InodeId) -> Result<()> {
+fn arrived(cx: &Context<'_>, id: InodeId, inode: &mut Inode, at: &End<'_>) -> Result<()> {
     inode.ctime = cx.now;
     if inode.is_dir() {
-        inode.parent = parent;
+        inode.parent = at.parent;
+        inode.name = Some(at.name.to_vec().into());
     }
     cx.put_inode(id, inode)
 }

@@ -7,6 +7,7 @@ use crate::flags;
 use crate::keys;
 use crate::layouts::{self, LAYOUT_XATTR};
 use crate::record::Inode;
+use crate::trash::{self, TRASH_XATTR};
 use glowfs_types::wire::meta::{InodeKind, Name, OfInode, OfXattr, SetXattr};
 use glowfs_types::{Error, Result, Status};
 
@@ -120,6 +121,9 @@ pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
     if req.name.as_slice() == LAYOUT_XATTR {
         return layouts::show(&cx.inode(req.inode).await?);
     }
+    if req.name.as_slice() == TRASH_XATTR {
+        return trash::show(&cx.inode(req.inode).await?);
+    }
     if is_acl(&req.name) {
         let inode = cx.inode(req.inode).await?;
         let acl = if req.name.as_slice() == ACCESS { inode.acl } else { inode.default_acl };
@@ -139,9 +143,13 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
     if is_acl(&req.name) {
         return set_acl(cx, req).await;
     }
-    if req.name.as_slice() == LAYOUT_XATTR {
-        let kept = if req.value.is_empty() { Status::InvalidArgument } else { Status::Ok };
-        return if kept == Status::Ok { layouts::set(cx, req).await } else { err(kept) };
+    let own = [(LAYOUT_XATTR, true), (TRASH_XATTR, false)];
+    if let Some((_, layout)) = own.iter().find(|(name, _)| req.name.as_slice() == *name) {
+        return match (req.value.is_empty(), layout) {
+            (true, _) => err(Status::InvalidArgument),
+            (false, true) => layouts::set(cx, req).await,
+            (false, false) => trash::set(cx, req).await,
+        };
     }
     let class = class(&req.name)?;
     if cx.done_before(req).await?.is_some() {
@@ -190,6 +198,7 @@ pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
         (ACCESS, inode.acl.is_some()),
         (DEFAULT, inode.default_acl.is_some()),
         (LAYOUT_XATTR, inode.layout_set),
+        (TRASH_XATTR, inode.trash_secs > 0),
     ];
     let acls = acls.iter().filter(|(_, there)| *there).map(|(name, _)| *name);
     Ok(acls.chain(names.filter(shown)).map(|n| n.to_vec().into()).collect())
@@ -197,13 +206,13 @@ pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
 
 /// Removes an attribute.
 pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
-    if is_acl(&req.name) || req.name.as_slice() == LAYOUT_XATTR {
+    if is_acl(&req.name) || [LAYOUT_XATTR, TRASH_XATTR].contains(&req.name.as_slice()) {
         let OfXattr { caller, request, inode, name } = req.clone();
         let set = SetXattr { caller, request, inode, name, value: Vec::new(), flags: 0 };
-        return if is_acl(&req.name) {
-            set_acl(cx, &set).await
-        } else {
-            layouts::set(cx, &set).await
+        return match req.name.as_slice() {
+            LAYOUT_XATTR => layouts::set(cx, &set).await,
+            TRASH_XATTR => trash::set(cx, &set).await,
+            _ => set_acl(cx, &set).await,
         };
     }
     let class = class(&req.name)?;

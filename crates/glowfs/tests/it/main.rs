@@ -33,4 +33,5 @@ mod sparse;
 mod sqlite;
 mod striping;
 mod torture;
+mod trash;
 mod two_mounts;

@@ -142,6 +142,8 @@ methods! {
     APPEND = 322;
     /// The search for chunks that nobody owns: how it stands, or a pass now ([`super::orphans`]).
     ORPHANS = 330;
+    /// The trash: lists it, puts a file back, or removes one for good ([`super::trash`]).
+    TRASH = 331;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
     /// From meta to a client: which of these files do you have open?

@@ -18,6 +18,7 @@ pub mod operate;
 pub mod orphans;
 pub mod repair;
 pub mod sparse;
+pub mod trash;
 
 use crate::{Error, Result, Status};
 

@@ -1,0 +1,168 @@
+//! The trash: `trash list|restore|purge`.
+
+use crate::output::{Output, bytes};
+use anyhow::{Result, bail};
+use glowfs_client::Client;
+use glowfs_types::wire::meta::Name;
+use glowfs_types::wire::trash::{Trash, TrashEntry, TrashId, TrashWish};
+use serde::Serialize;
+
+/// Which files of the trash are meant.
+pub struct Which<'a> {
+    /// These.
+    pub ids: &'a [TrashId],
+    /// All that were below this path.
+    pub below: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    id: String,
+    path: String,
+    length: u64,
+    uid: u32,
+    removed: i64,
+    until: u64,
+}
+
+#[derive(Serialize)]
+struct Done {
+    id: String,
+    path: String,
+    done: bool,
+    problem: Option<String>,
+}
+
+fn path_of(e: &TrashEntry) -> String {
+    if e.path.is_empty() {
+        return format!("?/{} (of directory {})", String::from_utf8_lossy(&e.name), e.parent);
+    }
+    String::from_utf8_lossy(&e.path).into_owned()
+}
+
+async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = client.trash(Trash { id: after, ..Trash::default() }).await?;
+        after = page.entries.last().map(|e| e.id);
+        found.extend(page.entries);
+        if !page.more || after.is_none() {
+            break;
+        }
+    }
+    if let Some(id) = which.ids.iter().find(|id| !found.iter().any(|e| e.id == **id)) {
+        bail!("{id} is not in the trash");
+    }
+    let below = which.below.as_ref().map(|b| format!("/{}", b.trim_matches('/')));
+    let inside = |path: &[u8]| {
+        below.as_ref().is_none_or(|b| {
+            let rest = path.strip_prefix(b.trim_end_matches('/').as_bytes());
+            rest.is_some_and(|r| r.is_empty() || r[0] == b'/')
+        })
+    };
+    found.retain(|e| (which.ids.is_empty() || which.ids.contains(&e.id)) && inside(&e.path));
+    Ok(found)
+}
+
+/// `trash list`.
+pub async fn list(out: Output, client: &Client, which: Which<'_>) -> Result<()> {
+    let found = all(client, &which).await?;
+    let rows: Vec<Row> = found
+        .iter()
+        .map(|e| Row {
+            id: e.id.to_string(),
+            path: path_of(e),
+            length: e.len,
+            uid: e.uid,
+            removed: e.removed.secs,
+            until: e.id.until,
+        })
+        .collect();
+    out.either(&rows, |rows| {
+        let mut text = String::new();
+        for r in rows {
+            text += &format!("{}  {}  uid {}  {}\n", r.id, bytes(r.length), r.uid, r.path);
+        }
+        text + &format!("{} files\n", rows.len())
+    })
+}
+
+/// `trash restore`: puts files back; with `to` one file, to that path.
+pub async fn restore(
+    out: Output,
+    client: &Client,
+    which: Which<'_>,
+    to: Option<&str>,
+    dry_run: bool,
+) -> Result<()> {
+    if which.ids.is_empty() && which.below.is_none() {
+        bail!("say what: ids, as `trash list` shows them, or --below PATH");
+    }
+    let found = all(client, &which).await?;
+    if to.is_some() && found.len() != 1 {
+        bail!("--to takes one file; these are {}", found.len());
+    }
+    let to = to.map(|t| t.as_bytes().to_vec().into());
+    each(out, client, found, TrashWish::Restore, to, dry_run).await
+}
+
+/// `trash purge`: removes files for good; without `yes` it only says which.
+pub async fn purge(
+    out: Output,
+    client: &Client,
+    which: Which<'_>,
+    all_of_it: bool,
+    yes: bool,
+) -> Result<()> {
+    if which.ids.is_empty() && which.below.is_none() && !all_of_it {
+        bail!("say what: ids, as `trash list` shows them, --below PATH, or --all");
+    }
+    let found = all(client, &which).await?;
+    each(out, client, found, TrashWish::Purge, None, !yes).await
+}
+
+async fn each(
+    out: Output,
+    client: &Client,
+    found: Vec<TrashEntry>,
+    wish: TrashWish,
+    to: Option<Name>,
+    dry_run: bool,
+) -> Result<()> {
+    let mut rows = Vec::new();
+    for e in found {
+        let mut row = Done { id: e.id.to_string(), path: path_of(&e), done: false, problem: None };
+        if !dry_run {
+            let ask = Trash { wish, id: Some(e.id), to: to.clone() };
+            match client.trash(ask).await {
+                Ok(reply) => {
+                    row.done = true;
+                    if !reply.path.is_empty() {
+                        row.path = String::from_utf8_lossy(&reply.path).into_owned();
+                    }
+                }
+                Err(e) => row.problem = Some(e.to_string()),
+            }
+        }
+        rows.push(row);
+    }
+    let failed = rows.iter().filter(|r| r.problem.is_some()).count();
+    out.either(&rows, |rows| {
+        let mut text = String::new();
+        for r in rows {
+            let outcome = match (&r.problem, r.done, wish) {
+                (Some(problem), ..) => problem.as_str(),
+                (_, true, TrashWish::Purge) => "gone",
+                (_, true, _) => "restored",
+                (_, false, TrashWish::Purge) => "would go for good; --yes does it",
+                _ => "would be restored",
+            };
+            text += &format!("{}  {}: {outcome}\n", r.id, r.path);
+        }
+        text + &format!("{} files\n", rows.len())
+    })?;
+    if failed > 0 {
+        bail!("{failed} of {} failed", rows.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,288 @@
+//! The trash: what is removed from a directory that has one is kept for a while, and can be put back.
+//!
+//! A directory has one if its attribute `glowfs.trash` says for how long; directories made in it inherit that. A file that loses its last name there
+//! keeps its record, without a name and without being an orphan, and stands in the trash under the time when it goes. Replacing a file by a rename or
+//! cutting it is not removing it. Must never: lose a file on its way in or out; each step is one transaction.
+
+use crate::access;
+use crate::context::{Context, err};
+use crate::keys;
+use crate::name;
+use crate::record::{Inode, OrphanRecord, pack, unpack};
+use glowfs_kv::{Key, Transaction, key_after};
+use glowfs_types::wire::meta::{InodeKind, ROOT_INODE, SetXattr, Time};
+use glowfs_types::wire::trash::{TrashEntry, TrashId};
+use glowfs_types::{Error, InodeId, Result, Status, VolumeId};
+use minicbor::{Decode, Encode};
+
+/// The attribute.
+pub const TRASH_XATTR: &[u8] = b"glowfs.trash";
+/// The longest time that it may say: ten years.
+const KEEP_MAX: u64 = 10 * 365 * 24 * 3600;
+/// Directories above one another that a path is told of.
+const DEPTH_MAX: usize = 256;
+/// Permissions of directories that are made anew on the way back.
+const MADE_MODE: u32 = 0o755;
+
+/// A file in the trash.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+struct TrashRecord {
+    /// Where it was, from the root, if the names of all directories on the way are known.
+    #[n(0)]
+    path: Option<minicbor::bytes::ByteVec>,
+    #[n(1)]
+    name: minicbor::bytes::ByteVec,
+    /// The directory it was in.
+    #[n(2)]
+    parent: InodeId,
+    /// Who removed it.
+    #[n(3)]
+    uid: u32,
+    #[n(4)]
+    removed: Time,
+}
+
+fn bad(what: impl Into<String>) -> Error {
+    Error::new(Status::InvalidArgument, what)
+}
+
+/// `7d`, `12h`, `30m`, `90s`, `90`.
+fn seconds(text: &[u8]) -> Result<u64> {
+    let wrong = || bad("glowfs.trash is a time: 7d, 12h, 30m, 90s, at most ten years");
+    let text = std::str::from_utf8(text).map_err(|_| wrong())?.trim_end_matches(['\0', '\n']);
+    let units = [('d', 24 * 3600), ('h', 3600), ('m', 60), ('s', 1)];
+    let found = units.iter().find_map(|(c, n)| text.strip_suffix(*c).map(|t| (t, *n)));
+    let (number, unit) = found.unwrap_or((text, 1));
+    let n = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    n.filter(|n| (1..=KEEP_MAX).contains(n)).ok_or_else(wrong)
+}
+
+/// The value that a directory shows.
+pub(crate) fn show(inode: &Inode) -> Result<Vec<u8>> {
+    match inode.trash_secs {
+        0 => err(Status::NoAttribute),
+        n => Ok(format!("{n}s").into_bytes()),
+    }
+}
+
+/// Gives a directory a trash, or without a value takes it away. What is in it stays.
+pub(crate) async fn set(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
+    if cx.done_before(q).await?.is_some() {
+        return Ok(());
+    }
+    let mut inode = cx.inode(q.inode).await?;
+    if !inode.is_dir() || !access::owns(cx.caller, &inode) {
+        return err(Status::NotPermitted);
+    }
+    crate::flags::check_attributes(&inode)?;
+    if q.value.is_empty() && inode.trash_secs == 0 {
+        return err(Status::NoAttribute);
+    }
+    inode.trash_secs = if q.value.is_empty() { 0 } else { seconds(&q.value)? };
+    inode.ctime = cx.now;
+    cx.put_inode(q.inode, &mut inode)?;
+    cx.remember(q, q.inode)
+}
+
+/// The path of an entry, if the names of all directories above are known.
+async fn path_of(
+    cx: &Context<'_>,
+    (parent, dir): (InodeId, &Inode),
+    name: &[u8],
+) -> Result<Option<Vec<u8>>> {
+    let mut names = vec![name.to_vec()];
+    let (mut at, mut record) = (parent, dir.clone());
+    while at != ROOT_INODE {
+        let Some(own) = record.name.take().filter(|_| names.len() < DEPTH_MAX) else {
+            return Ok(None);
+        };
+        names.push(own.into());
+        at = record.parent;
+        record = cx.dir(at).await?;
+    }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    Ok(Some(path))
+}
+
+/// Whether a file that is about to lose this name goes to the trash.
+pub(crate) fn takes(dir: &Inode, inode: &Inode) -> bool {
+    dir.trash_secs > 0 && inode.nlink == 1 && !inode.is_dir()
+}
+
+/// Puts a file that has just lost its last name into the trash.
+pub(crate) async fn put(
+    cx: &Context<'_>,
+    (parent, dir): (InodeId, &Inode),
+    name: &[u8],
+    (id, inode): (InodeId, &mut Inode),
+) -> Result<()> {
+    let until = u64::try_from(cx.now.secs).unwrap_or(0).saturating_add(dir.trash_secs);
+    let record = TrashRecord {
+        path: path_of(cx, (parent, dir), name).await?.map(Into::into),
+        name: name.to_vec().into(),
+        parent,
+        uid: cx.caller.uid,
+        removed: cx.now,
+    };
+    inode.nlink = 0;
+    inode.trashed = Some(until);
+    inode.ctime = cx.now;
+    cx.put_inode(id, inode)?;
+    cx.tx.put(keys::trash(cx.volume(), until, id), pack(&record))
+}
+
+/// A page of the trash, in the order in which files go, and where the next one begins, if there is one.
+pub async fn trash(
+    cx: &Context<'_>,
+    from: Option<&Key>,
+    limit: u32,
+) -> Result<(Vec<TrashEntry>, Option<Key>)> {
+    let v = cx.volume();
+    let (begin, end) = keys::all_trash(v);
+    let page = cx.tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let mut out = Vec::new();
+    for (key, value) in page.entries {
+        let Some(id) = keys::trash_of(&key) else { continue };
+        let r: TrashRecord = unpack("trash record", &value)?;
+        let len = cx.find_inode(id.inode).await?.map_or(0, |i| i.len);
+        let path = r.path.map_or(Vec::new(), Vec::from);
+        let (name, removed) = (Vec::from(r.name), r.removed);
+        out.push(TrashEntry { id, path, name, removed, uid: r.uid, len, parent: r.parent });
+    }
+    Ok((out, next))
+}
+
+/// Those whose time has come, at most `limit`.
+pub async fn trash_expired(
+    tx: &Transaction,
+    volume: VolumeId,
+    now: Time,
+    limit: u32,
+) -> Result<Vec<TrashId>> {
+    let (begin, _) = keys::all_trash(volume);
+    let now = u64::try_from(now.secs).unwrap_or(0).saturating_add(1);
+    let end = keys::trash(volume, now, InodeId(0));
+    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
+    Ok(page.entries.iter().filter_map(|(key, _)| keys::trash_of(key)).collect())
+}
+
+async fn find(cx: &Context<'_>, id: TrashId) -> Result<(TrashRecord, Inode)> {
+    let gone = || Error::new(Status::NotFound, format!("{id} is not in the trash"));
+    let key = keys::trash(cx.volume(), id.until, id.inode);
+    let record = cx.tx.get(&key).await?.ok_or_else(gone)?;
+    let inode = cx.find_inode(id.inode).await?.filter(|i| i.trashed == Some(id.until));
+    Ok((unpack("trash record", &record)?, inode.ok_or_else(gone)?))
+}
+
+/// Removes a file of the trash for good: from now on it is an orphan like any other.
+pub async fn trash_purge(cx: &Context<'_>, id: TrashId) -> Result<()> {
+    let (_, mut inode) = find(cx, id).await?;
+    let v = cx.volume();
+    cx.tx.clear(keys::trash(v, id.until, id.inode))?;
+    inode.trashed = None;
+    let kept = inode.kind == InodeKind::File
+        && (cx.env.keeps_removed() || cx.has_sessions(id.inode).await?);
+    if !kept {
+        return cx.erase(id.inode, &inode);
+    }
+    cx.put_inode(id.inode, &mut inode)?;
+    cx.tx.put(keys::orphan(v, id.inode), pack(&OrphanRecord::since(cx.now)))
+}
+
+/// Puts a file back where it was, or at another path. Directories that are missing on the way are made anew, with the caller as owner. Returns the
+/// path, and the directories that changed.
+pub async fn trash_restore(
+    cx: &Context<'_>,
+    id: TrashId,
+    to: Option<&[u8]>,
+) -> Result<(Vec<u8>, Vec<InodeId>)> {
+    let (record, mut inode) = find(cx, id).await?;
+    let path =
+        match to {
+            Some(to) => to.to_vec(),
+            None => Vec::from(record.path.ok_or_else(|| {
+                bad(format!("where {id} was is not known; say where it is to go"))
+            })?),
+        };
+    let mut names: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|n| !n.is_empty()).collect();
+    let last = names.pop().ok_or_else(|| bad("a path with a name is needed"))?;
+    let (mut parent, mut changed) = (ROOT_INODE, Vec::new());
+    for name in names {
+        name::check(name)?;
+        let (dir, entry) = cx.dir_and_entry(parent, name).await?;
+        parent = match entry {
+            Some(entry) if entry.kind == InodeKind::Directory => entry.inode,
+            Some(_) => return err(Status::NotDirectory),
+            None => {
+                changed.push(parent);
+                make_dir(cx, (parent, &dir), name)?
+            }
+        };
+    }
+    name::check(last)?;
+    if name::is_dots(last) {
+        return err(Status::InvalidArgument);
+    }
+    let (dir, entry) = cx.dir_and_entry(parent, last).await?;
+    crate::flags::check_insert(&dir)?;
+    if entry.is_some() {
+        let shown = String::from_utf8_lossy(&path).into_owned();
+        return Err(Error::new(Status::Exists, format!("{shown} exists; say where it is to go")));
+    }
+    cx.tx.clear(keys::trash(cx.volume(), id.until, id.inode))?;
+    inode.trashed = None;
+    inode.nlink = 1;
+    inode.ctime = cx.now;
+    cx.insert(parent, last, id.inode, inode.kind, cx.env.new_id()?)?;
+    cx.put_inode(id.inode, &mut inode)?;
+    changed.extend([parent, id.inode]);
+    Ok((path, changed))
+}
+
+fn make_dir(cx: &Context<'_>, (parent, dir): (InodeId, &Inode), name: &[u8]) -> Result<InodeId> {
+    if name::is_dots(name) {
+        return err(Status::InvalidArgument);
+    }
+    crate::flags::check_insert(dir)?;
+    let id = InodeId(cx.env.new_id()?);
+    let mut inode = Inode {
+        kind: InodeKind::Directory,
+        mode: MADE_MODE,
+        uid: cx.caller.uid,
+        gid: cx.caller.gid,
+        nlink: 1,
+        atime: cx.now,
+        mtime: cx.now,
+        ctime: cx.now,
+        btime: cx.now,
+        project: dir.project,
+        layout: dir.layout,
+        parent,
+        trash_secs: dir.trash_secs,
+        name: Some(name.to_vec().into()),
+        ..Inode::default()
+    };
+    cx.insert(parent, name, id, InodeKind::Directory, id.0)?;
+    cx.count(id, &inode, 1, 0)?;
+    cx.put_inode(id, &mut inode)?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let good = [("7d", 604_800), ("12h", 43_200), ("30m", 1800), ("90s", 90), ("90\n", 90)];
+        good.iter().for_each(|(t, n)| assert_eq!(seconds(t.as_bytes()), Ok(*n), "{t}"));
+        for t in ["", "0", "d", "-1", "1y", "4000d", "99999999999999999999d", "1 d"] {
+            assert!(seconds(t.as_bytes()).is_err(), "{t}");
+        }
+    }
+}
