@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use glowfs_dev::up::{UpRequest, up};
 use glowfs_dev::{down, status};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// See the module.
 pub struct Cluster {
@@ -53,6 +54,29 @@ impl Cluster {
         cluster.access = Access { mgmtd: s.mgmtd, token: token.trim().to_owned(), who };
         Ok(cluster)
     }
+}
+
+/// How often ending clusters in the middle of their work is tried, and the pause between: fio may hold a mount for a while yet.
+const TRIES: (u32, Duration) = (20, Duration::from_millis(500));
+
+/// Ends the clusters in the directories of `dir`, in the middle of their work, and removes `dir`. What cannot be ended is left and named.
+pub fn remove_all(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let cluster = entry.path().join("cluster");
+        let mut ended = if cluster.exists() { down::destroy(&cluster, true) } else { Ok(()) };
+        for _ in 1..TRIES.0 {
+            if ended.is_ok() {
+                break;
+            }
+            std::thread::sleep(TRIES.1);
+            ended = down::destroy(&cluster, true);
+        }
+        if let Err(e) = ended {
+            eprintln!("the cluster in {} is left: {e:#}", cluster.display());
+            return;
+        }
+    }
+    let _ = std::fs::remove_dir_all(dir);
 }
 
 impl Drop for Cluster {

@@ -5,9 +5,11 @@ use crate::cpu::Processes;
 use crate::progress::{Progress, bytes};
 use crate::row::Row;
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Memory of fio's buffers (block x depth x jobs); what would take more is left out.
@@ -198,24 +200,36 @@ fn read(text: &str, write: bool, row: &mut Row) -> Result<f64> {
     Ok(number(&side["total_ios"]))
 }
 
+/// The fio that runs; 0: none does.
+static RUNNING: AtomicU32 = AtomicU32::new(0);
+
+/// Tells the fio that runs to end, with its jobs (which would outlive one that is killed).
+pub fn end_running() {
+    if let Some(pid) = Pid::from_raw(RUNNING.swap(0, Relaxed).cast_signed()) {
+        let _ = kill_process(pid, Signal::TERM);
+    }
+}
+
 /// Waits for the end of a child, at most so long; its output.
 fn finish(mut command: Command, patience: Duration) -> Result<String> {
     let out = tempfile::tempfile()?;
     let err = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
     let mut child = command.spawn().context("starting fio (Debian: apt-get install fio)")?;
+    RUNNING.store(child.id(), Relaxed);
     let end = Instant::now() + patience;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
         if Instant::now() > end {
-            child.kill()?;
+            end_running();
             child.wait()?;
             bail!("fio did not end within {patience:?}");
         }
         std::thread::sleep(Duration::from_millis(10));
     };
+    RUNNING.store(0, Relaxed);
     if !status.success() {
         let said = all_of(err)?;
         bail!("fio: {status}: {}", said.lines().last().unwrap_or_default());

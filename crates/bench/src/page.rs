@@ -195,7 +195,7 @@ fn small_layers(out: &mut String, r: &Report) {
     let sums: Vec<Bar> = rows("checksum")
         .filter(|r| r.bytes > 0)
         .map(|r| Bar {
-            name: format!("{} {}", bytes(r.bytes), r.way),
+            name: format!("{}, {}", bytes(r.bytes), r.way),
             value: r.bytes_per_second,
             text: format!("{}/s", bytes(r.bytes_per_second as u64)),
             limit: r.limit_ops_per_second.map(|l| l * r.bytes as f64),
@@ -203,7 +203,7 @@ fn small_layers(out: &mut String, r: &Report) {
         })
         .collect();
     if !sums.is_empty() {
-        pictures.push(bars("CRC-32C; the mark: adding up the same memory as 64-bit words", &sums));
+        pictures.push(bars("CRC-32C; the mark: a sum of the same words", &sums));
     }
     let echoes: Vec<Bar> = rows("ring")
         .chain(rows("transport").filter(|r| r.what == "echo"))

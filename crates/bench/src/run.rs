@@ -1,16 +1,17 @@
 //! All of it, in order.
 
 use crate::args::{BenchArgs, Layer};
-use crate::cluster::Cluster;
+use crate::cluster::{self, Cluster};
 use crate::cpu::Processes;
-use crate::fio::{Place, Sweeping};
+use crate::fio::{self, Place, Sweeping};
 use crate::layer::{self, Given};
 use crate::page;
 use crate::progress::Progress;
 use crate::row::{Machine, Report, Row};
 use anyhow::{Context, Result, ensure};
 use glowfs_rt::real;
-use std::path::Path;
+use glowfs_rt::signal::Termination;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Measures what was asked for and writes the report.
@@ -49,6 +50,7 @@ fn measure(args: &BenchArgs) -> Result<Report> {
     let bounded = |all: &[u32]| all.iter().all(|n| (1..=4096).contains(n));
     ensure!(bounded(&args.depths) && bounded(&args.jobs), "--depths, --jobs: from 1 to 4096");
     let dir = tempfile::Builder::new().prefix("glowfs-bench.").tempdir_in(&args.dir)?;
+    end_on_signal(dir.path().to_owned())?;
     let progress = Progress::new();
     let mut report = Report {
         format: 1,
@@ -67,6 +69,21 @@ fn measure(args: &BenchArgs) -> Result<Report> {
     alone(args, dir.path(), &progress, &mut report.rows)?;
     on_clusters(args, dir.path(), &progress, &mut report.rows)?;
     Ok(report)
+}
+
+/// Ctrl-C or SIGTERM: ends the clusters, removes the directory, ends. (Made before other threads are: they inherit the mask.)
+fn end_on_signal(dir: PathBuf) -> Result<()> {
+    let termination = Termination::new()?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        if real::run(|rt| async move { termination.wait(&rt).await }).is_err() {
+            return;
+        }
+        eprintln!("\nending the clusters of the benchmark ...");
+        fio::end_running();
+        cluster::remove_all(&dir);
+        std::process::exit(130);
+    })?;
+    Ok(())
 }
 
 fn given(args: &BenchArgs, progress: &Progress, below: &[Row]) -> Given {

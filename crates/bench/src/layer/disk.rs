@@ -8,6 +8,9 @@ use glowfs_rt::Rt;
 use glowfs_rt::backend::OpenOptions;
 use std::path::Path;
 
+/// Other work on the machine must not lower the limit of what is above: the best of so many counts.
+const TRIES: u32 = 3;
+
 /// See the module.
 pub async fn disk(rt: &Rt, dir: &Path, given: Given) -> Result<Vec<Row>> {
     let dir = rt.open_dir(dir)?;
@@ -23,7 +26,7 @@ pub async fn disk(rt: &Rt, dir: &Path, given: Given) -> Result<Vec<Row>> {
         let plan = given.plan("disk", what, "direct", bytes, depth);
         let (rt2, file, data, places) =
             (rt.clone(), file.clone(), data.clone(), given.size / bytes);
-        let row = drive(rt, &plan, move |n| {
+        let op = move |n| {
             let (rt, file, data) = (rt2.clone(), file.clone(), data.clone());
             async move {
                 let at = scatter(n, places) * bytes;
@@ -35,9 +38,15 @@ pub async fn disk(rt: &Rt, dir: &Path, given: Given) -> Result<Vec<Row>> {
                 }
                 Ok(())
             }
-        })
-        .await?;
-        given.done(&mut rows, row);
+        };
+        let mut best = drive(rt, &plan, op.clone()).await?;
+        for _ in 1..TRIES {
+            let again = drive(rt, &plan, op.clone()).await?;
+            if again.ops_per_second > best.ops_per_second {
+                best = again;
+            }
+        }
+        given.done(&mut rows, best);
     }
     drop(file);
     dir.remove("disk").await?;

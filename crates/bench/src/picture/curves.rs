@@ -70,7 +70,7 @@ pub struct Curves<'a> {
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 340.0;
 /// Left, right, top, bottom.
-const FRAME: (f64, f64, f64, f64) = (66.0, 508.0, 52.0, 292.0);
+const FRAME: (f64, f64, f64, f64) = (76.0, 494.0, 52.0, 292.0);
 
 /// Draws them: both axes logarithmic.
 pub fn curves(picture: &Curves<'_>) -> String {

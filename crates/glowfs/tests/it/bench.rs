@@ -1,8 +1,9 @@
 //! `glowfs bench`: every layer once, very shortly, and the page of it; nothing is left behind.
 
-use crate::harness::{Scratch, alone, binary, must, run};
+use crate::harness::{Scratch, alone, binary, eventually, must, run};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn bench(scratch: &Scratch, options: &str) -> (Value, String) {
     let (json, html) = (scratch.path.join("r.json"), scratch.path.join("r.html"));
@@ -52,4 +53,26 @@ fn wrong_options() {
             o.err
         );
     }
+}
+
+#[test]
+fn interrupted_it_leaves_nothing() {
+    let _alone = alone();
+    let scratch = Scratch::new("bench-interrupted");
+    let mut c = Command::new(binary());
+    c.args(
+        "bench --layer sweep --blocks 4K --depths 4 --jobs 1 --fio-seconds 100 --size 64M --dir"
+            .split(' '),
+    );
+    let mut child = c.arg(&scratch.path).stderr(Stdio::null()).spawn().expect("glowfs bench");
+    let entries =
+        || std::fs::read_dir(&scratch.path).expect("directory").flatten().map(|e| e.path());
+    // In the middle of the first run of fio: its file is there, and as long as it becomes.
+    eventually("fio runs on the local directory", || {
+        entries().any(|d| d.join("local/sweep").metadata().is_ok_and(|m| m.len() == 64 << 20))
+    });
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::INT).expect("a signal");
+    assert_eq!(child.wait().expect("its end").code(), Some(130));
+    assert_eq!(entries().count(), 0, "nothing is left");
 }
