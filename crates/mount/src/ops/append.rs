@@ -121,7 +121,7 @@ impl<S: FileSystem> Drop for Taking<S> {
 }
 
 impl<S: FileSystem> Context<S> {
-    /// Waits for the right to append to the file of a handle; ends with EINTR if the caller is interrupted.
+    /// Waits for the right to append to the file of a handle; ends with EINTR some time after the caller was interrupted.
     pub(crate) async fn append_turn(
         &self,
         handle: &Handle<S::File>,
@@ -133,7 +133,12 @@ impl<S: FileSystem> Context<S> {
         {
             return Ok(Turn::new(right));
         }
-        match select(Box::pin(self.take_turn(handle, reply)), reply.interrupted()).await {
+        // A write to a file is not expected to be interrupted by whatever signal comes, and the right is usually here in a moment.
+        let stop = async {
+            reply.interrupted().await;
+            self.rt.sleep(Duration::from_millis(self.config.interrupt_grace_ms)).await;
+        };
+        match select(Box::pin(self.take_turn(handle, reply)), Box::pin(stop)).await {
             Either::Left(turn) => turn,
             Either::Right(()) => Err(Failure::Errno(EINTR)),
         }
