@@ -155,7 +155,10 @@ impl Registers {
                     self.name, c.begun
                 ));
             }
-            c.seen = c.seen.max(value);
+            // What was answered before the interruption, and arrived after it, binds nobody.
+            if r.losses == self.losses {
+                c.seen = c.seen.max(value);
+            }
         }
     }
 }
@@ -222,6 +225,22 @@ mod tests {
         r.wrote(w, true);
         let reading = r.read(3..4);
         r.check(reading, &[0; 2048], "f"); // spoiled: anything goes
+        assert_eq!(r.problems.len(), 4);
+        let before = r.problems.len();
+        let (_, late) = r.write(2..3);
+        let reading = r.read(2..3);
+        r.interrupted(true);
+        r.check(reading, &late, "answered before the power went, heard after it");
+        let reading = r.read(2..3);
+        r.check(reading, &[0; 2048], "its write was never acknowledged, and is gone");
+        assert_eq!(r.problems.len(), before);
+        let (_, again) = r.write(2..3);
+        let reading = r.read(2..3);
+        r.check(reading, &again, "asked after the power came back");
+        let reading = r.read(2..3);
+        r.check(reading, &[0; 2048], "back to the old value");
+        assert_eq!(r.problems.len(), before + 1);
+        r.problems.pop();
         assert_eq!(r.problems.len(), 4);
         let reading = r.read(2..3);
         r.check(reading, &two, "g");
