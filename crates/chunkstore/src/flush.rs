@@ -35,6 +35,8 @@ pub(crate) struct FlushState {
     pub dirty_dir: Cell<bool>,
     /// Bytes written since the last round began.
     pub bytes: Cell<u64>,
+    /// Told of every round that ended well.
+    pub observer: RefCell<Option<Rc<dyn Fn()>>>,
     /// A task waits to write the mark; and the last mark that was written.
     marking: Cell<bool>,
     marked: Cell<u64>,
@@ -104,6 +106,7 @@ impl Inner {
     async fn flush_round(self: &Rc<Self>) -> Result<()> {
         let state = &self.flush;
         let upto = self.log.written.get();
+        let began = self.rt.now();
         state.begun.set(state.begun.get() + 1);
         state.bytes.set(0);
         let classes = state.dirty_classes.take();
@@ -128,6 +131,17 @@ impl Inner {
         if self.failed.borrow().is_none() {
             state.durable.set(state.durable.get().max(upto));
             state.ended.set(state.begun.get());
+            let (round, took) = (state.begun.get(), self.rt.now().since(began));
+            tracing::debug!(
+                disk = self.dir.path(),
+                round,
+                upto,
+                files = files.len(),
+                ?took,
+                "flushed"
+            );
+            let observer = state.observer.borrow().clone();
+            observer.iter().for_each(|o| o());
         }
         state.signal.wake();
         self.reap();

@@ -140,6 +140,10 @@ impl Store {
     ) -> Result<()> {
         self.inner.commit(target, chunk, version).await
     }
+    /// Somebody waits for a commit of a chunk: what waits in memory for company is written now.
+    pub fn hurry(&self) {
+        self.inner.hurry();
+    }
     /// Drops the pending version and all after it. None there: `Ok`.
     pub async fn discard(
         &self,
@@ -149,7 +153,11 @@ impl Store {
     ) -> Result<()> {
         self.inner.discard(target, chunk, version).await
     }
-    /// Resolves when everything acknowledged so far is durable.
+    /// Calls `observer` after every flush of the disk from now on.
+    pub fn on_flush(&self, observer: impl Fn() + 'static) {
+        *self.inner.flush.observer.borrow_mut() = Some(Rc::new(observer));
+    }
+    /// Resolves when everything acknowledged so far is durable. At once if it is already; who waits at the same time shares a flush.
     pub async fn flush(&self, target: TargetId) -> Result<()> {
         self.known(target)?;
         self.inner.flush_to(self.inner.log.written.get()).await

@@ -269,3 +269,43 @@ fn a_disk_that_is_gone_or_another_one_is_noticed() {
         });
     }
 }
+
+#[test]
+fn a_commit_waits_for_company_but_not_for_long() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let dir = rt.open_dir(&path).expect("dir");
+        let store = Store::open(&rt, dir, config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let committed = |i| store.chunk(T, chunk(i)).expect("chunk").committed.0;
+        let commit = |i, version| {
+            let store = store.clone();
+            rt.spawn(async move { store.commit(T, chunk(i), ChunkVersion(version)).await })
+        };
+        // Alone: it is written by itself after a moment, or when somebody hurries.
+        store.stage(T, write(0, 1, 0, pattern(1, 4096), false)).await.expect("staged");
+        commit(0, 1).await.expect("committed");
+        assert_eq!(committed(0), 1);
+        store.stage(T, write(0, 2, 0, pattern(2, 4096), false)).await.expect("staged");
+        let waits = commit(0, 2);
+        rt.yield_now().await;
+        assert_eq!(committed(0), 1);
+        store.hurry();
+        waits.await.expect("committed");
+        assert_eq!(committed(0), 2);
+        // With another update it takes the same way, and is there when that is.
+        store.stage(T, write(0, 3, 0, pattern(3, 4096), false)).await.expect("staged");
+        let waits = commit(0, 3);
+        rt.yield_now().await;
+        store.stage(T, write(1, 1, 0, pattern(4, 4096), false)).await.expect("staged");
+        assert_eq!(committed(0), 3);
+        waits.await.expect("committed");
+        // Closing leaves none behind.
+        let waits = commit(1, 1);
+        rt.yield_now().await;
+        store.close().await.expect("close");
+        waits.await.expect("committed");
+        assert_eq!(committed(1), 1);
+    });
+}

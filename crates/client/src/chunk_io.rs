@@ -3,7 +3,8 @@
 
 use crate::Client;
 use crate::file::Rights;
-use crate::flush::{flush, head_msg, layout_chains, on_chains};
+use crate::flush::flush;
+use crate::heads::{head_msg, layout_chains, on_chains};
 use crate::sparse::allocated_signed;
 use crate::write::{Change, apply};
 use glowfs_types::wire::data::{

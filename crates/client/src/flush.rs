@@ -1,175 +1,220 @@
-//! Calls to the head of a chain, and flush barriers. Flushes of one chain that are asked for while one runs share the next one.
+//! Flush barriers: what was acknowledged before the call, by whomever, is on the disk of every serving target of every chain that can hold
+//! data of a layout.
+//!
+//! Every node is asked once, for all of its targets of these chains, each under the chain version that our routing info has. When all
+//! serving members of a version say, after their flush, that they still serve under it, no later version can have acknowledged
+//! anything before the flush began (a version begins only when the members of the one before know it or have lost their lease). Flushes of
+//! one node that are asked for while one runs share the next one.
 
 use crate::core::Core;
-use crate::retry::again_write;
-use crate::routes::{self, Site};
+use crate::heads::{head_call, layout_chains};
+use crate::retry::{Retry, again_write};
+use crate::routes::{self, Place, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
-use glowfs_types::wire::data::Flush;
+use glowfs_types::wire::data::{
+    FLUSH_TARGETS_MAX, Flush, FlushTarget, FlushTargets, FlushTargetsReply,
+};
 use glowfs_types::wire::{decode, encode, method};
-use glowfs_types::{ChainId, ChainVersion, Error, Layout, Result, Status};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use glowfs_types::{ChainId, Error, Layout, NodeId, Result, Status};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// How many chains one call works on at a time.
-const CHAINS_AT_ONCE: usize = 64;
+type Targets = BTreeSet<FlushTarget>;
 
-/// One barrier that some callers wait for.
+/// One flush of a node that some callers wait for.
 #[derive(Default)]
-struct Barrier {
-    result: RefCell<Option<Result<()>>>,
+struct Round {
+    /// Who comes later waits for the next one: this one may have passed what was written since.
+    begun: Cell<bool>,
+    targets: RefCell<Targets>,
+    answers: RefCell<Option<BTreeMap<FlushTarget, Result<()>>>>,
     done: Notify,
 }
 
 struct Lane {
-    running: Rc<Barrier>,
-    next: Option<Rc<Barrier>>,
+    running: Rc<Round>,
+    next: Option<Rc<Round>>,
 }
 
-/// The flushes of a client, by chain.
+/// The flushes of a client, by node.
 #[derive(Default)]
-pub(crate) struct Flushes(RefCell<BTreeMap<ChainId, Lane>>);
+pub(crate) struct Flushes(RefCell<BTreeMap<NodeId, Lane>>);
 
 /// Flushes every chain that can hold data of a layout.
 pub(crate) async fn flush(core: &Rc<Core>, layout: &Layout) -> Result<()> {
-    let chains = layout_chains(core, layout).await?;
-    on_chains(&chains, |chain| barrier(core, chain)).await.map(|_| ())
-}
-
-/// The chains of a layout, waiting for routing info that has its table.
-pub(crate) async fn layout_chains(core: &Rc<Core>, layout: &Layout) -> Result<Vec<ChainId>> {
+    let mut chains = layout_chains(core, layout).await?;
     let mut retry = core.retry(core.write_policy());
     loop {
-        let info = core.routing(core.config.data_total).await?;
-        match routes::chains_of(&info, layout) {
-            Ok(chains) => return Ok(chains),
-            Err(e) => {
-                let again = again_write(e.status);
-                let site = Site { info: Some(info), ..Site::default() };
-                let what = || "looking for the chains of a file".to_owned();
-                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
-            }
+        let mut site = Site::default();
+        let Err(e) = attempt(core, &mut chains, &retry, &mut site).await else { return Ok(()) };
+        if e.status == Status::UnknownMethod {
+            return at_the_heads(core, &chains).await;
         }
+        let again = again_write(e.status) && e.status != Status::BadCapability;
+        let what = || format!("flush of {} chains", chains.len());
+        core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
     }
 }
 
-/// Runs something on every chain, some at a time; the first error wins.
-pub(crate) async fn on_chains<T, F: Future<Output = Result<T>>>(
-    chains: &[ChainId],
-    f: impl Fn(ChainId) -> F,
-) -> Result<Vec<T>> {
-    let mut out = Vec::with_capacity(chains.len());
-    for some in chains.chunks(CHAINS_AT_ONCE) {
-        for result in join_all(some.iter().map(|c| f(*c))).await {
-            out.push(result?);
-        }
-    }
-    Ok(out)
+/// Storages of a former release: the head of each chain flushes it.
+async fn at_the_heads(core: &Rc<Core>, chains: &[ChainId]) -> Result<()> {
+    let calls = chains.iter().map(|chain| {
+        head_call(core, *chain, method::FLUSH, "flush", |_, chain_version| {
+            encode(&Flush { chain: *chain, chain_version })
+        })
+    });
+    join_all(calls).await.into_iter().try_for_each(|r| r.map(|_| ()))
 }
 
-/// Waits for a flush of `chain` that began after this call.
-async fn barrier(core: &Rc<Core>, chain: ChainId) -> Result<()> {
-    let mine = {
-        let mut lanes = core.flushes.0.borrow_mut();
-        match lanes.get_mut(&chain) {
-            // The running one may have passed what was written since it began.
-            Some(lane) => lane.next.get_or_insert_with(Rc::default).clone(),
-            None => {
-                let first = Rc::<Barrier>::default();
-                lanes.insert(chain, Lane { running: first.clone(), next: None });
-                core.rt.spawn_detached(run(core.clone(), chain));
-                first
+/// Asks all nodes once. Those chains stay in `chains` of which not every serving target was flushed; an error if there are any.
+async fn attempt(
+    core: &Rc<Core>,
+    chains: &mut Vec<ChainId>,
+    retry: &Retry,
+    site: &mut Site,
+) -> Result<()> {
+    let late = || Error::new(Status::Disconnected, "the time for this flush is up");
+    let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
+    let info = core.routing(time).await?;
+    site.info = Some(info.clone());
+    let mut nodes: BTreeMap<NodeId, Targets> = BTreeMap::new();
+    for chain in chains.iter() {
+        for p in routes::serving(&info, *chain)? {
+            let target = FlushTarget { chain: p.chain, chain_version: p.version, target: p.target };
+            nodes.entry(p.node).or_default().insert(target);
+        }
+    }
+    let answers = join_all(nodes.iter().map(|(node, targets)| ask(core, *node, targets))).await;
+    let mut failed = BTreeSet::new();
+    let mut error = None;
+    for ((node, targets), answers) in nodes.iter().zip(answers) {
+        for (t, answer) in targets.iter().zip(answers) {
+            let Err(e) = answer else { continue };
+            failed.insert(t.chain);
+            if error.is_none() {
+                site.place = Some(place(*node, t));
+                error = Some(e);
             }
+        }
+    }
+    chains.retain(|c| failed.contains(c));
+    error.map_or(Ok(()), Err)
+}
+
+fn place(node: NodeId, t: &FlushTarget) -> Place {
+    Place { chain: t.chain, version: t.chain_version, target: t.target, node }
+}
+
+/// Whether one of the targets need not be asked any more, because others serve now.
+fn moved(info: &RoutingInfo, node: NodeId, targets: &Targets) -> bool {
+    targets.iter().any(|t| vain::serves_no_more(info, &place(node, t)))
+}
+
+/// Waits for a flush of these targets that began after this call; an answer for each.
+async fn ask(core: &Rc<Core>, node: NodeId, targets: &Targets) -> Vec<Result<()>> {
+    let round = enter(core, node, targets);
+    let answers = async {
+        loop {
+            let news = round.done.wait();
+            if let Some(answers) = &*round.answers.borrow() {
+                let lost = || Err(Error::new(Status::Internal, "a flush without an answer"));
+                return Ok(targets
+                    .iter()
+                    .map(|t| answers.get(t).cloned().unwrap_or_else(lost))
+                    .collect());
+            }
+            news.await;
         }
     };
-    loop {
-        let news = mine.done.wait();
-        if let Some(result) = mine.result.borrow().clone() {
-            return result;
-        }
-        news.await;
+    match core.unless(|now| moved(now, node, targets), answers).await {
+        Ok(answers) => answers,
+        Err(e) => targets.iter().map(|_| Err(e.clone())).collect(),
     }
 }
 
-async fn run(core: Rc<Core>, chain: ChainId) {
+/// The round that covers everything acknowledged so far.
+fn enter(core: &Rc<Core>, node: NodeId, targets: &Targets) -> Rc<Round> {
+    let mut lanes = core.flushes.0.borrow_mut();
+    let round = match lanes.get_mut(&node) {
+        Some(lane) if !lane.running.begun.get() => lane.running.clone(),
+        Some(lane) => lane.next.get_or_insert_with(Rc::default).clone(),
+        None => {
+            let first = Rc::<Round>::default();
+            lanes.insert(node, Lane { running: first.clone(), next: None });
+            core.rt.spawn_detached(run(core.clone(), node));
+            first
+        }
+    };
+    round.targets.borrow_mut().extend(targets);
+    round
+}
+
+/// Runs rounds until nobody waits for one.
+async fn run(core: Rc<Core>, node: NodeId) {
     loop {
-        let result = head_call(&core, chain, method::FLUSH, "flush", |_, version| {
-            encode(&Flush { chain, chain_version: version })
-        })
-        .await
-        .map(|_| ());
-        let (done, last) = {
-            let mut lanes = core.flushes.0.borrow_mut();
-            let Some(lane) = lanes.get_mut(&chain) else { return };
-            let done = lane.running.clone();
-            let next = lane.next.take();
-            let last = next.is_none();
-            match next {
-                Some(next) => lane.running = next,
-                None => drop(lanes.remove(&chain)),
-            }
-            (done, last)
+        let Some(round) = core.flushes.0.borrow().get(&node).map(|l| l.running.clone()) else {
+            return;
         };
-        *done.result.borrow_mut() = Some(result);
-        done.done.notify_all();
+        // Whatever else is ready to run may join.
+        core.rt.yield_now().await;
+        round.begun.set(true);
+        let targets = round.targets.borrow().clone();
+        let mut answers = BTreeMap::new();
+        let all: Vec<FlushTarget> = targets.into_iter().collect();
+        for some in all.chunks(FLUSH_TARGETS_MAX) {
+            match call(&core, node, some).await {
+                Ok(results) => answers.extend(some.iter().copied().zip(results)),
+                Err(e) => answers.extend(some.iter().map(|t| (*t, Err(e.clone())))),
+            }
+        }
+        *round.answers.borrow_mut() = Some(answers);
+        let mut lanes = core.flushes.0.borrow_mut();
+        let next = lanes.get_mut(&node).and_then(|lane| lane.next.take());
+        let last = next.is_none();
+        match (next, lanes.get_mut(&node)) {
+            (Some(next), Some(lane)) => lane.running = next,
+            _ => drop(lanes.remove(&node)),
+        }
+        drop(lanes);
+        round.done.notify_all();
         if last {
             return;
         }
     }
 }
 
-/// Calls the head of a chain with a control message until there is an answer or the bound is reached. Only for methods that
-/// may be repeated.
-pub(crate) async fn head_call(
-    core: &Rc<Core>,
-    chain: ChainId,
-    method: u16,
-    what: &str,
-    body: impl Fn(&RoutingInfo, ChainVersion) -> Vec<u8>,
-) -> Result<Vec<u8>> {
-    let mut retry = core.retry(core.write_policy());
-    loop {
-        let mut site = Site::default();
-        let attempt = async {
-            let late = || Error::new(Status::Disconnected, "the time for this call is up");
-            let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
-            let info = core.routing(time).await?;
-            site.info = Some(info.clone());
-            let head = routes::head(&info, chain)?;
-            site.place = Some(head);
-            let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
-            let request = Request {
-                method,
-                body: body(&info, head.version),
+/// Asks one node.
+async fn call(core: &Rc<Core>, node: NodeId, targets: &[FlushTarget]) -> Result<Vec<Result<()>>> {
+    let time = core.write_policy().attempt;
+    let info = core.routing(time).await?;
+    let body = encode(&FlushTargets { targets: targets.to_vec() });
+    let asked: Targets = targets.iter().copied().collect();
+    let outcome = async {
+        core.conn(&info, node, time)
+            .await?
+            .call(Request {
+                method: method::FLUSH_TARGETS,
+                body,
                 bulk: Bulk::None,
                 tenant: core.config.tenant,
                 deadline: time,
-            };
-            let outcome = async { core.conn(&info, head.node, time).await?.call(request).await };
-            let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
-            outcome.await.inspect_err(|e| core.blame(head.node, e))
-        };
-        match attempt.await {
-            Ok(response) => return Ok(response.body),
-            Err(e) => {
-                let again = again_write(e.status) && e.status != Status::BadCapability;
-                let what = || format!("{what} of chain {chain}");
-                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
-            }
-        }
+            })
+            .await
+    };
+    let outcome = core.unless(|now| moved(now, node, &asked), outcome);
+    let response = outcome.await.inspect_err(|e| core.blame(node, e))?;
+    let reply: FlushTargetsReply = decode(&response.body)?;
+    if reply.statuses.len() != targets.len() {
+        let text = format!("{} answers to a flush of {}", reply.statuses.len(), targets.len());
+        return Err(Error::new(Status::BadMessage, text));
     }
-}
-
-/// The same with a decoded answer.
-pub(crate) async fn head_msg<R: for<'b> minicbor::Decode<'b, ()>>(
-    core: &Rc<Core>,
-    chain: ChainId,
-    method: u16,
-    what: &str,
-    body: impl Fn(&RoutingInfo, ChainVersion) -> Vec<u8>,
-) -> Result<R> {
-    decode(&head_call(core, chain, method, what, body).await?)
+    let result = |code| match Status::from_code(code) {
+        Status::Ok => Ok(()),
+        status => Err(Error::new(status, "the target did not flush")),
+    };
+    Ok(reply.statuses.into_iter().map(result).collect())
 }

@@ -14,6 +14,7 @@ mod copy;
 mod core;
 mod file;
 mod flush;
+mod heads;
 mod hedge;
 mod link;
 mod meta;

@@ -96,6 +96,19 @@ impl std::fmt::Display for Site {
     }
 }
 
+/// The serving targets of a chain.
+pub fn serving(info: &RoutingInfo, chain: ChainId) -> Result<Vec<Place>> {
+    let c = find(info, chain)?;
+    let places: Vec<Place> = c
+        .serving()
+        .map(|m| Place { chain, version: c.version, target: m.target, node: m.node })
+        .collect();
+    if places.is_empty() {
+        return Err(unavailable(c, info));
+    }
+    Ok(places)
+}
+
 /// The serving targets of a chain in the order a reader should ask them: same host first, then spread by `spread`;
 /// suspects last.
 pub fn readers(
@@ -105,14 +118,7 @@ pub fn readers(
     spread: u64,
     suspect: impl Fn(NodeId) -> bool,
 ) -> Result<Vec<Place>> {
-    let c = find(info, chain)?;
-    let mut places: Vec<Place> = c
-        .serving()
-        .map(|m| Place { chain, version: c.version, target: m.target, node: m.node })
-        .collect();
-    if places.is_empty() {
-        return Err(unavailable(c, info));
-    }
+    let mut places = serving(info, chain)?;
     let turn = (splitmix64(spread) % places.len() as u64) as usize;
     places.rotate_left(turn);
     let near = |node| {

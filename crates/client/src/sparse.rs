@@ -5,7 +5,7 @@
 
 use crate::core::Core;
 use crate::file::{OpenFile, Rights};
-use crate::flush::{head_msg, layout_chains, on_chains};
+use crate::heads::{head_msg, layout_chains, on_chains};
 use crate::routes;
 use glowfs_types::wire::encode;
 use glowfs_types::wire::method;

@@ -57,7 +57,11 @@ fn writes_and_reads_across_chunks_and_holes() {
         assert_eq!(&got[offset as usize..n], &data[..]);
         assert!(got[n..].iter().all(|b| *b == 0));
         file.flush().await.expect("flush");
-        assert_eq!(READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH)).sum::<u64>(), 3);
+        assert_eq!(
+            READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH_TARGETS)).sum::<u64>(),
+            3,
+            "each node once"
+        );
         client.close().await;
         assert!(fake.state.sessions.borrow().is_empty(), "said goodbye");
         assert!(file.write(0, Buf::from_vec(vec![1])).await.is_err(), "closed");
@@ -201,7 +205,7 @@ fn a_head_that_hangs_is_left_when_another_takes_over() {
         for (method, node) in READS.map(|n| (method::READ, n)) {
             fake.fault(NodeId(node), method, &[Fault::Silent]);
         }
-        for method in [method::WRITE, method::FLUSH] {
+        for method in [method::WRITE, method::FLUSH_TARGETS] {
             fake.fault(NodeId(20), method, &[Fault::Silent]);
         }
         // Each of the three hangs when it is asked, until node 20 is out.
@@ -331,7 +335,15 @@ fn flushes_that_run_together_share() {
         let client = fake.client().await;
         let file = open(&client).await;
         for node in READS {
-            fake.fault(NodeId(node), method::FLUSH, &[Fault::Late(Duration::from_millis(100))]);
+            let late = Fault::Late(Duration::from_millis(100));
+            fake.fault(NodeId(node), method::FLUSH_TARGETS, &[late]);
+        }
+        let first = {
+            let file = file.clone();
+            rt.spawn(async move { file.flush().await })
+        };
+        while fake.calls(NodeId(READS[0]), method::FLUSH_TARGETS) == 0 {
+            rt.sleep(Duration::from_millis(1)).await;
         }
         let tasks: Vec<_> = (0..20)
             .map(|_| {
@@ -342,8 +354,32 @@ fn flushes_that_run_together_share() {
         for t in tasks {
             t.await.expect("flush");
         }
-        let calls: u64 = READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH)).sum();
+        first.await.expect("flush");
+        let calls: u64 = READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH_TARGETS)).sum();
         assert_eq!(calls, 6, "one that ran, and one for all who came meanwhile");
+    });
+}
+
+#[test]
+fn a_flush_counts_only_if_every_serving_target_says_so() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        let calls = |method| READS.iter().map(|n| fake.calls(NodeId(*n), method)).sum::<u64>();
+        let flush = method::FLUSH_TARGETS;
+        // One that does not serve under that version any more: the chains that it has to do with are asked again.
+        fake.fault(NodeId(21), flush, &[Fault::Refuse(Status::NoLease)]);
+        file.flush().await.expect("flush");
+        assert_eq!(calls(flush), 6);
+        // A flush that failed is not one, and the application is told.
+        fake.fault(NodeId(22), flush, &[Fault::Refuse(Status::AccessDenied)]);
+        assert_eq!(file.flush().await.expect_err("failed").status, Status::AccessDenied);
+        // Storages of a former release: the heads are asked.
+        fake.fault(NodeId(20), flush, &[Fault::Refuse(Status::UnknownMethod)]);
+        assert_eq!(calls(method::FLUSH), 0);
+        file.flush().await.expect("flush");
+        assert!(calls(method::FLUSH) > 0);
     });
 }
 

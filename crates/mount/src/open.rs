@@ -217,6 +217,11 @@ impl<F: FileData> OpenInode<F> {
         self.state.borrow_mut().dirty.mtime = None;
     }
 
+    /// Whether the length that meta knows is short of what was written.
+    pub fn grew(&self) -> bool {
+        let s = self.state.borrow();
+        s.dirty.len.is_some_and(|len| len > s.attr.len)
+    }
     /// Whether a write must not be answered before meta has its length durably: the file's writes survive the loss of power without an
     /// fsync, and bytes behind a short length would not be there.
     pub fn owes_length(&self) -> bool {

@@ -429,6 +429,32 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
     running.into_iter().filter_map(Result::ok).collect()
 }
 
+/// Runs two futures side by side in this task until both are done.
+pub async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut left, mut right) = (None, None);
+    poll_fn(|cx| {
+        if left.is_none()
+            && let Poll::Ready(out) = a.as_mut().poll(cx)
+        {
+            left = Some(out);
+        }
+        if right.is_none()
+            && let Poll::Ready(out) = b.as_mut().poll(cx)
+        {
+            right = Some(out);
+        }
+        match (left.take(), right.take()) {
+            (Some(a), Some(b)) => Poll::Ready((a, b)),
+            rest => {
+                (left, right) = rest;
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
 /// Which of two was first.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Either<A, B> {

@@ -1,4 +1,5 @@
-//! FLUSH: everything acknowledged so far on a chain becomes durable on every serving target.
+//! Flushes: everything acknowledged so far on a chain becomes durable on every serving target. Clients ask every node once, for all
+//! of its targets (FLUSH_TARGETS); those of former releases ask the head of each chain (FLUSH).
 
 use crate::node::Node;
 use glowfs_net::Incoming;
@@ -6,9 +7,12 @@ use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BoxFuture, Duration};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::Empty;
-use glowfs_types::wire::data::Flush;
+use glowfs_types::wire::data::{
+    FLUSH_TARGETS_MAX, Flush, FlushTarget, FlushTargets, FlushTargetsReply,
+};
 use glowfs_types::wire::method;
 use glowfs_types::{Error, NodeId, Result, Status};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -68,5 +72,70 @@ impl Node {
             return Err(target.refusal(Status::WrongChainVersion));
         }
         Ok(Empty {})
+    }
+}
+
+impl Node {
+    /// FLUSH_TARGETS: one flush a disk for all the targets on it. The sender asks every serving target of its chains itself; what makes
+    /// that as good as asking the head is the check before and after: a chain whose members all say that they still serve under a
+    /// version had no later one in which somebody could have acknowledged a write without them.
+    pub(crate) async fn flush_targets(
+        self: &Rc<Self>,
+        incoming: &Incoming,
+    ) -> Result<FlushTargetsReply> {
+        self.check_lease()?;
+        let asked: FlushTargets = incoming.msg()?;
+        if asked.targets.len() > FLUSH_TARGETS_MAX {
+            return Err(Error::new(
+                Status::BadMessage,
+                format!("flush of {} targets; at most {FLUSH_TARGETS_MAX}", asked.targets.len()),
+            ));
+        }
+        let mut outcomes: Vec<Status> = asked.targets.iter().map(|t| self.serves(t)).collect();
+        let mut disks = BTreeMap::new();
+        for (t, outcome) in asked.targets.iter().zip(&outcomes) {
+            if *outcome == Status::Ok
+                && let Ok(target) = self.target(t.target)
+            {
+                self.metrics.flushes.inc();
+                disks.entry(target.store.id()).or_insert((target.store.clone(), t.target));
+            }
+        }
+        let flushed = join_all(disks.values().map(|(store, any)| store.flush(*any))).await;
+        self.check_answer()?;
+        for (t, outcome) in asked.targets.iter().zip(&mut outcomes) {
+            if *outcome == Status::Ok {
+                *outcome = self.serves(t);
+            }
+        }
+        for ((store, _), result) in disks.values().zip(flushed) {
+            let Err(error) = result else { continue };
+            tracing::warn!(%error, "flush failed");
+            for (t, outcome) in asked.targets.iter().zip(&mut outcomes) {
+                if self.target(t.target).is_ok_and(|t| t.store.id() == store.id()) {
+                    *outcome = error.status;
+                }
+            }
+        }
+        Ok(FlushTargetsReply { statuses: outcomes.into_iter().map(Status::code).collect() })
+    }
+
+    /// Whether a target is a serving member of its chain under that very version.
+    fn serves(&self, asked: &FlushTarget) -> Status {
+        let Ok(target) = self.target(asked.target) else { return Status::NoTarget };
+        let Some(view) = target.view().filter(|v| v.chain == asked.chain) else {
+            return Status::NoTarget;
+        };
+        // A newer version that is being adopted ends the old one.
+        if view.version != asked.chain_version || target.replica.borrow().adopting().is_some() {
+            if asked.chain_version > view.version {
+                self.refresh();
+            }
+            return Status::WrongChainVersion;
+        }
+        if target.store.failure().is_some() || !view.serving() {
+            return Status::NotServing;
+        }
+        Status::Ok
     }
 }

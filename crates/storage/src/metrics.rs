@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     pub write_seconds: Histogram,
     pub forwards: Counter,
     pub flushes: Counter,
+    pub disk_flushes: Counter,
     pub overloaded: Counter,
     pub diverged: Counter,
     pub repaired: Counter,
@@ -82,6 +83,11 @@ impl Metrics {
             ),
             forwards: r.counter("glowfs_storage_forwards_total", "Updates sent down a chain.", &[]),
             flushes: r.counter("glowfs_storage_flushes_total", "Flushes of targets.", &[]),
+            disk_flushes: r.counter(
+                "glowfs_storage_disk_flushes_total",
+                "Flushes of disks; everything that waits when one begins shares it.",
+                &[],
+            ),
             overloaded: r.counter(
                 "glowfs_storage_overloaded_total",
                 "Requests refused by admission.",

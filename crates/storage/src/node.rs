@@ -79,6 +79,8 @@ impl Node {
         });
         for disk in &node.disks {
             let Ok(store) = &disk.store else { continue };
+            let flushes = node.metrics.disk_flushes.clone();
+            store.on_flush(move || flushes.inc());
             for id in store.targets() {
                 let target = Target::open(&node, store.clone(), id)?;
                 node.targets.borrow_mut().insert(id, target);

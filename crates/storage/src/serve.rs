@@ -29,6 +29,7 @@ impl Handler for Service {
             method::FORWARD => node.update(incoming, true),
             method::COPY_CHUNK => node.copy(incoming),
             method::FLUSH => answer!(node, incoming, flush),
+            method::FLUSH_TARGETS => answer!(node, incoming, flush_targets),
             method::REMOVE_DATA => answer!(node, incoming, remove_data),
             method::SYNC_DONE => answer!(node, incoming, sync_done),
             method::SYNC_LIST => {

@@ -263,6 +263,20 @@ impl Node {
                 let _: Flush = incoming.msg()?;
                 Ok(Reply::msg(&Empty {}))
             }
+            method::FLUSH_TARGETS => {
+                let asked: FlushTargets = incoming.msg()?;
+                let info = self.state.routing.borrow();
+                let answer = |t: &FlushTarget| {
+                    let chain = info.chains.get(&t.chain).filter(|c| c.version == t.chain_version);
+                    let here = chain.and_then(|c| c.serving().find(|m| m.target == t.target));
+                    match here.is_some_and(|m| m.node == self.id) {
+                        true => Status::Ok.code(),
+                        false => Status::WrongChainVersion.code(),
+                    }
+                };
+                let statuses = asked.targets.iter().map(answer).collect();
+                Ok(Reply::msg(&FlushTargetsReply { statuses }))
+            }
             method::QUERY_EXTENT => self.extent(incoming),
             method::REMOVE_DATA => self.remove(incoming),
             100..200 => self.mgmtd(incoming).await,

@@ -37,7 +37,7 @@ messages! {
     RenameReply ReadDir DirEntry ReadDirReply ReadLinkReply StatFsReply OfXattr XattrReply SetXattr XattrList Recall
     TargetReport Heartbeat HeartbeatReply ConfigItem GetRouting ClientSession ClientSessionReply ClientGoodbye ClientList StoreOffer
     RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
-    Empty ErrorBody
+    Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
 }
 
 pub fn run(input: &[u8]) {

@@ -17,6 +17,7 @@ mod etcd;
 mod faults;
 mod fio;
 mod flags;
+mod flushes;
 mod fsx;
 mod harness;
 mod layout;

@@ -9,6 +9,7 @@ use crate::open::{Dirty, OpenInode, OpenedFile};
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::Instant;
+use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId};
 use std::rc::Rc;
@@ -232,17 +233,26 @@ impl<S: FileSystem> Context<S> {
     }
     pub(crate) async fn fsync(&self, fh: u64) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
-        handle.file.file.flush().await?;
-        self.report(&handle, true).await?;
+        self.make_durable(&handle).await?;
         Ok(Answer::Done)
+    }
+    /// Data, length and times are on disk when it returns.
+    async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        if handle.inode.grew() {
+            // A length that outlives the data it stands for would show zeros after a loss of power.
+            handle.file.file.flush().await?;
+            return self.report(handle, true).await;
+        }
+        let data = async { handle.file.file.flush().await.map_err(Failure::from) };
+        let (data, attr) = join(data, self.report(handle, true)).await;
+        data.and(attr)
     }
     pub(crate) async fn syncfs(&self) -> Outcome {
         for fh in self.inodes.file_handles() {
             if let Some(handle) = self.inodes.file(fh)
                 && handle.file.write
             {
-                handle.file.file.flush().await?;
-                self.report(&handle, true).await?;
+                self.make_durable(&handle).await?;
             }
         }
         self.namespace_barrier().await

@@ -84,6 +84,8 @@ methods! {
     FETCH_CHUNK = 211;
     /// How the scrubs of a node's targets stand; may start one at once.
     SCRUB = 212;
+    /// Flush barrier on some targets of one node, each a serving member of its chain.
+    FLUSH_TARGETS = 213;
     /// One page of a target's chunks, whatever its state (operators).
     LIST_CHUNKS = 220;
     /// One page of the data ids that a chain holds chunks of ([`super::orphans`]).
