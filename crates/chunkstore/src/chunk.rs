@@ -8,6 +8,7 @@ use glowfs_types::ChunkVersion;
 use glowfs_types::checksum::crc32c;
 use std::cell::Cell;
 use std::sync::OnceLock;
+use zerocopy::IntoBytes;
 
 /// The checksum of a block of zeros.
 pub(crate) fn zero_crc() -> u32 {
@@ -57,9 +58,11 @@ impl Chunk {
         if let Some(crc) = self.content_crc.get() {
             return crc;
         }
-        let mut bytes = Vec::with_capacity(self.crcs.len() * 4);
-        self.crcs.iter().for_each(|c| bytes.extend_from_slice(&c.to_le_bytes()));
-        let crc = crc32c(&bytes);
+        let crc = if cfg!(target_endian = "little") {
+            crc32c(self.crcs.as_bytes())
+        } else {
+            crc32c(&self.crcs.iter().flat_map(|c| c.to_le_bytes()).collect::<Vec<u8>>())
+        };
         self.content_crc.set(Some(crc));
         crc
     }

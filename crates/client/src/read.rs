@@ -51,7 +51,24 @@ pub(crate) async fn read(
         return (Ok(0), buf);
     }
     let _bytes = core.bytes.acquire((len as usize).min(core.config.inflight_bytes.max(1))).await;
-    let extents: Vec<Extent> = file.layout().extents(offset, len).collect();
+    let layout = file.layout();
+    let mut extents = layout.extents(offset, len);
+    if let (Some(only), None) = (extents.next(), extents.next())
+        && only.len as usize == buf.len()
+    {
+        // What most reads are: one piece of one chunk.
+        let (result, buf) = read_piece(core, file, only, buf, 0).await;
+        return (result.map(|n| n as usize), buf);
+    }
+    Box::pin(read_extents(core, file, layout.extents(offset, len).collect(), buf)).await
+}
+
+async fn read_extents(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    extents: Vec<Extent>,
+    mut buf: BufMut,
+) -> (Result<usize>, BufMut) {
     let nodes = match first_nodes(core, file, &extents).await {
         Ok(nodes) => nodes,
         Err(e) => return (Err(e), buf),

@@ -9,6 +9,9 @@ mod service;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: glowfs_rt::Heap = glowfs_rt::Heap;
+
 /// GlowFS: a distributed file system for AI training, inference and analytics.
 #[derive(Parser, Debug)]
 #[command(name = "glowfs", version, propagate_version = true)]

@@ -194,9 +194,12 @@ impl<S: FileSystem> Daemon<S> {
             let daemon = context.daemon.clone();
             let began = daemon.rt.now();
             let (opcode, node) = (context.header.opcode, context.header.node);
-            let work = context.run(op, payload, &reply);
             // `reply` moves into the answer below, so the work borrows it only here.
-            let outcome = daemon.race(work, &reply, opcode).await;
+            let work = context.run(op, payload, &reply);
+            let outcome = match may_stop(opcode) {
+                false => work.await,
+                true => Box::pin(daemon.race(work, &reply)).await,
+            };
             let failed = outcome.is_err();
             send(reply, outcome, opcode, node);
             daemon.metrics.record(opcode, daemon.rt.now().since(began), failed);
@@ -204,24 +207,10 @@ impl<S: FileSystem> Daemon<S> {
         });
     }
 
-    /// Runs the work; a reading one whose caller was interrupted is given up after a while. Changing ones always run to
-    /// their end: their outcome must be known.
-    async fn race(
-        &self,
-        work: impl Future<Output = Outcome>,
-        reply: &Reply,
-        opcode: u32,
-    ) -> Outcome {
+    /// Runs the work; when the caller is interrupted it is given up after a while.
+    async fn race(&self, work: impl Future<Output = Outcome>, reply: &Reply) -> Outcome {
         const EINTR: i32 = 4;
-        use abi::opcode::*;
         let mut work = pin!(work);
-        let may_stop = matches!(
-            opcode,
-            LOOKUP | GETATTR | READLINK | STATFS | GETXATTR | LISTXATTR | READDIR | READDIRPLUS
-        );
-        if !may_stop {
-            return work.await;
-        }
         let grace = Duration::from_millis(self.config.interrupt_grace_ms);
         let mut stop = pin!(async {
             reply.interrupted().await;
@@ -269,6 +258,15 @@ impl<S: FileSystem> Daemon<S> {
     }
 }
 
+/// Whether a request whose caller was interrupted may be given up. Changing ones always run to their end: their outcome must be known.
+fn may_stop(opcode: u32) -> bool {
+    use abi::opcode::*;
+    matches!(
+        opcode,
+        LOOKUP | GETATTR | READLINK | STATFS | GETXATTR | LISTXATTR | READDIR | READDIRPLUS
+    )
+}
+
 fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
     match outcome {
         Ok(Answer::Done) => reply.ok(),
@@ -302,6 +300,13 @@ impl<S: FileSystem> Context<S> {
         match op {
             Op::Read(i) => self.read(i, reply).await,
             Op::Write(i) => self.write(i, payload, reply).await,
+            // Every request is a task as large as the largest of its branches: what is long or rare stands apart.
+            op => Box::pin(self.run_other(op, reply)).await,
+        }
+    }
+
+    async fn run_other(&self, op: Op, reply: &Reply) -> Outcome {
+        match op {
             Op::Lookup { name } => self.lookup(name).await,
             Op::Getattr { fh } => self.getattr(fh).await,
             Op::Setattr(i) => self.setattr(*i).await,

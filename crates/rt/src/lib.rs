@@ -22,10 +22,12 @@ pub mod timers;
 mod buddy;
 mod foreign;
 mod handle;
+mod heap;
 mod pool;
 
 pub use address::Address;
 pub use backend::{BoxFuture, Dir, File, Listener, Stream};
 pub use handle::{Elapsed, Rt, Sleep, Task};
+pub use heap::Heap;
 pub use mem::{Buf, BufMut, Pool};
 pub use time::{Duration, Instant};

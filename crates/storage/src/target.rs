@@ -53,6 +53,8 @@ pub(crate) struct Target {
     pub raise_lock: Semaphore,
     events: RefCell<VecDeque<Event>>,
     running: Cell<bool>,
+    /// Room for the actions of one step.
+    actions: RefCell<Vec<Action>>,
     tickets: Cell<u64>,
     /// The chain version whose resync is being sent.
     pub syncing: Cell<ChainVersion>,
@@ -139,6 +141,7 @@ impl Target {
             raise_lock: Semaphore::new(1),
             events: RefCell::default(),
             running: Cell::new(false),
+            actions: RefCell::default(),
             tickets: Cell::new(0),
             syncing: Cell::new(ChainVersion(0)),
             turned: Notify::default(),
@@ -185,7 +188,7 @@ impl Target {
         if self.running.replace(true) {
             return;
         }
-        let mut actions: Vec<Action> = Vec::new();
+        let mut actions = self.actions.take();
         loop {
             let Some(event) = self.events.borrow_mut().pop_front() else { break };
             {
@@ -198,6 +201,7 @@ impl Target {
                 self.perform(action);
             }
         }
+        self.actions.replace(actions);
         self.running.set(false);
     }
 }

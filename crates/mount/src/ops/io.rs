@@ -76,7 +76,7 @@ impl<S: FileSystem> Context<S> {
             // What was cut or replaced meanwhile may have been collected, and then reads as zeros: it only counts if nobody cut it.
             let now = self.rt.now();
             if now >= leased.max(asked + READ_MAX) || handle.inode.lease.get() < leased {
-                self.fresh(handle.inode.id).await?;
+                Box::pin(self.fresh(handle.inode.id)).await?;
             }
             if handle.inode.attr().epoch != epoch {
                 continue;
@@ -92,7 +92,7 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn known(&self, inode: &OpenInode<S::File>) -> Result<Instant, Failure> {
         let now = self.rt.now();
         if now >= inode.lease.get() {
-            self.fresh(inode.id).await?;
+            Box::pin(self.fresh(inode.id)).await?;
         }
         Ok(now)
     }
@@ -111,7 +111,7 @@ impl<S: FileSystem> Context<S> {
             self.write_at(&handle, i.offset, payload, how).await?;
             return Ok(Answer::Written(len));
         }
-        let turn = self.append_turn(&handle, reply).await?;
+        let turn = Box::pin(self.append_turn(&handle, reply)).await?;
         let place = self.write_at(&handle, i.offset, payload, how).await?;
         let piece = (i.offset, u64::from(len));
         turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
@@ -167,7 +167,7 @@ impl<S: FileSystem> Context<S> {
         }
         let written = async {
             if how.kill_suid {
-                self.kill_suid(handle).await?;
+                Box::pin(self.kill_suid(handle)).await?;
             }
             handle.file.file.write(place, payload).await.map_err(Failure::from)
         }
@@ -179,10 +179,10 @@ impl<S: FileSystem> Context<S> {
         let cut_elsewhere = inode.end_write(done, len, self.rt.unix_ns());
         written?;
         if cut_elsewhere {
-            self.fresh(inode.id).await?;
+            Box::pin(self.fresh(inode.id)).await?;
         }
         if inode.owes_length() {
-            self.report(handle, true).await?;
+            Box::pin(self.report(handle, true)).await?;
         }
         self.count_written(len as usize);
         Ok(place)
