@@ -195,7 +195,8 @@ mod tests {
         assert!(first.iter().all(|r| r.count <= READ_BLOCKS));
         assert_eq!(first.iter().map(|r| r.count).sum::<u32>(), STEP_BLOCKS);
         assert_eq!(rest.len(), STEP_BLOCKS as usize);
-        let (one, rest) = runs(&[at(1, 0, STEP_BLOCKS * 3), at(1, STEP_BLOCKS * 3, 1)]);
+        let moves = [at(1, 0, STEP_BLOCKS * 3), at(1, STEP_BLOCKS * 3, 1)];
+        let (one, rest) = runs(&moves);
         assert_eq!((one.len(), rest.len()), (1, 1), "one long extent goes alone");
     }
 }
