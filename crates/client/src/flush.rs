@@ -14,9 +14,8 @@ use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
-use glowfs_types::wire::data::{
-    FLUSH_TARGETS_MAX, Flush, FlushTarget, FlushTargets, FlushTargetsReply,
-};
+use glowfs_types::wire::data::Flush;
+use glowfs_types::wire::flush::{FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply};
 use glowfs_types::wire::{decode, encode, method};
 use glowfs_types::{ChainId, Error, Layout, NodeId, Result, Status};
 use std::cell::{Cell, RefCell};

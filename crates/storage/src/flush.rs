@@ -7,9 +7,8 @@ use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BoxFuture, Duration};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::Empty;
-use glowfs_types::wire::data::{
-    FLUSH_TARGETS_MAX, Flush, FlushTarget, FlushTargets, FlushTargetsReply,
-};
+use glowfs_types::wire::data::Flush;
+use glowfs_types::wire::flush::{FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply};
 use glowfs_types::wire::method;
 use glowfs_types::{Error, NodeId, Result, Status};
 use std::collections::BTreeMap;

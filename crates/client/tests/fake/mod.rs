@@ -9,6 +9,7 @@ use glowfs_rt::{Duration, Rt, sync::Notify};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::routing::*;
 use glowfs_types::wire::data::*;
+use glowfs_types::wire::flush::*;
 use glowfs_types::wire::hello::HelloReply;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::mgmtd::*;

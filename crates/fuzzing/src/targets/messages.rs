@@ -2,6 +2,7 @@
 
 use glowfs_types::routing::*;
 use glowfs_types::wire::data::*;
+use glowfs_types::wire::flush::*;
 use glowfs_types::wire::hello::*;
 use glowfs_types::wire::kv::*;
 use glowfs_types::wire::meta::*;

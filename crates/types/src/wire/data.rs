@@ -386,40 +386,6 @@ pub struct Flush {
     pub chain_version: crate::ChainVersion,
 }
 
-/// The most targets that one FLUSH_TARGETS may name.
-pub const FLUSH_TARGETS_MAX: usize = 4096;
-
-/// One target to flush.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
-pub struct FlushTarget {
-    /// The chain.
-    #[n(0)]
-    pub chain: crate::ChainId,
-    /// The chain version under which the sender takes the target for a serving one.
-    #[n(1)]
-    pub chain_version: crate::ChainVersion,
-    /// The target.
-    #[n(2)]
-    pub target: crate::TargetId,
-}
-
-/// FLUSH_TARGETS: make everything that these targets of the node have durable, if each still serves under its chain
-/// version. Whoever asks every serving target of a chain version, and is told so by each, has flushed the chain.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
-pub struct FlushTargets {
-    /// The targets, at most [`FLUSH_TARGETS_MAX`].
-    #[n(0)]
-    pub targets: Vec<FlushTarget>,
-}
-
-/// Its answer.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
-pub struct FlushTargetsReply {
-    /// A status code for each target, in the order of the question.
-    #[n(0)]
-    pub statuses: Vec<u16>,
-}
-
 /// REMOVE_DATA and TRIM over a range: remove every chunk of a data id on this chain whose index is at least `from`.
 /// Replicated down the chain as one update for each chunk; answers when at most `limit` were removed.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]

@@ -7,6 +7,7 @@
 pub mod append;
 pub mod copy;
 pub mod data;
+pub mod flush;
 pub mod frame;
 pub mod hello;
 pub mod kv;
