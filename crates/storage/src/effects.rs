@@ -58,6 +58,11 @@ impl Target {
             Action::Failed(status) => {
                 tracing::error!(target = %self.id, %status, "target failed and goes offline");
                 self.payloads.borrow_mut().clear();
+                if status == Status::NoSpace
+                    && let Some(node) = self.node.upgrade()
+                {
+                    node.rt.spawn_detached(node.clone().revive(self.clone()));
+                }
             }
             Action::Held(ticket, result) => {
                 if let Some(waiting) = self.holds.borrow_mut().remove(&ticket) {

@@ -23,6 +23,7 @@ mod read;
 mod remove;
 mod repair;
 mod report;
+mod revive;
 mod scrub;
 mod serve;
 mod service;

@@ -224,7 +224,7 @@ impl Node {
             .find(|s| s.id() == id && s.failure().is_none())
             .cloned()
     }
-    fn tell_chain(&self, target: &Rc<Target>, routing: &RoutingInfo) {
+    pub(crate) fn tell_chain(&self, target: &Rc<Target>, routing: &RoutingInfo) {
         // What mgmtd decided about a former life of the store is not for this one: it says so when it has accounted for it.
         let info = routing.targets.get(&target.id);
         let info = info.filter(|t| t.incarnation == target.store.incarnation());
