@@ -169,8 +169,8 @@ impl Replica {
         out: &mut Vec<Action>,
     ) {
         let waiter = Waiter { ticket, client: false };
-        let seen = self.received.get(&f.chunk).copied();
         let lane = self.lanes.entry(f.chunk).or_default();
+        let seen = self.received.get(&f.chunk).copied().max(lane.newest());
         if !f.full {
             refuse(ticket, Status::VersionGap, out);
         } else if lane.is_clearing() || lane.entries.len() >= WINDOW {
@@ -191,7 +191,6 @@ impl Replica {
         } else if f.update.needs_room && !store.has_room() {
             refuse(ticket, Status::NoSpace, out);
         } else {
-            self.received.insert(f.chunk, f.version);
             self.admit(waiter, f.chunk, f.version, f.update, true, out);
             self.progress(f.chunk, store, out);
         }

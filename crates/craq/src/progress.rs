@@ -33,7 +33,12 @@ impl Replica {
             && let Stage::Running { commit } = e.stage
         {
             match result {
-                Ok(()) => e.stage = Stage::Done { committed: commit },
+                Ok(()) => {
+                    e.stage = Stage::Done { committed: commit };
+                    if commit {
+                        self.note_received(chunk, version);
+                    }
+                }
                 Err(s) if refuses(s) || s == Status::VersionGap => e.stage = Stage::Refused(s),
                 Err(s) => return self.fail(s, out),
             }
@@ -58,7 +63,16 @@ impl Replica {
         if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {
             e.stage = Stage::Done { committed: true };
         }
+        self.note_received(chunk, version);
         self.progress(chunk, store, out);
+    }
+
+    /// A syncing target holds a version for good.
+    fn note_received(&mut self, chunk: ChunkId, version: ChunkVersion) {
+        if self.view.is_some_and(|v| v.syncing()) {
+            let newest = self.received.entry(chunk).or_default();
+            *newest = version.max(*newest);
+        }
     }
 
     /// Versions were taken back in the store.
@@ -368,5 +382,81 @@ impl Lane {
     /// Chunks with nothing pending can be read.
     pub fn readable(&self) -> bool {
         self.entries.is_empty() && !self.is_clearing()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ChunkBrief, Event, Forwarded, Ticket, Update};
+    use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
+    use glowfs_types::{ChainId, ChainVersion, NodeId, Redundancy, TargetId};
+
+    const V: ChainVersion = ChainVersion(5);
+
+    /// A store that has nothing.
+    struct Empty;
+    impl ChunkView for Empty {
+        fn chunk(&self, _: ChunkId) -> ChunkBrief {
+            ChunkBrief::default()
+        }
+        fn has_room(&self) -> bool {
+            true
+        }
+    }
+
+    fn step(r: &mut Replica, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        r.step(event, &Empty, &mut out);
+        out
+    }
+    fn content(ticket: u64, version: u64) -> Event {
+        let f = Forwarded {
+            chain_version: V,
+            chunk: ChunkId::default(),
+            version: ChunkVersion(version),
+            base: ChunkVersion(0),
+            generation: 0,
+            full: true,
+            sync: false,
+            update: Update::default(),
+        };
+        Event::Forward(Ticket(ticket), f)
+    }
+    fn stages(actions: &[Action]) -> bool {
+        actions.iter().any(|a| matches!(a, Action::Stage { .. }))
+    }
+
+    /// A syncing target without room refuses a content. When the same one comes again it must be stored, not taken for a duplicate:
+    /// the chain commits on the answer, and the target would serve without it.
+    #[test]
+    fn what_a_syncing_target_refused_it_has_not() {
+        let state = |i| if i == 1 { PublicState::Serving } else { PublicState::Syncing };
+        let member = |i| ChainMember { target: TargetId(i), node: NodeId(i), state: state(i) };
+        let info = ChainInfo {
+            id: ChainId(1),
+            version: V,
+            activated: V,
+            activated_serving: Vec::new(),
+            members: vec![member(1), member(2)],
+            redundancy: Redundancy::Replicated,
+            preferred: Vec::new(),
+        };
+        let mut r = Replica::new(TargetId(2), ChainVersion(0), &[], &[]);
+        step(&mut r, Event::Chain(Some(info)));
+        step(&mut r, Event::Adopted(V));
+        let (chunk, version) = (ChunkId::default(), ChunkVersion(7));
+        assert!(stages(&step(&mut r, content(1, 7))));
+        let refused = step(&mut r, Event::Staged(chunk, version, Err(Status::NoSpace)));
+        assert!(refused.contains(&Action::Reply(Ticket(1), Err(Status::NoSpace))), "{refused:?}");
+        step(&mut r, Event::Discarded(chunk, Ok(())));
+        let again = step(&mut r, content(2, 7));
+        assert!(stages(&again), "{again:?}");
+        let done = step(&mut r, Event::Staged(chunk, version, Ok(())));
+        assert!(done.iter().any(|a| matches!(a, Action::Reply(Ticket(2), Ok(_)))), "{done:?}");
+        // Now it has it.
+        let twice = step(&mut r, content(3, 7));
+        assert!(!stages(&twice), "{twice:?}");
+        assert!(matches!(twice[..], [Action::Reply(Ticket(3), Ok(_))]), "{twice:?}");
     }
 }

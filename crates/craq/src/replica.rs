@@ -28,7 +28,8 @@ pub struct Replica {
     pub(crate) taken_back: BTreeMap<ChunkId, u16>,
     /// The same of the predecessor, as far as it told.
     pub(crate) generations: BTreeMap<ChunkId, u16>,
-    /// Syncing: the newest version of each chunk that came under this chain version.
+    /// Syncing: the newest version of each chunk that came under this chain version and is committed here. (What is under way may still
+    /// be refused by the store, and must then be taken when it comes again.)
     pub(crate) received: BTreeMap<ChunkId, ChunkVersion>,
     /// With a syncing successor: the chunks that it got through the chain under this chain version.
     pub(crate) covered: BTreeSet<ChunkId>,

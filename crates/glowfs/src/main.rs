@@ -1,6 +1,7 @@
 //! The one binary of GlowFS: every role is a sub-command. Only command line, configuration files and logging live here.
 
 mod admin;
+mod closed_output;
 mod config;
 mod dev;
 mod mount;
@@ -39,6 +40,7 @@ enum Role {
 }
 
 fn main() -> ExitCode {
+    closed_output::ends_quietly();
     let result = match Cli::parse().role {
         Role::Mgmtd(args) => service::mgmtd(&args),
         Role::Meta(args) => service::meta(&args),

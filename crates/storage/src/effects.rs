@@ -30,6 +30,7 @@ impl Target {
             }
             Action::Commit(chunk, version) => self.launch(move |t| async move {
                 let result = t.store.commit(t.id, chunk, version).await;
+                tracing::trace!(target = %t.id, %chunk, %version, ok = result.is_ok(), "committed");
                 t.feed(Event::Committed(chunk, version, t.outcome("commit", result)));
             }),
             Action::Discard(chunk, version) => self.launch(move |t| async move {
@@ -169,6 +170,7 @@ impl Target {
         self.payloads.borrow_mut().insert((chunk, version), payload.clone());
         self.launch(move |t| async move {
             let result = t.stage_payload(&payload, chunk, version, commit, replace).await;
+            tracing::trace!(target = %t.id, %chunk, %version, commit, replace, ok = result.is_ok(), "staged");
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
         });
     }

@@ -294,3 +294,20 @@ fn dev_mistakes() {
         &["not empty"],
     );
 }
+
+#[test]
+fn a_reader_that_stops_early_is_no_fault() {
+    let mut c = Command::new(binary());
+    c.args(["bench", "--layer", "checksum", "--seconds", "0.05"]);
+    let mut child = c
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("start");
+    // As `| head -0` does.
+    drop(child.stdout.take());
+    let o = child.wait_with_output().expect("its end");
+    let err = String::from_utf8_lossy(&o.stderr);
+    assert!(!err.contains("panicked"), "{err}");
+    assert_eq!(o.status.code(), Some(141), "{err}");
+}
