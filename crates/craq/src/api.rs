@@ -139,6 +139,8 @@ pub enum Event {
     Hold(Ticket, ChunkId),
     /// The end of that, whether it was held yet or not.
     LetGo(Ticket, ChunkId),
+    /// The content that a pending version of the chunk is to be forwarded with is damaged here and stays so: the target gives way.
+    Unreadable(ChunkId),
     /// The predecessor sent everything (SYNC_DONE, last): channel records are merged, everything is flushed.
     SyncDone(Ticket, ChainVersion),
     /// Channel records of the predecessor.

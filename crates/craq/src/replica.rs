@@ -117,6 +117,11 @@ impl Replica {
             Event::ReadExpired(ticket, chunk) => self.read_expired(ticket, chunk, out),
             Event::Hold(ticket, chunk) => self.hold(ticket, chunk, store, out),
             Event::LetGo(ticket, chunk) => self.let_go(ticket, chunk, store, out),
+            Event::Unreadable(chunk) => {
+                if self.lanes.get(&chunk).is_some_and(|l| !l.entries.is_empty()) {
+                    self.fail(Status::Corrupt, out);
+                }
+            }
             Event::SyncDone(ticket, version) => self.sync_done(ticket, version, out),
             Event::Channels(version, records) => {
                 if self.view.is_some_and(|v| v.version == version && v.syncing()) {

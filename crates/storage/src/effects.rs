@@ -59,7 +59,7 @@ impl Target {
             Action::Failed(status) => {
                 tracing::error!(target = %self.id, %status, "target failed and goes offline");
                 self.payloads.borrow_mut().clear();
-                if status == Status::NoSpace
+                if matches!(status, Status::NoSpace | Status::Corrupt)
                     && let Some(node) = self.node.upgrade()
                 {
                     node.rt.spawn_detached(node.clone().revive(self.clone()));

@@ -19,6 +19,9 @@ use zerocopy::FromBytes;
 /// How long the successor has for one update; after that it is sent again (which it recognises).
 const FORWARD_DEADLINE: Duration = Duration::from_secs(10);
 
+/// So many times in a row content that is to be forwarded may be found damaged: with the pauses between, about a second.
+const UNREADABLE_MAX: u32 = 100;
+
 /// The whole content of a chunk, read and verified.
 pub(crate) struct Content {
     pub version: ChunkVersion,
@@ -60,7 +63,10 @@ impl Target {
                             UpdateHead { kind: update::REMOVE, ..t.full_head(&update, chunk) };
                         Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) }
                     }
-                    _ => t.full(&node, chunk, version, &update).await?,
+                    _ => {
+                        let full = t.full(&node, chunk, version, &update).await;
+                        full.inspect_err(|e| t.unreadable(e, chunk, version))?
+                    }
                 };
                 payload.head.chain = chain.into();
                 payload.head.chain_version = chain_version.0.into();
@@ -81,6 +87,22 @@ impl Target {
             let answer = result.map(|r| r.content_crc.get()).map_err(|e| e.status);
             t.feed(Event::Answer(id, answer));
         });
+    }
+
+    /// What is to be forwarded is built on content that is damaged here. It cannot be repaired while a version is pending on it; so when it
+    /// stays so, and there is another serving member, this target gives way: that one has the content.
+    fn unreadable(self: &Rc<Self>, error: &Error, chunk: ChunkId, version: ChunkVersion) {
+        if error.status != Status::Corrupt {
+            return;
+        }
+        let (at, times) = self.damaged.get();
+        let times = if at == (chunk, version) { times.saturating_add(1) } else { 1 };
+        self.damaged.set(((chunk, version), times));
+        let other = self.view().and_then(|v| v.successor).is_some_and(|(_, _, syncing)| !syncing);
+        if times >= UNREADABLE_MAX && other {
+            tracing::error!(target = %self.id, %chunk, %version, %error, "damaged content cannot be forwarded");
+            self.feed(Event::Unreadable(chunk));
+        }
     }
 
     fn full_head(&self, u: &Core, chunk: ChunkId) -> UpdateHead {

@@ -1,4 +1,5 @@
-//! A target that a full disk has put offline comes back by itself when there is room again.
+//! A target that a full disk has put offline comes back by itself when there is room again; and so does one that gave way because
+//! it could not read what it had to forward.
 //!
 //! It has not what its successor has taken meanwhile, so it begins like one whose service was started again: what its core had in
 //! memory is forgotten, and the chain brings it up to date. Guarantees: mgmtd has heard that it was offline, and took it out of
@@ -31,7 +32,7 @@ impl Node {
             }
             match Target::open(&self, target.store.clone(), target.id) {
                 Ok(fresh) => {
-                    tracing::info!(target = %fresh.id, "there is room again; the target comes back");
+                    tracing::info!(target = %fresh.id, "the target comes back");
                     self.targets.borrow_mut().insert(fresh.id, fresh.clone());
                     self.tell_chain(&fresh, &self.routing());
                     self.report();
