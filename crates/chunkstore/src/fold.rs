@@ -2,33 +2,20 @@
 //!
 //! A block goes back to the position in its chunk's slot that it superseded, where there is one: that position is
 //! dead (the record that superseded it is durable, and no reader from before is left). Otherwise it gets a fresh slot.
-//!
-//! Chunks are folded in large groups, since what random writes left of one chunk is all over the log: the blocks of a group are read in
-//! the order of the log, as long runs, and written in the order of the slots ([`crate::copy`]).
 
-use crate::alloc::Taken;
 use crate::chunk::Chunk;
 use crate::extents::{Extent, Loc};
-use crate::slots::blocks_of;
+use crate::format::BLOCK;
+use crate::slots::{blocks_of, bytes_of};
 use crate::state::Inner;
+use crate::util::{Job, join_all};
+use glowfs_rt::Buf;
 use glowfs_types::{ChunkId, Result, TargetId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Blocks folded in one group, about.
-const GROUP_BLOCKS: u64 = 8192;
-/// How often a chunk that changes meanwhile is tried again before its blocks get fresh slots.
-const IN_PLACE_ATTEMPTS: usize = 2;
-
-type Key = (TargetId, ChunkId);
-
-/// What is to be moved of one chunk.
-struct Plan {
-    key: Key,
-    moves: Vec<(Extent, Loc)>,
-    /// The fresh slots among the places.
-    taken: Vec<Taken>,
-}
+/// Chunks folded side by side.
+const FOLD_CHUNKS: usize = 16;
 
 fn is_old(e: &Extent, before: u64) -> bool {
     matches!(e.loc, Loc::Log { segment, .. } if segment < before)
@@ -86,41 +73,29 @@ fn groups(mut list: Vec<Extent>) -> Vec<Vec<Extent>> {
 impl Inner {
     /// Empties all segments before `segment` of blocks that chunks refer to.
     pub async fn fold_before(self: &Rc<Self>, segment: u64) -> Result<()> {
-        let todo: Vec<Key> = self.in_log.borrow().iter().copied().collect();
-        let mut rest = todo.as_slice();
-        while !rest.is_empty() {
+        let todo: Vec<(TargetId, ChunkId)> = self.in_log.borrow().iter().copied().collect();
+        for group in todo.chunks(FOLD_CHUNKS) {
             self.check_not_failed()?;
-            let (group, later) = rest.split_at(self.group_len(rest, segment));
-            let mut left = group.to_vec();
-            for attempt in 0..=IN_PLACE_ATTEMPTS {
-                // A chunk that changed, or gave a slot up, meanwhile; fresh slots cannot be given up.
-                left = self.fold_group(&left, segment, attempt < IN_PLACE_ATTEMPTS).await?;
-                if left.is_empty() {
-                    break;
-                }
+            let mut jobs: Vec<Job<'_, Result<()>>> = Vec::new();
+            for (target, chunk) in group {
+                jobs.push(Box::pin(self.fold_wholly(*target, *chunk, segment)));
             }
-            rest = later;
+            join_all(jobs).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }
 
-    /// How many chunks make a group; at least one.
-    fn group_len(&self, keys: &[Key], before: u64) -> usize {
-        let mut blocks = 0;
-        for (i, key) in keys.iter().enumerate() {
-            blocks += self.old_blocks(key, before);
-            if blocks >= GROUP_BLOCKS {
-                return i + 1;
-            }
+    async fn fold_wholly(
+        self: &Rc<Self>,
+        target: TargetId,
+        id: ChunkId,
+        before: u64,
+    ) -> Result<()> {
+        if !self.fold_chunk(target, id, before, true).await? {
+            // A slot was given up meanwhile; fresh ones cannot be.
+            self.fold_chunk(target, id, before, false).await?;
         }
-        keys.len()
-    }
-
-    fn old_blocks(&self, key: &Key, before: u64) -> u64 {
-        let targets = self.targets.borrow();
-        let chunk = targets.get(&key.0).and_then(|t| t.chunks.get(&key.1));
-        let old = chunk.into_iter().flat_map(|c| c.all_extents()).filter(|e| is_old(e, before));
-        old.map(|e| u64::from(e.count)).sum()
+        Ok(())
     }
 
     /// Whether chunks still have blocks in segments before `segment`.
@@ -131,114 +106,75 @@ impl Inner {
         chunks.any(|c| c.all_extents().any(|e| is_old(e, segment)))
     }
 
-    /// Answers the chunks of which some blocks could not be moved to where they should have gone.
-    async fn fold_group(
+    /// `false`: some blocks could not be moved to where they should have gone.
+    async fn fold_chunk(
         self: &Rc<Self>,
-        keys: &[Key],
+        target: TargetId,
+        id: ChunkId,
         before: u64,
         in_place: bool,
-    ) -> Result<Vec<Key>> {
+    ) -> Result<bool> {
         // A position in a slot is dead only if what superseded it is durable.
-        let changed = {
-            let targets = self.targets.borrow();
-            let chunks = keys.iter().filter_map(|(t, c)| targets.get(t)?.chunks.get(c));
-            chunks.map(|c| c.lsn).max().unwrap_or(0)
-        };
-        self.flush_to(changed).await?;
-        let mut plans = self.plan_fresh(keys, before, in_place).await?;
-        // From here on no slot that is given up is used anew.
+        let changed =
+            self.targets.borrow().get(&target).and_then(|t| t.chunks.get(&id)).map(|c| c.lsn);
+        if let Some(lsn) = changed {
+            self.flush_to(lsn).await?;
+        }
         let guard = self.epochs.enter();
-        if in_place {
-            self.plan_in_place(&mut plans, before);
+        let mut placed = Vec::new();
+        let mut fresh: Vec<Vec<Extent>> = Vec::new();
+        {
+            let targets = self.targets.borrow();
+            let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
+            let Some(chunk) = chunk.filter(|c| c.has_log_extents()) else {
+                self.in_log.borrow_mut().remove(&(target, id));
+                return Ok(true);
+            };
+            let mut rest = Vec::new();
+            let in_place = in_place && chunk.lsn <= self.flush.durable.get();
+            for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
+                if in_place {
+                    place_in_slots(chunk, *e, &mut placed, &mut rest);
+                } else {
+                    rest.push(*e);
+                }
+            }
+            fresh.extend(groups(rest));
+            for d in &chunk.pending {
+                fresh.extend(groups(
+                    d.extents.iter().filter(|e| is_old(e, before)).copied().collect(),
+                ));
+            }
+        }
+        let mut taken = Vec::new();
+        for group in fresh {
+            let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+            let mut start = first.block;
+            let slots = self.take_slots(last.end() - first.block, true).await?;
+            for (class, index, used) in &slots.list {
+                let end = start + used;
+                for e in group.iter().filter_map(|e| e.clip(start, end)) {
+                    placed.push((
+                        e,
+                        Loc::Slot { class: *class, index: *index, block: e.block - start },
+                    ));
+                }
+                start = end;
+            }
+            taken.push(slots);
+        }
+        if placed.is_empty() {
+            return Ok(true);
         }
         guard.alone_since().await;
-        let all = plans.iter().flat_map(|p| p.moves.iter().copied()).collect();
-        self.copy_blocks(all).await?;
-        let mut left = Vec::new();
-        for Plan { key: (target, id), mut moves, taken } in plans {
-            self.drop_given_up(target, id, &mut moves, &taken);
-            self.move_extents(target, id, &moves);
-            self.keep_referenced(target, id, taken);
-            if self.old_blocks(&(target, id), before) > 0 {
-                left.push((target, id));
-            }
-        }
+        placed.sort_by_key(|(_, to)| *to);
+        self.copy_blocks(&placed).await?;
+        let planned = placed.len();
+        self.drop_given_up(target, id, &mut placed, &taken);
+        self.move_extents(target, id, &placed);
+        self.keep_referenced(target, id, taken);
         drop(guard);
-        Ok(left)
-    }
-
-    /// Takes fresh slots for what has no place of its own.
-    async fn plan_fresh(
-        self: &Rc<Self>,
-        keys: &[Key],
-        before: u64,
-        in_place: bool,
-    ) -> Result<Vec<Plan>> {
-        let mut plans = Vec::with_capacity(keys.len());
-        for key in keys {
-            let mut fresh = Vec::new();
-            {
-                let targets = self.targets.borrow();
-                let chunk = targets.get(&key.0).and_then(|t| t.chunks.get(&key.1));
-                let Some(chunk) = chunk.filter(|c| c.has_log_extents()) else {
-                    self.in_log.borrow_mut().remove(key);
-                    continue;
-                };
-                let mut rest = Vec::new();
-                for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
-                    if in_place {
-                        place_in_slots(chunk, *e, &mut Vec::new(), &mut rest);
-                    } else {
-                        rest.push(*e);
-                    }
-                }
-                fresh.extend(groups(rest));
-                for d in &chunk.pending {
-                    let old = d.extents.iter().filter(|e| is_old(e, before));
-                    fresh.extend(groups(old.copied().collect()));
-                }
-            }
-            let mut plan = Plan { key: *key, moves: Vec::new(), taken: Vec::new() };
-            for group in fresh {
-                self.place_fresh(&mut plan, &group).await?;
-            }
-            plans.push(plan);
-        }
-        Ok(plans)
-    }
-
-    async fn place_fresh(self: &Rc<Self>, plan: &mut Plan, group: &[Extent]) -> Result<()> {
-        let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
-        let mut start = first.block;
-        let slots = self.take_slots(last.end() - first.block, true).await?;
-        for (class, index, used) in &slots.list {
-            let end = start + used;
-            for e in group.iter().filter_map(|e| e.clip(start, end)) {
-                let block = e.block - start;
-                plan.moves.push((e, Loc::Slot { class: *class, index: *index, block }));
-            }
-            start = end;
-        }
-        plan.taken.push(slots);
-        Ok(())
-    }
-
-    /// Adds what goes back to dead positions of the chunks' own slots.
-    fn plan_in_place(&self, plans: &mut [Plan], before: u64) {
-        let targets = self.targets.borrow();
-        let durable = self.flush.durable.get();
-        for plan in plans {
-            let chunk = targets.get(&plan.key.0).and_then(|t| t.chunks.get(&plan.key.1));
-            let Some(chunk) = chunk.filter(|c| c.lsn <= durable) else { continue };
-            let blocks = |e: &Extent| (0..e.count).map(|k| e.loc.plus(k)).collect::<Vec<_>>();
-            let fresh: BTreeSet<Loc> = plan.moves.iter().flat_map(|(e, _)| blocks(e)).collect();
-            for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
-                let mut placed = Vec::new();
-                place_in_slots(chunk, *e, &mut placed, &mut Vec::new());
-                placed.retain(|(part, _)| blocks(part).iter().all(|b| !fresh.contains(b)));
-                plan.moves.extend(placed);
-            }
-        }
+        Ok(placed.len() == planned)
     }
 
     /// A slot that the chunk gave up while blocks were copied into it is on its way to others: nothing may move there.
@@ -247,7 +183,7 @@ impl Inner {
         target: TargetId,
         id: ChunkId,
         placed: &mut Vec<(Extent, Loc)>,
-        taken: &[Taken],
+        taken: &[crate::alloc::Taken],
     ) {
         let fresh: BTreeSet<(u8, u32)> = taken
             .iter()
@@ -261,7 +197,7 @@ impl Inner {
     }
 
     /// Slots that the chunk refers to now stay taken; others (it changed meanwhile) are given back.
-    fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<Taken>) {
+    fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<crate::alloc::Taken>) {
         let targets = self.targets.borrow();
         let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
         for mut slots in taken {
@@ -269,5 +205,49 @@ impl Inner {
                 .list
                 .retain(|(class, index, _)| !chunk.is_some_and(|c| c.refers_to((*class, *index))));
         }
+    }
+
+    /// Copies blocks as they are: what does not match its checksum now will not match it later.
+    async fn copy_blocks(self: &Rc<Self>, moves: &[(Extent, Loc)]) -> Result<()> {
+        let mut write: Option<(Loc, u32, Vec<Buf>)> = None;
+        for (from, to) in moves {
+            let (result, mut buf) =
+                self.read_place(from.loc, self.rt.alloc(from.count as usize * BLOCK)).await;
+            if let Err(e) = result {
+                tracing::warn!(error = %e, "a block in the log cannot be read; its chunk needs repair");
+                buf.fill(0);
+            }
+            match &mut write {
+                Some((start, n, bufs)) if start.plus(*n) == *to && start.slot() == to.slot() => {
+                    *n += from.count;
+                    bufs.push(buf.freeze());
+                }
+                _ => {
+                    if let Some(w) = write.take() {
+                        self.write_blocks(w).await?;
+                    }
+                    write = Some((*to, from.count, vec![buf.freeze()]));
+                }
+            }
+        }
+        match write {
+            Some(w) => self.write_blocks(w).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_blocks(self: &Rc<Self>, (to, count, bufs): (Loc, u32, Vec<Buf>)) -> Result<()> {
+        let Loc::Slot { class, index, block } = to else { return Ok(()) };
+        let file = self.block_file(class).await?;
+        let at = u64::from(index) * bytes_of(class) + u64::from(block) * BLOCK as u64;
+        if let Err(e) = file.write(bufs, at).await {
+            if crate::log::is_no_space(&e) {
+                return Err(self.no_space("a checkpoint", &e));
+            }
+            return Err(self.poison("write of data", &e));
+        }
+        self.flush.dirty_classes.borrow_mut().insert(class);
+        self.flush.bytes.set(self.flush.bytes.get() + u64::from(count) * BLOCK as u64);
+        Ok(())
     }
 }

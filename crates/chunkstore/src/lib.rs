@@ -12,7 +12,6 @@ mod api;
 mod checkpoint;
 mod chunk;
 mod codec;
-mod copy;
 mod crc;
 mod doubt;
 mod extents;

@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::state::{Inner, Retired, RetiredPlace};
 use crate::util::{Promise, Signal};
 use glowfs_rt::backend::OpenOptions;
-use glowfs_rt::{Buf, Duration, File};
+use glowfs_rt::{Buf, File};
 use glowfs_types::{Error, Result, Status, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,15 +23,8 @@ use std::rc::Rc;
 const BATCH_PAYLOAD_MAX: usize = 1 << 20;
 /// Record bytes in one batch, unless one record alone is greater.
 const BATCH_RECORDS_MAX: usize = 128 << 10;
-/// So many records that may wait for others do so.
-const IDLE_RECORDS_MAX: usize = 8;
-/// How long they do.
-const IDLE_PAUSE: Duration = Duration::from_millis(1);
 /// Records that may wait for the log; more are refused.
 const QUEUE_RECORDS_MAX: usize = 16 << 10;
-
-/// How much of a fresh segment is filled at once.
-const FILL_BYTES: usize = 1 << 20;
 
 /// A record on its way into the log.
 pub(crate) struct Entry {
@@ -43,8 +36,6 @@ pub(crate) struct Entry {
     pub gate: Option<Rc<Gate>>,
     /// The slots that the record refers to; given back if it is not written.
     pub taken: Option<Taken>,
-    /// It may wait a moment for others ([`Inner::append_idle`]).
-    idle: bool,
     pub done: Rc<Promise<Result<u64>>>,
 }
 
@@ -72,12 +63,6 @@ pub(crate) struct Log {
     pub prev_crc: Cell<u32>,
     queue: RefCell<VecDeque<Entry>>,
     running: Cell<bool>,
-    /// Entries of the queue that may wait for others.
-    idle: Cell<usize>,
-    /// They need not wait any more.
-    hurried: Cell<bool>,
-    /// A task waits to hurry them.
-    waiting: Cell<bool>,
     /// Why no segment can be had, if so.
     pub full: RefCell<Option<Error>>,
     /// A segment was freed, or the log failed.
@@ -95,11 +80,6 @@ pub(crate) fn is_no_space(e: &io::Error) -> bool {
 impl Log {
     pub fn file_of(&self, seq: u64) -> Option<File> {
         self.segments.borrow().get(&seq).map(|s| s.file.clone())
-    }
-    /// Whether something is in the queue that cannot wait.
-    fn is_due(&self) -> bool {
-        let (all, idle) = (self.queue.borrow().len(), self.idle.get());
-        all > idle || idle >= IDLE_RECORDS_MAX || (idle > 0 && self.hurried.get())
     }
     /// A retired segment's file may be used again.
     pub fn recycle(&self, seq: u64) {
@@ -119,20 +99,6 @@ impl Inner {
         payload: Vec<Buf>,
         gate: Option<Rc<Gate>>,
         taken: Option<Taken>,
-    ) -> Result<Rc<Promise<Result<u64>>>> {
-        let done = self.queue_up(target, record, payload, gate, taken, false)?;
-        self.start_writer();
-        Ok(done)
-    }
-
-    fn queue_up(
-        self: &Rc<Self>,
-        target: TargetId,
-        record: Record,
-        payload: Vec<Buf>,
-        gate: Option<Rc<Gate>>,
-        taken: Option<Taken>,
-        idle: bool,
     ) -> Result<Rc<Promise<Result<u64>>>> {
         self.check_open()?;
         let done = Promise::new();
@@ -158,14 +124,9 @@ impl Inner {
                 payload_blocks,
                 gate,
                 taken,
-                idle,
                 done: done.clone(),
             });
         }
-        Ok(done)
-    }
-
-    fn start_writer(self: &Rc<Self>) {
         if !self.log.running.replace(true) {
             let inner = self.clone();
             self.rt.spawn_detached(async move {
@@ -174,44 +135,7 @@ impl Inner {
                 inner.write_queue().await;
             });
         }
-    }
-
-    /// Puts a record there that nobody is in a hurry for: it goes with the next one that cannot wait, or when there are
-    /// [`IDLE_RECORDS_MAX`] of its kind, or after [`IDLE_PAUSE`], or when somebody hurries. Resolves when it is written.
-    pub async fn append_idle(self: &Rc<Self>, target: TargetId, record: Record) -> Result<u64> {
-        let done = self.queue_up(target, record, Vec::new(), None, None, true)?;
-        let n = self.log.idle.get() + 1;
-        self.log.idle.set(n);
-        if self.log.is_due() {
-            self.start_writer();
-        }
-        self.hurry_later();
-        done.get().await
-    }
-
-    /// Hurries after the pause, unless the writer runs (which looks at its end whether anything waits).
-    fn hurry_later(self: &Rc<Self>) {
-        let log = &self.log;
-        if log.idle.get() == 0 || log.running.get() || log.waiting.replace(true) {
-            return;
-        }
-        // Not a reason to keep the store, and its lock on the directory, alive.
-        let (rt, inner) = (self.rt.clone(), Rc::downgrade(self));
-        self.rt.spawn_detached(async move {
-            rt.sleep(IDLE_PAUSE).await;
-            if let Some(inner) = inner.upgrade() {
-                inner.log.waiting.set(false);
-                inner.hurry();
-            }
-        });
-    }
-
-    /// Writes what waits for others.
-    pub fn hurry(self: &Rc<Self>) {
-        if self.log.idle.get() > 0 {
-            self.log.hurried.set(true);
-            self.start_writer();
-        }
+        Ok(done)
     }
 
     /// Puts a record there and waits until it is written; its batch.
@@ -220,13 +144,15 @@ impl Inner {
     }
 
     async fn write_queue(self: &Rc<Self>) {
-        while self.log.is_due() {
+        loop {
             let (batch, records) = self.collect();
+            if batch.is_empty() {
+                self.log.running.set(false);
+                return;
+            }
             let result = self.write_batch(&batch, records).await;
             self.finish(batch, result);
         }
-        self.log.running.set(false);
-        self.hurry_later();
     }
 
     /// Takes what fits into one batch; encodes the records.
@@ -252,10 +178,6 @@ impl Inner {
             }
             entry.record.encode(entry.target, &mut w);
             payload += bytes;
-            if entry.idle {
-                self.log.idle.set(self.log.idle.get() - 1);
-                self.log.hurried.set(self.log.hurried.get() && self.log.idle.get() > 0);
-            }
             batch.extend(queue.pop_front());
         }
         (batch, w.0)
@@ -407,26 +329,9 @@ impl Inner {
         let file =
             self.dir.open(&segment_name(index), OpenOptions { create: true, direct: true }).await?;
         file.allocate(0, self.config.log_segment_bytes).await?;
-        self.fill_segment(&file).await?;
         self.space_taken(self.config.log_segment_bytes);
         self.flush.dirty_dir.set(true);
         Ok(file)
-    }
-
-    /// Writes zeros over a fresh file. Room that was only allocated costs every flush a commit of the file system's own journal, which
-    /// notes that it is written now; a segment is used again and again, so it is paid for once.
-    async fn fill_segment(&self, file: &File) -> io::Result<()> {
-        let bytes = self.config.log_segment_bytes;
-        let mut zeros = self.rt.alloc(FILL_BYTES.min(bytes as usize));
-        zeros.fill(0);
-        let zeros = zeros.freeze();
-        let mut at = 0;
-        while at < bytes {
-            let n = (zeros.len() as u64).min(bytes - at);
-            file.write(vec![zeros.slice(0..n as usize)], at).await?;
-            at += n;
-        }
-        Ok(())
     }
 
     /// Writes the header of the next segment; batches go there from now on.
@@ -494,8 +399,7 @@ pub(crate) fn locate(record: &mut Record, in_segment: u64, base: u32) {
 
 impl Inner {
     /// Resolves when no record waits for the log.
-    pub async fn drained(self: &Rc<Self>) {
-        self.hurry();
+    pub async fn drained(&self) {
         while self.log.running.get() {
             self.rt.yield_now().await;
         }

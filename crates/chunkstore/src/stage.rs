@@ -314,8 +314,7 @@ impl Inner {
                 format!("chunk {id}: version {version} is not here, the newest is {}", n.version),
             ));
         }
-        // Who waits for the update has its answer, or gets it now: only readers of the chunk may be in a hurry.
-        self.append_idle(target, Record::Commit { chunk: id, version }).await.map(|_| ())
+        self.append(target, Record::Commit { chunk: id, version }).await.map(|_| ())
     }
 
     pub async fn discard(

@@ -140,10 +140,6 @@ impl Store {
     ) -> Result<()> {
         self.inner.commit(target, chunk, version).await
     }
-    /// Somebody waits for a commit of a chunk: what waits in memory for company is written now.
-    pub fn hurry(&self) {
-        self.inner.hurry();
-    }
     /// Drops the pending version and all after it. None there: `Ok`.
     pub async fn discard(
         &self,

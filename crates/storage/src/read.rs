@@ -146,7 +146,6 @@ impl Node {
         let (waiting, woken) = oneshot();
         target.reads.borrow_mut().insert(ticket, waiting);
         target.feed(Event::Read { ticket, chain_version: version, chunk });
-        target.store.hurry();
         let mut woken = std::pin::pin!(woken);
         let bound = Duration::from_millis(self.config.read_wait_ms);
         if let Ok(result) = self.rt.timeout(bound, woken.as_mut()).await {

@@ -297,9 +297,11 @@ fn dev_mistakes() {
 
 #[test]
 fn a_reader_that_stops_early_is_no_fault() {
+    let cluster = Cluster::up("closed");
     let mut c = Command::new(binary());
-    c.args(["bench", "--layer", "checksum", "--seconds", "0.05"]);
     let mut child = c
+        .args(["dev", "status", "--dir"])
+        .arg(&cluster.dir)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
