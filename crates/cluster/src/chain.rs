@@ -263,7 +263,12 @@ impl Chain {
             // Whoever held everything is here, and all were interrupted: nobody can know more.
             let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
             if holders.all(|s| s.up() && proof(s) == Proof::Suspect) {
-                winner = best(slots, &|s| proof(s) == Proof::Suspect)
+                // Who began to serve in a version that was never active may not have flushed what the others have: its adoption of
+                // that version does so.
+                let served = |s: &Slot| self.info.activated_serving.contains(&s.target);
+                let suspect = |s: &Slot| proof(s) == Proof::Suspect;
+                winner = best(slots, &|s| suspect(s) && served(s))
+                    .or_else(|| best(slots, &suspect))
                     .map(|t| (t, Evidence::NamedSource));
             }
         }

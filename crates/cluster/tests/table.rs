@@ -166,6 +166,25 @@ fn a_single_replica_serves_again_after_a_kill() {
     assert_eq!(changes.last().expect("two").why, Evidence::NamedSource);
 }
 
+/// 3 was brought up to date and made serving, but has not adopted that (which flushes what it got meanwhile) when all power goes: though it
+/// is the last to be heard of, one of those is the source that served in the active version.
+#[test]
+fn after_a_loss_of_all_power_the_source_is_who_served_in_the_active_version() {
+    let c = chain(&[Serving, Serving, Syncing]);
+    let (mut c, _) = c.step(&view(&[UpToDate, UpToDate, UpToDate])).expect("3 serves");
+    assert_eq!(states(&c), [(1, Serving), (2, Serving), (3, Serving)]);
+    assert_eq!((c.info.version, c.info.activated), (ChainVersion(11), ChainVersion(10)));
+    let mut v = view(&[UpToDate, UpToDate, UpToDate]);
+    for i in 1..=3 {
+        let o = v.get_mut(&TargetId(i)).expect("seen");
+        (o.incarnation, o.local) = (Incarnation(2), Online);
+        c = c.step(&v).map_or(c, |(next, _)| next);
+    }
+    let (c, _) = c.settle(&v).unwrap_or_else(|| (c.clone(), vec![]));
+    let first = states(&c)[0];
+    assert!(first.1 == Serving && first.0 != 3, "{:?}", states(&c));
+}
+
 /// Version 10 {1, 2} is active; 1 dies, then 2, before version 11 was active.
 fn both_gone_before_activation() -> Chain {
     let c = chain(&[Serving, Serving]);

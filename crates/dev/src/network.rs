@@ -63,7 +63,8 @@ pub fn make(state: &State) -> Result<()> {
         return Ok(());
     }
     let (bridge, net) = (bridge(state), net(state));
-    if !Path::new(&format!("/sys/class/net/{bridge}")).exists() {
+    // Not by /sys, which may show another namespace's.
+    if ip(&format!("link show {bridge}")).is_err() {
         ip("link set lo up")?;
         ip(&format!("link add {bridge} type bridge"))?;
         ip(&format!("addr add 10.77.{net}.{BRIDGE}/24 dev {bridge}"))?;
@@ -88,8 +89,13 @@ pub fn make(state: &State) -> Result<()> {
 /// Removes all of it.
 pub fn remove(state: &State) {
     let mut any = false;
-    for name in state.services.iter().filter_map(|s| s.namespace.as_deref()) {
+    for service in &state.services {
+        let Some(name) = service.namespace.as_deref() else { continue };
         any = true;
+        // A namespace goes some time after its name; its cable must be gone now.
+        if let Some(port) = port(state, service) {
+            let _ = ip(&format!("link del {port}"));
+        }
         let _ = ip(&format!("netns del {name}"));
     }
     if any {
