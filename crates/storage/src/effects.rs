@@ -30,7 +30,6 @@ impl Target {
             }
             Action::Commit(chunk, version) => self.launch(move |t| async move {
                 let result = t.store.commit(t.id, chunk, version).await;
-                tracing::trace!(target = %t.id, %chunk, %version, ok = result.is_ok(), "committed");
                 t.feed(Event::Committed(chunk, version, t.outcome("commit", result)));
             }),
             Action::Discard(chunk, version) => self.launch(move |t| async move {
@@ -40,6 +39,7 @@ impl Target {
             Action::Forward { .. } => self.forward(action),
             Action::Release(chunk, version) => {
                 self.payloads.borrow_mut().remove(&(chunk, version));
+                self.damaged.borrow_mut().remove(&(chunk, version));
                 self.watch.settled((chunk, version));
             }
             Action::Reply(ticket, result) => self.reply(ticket, result),
@@ -170,7 +170,6 @@ impl Target {
         self.payloads.borrow_mut().insert((chunk, version), payload.clone());
         self.launch(move |t| async move {
             let result = t.stage_payload(&payload, chunk, version, commit, replace).await;
-            tracing::trace!(target = %t.id, %chunk, %version, commit, replace, ok = result.is_ok(), "staged");
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
         });
     }

@@ -62,12 +62,10 @@ impl Node {
                 }
             }));
         }
-        let asked = work.len();
         for result in join_all(work).await {
             result.map_err(|e| e.context(format_args!("flush of chain {}", flush.chain)))?;
         }
         self.check_answer()?;
-        tracing::trace!(target = %target.id, chain = %flush.chain, asked, from_head, "flushed");
         // A member that joined meanwhile was not asked.
         if target.view().is_none_or(|v| v.version != view.version) {
             return Err(target.refusal(Status::WrongChainVersion));

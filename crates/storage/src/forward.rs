@@ -19,7 +19,7 @@ use zerocopy::FromBytes;
 /// How long the successor has for one update; after that it is sent again (which it recognises).
 const FORWARD_DEADLINE: Duration = Duration::from_secs(10);
 
-/// So many times in a row content that is to be forwarded may be found damaged: with the pauses between, about a second.
+/// So many times content that is to be forwarded may be found damaged: with the pauses between, about a second.
 const UNREADABLE_MAX: u32 = 100;
 
 /// The whole content of a chunk, read and verified.
@@ -95,9 +95,13 @@ impl Target {
         if error.status != Status::Corrupt {
             return;
         }
-        let (at, times) = self.damaged.get();
-        let times = if at == (chunk, version) { times.saturating_add(1) } else { 1 };
-        self.damaged.set(((chunk, version), times));
+        // An entry goes when its version is settled (`Action::Release`), so there are no more than pending versions.
+        let times = {
+            let mut damaged = self.damaged.borrow_mut();
+            let times = damaged.entry((chunk, version)).or_default();
+            *times = times.saturating_add(1);
+            *times
+        };
         let other = self.view().and_then(|v| v.successor).is_some_and(|(_, _, syncing)| !syncing);
         if times >= UNREADABLE_MAX && other {
             tracing::error!(target = %self.id, %chunk, %version, %error, "damaged content cannot be forwarded");

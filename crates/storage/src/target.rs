@@ -65,8 +65,8 @@ pub(crate) struct Target {
     /// Repairs that wait until their chunk is still.
     pub holds: RefCell<BTreeMap<Ticket, OneSender<Result<(), Status>>>>,
     pub scrub: Progress,
-    /// The version that was last found to be built on damaged content, and how often in a row.
-    pub damaged: Cell<((ChunkId, ChunkVersion), u32)>,
+    /// Pending versions that are built on damaged content, and how often that was found.
+    pub damaged: RefCell<BTreeMap<(ChunkId, ChunkVersion), u32>>,
 }
 
 /// «GTM1»: the record that stands with a target.
@@ -150,7 +150,7 @@ impl Target {
             watch: Watch::default(),
             holds: RefCell::default(),
             scrub: Progress::default(),
-            damaged: Cell::default(),
+            damaged: RefCell::default(),
         }))
     }
 
