@@ -1,8 +1,8 @@
 //! The members of a dev cluster's etcd: real `etcd` processes, which keep the metadata with `--meta-engine etcd`.
 
+use crate::ports;
 use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
 /// The role of a member.
@@ -11,10 +11,6 @@ pub const ROLE: &str = "etcd";
 pub const MEMBERS: u32 = 3;
 /// The `--max-txn-ops` of the members.
 pub const TXN_OPS_MAX: u32 = 2048;
-/// The lowest port for members.
-const PORT_MIN: u16 = 10_000;
-/// Attempts to find a free port.
-const PORT_ATTEMPTS: u32 = 1000;
 
 /// Times of mgmtd with etcd: a new leader of etcd is elected within about a second, and the primary should outlive that.
 pub const TIMING: &str = "\n[timing]\nprimary_lease_ms = 1800\nprimary_renew_ms = 300\nnode_lease_ms = 2400\nmargin_ms = 300\n";
@@ -36,35 +32,18 @@ pub fn engine(state: &State) -> Option<String> {
     ))
 }
 
-/// Gives members that have none their addresses, for good: etcd remembers where its members are. They lie below the ports that the
-/// kernel gives out by itself, so that nothing takes them while a member is down.
+/// Gives members that have none their addresses, for good: etcd remembers where its members are.
 pub fn assign(state: &mut State) -> Result<()> {
-    let mut held = Vec::new();
-    for m in state.services.iter_mut().filter(|s| s.role == ROLE && s.peer.is_none()) {
-        let client = free_port(&mut held)?;
-        m.address = client.clone();
-        m.http = client;
-        m.peer = Some(free_port(&mut held)?);
+    let new = |s: &&mut Service| s.role == ROLE && s.peer.is_none();
+    let count = state.services.iter_mut().filter(new).count();
+    let mut free = ports::free(2 * count)?.into_iter();
+    for m in state.services.iter_mut().filter(new) {
+        let (Some(client), Some(peer)) = (free.next(), free.next()) else { break };
+        m.address = client.to_string();
+        m.http = client.to_string();
+        m.peer = Some(peer.to_string());
     }
     Ok(())
-}
-
-fn free_port(held: &mut Vec<TcpListener>) -> Result<String> {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
-    let first = range.ok().and_then(|r| r.split_whitespace().next()?.parse::<u16>().ok());
-    let end = first.filter(|p| *p > PORT_MIN + 1000).unwrap_or(32_768);
-    for _ in 0..PORT_ATTEMPTS {
-        let mut raw = [0; 2];
-        rustix::rand::getrandom(&mut raw, rustix::rand::GetRandomFlags::empty())
-            .context("asking the kernel for random bytes")?;
-        let port = PORT_MIN + u16::from_le_bytes(raw) % (end - PORT_MIN);
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
-            let address = listener.local_addr()?.to_string();
-            held.push(listener);
-            return Ok(address);
-        }
-    }
-    bail!("no free port from {PORT_MIN} to {end} for a member of etcd")
 }
 
 /// The command of a member.

@@ -8,6 +8,7 @@ pub mod down;
 pub mod etcd;
 pub mod network;
 pub mod plan;
+pub mod ports;
 pub mod process;
 pub mod state;
 pub mod status;

@@ -4,7 +4,6 @@ use crate::etcd;
 use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 /// The shape of a cluster, as asked for on the command line.
@@ -82,18 +81,6 @@ impl Shape {
     pub fn chains(&self) -> u32 {
         (self.storages * self.disks * 2).max(CHAINS_MIN)
     }
-}
-
-/// Reserves `n` free TCP ports of 127.0.0.1. They are all held until the last is found, so they differ; between
-/// here and the service's own bind another process could take one, which that service then reports.
-pub fn free_ports(n: usize) -> Result<Vec<SocketAddr>> {
-    let mut held = Vec::with_capacity(n);
-    for _ in 0..n {
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("finding a free port")?;
-        held.push((listener.local_addr()?, listener));
-    }
-    Ok(held.into_iter().map(|(addr, _)| addr).collect())
 }
 
 /// The services of a new cluster, without addresses.

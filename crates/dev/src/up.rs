@@ -3,6 +3,7 @@
 use crate::etcd;
 use crate::network;
 use crate::plan::{self, MetaEngine, Paths, Shape};
+use crate::ports;
 use crate::process;
 use crate::state::{DirLock, Service, State};
 use crate::wait;
@@ -258,7 +259,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 fn assign_addresses(state: &mut State) -> Result<()> {
     etcd::assign(state)?;
     let running = |s: &Service| s.process.is_some_and(|p| process::alive(p).is_some());
-    let ports = plan::free_ports(state.services.len() * 2)?;
+    let ports = ports::free(state.services.len() * 2)?;
     let mut ports = ports.into_iter();
     for service in &mut state.services {
         let (Some(address), Some(http)) = (ports.next(), ports.next()) else { break };

@@ -193,7 +193,22 @@ pub(crate) async fn connect(
         })
     })
     .await?;
+    refuse_oneself(&socket.fd)?;
     Ok(Rc::new(socket))
+}
+
+/// Refuses a TCP connection of a socket with itself. The kernel makes one when it happens to choose the port that is asked for as the
+/// socket's own ("simultaneous open", RFC 9293 section 3.5); it would also keep the service that is to listen there from its port.
+fn refuse_oneself(fd: &OwnedFd) -> io::Result<()> {
+    let internet = |a: rustix::net::SocketAddrAny| std::net::SocketAddr::try_from(a).ok();
+    let ours = internet(rustix::net::getsockname(fd)?);
+    let theirs = rustix::net::getpeername(fd)?.and_then(internet);
+    if ours.is_none() || ours != theirs {
+        return Ok(());
+    }
+    // Reset, or the port would be taken for another minute.
+    let _ = sockopt::set_socket_linger(fd, Some(crate::Duration::ZERO));
+    Err(io::ErrorKind::ConnectionRefused.into())
 }
 
 struct Listening {
@@ -289,5 +304,32 @@ impl Drop for Listening {
         if now.is_some() && now == self.inode {
             let _ = rustix::fs::unlink(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_with_itself_is_refused() {
+        let fd = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("fd");
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        rustix::net::bind(&fd, &any).expect("bind");
+        let own = std::net::SocketAddr::try_from(rustix::net::getsockname(&fd).expect("name"));
+        let own = own.expect("an internet address");
+        rustix::net::connect(&fd, &own).expect("the kernel allows it");
+        let e = refuse_oneself(&fd).expect_err("refused");
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);
+        drop(fd);
+        // And nothing is left of it.
+        std::net::TcpListener::bind(own).expect("the port is free");
+    }
+
+    #[test]
+    fn a_connection_with_another_is_not() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listen");
+        let stream = std::net::TcpStream::connect(listener.local_addr().expect("address"));
+        refuse_oneself(&OwnedFd::from(stream.expect("connect"))).expect("fine");
     }
 }
