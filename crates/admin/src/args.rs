@@ -111,6 +111,15 @@ pub enum Command {
         #[arg(long, conflicts_with = "dry_run")]
         reclaim: bool,
     },
+    /// Checks the whole metadata while it is in use; exits with 1 if something is wrong. Without --repair it changes nothing
+    Fsck {
+        /// Mend what is found, after a question; what has lost its name goes to /lost+found
+        #[arg(long)]
+        repair: bool,
+        /// No question
+        #[arg(long, requires = "repair")]
+        yes: bool,
+    },
     /// Clients: mounts and others that have a session
     ListClients,
     /// Targets being brought up to date: how far, how long still

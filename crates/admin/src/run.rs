@@ -2,7 +2,7 @@
 
 use crate::args::{AdminArgs, Command, DiskCommand, TrashCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, layout, operate, orphans, resyncs, scrub, trash, users};
+use crate::{cluster, config, files, fsck, layout, operate, orphans, resyncs, scrub, trash, users};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
@@ -51,6 +51,9 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             };
             let until = client.rt().now() + Duration::from_secs(args.timeout);
             orphans::show(out, client, &routing, what, until).await
+        }
+        Command::Fsck { repair, yes } => {
+            fsck::run(out, client, &routing, fsck::Wish { repair: *repair, yes: *yes }).await
         }
         Command::ListClients => cluster::clients(out, client).await,
         Command::ListResyncs => resyncs::list(out, client, &routing).await,

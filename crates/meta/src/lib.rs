@@ -12,6 +12,7 @@ mod background;
 mod callbacks;
 mod config;
 mod cut;
+mod fsck;
 mod ids;
 mod idset;
 mod leases;

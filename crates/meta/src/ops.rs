@@ -3,6 +3,7 @@
 use crate::append;
 use crate::background::look_at_space;
 use crate::cut;
+use crate::fsck;
 use crate::locks;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
@@ -25,7 +26,8 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::APPEND).contains(&m) || m == method::ORPHANS || m == method::TRASH
+    (method::LOOKUP..=method::APPEND).contains(&m)
+        || matches!(m, method::ORPHANS | method::TRASH | method::FSCK)
 }
 
 impl Service {
@@ -185,6 +187,7 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::APPEND => append::answer(s, id, body).await?,
         method::STATFS => Reply::msg(&statfs(s).await?),
         method::TRASH => Reply::msg(&trash::answer(s, id, body).await?),
+        method::FSCK => Reply::msg(&fsck::answer(s, id, body).await?),
         method::ORPHANS => Reply::msg(&orphans(s, id, body)?),
         m => {
             return Err(Error::new(

@@ -186,6 +186,21 @@ impl Env for Service {
             Some(_) => Ok(()),
         }
     }
+    fn knows_layout(&self, layout: &Layout, directory: bool) -> bool {
+        let routing = self.agent.routing();
+        let table = if directory {
+            routing.newest_table(layout.table)
+        } else {
+            routing.table(layout.table, layout.table_version)
+        };
+        // A cluster without any table yet has no files; its directories name the one that will be made.
+        let none_yet = directory && routing.tables.is_empty();
+        none_yet
+            || table.is_some_and(|t| {
+                let on_it = directory || (layout.start as usize) < t.chains.len();
+                on_it && t.chains.iter().all(|c| routing.chains.contains_key(c))
+            })
+    }
     fn keeps_removed(&self) -> bool {
         true
     }

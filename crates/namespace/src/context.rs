@@ -25,6 +25,11 @@ pub trait Env {
         let _ = stripe;
         layout.validate()
     }
+    /// Whether the table of a layout that is in use exists, and all its chains. Of a directory no table version is meant.
+    fn knows_layout(&self, layout: &Layout, directory: bool) -> bool {
+        let _ = (layout, directory);
+        true
+    }
     /// Whether a file that loses its last name is kept until the service has asked all clients whether they have it
     /// open, and calls [`crate::erase_removed`]. Otherwise it goes at once unless it has a session.
     fn keeps_removed(&self) -> bool {

@@ -239,6 +239,77 @@ pub fn trash_of(key: &[u8]) -> Option<TrashId> {
     Some(TrashId { until: u64::from_be_bytes(until), inode: InodeId(u64::from_be_bytes(inode)) })
 }
 
+/// A key, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part<'a> {
+    Volume,
+    NextId(u8),
+    Inode(InodeId),
+    Dentry(InodeId, &'a [u8]),
+    Cookie(InodeId, u64),
+    Side(InodeId, u8),
+    Xattr(InodeId),
+    Session(InodeId, SessionId),
+    Client(ClientId, SessionId),
+    Orphan(InodeId),
+    Garbage,
+    Request,
+    Usage,
+    Locks(InodeId),
+    ClientLock(ClientId, InodeId),
+    LockWait,
+    Trash(TrashId),
+}
+
+/// Whether some key of a volume is of a kind that this build knows.
+pub(crate) fn is_known(key: &[u8]) -> bool {
+    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZ".contains(k))
+}
+
+/// Takes a key of a volume apart. None: it has no form that this build makes.
+pub(crate) fn parse(key: &[u8]) -> Option<Part<'_>> {
+    let rest = key.get(9..)?;
+    let u64_at = |at: usize| Some(u64::from_be_bytes(rest.get(at..at + 8)?.try_into().ok()?));
+    let u128_at = |at: usize| Some(u128::from_be_bytes(rest.get(at..at + 16)?.try_into().ok()?));
+    let spread_id = || Some(InodeId(u64_at(0)?.reverse_bits()));
+    let exact = |len: usize| (rest.len() == len).then_some(());
+    Some(match *key.get(8)? {
+        kind::VOLUME => exact(0).map(|()| Part::Volume)?,
+        kind::NEXT_ID => exact(1).map(|()| Part::NextId(rest[0]))?,
+        kind::INODE => exact(8).and_then(|()| Some(Part::Inode(spread_id()?)))?,
+        kind::DENTRY => Part::Dentry(spread_id()?, rest.get(8..)?),
+        kind::COOKIE => exact(16).and_then(|()| Some(Part::Cookie(spread_id()?, u64_at(8)?)))?,
+        kind::SIDE => exact(9).and_then(|()| Some(Part::Side(spread_id()?, rest[8])))?,
+        kind::XATTR => Part::Xattr(spread_id()?),
+        kind::SESSION => {
+            exact(24).and_then(|()| Some(Part::Session(spread_id()?, SessionId(u128_at(8)?))))?
+        }
+        kind::CLIENT => exact(32)
+            .and_then(|()| Some(Part::Client(ClientId(u128_at(0)?), SessionId(u128_at(16)?))))?,
+        kind::ORPHAN => exact(8).and_then(|()| Some(Part::Orphan(InodeId(u64_at(0)?))))?,
+        kind::GARBAGE => exact(10).map(|()| Part::Garbage)?,
+        kind::REQUEST => exact(20).map(|()| Part::Request)?,
+        kind::USAGE => exact(10).map(|()| Part::Usage)?,
+        kind::LOCKS => exact(8).and_then(|()| Some(Part::Locks(spread_id()?)))?,
+        kind::CLIENT_LOCK => exact(24)
+            .and_then(|()| Some(Part::ClientLock(ClientId(u128_at(0)?), InodeId(u64_at(16)?))))?,
+        kind::LOCK_WAIT => exact(24).map(|()| Part::LockWait)?,
+        kind::TRASH => exact(16).and_then(|()| {
+            Some(Part::Trash(TrashId { until: u64_at(0)?, inode: InodeId(u64_at(8)?) }))
+        })?,
+        _ => return None,
+    })
+}
+
+/// Every key of a volume.
+pub(crate) fn all(v: VolumeId) -> (Key, Key) {
+    range(v.0.to_be_bytes().to_vec())
+}
+/// The entries of all directories.
+pub(crate) fn all_dentries(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::DENTRY, &[]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +338,38 @@ mod tests {
         assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
         assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
         assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");
+    }
+
+    #[test]
+    fn keys_come_apart_as_they_were_made() {
+        let (v, i, c, s) = (VolumeId(1), InodeId(77), ClientId(5), SessionId(6));
+        let id = TrashId { until: 258, inode: i };
+        for (made, part) in [
+            (volume(v), Part::Volume),
+            (next_id(v, 1), Part::NextId(1)),
+            (inode(v, i), Part::Inode(i)),
+            (dentry(v, i, b"ab"), Part::Dentry(i, b"ab")),
+            (cookie(v, i, 9), Part::Cookie(i, 9)),
+            (dir_time(v, i), Part::Side(i, 2)),
+            (xattr(v, i, b"user.x"), Part::Xattr(i)),
+            (session(v, i, s), Part::Session(i, s)),
+            (client_session(v, c, s), Part::Client(c, s)),
+            (orphan(v, i), Part::Orphan(i)),
+            ([garbage(v), vec![0; 10]].concat(), Part::Garbage),
+            (request(v, 2, RequestId(1)), Part::Request),
+            (usage(v, ProjectId(0), 1, 3), Part::Usage),
+            (locks(v, i), Part::Locks(i)),
+            (client_lock(v, c, i), Part::ClientLock(c, i)),
+            (lock_wait(v, c, 258), Part::LockWait),
+            (trash_key(v, id), Part::Trash(id)),
+        ] {
+            assert_eq!(parse(&made), Some(part));
+            assert!(is_known(&made));
+            let cut = &made[..made.len() - 1];
+            let names = matches!(part, Part::Dentry(..) | Part::Xattr(_));
+            assert!(names || parse(cut).is_none(), "{part:?}");
+        }
+        assert!(!is_known(b"\0\0\0\0\0\0\0\x01Y") && parse(b"\0\0\0\0\0\0\0\x01Y").is_none());
     }
 
     #[test]

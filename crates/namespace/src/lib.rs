@@ -15,6 +15,7 @@ mod append;
 mod attr;
 mod context;
 mod flags;
+pub mod fsck;
 mod gc;
 mod keys;
 mod layouts;

@@ -21,15 +21,15 @@ const CIRCLE_MAX: usize = 256;
 
 /// What an owner waits for.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-struct Waiting {
+pub(crate) struct Waiting {
     #[n(0)]
-    inode: InodeId,
+    pub(crate) inode: InodeId,
     #[n(1)]
-    exclusive: bool,
+    pub(crate) exclusive: bool,
     #[n(2)]
-    start: u64,
+    pub(crate) start: u64,
     #[n(3)]
-    end: u64,
+    pub(crate) end: u64,
 }
 
 /// What LOCK did.

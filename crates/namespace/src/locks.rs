@@ -87,6 +87,11 @@ impl LockTable {
     pub fn is_empty(&self) -> bool {
         self.locks.is_empty() && self.append.is_none()
     }
+    /// Everybody who holds something, each once.
+    pub(crate) fn clients(&self) -> std::collections::BTreeSet<ClientId> {
+        let append = self.append.map(|a| a.client);
+        self.locks.iter().map(|l| l.client).chain(append).collect()
+    }
     /// Whether a client holds something.
     pub fn has(&self, client: ClientId) -> bool {
         self.has_locks(client) || self.append.is_some_and(|a| a.client == client)

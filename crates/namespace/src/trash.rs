@@ -26,7 +26,7 @@ const MADE_MODE: u32 = 0o755;
 
 /// A file in the trash.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-struct TrashRecord {
+pub(crate) struct TrashRecord {
     /// Where it was, from the root, if the names of all directories on the way are known.
     #[n(0)]
     path: Option<minicbor::bytes::ByteVec>,

@@ -146,6 +146,8 @@ methods! {
     ORPHANS = 330;
     /// The trash: lists it, puts a file back, or removes one for good ([`super::trash`]).
     TRASH = 331;
+    /// The checker of the whole metadata: a page of records, one question, or one repair ([`super::fsck`]).
+    FSCK = 332;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
     /// From meta to a client: which of these files do you have open?

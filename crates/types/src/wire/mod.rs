@@ -9,6 +9,7 @@ pub mod copy;
 pub mod data;
 pub mod flush;
 pub mod frame;
+pub mod fsck;
 pub mod hello;
 pub mod kv;
 pub mod lock;
