@@ -1,5 +1,8 @@
 //! Random operations against a naive file system in memory: results, errors and the whole tree must be equal after each.
 
+mod checked;
+
+use checked::checked;
 use glowfs_kv::{Engine, Memory, run_transaction};
 use glowfs_namespace::{self as ns, Context, Env, RootSpec};
 use glowfs_rt::{Rt, real};
@@ -71,8 +74,17 @@ async fn world(rt: &Rt) -> World {
         });
         assert_eq!(made.await.expect("root"), expected);
     }
+    // The world gives out ids by itself.
+    let given = run_transaction(&w.rt, &w.engine, async |tx| {
+        ns::take_ids(tx, VolumeId(1), IDS).await?;
+        ns::take_data_ids(tx, VolumeId(1), IDS).await
+    });
+    given.await.expect("ids");
     w
 }
+
+/// More ids than any test takes.
+const IDS: u64 = 1 << 32;
 
 fn name(n: &str) -> Name {
     n.as_bytes().to_vec().into()
@@ -342,6 +354,7 @@ async fn random_run(rt: &Rt, seed: u64, steps: u32) {
             assert_eq!(t.links, m.links, "seed {seed} step {step}: {what}");
         }
     }
+    checked(&w.rt, &w.engine, &w, &who(0), &format!("seed {seed}")).await;
 }
 
 #[test]
@@ -407,6 +420,7 @@ fn concurrent_renames_make_no_cycle() {
         assert!(done > 20, "only {done} renames succeeded");
         let t = tree(&w).await;
         assert_eq!(t.dirs.len(), 6, "a directory is out of reach: {t:?}");
+        checked(&w.rt, &w.engine, &*w, &who(0), "concurrent renames").await;
     });
 }
 

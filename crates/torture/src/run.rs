@@ -241,6 +241,9 @@ fn under_load(
             failures.push(format!("sessions of killed mounts stay: {e:#}"));
         }
         workers.verify("at the end");
+        if let Err(e) = cluster.admin(&["--timeout", "60", "fsck"]) {
+            failures.push(format!("the metadata: {e:#}"));
+        }
         match cluster.down().and_then(|()| cluster.up_again()) {
             Ok(()) => workers.verify("after everything was stopped and started"),
             Err(e) => failures.push(format!("stopping and starting everything: {e:#}")),

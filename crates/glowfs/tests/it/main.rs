@@ -18,6 +18,7 @@ mod faults;
 mod fio;
 mod flags;
 mod flushes;
+mod fsck;
 mod fsx;
 mod harness;
 mod layout;

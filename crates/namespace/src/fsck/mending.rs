@@ -63,7 +63,7 @@ pub async fn mend(cx: &Context<'_>, was: &Finding) -> Result<FsckReply> {
         Problem::Links => m.links(&now).await?,
         Problem::ExtraNames => m.extra_names(&now).await?,
         Problem::Parent => m.parent(&now).await?,
-        Problem::Unnamed => m.to_lost_found(now.inode).await?,
+        Problem::Unnamed => m.put_in_lost_found(now.inode).await?,
         Problem::Cycle => m.cut_cycle(&now).await?,
         Problem::Unreadable
         | Problem::Unknown
@@ -317,11 +317,11 @@ impl Mender<'_> {
         for place in &f.names {
             self.drop_place(place).await?;
         }
-        self.to_lost_found(f.inode).await
+        self.put_in_lost_found(f.inode).await
     }
 
     /// Gives an inode a name in /lost+found.
-    async fn to_lost_found(&mut self, id: InodeId) -> Result<()> {
+    async fn put_in_lost_found(&mut self, id: InodeId) -> Result<()> {
         let mut inode = self.inode(id).await?;
         self.unqueue(id, &mut inode).await?;
         let parent = self.lost_found().await?;

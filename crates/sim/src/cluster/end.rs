@@ -2,6 +2,7 @@
 //! replicas are equal, and when the files are removed nothing is left.
 
 use super::contended;
+use super::fsck;
 use super::harness::{Cluster, Service, all_serve};
 use super::names::unlink;
 use super::registers::CELL_BYTES;
@@ -26,7 +27,8 @@ pub fn check(
     limit: Duration,
 ) -> Result<()> {
     let (s, names) = (shared.clone(), own.clone());
-    cluster.with_client(&cluster.clients[0].clone(), limit, move |_, client| async move {
+    cluster.with_client(&cluster.clients[0].clone(), limit, move |rt, client| async move {
+        fsck::clean(&rt, &client).await?;
         for name in names.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
             let (file, reply) = open_or_make(&client, name).await?;
             compare_replicas(&client, &file, reply.attr.len, &s).await?;
