@@ -63,10 +63,13 @@ impl Inner {
                 return Err(self.no_space("chunks", &"the disk is full"));
             }
             flushed = true;
-            self.flush_to(self.log.written.get()).await?;
-            let epoch = self.epochs.now();
-            self.epochs.wait(epoch).await;
-            self.reap();
+            if reserve {
+                // Who empties the log reads it meanwhile, and must not wait for himself.
+                self.flush_to(self.log.written.get()).await?;
+                self.reap();
+            } else {
+                self.free_retired().await?;
+            }
         }
     }
 

@@ -236,6 +236,10 @@ impl Inner {
             }
         }
         *self.checkpoint.borrow_mut() = None;
+        if result.is_ok() {
+            // The log may be waiting for these segments, and all flushes that somebody would ask for may be waiting for the log.
+            result = self.free_retired().await;
+        }
         *self.log.full.borrow_mut() = match &result {
             Err(e) if e.status == Status::NoSpace => Some(e.clone()),
             _ => None,

@@ -315,9 +315,10 @@ impl Inner {
             self.start_checkpoint();
             log.space
                 .wait(|| {
+                    // One that ended without a segment for us was disturbed: it begins anew, or says why not.
                     let go = !log.free.borrow().is_empty()
                         || self.failed.borrow().is_some()
-                        || (log.full.borrow().is_some() && !self.checkpoint_busy.get());
+                        || !self.checkpoint_busy.get();
                     go.then_some(())
                 })
                 .await;

@@ -278,6 +278,14 @@ impl Inner {
         self.reap();
     }
 
+    /// Frees all that nothing refers to any more: flushes what gave it up, and waits for those who read it.
+    pub async fn free_retired(self: &Rc<Self>) -> Result<()> {
+        self.flush_to(self.log.written.get()).await?;
+        self.epochs.wait(self.epochs.now()).await;
+        self.reap();
+        Ok(())
+    }
+
     /// Frees what may be used anew now.
     pub fn reap(&self) {
         let durable = self.flush.durable.get();

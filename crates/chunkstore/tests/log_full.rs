@@ -1,0 +1,89 @@
+//! The log is full again and again, and nobody asks for a flush: updates go on all the same.
+
+mod fake;
+
+use fake::{Disk, run};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::Buf;
+use glowfs_rt::sync::join_all;
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Status, TargetId, VolumeId};
+
+const T: TargetId = TargetId(3);
+const CHUNK_BYTES: u32 = 256 << 10;
+/// Chunks that are updated side by side.
+const CHUNKS: u64 = 6;
+/// Updates of each.
+const UPDATES: u64 = 40;
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        ..StoreConfig::new(ClusterId(1), NodeId(2))
+    }
+}
+
+/// Great contents go into slots, which the next version gives up; small ones into the log.
+fn request(index: u64, version: u64) -> StageRequest {
+    let len = if version.is_multiple_of(2) { 90_000 } else { 60_000 };
+    let payload = vec![version as u8; len];
+    let mut crcs = Vec::new();
+    piece_checksums(0, &payload, &mut crcs);
+    StageRequest {
+        any_version: false,
+        chunk: ChunkId { volume: VolumeId(1), data: DataId(5), index },
+        version: ChunkVersion(version),
+        kind: StageKind::Replace,
+        offset: 0,
+        len: 0,
+        payload: Buf::from_vec(payload),
+        crcs,
+        chunk_bytes: CHUNK_BYTES,
+        channel: None,
+        commit: true,
+        flush: false,
+    }
+}
+
+/// Updates all chunks side by side on a disk of so many bytes, without a flush; how many were refused.
+fn refused(seed: u64, capacity: u64) -> usize {
+    let disk = Disk::new(seed);
+    disk.capacity.set(capacity);
+    let d = disk.clone();
+    let done = run(seed, &disk, |rt| async move {
+        let store = Store::open(&rt, d.dir(), config()).await.expect("a store");
+        store.create_target(T).await.expect("a target");
+        let writers = (0..CHUNKS).map(|index| update(&store, index));
+        join_all(writers).await.into_iter().sum()
+    });
+    done.expect("not cut off")
+}
+
+async fn update(store: &Store, index: u64) -> usize {
+    let mut refused = 0;
+    let mut version = 1;
+    for _ in 0..UPDATES {
+        match store.stage(T, request(index, version)).await {
+            Ok(()) => version += 1,
+            Err(e) if e.status == Status::NoSpace => refused += 1,
+            Err(e) => panic!("chunk {index} version {version}: {e}"),
+        }
+    }
+    refused
+}
+
+#[test]
+fn a_full_log_waits_for_nobodys_flush() {
+    for seed in 0..20 {
+        assert_eq!(refused(seed, 1 << 30), 0, "seed {seed}");
+    }
+}
+
+/// Emptying the log takes slots, and there are none: what is given up meanwhile may be what the emptying itself reads.
+#[test]
+fn a_full_disk_does_not_stop_the_log_for_ever() {
+    let tried = (0..60).map(|seed| refused(seed, (1500 + seed * 50) << 10)).collect::<Vec<_>>();
+    assert!(tried.iter().any(|n| *n > 0), "never full: {tried:?}");
+}
