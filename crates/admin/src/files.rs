@@ -20,7 +20,7 @@ const CAT_BYTES: usize = 4 << 20;
 const SYMLINKS_MAX: u32 = 40;
 
 pub(crate) fn caller(client: &Client) -> Caller {
-    Caller { uid: 0, gid: 0, groups: vec![], client: client.id(), volume: VolumeId(1) }
+    Caller { client: client.id(), volume: VolumeId(1), ..Caller::default() }
 }
 
 /// Walks a path from the root; symbolic links on the way are followed, a last one only if `follow`.

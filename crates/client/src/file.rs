@@ -333,7 +333,7 @@ impl OpenFile {
             read: self.access.read,
             write: self.access.write,
         };
-        let answer = core.meta(method::RENEW, encode(&query)).await?;
+        let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
         let reply: OpenReply = decode(&answer)?;
         let capability = parse_capability(&reply)?;
         self.update_attr(&reply.attr);

@@ -1,7 +1,7 @@
 //! One typed call for each method of the meta service.
 //!
-//! `caller.client` and an all-zero request id are filled in here; the same bytes are sent again to another service
-//! when an attempt fails without a final answer, so that a change takes effect once.
+//! `caller.client` and an all-zero request id are filled in here. When an attempt fails without a final answer, the same request is sent again to
+//! another service, marked as a copy (`caller.again`), so that a change takes effect once, or not at all if it is refused.
 
 use crate::client::Client;
 use crate::core::Core;
@@ -123,7 +123,7 @@ impl Client {
     }
     /// TRASH, for operators. A file that was put back or removed by an attempt whose answer was lost is not found by the next one.
     pub async fn trash(&self, query: Trash) -> Result<TrashReply> {
-        decode(&self.core.meta(method::TRASH, encode(&query)).await?)
+        decode(&self.core.meta(method::TRASH, |_| encode(&query)).await?)
     }
     async fn meta_call<Q: Query, R>(&self, method: u16, mut query: Q) -> Result<R>
     where
@@ -131,19 +131,28 @@ impl Client {
     {
         let named = query.caller().client != ClientId(0);
         let fresh = self.new_request();
-        if let Some(request) = query.request()
-            && *request == RequestId(0)
-        {
-            *request = fresh;
-        }
+        let once = match query.request() {
+            Some(request) if *request == RequestId(0) => {
+                *request = fresh;
+                true
+            }
+            request => request.is_some(),
+        };
+        let mut lives = 0;
         let answer = loop {
             let life = self.core.id();
             if !named {
                 query.caller().client = life;
             }
-            match self.core.meta(method, encode(&query)).await {
+            let body = |again| {
+                query.caller().again |= once && (again || lives > 0);
+                encode(&query)
+            };
+            match self.core.meta(method, body).await {
                 // A new life of this client began meanwhile: it may ask itself.
-                Err(e) if e.status == Status::SessionEnded && !named && life != self.core.id() => {}
+                Err(e) if e.status == Status::SessionEnded && !named && life != self.core.id() => {
+                    lives += 1;
+                }
                 other => break other?,
             }
         };
@@ -152,25 +161,31 @@ impl Client {
 }
 
 impl Core {
-    /// One metadata call: the same bytes, at one service after another, until an answer or the bound.
-    pub async fn meta(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+    /// One metadata call: at one service after another, until an answer or the bound. `body` is told whether a copy may be on its way.
+    pub async fn meta(
+        &self,
+        method: u16,
+        mut body: impl FnMut(bool) -> Vec<u8>,
+    ) -> Result<Vec<u8>> {
         let mut retry = self.retry(self.meta_policy());
+        let mut again = false;
         loop {
             let mut site = Site::default();
-            let error = match self.meta_attempt(method, &body, &retry, &mut site).await {
+            let error = match self.meta_attempt(method, body(again), &retry, &mut site).await {
                 Ok(answer) => return Ok(answer),
                 Err(e) => e,
             };
-            let again = again_meta(error.status);
+            let repeat = again_meta(error.status);
             let what = || method::name(method).to_owned();
-            self.wait_or_give_up(&mut retry, &what, &site, error, again).await?;
+            self.wait_or_give_up(&mut retry, &what, &site, error, repeat).await?;
+            again = true;
         }
     }
 
     async fn meta_attempt(
         &self,
         method: u16,
-        body: &[u8],
+        body: Vec<u8>,
         retry: &crate::retry::Retry,
         site: &mut Site,
     ) -> Result<Vec<u8>> {
@@ -185,7 +200,7 @@ impl Core {
             Ok(conn) => {
                 let request = Request {
                     method,
-                    body: body.to_vec(),
+                    body,
                     bulk: Bulk::None,
                     tenant: self.config.tenant,
                     deadline: time,

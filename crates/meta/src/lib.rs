@@ -3,7 +3,8 @@
 //! It keeps no state of its own: everything is in the engine, so several services over one engine work side by side (each gives
 //! out ids of its own ranges). With the embedded engine it also serves KV_* to mgmtd and to further meta services.
 //!
-//! Guarantees: a call takes effect in one transaction; a retry with the same request id takes effect once; garbage collection and
+//! Guarantees: a call takes effect in one transaction; a retry with the same request id takes effect once, and not at all
+//! after one copy of it was refused; garbage collection and
 //! cuts act on flushed commits only. Must never: trust a uid or a group that the connection's token does not cover, or
 //! answer without a lease.
 
@@ -18,6 +19,7 @@ mod idset;
 mod leases;
 mod locks;
 mod metrics;
+mod once;
 mod ops;
 mod orphans;
 mod recall;

@@ -10,7 +10,7 @@ use crate::state::{Service, VOLUME};
 use crate::trash;
 use glowfs_kv::Transaction;
 use glowfs_namespace as ns;
-use glowfs_namespace::{Context, Opened, is_cut_pending};
+use glowfs_namespace::{Context, Made, Opened, is_cut_pending};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
@@ -111,12 +111,12 @@ macro_rules! write_ops {
         let mut $q: $ty = decode($body)?;
         $s.who($conn, &mut $q.caller).await?;
         $s.settle().await;
-        let $out = $s
-            .run(false, $q.request != RequestId(0), async |tx| {
-                let $cx = &Context::new(tx, &$q.caller, $s);
-                $work
-            })
-            .await?;
+        let work = async |tx: &Transaction| {
+            let $cx = &Context::new(tx, &$q.caller, $s);
+            $work
+        };
+        let once = $q.request != RequestId(0);
+        let $out = $s.once(&$q, async || $s.run(false, once, &work).await).await?;
         let changes: Vec<Change> = $changes;
         $s.changed($q.caller.client, &changes).await;
         $out
@@ -225,12 +225,9 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.who(id, &mut q.caller).await?;
     s.settle().await;
     let once = q.request != RequestId(0);
-    let (mut attr, cut) = s
-        .with_cut(q.inode, async || {
-            s.run(false, once, async |tx| ns::setattr(&Context::new(tx, &q.caller, s), &q).await)
-                .await
-        })
-        .await?;
+    let work = async |tx: &Transaction| ns::setattr(&Context::new(tx, &q.caller, s), &q).await;
+    let set = async || s.with_cut(q.inode, async || s.run(false, once, &work).await).await;
+    let (mut attr, cut) = s.once(&q, set).await?;
     let change = match q.len {
         Some(_) => Change::contents(q.inode, Some(attr.epoch)),
         None => Change::attributes(q.inode),
@@ -246,25 +243,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: Make = decode(body)?;
     s.who(id, &mut q.caller).await?;
     s.settle().await;
-    let once = q.request != RequestId(0);
-    let mut attempts = 0;
-    let made = loop {
-        let result = s
-            .run(false, once, async |tx| ns::make(&Context::new(tx, &q.caller, s), &q).await)
-            .await;
-        match result {
-            Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
-                attempts += 1;
-                let there =
-                    Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
-                let attr = s
-                    .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
-                    .await?;
-                cut::finish_inode(s, attr.inode).await?;
-            }
-            other => break other?,
-        }
-    };
+    let made = s.once(&q, async || make_named(s, &q).await).await?;
     let mut changes = vec![Change::attributes(q.parent)];
     if q.open.is_some_and(|f| f.truncate) {
         changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
@@ -277,6 +256,28 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     Ok(s.attr_reply(made.attr, open))
 }
 
+/// Makes what is asked for; if it opens what is there, finishes an unfinished truncate of that first.
+async fn make_named(s: &Service, q: &Make) -> Result<Made> {
+    let once = q.request != RequestId(0);
+    let mut attempts = 0;
+    loop {
+        let result =
+            s.run(false, once, async |tx| ns::make(&Context::new(tx, &q.caller, s), q).await).await;
+        match result {
+            Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
+                attempts += 1;
+                let there =
+                    Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
+                let attr = s
+                    .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
+                    .await?;
+                cut::finish_inode(s, attr.inode).await?;
+            }
+            other => return other,
+        }
+    }
+}
+
 async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let mut q: Open = decode(body)?;
     s.who(id, &mut q.caller).await?;
@@ -285,11 +286,9 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     }
     let once = q.request != RequestId(0);
     let watch = s.watch();
-    let opened = s
-        .with_cut(q.inode, async || {
-            s.run(false, once, async |tx| ns::open(&Context::new(tx, &q.caller, s), &q).await).await
-        })
-        .await?;
+    let work = async |tx: &Transaction| ns::open(&Context::new(tx, &q.caller, s), &q).await;
+    let open = async || s.with_cut(q.inode, async || s.run(false, once, &work).await).await;
+    let opened = s.once(&q, open).await?;
     settle_session(s, &opened).await?;
     if q.flags.truncate {
         let change = Change::contents(q.inode, Some(opened.attr.epoch));

@@ -2,8 +2,8 @@
 
 use glowfs_fuse::Header;
 use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::VolumeId;
 use glowfs_types::wire::meta::Caller;
-use glowfs_types::{ClientId, VolumeId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Callers {
                 groups.push(*g);
             }
         }
-        Caller { uid: h.uid, gid: h.gid, groups, client: ClientId(0), volume: self.volume }
+        Caller { uid: h.uid, gid: h.gid, groups, volume: self.volume, ..Caller::default() }
     }
 
     /// The daemon itself, for what the kernel delegated to it (clearing set-user-id bits).

@@ -233,6 +233,9 @@ pub struct RequestRecord {
     /// What was asked, and for whom: a retry asks the same.
     #[n(1)]
     pub mark: Option<minicbor::bytes::ByteArray<16>>,
+    /// It did nothing and was answered with this status.
+    #[n(2)]
+    pub refused: Option<u16>,
 }
 
 /// The volume's own record.

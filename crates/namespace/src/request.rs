@@ -3,6 +3,9 @@
 //! Records stand in buckets of time, so that old ones go with one range removal. A retry is looked for in the buckets where the
 //! first attempt can have put it, also by another service whose clock differs by up to half a minute.
 //!
+//! A refusal is remembered if an earlier copy of the request may be on its way ([`Caller::again`]): a service that was cut off for a while would else do
+//! what the caller, who has heard the refusal and gone on, does not expect any more.
+//!
 //! What is remembered answers that very request of that very user only: a record keeps the [`Once::mark`] of what was asked. Without it
 //! an id of an own request, sent again with another file, would pass by every check of rights.
 
@@ -25,9 +28,11 @@ pub fn bucket(secs: i64, keep_secs: u64) -> u32 {
 }
 
 /// A change that takes effect once.
-pub(crate) trait Once {
+pub trait Once {
     /// Its id; 0 if it may take effect more than once.
     fn id(&self) -> RequestId;
+    /// Who asks.
+    fn caller(&self) -> &Caller;
     /// What it asks for, and for which user: a retry has the same, whatever became of its client's session and groups meanwhile.
     fn mark(&self) -> [u8; 16];
 }
@@ -37,6 +42,9 @@ macro_rules! once {
         impl Once for $message {
             fn id(&self) -> RequestId {
                 self.request
+            }
+            fn caller(&self) -> &Caller {
+                &self.caller
             }
             fn mark(&self) -> [u8; 16] {
                 let (uid, volume) = (self.caller.uid, self.caller.volume);
@@ -57,9 +65,27 @@ impl Context<'_> {
         bucket(secs, self.env.request_keep_secs())
     }
 
-    /// What the request did, if it was done already. Request 0 is nobody's.
+    /// What the request did, if it was done already; an error if it was refused. Request 0 is nobody's.
     pub(crate) async fn done_before(&self, asked: &impl Once) -> Result<Option<RequestRecord>> {
         let request = asked.id();
+        let Some(record) = self.remembered(request).await? else { return Ok(None) };
+        // A record of a release that kept no mark answers as it did there.
+        if record.mark.is_some_and(|m| *m != asked.mark()) {
+            return Err(Error::new(
+                Status::NotPermitted,
+                format!("request {request} was another one; each operation needs an id of its own"),
+            ));
+        }
+        match record.refused {
+            Some(code) => Err(Error::new(
+                Status::from_code(code),
+                format!("request {request} was refused before, and so is every other copy of it"),
+            )),
+            None => Ok(Some(record)),
+        }
+    }
+
+    async fn remembered(&self, request: RequestId) -> Result<Option<RequestRecord>> {
         if request == RequestId(0) {
             return Ok(None);
         }
@@ -72,25 +98,30 @@ impl Context<'_> {
         let ask: Vec<_> =
             ask.into_iter().map(|b| keys::request(self.volume(), b, request)).collect();
         let found = self.tx.get_all(&ask).await?.into_iter().flatten().next();
-        let Some(found) = found else { return Ok(None) };
-        let record: RequestRecord = unpack("request", &found)?;
-        // A record of a release that kept no mark answers as it did there.
-        if record.mark.is_some_and(|m| *m != asked.mark()) {
-            return Err(Error::new(
-                Status::NotPermitted,
-                format!("request {request} was another one; each operation needs an id of its own"),
-            ));
-        }
-        Ok(Some(record))
+        found.map(|v| unpack("request", &v)).transpose()
     }
 
     /// Remembers it.
     pub(crate) fn remember(&self, asked: &impl Once, inode: InodeId) -> Result<()> {
+        self.keep(asked, inode, None)
+    }
+
+    fn keep(&self, asked: &impl Once, inode: InodeId, refused: Option<u16>) -> Result<()> {
         let request = asked.id();
         if request == RequestId(0) {
             return Ok(());
         }
         let key = keys::request(self.volume(), self.bucket_at(self.now.secs), request);
-        self.tx.put(key, pack(&RequestRecord { inode, mark: Some(asked.mark().into()) }))
+        let mark = Some(asked.mark().into());
+        self.tx.put(key, pack(&RequestRecord { inode, mark, refused }))
     }
+}
+
+/// Remembers that a request is refused with `status`, so that no copy of it has an effect any more. False: one was answered before.
+pub async fn refuse(cx: &Context<'_>, asked: &impl Once, status: Status) -> Result<bool> {
+    if cx.remembered(asked.id()).await?.is_some() {
+        return Ok(false);
+    }
+    cx.keep(asked, InodeId(0), Some(status.code()))?;
+    Ok(true)
 }

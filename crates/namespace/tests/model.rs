@@ -48,7 +48,7 @@ fn layout() -> Layout {
 }
 
 fn who(uid: u32) -> Caller {
-    Caller { uid, gid: uid, groups: vec![], client: ClientId(1), volume: VolumeId(1) }
+    Caller { uid, gid: uid, client: ClientId(1), volume: VolumeId(1), ..Caller::default() }
 }
 
 macro_rules! op {

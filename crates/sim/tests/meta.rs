@@ -29,7 +29,10 @@ struct Lab {
 
 impl Lab {
     fn new(seed: u64) -> Self {
-        let cluster = Cluster::start(seed, SHAPE);
+        Self::with(seed, SHAPE)
+    }
+    fn with(seed: u64, shape: Shape) -> Self {
+        let cluster = Cluster::start(seed, shape);
         cluster.bootstrap().expect("a cluster");
         let clients = cluster.clients.clone().into_iter().map(|node| {
             let (rt, config) = (node.rt(), cluster.client_config());
@@ -123,6 +126,40 @@ fn a_request_takes_effect_once_whatever_happens_in_between() {
     let now = lab.run(1, |c| async move { (look(&c, "a").await, look(&c, "b").await) });
     assert_eq!(now.0.expect("a is there").inode, second.inode);
     assert_eq!(now.1.expect("b is there").inode, third.inode);
+}
+
+/// A service that has lost the engine keeps a request in work, while its client hears from another service that it is refused. When the
+/// first one reaches the engine again, it must not remove what was made under this name since.
+#[test]
+fn a_late_copy_of_a_refused_request_has_no_effect() {
+    let shape = Shape { metas: 2, clients: 6, ..SHAPE };
+    let lab = Lab::with(24, shape);
+    let (engine, other) = (&lab.cluster.metas[0].node, &lab.cluster.metas[1].node);
+    let world = &lab.cluster.world;
+    let unlink = |c: &Client, n: usize| Unlink {
+        caller: caller(c),
+        request: RequestId(0),
+        parent: ROOT_INODE,
+        name: name(&format!("f{n}")),
+        directory: false,
+    };
+    world.cut(engine, other);
+    world.cut(other, engine);
+    // Each client prefers one of the services; the first that prefers the one that is cut off will do.
+    let late = (0..shape.clients).find(|n| {
+        let (n, began) = (*n, world.now());
+        lab.run(n, move |c| async move {
+            let e = c.unlink(unlink(&c, n)).await.expect_err("not there");
+            assert_eq!(e.status, Status::NotFound);
+            c.make(make(&c, 0, &format!("f{n}"))).await.expect("made");
+        });
+        world.now() - began >= lab.cluster.client_config().meta_attempt
+    });
+    let late = late.expect("a client that asked the service that is cut off");
+    world.heal();
+    lab.cluster.run_for(Duration::from_secs(20));
+    let there = lab.run(late, move |c| async move { look(&c, &format!("f{late}")).await });
+    there.expect("what was made after the refusal is there");
 }
 
 /// Ids are taken in ranges; what a life of the service had left of one is never given out by another.

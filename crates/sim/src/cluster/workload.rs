@@ -78,7 +78,7 @@ impl Shared {
 
 /// Root, in the first volume.
 pub fn caller(client: &Client) -> Caller {
-    Caller { uid: 0, gid: 0, groups: vec![], client: client.id(), volume: VolumeId(1) }
+    Caller { client: client.id(), volume: VolumeId(1), ..Caller::default() }
 }
 
 /// Makes a file in the root directory, or opens it if it is there, for reading and writing.

@@ -73,7 +73,7 @@ pub fn siege<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<Lab>) -> F +
 }
 
 pub fn caller(client: ClientId, uid: u32) -> Caller {
-    Caller { uid, gid: uid, groups: vec![], client, volume: VolumeId(1) }
+    Caller { uid, gid: uid, client, volume: VolumeId(1), ..Caller::default() }
 }
 
 /// MAKE; a file is opened for writing as well.

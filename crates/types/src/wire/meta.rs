@@ -36,6 +36,13 @@ pub struct Caller {
     /// The volume.
     #[n(4)]
     pub volume: VolumeId,
+    /// An earlier copy of the request may be on its way, or in work at another service. (Left out if not, as by older releases.)
+    #[cbor(n(5), skip_if = "first")]
+    pub again: bool,
+}
+
+fn first(again: &bool) -> bool {
+    !again
 }
 
 /// What an inode is.
