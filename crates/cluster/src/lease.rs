@@ -39,7 +39,8 @@ pub struct Beat {
 pub enum Verdict {
     /// The node lives on. Grant a lease.
     Alive,
-    /// The node is new, or back. Grant a lease once its targets' chains are settled.
+    /// The node is new, or back. Grant a lease once its targets' chains are settled, and say so ([`NodeLeases::settled`]): until then
+    /// every heartbeat is answered like this one.
     Joined,
     /// The node leaves: it counts as dead from now on. Grant nothing.
     Left,
@@ -55,6 +56,8 @@ struct Node {
     sequence: u64,
     heard_ms: u64,
     alive: bool,
+    /// Its targets' chains know that it is back.
+    settled: bool,
     beats: u32,
 }
 
@@ -82,6 +85,7 @@ impl NodeLeases {
             sequence: 0,
             heard_ms: now_ms,
             alive: true,
+            settled: true,
             beats: 0,
         };
         Self {
@@ -106,6 +110,7 @@ impl NodeLeases {
             sequence: beat.sequence,
             heard_ms: now_ms,
             alive: !beat.leaving,
+            settled: false,
             beats: 0,
         };
         let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
@@ -127,9 +132,9 @@ impl NodeLeases {
             return Verdict::Stale;
         }
         if beat.incarnation > node.incarnation {
-            let known = node.incarnation == Incarnation(0) && node.alive;
-            *node = fresh;
-            return if known && !beat.leaving { Verdict::Alive } else { joined };
+            let known = node.incarnation == Incarnation(0) && node.alive && !beat.leaving;
+            *node = Node { settled: known, ..fresh };
+            return if known { Verdict::Alive } else { joined };
         }
         let gap = now_ms.saturating_sub(node.heard_ms);
         node.sequence = beat.sequence;
@@ -139,15 +144,22 @@ impl NodeLeases {
             return Verdict::Left;
         }
         if node.alive {
-            return Verdict::Alive;
+            return if node.settled { Verdict::Alive } else { Verdict::Joined };
         }
         node.beats = if gap > self.config.lease_ms { 1 } else { node.beats + 1 };
         if node.beats < self.config.return_beats {
             return Verdict::Probation;
         }
         node.alive = true;
+        node.settled = false;
         node.beats = 0;
         Verdict::Joined
+    }
+    /// Everything that was heard is in force: nodes that are back may be granted leases from now on.
+    pub fn settled(&mut self) {
+        for node in self.nodes.values_mut() {
+            node.settled = true;
+        }
     }
     /// Looks at the leases: the nodes that died since the last look.
     pub fn tick(&mut self, now_ms: u64) -> Vec<NodeId> {
@@ -202,6 +214,29 @@ mod tests {
         assert_eq!(book.tick(3800), [NodeId(1)]);
         assert_eq!(book.beat(beat(5, 1), 3900), Verdict::Joined);
         assert!(book.alive(NodeId(1)));
+        book.settled();
         assert_eq!(book.beat(beat(5, 2), 4000), Verdict::Alive);
+    }
+
+    /// While the engine was away, the second heartbeat of a node that was back got the lease that the first one waited for; the next
+    /// primary took the node for dead (simulator).
+    #[test]
+    fn who_is_back_gets_no_lease_before_that_is_settled() {
+        let config =
+            LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 10_000, return_beats: 2 };
+        let beat = |sequence| Beat {
+            node: NodeId(1),
+            incarnation: Incarnation(7),
+            sequence,
+            leaving: false,
+        };
+        let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
+        assert_eq!(book.beat(beat(1), 100), Verdict::Alive, "known to the primary before");
+        assert_eq!(book.tick(1900), [NodeId(1)]);
+        assert_eq!(book.beat(beat(2), 2000), Verdict::Probation);
+        assert_eq!(book.beat(beat(3), 2100), Verdict::Joined);
+        assert_eq!(book.beat(beat(4), 2200), Verdict::Joined);
+        book.settled();
+        assert_eq!(book.beat(beat(5), 2300), Verdict::Alive);
     }
 }

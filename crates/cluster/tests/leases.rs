@@ -354,6 +354,7 @@ impl World {
             granted &= self.may_change(epoch);
             if granted {
                 self.alive.insert(beat.node);
+                book.settled();
             }
         }
         self.instances[to].book = Some((epoch, book));

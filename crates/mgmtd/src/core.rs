@@ -319,7 +319,7 @@ impl Inner {
             let now_ms = self.now_ms();
             let (edit, log, nodes, chains) = self.with(|s| plan_changes(s, now_ms))?;
             let (nodes, chains) = match (nodes.is_empty(), chains.is_empty()) {
-                (true, true) => return Ok(()),
+                (true, true) => return self.with(|s| s.leases.settled()),
                 _ => (nodes, chains),
             };
             if let Err(e) = self.commit(edit).await {

@@ -2,7 +2,7 @@
 //!
 //! The lease in the answer is safe because everything that could take the node's targets out of service is in force, and in the
 //! answer's routing info, before the answer is made: a node that comes back from the dead, or with a new life of a store, is
-//! answered only when its chains have settled.
+//! answered only when its chains have settled; so are the heartbeats that it sends meanwhile.
 
 use crate::core::Inner;
 use crate::state::{Heard, State};
