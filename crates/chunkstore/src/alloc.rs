@@ -1,12 +1,15 @@
 //! Getting slots: from the free ones, or by growing a block file.
 
 use crate::log::is_no_space;
-use crate::slots::{bytes_of, file_name, pieces};
+use crate::slots::{Run, bytes_of, file_name, pieces};
 use crate::state::Inner;
 use glowfs_rt::File;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
+
+/// Room of other classes that is given back at a time when a class finds none, in bytes.
+pub(crate) const RELEASE_BYTES: u64 = 16 << 20;
 
 /// Slots that were taken and are not referred to yet; dropping it gives them back.
 pub(crate) struct Taken {
@@ -43,32 +46,37 @@ impl Inner {
     }
 
     async fn take_slot(self: &Rc<Self>, class: u8, reserve: bool) -> Result<u32> {
+        if let Some(index) = self.try_take(class, reserve).await? {
+            return Ok(index);
+        }
+        // What was removed is free once its removal is durable ...
+        if !self.retired.borrow().is_empty() {
+            self.flush_to(self.log.written.get()).await?;
+            self.reap();
+            if let Some(index) = self.try_take(class, reserve).await? {
+                return Ok(index);
+            }
+        }
+        // ... and nobody reads it any more. A fold must not wait for that: it counts as a reader itself.
+        if !self.retired.borrow().is_empty() && !reserve {
+            self.free_retired().await?;
+            if let Some(index) = self.try_take(class, reserve).await? {
+                return Ok(index);
+            }
+        }
+        Err(self.no_space("chunks", &"the disk is full"))
+    }
+
+    async fn try_take(self: &Rc<Self>, class: u8, reserve: bool) -> Result<Option<u32>> {
         let capacity = self.config.capacity_bytes;
-        let mut flushed = false;
         loop {
-            let over = capacity > 0
-                && !reserve
-                && self.slots.borrow().used_bytes() + bytes_of(class) > capacity;
-            if !over {
-                if let Some(index) = self.slots.borrow_mut().take(class) {
-                    return Ok(index);
-                }
-                if self.grow(class, reserve).await? {
-                    continue;
-                }
+            let used = self.slots.borrow().used_bytes();
+            if capacity > 0 && !reserve && used + bytes_of(class) > capacity {
+                return Ok(None);
             }
-            // What was removed is free once its removal is durable.
-            let waiting = !self.retired.borrow().is_empty();
-            if flushed || !waiting {
-                return Err(self.no_space("chunks", &"the disk is full"));
-            }
-            flushed = true;
-            if reserve {
-                // Who empties the log reads it meanwhile, and must not wait for himself.
-                self.flush_to(self.log.written.get()).await?;
-                self.reap();
-            } else {
-                self.free_retired().await?;
+            let free = self.slots.borrow_mut().take(class);
+            if free.is_some() || !self.grow(class, reserve).await? {
+                return Ok(free);
             }
         }
     }
@@ -87,20 +95,29 @@ impl Inner {
         result
     }
 
-    async fn grow_now(&self, class: u8, reserve: bool) -> Result<bool> {
+    async fn grow_now(self: &Rc<Self>, class: u8, reserve: bool) -> Result<bool> {
+        if self.grow_once(class, reserve).await? {
+            return Ok(true);
+        }
+        // What other classes do not use.
+        Ok(self.release_room(class, RELEASE_BYTES.max(bytes_of(class))).await?
+            && self.grow_once(class, reserve).await?)
+    }
+
+    async fn grow_once(&self, class: u8, reserve: bool) -> Result<bool> {
         let file = self.block_file(class).await?;
         let free = self.dir.space().map_err(|e| self.read_error("space", &e))?.free_bytes;
         let keep = if reserve { 0 } else { self.config.reserve_bytes };
-        let total = self.slots.borrow().total(class);
         let mut step = self.slots.borrow().step(class);
         while step > 0 {
-            let bytes = u64::from(step) * bytes_of(class);
-            if total.checked_add(step).is_some() && free >= keep.saturating_add(bytes) {
-                match file.allocate(u64::from(total) * bytes_of(class), bytes).await {
+            let Some(run) = self.slots.borrow().growth(class, step) else { return Ok(false) };
+            let (at, bytes) = run.range();
+            if free >= keep.saturating_add(bytes) {
+                match file.allocate(at, bytes).await {
                     Ok(()) => {
                         self.space_taken(bytes);
                         self.flush.dirty_classes.borrow_mut().insert(class);
-                        self.slots.borrow_mut().grown(class, total + step);
+                        self.slots.borrow_mut().filled(run);
                         return Ok(true);
                     }
                     Err(e) if is_no_space(&e) => {}
@@ -109,9 +126,54 @@ impl Inner {
                     }
                 }
             }
-            step /= 2;
+            step = step.min(run.count) / 2;
         }
         Ok(false)
+    }
+
+    /// Gives room of free slots of other classes back to the file system, about so much; whether there was any.
+    pub async fn release_room(self: &Rc<Self>, but: u8, bytes: u64) -> Result<bool> {
+        let mut released = 0;
+        while released < bytes {
+            let run = self.slots.borrow_mut().release(but, bytes - released);
+            let Some(run) = run else { break };
+            self.punch(run).await?;
+            released += run.range().1;
+        }
+        if released > 0 {
+            tracing::debug!(disk = self.dir.path(), released, "free slots given back");
+        }
+        Ok(released > 0)
+    }
+
+    async fn punch(&self, run: Run) -> Result<()> {
+        let file = self.block_file(run.class).await?;
+        let (at, bytes) = run.range();
+        let punched = file.punch(at, bytes).await;
+        punched.map_err(|e| self.read_error(&format!("punching {}", file_name(run.class)), &e))?;
+        self.flush.dirty_classes.borrow_mut().insert(run.class);
+        self.space_given(bytes);
+        Ok(())
+    }
+
+    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes.
+    pub async fn find_holes(&self) -> Result<()> {
+        let files: Vec<_> =
+            self.block_files.borrow().iter().map(|(c, f)| (*c, f.clone())).collect();
+        for (class, file) in files {
+            let error = |e| self.read_error(&file_name(class), &e);
+            let missing =
+                file.len().map_err(error)?.saturating_sub(file.room_bytes().map_err(error)?);
+            if missing == 0 {
+                continue;
+            }
+            loop {
+                let run = self.slots.borrow_mut().punch_out(class, u32::MAX);
+                let Some(run) = run else { break };
+                self.punch(run).await?;
+            }
+        }
+        Ok(())
     }
 
     /// An error of the disk that does not put the store's state in doubt.

@@ -1,6 +1,7 @@
 //! Checkpoints: the state as of one batch, written to a file of its own in small steps, so that the log before it
 //! can go. A chunk that changes before its turn is written down first, so the snapshot is of one moment exactly.
 
+use crate::alloc::RELEASE_BYTES;
 use crate::chunk::Chunk;
 use crate::codec::{Reader, Writer};
 use crate::extents::Extent;
@@ -9,6 +10,7 @@ use crate::record::{
     Delta, get_channel, get_chunk_id, get_delta, get_extents, put_channel, put_chunk_id, put_delta,
     put_extents,
 };
+use crate::room::CHECKPOINT_SPARE;
 use crate::state::{Inner, Target};
 use glowfs_rt::File;
 use glowfs_rt::backend::OpenOptions;
@@ -38,6 +40,15 @@ const CHANNEL: u32 = 2;
 const CHUNK: u32 = 3;
 const END: u32 = 4;
 
+/// Which segments a checkpoint is to make superfluous.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upto {
+    /// Those before the one that is written.
+    Current,
+    /// That one as well: nothing is written there any more.
+    All,
+}
+
 /// A checkpoint that is being written.
 pub(crate) struct Running {
     generation: u32,
@@ -53,7 +64,7 @@ pub(crate) struct CheckpointHead {
     pub incarnation: u64,
     /// The last batch it covers.
     pub lsn: u64,
-    /// Segments before this one are not needed.
+    /// Segments before this one are not needed. (Of those behind it, some may be missing: no chunk refers to them.)
     pub first_segment: u64,
 }
 
@@ -207,38 +218,40 @@ impl Inner {
         }
         let inner = self.clone();
         self.rt.spawn_detached(async move {
-            let _ = inner.checkpoint_task().await;
+            let _ = inner.checkpoint_task(Upto::Current).await;
         });
     }
 
     /// Writes a checkpoint; waits for one that runs already.
-    pub async fn checkpoint_now(self: &Rc<Self>) -> Result<()> {
+    pub async fn checkpoint_now(self: &Rc<Self>, upto: Upto) -> Result<()> {
         self.checkpoint_done.wait(|| (!self.checkpoint_busy.get()).then_some(())).await;
         self.checkpoint_busy.set(true);
-        self.checkpoint_task().await
+        self.checkpoint_task(upto).await
     }
 
-    async fn checkpoint_task(self: &Rc<Self>) -> Result<()> {
+    async fn checkpoint_task(self: &Rc<Self>, upto: Upto) -> Result<()> {
         let mut result =
             Err(Error::new(Status::Busy, "the checkpoint was disturbed; it begins anew by itself"));
         for _ in 0..ATTEMPTS_MAX {
-            match self.checkpoint_attempt().await {
+            match self.checkpoint_attempt(upto).await {
                 Ok(true) => {
                     result = Ok(());
                     break;
                 }
                 Ok(false) => {}
                 Err(e) => {
-                    tracing::warn!(error = %e, "checkpoint failed");
+                    tracing::warn!(error = %e, "checkpoint failed, or could not empty the log");
                     result = Err(e);
                     break;
                 }
             }
         }
         *self.checkpoint.borrow_mut() = None;
-        if result.is_ok() {
+        if result.as_ref().err().is_none_or(|e| e.status == Status::NoSpace)
             // The log may be waiting for these segments, and all flushes that somebody would ask for may be waiting for the log.
-            result = self.free_retired().await;
+            && let Err(e) = self.free_retired().await
+        {
+            result = Err(e);
         }
         *self.log.full.borrow_mut() = match &result {
             Err(e) if e.status == Status::NoSpace => Some(e.clone()),
@@ -251,24 +264,37 @@ impl Inner {
     }
 
     /// `false`: abandoned, to be tried again.
-    async fn checkpoint_attempt(self: &Rc<Self>) -> Result<bool> {
-        let first_segment = self.log.current.get();
+    async fn checkpoint_attempt(self: &Rc<Self>, upto: Upto) -> Result<bool> {
+        let before = self.log.current.get() + u64::from(upto == Upto::All);
         self.flush_to(self.log.written.get()).await?;
-        self.fold_before(first_segment).await?;
-        if self.in_log_before(first_segment) {
+        let short = self.fold_before(before).await?;
+        let in_use = self.in_use_before(before);
+        if short.is_none() && !in_use.is_empty() {
             return Ok(false);
         }
+        // Nothing was awaited since: what is in use is so as of the snapshot.
         let lsn = self.begin_snapshot();
-        let result = self.write_snapshot(lsn, first_segment).await;
+        let first_segment = in_use.first().copied().unwrap_or(before);
+        let written = self.write_snapshot(lsn, first_segment).await;
         *self.checkpoint.borrow_mut() = None;
-        if !result? {
-            return Ok(false);
-        }
+        let written = match written {
+            // With the room that no chunk uses.
+            Err(e)
+                if e.status == Status::NoSpace && self.release_room(0, RELEASE_BYTES).await? =>
+            {
+                tracing::debug!(error = %e, "the checkpoint begins anew");
+                None
+            }
+            other => other?,
+        };
+        let Some(bytes) = written else { return Ok(false) };
         let dir_error = |e: std::io::Error| self.poison("switching the checkpoint", &e);
         self.dir.rename(CHECKPOINT_NEW, CHECKPOINT).await.map_err(dir_error)?;
         self.dir.sync().await.map_err(dir_error)?;
-        self.retire_segments(first_segment, lsn);
-        Ok(true)
+        self.keep_checkpoint_spare(bytes).await;
+        self.retire_segments(before, lsn, &in_use);
+        self.keep_reserve().await;
+        short.map_or(Ok(true), Err)
     }
 
     /// Everything but the chunks is written down at once. Returns the batch of the snapshot.
@@ -289,7 +315,8 @@ impl Inner {
         self.log.written.get()
     }
 
-    async fn write_snapshot(self: &Rc<Self>, lsn: u64, first_segment: u64) -> Result<bool> {
+    /// Its bytes; `None`: abandoned.
+    async fn write_snapshot(self: &Rc<Self>, lsn: u64, first_segment: u64) -> Result<Option<u64>> {
         let error = |e: std::io::Error| {
             if crate::log::is_no_space(&e) {
                 self.no_space("a checkpoint", &e)
@@ -297,9 +324,12 @@ impl Inner {
                 self.poison("writing a checkpoint", &e)
             }
         };
+        if self.checkpoint_spare.take() {
+            self.dir.rename(CHECKPOINT_SPARE, CHECKPOINT_NEW).await.map_err(error)?;
+        }
+        // Not cut: its room is needed. What is behind the last frame means nothing.
         let options = OpenOptions { create: true, direct: true };
         let file = self.dir.open(CHECKPOINT_NEW, options).await.map_err(error)?;
-        file.set_len(0).await.map_err(error)?;
         let head = {
             let sb = self.superblock.borrow();
             CheckpointHead { store: sb.store, incarnation: sb.incarnation, lsn, first_segment }
@@ -311,7 +341,7 @@ impl Inner {
             cursor = self.snapshot_step(from);
             let entries = {
                 let mut run = self.checkpoint.borrow_mut();
-                let Some(run) = run.as_mut().filter(|r| !r.abandoned) else { return Ok(false) };
+                let Some(run) = run.as_mut().filter(|r| !r.abandoned) else { return Ok(None) };
                 if cursor.is_none() {
                     let chunks = run.chunks;
                     entry(&mut run.out, END, TargetId(0), |w| w.u64(chunks));
@@ -328,7 +358,7 @@ impl Inner {
         }
         self.flush_all().await?;
         file.sync().await.map_err(|e| self.poison("flush of a checkpoint", &e))?;
-        Ok(true)
+        Ok(Some(at))
     }
 
     async fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> std::io::Result<u64> {

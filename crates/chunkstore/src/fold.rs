@@ -10,12 +10,21 @@ use crate::slots::{blocks_of, bytes_of};
 use crate::state::Inner;
 use crate::util::{Job, join_all};
 use glowfs_rt::Buf;
-use glowfs_types::{ChunkId, Result, TargetId};
+use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Chunks folded side by side.
 const FOLD_CHUNKS: usize = 16;
+
+/// Where blocks may go.
+#[derive(Clone, Copy)]
+struct How {
+    /// To where the chunk has a slot already.
+    in_place: bool,
+    /// To slots that are taken for it.
+    fresh: bool,
+}
 
 fn is_old(e: &Extent, before: u64) -> bool {
     matches!(e.loc, Loc::Log { segment, .. } if segment < before)
@@ -71,39 +80,53 @@ fn groups(mut list: Vec<Extent>) -> Vec<Vec<Extent>> {
 }
 
 impl Inner {
-    /// Empties all segments before `segment` of blocks that chunks refer to.
-    pub async fn fold_before(self: &Rc<Self>, segment: u64) -> Result<()> {
+    /// Empties all segments before `segment` of blocks that chunks refer to, but for those that there is no room for: why, if so.
+    pub async fn fold_before(self: &Rc<Self>, segment: u64) -> Result<Option<Error>> {
         let todo: Vec<(TargetId, ChunkId)> = self.in_log.borrow().iter().copied().collect();
+        let mut short = None;
         for group in todo.chunks(FOLD_CHUNKS) {
             self.check_not_failed()?;
             let mut jobs: Vec<Job<'_, Result<()>>> = Vec::new();
             for (target, chunk) in group {
-                jobs.push(Box::pin(self.fold_wholly(*target, *chunk, segment)));
+                jobs.push(Box::pin(self.fold_wholly(*target, *chunk, segment, short.is_none())));
             }
-            join_all(jobs).await.into_iter().collect::<Result<()>>()?;
+            for result in join_all(jobs).await {
+                match result {
+                    Err(e) if e.status == Status::NoSpace => short = short.or(Some(e)),
+                    other => other?,
+                }
+            }
         }
-        Ok(())
+        Ok(short)
     }
 
+    /// `fresh`: slots may be taken; else blocks go only where the chunk has slots already.
     async fn fold_wholly(
         self: &Rc<Self>,
         target: TargetId,
         id: ChunkId,
         before: u64,
+        fresh: bool,
     ) -> Result<()> {
-        if !self.fold_chunk(target, id, before, true).await? {
+        let how = How { in_place: true, fresh };
+        if !self.fold_chunk(target, id, before, how).await? && fresh {
             // A slot was given up meanwhile; fresh ones cannot be.
-            self.fold_chunk(target, id, before, false).await?;
+            self.fold_chunk(target, id, before, How { in_place: false, fresh }).await?;
         }
         Ok(())
     }
 
-    /// Whether chunks still have blocks in segments before `segment`.
-    pub fn in_log_before(&self, segment: u64) -> bool {
+    /// The segments before `segment` in which chunks still have blocks.
+    pub fn in_use_before(&self, segment: u64) -> BTreeSet<u64> {
         let targets = self.targets.borrow();
         let in_log = self.in_log.borrow();
-        let mut chunks = in_log.iter().filter_map(|(t, c)| targets.get(t)?.chunks.get(c));
-        chunks.any(|c| c.all_extents().any(|e| is_old(e, segment)))
+        let chunks = in_log.iter().filter_map(|(t, c)| targets.get(t)?.chunks.get(c));
+        let old = chunks.flat_map(|c| c.all_extents()).filter(|e| is_old(e, segment));
+        old.filter_map(|e| match e.loc {
+            Loc::Log { segment, .. } => Some(segment),
+            Loc::Slot { .. } => None,
+        })
+        .collect()
     }
 
     /// `false`: some blocks could not be moved to where they should have gone.
@@ -112,7 +135,7 @@ impl Inner {
         target: TargetId,
         id: ChunkId,
         before: u64,
-        in_place: bool,
+        how: How,
     ) -> Result<bool> {
         // A position in a slot is dead only if what superseded it is durable.
         let changed =
@@ -131,7 +154,7 @@ impl Inner {
                 return Ok(true);
             };
             let mut rest = Vec::new();
-            let in_place = in_place && chunk.lsn <= self.flush.durable.get();
+            let in_place = how.in_place && chunk.lsn <= self.flush.durable.get();
             for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
                 if in_place {
                     place_in_slots(chunk, *e, &mut placed, &mut rest);
@@ -145,6 +168,9 @@ impl Inner {
                     d.extents.iter().filter(|e| is_old(e, before)).copied().collect(),
                 ));
             }
+        }
+        if !how.fresh {
+            fresh.clear();
         }
         let mut taken = Vec::new();
         for group in fresh {

@@ -21,6 +21,8 @@ pub(crate) struct Gate {
     broken: Cell<Option<u64>>,
     /// Records in the log's queue or being written.
     pub unapplied: Cell<u32>,
+    /// A record of this chunk was refused by the log: those behind it must not be written either.
+    pub refused: Cell<bool>,
     signal: Signal,
 }
 

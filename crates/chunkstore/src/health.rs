@@ -40,6 +40,14 @@ impl Inner {
         }
     }
 
+    /// A file gave so many bytes back.
+    pub fn space_given(&self, bytes: u64) {
+        if let Some((at, mut space)) = self.known_space.0.get() {
+            space.free_bytes = space.free_bytes.saturating_add(bytes).min(space.total_bytes);
+            self.known_space.0.set(Some((at, space)));
+        }
+    }
+
     /// Reads and writes one block. What an idle store would not notice (its directory deleted, the file system remounted read-only)
     /// fails here, and takes the store out of service.
     pub async fn probe(self: &Rc<Self>) -> Result<()> {

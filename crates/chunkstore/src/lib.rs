@@ -26,6 +26,7 @@ mod present;
 mod read;
 mod record;
 mod recovery;
+mod room;
 mod slots;
 mod stage;
 mod state;

@@ -4,18 +4,19 @@
 //! used again under a new sequence number once a checkpoint covers it.
 
 use crate::alloc::Taken;
+use crate::api::StageKind;
 use crate::codec::Writer;
 use crate::extents::Loc;
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::gate::Gate;
 use crate::record::Record;
+use crate::room::RESERVE_SEGMENTS;
 use crate::state::{Inner, Retired, RetiredPlace};
 use crate::util::{Promise, Signal};
-use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Buf, File};
 use glowfs_types::{Error, Result, Status, TargetId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::rc::Rc;
 
@@ -33,10 +34,49 @@ pub(crate) struct Entry {
     /// Whole blocks.
     pub payload: Vec<Buf>,
     pub payload_blocks: u32,
+    /// Where it begins in the payload of the batch, in blocks.
+    pub base: u32,
     pub gate: Option<Rc<Gate>>,
     /// The slots that the record refers to; given back if it is not written.
     pub taken: Option<Taken>,
     pub done: Rc<Promise<Result<u64>>>,
+}
+
+impl Entry {
+    /// Whether it takes no room, or gives some back: a full disk must not refuse it.
+    fn makes_room(&self) -> bool {
+        let Record::Stage { delta, .. } = &self.record else { return true };
+        !matches!(delta.kind, StageKind::Write | StageKind::Replace)
+    }
+    /// Puts its payload at a place of the batch's.
+    fn place(&mut self, base: u32) {
+        if let Record::Stage { delta, .. } = &mut self.record {
+            for e in &mut delta.extents {
+                if let Loc::Log { block, .. } = &mut e.loc {
+                    *block = *block - self.base + base;
+                }
+            }
+        }
+        self.base = base;
+    }
+    /// Something before it on the same chunk was refused.
+    fn is_behind_refused(&self) -> bool {
+        self.gate.as_ref().is_some_and(|g| g.refused.get())
+    }
+    /// Tells what became of it.
+    fn end(self, outcome: Result<u64>) {
+        tell(self.gate, &self.done, outcome);
+    }
+}
+
+fn tell(gate: Option<Rc<Gate>>, done: &Promise<Result<u64>>, outcome: Result<u64>) {
+    if let Some(g) = gate {
+        if outcome.is_err() {
+            g.refused.set(true);
+        }
+        g.applied();
+    }
+    done.set(outcome);
 }
 
 /// A segment with batches that a recovery needs.
@@ -63,6 +103,8 @@ pub(crate) struct Log {
     pub prev_crc: Cell<u32>,
     queue: RefCell<VecDeque<Entry>>,
     running: Cell<bool>,
+    /// The current segment is one of those that are kept for what makes room ([`crate::room`]).
+    pub on_reserve: Cell<bool>,
     /// Why no segment can be had, if so.
     pub full: RefCell<Option<Error>>,
     /// A segment was freed, or the log failed.
@@ -73,11 +115,20 @@ pub(crate) fn segment_name(index: u32) -> String {
     format!("log-{index:04}")
 }
 
+fn behind_refused() -> Error {
+    Error::new(Status::VersionGap, "an update of the chunk before this one was refused")
+}
+
 pub(crate) fn is_no_space(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl Log {
+    /// A segment file that is free, if more than `keep` are.
+    fn take_free(&self, keep: usize) -> Option<(u32, File)> {
+        let mut free = self.free.borrow_mut();
+        if free.len() > keep { free.pop() } else { None }
+    }
     pub fn file_of(&self, seq: u64) -> Option<File> {
         self.segments.borrow().get(&seq).map(|s| s.file.clone())
     }
@@ -122,6 +173,7 @@ impl Inner {
                 record,
                 payload,
                 payload_blocks,
+                base: 0,
                 gate,
                 taken,
                 done: done.clone(),
@@ -150,35 +202,66 @@ impl Inner {
                 self.log.running.set(false);
                 return;
             }
-            let result = self.write_batch(&batch, records).await;
-            self.finish(batch, result);
+            match self.write_batch(&batch, records).await {
+                Err(e) if e.status == Status::NoSpace => self.write_what_makes_room(batch, e).await,
+                result => self.finish(batch, result),
+            }
         }
+    }
+
+    /// There is no room for this batch: what makes room goes on alone, the rest is refused.
+    async fn write_what_makes_room(self: &Rc<Self>, batch: Vec<Entry>, why: Error) {
+        let (makes, takes): (Vec<_>, Vec<_>) = batch.into_iter().partition(Entry::makes_room);
+        if takes.is_empty() {
+            return self.finish(makes, Err(why));
+        }
+        self.finish(takes, Err(why));
+        let (behind, mut makes): (Vec<_>, Vec<_>) =
+            makes.into_iter().partition(Entry::is_behind_refused);
+        behind.into_iter().for_each(|e| e.end(Err(behind_refused())));
+        if makes.is_empty() {
+            return;
+        }
+        let mut w = Writer::default();
+        let mut base = 0;
+        for entry in &mut makes {
+            entry.place(base);
+            base += entry.payload_blocks;
+            entry.record.encode(entry.target, &mut w);
+        }
+        let result = self.write_batch(&makes, w.0).await;
+        self.finish(makes, result);
     }
 
     /// Takes what fits into one batch; encodes the records.
     fn collect(&self) -> (Vec<Entry>, Vec<u8>) {
-        let mut queue = self.log.queue.borrow_mut();
         let mut batch: Vec<Entry> = Vec::new();
         let mut w = Writer::default();
         let mut payload = 0usize;
         // So that a batch always fits into a segment.
         let payload_max = BATCH_PAYLOAD_MAX.min(self.config.log_segment_bytes as usize / 2);
         let records_max = BATCH_RECORDS_MAX.min(self.config.log_segment_bytes as usize / 8);
-        while let Some(entry) = queue.front_mut() {
-            let bytes = entry.payload_blocks as usize * BLOCK;
-            if !batch.is_empty() && (payload + bytes > payload_max || w.0.len() > records_max) {
-                break;
-            }
-            if let Record::Stage { delta, .. } = &mut entry.record {
-                for e in &mut delta.extents {
-                    if let Loc::Log { block, .. } = &mut e.loc {
-                        *block += (payload / BLOCK) as u32;
-                    }
+        let fits = |payload: usize, records: usize, next: &Entry| {
+            let bytes = next.payload_blocks as usize * BLOCK;
+            payload + bytes <= payload_max && records <= records_max
+        };
+        loop {
+            let next = {
+                let mut queue = self.log.queue.borrow_mut();
+                match queue.front() {
+                    Some(e) if batch.is_empty() || fits(payload, w.0.len(), e) => queue.pop_front(),
+                    _ => None,
                 }
+            };
+            let Some(mut entry) = next else { break };
+            if entry.is_behind_refused() {
+                entry.end(Err(behind_refused()));
+                continue;
             }
+            entry.place((payload / BLOCK) as u32);
             entry.record.encode(entry.target, &mut w);
-            payload += bytes;
-            batch.extend(queue.pop_front());
+            payload += entry.payload_blocks as usize * BLOCK;
+            batch.push(entry);
         }
         (batch, w.0)
     }
@@ -198,9 +281,10 @@ impl Inner {
                 ),
             ));
         }
-        if log.current.get() == 0 || log.block.get() + need > capacity {
-            let urgent = batch.iter().all(|e| e.payload_blocks == 0);
-            self.next_segment(urgent).await?;
+        let makes_room = batch.iter().all(Entry::makes_room);
+        let ended = log.current.get() == 0 || log.block.get() + need > capacity;
+        if ended || (log.on_reserve.get() && !makes_room) {
+            self.next_segment(makes_room).await?;
         }
         if let Some(e) = &*self.failed.borrow() {
             return Err(e.clone());
@@ -253,22 +337,21 @@ impl Inner {
     /// Applies a written batch and tells everyone.
     fn finish(self: &Rc<Self>, batch: Vec<Entry>, result: Result<(u64, u32)>) {
         let segment = self.log.current.get();
-        for mut entry in batch {
-            let outcome = match &result {
-                Ok((lsn, base)) => {
-                    locate(&mut entry.record, segment, *base);
-                    if let Some(taken) = entry.taken.take() {
-                        taken.keep();
-                    }
-                    self.apply(entry.target, entry.record, *lsn);
-                    Ok(*lsn)
+        for entry in batch {
+            let (lsn, base) = match &result {
+                Ok(place) => *place,
+                Err(e) => {
+                    entry.end(Err(e.clone()));
+                    continue;
                 }
-                Err(e) => Err(e.clone()),
             };
-            if let Some(g) = entry.gate {
-                g.applied();
+            let Entry { target, mut record, gate, taken, done, .. } = entry;
+            locate(&mut record, segment, base);
+            if let Some(taken) = taken {
+                taken.keep();
             }
-            entry.done.set(outcome);
+            self.apply(target, record, lsn);
+            tell(gate, &done, Ok(lsn));
         }
         self.maybe_checkpoint();
     }
@@ -280,59 +363,47 @@ impl Inner {
         )
     }
 
-    /// Begins the next segment; waits for a checkpoint if the log is full. The last one is only for updates
-    /// without payload (`urgent`), so that removals work on a full disk.
-    async fn next_segment(self: &Rc<Self>, urgent: bool) -> Result<()> {
+    /// Begins the next segment; waits for a checkpoint if the log is full. The last ones are only for what makes room
+    /// (`makes_room`), so that removals work on a full disk.
+    async fn next_segment(self: &Rc<Self>, makes_room: bool) -> Result<()> {
         let log = &self.log;
+        let keep = if makes_room { 0 } else { RESERVE_SEGMENTS };
+        // What makes room is refused only if a checkpoint frees nothing either.
+        let mut last_attempt = !makes_room;
         let (index, file) = loop {
             self.check_not_failed()?;
-            let free = log.free.borrow_mut().pop();
-            if let Some(free) = free {
+            if let Some(free) = log.take_free(keep) {
                 break free;
             }
-            let most = (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as u32;
-            let most = if urgent { most + 1 } else { most };
-            if log.files.get() < most {
-                match self.new_segment_file(log.files.get()).await {
-                    Ok(file) => {
-                        let index = log.files.get();
-                        log.files.set(index + 1);
-                        break (index, file);
-                    }
-                    Err(e) if is_no_space(&e) => {
-                        *log.full.borrow_mut() = Some(self.no_space("the log", &e));
-                    }
-                    Err(e) => return Err(self.poison("making a log segment", &e)),
+            if log.files.get() < self.segments_max() {
+                match self.add_segment_file().await {
+                    Ok(()) => continue,
+                    Err(e) if e.status == Status::NoSpace => *log.full.borrow_mut() = Some(e),
+                    Err(e) => return Err(e),
                 }
             }
-            if let Some(e) = &*log.full.borrow()
-                && !self.checkpoint_busy.get()
-            {
-                let e = e.clone();
-                self.start_checkpoint();
-                return Err(e);
+            if !self.checkpoint_busy.get() {
+                let full = log.full.borrow().clone();
+                if let Some(e) = full.filter(|_| std::mem::replace(&mut last_attempt, true)) {
+                    self.retry_checkpoint();
+                    return Err(e);
+                }
             }
             self.start_checkpoint();
-            log.space
-                .wait(|| {
-                    // One that ended without a segment for us was disturbed: it begins anew, or says why not.
-                    let go = !log.free.borrow().is_empty()
-                        || self.failed.borrow().is_some()
-                        || !self.checkpoint_busy.get();
-                    go.then_some(())
-                })
-                .await;
+            self.segment_or_end(keep).await;
         };
+        log.on_reserve.set(log.free.borrow().len() < RESERVE_SEGMENTS);
         self.begin_segment(index, file).await
     }
 
-    pub async fn new_segment_file(&self, index: u32) -> io::Result<File> {
-        let file =
-            self.dir.open(&segment_name(index), OpenOptions { create: true, direct: true }).await?;
-        file.allocate(0, self.config.log_segment_bytes).await?;
-        self.space_taken(self.config.log_segment_bytes);
-        self.flush.dirty_dir.set(true);
-        Ok(file)
+    /// Waits until a segment is free or the running checkpoint has ended (it frees what it can before).
+    async fn segment_or_end(&self, keep: usize) {
+        let ready = || {
+            self.log.free.borrow().len() > keep
+                || self.failed.borrow().is_some()
+                || !self.checkpoint_busy.get()
+        };
+        self.log.space.wait(|| ready().then_some(())).await;
     }
 
     /// Writes the header of the next segment; batches go there from now on.
@@ -360,13 +431,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Segments that the checkpoint at `lsn` covers may go, once nobody reads them.
-    pub fn retire_segments(&self, before: u64, lsn: u64) {
+    /// Segments that the checkpoint at `lsn` covers may go, once nobody reads them; not those that chunks refer to.
+    pub fn retire_segments(&self, before: u64, lsn: u64, in_use: &BTreeSet<u64>) {
         let epoch = self.epochs.now();
         let segments = self.log.segments.borrow();
         let old: Vec<u64> = segments
             .range(..before)
-            .filter(|(_, s)| s.last_lsn <= lsn)
+            .filter(|(seq, s)| s.last_lsn <= lsn && !in_use.contains(seq))
             .map(|(seq, _)| *seq)
             .collect();
         drop(segments);

@@ -4,6 +4,7 @@ use crate::api::StoreConfig;
 use crate::format::{BLOCK, Superblock};
 use crate::gate::Gate;
 use crate::log::Log;
+use crate::room::{CHECKPOINT_SPARE, RESERVE_SEGMENTS};
 use crate::state::Inner;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Dir, Rt};
@@ -114,6 +115,8 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         checkpoint_count: Cell::new(1),
         checkpoint_busy: Cell::new(false),
         checkpoint_done: Default::default(),
+        checkpoint_tried: Cell::default(),
+        checkpoint_spare: Cell::new(names.contains(CHECKPOINT_SPARE)),
         failed: RefCell::default(),
         failed_signal: Default::default(),
         closing: Cell::new(false),
@@ -141,6 +144,8 @@ impl Inner {
         self.flush.dirty_classes.borrow_mut().extend(self.block_files.borrow().keys());
         self.flush.dirty_segments.borrow_mut().extend(self.log.segments.borrow().keys());
         self.flush_all().await?;
+        // Not before: a removal that is not durable yet may have freed a slot.
+        self.find_holes().await?;
         {
             let mut sb = self.superblock.borrow_mut();
             sb.incarnation += 1;
@@ -148,18 +153,11 @@ impl Inner {
             sb.node = self.config.node;
         }
         self.write_superblock().await?;
-        let free = self.log.free.borrow_mut().pop();
-        let (index, file) = match free {
-            Some(f) => f,
-            None => {
-                let index = self.log.files.get();
-                let file =
-                    self.new_segment_file(index).await.map_err(|e| self.no_space("the log", &e))?;
-                self.log.files.set(index + 1);
-                (index, file)
-            }
-        };
+        let (index, file) = self.first_segment().await?;
         self.begin_segment(index, file).await?;
+        self.keep_reserve().await;
+        self.keep_checkpoint_spare(self.checkpoint_bytes().await).await;
+        self.log.on_reserve.set(self.log.free.borrow().len() < RESERVE_SEGMENTS);
         self.flush_all().await?;
         self.maybe_checkpoint();
         Ok(())
@@ -168,17 +166,24 @@ impl Inner {
     async fn write_superblock(self: &Rc<Self>) -> Result<()> {
         let bytes = self.superblock.borrow().encode();
         let error = |e: std::io::Error| self.poison("writing the superblock", &e);
-        let file = self
-            .dir
-            .open(SUPERBLOCK_NEW, OpenOptions { create: true, direct: true })
-            .await
-            .map_err(error)?;
-        let mut buf = self.rt.alloc(BLOCK);
-        buf.copy_from_slice(&bytes);
-        file.write(vec![buf.freeze()], 0).await.map_err(error)?;
-        file.sync().await.map_err(error)?;
+        let mut written = self.write_new_superblock(&bytes).await;
+        while written.as_ref().is_err_and(crate::log::is_no_space)
+            && self.make_a_little_room().await?
+        {
+            written = self.write_new_superblock(&bytes).await;
+        }
+        written.map_err(error)?;
         self.dir.rename(SUPERBLOCK_NEW, SUPERBLOCK).await.map_err(error)?;
         self.dir.sync().await.map_err(error)
+    }
+
+    async fn write_new_superblock(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.dir.open(SUPERBLOCK_NEW, options).await?;
+        let mut buf = self.rt.alloc(BLOCK);
+        buf.copy_from_slice(bytes);
+        file.write(vec![buf.freeze()], 0).await?;
+        file.sync().await
     }
 
     pub async fn close(self: &Rc<Self>) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Slots: which parts of the block files are in use. One file for each size class, grown in steps; nothing about
 //! slots is written down but what chunks refer to, so the maps are rebuilt at start-up.
+//!
+//! Room goes from one class to another through the file system: free slots become holes when another class finds no room.
 
 use crate::format::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,9 +51,36 @@ pub(crate) fn pieces(blocks: u32) -> Vec<(u8, u32)> {
 
 #[derive(Default)]
 struct Class {
-    /// Slots that the file has room for.
+    /// Slots that the file has a place for.
     total: u32,
     free: BTreeSet<u32>,
+    /// Neither used nor free: their room was given back to the file system.
+    holes: BTreeSet<u32>,
+}
+
+/// Slots that follow one another in a class's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub class: u8,
+    pub first: u32,
+    pub count: u32,
+}
+
+impl Run {
+    /// Where it begins in the file, and how long it is, in bytes.
+    pub fn range(self) -> (u64, u64) {
+        (u64::from(self.first) * bytes_of(self.class), u64::from(self.count) * bytes_of(self.class))
+    }
+    fn slots(self) -> std::ops::Range<u32> {
+        self.first..self.first + self.count
+    }
+}
+
+/// The first slots of a set that follow one another, at most `most`.
+fn first_run(class: u8, set: &BTreeSet<u32>, most: u32) -> Option<Run> {
+    let first = *set.first()?;
+    let count = set.iter().zip(first..).take(most as usize).take_while(|(a, b)| **a == *b).count();
+    Some(Run { class, first, count: count as u32 })
 }
 
 /// The slots of all classes.
@@ -95,6 +124,40 @@ impl Slots {
         c.free.extend(c.total..total.max(c.total));
         c.total = total.max(c.total);
     }
+    /// Where a class's file may grow by at most `most` slots: a hole, or behind its end.
+    pub fn growth(&self, class: u8, most: u32) -> Option<Run> {
+        let end = self.total(class);
+        let hole = self.classes.get(&class).and_then(|c| first_run(class, &c.holes, most));
+        let behind = || Some(Run { class, first: end, count: most.min(u32::MAX - end) });
+        hole.or_else(behind).filter(|r| r.count > 0)
+    }
+    /// That run has room now.
+    pub fn filled(&mut self, run: Run) {
+        self.grown(run.class, run.first + run.count);
+        let c = self.classes.entry(run.class).or_default();
+        for i in run.slots() {
+            if c.holes.remove(&i) {
+                c.free.insert(i);
+            }
+        }
+    }
+    /// Free slots of another class (the one with most of them) that are holes from now on: their room is to be given back.
+    pub fn release(&mut self, but: u8, most_bytes: u64) -> Option<Run> {
+        let free = |(class, c): &(&u8, &Class)| c.free.len() as u64 * bytes_of(**class);
+        let others = self.classes.iter().filter(|(class, c)| **class != but && !c.free.is_empty());
+        let class = *others.max_by_key(free)?.0;
+        self.punch_out(class, (most_bytes / bytes_of(class)).clamp(1, u64::from(u32::MAX)) as u32)
+    }
+    /// The first free slots of a class are holes from now on.
+    pub fn punch_out(&mut self, class: u8, most: u32) -> Option<Run> {
+        let c = self.classes.get_mut(&class)?;
+        let run = first_run(class, &c.free, most)?;
+        for i in run.slots() {
+            c.free.remove(&i);
+            c.holes.insert(i);
+        }
+        Some(run)
+    }
     /// At start-up: everything is free but `used`.
     pub fn rebuild(&mut self, totals: &BTreeMap<u8, u32>, used: &BTreeSet<(u8, u32)>) {
         *self = Self::default();
@@ -128,5 +191,28 @@ mod tests {
         }
         assert_eq!(pieces(256), [(20, 256)]);
         assert_eq!(pieces(32 << 10).len(), 2, "two of the greatest class");
+    }
+
+    #[test]
+    fn room_goes_from_class_to_class() {
+        let mut s = Slots::default();
+        s.filled(s.growth(20, 8).expect("behind the end"));
+        let taken: Vec<_> = (0..8).filter_map(|_| s.take(20)).collect();
+        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(s.release(12, 4 << 20), None, "nothing is free");
+        for i in [1, 2, 3, 6] {
+            s.give_back(20, i);
+        }
+        assert_eq!(s.release(20, 4 << 20), None, "not of its own");
+        assert_eq!(s.release(12, 2 << 20), Some(Run { class: 20, first: 1, count: 2 }));
+        assert_eq!((s.free_bytes(), s.used_bytes()), (2 << 20, 4 << 20));
+        assert_eq!(s.release(12, 1), Some(Run { class: 20, first: 3, count: 1 }), "at least one");
+        // The holes are filled before the file grows.
+        assert_eq!(s.growth(20, 2), Some(Run { class: 20, first: 1, count: 2 }));
+        s.filled(Run { class: 20, first: 1, count: 2 });
+        assert_eq!(s.growth(20, 2), Some(Run { class: 20, first: 3, count: 1 }));
+        s.filled(Run { class: 20, first: 3, count: 1 });
+        assert_eq!(s.growth(20, 2), Some(Run { class: 20, first: 8, count: 2 }));
+        assert_eq!(s.free_bytes(), 4 << 20);
     }
 }

@@ -78,7 +78,7 @@ impl Inner {
         if let Some(e) = &*self.log.full.borrow()
             && matches!(req.kind, StageKind::Write | StageKind::Replace)
         {
-            self.start_checkpoint();
+            self.retry_checkpoint();
             return Err(e.clone());
         }
         let offset = if req.kind == StageKind::Write { req.offset } else { 0 };

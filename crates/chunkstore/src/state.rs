@@ -75,6 +75,10 @@ pub(crate) struct Inner {
     pub checkpoint_count: Cell<u32>,
     pub checkpoint_busy: Cell<bool>,
     pub checkpoint_done: Signal,
+    /// When one was attempted last because the disk was full.
+    pub checkpoint_tried: Cell<Option<glowfs_rt::Instant>>,
+    /// The file of the next one is there.
+    pub checkpoint_spare: Cell<bool>,
     pub failed: RefCell<Option<Error>>,
     pub failed_signal: Signal,
     pub closing: Cell<bool>,

@@ -1,6 +1,7 @@
 //! [`Store`]: the handle.
 
 use crate::api::*;
+use crate::checkpoint::Upto;
 use crate::record::Record;
 use crate::state::{Inner, Retired};
 use glowfs_rt::{BufMut, Dir, Rt};
@@ -298,7 +299,7 @@ impl Store {
     /// Writes a checkpoint now (tests and tools; it happens by itself).
     pub async fn checkpoint(&self) -> Result<()> {
         self.inner.check_open()?;
-        self.inner.checkpoint_now().await
+        self.inner.checkpoint_now(Upto::Current).await
     }
     /// Ends it: flushes, marks a clean shutdown. Everything after fails with `ShuttingDown`.
     pub async fn close(&self) -> Result<()> {

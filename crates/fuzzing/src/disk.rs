@@ -173,6 +173,9 @@ impl FileIo for Handle {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.borrow().len)
     }
+    fn room_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.borrow().len)
+    }
 }
 
 /// Writes the fuzzer's bytes over an image: file (1 byte), block (2), offset in it (2), length (1), bytes. An odd first bit of the file's

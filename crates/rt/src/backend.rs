@@ -68,6 +68,8 @@ pub trait FileIo {
     fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>>;
     /// Its length now.
     fn len(&self) -> io::Result<u64>;
+    /// Bytes of the disk that it takes: less than its length if parts were punched out or never written.
+    fn room_bytes(&self) -> io::Result<u64>;
 }
 
 /// How to open a file.

@@ -6,7 +6,7 @@ use glowfs_rt::tasks::Tasks;
 use glowfs_rt::timers::Timers;
 use glowfs_rt::{Address, Buf, BufMut, Dir, File, Instant, Listener, Pool, Rt, Stream};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -135,7 +135,14 @@ type Blocks = BTreeMap<u64, Rc<[u8]>>;
 #[derive(Clone, Default)]
 struct Content {
     blocks: Blocks,
+    /// Blocks that take room, written or not.
+    room: BTreeSet<u64>,
     len: u64,
+}
+
+/// The blocks that a range touches.
+fn touched(offset: u64, len: u64) -> std::ops::Range<u64> {
+    offset / BLOCK as u64..(offset + len).div_ceil(BLOCK as u64)
 }
 
 impl Content {
@@ -143,11 +150,19 @@ impl Content {
         for (i, b) in bytes.chunks(BLOCK).enumerate() {
             self.blocks.insert(offset / BLOCK as u64 + i as u64, b.into());
         }
+        self.room.extend(touched(offset, bytes.len() as u64));
         self.len = self.len.max(offset + bytes.len() as u64);
     }
     fn set_len(&mut self, len: u64) {
         self.len = len;
         self.blocks.retain(|b, _| b * (BLOCK as u64) < len);
+        self.room.retain(|b| b * (BLOCK as u64) < len);
+    }
+    fn punch(&mut self, offset: u64, len: u64) {
+        for b in touched(offset, len) {
+            self.blocks.remove(&b);
+            self.room.remove(&b);
+        }
     }
 }
 
@@ -155,7 +170,9 @@ impl Content {
 enum Change {
     Write(u64, Rc<[u8]>),
     SetLen(u64),
-    Allocate(u64),
+    /// Offset and length.
+    Allocate(u64, u64),
+    Punch(u64, u64),
 }
 
 impl Content {
@@ -163,7 +180,11 @@ impl Content {
         match c {
             Change::Write(at, bytes) => self.write(*at, bytes),
             Change::SetLen(len) => self.set_len(*len),
-            Change::Allocate(len) => self.len = self.len.max(*len),
+            Change::Allocate(at, len) => {
+                self.len = self.len.max(at + len);
+                self.room.extend(touched(*at, *len));
+            }
+            Change::Punch(at, len) => self.punch(*at, *len),
         }
     }
     /// Applies all of a change or some blocks of it, maybe torn; what that came to.
@@ -257,7 +278,23 @@ impl Disk {
     }
     fn used(&self) -> u64 {
         let files = self.files.borrow();
-        self.names.borrow().values().filter_map(|id| files.get(id)).map(|f| f.now.len).sum()
+        let blocks: usize = self
+            .names
+            .borrow()
+            .values()
+            .filter_map(|id| files.get(id))
+            .map(|f| f.now.room.len())
+            .sum();
+        (blocks * BLOCK) as u64
+    }
+    /// Fails if the file has no room for the range yet and the disk has none either.
+    fn need_room(&self, id: u64, offset: u64, len: u64) -> io::Result<()> {
+        let missing =
+            self.content(id, |f| touched(offset, len).filter(|b| !f.now.room.contains(b)).count());
+        if missing > 0 && self.used() + (missing * BLOCK) as u64 > self.capacity.get() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
     }
     fn operation(&self) -> io::Result<()> {
         self.ops.set(self.ops.get() + 1);
@@ -274,6 +311,13 @@ impl Disk {
     }
     fn content<T>(&self, id: u64, f: impl FnOnce(&mut FileState) -> T) -> T {
         f(self.files.borrow_mut().get_mut(&id).expect("an open file"))
+    }
+    /// Makes a change at once; it is durable with the next flush.
+    fn change(&self, id: u64, change: Change) {
+        self.content(id, |f| {
+            f.now.apply(&change);
+            f.unsynced.push(change);
+        });
     }
     /// What the next life finds.
     pub fn after(&self, crash: Crash, seed: u64) -> Rc<Disk> {
@@ -399,6 +443,7 @@ impl FileIo for FakeFile {
         Box::pin(async move {
             let key = disk.next.get();
             disk.next.set(key + 1);
+            disk.need_room(id, offset, bytes.len() as u64)?;
             let change = Change::Write(offset, bytes.into());
             disk.content(id, |f| f.running.insert(key, change.clone()));
             disk.pause().await;
@@ -442,34 +487,34 @@ impl FileIo for FakeFile {
         Box::pin(async move {
             disk.pause().await;
             disk.operation()?;
-            let grows = disk.content(id, |f| (offset + len).saturating_sub(f.now.len));
-            if disk.used() + grows > disk.capacity.get() {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            disk.content(id, |f| {
-                f.now.len = f.now.len.max(offset + len);
-                f.unsynced.push(Change::Allocate(offset + len));
-            });
+            disk.need_room(id, offset, len)?;
+            disk.change(id, Change::Allocate(offset, len));
             Ok(())
         })
     }
-    fn punch(&self, _: u64, _: u64) -> BoxFuture<io::Result<()>> {
-        Box::pin(async { Ok(()) })
+    fn punch(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        let (disk, id) = (self.disk.clone(), self.id);
+        Box::pin(async move {
+            disk.pause().await;
+            disk.operation()?;
+            disk.change(id, Change::Punch(offset, len));
+            Ok(())
+        })
     }
     fn set_len(&self, len: u64) -> BoxFuture<io::Result<()>> {
         let (disk, id) = (self.disk.clone(), self.id);
         Box::pin(async move {
             disk.pause().await;
             disk.operation()?;
-            disk.content(id, |f| {
-                f.now.set_len(len);
-                f.unsynced.push(Change::SetLen(len));
-            });
+            disk.change(id, Change::SetLen(len));
             Ok(())
         })
     }
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.content(self.id, |f| f.now.len))
+    }
+    fn room_bytes(&self) -> io::Result<u64> {
+        Ok(self.disk.content(self.id, |f| (f.now.room.len() * BLOCK) as u64))
     }
 }
 

@@ -266,4 +266,7 @@ impl FileIo for FileHandle {
     fn len(&self) -> io::Result<u64> {
         Ok(self.1.borrow().now.len() as u64)
     }
+    fn room_bytes(&self) -> io::Result<u64> {
+        self.len()
+    }
 }

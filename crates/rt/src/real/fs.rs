@@ -194,4 +194,8 @@ impl FileIo for RealFile {
     fn len(&self) -> io::Result<u64> {
         Ok(u64::try_from(rustix::fs::fstat(&self.fd)?.st_size).unwrap_or(0))
     }
+    fn room_bytes(&self) -> io::Result<u64> {
+        // In units of 512 bytes, whatever the file system's blocks are (stat(2)).
+        Ok(u64::try_from(rustix::fs::fstat(&self.fd)?.st_blocks).unwrap_or(0).saturating_mul(512))
+    }
 }

@@ -294,4 +294,8 @@ impl FileIo for SimFile {
         self.core()?;
         Ok(self.content.borrow().len())
     }
+    fn room_bytes(&self) -> io::Result<u64> {
+        self.core()?;
+        Ok(self.content.borrow().room.blocks() * BLOCK)
+    }
 }

@@ -1,0 +1,276 @@
+//! A full disk: new data is refused, what makes room never is, and the room comes back. In memory, so that every step that could need
+//! room finds none.
+
+mod fake;
+
+use fake::{Crash, Disk, run};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::{
+    ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Result, Status, TargetId, VolumeId,
+};
+use std::rc::Rc;
+
+const T: TargetId = TargetId(3);
+const CHUNK_BYTES: u32 = 256 << 10;
+/// The size of writes that go through the log.
+const SMALL: usize = 4096;
+/// The size of writes that go to slots.
+const LARGE: usize = 128 << 10;
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        ..StoreConfig::new(ClusterId(1), NodeId(2))
+    }
+}
+
+fn id(index: u64) -> ChunkId {
+    ChunkId { volume: VolumeId(1), data: DataId(5), index }
+}
+
+fn bytes(index: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u64 * 31 + index * 77 + i as u64 / 97) as u8).collect()
+}
+
+fn request(index: u64, version: u64, kind: StageKind, payload: Vec<u8>) -> StageRequest {
+    let mut crcs = Vec::new();
+    piece_checksums(0, &payload, &mut crcs);
+    StageRequest {
+        any_version: false,
+        chunk: id(index),
+        version: ChunkVersion(version),
+        kind,
+        offset: 0,
+        len: 0,
+        payload: Buf::from_vec(payload),
+        crcs,
+        chunk_bytes: CHUNK_BYTES,
+        channel: None,
+        commit: true,
+        flush: false,
+    }
+}
+
+async fn write(store: &Store, index: u64, len: usize) -> Result<()> {
+    store.stage(T, request(index, 1, StageKind::Write, bytes(index, len))).await
+}
+
+async fn remove(store: &Store, index: u64) -> Result<()> {
+    store.stage(T, request(index, 2, StageKind::Remove, Vec::new())).await
+}
+
+/// Writes until nothing more goes in; the chunks that are there.
+async fn fill(rt: &Rt, store: &Store, from: u64, len: usize) -> Vec<u64> {
+    let mut kept = Vec::new();
+    let mut refused = 0;
+    for i in from..from + 20_000 {
+        match write(store, i, len).await {
+            Ok(()) => kept.push(i),
+            Err(e) => {
+                assert_eq!(e.status, Status::NoSpace, "{e}");
+                refused += 1;
+                if refused == 20 {
+                    return kept;
+                }
+                rt.sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    panic!("never full");
+}
+
+async fn all_readable(rt: &Rt, store: &Store, chunks: &[u64], len: usize) {
+    for c in chunks {
+        let (r, buf) = store.read(T, id(*c), 0, rt.alloc(CHUNK_BYTES as usize)).await;
+        assert_eq!(r.expect("readable").len as usize, len, "chunk {c}");
+        assert!(buf[..len] == bytes(*c, len), "chunk {c}");
+    }
+}
+
+/// A store on a disk on which nothing is free, with data in its log.
+async fn full(rt: &Rt, disk: &Rc<Disk>) -> (Store, Vec<u64>, Vec<u64>) {
+    disk.capacity.set(16 << 20);
+    let store = Store::open(rt, disk.dir(), config()).await.expect("open");
+    store.create_target(T).await.expect("target");
+    let mut small: Vec<u64> = (100_000..100_300).collect();
+    for c in &small {
+        write(&store, *c, SMALL).await.expect("room yet");
+    }
+    let large = fill(rt, &store, 0, LARGE).await;
+    small.extend(fill(rt, &store, 110_000, SMALL).await);
+    assert!(large.len() > 20 && small.len() > 20, "{} and {}", large.len(), small.len());
+    (store, large, small)
+}
+
+#[test]
+fn removals_go_on_when_the_log_is_full_of_data_and_no_slot_is_free() {
+    for seed in 0..8 {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        run(seed, &disk, |rt| async move {
+            let (store, large, small) = full(&rt, &d).await;
+            // Many times what the reserve of the log holds.
+            let mut gone = 0;
+            for i in 0..40_000 {
+                let c = large[i % large.len()];
+                let version = 2 + (i / large.len()) as u64;
+                let removal = request(c, version, StageKind::Remove, Vec::new());
+                store.stage(T, removal).await.unwrap_or_else(|e| panic!("removal {i}: {e}"));
+                gone += 1;
+                if gone == large.len() && seed % 2 == 0 {
+                    break;
+                }
+            }
+            assert!(store.failure().is_none());
+            all_readable(&rt, &store, &small, SMALL).await;
+            let back = fill(&rt, &store, 200_000, LARGE).await;
+            assert!(back.len() + 4 >= large.len(), "{} of {} came back", back.len(), large.len());
+            all_readable(&rt, &store, &back, LARGE).await;
+        })
+        .expect("ran");
+    }
+}
+
+/// A removal that waits for the log beside writes is not refused with them.
+#[test]
+fn removals_are_not_refused_for_their_company() {
+    for seed in 0..8 {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        run(seed, &disk, |rt| async move {
+            let (store, large, small) = full(&rt, &d).await;
+            let store = Rc::new(store);
+            let mut writes = Vec::new();
+            let mut removals = Vec::new();
+            for (i, c) in small.iter().copied().enumerate() {
+                let s = store.clone();
+                if i % 3 == 0 {
+                    removals.push(rt.spawn(async move { remove(&s, c).await }));
+                } else {
+                    let again = request(c, 2, StageKind::Write, bytes(c, SMALL));
+                    writes.push(rt.spawn(async move { s.stage(T, again).await }));
+                }
+            }
+            for r in removals {
+                r.await.expect("a removal is refused");
+            }
+            for w in writes {
+                if let Err(e) = w.await {
+                    assert_eq!(e.status, Status::NoSpace, "{e}");
+                }
+            }
+            all_readable(&rt, &store, &large, LARGE).await;
+        })
+        .expect("ran");
+    }
+}
+
+/// What is queued behind an update that is refused must be refused, too: it would be there without it.
+#[test]
+fn nothing_is_written_behind_a_refused_update_of_its_chunk() {
+    for seed in 0..8 {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        run(seed, &disk, |rt| async move {
+            let (store, _, small) = full(&rt, &d).await;
+            let store = Rc::new(store);
+            let mut calls = Vec::new();
+            for c in small.iter().copied().take(50) {
+                for (version, kind) in [(2, StageKind::Write), (3, StageKind::Truncate)] {
+                    let payload =
+                        if kind == StageKind::Write { bytes(c, SMALL) } else { Vec::new() };
+                    let mut update = request(c, version, kind, payload);
+                    update.commit = false;
+                    let s = store.clone();
+                    calls.push((c, version, rt.spawn(async move { s.stage(T, update).await })));
+                }
+            }
+            let mut refused = std::collections::BTreeSet::new();
+            for (c, version, call) in calls {
+                match call.await {
+                    Err(_) => {
+                        refused.insert(c);
+                    }
+                    Ok(()) if version == 3 => assert!(!refused.contains(&c), "chunk {c}"),
+                    Ok(()) => {}
+                }
+            }
+            assert!(!refused.is_empty(), "nothing was refused");
+            for c in refused {
+                assert!(store.pending(T, id(c)).iter().all(|p| p.version.0 == 2), "chunk {c}");
+            }
+        })
+        .expect("ran");
+    }
+}
+
+#[test]
+fn a_full_store_is_opened_again_and_recovers() {
+    for (seed, crash) in (0..12).zip([Crash::Kill, Crash::Power].into_iter().cycle()) {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        let (large, small) = run(seed, &disk, |rt| async move {
+            let (store, large, small) = full(&rt, &d).await;
+            for c in &large[..large.len() / 4] {
+                remove(&store, *c).await.expect("removed");
+            }
+            store.flush(T).await.expect("flushed");
+            (large, small)
+        })
+        .expect("ran");
+        let disk = disk.after(crash, seed);
+        let d = disk.clone();
+        run(seed, &disk, |rt| async move {
+            let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+            let (gone, left) = large.split_at(large.len() / 4);
+            all_readable(&rt, &store, left, LARGE).await;
+            all_readable(&rt, &store, &small, SMALL).await;
+            let back = fill(&rt, &store, 300_000, LARGE).await;
+            assert!(back.len() + 4 >= gone.len(), "{} of {}", back.len(), gone.len());
+            for c in left.iter().chain(&small) {
+                remove(&store, *c).await.expect("removed");
+            }
+            let back = fill(&rt, &store, 400_000, LARGE).await;
+            assert!(back.len() + 4 >= left.len(), "{} of {}", back.len(), left.len());
+        })
+        .expect("ran");
+    }
+}
+
+/// Room of large chunks serves small ones and the other way round, in one life and over restarts.
+#[test]
+fn room_goes_between_chunks_of_different_sizes() {
+    for seed in 0..4 {
+        let mut disk = Disk::new(seed);
+        disk.capacity.set(16 << 20);
+        let (mut first, mut held) = (0, Vec::new());
+        for (round, len) in (0..6).zip([LARGE, 3 * SMALL, 80_000, LARGE].into_iter().cycle()) {
+            let d = disk.clone();
+            let now = run(seed, &disk, |rt| async move {
+                let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+                store.create_target(T).await.expect("target");
+                for c in held {
+                    remove(&store, c).await.expect("removed");
+                }
+                let now = fill(&rt, &store, round * 100_000, len).await;
+                let space = store.space();
+                assert!(space.free_bytes < 1 << 20, "{space:?}");
+                all_readable(&rt, &store, &now, len).await;
+                if seed % 2 == 0 {
+                    store.close().await.expect("closed");
+                }
+                now
+            });
+            held = now.expect("ran");
+            let bytes = held.len() * len;
+            first = if round == 0 { bytes } else { first };
+            // Blocks, and slots that are powers of two, waste some.
+            assert!(bytes * 10 >= first * 6, "round {round}: {bytes} of {first} bytes");
+            disk = disk.after(if seed < 2 { Crash::Kill } else { Crash::Power }, seed);
+        }
+    }
+}
