@@ -10,10 +10,10 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct AdminArgs {
     /// Address of mgmtd or of any other service of the cluster (HOST:PORT or unix:///PATH); may be repeated
-    #[arg(long, value_name = "HOST:PORT", required_unless_present = "dev")]
+    #[arg(long, value_name = "HOST:PORT")]
     pub mgmtd: Vec<String>,
     /// File with the token of a user of the cluster
-    #[arg(long, value_name = "FILE", required_unless_present = "dev")]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// A dev cluster's directory, instead of --mgmtd and --token-file
     #[arg(long, value_name = "DIR", conflicts_with_all = ["mgmtd", "token_file"])]
@@ -85,9 +85,45 @@ pub enum TrashCommand {
     },
 }
 
+/// What to do with all metadata, apart from a running cluster.
+#[derive(Subcommand, Debug)]
+pub enum MetaCommand {
+    /// Writes everything in an engine to a file. Stop the services first (with etcd it may also be done while they run)
+    Dump {
+        /// The file; it must not be there
+        file: PathBuf,
+        /// The configuration of a metadata service: it names the cluster and the engine
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Verifies such a file, puts its content into an engine and reads it back. Stop the services first
+    Load {
+        /// The file
+        file: PathBuf,
+        /// The configuration of a metadata service: it names the cluster and the engine
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Only verify the file
+        #[arg(long)]
+        dry_run: bool,
+        /// Remove what is in the engine first; needs --yes
+        #[arg(long)]
+        replace: bool,
+        /// Really
+        #[arg(long, requires = "replace")]
+        yes: bool,
+    },
+}
+
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// All metadata as a file, and back: how it moves between engines. Needs no --mgmtd
+    Meta {
+        /// What to do with the metadata
+        #[command(subcommand)]
+        command: MetaCommand,
+    },
     /// Nodes: id, role, status, host, pid, tags, last heartbeat, config version, release
     ListNodes,
     /// Chains: version, members and their states

@@ -9,6 +9,7 @@ mod config;
 mod files;
 mod fsck;
 mod layout;
+mod meta;
 mod operate;
 mod orphans;
 mod output;
@@ -20,4 +21,5 @@ mod trash;
 mod users;
 
 pub use args::{AdminArgs, Command};
+pub use meta::{offline, run as run_offline};
 pub use run::run;

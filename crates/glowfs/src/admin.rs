@@ -6,6 +6,14 @@ use glowfs_admin::AdminArgs;
 
 /// Finds the cluster and runs the command.
 pub fn admin(args: AdminArgs) -> Result<()> {
+    if glowfs_admin::offline(&args) {
+        return glowfs_rt::real::run(
+            |rt| async move { glowfs_admin::run_offline(&rt, &args).await },
+        );
+    }
+    if args.dev.is_none() && args.mgmtd.is_empty() {
+        anyhow::bail!("which cluster? --mgmtd HOST:PORT --token-file FILE, or --dev DIR");
+    }
     let (mgmtd, token_file) = match (&args.dev, &args.token_file) {
         (Some(dir), _) => {
             let status = glowfs_dev::status::status(dir)?;

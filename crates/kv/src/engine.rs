@@ -46,6 +46,16 @@ pub trait Engine {
     fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>>;
     /// Returns when everything that was committed before the call is on disk.
     fn flush_barrier(&self) -> BoxFuture<Result<()>>;
+    /// From now on every versionstamp is greater than those that an engine at version `least` may have given out: keys that hold such stamps are about
+    /// to be put here. Only while nobody else uses the engine.
+    fn raise_stamps(&self, least: Version) -> BoxFuture<Result<()>> {
+        // Stamps are versions, unless an engine says otherwise.
+        let now = self.begin();
+        Box::pin(async move {
+            let now = now.await?;
+            if now >= least { Ok(()) } else { Err(crate::dump::stamps_behind(now, least)) }
+        })
+    }
 }
 
 /// The first key after `key`.

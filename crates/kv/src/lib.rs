@@ -5,11 +5,13 @@
 //! - [`Memory`]: volatile, for tests. [`Embedded`]: durable, in one process. [`Remote`]: an engine that another
 //!   process hosts; [`serve`] is that other side. [`Etcd`]: an etcd cluster.
 //! - [`conformance`]: the suite that every engine passes.
+//! - [`dump`]: the whole content of an engine as a file, and back.
 //!
 //! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
 //! `durable` a loss of power. Must never: answer before that, or hide a byte of the log that it could not read.
 
 pub mod conformance;
+pub mod dump;
 pub mod embedded;
 mod engine;
 pub mod etcd;

@@ -13,6 +13,7 @@ mod background;
 mod callbacks;
 mod config;
 mod cut;
+mod engine;
 mod fsck;
 mod ids;
 mod idset;
@@ -30,4 +31,5 @@ mod trash;
 mod users;
 
 pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning, WriteDurability};
+pub use engine::open_engine;
 pub use service::{Running, start};

@@ -3,7 +3,8 @@
 use crate::append;
 use crate::background;
 use crate::callbacks::Peers;
-use crate::config::{EngineConfig, MetaConfig};
+use crate::config::MetaConfig;
+use crate::engine;
 use crate::ids::{IdKind, Ids};
 use crate::leases::Leases;
 use crate::locks::LockWaits;
@@ -15,18 +16,15 @@ use crate::users::Users;
 use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_kv::serve::KvService;
-use glowfs_kv::{
-    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Remote, RunOptions, run_transaction_with,
-};
+use glowfs_kv::{Embedded, RunOptions, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
-    Connector, ConnectorOptions, Handler, Incoming, NoCalls, Reply, Server, ServerOptions,
-    Transport, local_host_id,
+    ConnectorOptions, Handler, Incoming, Reply, Server, ServerOptions, Transport, local_host_id,
 };
 use glowfs_rt::{Address, Duration, Instant, Rt};
 use glowfs_telemetry::{HttpServer, RELEASE};
 use glowfs_types::routing::Role;
-use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
+use glowfs_types::wire::hello::{HelloReply, ServiceStatus};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::wire::method;
 use glowfs_types::{ChainTableId, Error, Layout, Redundancy, Result, Status};
@@ -52,7 +50,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
     config.validate()?;
     let token = read_token_file(&config.service_token_file)?;
     let options = ConnectorOptions::from_names(&config.transports)?;
-    let (engine, embedded) = open_engine(rt, &config, &token, &options).await?;
+    let (engine, embedded) = engine::open(rt, &config, &token, &options).await?;
     let agent = start_agent(rt, &config, &token, options)?;
     let client = Client::start(rt, client_config(&config, &token)?)?;
     let service = Rc::new(Service {
@@ -96,52 +94,6 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
     rt.spawn_detached(async move { get_ready(&task).await });
     background::start(&service);
     Ok(Running { service, server, embedded, http })
-}
-
-async fn open_engine(
-    rt: &Rt,
-    config: &MetaConfig,
-    token: &str,
-    options: &ConnectorOptions,
-) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
-    match &config.engine {
-        EngineConfig::Embedded { dir } => {
-            let opened = rt.open_dir(dir).map_err(|e| {
-                Error::from(e).context(format!("meta configuration: engine.dir {}", dir.display()))
-            })?;
-            let settings = EmbeddedConfig {
-                flush_interval: ms(config.tuning.flush_interval_ms),
-                checkpoint_log_bytes: config.tuning.checkpoint_log_bytes,
-                ..EmbeddedConfig::new(config.cluster()?)
-            };
-            let engine = Embedded::open(rt, opened, settings).await?;
-            Ok((Rc::new(engine.clone()), Some(engine)))
-        }
-        EngineConfig::Etcd { endpoints, txn_ops_max } => {
-            let etcd = EtcdConfig {
-                endpoints: endpoints.clone(),
-                cluster: config.cluster()?,
-                name: format!("meta-{}", config.node_id),
-                txn_ops_max: *txn_ops_max,
-            };
-            let engine = Etcd::new(rt, &etcd);
-            let engine = engine.map_err(|e| e.context("meta configuration: engine.endpoints"))?;
-            Ok((Rc::new(engine), None))
-        }
-        EngineConfig::Remote { addresses } => {
-            let hello = Hello {
-                cluster: config.cluster()?,
-                token: token.to_owned(),
-                role: Some(Role::Meta),
-                node: config.node(),
-                host: local_host_id(),
-                release: RELEASE.to_owned(),
-                ..Hello::default()
-            };
-            let connector = Connector::with_options(rt, hello, Rc::new(NoCalls), options.clone());
-            Ok((Rc::new(Remote::new(rt, connector, addresses.clone())), None))
-        }
-    }
 }
 
 fn start_agent(

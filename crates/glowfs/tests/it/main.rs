@@ -35,5 +35,6 @@ mod sparse;
 mod sqlite;
 mod striping;
 mod torture;
+mod transfer;
 mod trash;
 mod two_mounts;

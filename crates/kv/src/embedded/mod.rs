@@ -46,6 +46,8 @@ pub struct EmbeddedConfig {
     pub segment_bytes: u64,
     /// A checkpoint is written when the log behind the last one has so many bytes.
     pub checkpoint_log_bytes: u64,
+    /// The version that a directory begins with when it is formatted: of the engine whose content is loaded into it, else 0.
+    pub first_version: Version,
 }
 
 impl EmbeddedConfig {
@@ -58,6 +60,7 @@ impl EmbeddedConfig {
             window_entries: 1 << 20,
             segment_bytes: 64 << 20,
             checkpoint_log_bytes: 256 << 20,
+            first_version: 0,
         }
     }
 }

@@ -76,12 +76,14 @@ async fn format_empty(
         cluster: config.cluster,
         engine: rt.random_u128(),
         sequence: 1,
-        version: 0,
+        version: config.first_version,
         chain: 0,
     };
     let tail = create_segment(rt, dir, &header, config.segment_bytes).await?;
+    let mut store = Mvcc::default();
+    store.set_version(header.version);
     tracing::info!(dir = dir.path(), "formatted a metadata engine");
-    Ok(Recovered { store: Mvcc::default(), engine: header.engine, tail, log_bytes: 0 })
+    Ok(Recovered { store, engine: header.engine, tail, log_bytes: 0 })
 }
 
 /// Without a checkpoint: the header of the first segment; `None` if the directory was never completely formatted.

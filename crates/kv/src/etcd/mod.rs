@@ -258,6 +258,11 @@ impl Engine for Etcd {
         Box::pin(async move { this.commit(commit).await })
     }
 
+    fn raise_stamps(&self, least: Version) -> BoxFuture<Result<()>> {
+        let this = self.0.clone();
+        Box::pin(async move { this.committer.raise_stamps(least).await })
+    }
+
     /// Everything that was answered is on the disks of a majority already.
     fn flush_barrier(&self) -> BoxFuture<Result<()>> {
         Box::pin(std::future::ready(Ok(())))

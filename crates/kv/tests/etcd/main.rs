@@ -2,6 +2,7 @@
 
 mod cluster;
 mod proxy;
+mod transfer;
 
 use cluster::Cluster;
 use glowfs_kv::{

@@ -1,0 +1,170 @@
+//! `meta dump|load`: all metadata as a file, and back. They open the engine themselves, so they need no cluster that runs.
+
+use crate::args::{AdminArgs, Command, MetaCommand};
+use crate::output::{Output, bytes};
+use crate::progress::ProgressLine;
+use anyhow::{Context, Result, bail};
+use glowfs_kv::dump::format::{Header, Summary};
+use glowfs_kv::{Embedded, Engine, dump};
+use glowfs_meta::{EngineConfig, MetaConfig, open_engine};
+use glowfs_rt::Rt;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::Path;
+use std::rc::Rc;
+
+/// Bytes read from or written to the file at once.
+const FILE_BYTES: usize = 1 << 20;
+
+#[derive(Serialize)]
+struct Shown {
+    cluster: String,
+    version: u64,
+    taken_ns: u64,
+    entries: u64,
+    bytes: u64,
+    /// BLAKE3.
+    digest: String,
+    /// What was done with it.
+    done: &'static str,
+}
+
+/// Whether a command works without a cluster.
+pub fn offline(args: &AdminArgs) -> bool {
+    matches!(args.command, Command::Meta { .. })
+}
+
+/// Runs such a command.
+pub async fn run(rt: &Rt, args: &AdminArgs) -> Result<()> {
+    let out = Output { json: args.json };
+    match &args.command {
+        Command::Meta { command: MetaCommand::Dump { file, config } } => {
+            write(rt, out, file, &read_config(config)?).await
+        }
+        Command::Meta { command: MetaCommand::Load { file, config, dry_run, replace, yes } } => {
+            if *replace && !*yes && !*dry_run {
+                bail!("--replace removes all that is in the engine; say --yes as well");
+            }
+            load(rt, out, file, &read_config(config)?, (*dry_run, *replace)).await
+        }
+        _ => bail!("this command needs a cluster"),
+    }
+}
+
+fn read_config(path: &Path) -> Result<MetaConfig> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {shown}"))?;
+    let config: MetaConfig = toml::from_str(&text)
+        .with_context(|| format!("{shown} is not the configuration of a metadata service"))?;
+    config.validate()?;
+    Ok(config)
+}
+
+fn show(out: Output, header: &Header, sum: &Summary, done: &'static str) -> Result<()> {
+    let shown = Shown {
+        cluster: header.cluster.to_string(),
+        version: header.version,
+        taken_ns: header.taken_ns,
+        entries: sum.entries,
+        bytes: sum.bytes,
+        digest: sum.digest.iter().map(|b| format!("{b:02x}")).collect(),
+        done,
+    };
+    out.either(&shown, |s| {
+        let size = bytes(s.bytes);
+        format!(
+            "{}: {} keys, {size}, cluster {}, digest {}\n",
+            s.done, s.entries, s.cluster, s.digest
+        )
+    })
+}
+
+async fn close(embedded: Option<Embedded>) -> Result<()> {
+    match embedded {
+        Some(engine) => Ok(engine.close().await.context("closing the engine")?),
+        None => Ok(()),
+    }
+}
+
+async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
+    let shown = file.display();
+    if file.exists() {
+        bail!("{shown} exists; a dump is written over nothing");
+    }
+    if let EngineConfig::Embedded { dir } = &config.engine
+        && !std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
+    {
+        bail!("there is no metadata in {}", dir.display());
+    }
+    let (engine, embedded) = open_engine(rt, config, "meta-dump", 0).await?;
+    let header = Header { cluster: config.cluster()?, taken_ns: rt.unix_ns(), version: 0 };
+    // Under its name only when it is whole.
+    let part = file.with_extension("part");
+    let target = File::create(&part).with_context(|| format!("making {}", part.display()))?;
+    let mut line = ProgressLine::new(rt);
+    let writer = BufWriter::with_capacity(FILE_BYTES, &target);
+    let written = dump::dump(&engine, header, writer, |n| line.show("dumping keys", n, 0)).await;
+    drop(line);
+    close(embedded).await?;
+    if let Err(e) = written.map_err(anyhow::Error::from).and_then(|_| Ok(target.sync_all()?)) {
+        let _ = std::fs::remove_file(&part);
+        return Err(e.context("dumping"));
+    }
+    // As it is on the disk, not as it was in memory.
+    let (header, sum) = verify(rt, &part)?;
+    std::fs::rename(&part, file).with_context(|| format!("naming {shown}"))?;
+    show(out, &header, &sum, "dumped and verified")
+}
+
+fn open(path: &Path) -> Result<BufReader<File>> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    Ok(BufReader::with_capacity(FILE_BYTES, file))
+}
+
+fn verify(rt: &Rt, file: &Path) -> Result<(Header, Summary)> {
+    let mut line = ProgressLine::new(rt);
+    let found = dump::verify(open(file)?, |n| line.show("verifying keys", n, 0));
+    found.with_context(|| format!("{}", file.display()))
+}
+
+async fn load(
+    rt: &Rt,
+    out: Output,
+    file: &Path,
+    config: &MetaConfig,
+    (dry_run, replace): (bool, bool),
+) -> Result<()> {
+    let (header, sum) = verify(rt, file)?;
+    if header.cluster != config.cluster()? {
+        let (of, want) = (header.cluster, &config.cluster_id);
+        bail!("{} is of cluster {of}, the configuration of {want}", file.display());
+    }
+    if dry_run {
+        return show(out, &header, &sum, "verified");
+    }
+    if let EngineConfig::Embedded { dir } = &config.engine {
+        std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    }
+    let (engine, embedded) = open_engine(rt, config, "meta-load", header.version).await?;
+    let loaded = load_into(rt, &engine, file, replace).await;
+    close(embedded).await?;
+    let loaded = loaded?;
+    if loaded != sum {
+        bail!("{} was changed while it was loaded; load again with --replace", file.display());
+    }
+    show(out, &header, &sum, "loaded and read back")
+}
+
+async fn load_into(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    file: &Path,
+    replace: bool,
+) -> Result<Summary> {
+    let mut line = ProgressLine::new(rt);
+    let of = |n| line.show("loading keys", n, 0);
+    let sum = dump::load(rt, engine, open(file)?, replace, of).await?;
+    dump::compare(engine, open(file)?, |n| line.show("reading keys back", n, 0)).await?;
+    Ok(sum)
+}

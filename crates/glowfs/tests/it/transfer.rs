@@ -1,0 +1,80 @@
+//! `glowfs admin meta dump|load`: a cluster's metadata by way of a file into another directory; a bad file changes nothing.
+
+use crate::harness::{Cluster, must, run, sh};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn meta(args: &[&str], file: &Path, config: &Path) -> Command {
+    let mut c = Command::new(crate::harness::binary());
+    c.args(["admin", "meta"]).args(&args[..1]).arg(file).arg("--config").arg(config);
+    c.args(&args[1..]);
+    c
+}
+
+/// A configuration like that of the cluster's metadata service, with another directory.
+fn config_for(c: &Cluster, dir: &Path) -> PathBuf {
+    let text = std::fs::read_to_string(c.dir.join("etc/meta-1.toml")).expect("configuration");
+    let old = c.dir.join("data/meta-1");
+    let (old, new) = (old.to_str().expect("UTF-8"), dir.to_str().expect("UTF-8"));
+    assert!(text.contains(old), "{text}");
+    let config = c.local.join("other.toml");
+    std::fs::write(&config, text.replace(old, new)).expect("configuration");
+    config
+}
+
+#[test]
+fn metadata_moves_by_a_file() {
+    let c = Cluster::up("transfer");
+    sh(
+        &c.mnt,
+        "mkdir -p a/b; for i in $(seq 300); do echo $i > a/b/f$i; done; ln a/b/f1 a/second; rm a/b/f2; \
+         head -c 3000000 /dev/urandom > a/big; setfattr -n user.note -v here a/big",
+    );
+    let sum = sh(&c.mnt, "md5sum < a/big");
+    let own = c.dir.join("etc/meta-1.toml");
+    let file = c.local.join("all.dump");
+    // The engine is in use.
+    let o = run(&mut meta(&["dump"], &file, &own));
+    assert!(o.code != 0 && o.err.contains("stop that one first") && !file.exists(), "{}", o.err);
+    c.dev("down", &[]);
+    let said = must(&mut meta(&["dump"], &file, &own));
+    assert!(said.contains("dumped and verified"), "{said}");
+    let o = run(&mut meta(&["dump"], &file, &own));
+    assert!(o.code != 0 && o.err.contains("exists"), "{}", o.err);
+
+    // Cut, damaged, newer: refused, and nothing is touched.
+    let new = c.dir.join("data/meta-new");
+    let other = config_for(&c, &new);
+    let bytes = std::fs::read(&file).expect("the dump");
+    let (mut flipped, mut newer) = (bytes.clone(), bytes.clone());
+    flipped[bytes.len() / 2] ^= 1;
+    newer[8] = 9;
+    let bad = c.local.join("bad.dump");
+    let cut = bytes[..bytes.len() - 30].to_vec();
+    for (bytes, word) in [(cut, "cut"), (flipped, "damaged"), (newer, "format 9")] {
+        std::fs::write(&bad, bytes).expect("a bad dump");
+        let o = run(&mut meta(&["load"], &bad, &other));
+        assert!(o.code != 0 && o.err.contains(word), "{word}: {}", o.err);
+        assert!(!new.exists(), "{word}");
+    }
+    must(&mut meta(&["load", "--dry-run"], &file, &other));
+    assert!(!new.exists());
+    let said = must(&mut meta(&["load"], &file, &other));
+    assert!(said.contains("loaded and read back"), "{said}");
+    let o = run(&mut meta(&["load"], &file, &other));
+    assert!(o.code != 0 && o.err.contains("replaced"), "{}", o.err);
+    let o = run(&mut meta(&["load", "--replace"], &file, &other));
+    assert!(o.code != 0 && o.err.contains("--yes"), "{}", o.err);
+
+    // The cluster goes on with it.
+    let data = c.dir.join("data");
+    std::fs::rename(data.join("meta-1"), data.join("meta-old")).expect("renamed");
+    std::fs::rename(&new, data.join("meta-1")).expect("renamed");
+    c.dev("up", &[]);
+    let seen = sh(
+        &c.mnt,
+        "md5sum < a/big; cat a/second; ls a/b | wc -l; getfattr --only-values -n user.note a/big; echo more > a/late",
+    );
+    assert_eq!(seen, format!("{sum}1\n299\nhere"));
+    assert_eq!(c.admin(&["fsck"])["problems"], serde_json::json!([]));
+}

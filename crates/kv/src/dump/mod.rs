@@ -1,0 +1,189 @@
+//! The whole content of an engine as one file, and back: how a cluster's metadata moves between engines (docs/formats/metadata-dump.md).
+//!
+//! - [`dump`]: everything as of one version of the engine, or an error; never a mixture.
+//! - [`verify`]: reads a file from its first to its last byte. Do that before anything is changed.
+//! - [`load`], [`compare`]: puts the content of a file into an engine, and reads it back.
+//!
+//! Memory: one block ([`format::BLOCK_BYTES_MAX`]) and one page of the engine. Must never: take a file that was cut, damaged or written by a newer release for
+//! a whole one, or write over what is in an engine without being told to.
+
+pub mod format;
+
+use crate::{Engine, Key, RunOptions, Transaction, Version, key_after, prefix_end};
+use format::{BlockWriter, Header, Reader, Summary};
+use glowfs_rt::Rt;
+use glowfs_types::wire::kv::RANGE_ENTRIES_MAX;
+use glowfs_types::{Error, Result, Status};
+use std::io::{Read, Write};
+use std::rc::Rc;
+
+/// Bytes of keys and values in one transaction of a load: small enough for every engine, etcd's limits of a request included.
+const LOAD_BYTES: usize = 128 << 10;
+/// Keys in one transaction of a load.
+const LOAD_KEYS: usize = 1000;
+/// Keys read at a time.
+const PAGE: u32 = if RANGE_ENTRIES_MAX < 1000 { RANGE_ENTRIES_MAX } else { 1000 };
+
+/// The end of all keys.
+fn end() -> Key {
+    prefix_end(&[])
+}
+
+/// Writes everything in `engine` as of its newest version. `header` says of whom; its version is set here.
+pub async fn dump(
+    engine: &Rc<dyn Engine>,
+    header: Header,
+    out: impl Write,
+    mut progress: impl FnMut(u64),
+) -> Result<Summary> {
+    let tx = Transaction::new(engine.clone());
+    let version = tx.read_version().await?;
+    let mut file = BlockWriter::new(out, &Header { version, ..header })?;
+    let mut begin = Key::new();
+    loop {
+        let page = tx.get_range_snapshot(&begin, &end(), PAGE, false).await.map_err(too_old)?;
+        for (key, value) in &page.entries {
+            file.push(key, value)?;
+        }
+        progress(file.entries());
+        match page.entries.last() {
+            Some((last, _)) if page.more => begin = key_after(last),
+            _ => break,
+        }
+    }
+    // What was read is settled, too.
+    tx.commit(false).await?;
+    file.finish()
+}
+
+fn too_old(e: Error) -> Error {
+    if e.status != Status::TooOld {
+        return e;
+    }
+    e.context("the engine forgot the version that is being dumped: stop all services that use it, then dump again; nothing is mixed")
+}
+
+/// Reads a whole file; the error says what is wrong with it and where.
+pub fn verify(file: impl Read, mut progress: impl FnMut(u64)) -> Result<(Header, Summary)> {
+    let mut reader = Reader::new(file)?;
+    while reader.next_block()?.is_some() {
+        progress(reader.entries());
+    }
+    Ok((reader.header().clone(), reader.summary()?))
+}
+
+/// Whether there is nothing in an engine.
+pub async fn is_empty(engine: &Rc<dyn Engine>) -> Result<bool> {
+    let tx = Transaction::new(engine.clone());
+    Ok(tx.get_range_snapshot(&[], &end(), 1, false).await?.entries.is_empty())
+}
+
+/// Puts the content of a verified file into an engine that nobody else uses. One that is not empty is refused, or with `replace` emptied first.
+/// If it fails half-way, the engine holds a part: load again with `replace`.
+pub async fn load(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    file: impl Read,
+    replace: bool,
+    mut progress: impl FnMut(u64),
+) -> Result<Summary> {
+    let mut reader = Reader::new(file)?;
+    if !is_empty(engine).await? {
+        if !replace {
+            let e = "there is metadata in the engine already; load into an empty one, or say that it shall be replaced";
+            return Err(Error::new(Status::NotEmpty, e));
+        }
+        change(rt, engine, async |tx| tx.clear_range(&[], &end())).await?;
+    }
+    // Keys with stamps stay as they are, so those to come must not meet them.
+    engine.raise_stamps(reader.header().version).await?;
+    while let Some(block) = reader.next_block()? {
+        let mut entries = block.as_slice();
+        while !entries.is_empty() {
+            let (some, rest) = entries.split_at(batch(entries));
+            change(rt, engine, async |tx| {
+                some.iter().try_for_each(|(k, v)| tx.put(k.clone(), v.clone()))
+            })
+            .await?;
+            entries = rest;
+        }
+        progress(reader.entries());
+    }
+    engine.flush_barrier().await?;
+    reader.summary()
+}
+
+/// How many of these go into one transaction; at least one.
+fn batch(entries: &[(Key, Vec<u8>)]) -> usize {
+    let mut bytes = 0;
+    let fits = entries.iter().take(LOAD_KEYS).take_while(|(k, v)| {
+        bytes += k.len() + v.len();
+        bytes <= LOAD_BYTES
+    });
+    fits.count().max(1)
+}
+
+async fn change(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    work: impl AsyncFn(&Transaction) -> Result<()>,
+) -> Result<()> {
+    let options = RunOptions { idempotent: true, ..RunOptions::default() };
+    crate::run_transaction_with(rt, engine, options, work).await
+}
+
+/// Reads an engine back: it must hold exactly what the file says.
+pub async fn compare(
+    engine: &Rc<dyn Engine>,
+    file: impl Read,
+    mut progress: impl FnMut(u64),
+) -> Result<()> {
+    let mut reader = Reader::new(file)?;
+    let differs = |key: &[u8]| {
+        let key: String = key.escape_ascii().to_string();
+        Error::new(
+            Status::Corrupt,
+            format!("the engine differs from the file at key {key}: load again"),
+        )
+    };
+    let mut begin = Key::new();
+    while let Some(block) = reader.next_block()? {
+        let Some((last, _)) = block.last() else { continue };
+        let stop = key_after(last);
+        let mut wanted = block.iter();
+        while begin < stop {
+            // A new version for each page: nobody else uses the engine, and none is asked to keep an old one.
+            let tx = Transaction::new(engine.clone());
+            let page = tx.get_range_snapshot(&begin, &stop, PAGE, false).await?;
+            for entry in &page.entries {
+                if wanted.next() != Some(entry) {
+                    return Err(differs(&entry.0));
+                }
+            }
+            begin = match page.entries.last() {
+                Some((last, _)) if page.more => key_after(last),
+                _ => stop.clone(),
+            };
+        }
+        if let Some((missing, _)) = wanted.next() {
+            return Err(differs(missing));
+        }
+        progress(reader.entries());
+    }
+    let tx = Transaction::new(engine.clone());
+    match tx.get_range_snapshot(&begin, &end(), 1, false).await?.entries.first() {
+        Some((extra, _)) => Err(differs(extra)),
+        None => Ok(()),
+    }
+}
+
+/// What an engine says that cannot give out stamps behind those of another one.
+pub(crate) fn stamps_behind(is: Version, least: Version) -> Error {
+    Error::new(
+        Status::NotSupported,
+        format!(
+            "the engine is at version {is}, and the dump at {least}: it would give out again what stands in keys. \
+             Load into a directory that is empty, or does not exist"
+        ),
+    )
+}

@@ -1,0 +1,92 @@
+//! The engine that a configuration names: for the service, and for tools that move its content.
+
+use crate::config::{EngineConfig, MetaConfig};
+use crate::state::ms;
+use glowfs_agent::read_token_file;
+use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Remote, Version};
+use glowfs_net::{Connector, ConnectorOptions, NoCalls, local_host_id};
+use glowfs_rt::Rt;
+use glowfs_telemetry::RELEASE;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::hello::Hello;
+use glowfs_types::{Error, Result};
+use std::rc::Rc;
+
+/// Opens the engine of a service that does not run, for `what`. A directory that is empty is formatted, and begins at `first_version`.
+pub async fn open_engine(
+    rt: &Rt,
+    config: &MetaConfig,
+    what: &str,
+    first_version: Version,
+) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
+    let token = read_token_file(&config.service_token_file)?;
+    let options = ConnectorOptions::from_names(&config.transports)?;
+    let who = Opener { token: &token, options: &options, name: what, first_version };
+    open_as(rt, config, &who).await
+}
+
+/// Opens the engine of a service.
+pub async fn open(
+    rt: &Rt,
+    config: &MetaConfig,
+    token: &str,
+    options: &ConnectorOptions,
+) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
+    let name = format!("meta-{}", config.node_id);
+    open_as(rt, config, &Opener { token, options, name: &name, first_version: 0 }).await
+}
+
+struct Opener<'a> {
+    token: &'a str,
+    options: &'a ConnectorOptions,
+    /// In etcd: no other process that runs may have it.
+    name: &'a str,
+    first_version: Version,
+}
+
+async fn open_as(
+    rt: &Rt,
+    config: &MetaConfig,
+    who: &Opener<'_>,
+) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
+    match &config.engine {
+        EngineConfig::Embedded { dir } => {
+            let opened = rt.open_dir(dir).map_err(|e| {
+                Error::from(e).context(format!("meta configuration: engine.dir {}", dir.display()))
+            })?;
+            let settings = EmbeddedConfig {
+                flush_interval: ms(config.tuning.flush_interval_ms),
+                checkpoint_log_bytes: config.tuning.checkpoint_log_bytes,
+                first_version: who.first_version,
+                ..EmbeddedConfig::new(config.cluster()?)
+            };
+            let engine = Embedded::open(rt, opened, settings).await?;
+            Ok((Rc::new(engine.clone()), Some(engine)))
+        }
+        EngineConfig::Etcd { endpoints, txn_ops_max } => {
+            let etcd = EtcdConfig {
+                endpoints: endpoints.clone(),
+                cluster: config.cluster()?,
+                name: who.name.to_owned(),
+                txn_ops_max: *txn_ops_max,
+            };
+            let engine = Etcd::new(rt, &etcd);
+            let engine = engine.map_err(|e| e.context("meta configuration: engine.endpoints"))?;
+            Ok((Rc::new(engine), None))
+        }
+        EngineConfig::Remote { addresses } => {
+            let hello = Hello {
+                cluster: config.cluster()?,
+                token: who.token.to_owned(),
+                role: Some(Role::Meta),
+                node: config.node(),
+                host: local_host_id(),
+                release: RELEASE.to_owned(),
+                ..Hello::default()
+            };
+            let connector =
+                Connector::with_options(rt, hello, Rc::new(NoCalls), who.options.clone());
+            Ok((Rc::new(Remote::new(rt, connector, addresses.clone())), None))
+        }
+    }
+}
