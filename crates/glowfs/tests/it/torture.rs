@@ -46,10 +46,7 @@ fn two_mounts_see_linearizable_blocks_under_faults() {
     };
     let report = linear::run(&plan).expect("the run");
     eprintln!("{}", report.text());
-    // Names are not judged here yet: their one known fault (an open that met an erased inode) is mended and 1,038 directories were clean since, but
-    // not under this plan. `./torture linear` fails on them.
-    let known = |f: &&String| !f.starts_with("names: not linearizable");
-    let failures: Vec<_> = report.failures.iter().filter(known).collect();
-    assert!(failures.is_empty() && report.registers.violations.is_empty(), "{failures:?}");
+    assert!(report.failures.is_empty(), "{:?}", report.failures);
+    assert!(report.registers.violations.is_empty(), "{:?}", report.registers.violations);
     assert!(report.registers.overlapping >= linear::OVERLAP_MIN && !report.strikes.is_empty());
 }
