@@ -262,6 +262,11 @@ impl Inner {
         }
         if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
             t.chunks.retain(|_, c| !(c.removed && c.pending.is_empty()));
+            // Below a pending version as well: when that is taken back, the tombstone would be there again.
+            for c in t.chunks.values_mut().filter(|c| c.removed) {
+                (c.removed, c.committed) = (false, ChunkVersion(0));
+                c.chunk_bytes = c.pending.first().map_or(c.chunk_bytes, |d| d.chunk_bytes);
+            }
         }
     }
 

@@ -216,6 +216,34 @@ fn the_next_version_follows_what_the_resync_brought() {
     });
 }
 
+/// A target that is to be brought up to date forgets its tombstones, and takes its pending versions back after that. One of them left its
+/// tombstone behind, so the target took the chunk's next updates for old ones (simulator).
+#[test]
+fn no_tombstone_is_left_below_a_pending_version() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let store =
+            Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let removal = StageRequest {
+            kind: StageKind::Remove,
+            payload: Buf::from_vec(Vec::new()),
+            crcs: Vec::new(),
+            any_version: true,
+            ..write(0, 39, 0, vec![1], true)
+        };
+        store.stage(T, removal).await.expect("tombstone");
+        store.stage(T, write(0, 40, 0, pattern(1, 9000), false)).await.expect("pending");
+        store.purge_tombstones(T).await.expect("purged");
+        assert_eq!(store.pending(T, chunk(0)).len(), 1, "what is pending stays");
+        store.checkpoint().await.expect("written down as it is");
+        store.discard(T, chunk(0), ChunkVersion(40)).await.expect("taken back");
+        assert_eq!(store.chunk(T, chunk(0)), None);
+        store.stage(T, write(0, 1, 0, pattern(2, 5000), true)).await.expect("begins anew");
+    });
+}
+
 #[test]
 fn the_room_of_a_removed_chunk_counts_as_free_at_once() {
     let tmp = tempfile::tempdir().expect("tempdir");
