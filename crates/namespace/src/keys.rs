@@ -201,9 +201,9 @@ pub fn client_lock(v: VolumeId, c: ClientId, i: InodeId) -> Key {
 pub fn client_locks(v: VolumeId, c: ClientId) -> (Key, Key) {
     range(key(v, kind::CLIENT_LOCK, &[&c.0.to_be_bytes()]))
 }
-/// The same of all clients.
-pub fn all_client_locks(v: VolumeId) -> (Key, Key) {
-    range(key(v, kind::CLIENT_LOCK, &[]))
+/// The client of such a key, or of what an owner waits for.
+pub fn client_of_lock(key: &[u8]) -> Option<ClientId> {
+    key.get(9..25)?.try_into().ok().map(|c| ClientId(u128::from_be_bytes(c)))
 }
 /// Client and file in such a key.
 pub fn client_lock_of(key: &[u8]) -> Option<(ClientId, InodeId)> {
@@ -214,6 +214,10 @@ pub fn client_lock_of(key: &[u8]) -> Option<(ClientId, InodeId)> {
 /// What an owner of a client waits for.
 pub fn lock_wait(v: VolumeId, c: ClientId, owner: u64) -> Key {
     key(v, kind::LOCK_WAIT, &[&c.0.to_be_bytes(), &owner.to_be_bytes()])
+}
+/// Where the keys of all clients that hold, and that wait for, locks begin and end.
+pub fn all_lockers(v: VolumeId) -> [(Key, Key); 2] {
+    [kind::CLIENT_LOCK, kind::LOCK_WAIT].map(|kind| range(key(v, kind, &[])))
 }
 /// What the owners of a client wait for.
 pub fn lock_waits(v: VolumeId, c: ClientId) -> (Key, Key) {

@@ -166,30 +166,35 @@ async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Re
     Ok(false)
 }
 
-/// Clients that have locks, after one, at most `limit`.
+/// Clients that have locks or wait for some, in order, after one, at most `limit`.
 pub async fn clients_with_locks(
     tx: &Transaction,
     volume: VolumeId,
     after: Option<ClientId>,
     limit: usize,
 ) -> Result<Vec<ClientId>> {
-    let (mut begin, end) = keys::all_client_locks(volume);
-    if let Some(client) = after {
-        begin = keys::client_locks(volume, client).1;
-    }
-    let mut out = Vec::new();
-    while out.len() < limit {
-        let page = tx.get_range_snapshot(&begin, &end, 1, false).await?;
-        let Some((key, _)) = page.entries.first() else { break };
-        match keys::client_lock_of(key) {
-            Some((client, _)) => {
-                out.push(client);
-                begin = keys::client_locks(volume, client).1;
+    let mut all = BTreeSet::new();
+    let behind =
+        |client| [keys::client_locks(volume, client).1, keys::lock_waits(volume, client).1];
+    for (kind, (mut begin, end)) in keys::all_lockers(volume).into_iter().enumerate() {
+        if let Some(client) = after {
+            begin = behind(client)[kind].clone();
+        }
+        let mut found = 0;
+        while found < limit {
+            let page = tx.get_range_snapshot(&begin, &end, 1, false).await?;
+            let Some((key, _)) = page.entries.first() else { break };
+            match keys::client_of_lock(key) {
+                Some(client) => {
+                    all.insert(client);
+                    found += 1;
+                    begin = behind(client)[kind].clone();
+                }
+                None => begin = key_after(key),
             }
-            None => begin = key_after(key),
         }
     }
-    Ok(out)
+    Ok(all.into_iter().take(limit).collect())
 }
 
 /// Takes the locks of a dead client away, those of at most `limit` files. Returns the files; none: there are no more.
@@ -214,4 +219,46 @@ pub async fn end_locks(cx: &Context<'_>, client: ClientId, limit: u32) -> Result
         files.push(inode);
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_kv::{Memory, run_transaction};
+
+    /// One that only waits was overlooked, so its record stayed for ever when it died.
+    #[test]
+    fn who_holds_and_who_waits_is_listed_in_pages() {
+        glowfs_rt::real::run(|rt| async move {
+            let (engine, v) = (Memory::engine(), VolumeId(1));
+            let holders = [3, 5, 9].map(ClientId);
+            let waiting = [2, 5, 7].map(ClientId);
+            run_transaction(&rt, &engine, async |tx| {
+                for c in holders {
+                    tx.put(keys::client_lock(v, c, InodeId(8)), Vec::new())?;
+                    tx.put(keys::client_lock(v, c, InodeId(9)), Vec::new())?;
+                }
+                for c in waiting {
+                    tx.put(keys::lock_wait(v, c, 1), Vec::new())?;
+                }
+                tx.put(keys::lock_wait(VolumeId(2), ClientId(4), 1), Vec::new())
+            })
+            .await
+            .expect("put");
+            for limit in 1..8 {
+                let (mut all, mut after) = (Vec::new(), None);
+                loop {
+                    let work =
+                        async |tx: &Transaction| clients_with_locks(tx, v, after, limit).await;
+                    let page = run_transaction(&rt, &engine, work).await.expect("listed");
+                    all.extend(page.iter().map(|c| c.0));
+                    after = page.last().copied();
+                    if page.len() < limit {
+                        break;
+                    }
+                }
+                assert_eq!(all, [2, 3, 5, 7, 9], "pages of {limit}");
+            }
+        });
+    }
 }
