@@ -54,19 +54,32 @@ impl Inner {
                 let follows = |(i, (next, _)): &(usize, &(Loc, u32))| *next == loc.plus(*i as u32);
                 let n = rest.iter().take(VERIFY_BLOCKS).enumerate().take_while(follows).count();
                 let (now, later) = rest.split_at(n);
-                match self.read_place(*loc, self.rt.alloc(n * BLOCK)).await {
-                    (Ok(()), buf) => {
-                        let mut blocks = now.iter().zip(buf.chunks(BLOCK));
-                        if blocks.any(|((_, crc), b)| crc32c(b) != *crc) {
-                            return Ok(Some(doubt.lsn));
-                        }
-                        self.write_again(*loc, buf).await?;
-                    }
-                    (Err(e), _) if e.status == Status::Corrupt => return Ok(Some(doubt.lsn)),
+                match self.read_matching(now).await {
+                    Ok(Some(buf)) => self.write_again(*loc, buf).await?,
+                    Ok(None) => return Ok(Some(doubt.lsn)),
                     // It cannot be read now and shows as damaged later; that is no reason to lose the updates behind it.
-                    (Err(error), _) => tracing::warn!(%error, "data of an unflushed update"),
+                    Err(error) => tracing::warn!(%error, "data of an unflushed update"),
                 }
                 rest = later;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads blocks that follow one another; `None` if they do not match their checksums, also when they are read again.
+    async fn read_matching(&self, blocks: &[(Loc, u32)]) -> Result<Option<BufMut>> {
+        let Some((loc, _)) = blocks.first() else { return Ok(None) };
+        for _ in 0..2 {
+            let (result, buf) = self.read_place(*loc, self.rt.alloc(blocks.len() * BLOCK)).await;
+            match result {
+                Ok(()) => {
+                    let mut read = blocks.iter().zip(buf.chunks(BLOCK));
+                    if read.all(|((_, crc), b)| crc32c(b) == *crc) {
+                        return Ok(Some(buf));
+                    }
+                }
+                Err(e) if e.status == Status::Corrupt => {}
+                Err(e) => return Err(e),
             }
         }
         Ok(None)

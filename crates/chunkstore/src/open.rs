@@ -20,6 +20,9 @@ const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// The greatest log segment in bytes.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
+/// How often start-up reads what does not match its checksum before it calls it damaged: a disk may return a wrong bit once.
+const READS: u32 = 3;
+
 fn check_config(config: &StoreConfig) -> Result<()> {
     let s = config.log_segment_bytes;
     if !s.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&s) {
@@ -80,7 +83,13 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
             clean_lsn: 0,
         }
     } else {
-        read_superblock(rt, &dir).await?
+        let mut reads = 1;
+        loop {
+            match read_superblock(rt, &dir).await {
+                Err(e) if e.status == Status::Corrupt && reads < READS => reads += 1,
+                other => break other?,
+            }
+        }
     };
     if superblock.cluster != config.cluster {
         return Err(Error::new(
@@ -122,7 +131,14 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         closing: Cell::new(false),
         known_space: Default::default(),
     });
-    inner.recover(&names).await?;
+    let mut reads = 1;
+    while let Err(e) = inner.recover(&names, reads == READS).await {
+        if e.status != Status::Corrupt || reads == READS {
+            return Err(e);
+        }
+        tracing::warn!(error = %e, "the store is read again");
+        reads += 1;
+    }
     inner.begin_life().await?;
     Ok(inner)
 }

@@ -18,6 +18,7 @@ use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{BufMut, File};
 use glowfs_types::{Result, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::rc::Rc;
 
 /// The log is read in pieces of so many bytes.
@@ -67,13 +68,19 @@ enum Step {
 }
 
 impl Inner {
-    /// Opens all block files and log segments, loads the checkpoint, replays. Leaves the log at its end.
-    pub async fn recover(self: &Rc<Self>, names: &BTreeSet<String>) -> Result<()> {
+    /// Opens all block files and log segments, loads the checkpoint, replays. Leaves the log at its end. `finally`: a segment whose header is
+    /// damaged is done without (the chunks with blocks there are damaged); else that is an error, for it may be read well the next time.
+    pub async fn recover(self: &Rc<Self>, names: &BTreeSet<String>, finally: bool) -> Result<()> {
         let store = self.superblock.borrow().store;
         let totals = self.open_block_files(names).await?;
         if names.contains(CHECKPOINT_NEW) {
-            let error = |e| self.read_error("removing checkpoint.new", &e);
-            self.dir.remove(CHECKPOINT_NEW).await.map_err(error)?;
+            match self.dir.remove(CHECKPOINT_NEW).await {
+                // An attempt before this one has.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => {
+                    other.map_err(|e| self.read_error("removing checkpoint.new", &e))?;
+                }
+            }
         }
         let mut limit = u64::MAX;
         loop {
@@ -93,6 +100,11 @@ impl Inner {
                     limit = lost - 1;
                 }
             }
+        }
+        let mut needed = self.in_use_before(u64::MAX);
+        needed.retain(|seq| !self.log.segments.borrow().contains_key(seq));
+        if !needed.is_empty() && !finally {
+            return Err(self.log_error(&format!("the headers of segments {needed:?} are gone")));
         }
         let used = self.check_places(&totals)?;
         self.slots.borrow_mut().rebuild(&totals, &used);
@@ -155,11 +167,10 @@ impl Inner {
             let Ok(index) = name[4..].parse::<u32>() else { continue };
             let file = self.open_file(name).await?;
             self.log.files.set(self.log.files.get().max(index + 1));
-            let (result, buf) = file.read(self.rt.alloc(BLOCK), 0).await;
-            let n = result.map_err(|e| self.read_error(name, &e))?;
-            let head = buf.get(..n).map(|b| SegmentHead::decode(b, store)).transpose();
-            let head = head.map_err(|e| e.context(format_args!("{}/{name}", self.dir.path())))?;
-            let head = head.flatten();
+            let mut head = self.segment_head(name, &file, store).await?;
+            if head.is_none() {
+                head = self.segment_head(name, &file, store).await?;
+            }
             match head {
                 Some(head) if head.seq >= first_segment && head.seq > 0 => {
                     if let Some(old) = found.insert(head.seq, Found { head, file, index }) {
@@ -216,6 +227,20 @@ impl Inner {
         Ok((end.headers, end.doubtful))
     }
 
+    /// The header of a segment file; `None` if there is no valid one.
+    async fn segment_head(
+        &self,
+        name: &str,
+        file: &File,
+        store: StoreId,
+    ) -> Result<Option<SegmentHead>> {
+        let (result, buf) = file.read(self.rt.alloc(BLOCK), 0).await;
+        let n = result.map_err(|e| self.read_error(name, &e))?;
+        let head = buf.get(..n).map(|b| SegmentHead::decode(b, store)).transpose();
+        let head = head.map_err(|e| e.context(format_args!("{}/{name}", self.dir.path())))?;
+        Ok(head.flatten())
+    }
+
     fn log_error(&self, what: &str) -> glowfs_types::Error {
         corrupt(format!(
             "{}: the log is damaged: {what}; the store is not used: replace the disk and let the replicas be rebuilt",
@@ -251,6 +276,7 @@ impl Inner {
                 end.headers.push(Header { segment: seq, block: 0, bytes: f.head.encode() });
             }
             let mut window = Window::new(f.file.clone());
+            let mut reread = false;
             let mut block = 1u32;
             let mut follower = None;
             let why = loop {
@@ -300,8 +326,15 @@ impl Inner {
                         end.last.insert(seq, head.lsn);
                         next = head.lsn + 1;
                     }
+                    // Read again: one wrong bit from the disk must not cut off what is there.
+                    Step::End(_) if !reread => {
+                        reread = true;
+                        window = Window::new(f.file.clone());
+                        continue;
+                    }
                     Step::End(why) => break Some(why),
                 }
+                reread = false;
             };
             if let Some(why) = why {
                 let known = durable.max(self.later_durable(found, seq, block, next).await?);

@@ -251,6 +251,8 @@ pub struct Disk {
     pub yields: Cell<bool>,
     /// This many flushes from now, one fails; 0: none does.
     pub fail_sync: Cell<u64>,
+    /// The read so many reads from now returns a wrong bit; 0: none does.
+    pub flip_read: Cell<u64>,
 }
 
 impl Disk {
@@ -268,6 +270,7 @@ impl Disk {
             syncs: Cell::new(0),
             yields: Cell::new(false),
             fail_sync: Cell::new(0),
+            flip_read: Cell::new(0),
         })
     }
     pub fn is_cut(&self) -> bool {
@@ -428,6 +431,12 @@ impl FileIo for FakeFile {
                 }
                 n
             });
+            let left = disk.flip_read.get();
+            disk.flip_read.set(left.saturating_sub(1));
+            if left == 1 && n > 0 {
+                // In the first block: most reads at start-up need no more of what they read ahead.
+                buf[disk.rng.below(n.min(BLOCK) as u64) as usize] ^= 1 << disk.rng.below(8);
+            }
             disk.pause().await;
             (Ok(n), buf)
         })
