@@ -150,6 +150,7 @@ impl Inner {
         let file = self.block_file(run.class).await?;
         let (at, bytes) = run.range();
         let punched = file.punch(at, bytes).await;
+        self.slots.borrow_mut().punched(run, punched.is_ok());
         punched.map_err(|e| self.read_error(&format!("punching {}", file_name(run.class)), &e))?;
         self.flush.dirty_classes.borrow_mut().insert(run.class);
         self.space_given(bytes);
@@ -168,7 +169,7 @@ impl Inner {
                 continue;
             }
             loop {
-                let run = self.slots.borrow_mut().punch_out(class, u32::MAX);
+                let run = self.slots.borrow_mut().take_free(class, u32::MAX);
                 let Some(run) = run else { break };
                 self.punch(run).await?;
             }

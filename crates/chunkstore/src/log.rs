@@ -382,12 +382,13 @@ impl Inner {
                     Err(e) => return Err(e),
                 }
             }
-            if !self.checkpoint_busy.get() {
-                let full = log.full.borrow().clone();
-                if let Some(e) = full.filter(|_| std::mem::replace(&mut last_attempt, true)) {
+            let full = log.full.borrow().clone();
+            if let Some(e) = full.filter(|_| !self.checkpoint_busy.get()) {
+                if last_attempt {
                     self.retry_checkpoint();
                     return Err(e);
                 }
+                last_attempt = true;
             }
             self.start_checkpoint();
             self.segment_or_end(keep).await;

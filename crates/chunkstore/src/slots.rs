@@ -141,22 +141,25 @@ impl Slots {
             }
         }
     }
-    /// Free slots of another class (the one with most of them) that are holes from now on: their room is to be given back.
+    /// Free slots of another class (the one with most of them), to be punched out. They are nobody's until [`Slots::punched`]: a hole that
+    /// somebody fills while it is still being punched would lose what is written there.
     pub fn release(&mut self, but: u8, most_bytes: u64) -> Option<Run> {
         let free = |(class, c): &(&u8, &Class)| c.free.len() as u64 * bytes_of(**class);
         let others = self.classes.iter().filter(|(class, c)| **class != but && !c.free.is_empty());
         let class = *others.max_by_key(free)?.0;
-        self.punch_out(class, (most_bytes / bytes_of(class)).clamp(1, u64::from(u32::MAX)) as u32)
+        self.take_free(class, (most_bytes / bytes_of(class)).clamp(1, u64::from(u32::MAX)) as u32)
     }
-    /// The first free slots of a class are holes from now on.
-    pub fn punch_out(&mut self, class: u8, most: u32) -> Option<Run> {
+    /// The first free slots of a class, likewise.
+    pub fn take_free(&mut self, class: u8, most: u32) -> Option<Run> {
         let c = self.classes.get_mut(&class)?;
         let run = first_run(class, &c.free, most)?;
-        for i in run.slots() {
-            c.free.remove(&i);
-            c.holes.insert(i);
-        }
+        run.slots().for_each(|i| drop(c.free.remove(&i)));
         Some(run)
+    }
+    /// What was taken to be punched is holes now; if that failed, it is free as before.
+    pub fn punched(&mut self, run: Run, done: bool) {
+        let c = self.classes.entry(run.class).or_default();
+        if done { &mut c.holes } else { &mut c.free }.extend(run.slots());
     }
     /// At start-up: everything is free but `used`.
     pub fn rebuild(&mut self, totals: &BTreeMap<u8, u32>, used: &BTreeSet<(u8, u32)>) {
@@ -204,9 +207,19 @@ mod tests {
             s.give_back(20, i);
         }
         assert_eq!(s.release(20, 4 << 20), None, "not of its own");
-        assert_eq!(s.release(12, 2 << 20), Some(Run { class: 20, first: 1, count: 2 }));
+        let run = Run { class: 20, first: 1, count: 2 };
+        assert_eq!(s.release(12, 2 << 20), Some(run));
+        // While it is being punched it is nobody's.
+        assert_eq!(s.growth(20, 2), Some(Run { class: 20, first: 8, count: 2 }));
+        assert_eq!(s.free_bytes(), 2 << 20);
+        s.punched(run, true);
         assert_eq!((s.free_bytes(), s.used_bytes()), (2 << 20, 4 << 20));
-        assert_eq!(s.release(12, 1), Some(Run { class: 20, first: 3, count: 1 }), "at least one");
+        let run = Run { class: 20, first: 3, count: 1 };
+        assert_eq!(s.release(12, 1), Some(run), "at least one");
+        s.punched(run, false);
+        assert_eq!(s.free_bytes(), 2 << 20, "it could not be punched");
+        assert_eq!(s.release(12, 1), Some(run));
+        s.punched(run, true);
         // The holes are filled before the file grows.
         assert_eq!(s.growth(20, 2), Some(Run { class: 20, first: 1, count: 2 }));
         s.filled(Run { class: 20, first: 1, count: 2 });
