@@ -43,11 +43,11 @@ impl Inner {
                 Ok(())
             }
             Err(e) => {
+                // What is there of it could not be written to. The number is given back only behind that: who takes it makes a file of this name.
+                let _ = self.dir.remove(&segment_name(index)).await;
                 if self.log.files.get() == index + 1 {
                     self.log.files.set(index);
                 }
-                // What is there of it could not be written to.
-                let _ = self.dir.remove(&segment_name(index)).await;
                 Err(if is_no_space(&e) {
                     self.no_space("the log", &e)
                 } else {

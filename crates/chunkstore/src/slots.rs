@@ -153,7 +153,9 @@ impl Slots {
     pub fn take_free(&mut self, class: u8, most: u32) -> Option<Run> {
         let c = self.classes.get_mut(&class)?;
         let run = first_run(class, &c.free, most)?;
-        run.slots().for_each(|i| drop(c.free.remove(&i)));
+        for i in run.slots() {
+            c.free.remove(&i);
+        }
         Some(run)
     }
     /// What was taken to be punched is holes now; if that failed, it is free as before.
