@@ -209,7 +209,7 @@ pub fn answers(dir: &Path, state: &State, id: &str, end: Instant) -> Result<()> 
     loop {
         // The process that answers must be the service's, not another's that took the port.
         alive_one(dir, state, id)?;
-        if std::net::TcpStream::connect_timeout(&address, CONNECT_BOUND).is_ok_and(not_oneself) {
+        if std::net::TcpStream::connect_timeout(&address, CONNECT_BOUND).is_ok() {
             return alive_one(dir, state, id);
         }
         if Instant::now() >= end {
@@ -217,11 +217,6 @@ pub fn answers(dir: &Path, state: &State, id: &str, end: Instant) -> Result<()> 
         }
         std::thread::sleep(POLL);
     }
-}
-
-/// A connection to a port on which nobody listens may meet itself.
-fn not_oneself(stream: std::net::TcpStream) -> bool {
-    matches!((stream.local_addr(), stream.peer_addr()), (Ok(ours), Ok(theirs)) if ours != theirs)
 }
 
 fn alive_one(dir: &Path, state: &State, id: &str) -> Result<()> {

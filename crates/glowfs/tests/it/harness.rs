@@ -223,14 +223,20 @@ impl Cluster {
         self.dev("start", &[id]);
     }
 
-    /// Shows the end of every log (for a failing test).
+    /// Shows the end of every log (for a failing test), mgmtd's and meta's first: of a long text the end may be cut.
     pub fn logs(&self) -> String {
+        let entries = std::fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = entries.map(|e| e.path()).collect();
+        paths.sort_by_key(|p| {
+            let name = p.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            (!name.starts_with("mgmtd"), !name.starts_with("meta"), name)
+        });
         let mut text = String::new();
-        for entry in std::fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
-            let log = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        for path in paths {
+            let log = std::fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<_> = log.lines().collect();
             let tail = lines[lines.len().saturating_sub(15)..].join("\n");
-            text += &format!("--- {}\n{tail}\n", entry.file_name().to_string_lossy());
+            text += &format!("--- {}\n{tail}\n", path.display());
         }
         text
     }

@@ -212,7 +212,9 @@ fn refuse_oneself(fd: &OwnedFd) -> io::Result<()> {
 }
 
 struct Listening {
+    /// Of `ready`.
     source: Source,
+    ready: OwnedFd,
     fd: OwnedFd,
     local: Address,
     driver: Rc<dyn Driver>,
@@ -242,8 +244,19 @@ pub(crate) fn listen(
         Address::Unix(path) => rustix::fs::stat(path).ok().map(|s| (s.st_dev, s.st_ino)),
         Address::Tcp(_) => None,
     };
-    let source = Source::new(driver, fd.as_raw_fd());
-    Ok(Rc::new(Listening { source, fd, local, driver: driver.clone(), inode }))
+    let ready = readiness(&fd)?;
+    let source = Source::new(driver, ready.as_raw_fd());
+    Ok(Rc::new(Listening { source, ready, fd, local, driver: driver.clone(), inode }))
+}
+
+/// What becomes readable with `fd`, without being a reference to it. A ring holds the files it waits for until the kernel has taken it
+/// down, some ten milliseconds after its process is gone; a listener's address would be taken for so long, and the service that is
+/// started in the killed one's place would be refused.
+fn readiness(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    use rustix::event::epoll;
+    let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&ready, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    Ok(ready)
 }
 
 fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
@@ -298,6 +311,8 @@ impl ListenerIo for Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
+        // A socket that was passed on by accident must not keep waking the source.
+        let _ = rustix::event::epoll::delete(&self.ready, &self.fd);
         let _ = rustix::net::shutdown(self.fd.as_fd(), Shutdown::Both);
         let Address::Unix(path) = &self.local else { return };
         let now = rustix::fs::lstat(path).ok().map(|s| (s.st_dev, s.st_ino));

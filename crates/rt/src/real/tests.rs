@@ -84,6 +84,45 @@ fn refused_connections_say_so() {
     });
 }
 
+/// The child of the test below: listens until it is killed.
+const LISTEN: &str = "GLOWFS_RT_TEST_LISTEN";
+
+#[test]
+fn a_killed_process_leaves_its_address_free() {
+    use std::io::BufRead;
+    if let Ok(io) = std::env::var(LISTEN) {
+        let io = if io == "uring" { Io::Uring } else { Io::Epoll };
+        return run_with(Config { io, ..Config::default() }, |rt| async move {
+            let l = rt.listen(&"127.0.0.1:0".parse().expect("address")).expect("listen");
+            println!("\n{}", l.local());
+            loop {
+                accept(&l).await;
+            }
+        })
+        .expect("a runtime");
+    }
+    let name = "real::tests::a_killed_process_leaves_its_address_free";
+    for io in ["uring", "epoll"].repeat(5) {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", name, "--nocapture"])
+            .env(LISTEN, io)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("child");
+        let said = io::BufReader::new(child.stdout.take().expect("piped")).lines();
+        let said = said.map(|l| l.expect("a line"));
+        let at = said.filter_map(|l| Some(l.strip_prefix("tcp://")?.to_owned())).next();
+        let at = at.expect("an address");
+        // So that it waits for a connection (too early, and the test shows nothing).
+        std::thread::sleep(Duration::from_millis(30));
+        child.kill().expect("kill");
+        child.wait().expect("gone");
+        if let Err(e) = std::net::TcpListener::bind(&at) {
+            panic!("{io}: the address {at} of a killed process is not free: {e}");
+        }
+    }
+}
+
 #[test]
 fn a_stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
