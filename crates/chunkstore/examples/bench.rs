@@ -87,6 +87,7 @@ fn request(
     let newest = store.chunk(T, id(c)).map_or(ChunkVersion(0), |s| s.pending);
     StageRequest {
         any_version: false,
+        damaged: false,
         chunk: id(c),
         version: newest.next(),
         kind: StageKind::Write,

@@ -113,6 +113,9 @@ pub struct StageRequest {
     pub flush: bool,
     /// A `Remove` with `commit` is taken at any version, also an older one than is there; 0 forgets the chunk (resync).
     pub any_version: bool,
+    /// A `Replace` of content that is damaged where it comes from, and that nobody has: where a checksum does not match and the piece is
+    /// all zeros, it is that of the whole lost block. Reads of such a block are refused here as there.
+    pub damaged: bool,
 }
 
 /// What the store has of a chunk.

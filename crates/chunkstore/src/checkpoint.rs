@@ -131,7 +131,7 @@ fn put_chunk(w: &mut Writer, target: TargetId, id: ChunkId, c: &Chunk) {
         w.u32(c.pending.len() as u32);
         w.u64(c.lsn);
         put_extents(w, &c.extents, &c.crcs);
-        c.pending.iter().for_each(|d| put_delta(w, d, 0));
+        c.pending.iter().for_each(|d| put_delta(w, d, false));
     });
 }
 

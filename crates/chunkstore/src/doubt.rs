@@ -38,6 +38,9 @@ pub(crate) struct Doubt {
 impl Doubt {
     pub fn of(target: TargetId, record: &Record, lsn: u64) -> Option<Self> {
         let Record::Stage { chunk, delta, .. } = record else { return None };
+        if delta.damaged {
+            return None;
+        }
         let (extents, crcs) = (delta.extents.clone(), delta.crcs.clone());
         Some(Self { target, chunk: *chunk, lsn, extents, crcs })
     }

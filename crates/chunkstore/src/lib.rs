@@ -2,7 +2,7 @@
 //!
 //! [`Store`] is the store of one disk (one directory): all targets of the disk share one log and the block files.
 //! Guarantees: a byte that does not match its checksum never leaves; what was acknowledged survives a SIGKILL, what was
-//! flushed survives the loss of power; bytes that a recoverable state refers to are never overwritten.
+//! flushed survives the loss of power; bytes that a recoverable state refers to are never overwritten, but damaged ones by what they were.
 //! Must never: trust a byte from the disk that it has not verified, retry a failed flush, block the thread.
 //!
 //! The bytes on disk are documented in `docs/formats/chunk-store.md`.
@@ -21,6 +21,7 @@ mod format;
 mod gate;
 mod health;
 mod log;
+mod mend;
 mod open;
 mod present;
 mod read;
@@ -37,4 +38,5 @@ pub use api::{
     ChunkState, PENDING_MAX, PendingState, ReadOutcome, SMALL_WRITE_BYTES, ScrubResult, StageKind,
     StageRequest, StoreConfig, StoreSpace, TARGET_META_BYTES_MAX,
 };
+pub use mend::{AsIs, BadBlock};
 pub use store::Store;

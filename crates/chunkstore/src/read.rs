@@ -39,10 +39,10 @@ fn runs(places: &[Place]) -> Vec<Run> {
 }
 
 /// What a range of a chunk looked like when the read began.
-struct Snapshot {
-    version: ChunkVersion,
-    len: u32,
-    places: Vec<Place>,
+pub(crate) struct Snapshot {
+    pub version: ChunkVersion,
+    pub len: u32,
+    pub places: Vec<Place>,
 }
 
 impl Inner {
@@ -74,7 +74,7 @@ impl Inner {
         }
     }
 
-    fn snapshot(
+    pub fn snapshot(
         &self,
         target: TargetId,
         id: ChunkId,

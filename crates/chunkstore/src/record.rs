@@ -21,7 +21,13 @@ pub(crate) struct Delta {
     pub extents: Vec<Extent>,
     /// One for each block of the extents, in order.
     pub crcs: Vec<u32>,
+    /// Blocks that do not match their checksums came so ([`crate::StageRequest::damaged`]): that is no torn write.
+    pub damaged: bool,
 }
+
+/// Flags of a delta.
+const COMMITTED: u8 = 1;
+const DAMAGED: u8 = 2;
 
 impl Delta {
     /// Forgets whatever was there before.
@@ -152,10 +158,10 @@ pub(crate) fn get_extents(r: &mut Reader<'_>, chunk_bytes: u32) -> Result<(Vec<E
     Ok((extents, crcs))
 }
 
-pub(crate) fn put_delta(w: &mut Writer, d: &Delta, flags: u8) {
+pub(crate) fn put_delta(w: &mut Writer, d: &Delta, commit: bool) {
     w.u64(d.version.0);
     w.u8(d.kind.to_wire());
-    w.u8(flags);
+    w.u8(if commit { COMMITTED } else { 0 } | if d.damaged { DAMAGED } else { 0 });
     w.u8(u8::from(d.channel.is_some()));
     w.u8(0);
     w.u32(d.len);
@@ -166,7 +172,8 @@ pub(crate) fn put_delta(w: &mut Writer, d: &Delta, flags: u8) {
     put_extents(w, &d.extents, &d.crcs);
 }
 
-pub(crate) fn get_delta(r: &mut Reader<'_>) -> Result<(Delta, u8)> {
+/// The delta, and whether it is committed at once.
+pub(crate) fn get_delta(r: &mut Reader<'_>) -> Result<(Delta, bool)> {
     let version = ChunkVersion(r.u64()?);
     let kind = StageKind::from_wire(r.u8()?).ok_or_else(|| bad("unknown kind of update"))?;
     let flags = r.u8()?;
@@ -185,7 +192,9 @@ pub(crate) fn get_delta(r: &mut Reader<'_>) -> Result<(Delta, u8)> {
     if extents.last().is_some_and(|e| e.end() > crate::chunk::blocks_for(len)) {
         return Err(bad("blocks past the length"));
     }
-    Ok((Delta { version, kind, len, chunk_bytes, channel, extents, crcs }, flags))
+    let damaged = flags & DAMAGED != 0;
+    let delta = Delta { version, kind, len, chunk_bytes, channel, extents, crcs, damaged };
+    Ok((delta, flags & COMMITTED != 0))
 }
 
 impl Record {
@@ -200,7 +209,7 @@ impl Record {
         match self {
             Record::Stage { chunk, commit, delta } => {
                 put_chunk_id(w, *chunk);
-                put_delta(w, delta, u8::from(*commit));
+                put_delta(w, delta, *commit);
             }
             Record::Commit { chunk, version } | Record::Discard { chunk, version } => {
                 put_chunk_id(w, *chunk);
@@ -251,8 +260,8 @@ impl Record {
         let record = match kind {
             STAGE => {
                 let chunk = get_chunk_id(r)?;
-                let (delta, flags) = get_delta(r)?;
-                Record::Stage { chunk, commit: flags & 1 != 0, delta }
+                let (delta, commit) = get_delta(r)?;
+                Record::Stage { chunk, commit, delta }
             }
             COMMIT => Record::Commit { chunk: get_chunk_id(r)?, version: ChunkVersion(r.u64()?) },
             DISCARD => Record::Discard { chunk: get_chunk_id(r)?, version: ChunkVersion(r.u64()?) },
@@ -301,6 +310,7 @@ mod tests {
             channel: Some(channel),
             extents: vec![log, slot],
             crcs: vec![0xaabb_ccdd, 0x1122_3344],
+            damaged: false,
         };
         Record::Stage { chunk: chunk(), commit: true, delta }
     }

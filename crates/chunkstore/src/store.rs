@@ -2,9 +2,10 @@
 
 use crate::api::*;
 use crate::checkpoint::Upto;
+use crate::mend::{AsIs, BadBlock};
 use crate::record::Record;
 use crate::state::{Inner, Retired};
-use glowfs_rt::{BufMut, Dir, Rt};
+use glowfs_rt::{Buf, BufMut, Dir, Rt};
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
 use glowfs_types::{
     ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Error, Incarnation, Result, Status,
@@ -247,6 +248,40 @@ impl Store {
         after: Option<ChunkId>,
     ) -> Result<Option<ScrubResult>> {
         self.inner.scrub(target, after).await
+    }
+    /// The blocks of a chunk, of its committed content and of pending versions, that are damaged at rest.
+    pub async fn bad_blocks(&self, target: TargetId, chunk: ChunkId) -> Result<Vec<BadBlock>> {
+        self.inner.bad_blocks(target, chunk).await
+    }
+    /// Writes a damaged block (of [`Store::bad_blocks`]) again where it lies; `false`: no version of the chunk has such bytes there (any more).
+    /// `DiskFailed` or `Corrupt`: the place does not take or keep them; other places may.
+    pub async fn mend(
+        &self,
+        target: TargetId,
+        chunk: ChunkId,
+        block: u32,
+        bytes: Buf,
+    ) -> Result<bool> {
+        self.inner.mend(target, chunk, block, bytes).await
+    }
+    /// A block of any version of the chunk, known by its checksum.
+    pub async fn find_block(
+        &self,
+        target: TargetId,
+        chunk: ChunkId,
+        block: u32,
+        crc: u32,
+    ) -> Result<Option<BufMut>> {
+        self.inner.find_block(target, chunk, block, crc).await
+    }
+    /// The whole content as of a version (`None`: committed), as far as it is sound.
+    pub async fn read_as_is(
+        &self,
+        target: TargetId,
+        chunk: ChunkId,
+        version: Option<ChunkVersion>,
+    ) -> Result<AsIs> {
+        self.inner.read_as_is(target, chunk, version).await
     }
     /// Bytes of the disk: all of it, free for chunks, used by chunks.
     fn room(&self) -> (u64, u64, u64) {

@@ -123,6 +123,7 @@ fn update(rng: &Rng, index: u64, known: &Known) -> (StageRequest, Content) {
     };
     let request = StageRequest {
         any_version: false,
+        damaged: false,
         chunk: id(index),
         version: ChunkVersion(version),
         kind,

@@ -41,6 +41,7 @@ fn request(index: u64, version: u64) -> StageRequest {
     piece_checksums(0, &payload, &mut crcs);
     StageRequest {
         any_version: false,
+        damaged: false,
         chunk: id(index),
         version: ChunkVersion(version),
         kind: StageKind::Replace,

@@ -33,6 +33,7 @@ fn request(index: u64, version: u64) -> StageRequest {
     piece_checksums(0, &payload, &mut crcs);
     StageRequest {
         any_version: false,
+        damaged: false,
         chunk: ChunkId { volume: VolumeId(1), data: DataId(5), index },
         version: ChunkVersion(version),
         kind: StageKind::Replace,

@@ -25,6 +25,7 @@ fn write(c: u64, version: u64, offset: u32, bytes: Vec<u8>, commit: bool) -> Sta
     piece_checksums(offset, &bytes, &mut crcs);
     StageRequest {
         any_version: false,
+        damaged: false,
         chunk: chunk(c),
         version: ChunkVersion(version),
         kind: StageKind::Write,
@@ -68,6 +69,7 @@ fn a_pending_version_knows_its_own_size() {
             crcs: Vec::new(),
             chunk_bytes: 4096,
             any_version: true,
+            damaged: false,
             ..write(0, 5, 0, vec![1], true)
         };
         store.stage(T, removal).await.expect("tombstone");
@@ -231,6 +233,7 @@ fn no_tombstone_is_left_below_a_pending_version() {
             payload: Buf::from_vec(Vec::new()),
             crcs: Vec::new(),
             any_version: true,
+            damaged: false,
             ..write(0, 39, 0, vec![1], true)
         };
         store.stage(T, removal).await.expect("tombstone");

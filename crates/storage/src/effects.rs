@@ -7,7 +7,9 @@ use glowfs_craq::{Action, Done, Event, Ticket};
 use glowfs_net::Reply;
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::mutant::{Mutant, planted};
-use glowfs_types::wire::data::{ChannelRecord, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult};
+use glowfs_types::wire::data::{
+    ChannelRecord, UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult,
+};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
 use std::future::Future;
 use std::pin::Pin;
@@ -175,7 +177,7 @@ impl Target {
     }
 
     async fn stage_payload(
-        &self,
+        self: &Rc<Self>,
         payload: &Payload,
         chunk: ChunkId,
         version: ChunkVersion,
@@ -206,6 +208,7 @@ impl Target {
             commit,
             flush: head.flags & UPDATE_FLUSH != 0 && commit,
             any_version: false,
+            damaged: head.flags & UPDATE_DAMAGED != 0,
         };
         if replace && kind == StageKind::Remove {
             // The predecessor's version counts, even if ours is newer: a tombstone of ours that were newer than what the
@@ -218,7 +221,12 @@ impl Target {
             state.filter(|s| s.removed && s.pending == s.committed && version > s.committed.next());
         let waits = self.raising.borrow().contains_key(&chunk);
         if replace || (stale.is_none() && !waits) {
-            return self.store.stage(self.id, request).await;
+            let staged = self.store.stage(self.id, request).await;
+            if staged.as_ref().is_err_and(|e| e.status == Status::Corrupt) {
+                // It may be what it builds on.
+                self.repair_soon(chunk, Wrong::Damaged);
+            }
+            return staged;
         }
         // Later versions of the chunk wait behind, so that the order of the calls is kept.
         *self.raising.borrow_mut().entry(chunk).or_default() += 1;
@@ -257,6 +265,7 @@ impl Target {
             commit: true,
             flush: false,
             any_version: true,
+            damaged: false,
             ..request.clone()
         };
         self.store.stage(self.id, raised).await

@@ -9,7 +9,7 @@ use glowfs_net::{Bulk, Request};
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::wire::data::{
-    UPDATE_FLUSH, UPDATE_FULL, Update, UpdateHead, UpdateResult, update,
+    UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_FULL, Update, UpdateHead, UpdateResult, update,
 };
 use glowfs_types::wire::method;
 use glowfs_types::{ChunkId, ChunkVersion, Error, NodeId, Result, Status, TenantId};
@@ -30,6 +30,15 @@ pub(crate) struct Content {
     pub content_crc: u32,
     pub crcs: Vec<u32>,
     pub bytes: Buf,
+    /// Some blocks are lost: `UPDATE_DAMAGED`.
+    pub damaged: bool,
+}
+
+impl Content {
+    /// The flag that goes with it.
+    pub fn flag(&self) -> u8 {
+        if self.damaged { UPDATE_DAMAGED } else { 0 }
+    }
 }
 
 impl Target {
@@ -89,8 +98,8 @@ impl Target {
         });
     }
 
-    /// What is to be forwarded is built on content that is damaged here. It cannot be repaired while a version is pending on it; so when it
-    /// stays so, and there is another serving member, this target gives way: that one has the content.
+    /// What is to be forwarded is built on content that is damaged here. When it stays so, and there is another serving member, this
+    /// target gives way: that one has the content.
     fn unreadable(self: &Rc<Self>, error: &Error, chunk: ChunkId, version: ChunkVersion) {
         if error.status != Status::Corrupt {
             return;
@@ -135,16 +144,18 @@ impl Target {
         version: ChunkVersion,
         update: &Core,
     ) -> Result<Payload> {
-        let content = match self.content(node, chunk, Some(version)).await {
+        let content = match self.content_or_rest(node, chunk, Some(version)).await {
             Ok(content) => content,
             // Superseded by a later one that is under way as well.
-            Err(_) => self.content(node, chunk, None).await?,
+            Err(_) => self.content_or_rest(node, chunk, None).await?,
         };
+        let full = self.full_head(update, chunk);
         let head = UpdateHead {
+            flags: full.flags | content.flag(),
             len: content.len.into(),
             chunk_bytes: content.chunk_bytes.into(),
             content_crc: content.content_crc.into(),
-            ..self.full_head(update, chunk)
+            ..full
         };
         Ok(Payload { head, crcs: content.crcs, bytes: content.bytes })
     }
@@ -188,7 +199,55 @@ impl Target {
         let mut crcs = Vec::new();
         piece_checksums(0, &bytes, &mut crcs);
         let content_crc = state.content_crc;
-        Ok(Content { version, len, chunk_bytes, content_crc, crcs, bytes })
+        Ok(Content { version, len, chunk_bytes, content_crc, crcs, bytes, damaged: false })
+    }
+
+    /// The same for the successor, whatever became of the content here: what is damaged is mended first. What nobody has any more is handed
+    /// on to a syncing one as it is: the chain must not lose its redundancy for a block that it lost.
+    pub(crate) async fn content_or_rest(
+        self: &Rc<Self>,
+        node: &Node,
+        chunk: ChunkId,
+        version: Option<ChunkVersion>,
+    ) -> Result<Content> {
+        let error = match self.content(node, chunk, version).await {
+            Err(e) if matches!(e.status, Status::Corrupt | Status::DiskFailed) => e,
+            other => return other,
+        };
+        let mend = self.mend(node, chunk).await?;
+        if mend.lost == 0 {
+            return self.content(node, chunk, version).await;
+        }
+        let Some((successor, _, true)) = self.view().and_then(|v| v.successor) else {
+            return Err(error);
+        };
+        if mend.silent.contains(&successor) {
+            // It may be the one that has it: it must not be given less.
+            return Err(Error::new(Status::Pending, format!("target {successor} is silent")));
+        }
+        let state = self.store.chunk(self.id, chunk).ok_or(error)?;
+        let pending = version
+            .and_then(|v| self.store.pending(self.id, chunk).into_iter().find(|p| p.version == v));
+        let rest = self.store.read_as_is(self.id, chunk, version).await?;
+        if rest.version.0 == 0 {
+            return Err(Error::new(Status::NotFound, format!("chunk {chunk} is not there")));
+        }
+        if rest.damaged > 0 {
+            node.metrics.lost_blocks.add(u64::from(rest.damaged));
+            tracing::error!(
+                target = %self.id, %chunk, version = %rest.version, blocks = rest.damaged,
+                "nobody has these blocks: reads of them fail; handed on as damaged"
+            );
+        }
+        Ok(Content {
+            version: rest.version,
+            len: rest.bytes.len() as u32,
+            chunk_bytes: pending.map_or(state.chunk_bytes, |p| p.chunk_bytes),
+            content_crc: state.content_crc,
+            crcs: rest.crcs,
+            bytes: rest.bytes.freeze(),
+            damaged: rest.damaged > 0,
+        })
     }
 }
 

@@ -15,6 +15,7 @@ mod flush;
 mod forward;
 mod list_data;
 mod list_extents;
+mod mend;
 mod metrics;
 mod node;
 mod pace;

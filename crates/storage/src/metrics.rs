@@ -20,6 +20,7 @@ pub(crate) struct Metrics {
     pub diverged: Counter,
     pub repaired: Counter,
     pub repairs_failed: Counter,
+    pub lost_blocks: Counter,
     pub scrub_bytes: Counter,
     pub scrub_found: Counter,
     pub slow_reports: Counter,
@@ -106,6 +107,11 @@ impl Metrics {
             repairs_failed: r.counter(
                 "glowfs_storage_repairs_failed_total",
                 "Repairs that failed; they are tried again.",
+                &[],
+            ),
+            lost_blocks: r.counter(
+                "glowfs_storage_lost_blocks_total",
+                "Damaged blocks that no replica has and that were handed on as damaged.",
                 &[],
             ),
             scrub_bytes: r.counter(

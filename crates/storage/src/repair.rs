@@ -1,12 +1,13 @@
 //! Repair: committed content that is damaged here, or differs from the chain's, is replaced by that of another serving replica.
 //!
-//! The chunk is held still meanwhile (`glowfs_craq::Event::Hold`), and its version stays. What is damaged is known to the checksums that stand
-//! with it here, so any replica that yields content with these very checksums will do, piece by piece. Where two replicas differ at
+//! What is damaged is first mended where it lies (`mend`), and only if the disk does not take that, put elsewhere as a whole: then
+//! the chunk is held still meanwhile (`glowfs_craq::Event::Hold`), and its version stays. Where two replicas differ at
 //! the same version although each is sound, the tail's is the chain's: its commit is what makes an update final, and it is what
 //! a client is sent to when in doubt.
 //!
 //! Must never: put anything in place that was not verified, or change what a chunk with the same checksums everywhere says.
 
+use crate::mend::lost_blocks;
 use crate::node::Node;
 use crate::target::Target;
 use glowfs_chunkstore::{ChunkState, StageKind, StageRequest};
@@ -130,6 +131,17 @@ impl Target {
         chunk: ChunkId,
         wrong: Wrong,
     ) -> Result<bool> {
+        if wrong == Wrong::Damaged {
+            let mend = self.mend(node, chunk).await?;
+            match (mend.stuck, mend.lost) {
+                // Only the whole chunk in another place helps.
+                (Some(why), _) => {
+                    tracing::warn!(target = %self.id, %chunk, error = %why, "mending in place");
+                }
+                (None, 0) => return Ok(mend.mended > 0),
+                (None, lost) => return Err(lost_blocks(lost, &mend.silent)),
+            }
+        }
         let view = self.serving_view()?;
         let _held = self.hold(node, chunk).await?;
         let state = self.store.chunk(self.id, chunk).filter(|s| s.exists());
@@ -309,28 +321,41 @@ impl Target {
             chunk,
             offset: at as u32,
             len: len as u32,
+            block_crc: None,
         };
-        let buf = node.rt.alloc(len);
-        let call = async {
-            let conn = node.connect(from.node).await?;
-            conn.call(Request {
-                method: method::FETCH_CHUNK,
-                body: glowfs_types::wire::encode(&ask),
-                bulk: if len > 0 { Bulk::Recv(buf) } else { Bulk::None },
-                tenant: TenantId::default(),
-                deadline: FETCH_DEADLINE,
-            })
-            .await
-        };
-        let late = |_| Error::new(Status::TimedOut, format!("target {} is silent", from.target));
-        let response = node.rt.timeout(FETCH_DEADLINE, call).await.map_err(late)??;
-        let said: FetchChunkReply = glowfs_types::wire::decode(&response.body)?;
-        if response.bulk_len != len {
-            return Err(Error::new(Status::BadMessage, "a fetch came with another length"));
-        }
-        Ok((said, response.bulk.unwrap_or_else(|| node.rt.alloc(0))))
+        fetch(node, from, &ask).await
     }
+}
 
+/// FETCH_CHUNK of a member of the chain.
+pub(crate) async fn fetch(
+    node: &Node,
+    from: &ChainMember,
+    ask: &FetchChunk,
+) -> Result<(FetchChunkReply, BufMut)> {
+    let len = ask.len as usize;
+    let buf = node.rt.alloc(len);
+    let call = async {
+        let conn = node.connect(from.node).await?;
+        conn.call(Request {
+            method: method::FETCH_CHUNK,
+            body: glowfs_types::wire::encode(ask),
+            bulk: if len > 0 { Bulk::Recv(buf) } else { Bulk::None },
+            tenant: TenantId::default(),
+            deadline: FETCH_DEADLINE,
+        })
+        .await
+    };
+    let late = |_| Error::new(Status::TimedOut, format!("target {} is silent", from.target));
+    let response = node.rt.timeout(FETCH_DEADLINE, call).await.map_err(late)??;
+    let said: FetchChunkReply = glowfs_types::wire::decode(&response.body)?;
+    if response.bulk_len != len {
+        return Err(Error::new(Status::BadMessage, "a fetch came with another length"));
+    }
+    Ok((said, response.bulk.unwrap_or_else(|| node.rt.alloc(0))))
+}
+
+impl Target {
     async fn put_in_place(
         &self,
         node: &Node,
@@ -355,6 +380,7 @@ impl Target {
             commit: true,
             flush: true,
             any_version: false,
+            damaged: false,
         };
         self.store.stage(self.id, request).await?;
         // What was written is read from the disk again: one that does not keep it has more wrong than this chunk.
@@ -367,8 +393,11 @@ impl Node {
     /// FETCH_CHUNK of another target of the chain.
     pub(crate) async fn fetch_chunk(self: &Rc<Self>, incoming: &mut Incoming) -> Result<Reply> {
         self.require_service(incoming)?;
-        self.check_lease()?;
         let ask: FetchChunk = incoming.msg()?;
+        if let Some(crc) = ask.block_crc {
+            return self.fetch_block(incoming, &ask, crc).await;
+        }
+        self.check_lease()?;
         let (target, _) = self.member(ask.chain, ask.chain_version, "serving", |v| v.serving())?;
         if target.id != ask.target || incoming.reply_room() < ask.len as usize {
             return Err(target.refusal(Status::NoTarget));

@@ -250,12 +250,14 @@ impl Source {
     }
 
     async fn replace(&self, chunk: ChunkId) -> Result<Payload> {
-        let content = self.target.content(&self.node, chunk, None).await?;
+        let content = self.target.content_or_rest(&self.node, chunk, None).await?;
+        let head = self.head(chunk, update::REPLACE);
         let head = UpdateHead {
+            flags: head.flags | content.flag(),
             len: content.len.into(),
             chunk_bytes: content.chunk_bytes.into(),
             version: content.version.0.into(),
-            ..self.head(chunk, update::REPLACE)
+            ..head
         };
         Ok(Payload { head, crcs: content.crcs, bytes: content.bytes })
     }

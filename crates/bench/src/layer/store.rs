@@ -77,6 +77,7 @@ fn write(store: &Store, chunk: u64, offset: u32, payload: Buf) -> StageRequest {
     let newest = store.chunk(TARGET, id(chunk)).map_or(ChunkVersion(0), |s| s.pending);
     StageRequest {
         any_version: false,
+        damaged: false,
         chunk: id(chunk),
         version: newest.next(),
         kind: StageKind::Write,

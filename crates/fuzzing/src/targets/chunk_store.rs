@@ -34,6 +34,7 @@ fn update(index: u64, version: u64, kind: StageKind, offset: u32, bytes: usize) 
     let chunk = ChunkId { volume: VolumeId(1), data: DataId(5), index };
     StageRequest {
         any_version: false,
+        damaged: false,
         chunk,
         version: ChunkVersion(version),
         kind,

@@ -64,6 +64,91 @@ fn the_scrub_finds_and_repairs_planted_damage() {
     assert!(c.metric("storage", "glowfs_storage_repaired_total") > 0.0);
 }
 
+/// Turns a byte over in every copy of a block of 4 KiB that is in the block files of a disk. Returns how many there are.
+fn spoil(disk: &std::path::Path, block: &[u8]) -> usize {
+    let mut found = 0;
+    for entry in std::fs::read_dir(disk).expect("a disk").map(|e| e.expect("an entry")) {
+        if !entry.file_name().to_string_lossy().starts_with("blocks-") {
+            continue;
+        }
+        let bytes = std::fs::read(entry.path()).expect("read");
+        let file = std::fs::File::options().write(true).open(entry.path()).expect("a file");
+        for (i, _) in bytes.chunks(4096).enumerate().filter(|(_, b)| *b == block) {
+            file.write_all_at(&[!block[99]], i as u64 * 4096 + 99).expect("written");
+            found += 1;
+        }
+        file.sync_all().expect("synced");
+    }
+    found
+}
+
+/// Two of three replicas are down, and something is written; what is done with the disks meanwhile is `work`'s. Then all are back.
+fn away_meanwhile(c: &Cluster, file: &str, work: impl FnOnce(&[std::path::PathBuf])) {
+    for node in ["storage-2", "storage-3"] {
+        c.dev("kill", &[node]);
+    }
+    // Every chunk of it changes, so that all of them have to be brought up to date.
+    sh(
+        &c.mnt,
+        &format!(
+            "for i in 0 1 2; do dd if=/dev/zero of={file} bs=1M seek=$i count=4k iflag=count_bytes conv=notrunc,fsync status=none; done"
+        ),
+    );
+    work(&find_disks(&c.dir));
+    for node in ["storage-2", "storage-3"] {
+        c.dev("start", &[node]);
+    }
+    c.wait_serving(Duration::from_secs(60));
+}
+
+/// The only replica that serves is damaged: what it lacks comes from those that are not up to date, and they are brought up to date.
+#[test]
+fn damage_of_the_last_serving_replica_is_mended_from_the_others() {
+    let c = Cluster::up_with("lastserving", &["--disks", "1"]);
+    sh(&c.mnt, "dd if=/dev/urandom of=f bs=1M count=3 iflag=fullblock status=none; sync");
+    let mut expected = std::fs::read(c.mnt.join("f")).expect("read");
+    away_meanwhile(&c, "f", |disks| assert!(damage(&disks[0]) > 50, "{disks:?}"));
+    (0..3).for_each(|i| expected[i << 20..(i << 20) + 4096].fill(0));
+    assert!(std::fs::read(c.mnt.join("f")).expect("read") == expected);
+}
+
+/// What nobody has is refused, and nothing else: the chain is whole again, and the block as soon as it is written.
+#[test]
+fn a_block_that_nobody_has_costs_that_block_only() {
+    let c = Cluster::up_with("lostblock", &["--disks", "1"]);
+    sh(&c.mnt, "dd if=/dev/urandom of=f bs=1M count=3 iflag=fullblock status=none; sync");
+    let mut expected = std::fs::read(c.mnt.join("f")).expect("read");
+    let at = (1 << 20) + 5 * 4096;
+    let block = expected[at..at + 4096].to_vec();
+    away_meanwhile(&c, "f", |disks| {
+        for disk in disks {
+            assert_eq!(spoil(disk, &block), 1, "{}", disk.display());
+        }
+    });
+    (0..3).for_each(|i| expected[i << 20..(i << 20) + 4096].fill(0));
+    let read = |at: usize, len: usize| {
+        let dd = format!(
+            "dd if=f bs=4096 skip={} count={} iflag=direct status=none",
+            at / 4096,
+            len / 4096
+        );
+        let shown =
+            std::process::Command::new("bash").args(["-c", &dd]).current_dir(&c.mnt).output();
+        shown.expect("dd")
+    };
+    assert!(read(0, at).stdout == expected[..at]);
+    let rest = at + 4096;
+    assert!(read(rest, expected.len() - rest).stdout == expected[rest..]);
+    let lost = read(at, 4096);
+    assert!(!lost.status.success() && lost.stdout.is_empty(), "{lost:?}");
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("Input/output error"), "{lost:?}");
+    assert!(c.metric("storage", "glowfs_storage_lost_blocks_total") > 0.0);
+    let file = std::fs::File::options().write(true).open(c.mnt.join("f")).expect("open");
+    file.write_all_at(&block, at as u64).expect("written again");
+    file.sync_all().expect("synced");
+    assert!(std::fs::read(c.mnt.join("f")).expect("read") == expected);
+}
+
 /// The directories of the cluster that hold a store.
 fn find_disks(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let (mut todo, mut found) = (vec![dir.to_owned()], Vec::new());

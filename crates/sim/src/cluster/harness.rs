@@ -8,12 +8,15 @@ use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
-use glowfs_types::{ChainTableId, NodeId, Result};
+use glowfs_types::{ChainTableId, NodeId, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 const PORT: u16 = 7000;
+/// How often a storage service is started that finds no sound disk, and the pause between: longer than faults last.
+const STARTS_MAX: u32 = 20;
+const START_PAUSE: Duration = Duration::from_secs(1);
 /// What services show.
 pub const SERVICE_TOKEN: &str = "service-token-of-the-simulated-cluster";
 /// What the clients show.
@@ -227,13 +230,19 @@ impl Cluster {
                 let (watch, watched, id) =
                     (self.watch.clone(), service.node.name().to_owned(), service.id());
                 rt.clone().spawn_detached(async move {
-                    match glowfs_storage::start(&rt, config).await {
-                        Ok(running) => {
-                            let running = Rc::new(running);
-                            watch.storage_started(&watched, id, running.clone());
-                            note(running.failed().await.to_string());
+                    for attempt in 1.. {
+                        match glowfs_storage::start(&rt, config.clone()).await {
+                            Ok(running) => {
+                                let running = Rc::new(running);
+                                watch.storage_started(&watched, id, running.clone());
+                                return note(running.failed().await.to_string());
+                            }
+                            // Every disk of it reads wrongly just now: whoever supervises it starts it again.
+                            Err(e) if e.status == Status::Corrupt && attempt < STARTS_MAX => {
+                                rt.sleep(START_PAUSE).await;
+                            }
+                            Err(e) => return note(format!("start: {e}")),
                         }
-                        Err(e) => note(format!("start: {e}")),
                     }
                 });
             }

@@ -214,6 +214,8 @@ pub const UPDATE_FLUSH: u8 = 1;
 pub const UPDATE_SYNC: u8 = 2;
 /// The REPLACE carries the whole chunk as it is after `version`, which may be any number of versions ahead.
 pub const UPDATE_FULL: u8 = 4;
+/// Blocks of the REPLACE are damaged at the sender, and nobody has them: pieces of zeros whose checksum is that of the whole lost block.
+pub const UPDATE_DAMAGED: u8 = 8;
 
 /// The answer to WRITE, TRIM of one chunk, and FORWARD.
 #[derive(

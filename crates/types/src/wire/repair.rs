@@ -24,6 +24,10 @@ pub struct FetchChunk {
     /// How many bytes; 0 asks for the rest of the answer only.
     #[n(5)]
     pub len: u32,
+    /// The checksum of the one block that is asked for. Whoever has it in any version answers, whatever the target is in the chain and
+    /// whatever version that has: who asks knows what it looks for.
+    #[n(6)]
+    pub block_crc: Option<u32>,
 }
 
 /// FETCH_CHUNK's answer.

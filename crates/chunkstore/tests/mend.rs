@@ -1,0 +1,224 @@
+//! Damage at rest is found, mended in place by bytes from elsewhere, or handed on as what it is.
+
+mod fake;
+
+use fake::{Crash, Disk, run};
+use glowfs_chunkstore::{AsIs, StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::{Buf, BufMut, Rt};
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Status, TargetId, VolumeId};
+use std::rc::Rc;
+
+const T: TargetId = TargetId(3);
+const CHUNK_BYTES: u32 = 256 << 10;
+const BLOCK: usize = 4096;
+/// Of the large chunk: the last block is not full.
+const LARGE: usize = 100_000;
+
+fn config() -> StoreConfig {
+    StoreConfig {
+        log_segment_bytes: 256 << 10,
+        log_bytes_max: 1 << 20,
+        reserve_bytes: 0,
+        ..StoreConfig::new(ClusterId(1), NodeId(2))
+    }
+}
+
+fn id(index: u64) -> ChunkId {
+    ChunkId { volume: VolumeId(1), data: DataId(5), index }
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u64 * 31 + seed * 77 + i as u64 / 97 + 1) as u8).collect()
+}
+
+fn request(chunk: u64, version: u64, kind: StageKind, offset: u32, p: Vec<u8>) -> StageRequest {
+    let mut crcs = Vec::new();
+    piece_checksums(offset, &p, &mut crcs);
+    StageRequest {
+        any_version: false,
+        damaged: false,
+        chunk: id(chunk),
+        version: ChunkVersion(version),
+        kind,
+        offset,
+        len: 0,
+        payload: Buf::from_vec(p),
+        crcs,
+        chunk_bytes: CHUNK_BYTES,
+        channel: None,
+        commit: true,
+        flush: false,
+    }
+}
+
+async fn opened(rt: &Rt, disk: &Rc<Disk>) -> Store {
+    Store::open(rt, disk.dir(), config()).await.expect("open")
+}
+
+/// A large chunk in a slot, and a small one in the log with a version pending on it.
+async fn filled(rt: &Rt, disk: &Rc<Disk>) -> Store {
+    let store = opened(rt, disk).await;
+    store.create_target(T).await.expect("target");
+    let large = request(0, 1, StageKind::Write, 0, bytes(0, LARGE));
+    store.stage(T, large).await.expect("large");
+    let small = request(1, 1, StageKind::Write, 0, bytes(1, 9000));
+    store.stage(T, small).await.expect("small");
+    let pending = request(1, 2, StageKind::Write, 4096, bytes(2, 4096));
+    store.stage(T, StageRequest { commit: false, ..pending }).await.expect("pending");
+    store.flush(T).await.expect("flush");
+    store
+}
+
+/// Damages the blocks of the disk that hold `content`, a whole block.
+fn spoil(disk: &Disk, content: &[u8]) -> usize {
+    let mut found = 0;
+    for name in disk.file_names() {
+        for block in disk.blocks(&name) {
+            if disk.bytes(&name, block) == content {
+                disk.flip(&name, block, 77);
+                found += 1;
+            }
+        }
+    }
+    found
+}
+
+fn block_of(rt: &Rt, content: &[u8], block: usize) -> BufMut {
+    let mut buf = rt.alloc(BLOCK);
+    buf.fill(0);
+    let piece = &content[block * BLOCK..content.len().min((block + 1) * BLOCK)];
+    buf[..piece.len()].copy_from_slice(piece);
+    buf
+}
+
+async fn read(rt: &Rt, store: &Store, chunk: u64, len: usize) -> Result<Vec<u8>, Status> {
+    let (r, buf) = store.read(T, id(chunk), 0, rt.alloc(len)).await;
+    r.map(|_| buf.to_vec()).map_err(|e| e.status)
+}
+
+#[test]
+fn a_damaged_block_is_mended_where_it_lies() {
+    for (chunk, seed, len, block) in [(0, 0, LARGE, 3), (0, 0, LARGE, 24), (1, 1, 9000, 0)] {
+        let disk = Disk::new(1);
+        let d = disk.clone();
+        run(1, &disk, |rt| async move {
+            let store = filled(&rt, &d).await;
+            let content = bytes(seed, len);
+            let good = block_of(&rt, &content, block);
+            assert_eq!(spoil(&d, &good), 1);
+            let before = (store.chunk(T, id(chunk)), store.pending(T, id(chunk)));
+            assert_eq!(read(&rt, &store, chunk, len).await, Err(Status::Corrupt));
+            let bad = store.bad_blocks(T, id(chunk)).await.expect("looked at");
+            assert_eq!(bad.iter().map(|b| b.block as usize).collect::<Vec<_>>(), [block]);
+            // Other bytes are of no use, nor are these for another block.
+            let other = block_of(&rt, &bytes(9, LARGE), 0).freeze();
+            let good = good.freeze();
+            assert!(!store.mend(T, id(chunk), block as u32, other).await.expect("refused"));
+            assert!(!store.mend(T, id(chunk), 1, good.clone()).await.expect("refused"));
+            assert_eq!(read(&rt, &store, chunk, len).await, Err(Status::Corrupt));
+            assert!(store.mend(T, id(chunk), block as u32, good).await.expect("mended"));
+            assert_eq!(read(&rt, &store, chunk, len).await, Ok(content));
+            assert_eq!(store.bad_blocks(T, id(chunk)).await.expect("looked at"), []);
+            assert_eq!((store.chunk(T, id(chunk)), store.pending(T, id(chunk))), before);
+        })
+        .expect("ran");
+        // It is durable, and what was pending is as well.
+        let disk = disk.after(Crash::Power, 7);
+        let d = disk.clone();
+        run(2, &disk, |rt| async move {
+            let store = opened(&rt, &d).await;
+            assert_eq!(read(&rt, &store, 0, LARGE).await, Ok(bytes(0, LARGE)));
+            store.commit(T, id(1), ChunkVersion(2)).await.expect("commit");
+            let mut small = bytes(1, 9000);
+            small[4096..8192].copy_from_slice(&bytes(2, 4096));
+            assert_eq!(read(&rt, &store, 1, 9000).await, Ok(small));
+        })
+        .expect("ran");
+    }
+}
+
+#[test]
+fn blocks_of_pending_versions_are_looked_at_as_well() {
+    let disk = Disk::new(1);
+    let d = disk.clone();
+    run(1, &disk, |rt| async move {
+        let store = filled(&rt, &d).await;
+        let good = block_of(&rt, &bytes(2, 4096), 0);
+        assert_eq!(spoil(&d, &good), 1);
+        assert_eq!(read(&rt, &store, 1, 9000).await, Ok(bytes(1, 9000)), "committed is sound");
+        let bad = store.bad_blocks(T, id(1)).await.expect("looked at");
+        assert_eq!(bad.iter().map(|b| b.block).collect::<Vec<_>>(), [1]);
+        assert!(store.mend(T, id(1), 1, good.freeze()).await.expect("mended"));
+        assert_eq!(store.bad_blocks(T, id(1)).await.expect("looked at"), []);
+    })
+    .expect("ran");
+}
+
+/// What nobody has travels as damaged: the other blocks are readable there, that one is refused as here.
+#[test]
+fn what_is_lost_is_handed_on_as_lost() {
+    for block in [3, 24] {
+        let source = Disk::new(1);
+        let s = source.clone();
+        let AsIs { bytes: got, crcs, damaged, .. } = run(1, &source, |rt| async move {
+            let store = filled(&rt, &s).await;
+            spoil(&s, &block_of(&rt, &bytes(0, LARGE), block));
+            store.read_as_is(T, id(0), None).await.expect("as it is")
+        })
+        .expect("ran");
+        assert_eq!((got.len(), damaged), (LARGE, 1));
+        let mut expected = bytes(0, LARGE);
+        expected[block * BLOCK..LARGE.min((block + 1) * BLOCK)].fill(0);
+        assert!(got[..] == expected);
+        let payload = got.to_vec();
+        let original = bytes(0, LARGE);
+        let disk = Disk::new(2);
+        let d = disk.clone();
+        run(3, &disk, |rt| async move {
+            let store = opened(&rt, &d).await;
+            store.create_target(T).await.expect("target");
+            let handed_on = StageRequest {
+                damaged: true,
+                crcs,
+                ..request(0, 5, StageKind::Replace, 0, payload.clone())
+            };
+            // Only if it is said so, and only blocks of zeros.
+            let plain = StageRequest { damaged: false, ..handed_on.clone() };
+            assert_eq!(store.stage(T, plain).await.expect_err("refused").status, Status::Corrupt);
+            let mut wrong = payload;
+            wrong[block * BLOCK + 5] = 1;
+            let wrong = StageRequest { payload: Buf::from_vec(wrong), ..handed_on.clone() };
+            assert_eq!(store.stage(T, wrong).await.expect_err("refused").status, Status::Corrupt);
+            store.stage(T, handed_on).await.expect("taken");
+            store.stage(T, request(7, 1, StageKind::Write, 0, bytes(7, 500))).await.expect("next");
+        })
+        .expect("ran");
+        // Killed before any flush: what came after it is not cut off with it.
+        for crash in [Crash::Kill, Crash::Power] {
+            let disk = disk.after(crash, 4);
+            let (d, original) = (disk.clone(), original.clone());
+            run(5, &disk, |rt| async move {
+                let store = opened(&rt, &d).await;
+                if matches!(crash, Crash::Power) && store.chunk(T, id(0)).is_none() {
+                    return;
+                }
+                assert!(matches!(crash, Crash::Power) || store.chunk(T, id(7)).is_some());
+                assert_eq!(read(&rt, &store, 0, LARGE).await, Err(Status::Corrupt));
+                let bad = store.bad_blocks(T, id(0)).await.expect("looked at");
+                if matches!(crash, Crash::Kill) {
+                    assert_eq!(bad.len(), 1);
+                    let first = store.read(T, id(0), 0, rt.alloc(3 * BLOCK)).await;
+                    assert!(first.0.is_ok() && first.1[..] == original[..3 * BLOCK]);
+                }
+                // Somebody who has it comes back.
+                for b in bad {
+                    let good = block_of(&rt, &original, b.block as usize).freeze();
+                    assert!(store.mend(T, id(0), b.block, good).await.expect("mended"));
+                }
+                assert_eq!(read(&rt, &store, 0, LARGE).await, Ok(original));
+            })
+            .expect("ran");
+        }
+    }
+}

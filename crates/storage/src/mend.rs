@@ -1,0 +1,154 @@
+//! Mending: blocks that are damaged at rest are written again where they lie, with bytes from any member of the chain.
+//!
+//! The right bytes of a block are known by the checksum that stands with it here. So it does not matter what the member that has them is
+//! (serving, waiting, being brought up to date) or which version it has, and nothing has to be held still.
+
+use crate::node::Node;
+use crate::repair::fetch;
+use crate::target::Target;
+use glowfs_net::{Incoming, Reply};
+use glowfs_rt::Buf;
+use glowfs_types::checksum::{BLOCK_BYTES, crc32c};
+use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
+use glowfs_types::wire::repair::{FetchChunk, FetchChunkReply};
+use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
+
+/// How it ended.
+#[derive(Default)]
+pub(crate) struct Mend {
+    /// Blocks that are as they were stored again.
+    pub mended: u32,
+    /// Blocks that no member that answered has.
+    pub lost: u32,
+    /// Members that did not answer.
+    pub silent: Vec<TargetId>,
+    /// The disk does not take a block where it lies.
+    pub stuck: Option<Error>,
+}
+
+/// The error of blocks that nobody has.
+pub(crate) fn lost_blocks(lost: u32, silent: &[TargetId]) -> Error {
+    let silent: Vec<String> = silent.iter().map(ToString::to_string).collect();
+    let what = match silent.as_slice() {
+        [] => {
+            format!("no replica has {lost} damaged blocks: write them again, or restore the file")
+        }
+        some => format!(
+            "no replica that answers has {lost} damaged blocks; bring targets {} back",
+            some.join(", ")
+        ),
+    };
+    Error::new(Status::Corrupt, what)
+}
+
+impl Target {
+    /// Mends what of a chunk is damaged here.
+    pub(crate) async fn mend(&self, node: &Node, chunk: ChunkId) -> Result<Mend> {
+        let mut mend = Mend::default();
+        let bad = self.store.bad_blocks(self.id, chunk).await?;
+        if bad.is_empty() {
+            return Ok(mend);
+        }
+        let (chain, others) = self.all_others(node)?;
+        for b in bad {
+            // Another version of it here may have the same block; and zeros are known.
+            let own = self.store.find_block(self.id, chunk, b.block, b.crc).await?;
+            let bytes = match own {
+                Some(own) => Some(own.freeze()),
+                None => {
+                    let wanted = (b.block, b.crc);
+                    self.block_of_others(node, &chain, &others, chunk, wanted, &mut mend).await
+                }
+            };
+            let Some(bytes) = bytes else {
+                mend.lost += 1;
+                continue;
+            };
+            match self.store.mend(self.id, chunk, b.block, bytes).await {
+                Ok(_) => mend.mended += 1,
+                Err(e) => {
+                    mend.lost += 1;
+                    mend.stuck = Some(e);
+                }
+            }
+        }
+        if mend.mended > 0 {
+            tracing::warn!(target = %self.id, %chunk, blocks = mend.mended, "damaged blocks mended from other replicas");
+        }
+        Ok(mend)
+    }
+
+    /// The bytes of a block with this checksum.
+    async fn block_of_others(
+        &self,
+        node: &Node,
+        chain: &ChainInfo,
+        others: &[ChainMember],
+        chunk: ChunkId,
+        (block, crc): (u32, u32),
+        mend: &mut Mend,
+    ) -> Option<Buf> {
+        for other in others {
+            if mend.silent.contains(&other.target) {
+                continue;
+            }
+            let ask = FetchChunk {
+                chain: chain.id,
+                chain_version: chain.version,
+                target: other.target,
+                chunk,
+                offset: block * BLOCK_BYTES,
+                len: BLOCK_BYTES,
+                block_crc: Some(crc),
+            };
+            match fetch(node, other, &ask).await {
+                Ok((_, bytes)) if crc32c(&bytes) == crc => return Some(bytes.freeze()),
+                Ok(_) => {}
+                Err(e) if e.status == Status::NotFound => {}
+                Err(e) => {
+                    tracing::debug!(target = %other.target, %chunk, error = %e, "asked for a block");
+                    mend.silent.push(other.target);
+                }
+            }
+        }
+        None
+    }
+
+    /// The other members of the chain: who serves first, of those the tail first.
+    fn all_others(&self, node: &Node) -> Result<(ChainInfo, Vec<ChainMember>)> {
+        let routing = node.routing();
+        let chain = routing.chains.values().find(|c| c.members.iter().any(|m| m.target == self.id));
+        let chain = chain.ok_or_else(|| self.refusal(Status::WrongChainVersion))?;
+        let mut others: Vec<_> =
+            chain.members.iter().filter(|m| m.target != self.id).copied().collect();
+        others.reverse();
+        others.sort_by_key(|m| m.state != PublicState::Serving);
+        Ok((chain.clone(), others))
+    }
+}
+
+impl Node {
+    /// FETCH_CHUNK of a block that is known by its checksum.
+    pub(crate) async fn fetch_block(
+        &self,
+        incoming: &mut Incoming,
+        ask: &FetchChunk,
+        crc: u32,
+    ) -> Result<Reply> {
+        let target = self.target(ask.target)?;
+        let whole = ask.len == BLOCK_BYTES && ask.offset.is_multiple_of(BLOCK_BYTES);
+        if !whole || incoming.reply_room() < ask.len as usize {
+            return Err(Error::new(Status::BadMessage, "not one whole block was asked for"));
+        }
+        let _admitted = self.admission.admit(u64::from(ask.len))?;
+        let block = ask.offset / BLOCK_BYTES;
+        let found = target.store.find_block(target.id, ask.chunk, block, crc).await?;
+        let found = found.ok_or_else(|| Error::new(Status::NotFound, "the block is not here"))?;
+        let mut buf = incoming.reply_buffer()?;
+        buf.truncate(found.len());
+        buf.copy_from_slice(&found);
+        let mut reply = Reply::msg(&FetchChunkReply::default());
+        reply.bulk = Some(buf);
+        Ok(reply)
+    }
+}
