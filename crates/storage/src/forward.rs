@@ -215,7 +215,10 @@ impl Target {
             other => return other,
         };
         let mend = self.mend(node, chunk).await?;
-        if mend.lost == 0 {
+        if mend.stuck.is_some() {
+            return Err(error);
+        }
+        if mend.lost.is_empty() {
             return self.content(node, chunk, version).await;
         }
         let Some((successor, _, true)) = self.view().and_then(|v| v.successor) else {

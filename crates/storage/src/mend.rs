@@ -6,12 +6,22 @@
 use crate::node::Node;
 use crate::repair::fetch;
 use crate::target::Target;
+use glowfs_chunkstore::BadBlock;
 use glowfs_net::{Incoming, Reply};
-use glowfs_rt::Buf;
+use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::checksum::{BLOCK_BYTES, crc32c};
 use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
 use glowfs_types::wire::repair::{FetchChunk, FetchChunkReply};
 use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
+use std::collections::BTreeMap;
+
+/// For how long it is remembered that nobody has a block; somebody who has it may come back.
+const LOST_FOR: Duration = Duration::from_secs(5);
+/// Chunks of which that is remembered at a time.
+const LOST_MAX: usize = 256;
+
+/// Until when it is remembered, and which blocks.
+pub(crate) type Lost = BTreeMap<ChunkId, (Instant, Vec<BadBlock>)>;
 
 /// How it ended.
 #[derive(Default)]
@@ -19,7 +29,7 @@ pub(crate) struct Mend {
     /// Blocks that are as they were stored again.
     pub mended: u32,
     /// Blocks that no member that answered has.
-    pub lost: u32,
+    pub lost: Vec<BadBlock>,
     /// Members that did not answer.
     pub silent: Vec<TargetId>,
     /// The disk does not take a block where it lies.
@@ -27,7 +37,7 @@ pub(crate) struct Mend {
 }
 
 /// The error of blocks that nobody has.
-pub(crate) fn lost_blocks(lost: u32, silent: &[TargetId]) -> Error {
+pub(crate) fn lost_blocks(lost: usize, silent: &[TargetId]) -> Error {
     let silent: Vec<String> = silent.iter().map(ToString::to_string).collect();
     let what = match silent.as_slice() {
         [] => {
@@ -61,21 +71,51 @@ impl Target {
                 }
             };
             let Some(bytes) = bytes else {
-                mend.lost += 1;
+                mend.lost.push(b);
                 continue;
             };
             match self.store.mend(self.id, chunk, b.block, bytes).await {
                 Ok(_) => mend.mended += 1,
-                Err(e) => {
-                    mend.lost += 1;
-                    mend.stuck = Some(e);
-                }
+                Err(e) => mend.stuck = Some(e),
             }
         }
+        self.note_lost(node, chunk, &mend);
         if mend.mended > 0 {
             tracing::warn!(target = %self.id, %chunk, blocks = mend.mended, "damaged blocks mended from other replicas");
         }
         Ok(mend)
+    }
+
+    /// Remembers for a while what every other member was asked for in vain.
+    fn note_lost(&self, node: &Node, chunk: ChunkId, mend: &Mend) {
+        let now = node.rt.now();
+        let mut lost = self.lost.borrow_mut();
+        lost.retain(|_, (until, _)| *until > now);
+        if mend.lost.is_empty() || !mend.silent.is_empty() {
+            lost.remove(&chunk);
+        } else if lost.len() < LOST_MAX {
+            lost.insert(chunk, (now + LOST_FOR, mend.lost.clone()));
+        }
+    }
+
+    /// Whether bytes of this range, which cannot be read, are lost: every other member was asked for them just now.
+    pub(crate) async fn has_lost(&self, node: &Node, chunk: ChunkId, at: u32, len: u32) -> bool {
+        let end = u64::from(at) + u64::from(len);
+        let inside = |b: &BadBlock| {
+            let begin = u64::from(b.block) * u64::from(BLOCK_BYTES);
+            begin < end && begin + u64::from(BLOCK_BYTES) > u64::from(at)
+        };
+        let known = {
+            let lost = self.lost.borrow();
+            let fresh = lost.get(&chunk).filter(|(until, _)| *until > node.rt.now());
+            fresh.map_or_else(Vec::new, |(_, all)| all.iter().copied().filter(inside).collect())
+        };
+        if known.is_empty() {
+            return false;
+        }
+        // It may have been written since.
+        let bad = self.store.bad_blocks(self.id, chunk).await.unwrap_or_default();
+        bad.iter().any(|b| known.contains(b))
     }
 
     /// The bytes of a block with this checksum.

@@ -120,10 +120,12 @@ impl Node {
             Err(e) => {
                 tracing::warn!(target = %target.id, %chunk, error = %e, "read failed");
                 self.metrics.read_errors.inc();
-                if matches!(e.status, Status::Corrupt | Status::DiskFailed) {
-                    target.repair_soon(chunk, Wrong::Damaged);
+                if !matches!(e.status, Status::Corrupt | Status::DiskFailed) {
+                    return failed(e.status, piece);
                 }
-                failed(e.status, piece)
+                target.repair_soon(chunk, Wrong::Damaged);
+                let lost = target.has_lost(&self, chunk, op.offset.get(), op.len.get()).await;
+                failed(if lost { Status::Lost } else { e.status }, piece)
             }
         }
     }

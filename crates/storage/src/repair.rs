@@ -133,13 +133,13 @@ impl Target {
     ) -> Result<bool> {
         if wrong == Wrong::Damaged {
             let mend = self.mend(node, chunk).await?;
-            match (mend.stuck, mend.lost) {
+            match mend.stuck {
                 // Only the whole chunk in another place helps.
-                (Some(why), _) => {
+                Some(why) => {
                     tracing::warn!(target = %self.id, %chunk, error = %why, "mending in place");
                 }
-                (None, 0) => return Ok(mend.mended > 0),
-                (None, lost) => return Err(lost_blocks(lost, &mend.silent)),
+                None if mend.lost.is_empty() => return Ok(mend.mended > 0),
+                None => return Err(lost_blocks(mend.lost.len(), &mend.silent)),
             }
         }
         let view = self.serving_view()?;

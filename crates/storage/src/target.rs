@@ -1,6 +1,7 @@
 //! One target: the replication core, and the requests and payloads that it knows by number only.
 
 use crate::admission::Admitted;
+use crate::mend::Lost;
 use crate::node::Node;
 use crate::scrub::Progress;
 use crate::slow::Watch;
@@ -67,6 +68,8 @@ pub(crate) struct Target {
     pub scrub: Progress,
     /// Pending versions that are built on damaged content, and how often that was found.
     pub damaged: RefCell<BTreeMap<(ChunkId, ChunkVersion), u32>>,
+    /// Damaged blocks that nobody has.
+    pub lost: RefCell<Lost>,
 }
 
 /// «GTM1»: the record that stands with a target.
@@ -151,6 +154,7 @@ impl Target {
             holds: RefCell::default(),
             scrub: Progress::default(),
             damaged: RefCell::default(),
+            lost: RefCell::default(),
         }))
     }
 

@@ -141,6 +141,8 @@ statuses! {
     NewerFormat = 134, 5;
     /// The client's session was ended by the cluster.
     SessionEnded = 135, 5;
+    /// The bytes are damaged, and no replica has them: only these bytes; writing them again heals them.
+    Lost = 136, 5;
     /// A defect of GlowFS itself; the message says where.
     Internal = 199, 5;
 }
