@@ -2,9 +2,11 @@
 //!
 //!     creates embedded DIR [CLIENTS] [SECONDS]
 //!     creates etcd http://HOST:PORT,... [CLIENTS] [SECONDS]
+//!     creates foundationdb CLUSTER_FILE[,LIBRARY] [CLIENTS] [SECONDS]
 
 use glowfs_kv::{
-    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, RunOptions, run_transaction_with,
+    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, RunOptions,
+    run_transaction_with,
 };
 use glowfs_rt::{Duration, Rt, real};
 use glowfs_types::{ClusterId, Error, Result, Status};
@@ -24,7 +26,19 @@ async fn open(rt: &Rt, kind: &str, place: &str) -> Result<Rc<dyn Engine>> {
                 EtcdConfig { endpoints, cluster, name: "creates".into(), txn_ops_max: 2048 };
             Ok(Rc::new(Etcd::new(rt, &config)?))
         }
-        _ => Err(Error::new(Status::InvalidArgument, "creates embedded DIR | etcd ENDPOINTS")),
+        "foundationdb" => {
+            let (file, library) = match place.split_once(',') {
+                Some((file, library)) => (file, Some(library.into())),
+                None => (place, None),
+            };
+            let name = "creates".into();
+            let config = FdbConfig { cluster_file: file.into(), library, cluster, name };
+            Ok(Rc::new(Fdb::open(rt, &config)?))
+        }
+        _ => {
+            let kinds = "creates embedded DIR | etcd ENDPOINTS | foundationdb CLUSTER_FILE";
+            Err(Error::new(Status::InvalidArgument, kinds))
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The suite that every engine passes: what an engine promises, tried out. [`run`] needs an engine that nobody else uses.
 
-use crate::{Engine, Key, Transaction, Value, Version, key_after, run_transaction};
+use crate::{Engine, Key, STAMP_BYTES, Transaction, Value, Version, key_after, run_transaction};
 use glowfs_rt::{Duration, Rt};
-use glowfs_types::wire::kv::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use glowfs_types::wire::kv::{KEY_BYTES_MAX, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX};
 use glowfs_types::{Error, Result, Status};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -245,7 +245,9 @@ async fn stamps(engine: &Rc<dyn Engine>) -> Result<()> {
     let got: Vec<_> = page.entries.iter().map(|(_, v)| v.clone()).collect();
     let want: Vec<_> = (0..5u8).flat_map(|i| (0..3u8).map(move |j| vec![i, j])).collect();
     ensure!(got == want, "stamped keys are not in commit order");
-    ensure!(page.entries.iter().all(|(k, _)| k.len() == 6 + 10), "a stamp has not 10 bytes");
+    let bytes: Vec<_> = page.entries.iter().map(|(k, _)| k.len() - b"stamp/".len()).collect();
+    let same = bytes.iter().all(|n| STAMP_BYTES.contains(n) && *n == bytes[0]);
+    ensure!(same, "stamps have {bytes:?} bytes");
     Ok(())
 }
 
@@ -325,7 +327,7 @@ async fn limits(engine: &Rc<dyn Engine>) -> Result<()> {
     }
     let tx = begin(engine);
     let mut result = Ok(());
-    for i in 0..9u8 {
+    for i in 0..=(TRANSACTION_BYTES_MAX / VALUE_BYTES_MAX) as u8 {
         result = result.and(tx.put(vec![i], vec![0; VALUE_BYTES_MAX]));
     }
     expect_status(result, Status::TooLarge, "a transaction over its limit")
@@ -341,6 +343,8 @@ struct Trace {
     gets: Vec<(Key, Option<Value>)>,
     scans: Vec<Scan>,
     puts: Vec<(Key, Option<Value>)>,
+    /// What stands under its stamp.
+    id: Value,
 }
 
 /// Random transactions at once. Replayed in the order of their commit versions, each must see exactly what it saw.
@@ -361,10 +365,11 @@ async fn serializable(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) 
         w.await?;
     }
     let mut traces = std::mem::take(&mut *traces.borrow_mut());
-    // A reader stands just behind the version that it read.
+    // Stamps tell commits of one version apart. A reader stands just behind the version that it read.
+    let order = stamped_order(engine).await?;
     traces.sort_by_key(|t| match t.version {
-        Some(v) => (v, 0),
-        None => (t.read_version, 1),
+        Some(v) => (v, order.get(&t.id).copied().unwrap_or(usize::MAX)),
+        None => (t.read_version, usize::MAX),
     });
     let mut state: BTreeMap<Key, Value> = BTreeMap::new();
     for t in traces {
@@ -396,6 +401,23 @@ async fn serializable(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) 
     Ok(())
 }
 
+/// The ids of all writers with the places of their stamps.
+async fn stamped_order(engine: &Rc<dyn Engine>) -> Result<BTreeMap<Value, usize>> {
+    let (mut order, mut from) = (BTreeMap::new(), b"order/".to_vec());
+    let tx = begin(engine);
+    loop {
+        let page = tx.get_range_snapshot(&from, b"order0", 1000, false).await?;
+        for (key, id) in page.entries {
+            from = key_after(&key);
+            let place = order.len();
+            ensure!(order.insert(id, place).is_none(), "a transaction was committed twice");
+        }
+        if !page.more {
+            return Ok(order);
+        }
+    }
+}
+
 async fn one_random(
     rt: &Rt,
     engine: &Rc<dyn Engine>,
@@ -409,6 +431,7 @@ async fn one_random(
         gets: vec![],
         scans: vec![],
         puts: vec![],
+        id: random.next().to_le_bytes().to_vec(),
     };
     for _ in 0..1 + random.below(3) {
         let key = random.key();
@@ -441,6 +464,9 @@ async fn one_random(
         }
     }
     let writes = !tx.is_read_only();
+    if writes {
+        tx.put_versionstamped(b"order/", vec![], t.id.clone())?;
+    }
     match tx.commit(random.below(16) == 0).await {
         Ok(version) => {
             t.version = writes.then_some(version);

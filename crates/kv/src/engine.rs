@@ -5,13 +5,20 @@ use glowfs_types::wire::kv::{
     Commit, KEY_BYTES_MAX, Mutation, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use glowfs_types::{Error, Result, Status};
+use std::ops::RangeInclusive;
 
-/// A version of the whole store. Grows with every commit; never reused.
+/// A version of the whole store: a commit that begins after another one has ended has a greater one. Commits at once may share one; what is read at a version
+/// is the state behind all commits that have it.
 pub type Version = u64;
 /// A key: any bytes, ordered bytewise.
 pub type Key = Vec<u8>;
 /// A value.
 pub type Value = Vec<u8>;
+
+/// Bytes of a versionstamp: the same number in all keys that one engine makes.
+pub const STAMP_BYTES: RangeInclusive<usize> = 10..=STAMP_BYTES_MAX;
+/// The longest versionstamp in bytes (FoundationDB's).
+const STAMP_BYTES_MAX: usize = 12;
 
 /// One page of a range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,6 +53,10 @@ pub trait Engine {
     fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>>;
     /// Returns when everything that was committed before the call is on disk.
     fn flush_barrier(&self) -> BoxFuture<Result<()>>;
+    /// Whether a version can be read for as long as nobody else commits. If not, what takes minutes has to go on at newer versions.
+    fn keeps_versions(&self) -> bool {
+        true
+    }
     /// From now on every versionstamp is greater than those that an engine at version `least` may have given out: keys that hold such stamps are about
     /// to be put here. Only while nobody else uses the engine.
     fn raise_stamps(&self, least: Version) -> BoxFuture<Result<()>> {
@@ -117,7 +128,7 @@ pub(crate) fn check_limits(commit: &Commit) -> Result<()> {
             Mutation::PutVersionstamped { prefix, suffix, value } => {
                 key(prefix)?;
                 key(suffix)?;
-                if prefix.len() + suffix.len() + 10 > KEY_BYTES_MAX {
+                if prefix.len() + suffix.len() + STAMP_BYTES_MAX > KEY_BYTES_MAX {
                     return too_large("a versionstamped key is over the key limit".into());
                 }
                 value.len()

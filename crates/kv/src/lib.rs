@@ -3,7 +3,7 @@
 //! - [`Engine`]: what an engine can do (multi-version reads, optimistic commit). [`Transaction`] and
 //!   [`run_transaction`]: how everybody uses it.
 //! - [`Memory`]: volatile, for tests. [`Embedded`]: durable, in one process. [`Remote`]: an engine that another
-//!   process hosts; [`serve`] is that other side. [`Etcd`]: an etcd cluster.
+//!   process hosts; [`serve`] is that other side. [`Etcd`]: an etcd cluster. [`Fdb`]: a FoundationDB cluster.
 //! - [`conformance`]: the suite that every engine passes.
 //! - [`dump`]: the whole content of an engine as a file, and back.
 //!
@@ -15,6 +15,7 @@ pub mod dump;
 pub mod embedded;
 mod engine;
 pub mod etcd;
+pub mod fdb;
 mod memory;
 mod mvcc;
 mod remote;
@@ -23,8 +24,9 @@ pub mod serve;
 mod transaction;
 
 pub use embedded::{Embedded, EmbeddedConfig};
-pub use engine::{Engine, Key, RangePage, Value, Version, key_after, prefix_end};
+pub use engine::{Engine, Key, RangePage, STAMP_BYTES, Value, Version, key_after, prefix_end};
 pub use etcd::{Etcd, EtcdConfig};
+pub use fdb::{Fdb, FdbConfig};
 pub use memory::Memory;
 pub use remote::Remote;
 pub use run::{RunOptions, run_transaction, run_transaction_with};

@@ -172,6 +172,11 @@ impl Mvcc {
     /// Whether `commit` may be applied now.
     pub fn check(&self, commit: &Commit) -> Result<()> {
         check_limits(commit)?;
+        self.check_conflicts(commit)
+    }
+
+    /// The same without our limits.
+    pub fn check_conflicts(&self, commit: &Commit) -> Result<()> {
         if commit.read_conflicts.is_empty() {
             return Ok(());
         }

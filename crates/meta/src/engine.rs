@@ -3,7 +3,9 @@
 use crate::config::{EngineConfig, MetaConfig};
 use crate::state::ms;
 use glowfs_agent::read_token_file;
-use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Remote, Version};
+use glowfs_kv::{
+    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Remote, Version,
+};
 use glowfs_net::{Connector, ConnectorOptions, NoCalls, local_host_id};
 use glowfs_rt::Rt;
 use glowfs_telemetry::RELEASE;
@@ -39,7 +41,7 @@ pub async fn open(
 struct Opener<'a> {
     token: &'a str,
     options: &'a ConnectorOptions,
-    /// In etcd: no other process that runs may have it.
+    /// In etcd and FoundationDB: no other process that runs may have it.
     name: &'a str,
     first_version: Version,
 }
@@ -72,6 +74,16 @@ async fn open_as(
             };
             let engine = Etcd::new(rt, &etcd);
             let engine = engine.map_err(|e| e.context("meta configuration: engine.endpoints"))?;
+            Ok((Rc::new(engine), None))
+        }
+        EngineConfig::FoundationDb { cluster_file, library } => {
+            let fdb = FdbConfig {
+                cluster_file: cluster_file.clone(),
+                library: library.clone(),
+                cluster: config.cluster()?,
+                name: who.name.to_owned(),
+            };
+            let engine = Fdb::open(rt, &fdb).map_err(|e| e.context("meta configuration"))?;
             Ok((Rc::new(engine), None))
         }
         EngineConfig::Remote { addresses } => {

@@ -52,6 +52,15 @@ pub enum EngineConfig {
         #[serde(default = "txn_ops")]
         txn_ops_max: u32,
     },
+    /// A FoundationDB cluster.
+    #[serde(rename = "foundationdb")]
+    FoundationDb {
+        /// Its cluster file; this process must be able to write to it, too.
+        cluster_file: PathBuf,
+        /// FoundationDB's client library, if it is not found as `libfdb_c.so`.
+        #[serde(default)]
+        library: Option<PathBuf>,
+    },
     /// In memory: everything is lost when the process ends. For tests only.
     Memory,
 }

@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::tokens::Tokens;
 use crate::{Config, EngineConfig};
 use glowfs_cluster::{Election, ElectionConfig};
-use glowfs_kv::{Engine, Etcd, EtcdConfig, Memory, Remote};
+use glowfs_kv::{Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Memory, Remote};
 use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server};
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Address, Rt};
@@ -159,6 +159,15 @@ fn open_engine(rt: &Rt, config: &Config, connector: &Rc<Connector>) -> Result<Rc
                 txn_ops_max: *txn_ops_max,
             };
             Ok(Rc::new(Etcd::new(rt, &etcd)?))
+        }
+        EngineConfig::FoundationDb { cluster_file, library } => {
+            let fdb = FdbConfig {
+                cluster_file: cluster_file.clone(),
+                library: library.clone(),
+                cluster: config.cluster()?,
+                name: format!("mgmtd-{}", config.node_id),
+            };
+            Ok(Rc::new(Fdb::open(rt, &fdb)?))
         }
     }
 }

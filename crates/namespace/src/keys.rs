@@ -2,7 +2,7 @@
 //!
 //! Inodes are spread over the key space by the reversed bits of their id; the entries of a directory are contiguous.
 
-use glowfs_kv::{Key, prefix_end};
+use glowfs_kv::{Key, STAMP_BYTES, prefix_end};
 use glowfs_types::wire::trash::TrashId;
 use glowfs_types::{ClientId, InodeId, ProjectId, RequestId, SessionId, VolumeId};
 
@@ -291,7 +291,7 @@ pub(crate) fn parse(key: &[u8]) -> Option<Part<'_>> {
         kind::CLIENT => exact(32)
             .and_then(|()| Some(Part::Client(ClientId(u128_at(0)?), SessionId(u128_at(16)?))))?,
         kind::ORPHAN => exact(8).and_then(|()| Some(Part::Orphan(InodeId(u64_at(0)?))))?,
-        kind::GARBAGE => exact(10).map(|()| Part::Garbage)?,
+        kind::GARBAGE => STAMP_BYTES.contains(&rest.len()).then_some(Part::Garbage)?,
         kind::REQUEST => exact(20).map(|()| Part::Request)?,
         kind::USAGE => exact(10).map(|()| Part::Usage)?,
         kind::LOCKS => exact(8).and_then(|()| Some(Part::Locks(spread_id()?)))?,
@@ -360,6 +360,7 @@ mod tests {
             (client_session(v, c, s), Part::Client(c, s)),
             (orphan(v, i), Part::Orphan(i)),
             ([garbage(v), vec![0; 10]].concat(), Part::Garbage),
+            ([garbage(v), vec![0; 12]].concat(), Part::Garbage),
             (request(v, 2, RequestId(1)), Part::Request),
             (usage(v, ProjectId(0), 1, 3), Part::Usage),
             (locks(v, i), Part::Locks(i)),

@@ -4,8 +4,8 @@ use minicbor::{Decode, Encode};
 
 /// The greatest key in bytes.
 pub const KEY_BYTES_MAX: usize = 4 << 10;
-/// The greatest value in bytes.
-pub const VALUE_BYTES_MAX: usize = 128 << 10;
+/// The greatest value in bytes: FoundationDB's, so that every engine can hold what another one holds.
+pub const VALUE_BYTES_MAX: usize = 100_000;
 /// The greatest transaction in bytes (keys and values of its mutations and conflicts).
 pub const TRANSACTION_BYTES_MAX: usize = 1 << 20;
 /// The greatest page of a range read, in entries.
@@ -102,8 +102,8 @@ pub enum Mutation {
         #[n(1)]
         delta: i64,
     },
-    /// Sets `prefix + 10-byte versionstamp + suffix`. The stamp is the commit version (8 bytes, big-endian) and
-    /// the order in the transaction (2 bytes, big-endian).
+    /// Sets `prefix + versionstamp + suffix`. The stamp is a number that grows with every commit that has one (8 bytes, big-endian) and
+    /// the order in the transaction (2 bytes, big-endian); with FoundationDB 2 bytes more between them.
     #[n(3)]
     PutVersionstamped {
         /// Before the stamp.
