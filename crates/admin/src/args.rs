@@ -88,7 +88,7 @@ pub enum TrashCommand {
 /// What to do with all metadata, apart from a running cluster.
 #[derive(Subcommand, Debug)]
 pub enum MetaCommand {
-    /// Writes everything in an engine to a file. Stop the services first (with etcd it may also be done while they run)
+    /// Writes everything in an engine to a file. Stop the services first (with etcd it may also be done while they run, not with FoundationDB)
     Dump {
         /// The file; it must not be there
         file: PathBuf,
