@@ -41,6 +41,7 @@ targets! {
     layout: "layouts and what is computed from them";
     chunk_store: "the files of a chunk store: superblock, log, checkpoint";
     metadata_engine: "the files of the metadata engine: log, checkpoint";
+    metadata_dump: "a dump of the metadata as a file";
     fuse_request: "requests of the kernel";
     rings: "the memory of a user-space ring, written by its application";
     configuration: "TOML of every role, with its checks";

@@ -6,6 +6,7 @@ pub mod data_path;
 pub mod fuse_request;
 pub mod layout;
 pub mod messages;
+pub mod metadata_dump;
 pub mod metadata_engine;
 pub mod net_client;
 pub mod net_server;

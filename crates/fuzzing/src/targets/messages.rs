@@ -3,10 +3,12 @@
 use glowfs_types::routing::*;
 use glowfs_types::wire::data::*;
 use glowfs_types::wire::flush::*;
+use glowfs_types::wire::fsck::*;
 use glowfs_types::wire::hello::*;
 use glowfs_types::wire::kv::*;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::mgmtd::*;
+use glowfs_types::wire::repair::*;
 use glowfs_types::wire::{Empty, ErrorBody, decode, encode};
 use glowfs_types::{ChunkId, Layout};
 
@@ -39,6 +41,7 @@ messages! {
     TargetReport Heartbeat HeartbeatReply ConfigItem GetRouting ClientSession ClientSessionReply ClientGoodbye ClientList StoreOffer
     RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
     Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
+    FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply
 }
 
 pub fn run(input: &[u8]) {
