@@ -93,6 +93,7 @@ fn what_is_lost_is_settled() {
             assert!(struck(fault) >= 5, "{fault:?} struck {} times", struck(fault));
             every(fault, 0);
         }
+        given_up(&rt).await;
         no_answer_at_all(&rt).await;
         never_known(&rt).await;
     });
@@ -102,6 +103,35 @@ async fn put(engine: &Rc<dyn Engine>, key: &[u8]) -> Result<u64, Error> {
     let tx = Transaction::new(engine.clone());
     tx.put(key, b"x")?;
     tx.commit(false).await
+}
+
+/// The library's answers come after nobody waits for them any more, or while that is being said.
+async fn given_up(rt: &Rt) {
+    let place = Place::new();
+    let engine = place.open(rt, "a");
+    every(Fault::Slow, 3);
+    let mut answered = 0;
+    for i in 0..400u64 {
+        let patience = Duration::from_micros(i * 29 % 6000);
+        let work = async {
+            let tx = Transaction::new(engine.clone());
+            tx.get(b"k").await?;
+            tx.get_range(b"", b"z", 10, false).await?;
+            tx.put(i.to_be_bytes(), b"x")?;
+            tx.commit(false).await
+        };
+        match rt.timeout(patience, work).await {
+            Ok(done) => {
+                // What was given up may still happen, and change what this one read.
+                assert!(!matches!(&done, Err(e) if e.status != Status::Conflict), "{done:?}");
+                answered += 1;
+            }
+            Err(_) => rt.yield_now().await,
+        }
+    }
+    every(Fault::Slow, 0);
+    assert!((20..380).contains(&answered), "{answered} of 400 were answered");
+    put(&engine, b"after").await.expect("committed");
 }
 
 /// A commit happens, and nobody says so. That is found out; but not if another process has the same name, which has to be said.

@@ -31,6 +31,8 @@ const COMMIT_BOUND: Duration = Duration::from_secs(8);
 const SETTLE_BOUND: Duration = Duration::from_secs(8);
 /// The pause after an attempt that failed.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Versions after which nothing can arrive late any more: six times what FoundationDB lets a transaction live (5 s; a version is a microsecond).
+const LATE_VERSIONS: Version = 30_000_000;
 /// Bytes of FoundationDB's stamps: version and order among the commits of that version.
 const NATIVE_STAMP_BYTES: usize = 10;
 /// Where the number of a stamp among those of its transaction stands behind it: together they are our stamp.
@@ -69,7 +71,7 @@ struct OwnKeys {
 struct Own<'a> {
     keys: &'a RefCell<OwnKeys>,
     number: u32,
-    /// When it was written last; the greatest number if that is not known.
+    /// When it was written last; if that is not known, when nothing that is on its way can write it any more.
     written: Version,
 }
 
@@ -107,6 +109,12 @@ impl Drop for Own<'_> {
 /// What an own key holds behind the stamp.
 fn mark(life: u128, seq: u64, kind: u8) -> Vec<u8> {
     [&life.to_be_bytes()[..], &seq.to_be_bytes(), &[kind]].concat()
+}
+
+/// Whether a mark is of a commit before `seq` in the same life.
+fn earlier(mark: &[u8], life: u128, seq: u64) -> bool {
+    let of = mark.strip_prefix(&life.to_be_bytes()).and_then(|rest| rest.get(..8)?.try_into().ok());
+    of.is_some_and(|bytes| u64::from_be_bytes(bytes) < seq)
 }
 
 /// What became of a commit.
@@ -160,7 +168,8 @@ impl Committer {
                 *seq += 1;
                 *seq
             };
-            let before = std::mem::replace(&mut own.written, Version::MAX);
+            // Also if the caller gives up meanwhile.
+            let before = std::mem::replace(&mut own.written, version.saturating_add(LATE_VERSIONS));
             let done = match self.attempt(commit, version, &own, seq).await {
                 Done::Unknown(why) => self.settle(version, &own, seq, why).await,
                 known => known,
@@ -327,6 +336,10 @@ impl Committer {
             if rest == mark(self.life, seq, b'f') {
                 return Ok(Some(Done::Fenced(at)));
             }
+            if at > version && earlier(rest, self.life, seq) {
+                // It stood there before ours was sent, which counts it as read at an older version.
+                return Ok(Some(Done::Fenced(at)));
+            }
             if at > version {
                 // Ours may lie beneath.
                 let e = "another process uses this engine's name, that is, the same node id".into();
@@ -341,5 +354,54 @@ impl Committer {
             Ok(Err(code)) => Err(wrong(code)),
             Err(_) => Err(store.silent(DOING)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_keys_are_taken_when_they_are_old_enough() {
+        let keys = RefCell::default();
+        let take = |version| Own::take(&keys, version).map(|o| o.number);
+        let mut one = Own::take(&keys, 5).expect("a new one");
+        let two = Own::take(&keys, 5).expect("another one");
+        assert_eq!((one.number, two.number), (0, 1));
+        one.written = 10;
+        drop(one);
+        assert_eq!(take(9).expect("the first is too young"), 2);
+        drop(two);
+        assert_eq!(take(9).expect("never written"), 1);
+        // All are in use, or too young: the oldest, which may be a conflict; then none.
+        let mut all = Vec::new();
+        while keys.borrow().made < OWN_KEYS_MAX {
+            all.push(Own::take(&keys, 9).expect("there is room"));
+        }
+        while let Ok(own) = Own::take(&keys, 9) {
+            all.push(own);
+        }
+        assert_eq!(all.len() as u32, OWN_KEYS_MAX);
+        assert_eq!(take(9).expect_err("none is left").status, Status::Overloaded);
+        all.clear();
+        assert_eq!(keys.borrow().free.len() as u32, OWN_KEYS_MAX);
+    }
+
+    /// docs/formats/metadata-engine.md, FoundationDB format 1.
+    #[test]
+    fn golden() {
+        let space = Space::new(ClusterId(7), "meta-101");
+        let text = |key: Key| key.escape_ascii().to_string();
+        let cluster = "glowfs/00000000000000000000000000000007";
+        assert_eq!(text(space.full(b"key")), format!("{cluster}/dkey"));
+        assert_eq!(text(space.own(258)), format!("{cluster}/own/meta-101/\\x00\\x00\\x01\\x02"));
+        assert_eq!(mark(1, 2, b'c'), [&[0; 15][..], &[1], &[0; 7], &[2], b"c"].concat());
+    }
+
+    #[test]
+    fn marks_tell_lives_and_commits_apart() {
+        let old = mark(7, 4, b'c');
+        assert!(earlier(&old, 7, 5) && !earlier(&old, 7, 4) && !earlier(&old, 8, 5));
+        assert!(!earlier(b"short", 7, 5) && !earlier(b"", 7, 5));
     }
 }
