@@ -4,38 +4,25 @@
 //! a cut there are tried on the copy.
 
 mod fake;
+mod small;
 
 use fake::{Crash, Disk, Rng, run, run_observed};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Buf, Rt};
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::wire::data::ChannelRecord;
-use glowfs_types::{
-    ChannelId, ChunkId, ChunkVersion, ClientId, ClusterId, DataId, NodeId, Seq, Status, TargetId,
-    VolumeId,
-};
+use glowfs_types::{ChannelId, ChunkVersion, ClientId, Seq, Status};
+use small::{CHUNK_BYTES, T, id};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-const T: TargetId = TargetId(3);
 const CHUNKS: u64 = 4;
-const CHUNK_BYTES: u32 = 256 << 10;
 /// Bytes of a disk that never runs full.
 const AMPLE: u64 = 1 << 40;
 
 fn config() -> StoreConfig {
-    StoreConfig {
-        log_segment_bytes: 256 << 10,
-        log_bytes_max: 1 << 20,
-        reserve_bytes: 0,
-        unflushed_bytes_max: 1 << 20,
-        ..StoreConfig::new(ClusterId(1), NodeId(2))
-    }
-}
-
-fn id(index: u64) -> ChunkId {
-    ChunkId { volume: VolumeId(1), data: DataId(5), index }
+    StoreConfig { unflushed_bytes_max: 1 << 20, ..small::config() }
 }
 
 /// The content after a version; `None`: removed.

@@ -1,55 +1,14 @@
 //! Damaged files, a full disk, a failing disk: clear errors, never wrong bytes, never a panic.
 
 mod fake;
+mod small;
 
 use fake::{Crash, Disk, Rng, run};
-use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
-use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_types::checksum::piece_checksums;
-use glowfs_types::{
-    ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Result, Status, TargetId, VolumeId,
-};
+use glowfs_chunkstore::{StageKind, Store, StoreConfig};
+use glowfs_rt::{Duration, Rt};
+use glowfs_types::{Result, Status};
+use small::{CHUNK_BYTES, T, bytes, config, id, request};
 use std::rc::Rc;
-
-const T: TargetId = TargetId(3);
-const CHUNK_BYTES: u32 = 256 << 10;
-
-fn config() -> StoreConfig {
-    StoreConfig {
-        log_segment_bytes: 256 << 10,
-        log_bytes_max: 1 << 20,
-        reserve_bytes: 0,
-        ..StoreConfig::new(ClusterId(1), NodeId(2))
-    }
-}
-
-fn id(index: u64) -> ChunkId {
-    ChunkId { volume: VolumeId(1), data: DataId(5), index }
-}
-
-fn bytes(index: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i as u64 * 31 + index * 77 + i as u64 / 97) as u8).collect()
-}
-
-fn request(index: u64, version: u64, kind: StageKind, payload: Vec<u8>) -> StageRequest {
-    let mut crcs = Vec::new();
-    piece_checksums(0, &payload, &mut crcs);
-    StageRequest {
-        any_version: false,
-        damaged: false,
-        chunk: id(index),
-        version: ChunkVersion(version),
-        kind,
-        offset: 0,
-        len: 0,
-        payload: Buf::from_vec(payload),
-        crcs,
-        chunk_bytes: CHUNK_BYTES,
-        channel: None,
-        commit: true,
-        flush: false,
-    }
-}
 
 fn size(index: u64) -> usize {
     if index.is_multiple_of(2) { 100_000 } else { 9_000 }

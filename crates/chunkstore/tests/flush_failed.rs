@@ -1,33 +1,19 @@
 //! A flush fails, the process is started again, and later the power goes: the system's cache showed what the disk never had.
 
 mod fake;
+mod small;
 
 use fake::{Crash, Disk, run};
-use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
-use glowfs_rt::{Buf, Rt};
-use glowfs_types::checksum::piece_checksums;
-use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Result, TargetId, VolumeId};
+use glowfs_chunkstore::{StageKind, StageRequest, Store};
+use glowfs_rt::Rt;
+use glowfs_types::Result;
+use small::{CHUNK_BYTES, T, config, id};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-const T: TargetId = TargetId(3);
-const CHUNK_BYTES: u32 = 256 << 10;
 /// Updates of one life.
 const UPDATES: u64 = 24;
-
-fn config() -> StoreConfig {
-    StoreConfig {
-        log_segment_bytes: 256 << 10,
-        log_bytes_max: 1 << 20,
-        reserve_bytes: 0,
-        ..StoreConfig::new(ClusterId(1), NodeId(2))
-    }
-}
-
-fn id(index: u64) -> ChunkId {
-    ChunkId { volume: VolumeId(1), data: DataId(5), index }
-}
 
 /// The content of a version of a chunk: small ones go into the log, great ones into slots.
 fn content(index: u64, version: u64) -> Vec<u8> {
@@ -36,24 +22,7 @@ fn content(index: u64, version: u64) -> Vec<u8> {
 }
 
 fn request(index: u64, version: u64) -> StageRequest {
-    let payload = content(index, version);
-    let mut crcs = Vec::new();
-    piece_checksums(0, &payload, &mut crcs);
-    StageRequest {
-        any_version: false,
-        damaged: false,
-        chunk: id(index),
-        version: ChunkVersion(version),
-        kind: StageKind::Replace,
-        offset: 0,
-        len: 0,
-        payload: Buf::from_vec(payload),
-        crcs,
-        chunk_bytes: CHUNK_BYTES,
-        channel: None,
-        commit: true,
-        flush: false,
-    }
+    small::request(index, version, StageKind::Replace, content(index, version))
 }
 
 /// Versions of chunks.

@@ -1,51 +1,23 @@
 //! The log is full again and again, and nobody asks for a flush: updates go on all the same.
 
 mod fake;
+mod small;
 
 use fake::{Disk, run};
-use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
-use glowfs_rt::Buf;
+use glowfs_chunkstore::{StageKind, StageRequest, Store};
 use glowfs_rt::sync::join_all;
-use glowfs_types::checksum::piece_checksums;
-use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Status, TargetId, VolumeId};
+use glowfs_types::Status;
+use small::{T, config};
 
-const T: TargetId = TargetId(3);
-const CHUNK_BYTES: u32 = 256 << 10;
 /// Chunks that are updated side by side.
 const CHUNKS: u64 = 6;
 /// Updates of each.
 const UPDATES: u64 = 40;
 
-fn config() -> StoreConfig {
-    StoreConfig {
-        log_segment_bytes: 256 << 10,
-        log_bytes_max: 1 << 20,
-        reserve_bytes: 0,
-        ..StoreConfig::new(ClusterId(1), NodeId(2))
-    }
-}
-
 /// Great contents go into slots, which the next version gives up; small ones into the log.
 fn request(index: u64, version: u64) -> StageRequest {
     let len = if version.is_multiple_of(2) { 90_000 } else { 60_000 };
-    let payload = vec![version as u8; len];
-    let mut crcs = Vec::new();
-    piece_checksums(0, &payload, &mut crcs);
-    StageRequest {
-        any_version: false,
-        damaged: false,
-        chunk: ChunkId { volume: VolumeId(1), data: DataId(5), index },
-        version: ChunkVersion(version),
-        kind: StageKind::Replace,
-        offset: 0,
-        len: 0,
-        payload: Buf::from_vec(payload),
-        crcs,
-        chunk_bytes: CHUNK_BYTES,
-        channel: None,
-        commit: true,
-        flush: false,
-    }
+    small::request(index, version, StageKind::Replace, vec![version as u8; len])
 }
 
 /// Updates all chunks side by side on a disk of so many bytes, without a flush; how many were refused.

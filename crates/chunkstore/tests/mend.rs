@@ -1,56 +1,18 @@
 //! Damage at rest is found, mended in place by bytes from elsewhere, or handed on as what it is.
 
 mod fake;
+mod small;
 
 use fake::{Crash, Disk, run};
-use glowfs_chunkstore::{AsIs, StageKind, StageRequest, Store, StoreConfig};
+use glowfs_chunkstore::{AsIs, StageKind, StageRequest, Store};
 use glowfs_rt::{Buf, BufMut, Rt};
-use glowfs_types::checksum::piece_checksums;
-use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Status, TargetId, VolumeId};
+use glowfs_types::{ChunkVersion, Status};
+use small::{T, bytes, config, id, update};
 use std::rc::Rc;
 
-const T: TargetId = TargetId(3);
-const CHUNK_BYTES: u32 = 256 << 10;
 const BLOCK: usize = 4096;
 /// Of the large chunk: the last block is not full.
 const LARGE: usize = 100_000;
-
-fn config() -> StoreConfig {
-    StoreConfig {
-        log_segment_bytes: 256 << 10,
-        log_bytes_max: 1 << 20,
-        reserve_bytes: 0,
-        ..StoreConfig::new(ClusterId(1), NodeId(2))
-    }
-}
-
-fn id(index: u64) -> ChunkId {
-    ChunkId { volume: VolumeId(1), data: DataId(5), index }
-}
-
-fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i as u64 * 31 + seed * 77 + i as u64 / 97 + 1) as u8).collect()
-}
-
-fn request(chunk: u64, version: u64, kind: StageKind, offset: u32, p: Vec<u8>) -> StageRequest {
-    let mut crcs = Vec::new();
-    piece_checksums(offset, &p, &mut crcs);
-    StageRequest {
-        any_version: false,
-        damaged: false,
-        chunk: id(chunk),
-        version: ChunkVersion(version),
-        kind,
-        offset,
-        len: 0,
-        payload: Buf::from_vec(p),
-        crcs,
-        chunk_bytes: CHUNK_BYTES,
-        channel: None,
-        commit: true,
-        flush: false,
-    }
-}
 
 async fn opened(rt: &Rt, disk: &Rc<Disk>) -> Store {
     Store::open(rt, disk.dir(), config()).await.expect("open")
@@ -60,11 +22,11 @@ async fn opened(rt: &Rt, disk: &Rc<Disk>) -> Store {
 async fn filled(rt: &Rt, disk: &Rc<Disk>) -> Store {
     let store = opened(rt, disk).await;
     store.create_target(T).await.expect("target");
-    let large = request(0, 1, StageKind::Write, 0, bytes(0, LARGE));
+    let large = update(0, 1, StageKind::Write, 0, bytes(0, LARGE));
     store.stage(T, large).await.expect("large");
-    let small = request(1, 1, StageKind::Write, 0, bytes(1, 9000));
+    let small = update(1, 1, StageKind::Write, 0, bytes(1, 9000));
     store.stage(T, small).await.expect("small");
-    let pending = request(1, 2, StageKind::Write, 4096, bytes(2, 4096));
+    let pending = update(1, 2, StageKind::Write, 4096, bytes(2, 4096));
     store.stage(T, StageRequest { commit: false, ..pending }).await.expect("pending");
     store.flush(T).await.expect("flush");
     store
@@ -181,7 +143,7 @@ fn what_is_lost_is_handed_on_as_lost() {
             let handed_on = StageRequest {
                 damaged: true,
                 crcs,
-                ..request(0, 5, StageKind::Replace, 0, payload.clone())
+                ..update(0, 5, StageKind::Replace, 0, payload.clone())
             };
             // Only if it is said so, and only blocks of zeros.
             let plain = StageRequest { damaged: false, ..handed_on.clone() };
@@ -191,7 +153,7 @@ fn what_is_lost_is_handed_on_as_lost() {
             let wrong = StageRequest { payload: Buf::from_vec(wrong), ..handed_on.clone() };
             assert_eq!(store.stage(T, wrong).await.expect_err("refused").status, Status::Corrupt);
             store.stage(T, handed_on).await.expect("taken");
-            store.stage(T, request(7, 1, StageKind::Write, 0, bytes(7, 500))).await.expect("next");
+            store.stage(T, update(7, 1, StageKind::Write, 0, bytes(7, 500))).await.expect("next");
         })
         .expect("ran");
         // Killed before any flush: what came after it is not cut off with it.
