@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub link_problem: RefCell<Option<Error>>,
     pub meta_node: Cell<Option<NodeId>>,
     suspects: RefCell<BTreeMap<NodeId, Instant>>,
+    /// The connections of late, with the version of the routing info that they were found by.
+    near: RefCell<BTreeMap<NodeId, (RoutingVersion, Rc<Conn>)>>,
     pub channels: Rc<ChannelPool>,
     pub bytes: Semaphore,
     pub hedger: RefCell<Hedger>,
@@ -87,6 +89,7 @@ impl Core {
             link_problem: RefCell::default(),
             meta_node: Cell::new(None),
             suspects: RefCell::default(),
+            near: RefCell::default(),
             channels: ChannelPool::new(config.channels),
             bytes: Semaphore::new(config.inflight_bytes.max(1)),
             hedger: RefCell::new(Hedger::new(config.hedge_min, config.read_attempt / 2)),
@@ -145,6 +148,10 @@ impl Core {
         (age <= self.stale.get()).then(|| self.routing.borrow().clone())
     }
 
+    /// Fresh routing info, if it is here.
+    pub fn routing_now(&self) -> Option<Rc<RoutingInfo>> {
+        if self.closed.get() { None } else { self.fresh() }
+    }
     /// Fresh routing info; waits for it at most for `bound`.
     pub async fn routing(&self, bound: Duration) -> Result<Rc<RoutingInfo>> {
         let until = self.rt.now() + bound;
@@ -199,6 +206,14 @@ impl Core {
         }
     }
 
+    /// The connection to a node, if it is the one that the last question for this version of the routing info had for an answer. (Finding it
+    /// by its addresses costs more than a small message.)
+    pub fn conn_now(&self, info: &RoutingInfo, node: NodeId) -> Option<Rc<Conn>> {
+        let near = self.near.borrow();
+        let (version, conn) = near.get(&node)?;
+        let good = *version == info.version && !conn.is_closed() && !self.closed.get();
+        good.then(|| conn.clone())
+    }
     /// The connection to a node of the routing info, and its name for errors.
     pub async fn conn(
         &self,
@@ -221,12 +236,18 @@ impl Core {
             node: Some(node),
         };
         match self.rt.timeout(bound, self.connector.connect_to(&target)).await {
+            Ok(Ok(conn)) => {
+                let mut near = self.near.borrow_mut();
+                near.retain(|_, (version, _)| *version == info.version);
+                near.insert(node, (info.version, conn.clone()));
+                Ok(conn)
+            }
             // The cluster has declared this client dead, and it will soon know: calls go on under its new life.
             Ok(Err(e)) if e.status == Status::SessionEnded => {
                 self.doubted.notify_all();
                 Err(Error::new(Status::Disconnected, e.message))
             }
-            Ok(conn) => conn,
+            Ok(Err(e)) => Err(e),
             Err(_) => Err(Error::new(
                 Status::Disconnected,
                 format!(
@@ -244,8 +265,11 @@ impl Core {
     }
     /// Whether a node did not answer a moment ago.
     pub fn is_suspect(&self, node: NodeId) -> bool {
-        let now = self.rt.now();
         let mut suspects = self.suspects.borrow_mut();
+        if suspects.is_empty() {
+            return false;
+        }
+        let now = self.rt.now();
         match suspects.get(&node) {
             Some(until) if *until > now => true,
             Some(_) => {
@@ -265,6 +289,7 @@ impl Core {
     /// Ends everything; waiting calls fail.
     pub fn shut(&self) {
         self.closed.set(true);
+        self.near.borrow_mut().clear();
         self.changed.notify_all();
         self.wanted.notify_all();
         self.connector.close();

@@ -349,21 +349,26 @@ impl OpenFile {
         Ok(())
     }
 
+    /// The right to make one attempt now, if the capability need not be renewed before.
+    pub(crate) fn permission_now(&self) -> Option<Permission> {
+        self.check_owner().ok()?;
+        let now = self.client.core.rt.now();
+        let (usable, due) = {
+            let s = self.state.borrow();
+            (s.valid && now < s.expires, now >= s.renew_at && !s.renewing)
+        };
+        if usable && due {
+            self.renew_beside();
+        }
+        if usable { self.grant().ok() } else { None }
+    }
+
     /// The right to make one attempt now; renews the capability if need be.
     pub(crate) async fn permission(&self) -> Result<Permission> {
-        let core = &self.client.core;
         self.check_owner()?;
         for _ in 0..3 {
-            let now = core.rt.now();
-            let (usable, due) = {
-                let s = self.state.borrow();
-                (s.valid && now < s.expires, now >= s.renew_at && !s.renewing)
-            };
-            if usable {
-                if due {
-                    self.renew_beside();
-                }
-                return self.grant();
+            if let Some(permission) = self.permission_now() {
+                return Ok(permission);
             }
             self.renew().await?;
         }

@@ -11,13 +11,15 @@ use crate::routes::{self, Place, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Either, join_all, select};
-use glowfs_rt::{BufMut, Duration};
+use glowfs_rt::{BufMut, Duration, Instant};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
 use glowfs_types::wire::method;
-use glowfs_types::{ChunkId, Error, Result, Status};
+use glowfs_types::{ChunkId, Error, NodeId, Result, Status};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
@@ -274,7 +276,9 @@ async fn read_piece(
         turn += 1;
         refusals += u32::from(error.status == Status::BadCapability);
         let again = again_read(error.status) && refusals <= REFUSALS_MAX;
-        if let Err(e) = core.wait_or_give_up(&mut retry, &what, &site, error, again).await {
+        // What is rare stands apart: it would make the futures of all reads larger, and they are copied.
+        let wait = Box::pin(core.wait_or_give_up(&mut retry, &what, &site, error, again));
+        if let Err(e) = wait.await {
             return (Err(e), buf.unwrap_or_else(|| core.rt.alloc(len)));
         }
     }
@@ -291,23 +295,26 @@ async fn piece_attempt(
 ) -> (Result<u32>, Option<BufMut>) {
     let late = || Error::new(Status::Disconnected, "the time for this read is up");
     let Some(time) = retry.attempt_time(core.rt.now()) else { return (Err(late()), Some(buf)) };
-    let found = async {
-        let info = core.routing(time).await?;
-        site.info = Some(info.clone());
-        let order = order(core, &info, file, &extent)?;
+    let (info, time) = match core.routing_now() {
+        Some(info) => (info, time),
+        None => match Box::pin(core.routing(time)).await {
+            Ok(info) => (info, time.min(retry.attempt_time(core.rt.now()).unwrap_or(time))),
+            Err(e) => return (Err(e), Some(buf)),
+        },
+    };
+    site.info = Some(info.clone());
+    let found = order(core, &info, file, &extent).and_then(|order| {
         let first = match order.get(turn % order.len().max(1)) {
             Some(p) if !ask_tail => *p,
             _ => routes::tail(&info, routes::chain_of(&info, &file.layout(), extent.index)?)?,
         };
-        let second = order.iter().copied().find(|p| p.node != first.node);
-        Ok((info, first, second))
-    };
-    let (info, first, second) = match found.await {
+        Ok((first, order.iter().copied().find(|p| p.node != first.node)))
+    });
+    let (first, second) = match found {
         Ok(found) => found,
         Err(e) => return (Err(e), Some(buf)),
     };
     site.place = Some(first);
-    let time = time.min(retry.attempt_time(core.rt.now()).unwrap_or(time));
     let hedge = second.map(|p| vec![(extent, p)]);
     let outcome = hedged(core, file, &info, vec![(extent, first)], hedge, buf, time).await;
     let result = outcome.pieces.and_then(|mut p| {
@@ -335,13 +342,28 @@ async fn hedged(
         _ => return timed(core, began, main.await),
     };
     let delay = core.hedger.borrow().delay().min(time);
-    let mut sleep = Box::pin(core.rt.sleep(delay));
+    let mut sleep = Box::pin(core.rt.sleep_until(began + delay));
     if let Either::Left(outcome) = select(&mut main, &mut sleep).await {
         return timed(core, began, outcome);
     }
     if !core.hedger.borrow_mut().spend() {
         return timed(core, began, main.await);
     }
+    Box::pin(hedge(core, file, info, slow, main, second, bytes, (began, delay, time))).await
+}
+
+/// The second request beside the slow first one.
+#[allow(clippy::too_many_arguments)] // the rest of one function, taken out of its future
+async fn hedge(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    info: &Rc<RoutingInfo>,
+    slow: Option<NodeId>,
+    mut main: Pin<Box<impl Future<Output = Outcome>>>,
+    second: Vec<(Extent, Place)>,
+    bytes: usize,
+    (began, delay, time): (Instant, Duration, Duration),
+) -> Outcome {
     let spare = core.rt.alloc(bytes);
     let left = time.saturating_sub(delay).max(Duration::from_millis(1));
     let mut other =
@@ -364,7 +386,7 @@ async fn hedged(
     }
 }
 
-fn timed(core: &Core, began: glowfs_rt::Instant, outcome: Outcome) -> Outcome {
+fn timed(core: &Core, began: Instant, outcome: Outcome) -> Outcome {
     if outcome.pieces.is_ok() {
         core.hedger.borrow_mut().took(core.rt.now().since(began));
     }
@@ -384,11 +406,19 @@ async fn request(
         return Outcome { pieces: Ok(Vec::new()), buf: Some(buf) };
     };
     let lost = |e: Error, buf| Outcome { pieces: Err(e), buf };
-    let permission = match file.permission().await {
+    let permission = match file.permission_now() {
+        Some(p) => Ok(p),
+        None => Box::pin(file.permission()).await,
+    };
+    let permission = match permission {
         Ok(p) => p,
         Err(e) => return lost(e, Some(buf)),
     };
-    let conn = match core.conn(&info, first.node, time).await {
+    let conn = match core.conn_now(&info, first.node) {
+        Some(conn) => Ok(conn),
+        None => Box::pin(core.conn(&info, first.node, time)).await,
+    };
+    let conn = match conn {
         Ok(conn) => conn,
         Err(e) => {
             core.blame(first.node, &e);

@@ -6,12 +6,14 @@
 
 use crate::abi::{self, WRITE_HEAD_BYTES, opcode};
 use crate::request::{self, BadRequest, Request};
+use glowfs_rt::backend::{Post, Posted};
 use glowfs_rt::{Buf, BufMut, Rt};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Payloads up to this many bytes are copied into a buffer of their own size.
@@ -122,6 +124,17 @@ impl Device {
     /// What answers and notifications are sent through; may be used on another thread.
     pub fn sender(&self) -> Sender {
         self.fd.clone()
+    }
+    /// Sends an answer with payload together with what else is to be written in this turn; `tell` hears what became of it.
+    pub fn post(&self, unique: u64, payload: Buf, tell: Rc<dyn Posted>) -> io::Result<()> {
+        let len = (size_of::<abi::OutHeader>() + payload.len()) as u32;
+        let header = abi::OutHeader { len, error: 0, unique };
+        let head = zerocopy::transmute!(header);
+        let post = Post { fd: self.fd.0.clone(), head, payload, tell, tag: unique };
+        match self.rt.post(post) {
+            Ok(()) => Ok(()),
+            Err(Post { payload, .. }) => self.send(0, unique, &[IoSlice::new(&payload)]),
+        }
     }
     /// See [`Sender::send`].
     pub fn send(&self, error: i32, unique: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {

@@ -54,15 +54,10 @@ impl Reply {
     pub fn bytes(self, bytes: &[u8]) {
         self.send(0, &[IoSlice::new(bytes)]);
     }
-    /// Success with payload buffers, sent without a copy of ours.
-    pub fn data(self, bufs: &[Buf]) {
-        match bufs {
-            [one] => self.send(0, &[IoSlice::new(one)]),
-            many => {
-                let parts: Vec<_> = many.iter().map(|b| IoSlice::new(b)).collect();
-                self.send(0, &parts);
-            }
-        }
+    /// Success of READ: the payload, sent without a copy of ours.
+    pub fn data(self, buf: Buf) {
+        self.answered.set(true);
+        self.session.answer_data(self.unique, buf);
     }
     /// Success of LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(self, entry: &abi::EntryOut) {

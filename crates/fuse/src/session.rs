@@ -8,6 +8,7 @@ use crate::device::{Device, Got};
 use crate::negotiate::{Negotiated, Options, Outcome, negotiate};
 use crate::reply::Reply;
 use crate::request::{Header, Op};
+use glowfs_rt::backend::Posted;
 use glowfs_rt::{Buf, BufMut, Rt};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ use zerocopy::IntoBytes;
 const EPROTO: i32 = 71;
 const EINVAL: i32 = 22;
 /// So many requests are taken in a row before other tasks get a turn.
-const BURST: u32 = 16;
+const BURST: u32 = 32;
 
 /// A request with its payload and the duty to answer.
 pub struct Incoming {
@@ -57,6 +58,14 @@ struct Interest {
     interrupted: bool,
     parked: bool,
     waker: Option<Waker>,
+}
+
+impl Posted for Session {
+    fn posted(&self, unique: u64, outcome: io::Result<usize>) {
+        if let Err(e) = outcome {
+            self.refused(unique, &e);
+        }
+    }
 }
 
 impl Session {
@@ -228,18 +237,36 @@ impl Session {
     }
 
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
+        self.settle(unique);
+        if let Err(e) = self.device.send(error, unique, parts) {
+            self.refused(unique, &e);
+        }
+    }
+
+    /// Answers a READ. Its answer need not come before any other one or before a notification: it gives the kernel no attributes,
+    /// and the pages that it fills are locked until then. So it leaves with the others of this turn.
+    pub(crate) fn answer_data(self: &Rc<Self>, unique: u64, payload: Buf) {
+        self.settle(unique);
+        if let Err(e) = self.device.post(unique, payload, self.clone()) {
+            self.refused(unique, &e);
+        }
+    }
+
+    /// The request has its answer.
+    fn settle(&self, unique: u64) {
         let answered = self.outstanding.borrow_mut().remove(&unique);
         if answered.is_some_and(|i| i.parked) {
             self.parked.set(self.parked.get() - 1);
         }
         self.wake_reader();
-        if let Err(e) = self.device.send(error, unique, parts) {
-            // ENOENT: the caller is gone; ENODEV: so is the mount. Nobody waits for this answer any more.
-            let gone = matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
-            if !gone {
-                tracing::error!(unique, error, %e, "the kernel refused an answer");
-                let _ = self.device.send(-libc::EIO, unique, &[]);
-            }
+    }
+
+    fn refused(&self, unique: u64, e: &io::Error) {
+        // ENOENT: the caller is gone; ENODEV: so is the mount. Nobody waits for this answer any more.
+        let gone = matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
+        if !gone {
+            tracing::error!(unique, %e, "the kernel refused an answer");
+            let _ = self.device.send(-libc::EIO, unique, &[]);
         }
     }
 

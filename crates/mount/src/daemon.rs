@@ -194,11 +194,15 @@ impl<S: FileSystem> Daemon<S> {
             let daemon = context.daemon.clone();
             let began = daemon.rt.now();
             let (opcode, node) = (context.header.opcode, context.header.node);
-            // `reply` moves into the answer below, so the work borrows it only here.
-            let work = context.run(op, payload, &reply);
-            let outcome = match may_stop(opcode) {
-                false => work.await,
-                true => Box::pin(daemon.race(work, &reply)).await,
+            // `reply` moves into the answer below, so the work borrows it only here. A task is moved to the heap as a whole, and is as
+            // large as the largest of its branches: only what a READ needs stands here itself.
+            let outcome = match (op, may_stop(opcode)) {
+                (Op::Read(i), _) => context.read(i, &reply).await,
+                (op, false) => Box::pin(context.run(op, payload, &reply)).await,
+                (op, true) => {
+                    let work = context.run(op, payload, &reply);
+                    Box::pin(daemon.race(work, &reply)).await
+                }
             };
             let failed = outcome.is_err();
             send(reply, outcome, opcode, node);
@@ -271,7 +275,7 @@ fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
     match outcome {
         Ok(Answer::Done) => reply.ok(),
         Ok(Answer::Bytes(b)) => reply.bytes(&b),
-        Ok(Answer::Data(b)) => reply.data(&[b]),
+        Ok(Answer::Data(b)) => reply.data(b),
         Ok(Answer::Entry(e)) => reply.entry(&e),
         Ok(Answer::Attr(a)) => reply.attr(&a),
         Ok(Answer::Open(fh, flags)) => reply.open(fh, flags),

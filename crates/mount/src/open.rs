@@ -157,6 +157,10 @@ impl<F: FileData> OpenInode<F> {
     pub fn forget_atime(&self) {
         self.state.borrow_mut().read_at = None;
     }
+    /// The truncate epoch that meta last said.
+    pub fn epoch(&self) -> TruncateEpoch {
+        self.state.borrow().attr.epoch
+    }
     /// The length as it is on this client.
     pub fn len(&self) -> u64 {
         let s = self.state.borrow();

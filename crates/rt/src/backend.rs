@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A future of this thread.
@@ -119,6 +120,29 @@ pub type File = Rc<dyn FileIo>;
 /// A shared directory.
 pub type Dir = Rc<dyn DirIo>;
 
+/// Bytes of the head of a [`Post`]: what a message to the kernel's FUSE begins with.
+pub const POST_HEAD_BYTES: usize = 16;
+
+/// A message that one write carries as a whole: a head, and the payload behind it.
+pub struct Post {
+    /// Where to. Must not block: the thread waits for the write.
+    pub fd: Arc<OwnedFd>,
+    /// What it begins with.
+    pub head: [u8; POST_HEAD_BYTES],
+    /// The rest.
+    pub payload: Buf,
+    /// Whom to tell when it was written.
+    pub tell: Rc<dyn Posted>,
+    /// What to tell him with the outcome.
+    pub tag: u64,
+}
+
+/// Is told of the outcome of a [`Post`].
+pub trait Posted {
+    /// It was written (so many bytes), or was not.
+    fn posted(&self, tag: u64, outcome: io::Result<usize>);
+}
+
 /// The world as one node sees it.
 pub trait Backend {
     /// CLOCK_BOOTTIME.
@@ -145,6 +169,11 @@ pub trait Backend {
     fn poll_readable(&self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
     /// Forgets what [`Backend::poll_readable`] keeps of `fd`. Call it before the descriptor is closed.
     fn forget_readable(&self, fd: BorrowedFd<'_>);
+    /// Writes a message together with the other I/O of this turn: soon, and after the present task gave way. Messages may overtake each
+    /// other, and what is written otherwise overtakes them. A backend that cannot gives the message back.
+    fn post(&self, post: Post) -> Result<(), Post> {
+        Err(post)
+    }
     /// The pool that buffers of this thread come from.
     fn pool(&self) -> &crate::Pool;
 }

@@ -1,6 +1,6 @@
 //! [`Rt`]: the handle that everything with I/O is given.
 
-use crate::backend::{Backend, BoxFuture, Dir, Listener, Stream};
+use crate::backend::{Backend, BoxFuture, Dir, Listener, Post, Stream};
 use crate::{Address, BufMut, Duration, Instant, Pool};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -135,6 +135,10 @@ impl Rt {
     /// Forgets what [`Rt::poll_readable`] keeps of `fd`. Call it before the descriptor is closed.
     pub fn forget_readable(&self, fd: BorrowedFd<'_>) {
         self.0.forget_readable(fd);
+    }
+    /// See [`Backend::post`].
+    pub fn post(&self, post: Post) -> Result<(), Post> {
+        self.0.post(post)
     }
     /// The pool that buffers come from.
     pub fn pool(&self) -> &Pool {

@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Tasks that wait for the same thing. A waiter is known by its number.
+/// Tasks that wait for the same thing. A waiter is known by its number; they stand in the order of their numbers.
 #[derive(Default)]
 struct Waiters {
     next: u64,
@@ -18,8 +18,8 @@ struct Waiters {
 impl Waiters {
     /// Puts a task at the end, or renews its waker where it stands.
     fn wait(&mut self, number: &mut Option<u64>, cx: &Context<'_>) {
-        if let Some(entry) = number.and_then(|n| self.queue.iter_mut().find(|(i, _)| *i == n)) {
-            entry.1.clone_from(cx.waker());
+        if let Some(place) = self.place(*number) {
+            self.queue[place].1.clone_from(cx.waker());
             return;
         }
         self.next += 1;
@@ -28,11 +28,13 @@ impl Waiters {
     }
     /// Takes one out. False if it was woken already.
     fn leave(&mut self, number: Option<u64>) -> bool {
-        let Some(place) = self.queue.iter().position(|(i, _)| Some(*i) == number) else {
-            return false;
-        };
+        let Some(place) = self.place(number) else { return false };
         self.queue.remove(place);
         true
+    }
+    fn place(&self, number: Option<u64>) -> Option<usize> {
+        let number = number?;
+        self.queue.binary_search_by_key(&number, |(i, _)| *i).ok()
     }
 }
 

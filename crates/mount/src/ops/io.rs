@@ -65,7 +65,7 @@ impl<S: FileSystem> Context<S> {
         loop {
             let asked = self.known(&handle.inode).await?;
             let leased = handle.inode.lease.get();
-            let epoch = handle.inode.attr().epoch;
+            let epoch = handle.inode.epoch();
             let n = handle.inode.len().min(wanted).saturating_sub(offset);
             if n == 0 {
                 return Ok(None);
@@ -78,7 +78,7 @@ impl<S: FileSystem> Context<S> {
             if now >= leased.max(asked + READ_MAX) || handle.inode.lease.get() < leased {
                 Box::pin(self.fresh(handle.inode.id)).await?;
             }
-            if handle.inode.attr().epoch != epoch {
+            if handle.inode.epoch() != epoch {
                 continue;
             }
             buf.truncate(n);

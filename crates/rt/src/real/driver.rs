@@ -37,6 +37,10 @@ pub(crate) trait Driver {
     fn ops(&self) -> &OpTable;
     /// Begins an operation that is in the table.
     fn start(&self, key: usize);
+    /// Whether writes that are begun in one turn reach the kernel together.
+    fn batches(&self) -> bool {
+        false
+    }
     /// Handles what has happened; waits for it at most `timeout` (None: until something does).
     fn turn(&self, timeout: Option<Duration>) -> io::Result<()>;
     /// Waits until the kernel and the helper threads have let go of all buffers.

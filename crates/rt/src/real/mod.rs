@@ -14,7 +14,7 @@ mod ops;
 mod socket;
 mod uring;
 
-use crate::backend::{Backend, BoxFuture, Dir, Listener, Stream};
+use crate::backend::{Backend, BoxFuture, Dir, Listener, Post, Stream};
 use crate::mem::POOL_BYTES_DEFAULT;
 use crate::tasks::Tasks;
 use crate::timers::Timers;
@@ -261,6 +261,14 @@ impl Backend for Real {
     fn forget_readable(&self, fd: BorrowedFd<'_>) {
         let source = self.readable.borrow_mut().remove(&fd.as_raw_fd());
         drop(source);
+    }
+    fn post(&self, post: Post) -> Result<(), Post> {
+        if !self.driver.batches() {
+            return Err(post);
+        }
+        let key = self.driver.ops().insert(ops::Op::post(post));
+        self.driver.start(key);
+        Ok(())
     }
     fn pool(&self) -> &Pool {
         &self.pool

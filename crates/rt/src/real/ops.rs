@@ -1,6 +1,7 @@
 //! Operations on files, and the table that keeps their buffers alive until the kernel is done with them.
 
 use super::driver::Driver;
+use crate::backend::{POST_HEAD_BYTES, Post, Posted};
 use crate::{Buf, BufMut};
 use slab::Slab;
 use std::cell::RefCell;
@@ -22,6 +23,8 @@ const DIRECT_ALIGN: usize = 512;
 pub(crate) enum Kind {
     Read,
     Write,
+    /// A message: one write, whatever comes of it.
+    Post,
     Sync,
     Allocate,
     Punch,
@@ -43,6 +46,8 @@ pub(crate) struct Op {
     done: usize,
     state: State,
     waker: Option<Waker>,
+    /// Post: whom to tell, and with which tag.
+    tell: Option<(Rc<dyn Posted>, u64)>,
 }
 
 /// The buffers of an operation.
@@ -51,6 +56,8 @@ pub(crate) struct Keep {
     pub(crate) read: Option<BufMut>,
     /// Only kept alive.
     _write: Vec<Buf>,
+    /// Only kept alive, where it is.
+    _post: Option<(Box<[u8; POST_HEAD_BYTES]>, Buf)>,
 }
 
 enum State {
@@ -86,18 +93,28 @@ impl Op {
             done: 0,
             state: State::Running,
             waker: None,
+            tell: None,
         }
+    }
+    pub(crate) fn post(post: Post) -> Self {
+        let Post { fd, head, payload, tell, tag } = post;
+        let head = Box::new(head);
+        let iovec =
+            |b: &[u8]| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
+        let iovecs = vec![iovec(&*head), iovec(&payload)];
+        let keep = Keep { _post: Some((head, payload)), ..Keep::default() };
+        Self { iovecs, keep, tell: Some((tell, tag)), ..Self::plain(Kind::Post, &fd, 0, 0) }
     }
     pub(crate) fn read(fd: &Arc<OwnedFd>, direct: bool, mut buf: BufMut, offset: u64) -> Self {
         let iovecs = vec![libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }];
-        let keep = Keep { read: Some(buf), _write: Vec::new() };
+        let keep = Keep { read: Some(buf), ..Keep::default() };
         Self { iovecs, keep, direct, ..Self::plain(Kind::Read, fd, offset, 0) }
     }
     pub(crate) fn write(fd: &Arc<OwnedFd>, direct: bool, bufs: Vec<Buf>, offset: u64) -> Self {
         let iovec =
             |b: &Buf| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
         let iovecs = bufs.iter().filter(|b| !b.is_empty()).map(iovec).collect();
-        let keep = Keep { read: None, _write: bufs };
+        let keep = Keep { _write: bufs, ..Keep::default() };
         Self { iovecs, keep, direct, ..Self::plain(Kind::Write, fd, offset, 0) }
     }
     /// Whether there is nothing to do from the start.
@@ -197,6 +214,7 @@ impl Call {
             match self.kind {
                 Kind::Read => libc::preadv(fd, self.iovecs, count, offset),
                 Kind::Write => libc::pwritev(fd, self.iovecs, count, offset),
+                Kind::Post => libc::writev(fd, self.iovecs, count),
                 Kind::Sync => libc::fdatasync(fd) as isize,
                 Kind::Allocate | Kind::Punch => {
                     libc::fallocate(fd, self.fallocate_mode(), offset, self.len as i64) as isize
@@ -229,6 +247,13 @@ impl OpTable {
         let (waker, dead) = {
             let mut ops = self.0.borrow_mut();
             let Some(op) = ops.get_mut(key) else { return false };
+            if let Some((tell, tag)) = op.tell.take() {
+                let sent = ops.remove(key);
+                drop(ops);
+                drop(sent);
+                tell.posted(tag, result);
+                return false;
+            }
             let abandoned = matches!(op.state, State::Abandoned);
             if op.advance(result) && !abandoned {
                 return true;

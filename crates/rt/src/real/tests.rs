@@ -38,6 +38,51 @@ async fn accept(l: &Listener) -> Stream {
     poll_fn(|cx| l.poll_accept(cx)).await.expect("accept")
 }
 
+/// What posts were told.
+#[derive(Default)]
+struct Told(RefCell<Vec<(u64, Result<usize, i32>)>>);
+impl crate::backend::Posted for Told {
+    fn posted(&self, tag: u64, outcome: io::Result<usize>) {
+        let outcome = outcome.map_err(|e| e.raw_os_error().unwrap_or(0));
+        self.0.borrow_mut().push((tag, outcome));
+    }
+}
+
+#[test]
+fn a_message_is_written_whole_and_told_or_given_back() {
+    use crate::backend::Post;
+    use rustix::pipe::{PipeFlags, pipe_with};
+    on_each(|rt| async move {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).expect("pipe");
+        let (told, writer) = (Rc::new(Told::default()), Arc::new(writer));
+        let post = |tag: u64| {
+            let mut payload = rt.alloc(5);
+            payload.fill(tag as u8);
+            let (fd, tell, payload) = (writer.clone(), told.clone(), payload.freeze());
+            rt.post(Post { fd, head: [tag as u8 + 100; 16], payload, tell, tag })
+        };
+        if post(1).is_err() {
+            return; // This way of waiting has no queue.
+        }
+        for tag in 2..=100 {
+            assert!(post(tag).is_ok());
+        }
+        while told.0.borrow().len() < 100 {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        let mut all = vec![0; 5000];
+        assert_eq!(rustix::io::read(&reader, &mut all).expect("read"), 2100);
+        for (tag, message) in (1..).zip(all[..2100].chunks(21)) {
+            assert_eq!(message, [vec![tag + 100; 16], vec![tag; 5]].concat());
+        }
+        assert!(told.0.take().into_iter().zip(1..).all(|(told, tag)| told == (tag, Ok(21))));
+        drop(reader);
+        assert!(post(7).is_ok());
+        rt.sleep(Duration::from_millis(5)).await;
+        assert_eq!(told.0.take(), [(7, Err(libc::EPIPE))]);
+    });
+}
+
 async fn echo(rt: Rt, address: Address, bytes: usize) {
     let listener = rt.listen(&address).expect("listen");
     let to = listener.local();

@@ -21,6 +21,9 @@ const SUBMISSIONS_MAX: u32 = 256;
 const COMPLETIONS_MAX: u32 = 4096;
 /// File operations that the kernel has at one time; more wait in their order.
 const RING_OPS_MAX: usize = 1024;
+/// Messages are complete as soon as the kernel has taken them, and are no reason to end the wait; should one of them not be, the wait ends
+/// for anything else after so many microseconds.
+const POSTS_WAIT_US: u32 = 50;
 /// Bytes of a single read or write request (its length field has 32 bits).
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
@@ -37,6 +40,10 @@ pub(crate) struct Uring {
     sources: RefCell<Sources>,
     ops: OpTable,
     running: Cell<usize>,
+    /// Messages that are to be handed over: the kernel is done with them when it has taken them.
+    posts: Cell<usize>,
+    /// The kernel can wait for several completions, but not for long.
+    patient: bool,
     waiting: RefCell<VecDeque<usize>>,
     offload: Offload,
     completions: RefCell<Vec<(u64, i32, u32)>>,
@@ -94,16 +101,24 @@ fn check(ring: &IoUring) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old"))
 }
 
+/// How long to wait for `want` completions; after that, one is enough.
+fn patience(want: usize) -> types::SubmitArgs<'static, 'static> {
+    types::SubmitArgs::new().min_wait_usec(if want > 1 { POSTS_WAIT_US } else { 0 })
+}
+
 impl Uring {
     pub(crate) fn new(bell: Bell, offload: Offload) -> io::Result<Self> {
         let ring = build()?;
         check(&ring)?;
+        let patient = ring.params().is_feature_min_timeout();
         let new = Self {
             ring: RefCell::new(ring),
             bell,
             sources: RefCell::default(),
             ops: OpTable::default(),
             running: Cell::new(0),
+            posts: Cell::new(0),
+            patient,
             waiting: RefCell::default(),
             offload,
             completions: RefCell::new(Vec::with_capacity(COMPLETIONS_MAX as usize)),
@@ -124,7 +139,7 @@ impl Uring {
                 return Ok(());
             }
             match ring.submit() {
-                Ok(_) => {}
+                Ok(_) => self.posts.set(0),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
@@ -154,6 +169,11 @@ impl Uring {
             }
             (Kind::Write, None) => {
                 opcode::Writev::new(fd, iovecs, count).offset(call.offset).build()
+            }
+            (Kind::Post, _) => {
+                self.posts.set(self.posts.get() + 1);
+                // As in write(2): where the file stands.
+                opcode::Writev::new(fd, iovecs, count).offset(u64::MAX).build()
             }
             (Kind::Sync, _) => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
             (Kind::Allocate | Kind::Punch, _) => opcode::Fallocate::new(fd, call.len)
@@ -233,6 +253,8 @@ impl Uring {
     }
 
     fn enter(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let posts = self.posts.take();
+        let want = if self.patient { posts + 1 } else { 1 };
         let mut ring = self.ring.borrow_mut();
         let outcome = match timeout {
             _ if !ring.completion().is_empty() => ring.submit(),
@@ -242,11 +264,12 @@ impl Uring {
                 drop(queue);
                 if needed { ring.submit() } else { Ok(0) }
             }
-            None => ring.submit_and_wait(1),
+            None if want == 1 => ring.submit_and_wait(1),
+            None => ring.submitter().submit_with_args(want, &patience(want)),
             Some(d) => {
                 let spec = types::Timespec::new().sec(d.as_secs()).nsec(d.subsec_nanos());
-                let args = types::SubmitArgs::new().timespec(&spec);
-                ring.submitter().submit_with_args(1, &args)
+                let args = patience(want).timespec(&spec);
+                ring.submitter().submit_with_args(want, &args)
             }
         };
         match outcome.map_err(|e| (e.raw_os_error(), e)) {
@@ -315,6 +338,10 @@ impl Driver for Uring {
                 drop(pushed);
             }
         }
+    }
+
+    fn batches(&self) -> bool {
+        true
     }
 
     fn ops(&self) -> &OpTable {
