@@ -1,10 +1,11 @@
-//! Clusters under faults, some dozens of seeds. `GLOWFS_SIM_SEED` is the first one, `GLOWFS_SIM_SEEDS` how many.
+//! Clusters under faults, some hundreds of seeds. `GLOWFS_SIM_SEED` is the first one, `GLOWFS_SIM_SEEDS` how many.
 
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::{Faults, Plan, run_seed};
+use std::sync::Mutex;
 
-/// Seeds in a normal run; `./soak` runs thousands.
-const SEEDS: u64 = 6;
+/// Seeds in a normal run; `./soak` runs thousands, for longer.
+const SEEDS: u64 = 200;
 
 fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -35,10 +36,20 @@ fn without_faults() {
 #[test]
 fn under_faults() {
     let time = Duration::from_secs(env("GLOWFS_SIM_SECONDS", 4));
-    for seed in seeds(SEEDS) {
-        let report = run_seed(seed, Plan { time, ..Plan::default() });
-        report.expect_good(&replay(seed, "under_faults"));
-    }
+    let rest = Mutex::new(seeds(SEEDS));
+    let next = || rest.lock().unwrap_or_else(|e| e.into_inner()).next();
+    let work = || {
+        while let Some(seed) = next() {
+            let report = run_seed(seed, Plan { time, ..Plan::default() });
+            report.expect_good(&replay(seed, "under_faults"));
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(work);
+        }
+    });
 }
 
 #[test]

@@ -145,10 +145,17 @@ impl Target {
         update: &Core,
     ) -> Result<Payload> {
         let content = match self.content_or_rest(node, chunk, Some(version)).await {
-            Ok(content) => content,
-            // Superseded by a later one that is under way as well.
-            Err(_) => self.content_or_rest(node, chunk, None).await?,
+            // It is committed here, and later ones are as well.
+            Err(e) if e.status == Status::NotFound => {
+                self.content_or_rest(node, chunk, None).await?
+            }
+            other => other?,
         };
+        if content.version < version {
+            // Older content under this version would be an update that the successor says it has, and has not.
+            let e = format!("chunk {chunk} is at version {} here", content.version);
+            return Err(Error::new(Status::Pending, e));
+        }
         let full = self.full_head(update, chunk);
         let head = UpdateHead {
             flags: full.flags | content.flag(),

@@ -64,7 +64,10 @@ ok(child(there))
         &c,
         &other.path,
         r#"
-os.pwrite(op(A, "n"), b"0".rjust(12), 0)
+n = op(A, "n")
+os.pwrite(n, b"0".rjust(12), 0)
+# Not written under the lock: without this the first of B may find an empty file.
+os.fsync(n)
 def count(d, lock, unlock):
     f = op(d, "n")
     for _ in range(25):
