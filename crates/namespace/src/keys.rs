@@ -291,7 +291,10 @@ pub(crate) fn parse(key: &[u8]) -> Option<Part<'_>> {
         kind::CLIENT => exact(32)
             .and_then(|()| Some(Part::Client(ClientId(u128_at(0)?), SessionId(u128_at(16)?))))?,
         kind::ORPHAN => exact(8).and_then(|()| Some(Part::Orphan(InodeId(u64_at(0)?))))?,
-        kind::GARBAGE => STAMP_BYTES.contains(&rest.len()).then_some(Part::Garbage)?,
+        // Engines have short stamps or long ones, nothing between.
+        kind::GARBAGE => [*STAMP_BYTES.start(), *STAMP_BYTES.end()]
+            .contains(&rest.len())
+            .then_some(Part::Garbage)?,
         kind::REQUEST => exact(20).map(|()| Part::Request)?,
         kind::USAGE => exact(10).map(|()| Part::Usage)?,
         kind::LOCKS => exact(8).and_then(|()| Some(Part::Locks(spread_id()?)))?,

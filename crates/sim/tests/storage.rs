@@ -344,3 +344,35 @@ fn damage_at_rest_is_read_around_and_repaired() {
     assert_eq!(sum(&second, |s| s.found), sum(&first, |s| s.found), "nothing is left: {second:?}");
     assert!(sum(&second, |s| s.repaired) >= 32, "every chunk of the disk: {second:?}");
 }
+
+/// The only replica that serves reads wrong bits, while others are brought up to date and writes go on: what cannot be read is not
+/// forwarded as something else.
+#[test]
+fn a_source_that_reads_wrongly_hands_on_nothing_old() {
+    for seed in 41..45 {
+        let (cluster, writer) = start(seed, SMALL);
+        let [source, b, c] = [0, 1, 2].map(|i| cluster.storages[i].clone());
+        cluster.crash(&b, false);
+        cluster.crash(&c, false);
+        let alone = || {
+            let info = writer.routing();
+            serving_on(&info, b.id()) + serving_on(&info, c.id()) == 0
+        };
+        assert!(cluster.world.run_until(Duration::from_secs(30), alone));
+        let before = writer.done.get();
+        assert!(
+            cluster.world.run_until(Duration::from_secs(30), || writer.done.get() > before + 300)
+        );
+        let wrong = DiskFaults { read_flips_per_million: 400_000, ..DiskFaults::default() };
+        source.node.disk("/disk0").set_faults(wrong);
+        cluster.restart(&b);
+        cluster.restart(&c);
+        cluster.world.run_until(Duration::from_secs(8), || false);
+        source.node.disk("/disk0").set_faults(DiskFaults::default());
+        // Its store may have been taken out meanwhile.
+        cluster.crash(&source, false);
+        cluster.restart(&source);
+        heal(&cluster, &writer, Duration::from_secs(300));
+        writer.finish(&cluster);
+    }
+}
