@@ -8,7 +8,7 @@ use glowfs_rt::backend::OpenOptions;
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
-/// Room of other classes that is given back at a time when a class finds none, in bytes.
+/// Room of other classes that is given back at a time when a class finds none, at most, in bytes.
 pub(crate) const RELEASE_BYTES: u64 = 16 << 20;
 
 /// Slots that were taken and are not referred to yet; dropping it gives them back.
@@ -83,9 +83,8 @@ impl Inner {
 
     /// Makes the class's file greater; `false` if there is no room. One file grows at a time.
     async fn grow(self: &Rc<Self>, class: u8, reserve: bool) -> Result<bool> {
-        let before = self.slots.borrow().total(class);
         self.grown.wait(|| (!self.growing.get()).then_some(())).await;
-        if self.slots.borrow().total(class) != before {
+        if self.slots.borrow().has_free(class) {
             return Ok(true);
         }
         self.growing.set(true);
@@ -96,29 +95,39 @@ impl Inner {
     }
 
     async fn grow_now(self: &Rc<Self>, class: u8, reserve: bool) -> Result<bool> {
-        if self.grow_once(class, reserve).await? {
-            return Ok(true);
-        }
-        // What other classes do not use.
-        Ok(self.release_room(class, RELEASE_BYTES.max(bytes_of(class))).await?
-            && self.grow_once(class, reserve).await?)
-    }
-
-    async fn grow_once(&self, class: u8, reserve: bool) -> Result<bool> {
-        let file = self.block_file(class).await?;
         let free = self.dir.space().map_err(|e| self.read_error("space", &e))?.free_bytes;
         let keep = if reserve { 0 } else { self.config.reserve_bytes };
+        if self.grow_by(class, free.saturating_sub(keep)).await? > 0 {
+            return Ok(true);
+        }
+        // What other classes do not use. All of it is ours, even when logs have taken of the reserve: the disk gets no fuller by it.
+        let step = u64::from(self.slots.borrow().step(class)) * bytes_of(class);
+        let released =
+            self.release_room(class, step.min(RELEASE_BYTES).max(bytes_of(class))).await?;
+        let mut left = released;
+        loop {
+            let bytes = self.grow_by(class, left).await?;
+            left -= bytes;
+            if bytes == 0 {
+                return Ok(left < released);
+            }
+        }
+    }
+
+    /// Makes the class's file greater by a step, and by at most `most` bytes; by how much. 0: there is no room for a slot.
+    async fn grow_by(&self, class: u8, most: u64) -> Result<u64> {
+        let file = self.block_file(class).await?;
         let mut step = self.slots.borrow().step(class);
         while step > 0 {
-            let Some(run) = self.slots.borrow().growth(class, step) else { return Ok(false) };
+            let Some(run) = self.slots.borrow().growth(class, step) else { return Ok(0) };
             let (at, bytes) = run.range();
-            if free >= keep.saturating_add(bytes) {
+            if bytes <= most {
                 match file.allocate(at, bytes).await {
                     Ok(()) => {
                         self.space_taken(bytes);
                         self.flush.dirty_classes.borrow_mut().insert(class);
                         self.slots.borrow_mut().filled(run);
-                        return Ok(true);
+                        return Ok(bytes);
                     }
                     Err(e) if is_no_space(&e) => {}
                     Err(e) => {
@@ -128,11 +137,11 @@ impl Inner {
             }
             step = step.min(run.count) / 2;
         }
-        Ok(false)
+        Ok(0)
     }
 
-    /// Gives room of free slots of other classes back to the file system, about so much; whether there was any.
-    pub async fn release_room(self: &Rc<Self>, but: u8, bytes: u64) -> Result<bool> {
+    /// Gives room of free slots of other classes back to the file system, about so much; how much it was, in bytes.
+    pub async fn release_room(self: &Rc<Self>, but: u8, bytes: u64) -> Result<u64> {
         let mut released = 0;
         while released < bytes {
             let run = self.slots.borrow_mut().release(but, bytes - released);
@@ -143,7 +152,7 @@ impl Inner {
         if released > 0 {
             tracing::debug!(disk = self.dir.path(), released, "free slots given back");
         }
-        Ok(released > 0)
+        Ok(released)
     }
 
     async fn punch(&self, run: Run) -> Result<()> {

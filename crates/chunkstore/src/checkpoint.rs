@@ -280,7 +280,8 @@ impl Inner {
         let written = match written {
             // With the room that no chunk uses.
             Err(e)
-                if e.status == Status::NoSpace && self.release_room(0, RELEASE_BYTES).await? =>
+                if e.status == Status::NoSpace
+                    && self.release_room(0, RELEASE_BYTES).await? > 0 =>
             {
                 tracing::debug!(error = %e, "the checkpoint begins anew");
                 None

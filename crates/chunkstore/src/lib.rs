@@ -39,4 +39,5 @@ pub use api::{
     StageRequest, StoreConfig, StoreSpace, TARGET_META_BYTES_MAX,
 };
 pub use mend::{AsIs, BadBlock};
+pub use room::Promise;
 pub use store::Store;

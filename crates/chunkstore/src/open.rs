@@ -114,6 +114,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         gates: RefCell::<BTreeMap<_, Rc<Gate>>>::default(),
         slots: RefCell::default(),
         block_files: RefCell::default(),
+        promised: Cell::new(0),
         growing: Cell::new(false),
         grown: Default::default(),
         epochs: Default::default(),

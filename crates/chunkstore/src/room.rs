@@ -25,7 +25,28 @@ const SPARE_BYTES_MIN: u64 = 1 << 20;
 /// Between two checkpoints that are attempted because the disk is full.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// Room that an update will take: as long as this lives, it does not count as free.
+pub struct Promise {
+    inner: Rc<Inner>,
+    bytes: u64,
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let promised = &self.inner.promised;
+        promised.set(promised.get().saturating_sub(self.bytes));
+    }
+}
+
 impl Inner {
+    /// See [`crate::Store::promise`].
+    pub fn promise(self: &Rc<Self>, payload: u64) -> Promise {
+        // Slots are at most twice as great as what they hold (`slots::pieces`).
+        let bytes = payload.next_power_of_two().max(BLOCK as u64);
+        self.promised.set(self.promised.get().saturating_add(bytes));
+        Promise { inner: self.clone(), bytes }
+    }
+
     /// Segment files at most.
     pub fn segments_max(&self) -> u32 {
         let normal = (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as u32;
@@ -147,7 +168,7 @@ impl Inner {
         if self.checkpoint_spare.take() && self.dir.remove(CHECKPOINT_SPARE).await.is_ok() {
             return Ok(true);
         }
-        if self.release_room(0, 1).await? {
+        if self.release_room(0, 1).await? > 0 {
             return Ok(true);
         }
         let free = self.log.free.borrow().iter().map(|(_, file)| file.clone()).collect::<Vec<_>>();

@@ -103,6 +103,9 @@ impl Slots {
             self.used_bytes -= bytes_of(class);
         }
     }
+    pub fn has_free(&self, class: u8) -> bool {
+        self.classes.get(&class).is_some_and(|c| !c.free.is_empty())
+    }
     pub fn used_bytes(&self) -> u64 {
         self.used_bytes
     }

@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     pub gates: RefCell<BTreeMap<(TargetId, ChunkId), Rc<Gate>>>,
     pub slots: RefCell<Slots>,
     pub block_files: RefCell<BTreeMap<u8, File>>,
+    /// Bytes of slots that updates under way will take.
+    pub promised: Cell<u64>,
     pub growing: Cell<bool>,
     pub grown: Signal,
     pub epochs: Rc<Epochs>,

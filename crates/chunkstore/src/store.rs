@@ -4,6 +4,7 @@ use crate::api::*;
 use crate::checkpoint::Upto;
 use crate::mend::{AsIs, BadBlock};
 use crate::record::Record;
+use crate::room::Promise;
 use crate::state::{Inner, Retired};
 use glowfs_rt::{Buf, BufMut, Dir, Rt};
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
@@ -301,9 +302,14 @@ impl Store {
         }
         (total, free, used)
     }
-    /// Bytes free for chunks. Asked before every write: unlike [`Store::space`] it walks no chunk.
+    /// Bytes free for chunks and not promised. Asked before every write: unlike [`Store::space`] it walks no chunk.
     pub fn free_bytes(&self) -> u64 {
-        self.room().1
+        self.room().1.saturating_sub(self.inner.promised.get())
+    }
+    /// Takes the room of an update that is about to be staged, with `payload` bytes, out of what is free, until the promise is
+    /// dropped: of updates that come at once, the later ones see what the earlier ones are going to take.
+    pub fn promise(&self, payload: u64) -> Promise {
+        self.inner.promise(payload)
     }
     /// Room on the disk.
     pub fn space(&self) -> StoreSpace {

@@ -5,7 +5,7 @@ mod fake;
 mod small;
 
 use fake::{Crash, Disk, run};
-use glowfs_chunkstore::{StageKind, Store};
+use glowfs_chunkstore::{StageKind, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{Result, Status};
 use small::{CHUNK_BYTES, T, bytes, config, id, request};
@@ -234,4 +234,47 @@ fn room_goes_between_chunks_of_different_sizes() {
             disk = disk.after(if seed < 2 { Crash::Kill } else { Crash::Power }, seed);
         }
     }
+}
+
+#[test]
+fn what_a_store_gave_back_it_may_take_again_below_the_reserve() {
+    let disk = Disk::new(5);
+    let d = disk.clone();
+    run(5, &disk, |rt| async move {
+        d.capacity.set(16 << 20);
+        let cfg = StoreConfig { reserve_bytes: 2 << 20, ..config() };
+        let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let large = fill(&rt, &store, 0, LARGE).await;
+        // Somebody else (a log, a neighbour on the same file system) takes nearly all of the reserve.
+        d.capacity.set(d.used() + (64 << 10));
+        let removed = &large[..large.len() / 2];
+        for c in removed {
+            remove(&store, *c).await.expect("a removal");
+        }
+        // Slots of twice the size: there are none yet.
+        for i in 0..removed.len() as u64 / 2 - 1 {
+            write(&store, 1000 + i, 2 * LARGE).await.expect("room of what was removed");
+        }
+    })
+    .expect("ran");
+}
+
+#[test]
+fn a_promise_is_not_free_until_it_ends() {
+    let disk = Disk::new(6);
+    let d = disk.clone();
+    run(6, &disk, |rt| async move {
+        let (store, ..) = full(&rt, &d).await;
+        d.capacity.set(64 << 20);
+        rt.sleep(Duration::from_secs(1)).await;
+        let free = store.free_bytes();
+        let (one, two) = (store.promise(LARGE as u64), store.promise(3));
+        assert_eq!(store.free_bytes(), free - LARGE as u64 - 4096);
+        drop(one);
+        assert_eq!(store.free_bytes(), free - 4096);
+        drop(two);
+        assert_eq!(store.free_bytes(), free);
+    })
+    .expect("ran");
 }

@@ -32,7 +32,8 @@ pub struct StorageConfig {
     /// Free labels: rack, zone.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-    /// Bytes that stay free on every disk; updates that need room are refused below it.
+    /// Bytes of every disk that are left for logs and checkpoints: no file of chunks grows into them. What the files have already
+    /// is used up to a thirty-second of this, so that an update that one replica takes finds room on the others.
     #[serde(default = "default_reserve")]
     pub reserve_bytes: u64,
     /// Bound on the log of each disk, in bytes; at half of it a checkpoint begins. Disks that are formatted from now on.
@@ -91,7 +92,7 @@ fn default_listen() -> Vec<String> {
     vec!["tcp://127.0.0.1:0".into()]
 }
 fn default_reserve() -> u64 {
-    64 << 20
+    256 << 20
 }
 fn default_log_bytes() -> u64 {
     128 << 20
@@ -209,6 +210,7 @@ impl StorageConfig {
         Ok(StoreConfig {
             log_bytes_max: self.log_bytes,
             log_segment_bytes: segment.clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1),
+            reserve_bytes: self.reserve_bytes,
             ..StoreConfig::new(self.cluster()?, self.node())
         })
     }

@@ -170,7 +170,9 @@ impl Target {
             return self.feed(Event::Staged(chunk, version, Err(Status::Internal)));
         };
         self.payloads.borrow_mut().insert((chunk, version), payload.clone());
+        let promise = self.store.promise(payload.bytes.len() as u64);
         self.launch(move |t| async move {
+            let _until_staged = promise;
             let result = t.stage_payload(&payload, chunk, version, commit, replace).await;
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
         });

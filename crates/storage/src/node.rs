@@ -25,6 +25,9 @@ use std::rc::Rc;
 /// Chunks that a node repairs at once.
 const REPAIRS_AT_ONCE: usize = 2;
 
+/// This part of the reserve stays free of chunks inside the files of chunks.
+const SPARE_PART: u64 = 32;
+
 /// Everything of one storage process.
 pub(crate) struct Node {
     pub rt: Rt,
@@ -249,9 +252,9 @@ impl Node {
         }
         self.creating.borrow_mut().remove(&id);
     }
-    /// Bytes free above the reserve on the disk of a store.
+    /// Whether a store may take one more update that needs room.
     pub fn has_room(&self, store: &Store) -> bool {
-        store.free_bytes() > self.config.reserve_bytes
+        store.free_bytes() > self.config.reserve_bytes / SPARE_PART
     }
     /// The chain version that a store remembers for a target.
     pub fn adopted(store: &Store, id: TargetId) -> Result<ChainVersion> {

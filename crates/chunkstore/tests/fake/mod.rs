@@ -279,7 +279,7 @@ impl Disk {
     pub fn dir(self: &Rc<Self>) -> Dir {
         Rc::new(FakeDir(self.clone()))
     }
-    fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         let files = self.files.borrow();
         let blocks: usize = self
             .names
