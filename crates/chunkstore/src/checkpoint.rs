@@ -205,7 +205,7 @@ fn frame(number: u64, lsn: u64, entries: &[u8]) -> Vec<u8> {
 impl Inner {
     /// Starts a checkpoint if the log has grown to half of its bound.
     pub fn maybe_checkpoint(self: &Rc<Self>) {
-        let most = (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as usize;
+        let most = self.segments_usual() as usize;
         if self.log.segments.borrow().len() > most / 2 && !self.closing.get() {
             self.start_checkpoint();
         }

@@ -7,7 +7,8 @@
 //! Must never: write a block that does not match the checksum it stands with.
 
 use crate::alloc::corrupt;
-use crate::chunk::{blocks_for, zero_crc};
+use crate::api::ScrubResult;
+use crate::chunk::{Chunk, blocks_for, zero_crc};
 use crate::extents::Loc;
 use crate::format::BLOCK;
 use crate::state::Inner;
@@ -15,6 +16,7 @@ use glowfs_rt::{Buf, BufMut};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, TargetId};
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// Blocks read at once.
 const STEP: usize = 256;
@@ -40,28 +42,60 @@ pub struct AsIs {
     pub damaged: u32,
 }
 
+/// The stored blocks of versions of a chunk, each once, in the order of their places.
+fn stored(chunk: &Chunk, versions: impl Iterator<Item = ChunkVersion>) -> Vec<(Loc, BadBlock)> {
+    let mut places = BTreeMap::new();
+    for version in versions {
+        let all = chunk.places(version, 0, blocks_for(chunk.len_at(version)));
+        for (block, place) in (0..).zip(all) {
+            if let Some(loc) = place.loc {
+                places.insert(loc, BadBlock { block, crc: place.crc });
+            }
+        }
+    }
+    places.into_iter().collect()
+}
+
 impl Inner {
     /// The blocks of the committed content and of pending versions that do not match their checksums.
     pub async fn bad_blocks(&self, target: TargetId, id: ChunkId) -> Result<Vec<BadBlock>> {
         let _guard = self.epochs.enter();
-        let mut places: BTreeMap<Loc, BadBlock> = BTreeMap::new();
-        {
+        let places = {
             let targets = self.targets.borrow();
             let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
             let Some(chunk) = t.chunks.get(&id) else { return Ok(Vec::new()) };
             let pending = chunk.pending.iter().map(|d| d.version);
-            for version in std::iter::once(chunk.committed).chain(pending) {
-                let all = chunk.places(version, 0, blocks_for(chunk.len_at(version)));
-                for (block, place) in (0..).zip(all) {
-                    if let Some(loc) = place.loc {
-                        places.insert(loc, BadBlock { block, crc: place.crc });
-                    }
-                }
-            }
-        }
-        let places: Vec<(Loc, BadBlock)> = places.into_iter().collect();
+            stored(chunk, std::iter::once(chunk.committed).chain(pending))
+        };
+        Ok(self.check(&places).await)
+    }
+
+    /// See [`crate::Store::scrub_next`].
+    pub async fn scrub(
+        &self,
+        target: TargetId,
+        after: Option<ChunkId>,
+    ) -> Result<Option<ScrubResult>> {
+        let _guard = self.epochs.enter();
+        let (id, version, places) = {
+            let targets = self.targets.borrow();
+            let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
+            let from = after.map_or(Unbounded, Excluded);
+            let next =
+                t.chunks.range((from, Unbounded)).find(|(_, c)| c.committed.0 > 0 && !c.removed);
+            let Some((id, chunk)) = next else { return Ok(None) };
+            (*id, chunk.committed, stored(chunk, std::iter::once(chunk.committed)))
+        };
+        let mut bad_blocks: Vec<u32> = self.check(&places).await.iter().map(|b| b.block).collect();
+        bad_blocks.sort_unstable();
+        let bytes = (places.len() * BLOCK) as u64;
+        Ok(Some(ScrubResult { chunk: id, version, bytes, bad_blocks }))
+    }
+
+    /// Which of these blocks (in the order of their places) are bad.
+    async fn check(&self, places: &[(Loc, BadBlock)]) -> Vec<BadBlock> {
         let mut bad = Vec::new();
-        let mut rest = places.as_slice();
+        let mut rest = places;
         while let Some((first, _)) = rest.first() {
             let follows = |(i, (loc, _)): &(usize, &(Loc, BadBlock))| *loc == first.plus(*i as u32);
             let n = rest.iter().take(STEP).enumerate().take_while(follows).count();
@@ -69,7 +103,7 @@ impl Inner {
             self.check_run(now, &mut bad).await;
             rest = later;
         }
-        Ok(bad)
+        bad
     }
 
     /// Appends those of blocks that lie one behind the other which are bad.

@@ -1,7 +1,7 @@
 //! Reads: every block is verified against its checksum before a byte of it leaves.
 
 use crate::alloc::corrupt;
-use crate::api::{ReadOutcome, ScrubResult};
+use crate::api::ReadOutcome;
 use crate::chunk::{Place, blocks_for, zero_crc};
 use crate::crc::Joined;
 use crate::extents::Loc;
@@ -213,47 +213,6 @@ impl Inner {
             }
             None => (joined, buf),
         }
-    }
-
-    /// Verifies all blocks of the committed content.
-    pub async fn scrub(
-        self: &Rc<Self>,
-        target: TargetId,
-        after: Option<ChunkId>,
-    ) -> Result<Option<ScrubResult>> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        /// Blocks read at once.
-        const STEP: usize = 256;
-        let _guard = self.epochs.enter();
-        let (id, version, places) = {
-            let targets = self.targets.borrow();
-            let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
-            let from = after.map_or(Unbounded, Excluded);
-            let next =
-                t.chunks.range((from, Unbounded)).find(|(_, c)| c.committed.0 > 0 && !c.removed);
-            let Some((id, chunk)) = next else { return Ok(None) };
-            (*id, chunk.committed, chunk.places(chunk.committed, 0, blocks_for(chunk.len)))
-        };
-        let mut out = ScrubResult { chunk: id, version, bytes: 0, bad_blocks: Vec::new() };
-        let mut block = 0u32;
-        for run in runs(&places) {
-            let Some(loc) = run.loc else {
-                block += run.crcs.len() as u32;
-                continue;
-            };
-            for (i, crcs) in run.crcs.chunks(STEP).enumerate() {
-                let buf = self.rt.alloc(crcs.len() * BLOCK);
-                let (result, buf) = self.read_place(loc.plus((i * STEP) as u32), buf).await;
-                out.bytes += buf.len() as u64;
-                for (k, crc) in crcs.iter().enumerate() {
-                    if result.is_err() || crc32c(&buf[k * BLOCK..(k + 1) * BLOCK]) != *crc {
-                        out.bad_blocks.push(block + k as u32);
-                    }
-                }
-                block += crcs.len() as u32;
-            }
-        }
-        Ok(Some(out))
     }
 }
 

@@ -47,10 +47,14 @@ impl Inner {
         Promise { inner: self.clone(), bytes }
     }
 
+    /// Segment files that the log may have, without the reserve.
+    pub fn segments_usual(&self) -> u32 {
+        (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as u32
+    }
+
     /// Segment files at most.
     pub fn segments_max(&self) -> u32 {
-        let normal = (self.config.log_bytes_max / self.config.log_segment_bytes).max(4) as u32;
-        normal.saturating_add(RESERVE_SEGMENTS as u32)
+        self.segments_usual().saturating_add(RESERVE_SEGMENTS as u32)
     }
 
     /// Makes one more segment file; it is free.

@@ -32,18 +32,20 @@ async fn filled(rt: &Rt, disk: &Rc<Disk>) -> Store {
     store
 }
 
-/// Damages the blocks of the disk that hold `content`, a whole block.
+/// The blocks of the disk that hold `content`, a whole block.
+fn places_of(disk: &Disk, content: &[u8]) -> Vec<(String, u64)> {
+    let all = disk
+        .file_names()
+        .into_iter()
+        .flat_map(|name| disk.blocks(&name).into_iter().map(move |block| (name.clone(), block)));
+    all.filter(|(name, block)| disk.bytes(name, *block) == content).collect()
+}
+
+/// Damages the blocks of the disk that hold `content`; how many there are.
 fn spoil(disk: &Disk, content: &[u8]) -> usize {
-    let mut found = 0;
-    for name in disk.file_names() {
-        for block in disk.blocks(&name) {
-            if disk.bytes(&name, block) == content {
-                disk.flip(&name, block, 77);
-                found += 1;
-            }
-        }
-    }
-    found
+    let places = places_of(disk, content);
+    places.iter().for_each(|(name, block)| disk.flip(name, *block, 77));
+    places.len()
 }
 
 fn block_of(rt: &Rt, content: &[u8], block: usize) -> BufMut {
@@ -98,6 +100,25 @@ fn a_damaged_block_is_mended_where_it_lies() {
         })
         .expect("ran");
     }
+}
+
+#[test]
+fn a_block_that_cannot_be_read_says_nothing_of_its_neighbours() {
+    let disk = Disk::new(1);
+    let d = disk.clone();
+    run(1, &disk, |rt| async move {
+        let store = filled(&rt, &d).await;
+        let block = block_of(&rt, &bytes(0, LARGE), 7);
+        for (name, block) in places_of(&d, &block) {
+            d.make_unreadable(&name, block);
+        }
+        let scrubbed = store.scrub_next(T, None).await.expect("looked at").expect("a chunk");
+        assert_eq!((scrubbed.chunk, scrubbed.bad_blocks), (id(0), vec![7]));
+        assert_eq!(scrubbed.bytes, LARGE.next_multiple_of(BLOCK) as u64);
+        let bad = store.bad_blocks(T, id(0)).await.expect("looked at");
+        assert_eq!(bad.iter().map(|b| b.block).collect::<Vec<_>>(), [7]);
+    })
+    .expect("ran");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of faults. Their numbers are what a test says.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A commit that did not happen ends in `commit_unknown_result`.
     UnknownNotDone = 0,

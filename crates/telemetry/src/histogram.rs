@@ -1,15 +1,15 @@
 //! Log-linear histograms: four steps per power of two, so that a quantile is off by an eighth at most.
 
+use crate::steps::Steps;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Steps per power of two, as a power of two.
-const STEP_BITS: u32 = 2;
-const STEPS: usize = 1 << STEP_BITS;
+/// Four steps for each power of two.
+type Scale = Steps<2>;
 /// Cells of one histogram; covers all of `u64`.
-pub(crate) const CELLS: usize = (64 - STEP_BITS as usize + 1) * STEPS;
+pub(crate) const CELLS: usize = Scale::CELLS;
 
 /// What the recorded numbers are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,25 +45,6 @@ pub(crate) fn bump(cell: &AtomicU64, by: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
-/// The cell of a value.
-fn cell_of(value: u64) -> usize {
-    if value < STEPS as u64 {
-        return value as usize;
-    }
-    let power = 63 - value.leading_zeros();
-    let step = (value >> (power - STEP_BITS)) as usize & (STEPS - 1);
-    (power - STEP_BITS + 1) as usize * STEPS + step
-}
-
-/// The smallest value of a cell.
-fn floor_of(cell: usize) -> u64 {
-    if cell < STEPS {
-        return cell as u64;
-    }
-    let power = (cell / STEPS) as u32 + STEP_BITS - 1;
-    ((STEPS + cell % STEPS) as u64) << (power - STEP_BITS)
-}
-
 /// A distribution, recorded on one thread. Clones share the cells.
 #[derive(Clone)]
 pub struct Histogram {
@@ -74,7 +55,7 @@ pub struct Histogram {
 impl Histogram {
     /// Records one value.
     pub fn record(&self, value: u64) {
-        if let Some(cell) = self.cells.counts.get(cell_of(value)) {
+        if let Some(cell) = self.cells.counts.get(Scale::cell_of(value)) {
             bump(cell, 1);
         }
         bump(&self.cells.sum, value);
@@ -111,7 +92,7 @@ impl Snapshot {
     }
     /// How many values are below `limit`; exact if it is a power of two.
     pub fn below(&self, limit: u64) -> u64 {
-        self.counts.iter().take(cell_of(limit)).sum()
+        self.counts.iter().take(Scale::cell_of(limit)).sum()
     }
     /// The value that a share `q` (0 to 1) of the recorded ones does not exceed, to an eighth; 0 if there are none.
     pub fn quantile(&self, q: f64) -> u64 {
@@ -124,8 +105,8 @@ impl Snapshot {
         for (cell, n) in self.counts.iter().enumerate() {
             seen += n;
             if seen >= rank {
-                let low = floor_of(cell);
-                let high = if cell + 1 < CELLS { floor_of(cell + 1) } else { u64::MAX };
+                let low = Scale::floor_of(cell);
+                let high = if cell + 1 < CELLS { Scale::floor_of(cell + 1) } else { u64::MAX };
                 return low + (high - low) / 2;
             }
         }
@@ -137,18 +118,6 @@ impl Snapshot {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn cells_are_in_order_and_contain_their_floor() {
-        for cell in 0..CELLS {
-            assert_eq!(cell_of(floor_of(cell)), cell);
-            if cell > 0 {
-                assert!(floor_of(cell) > floor_of(cell - 1));
-                assert_eq!(cell_of(floor_of(cell) - 1), cell - 1);
-            }
-        }
-        assert_eq!(cell_of(u64::MAX), CELLS - 1);
-    }
 
     proptest! {
         #[test]

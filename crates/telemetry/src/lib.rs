@@ -9,11 +9,13 @@ pub mod http;
 mod log;
 mod process;
 mod registry;
+mod steps;
 
 pub use histogram::{Histogram, Snapshot, Unit};
 pub use http::{HttpServer, StatusFn};
 pub use log::{LogConfig, init};
 pub use registry::{Counter, Gauge, Registry};
+pub use steps::Steps;
 
 /// The release of this build, for people.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

@@ -253,6 +253,8 @@ pub struct Disk {
     pub fail_sync: Cell<u64>,
     /// The read so many reads from now returns a wrong bit; 0: none does.
     pub flip_read: Cell<u64>,
+    /// Files (by their inner number) and blocks that cannot be read.
+    unreadable: RefCell<BTreeSet<(u64, u64)>>,
 }
 
 impl Disk {
@@ -271,6 +273,7 @@ impl Disk {
             yields: Cell::new(false),
             fail_sync: Cell::new(0),
             flip_read: Cell::new(0),
+            unreadable: RefCell::default(),
         })
     }
     pub fn is_cut(&self) -> bool {
@@ -382,6 +385,10 @@ impl Disk {
             f.now.blocks.insert(block, b.into());
         });
     }
+    /// Every read of this block is an I/O error from now on.
+    pub fn make_unreadable(&self, name: &str, block: u64) {
+        self.unreadable.borrow_mut().insert((self.names.borrow()[name], block));
+    }
     pub fn truncate(&self, name: &str, len: u64) {
         let id = self.names.borrow()[name];
         self.content(id, |f| f.now.set_len(len));
@@ -421,6 +428,11 @@ impl FileIo for FakeFile {
         let (disk, id) = (self.disk.clone(), self.id);
         Box::pin(async move {
             disk.pause().await;
+            let first = offset / BLOCK as u64;
+            let range = (id, first)..(id, first + (buf.len() / BLOCK) as u64);
+            if disk.unreadable.borrow().range(range).next().is_some() {
+                return (Err(io::Error::other("the block cannot be read")), buf);
+            }
             let n = disk.content(id, |f| {
                 let n = f.now.len.saturating_sub(offset).min(buf.len() as u64) as usize;
                 for (i, b) in buf[..n].chunks_mut(BLOCK).enumerate() {

@@ -1,6 +1,7 @@
 //! Which FoundationDB the tests run against: the stand-in that cargo has just built, or with `GLOWFS_FDB_CLUSTER_FILE` a real one.
 #![allow(dead_code)]
 
+pub use glowfs_fdb_fake::faults::Fault;
 use glowfs_kv::{Engine, Fdb, FdbConfig};
 use glowfs_rt::Rt;
 use glowfs_types::ClusterId;
@@ -73,19 +74,6 @@ fn function(path: &Path, name: &str) -> *mut c_void {
     let found = unsafe { libc::dlsym(libc::dlopen(path.as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
     assert!(!found.is_null(), "{name:?}");
     found
-}
-
-#[repr(u32)]
-#[derive(Clone, Copy, Debug)]
-pub enum Fault {
-    UnknownNotDone = 0,
-    UnknownDone = 1,
-    UnknownLate = 2,
-    Conflict = 3,
-    TooOld = 4,
-    FutureVersion = 5,
-    Slow = 6,
-    Silent = 7,
 }
 
 /// Makes a fault strike every n-th time; 0: never. One test at a time: they are the process's.
