@@ -7,6 +7,7 @@ use glowfs_meta::Tuning;
 use glowfs_net::{Connector, NoCalls};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, CLUSTER, Cluster, SERVICE_TOKEN, Shape};
+use glowfs_sim::cluster::orphans;
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::Hello;
@@ -37,17 +38,7 @@ fn secs(n: u64) -> Duration {
 
 /// A pass, and what is known after it.
 async fn pass(rt: &Rt, client: &Client, what: u8) -> OrphansReply {
-    let ask = |what| async move {
-        client.node_call::<_, OrphansReply>(META, method::ORPHANS, &Orphans { what }).await
-    };
-    let before = ask(what).await.expect("asked");
-    loop {
-        rt.sleep(Duration::from_millis(20)).await;
-        let now = ask(search::SHOW).await.expect("asked");
-        if !now.running && now.passes > before.passes {
-            return now;
-        }
-    }
+    orphans::pass(rt, client, META, what).await.expect("a pass")
 }
 
 async fn write(client: &Rc<Client>, name: &str, byte: u8) -> (Rc<OpenFile>, InodeId) {

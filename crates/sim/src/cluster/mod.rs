@@ -13,6 +13,7 @@ pub mod harness;
 pub mod history;
 pub mod model;
 pub mod names;
+pub mod orphans;
 pub mod registers;
 mod run;
 pub mod watch;
