@@ -16,7 +16,7 @@ use crate::users::Users;
 use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_kv::serve::KvService;
-use glowfs_kv::{Embedded, RunOptions, run_transaction_with};
+use glowfs_kv::{Embedded, RunOptions, dump, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
     ConnectorOptions, Handler, Incoming, Reply, Server, ServerOptions, Transport, local_host_id,
@@ -162,8 +162,8 @@ async fn get_ready(s: &Rc<Service>) {
                 tracing::info!(node = %s.config.node(), "metadata service is ready");
                 return;
             }
-            // No retry makes this build understand what a newer one wrote.
-            Err(error) if error.status == Status::NewerFormat => {
+            // No retry makes this build understand what a newer one wrote, or mends what is there.
+            Err(error) if matches!(error.status, Status::NewerFormat | Status::Corrupt) => {
                 *s.fatal.borrow_mut() = Some(error);
                 return;
             }
@@ -193,6 +193,7 @@ async fn prepare(s: &Rc<Service>) -> Result<()> {
     let caller = Caller { volume: VOLUME, ..Caller::default() };
     let options = RunOptions { idempotent: true, ..RunOptions::durable() };
     let work = async |tx: &glowfs_kv::Transaction| {
+        dump::check_whole(tx).await?;
         bootstrap(&Context::new(tx, &caller, &**s), &spec).await
     };
     run_transaction_with(&s.rt, &s.engine, options, work).await?;
@@ -299,7 +300,7 @@ impl Running {
     pub fn http(&self) -> Option<&Address> {
         self.http.as_ref().map(HttpServer::address)
     }
-    /// Resolves when the service cannot go on: the engine has stopped taking commits, or a newer build has written what is in it.
+    /// Resolves when the service cannot go on: the engine has stopped taking commits, or what is in it is of a newer build or not whole.
     pub async fn failed(&self) -> Error {
         loop {
             if let Some(e) = self.service.fatal.borrow().clone() {

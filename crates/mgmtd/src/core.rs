@@ -187,7 +187,7 @@ impl Inner {
                     }
                 }
                 // No retry makes this build understand what a newer one wrote.
-                Err(e) if e.status == Status::NewerFormat => self.fail(e),
+                Err(e) if matches!(e.status, Status::NewerFormat | Status::Corrupt) => self.fail(e),
                 Err(e) => {
                     self.engine_ok.set(false);
                     if before {

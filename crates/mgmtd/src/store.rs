@@ -5,7 +5,7 @@ use crate::records::{
     ChainRecord, ClusterRecord, EpochRecord, Item, StoreRecord, TableRecord, UserRecord,
 };
 use glowfs_cluster::{Chain, LeaseRecord};
-use glowfs_kv::{Engine, Transaction, key_after, prefix_end};
+use glowfs_kv::{Engine, Transaction, dump, key_after, prefix_end};
 use glowfs_types::routing::{NodeInfo, TargetInfo};
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem};
 use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status, TargetId};
@@ -76,6 +76,7 @@ impl Store {
     /// Reads everything as of one version.
     pub async fn load(&self) -> Result<Loaded> {
         let tx = self.tx();
+        dump::check_whole(&tx).await?;
         let chains: Vec<Item<ChainRecord>> = self.all(&tx, "chain").await?;
         let loaded = Loaded {
             cluster: one(&tx, &keys::cluster()).await?,

@@ -3,6 +3,7 @@
 //! - [`dump`]: everything as of one version of the engine, or an error; never a mixture.
 //! - [`verify`]: reads a file from its first to its last byte. Do that before anything is changed.
 //! - [`load`], [`compare`]: puts the content of a file into an engine, and reads it back.
+//! - [`check_whole`]: an engine whose load did not end is refused by who would use it.
 //!
 //! Memory: one block ([`format::BLOCK_BYTES_MAX`]) and one page of the engine. Must never: take a file that was cut, damaged or written by a newer release for
 //! a whole one, or write over what is in an engine without being told to.
@@ -24,6 +25,9 @@ const LOAD_KEYS: usize = 1000;
 /// Keys read at a time.
 const PAGE: u32 = if RANGE_ENTRIES_MAX < 1000 { RANGE_ENTRIES_MAX } else { 1000 };
 
+/// In an engine while it is being loaded; before all keys of metadata.
+const LOADING: &[u8] = b"\0loading";
+
 /// The end of all keys.
 fn end() -> Key {
     prefix_end(&[])
@@ -38,6 +42,7 @@ pub async fn dump(
 ) -> Result<Summary> {
     let mut tx = Transaction::new(engine.clone());
     let version = tx.read_version().await?;
+    check_whole(&tx).await?;
     let mut file = BlockWriter::new(out, &Header { version, ..header })?;
     let mut begin = Key::new();
     loop {
@@ -97,8 +102,19 @@ pub async fn is_empty(engine: &Rc<dyn Engine>) -> Result<bool> {
     Ok(tx.get_range_snapshot(&[], &end(), 1, false).await?.entries.is_empty())
 }
 
+/// An error (`Corrupt`) if what is in the engine is the part of a dump whose load did not end.
+pub async fn check_whole(tx: &Transaction) -> Result<()> {
+    match tx.get(LOADING).await? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            Status::Corrupt,
+            "the engine holds a part of a dump, whose load did not end: load it again with --replace",
+        )),
+    }
+}
+
 /// Puts the content of a verified file into an engine that nobody else uses. One that is not empty is refused, or with `replace` emptied first.
-/// If it fails half-way, the engine holds a part: load again with `replace`.
+/// If it does not end, the engine holds a part, which [`check_whole`] knows: load again with `replace`.
 pub async fn load(
     rt: &Rt,
     engine: &Rc<dyn Engine>,
@@ -112,10 +128,15 @@ pub async fn load(
             let e = "there is metadata in the engine already; load into an empty one, or say that it shall be replaced";
             return Err(Error::new(Status::NotEmpty, e));
         }
-        change(rt, engine, async |tx| tx.clear_range(&[], &end())).await?;
+        change(rt, engine, async |tx| {
+            tx.clear_range(&[], &end())?;
+            tx.put(LOADING.to_vec(), Vec::new())
+        })
+        .await?;
     }
     // Keys with stamps stay as they are, so those to come must not meet them.
     engine.raise_stamps(reader.header().version).await?;
+    change(rt, engine, async |tx| tx.put(LOADING.to_vec(), Vec::new())).await?;
     while let Some(block) = reader.next_block()? {
         let mut entries = block.as_slice();
         while !entries.is_empty() {
@@ -128,8 +149,10 @@ pub async fn load(
         }
         progress(reader.entries());
     }
+    let summary = reader.summary()?;
+    change(rt, engine, async |tx| tx.clear(LOADING.to_vec())).await?;
     engine.flush_barrier().await?;
-    reader.summary()
+    Ok(summary)
 }
 
 /// How many of these go into one transaction; at least one.
