@@ -102,7 +102,7 @@ impl Chunk {
     pub fn places(&self, version: ChunkVersion, from: u32, to: u32) -> Vec<Place> {
         let hole = Place { loc: None, crc: zero_crc() };
         let mut out = vec![hole; (to - from) as usize];
-        for e in extents::within(&self.extents, from, to) {
+        for e in extents::within(&self.extents, (from, to), self.crcs.len() as u32) {
             for k in 0..e.count {
                 let b = e.block + k;
                 let crc = self.crcs.get(b as usize).copied().unwrap_or_default();

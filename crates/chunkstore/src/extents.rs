@@ -78,10 +78,42 @@ pub(crate) fn put(list: &mut Vec<Extent>, new: Extent, removed: &mut Vec<Extent>
     list.insert(at, new);
 }
 
-/// The parts of a sorted list inside `[from, to)`.
-pub(crate) fn within(list: &[Extent], from: u32, to: u32) -> impl Iterator<Item = Extent> + '_ {
-    let first = list.partition_point(|e| e.end() <= from);
-    list[first..]
+/// The first of a sorted list that ends behind `block`. `blocks`: how many the list spreads over, which tells about where it stands: long
+/// lists of many chunks are not in the processor's caches, and then each look into them costs more than all the rest of a search.
+fn first_behind(list: &[Extent], block: u32, blocks: u32) -> usize {
+    let behind = |i: usize| list.get(i).is_some_and(|e| e.end() > block);
+    let guess = block as usize * list.len() / blocks.max(1) as usize;
+    let (mut low, mut high, mut step) = (0, list.len(), 1);
+    if behind(guess) {
+        high = guess;
+        while let Some(probe) = high.checked_sub(step) {
+            if !behind(probe) {
+                low = probe + 1;
+                break;
+            }
+            (high, step) = (probe, step * 2);
+        }
+    } else if guess < list.len() {
+        low = guess + 1;
+        while low + step <= list.len() {
+            let probe = low + step - 1;
+            if behind(probe) {
+                high = probe;
+                break;
+            }
+            (low, step) = (probe + 1, step * 2);
+        }
+    }
+    low + list[low..high].partition_point(|e| e.end() <= block)
+}
+
+/// The parts of a sorted list inside `[from, to)`; `blocks`: how many the list spreads over, about.
+pub(crate) fn within(
+    list: &[Extent],
+    (from, to): (u32, u32),
+    blocks: u32,
+) -> impl Iterator<Item = Extent> + '_ {
+    list[first_behind(list, from, blocks)..]
         .iter()
         .map_while(move |e| if e.block >= to { None } else { Some(*e) })
         .filter_map(move |e| e.clip(from, to))
@@ -113,11 +145,15 @@ mod tests {
                     for k in 0..e.count { prop_assert_eq!(before[(e.block + k) as usize], Some(e.loc.plus(k))); }
                 }
                 let mut got = vec![None; 64];
-                for e in within(&list, 0, 64) {
+                for e in within(&list, (0, 64), 64) {
                     for k in 0..e.count { got[(e.block + k) as usize] = Some(e.loc.plus(k)); }
                 }
                 prop_assert_eq!(&got, &model);
                 prop_assert!(list.windows(2).all(|w| w[0].end() <= w[1].block));
+                for (block, blocks) in (0..70).flat_map(|b| [(b, 0), (b, 7), (b, 64), (b, 1000)]) {
+                    let plain = list.partition_point(|e| e.end() <= block);
+                    prop_assert_eq!(first_behind(&list, block, blocks), plain);
+                }
             }
         }
     }

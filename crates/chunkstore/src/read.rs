@@ -16,26 +16,9 @@ use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{ChunkId, ChunkVersion, Result, TargetId};
 use std::rc::Rc;
 
-/// A run of blocks that lie one behind the other on the disk, or a hole.
-struct Run {
-    loc: Option<Loc>,
-    crcs: Vec<u32>,
-}
-
-/// Joins blocks to runs.
-fn runs(places: &[Place]) -> Vec<Run> {
-    let mut out: Vec<Run> = Vec::new();
-    for p in places {
-        if let Some(last) = out.last_mut() {
-            let next = last.loc.map(|l| l.plus(last.crcs.len() as u32));
-            if next == p.loc {
-                last.crcs.push(p.crc);
-                continue;
-            }
-        }
-        out.push(Run { loc: p.loc, crcs: vec![p.crc] });
-    }
-    out
+/// Parts of the list that lie one behind the other on the disk each, or are a hole.
+fn runs(places: &[Place]) -> impl Iterator<Item = &[Place]> {
+    places.chunk_by(|a, b| a.loc.map(|l| l.plus(1)) == b.loc)
 }
 
 /// What a range of a chunk looked like when the read began.
@@ -104,56 +87,27 @@ impl Inner {
         id: ChunkId,
         version: Option<ChunkVersion>,
         offset: u32,
-        mut buf: BufMut,
+        buf: BufMut,
     ) -> (Result<ReadOutcome>, BufMut) {
         let guard = self.epochs.enter();
-        let snap = match self.snapshot(target, id, version, offset, buf.len()) {
+        let want = buf.len();
+        let snap = match self.snapshot(target, id, version, offset, want) {
             Ok(s) => s,
             Err(e) => return (Err(e), buf),
         };
-        let want = buf.len();
-        let exists = snap.len.saturating_sub(offset).min(want as u32);
-        let first = offset / BLOCK as u32;
         let aligned = (offset as usize).is_multiple_of(BLOCK)
             && (buf.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
             && want.is_multiple_of(BLOCK);
-        let (result, back) = if aligned {
-            let direct = buf.split_to(snap.places.len() * BLOCK);
-            let (result, direct) = self.read_blocks(&snap.places, direct).await;
-            buf.fill(0);
-            let mut whole = direct;
-            match whole.unsplit(buf) {
-                Ok(()) => (result, whole),
-                Err(rest) => {
-                    let mut copy = self.rt.alloc(want);
-                    copy[..whole.len()].copy_from_slice(&whole);
-                    copy[whole.len()..].copy_from_slice(&rest);
-                    (result, copy)
-                }
-            }
+        let (result, mut buf) = if aligned {
+            self.read_aligned(&snap.places, buf).await
         } else {
-            let blocks = self.rt.alloc(snap.places.len() * BLOCK);
-            let (result, blocks) = self.read_blocks(&snap.places, blocks).await;
-            let start = offset as usize - first as usize * BLOCK;
-            let have = blocks.len().saturating_sub(start).min(want);
-            if result.is_ok() && have > 0 {
-                buf[..have].copy_from_slice(&blocks[start..start + have]);
-                buf[have..].fill(0);
-            } else {
-                buf.fill(0);
-            }
-            (result, buf)
+            Box::pin(self.read_unaligned(&snap.places, offset as usize % BLOCK, buf)).await
         };
         drop(guard);
-        let mut buf = back;
         let outcome = match result {
-            Ok(joined) => {
-                let crc = if aligned {
-                    joined.then_zeros(want - snap.places.len() * BLOCK)
-                } else {
-                    crc32c(&buf)
-                };
-                Ok(ReadOutcome { len: exists, version: snap.version, crc })
+            Ok(crc) => {
+                let len = snap.len.saturating_sub(offset).min(want as u32);
+                Ok(ReadOutcome { len, version: snap.version, crc })
             }
             Err(e) => {
                 buf.fill(0);
@@ -163,26 +117,65 @@ impl Inner {
         (outcome, buf)
     }
 
-    /// Fills `buf` with blocks, verified; their joined checksum.
-    async fn read_blocks(&self, places: &[Place], mut buf: BufMut) -> (Result<Joined>, BufMut) {
-        let runs = runs(places);
-        if let [Run { loc: Some(loc), crcs }] = runs.as_slice() {
-            let (result, buf) = self.read_place(*loc, buf).await;
-            let checked = result.and_then(|()| verify(*loc, crcs, &buf));
-            return (checked, buf);
+    /// Whole blocks, and zeros behind them; the checksum of all of it.
+    async fn read_aligned(&self, places: &[Place], mut rest: BufMut) -> (Result<u32>, BufMut) {
+        let direct = rest.split_to(places.len() * BLOCK);
+        let (joined, mut whole) = self.read_blocks(places, direct).await;
+        rest.fill(0);
+        let result = joined.map(|j| j.then_zeros(rest.len()));
+        if let Err(rest) = whole.unsplit(rest) {
+            let mut copy = self.rt.alloc(whole.len() + rest.len());
+            copy[..whole.len()].copy_from_slice(&whole);
+            copy[whole.len()..].copy_from_slice(&rest);
+            return (result, copy);
         }
+        (result, whole)
+    }
+
+    /// The bytes from `start` of the first block on, and zeros behind them; the checksum of all of it.
+    async fn read_unaligned(
+        &self,
+        places: &[Place],
+        start: usize,
+        mut buf: BufMut,
+    ) -> (Result<u32>, BufMut) {
+        let blocks = self.rt.alloc(places.len() * BLOCK);
+        let (joined, blocks) = self.read_blocks(places, blocks).await;
+        let have = blocks.len().saturating_sub(start).min(buf.len());
+        if joined.is_ok() && have > 0 {
+            buf[..have].copy_from_slice(&blocks[start..start + have]);
+            buf[have..].fill(0);
+        } else {
+            buf.fill(0);
+        }
+        (joined.map(|_| crc32c(&buf)), buf)
+    }
+
+    /// Fills `buf` with blocks, verified; their joined checksum.
+    async fn read_blocks(&self, places: &[Place], buf: BufMut) -> (Result<Joined>, BufMut) {
+        let first = runs(places).next().unwrap_or_default();
+        if first.len() == places.len()
+            && let [Place { loc: Some(loc), .. }, ..] = first
+        {
+            let (result, buf) = self.read_place(*loc, buf).await;
+            return (result.and_then(|()| verify(places, &buf)), buf);
+        }
+        Box::pin(self.read_runs(places, buf)).await
+    }
+
+    async fn read_runs(&self, places: &[Place], mut buf: BufMut) -> (Result<Joined>, BufMut) {
         let mut jobs: Vec<Job<'_, (Result<Joined>, BufMut)>> = Vec::new();
-        for run in &runs {
-            let mut piece = buf.split_to(run.crcs.len() * BLOCK);
+        for run in runs(places) {
+            let mut piece = buf.split_to(run.len() * BLOCK);
             jobs.push(Box::pin(async move {
-                let Some(loc) = run.loc else {
+                let Some(Place { loc: Some(loc), .. }) = run.first() else {
                     piece.fill(0);
                     let mut joined = Joined::default();
-                    run.crcs.iter().for_each(|_| joined.push_block(zero_crc()));
+                    run.iter().for_each(|_| joined.push_block(zero_crc()));
                     return (Ok(joined), piece);
                 };
-                let (result, piece) = self.read_place(loc, piece).await;
-                (result.and_then(|()| verify(loc, &run.crcs, &piece)), piece)
+                let (result, piece) = self.read_place(*loc, piece).await;
+                (result.and_then(|()| verify(run, &piece)), piece)
             }));
         }
         let mut joined = Ok(Joined::default());
@@ -216,16 +209,17 @@ impl Inner {
     }
 }
 
-fn verify(loc: Loc, crcs: &[u32], bytes: &[u8]) -> Result<Joined> {
+/// Checks the blocks of one run; their joined checksum.
+fn verify(run: &[Place], bytes: &[u8]) -> Result<Joined> {
     let mut joined = Joined::default();
-    for (i, (want, block)) in crcs.iter().zip(bytes.chunks(BLOCK)).enumerate() {
-        if crc32c(block) != *want && !planted(Mutant::ChecksumUnchecked) {
+    for (place, block) in run.iter().zip(bytes.chunks(BLOCK)) {
+        let seen = crc32c(block);
+        if seen != place.crc && !planted(Mutant::ChecksumUnchecked) {
             return Err(corrupt(format!(
                 "checksum mismatch at {:?}; read another replica, this one needs repair",
-                loc.plus(i as u32)
+                place.loc
             )));
         }
-        let seen = if planted(Mutant::ChecksumUnchecked) { crc32c(block) } else { *want };
         joined.push_block(seen);
     }
     Ok(joined)

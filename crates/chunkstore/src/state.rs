@@ -331,7 +331,8 @@ impl Inner {
 fn move_in(list: &mut Vec<Extent>, moves: &[(Extent, Loc)]) {
     let mut nowhere = Vec::new();
     for (old, new) in moves {
-        let still: Vec<Extent> = crate::extents::within(list, old.block, old.end())
+        let blocks = list.last().map_or(0, Extent::end);
+        let still: Vec<Extent> = crate::extents::within(list, (old.block, old.end()), blocks)
             .filter(|e| e.loc == old.loc.plus(e.block - old.block))
             .collect();
         for e in still {

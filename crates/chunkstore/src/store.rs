@@ -108,14 +108,14 @@ impl Store {
         targets.get(&target).map(|t| t.pending.iter().copied().collect()).unwrap_or_default()
     }
     /// Reads committed content into `buf`: verified, holes and what lies past the end as zeros.
-    pub async fn read(
+    pub fn read(
         &self,
         target: TargetId,
         chunk: ChunkId,
         offset: u32,
         buf: BufMut,
-    ) -> (Result<ReadOutcome>, BufMut) {
-        self.inner.read_at(target, chunk, None, offset, buf).await
+    ) -> impl Future<Output = (Result<ReadOutcome>, BufMut)> {
+        self.inner.read_at(target, chunk, None, offset, buf)
     }
     /// Reads the content as of a pending version (or the committed one).
     pub async fn read_pending(
