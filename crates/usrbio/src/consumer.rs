@@ -23,6 +23,8 @@ pub struct Consumer {
     complete_tail: Cell<u32>,
     /// Taken and not completed.
     working: Cell<u32>,
+    /// Completions are there that the application was not woken for.
+    untold: Cell<bool>,
 }
 
 impl Consumer {
@@ -47,6 +49,7 @@ impl Consumer {
             submit_head: zero.clone(),
             complete_tail: zero.clone(),
             working: zero,
+            untold: Cell::new(false),
         })
     }
 
@@ -93,6 +96,11 @@ impl Consumer {
 
     /// Answers one that was taken, and wakes the application if it waits.
     pub fn complete(&self, completion: Completion) {
+        self.put(completion);
+        self.tell();
+    }
+    /// Answers one that was taken. The application may find it; if it sleeps, [`Consumer::tell`] must follow.
+    pub fn put(&self, completion: Completion) {
         let tail = self.complete_tail.get();
         let slot = (tail & (self.entries - 1)) as usize;
         let at = layout::completions_at(self.entries) + slot * size_of::<Completion>();
@@ -100,7 +108,13 @@ impl Consumer {
         self.complete_tail.set(tail.wrapping_add(1));
         self.working.set(self.working.get().saturating_sub(1));
         self.memory.atomic(at::COMPLETE_TAIL).store(tail.wrapping_add(1), SeqCst);
-        doorbell::wake(&self.memory, at::APPLICATION_WAITS);
+        self.untold.set(true);
+    }
+    /// Wakes the application if it waits and something was put since.
+    pub fn tell(&self) {
+        if self.untold.take() {
+            doorbell::wake(&self.memory, at::APPLICATION_WAITS);
+        }
     }
 
     /// Says in the memory that the daemon waits for the doorbell (or no longer does). After `true`, ask

@@ -39,6 +39,9 @@ pub(super) async fn serve<S: FileSystem>(
     // Since when fewer than a full batch wait.
     let mut partial: Option<Instant> = None;
     while !ring.ended.get() {
+        // Once for all that was completed meanwhile: each wake costs a system call, after which the kernel likes to let the application
+        // run first, with a single completion to deal with.
+        ring.consumer.tell();
         let there = match ring.consumer.available() {
             Ok(there) => there,
             Err(broken) => {
@@ -106,7 +109,8 @@ fn begin<S: FileSystem>(context: &Context<S>, session: &Rc<Session>, ring: &Rc<R
     rt.spawn_detached(async move {
         let work = context.daemon.work();
         let result = perform(&context, &session, &ring, &submission).await;
-        ring.consumer.complete(Completion { user: submission.user, result });
+        ring.consumer.put(Completion { user: submission.user, result });
+        // `serve` tells the application; a ring that is over has told it so.
         ring.moved.notify_all();
         drop(work);
     });
