@@ -139,7 +139,7 @@ impl Core {
 
     /// A new call that may be retried.
     pub fn retry(&self, policy: Policy) -> Retry {
-        Retry::new(policy, self.rt.now())
+        Retry::new(policy, self.rt.turn_began())
     }
 
     /// The routing info, if it is fresh enough to act on.

@@ -294,7 +294,9 @@ async fn piece_attempt(
     site: &mut Site,
 ) -> (Result<u32>, Option<BufMut>) {
     let late = || Error::new(Status::Disconnected, "the time for this read is up");
-    let Some(time) = retry.attempt_time(core.rt.now()) else { return (Err(late()), Some(buf)) };
+    let Some(time) = retry.attempt_time(core.rt.turn_began()) else {
+        return (Err(late()), Some(buf));
+    };
     let (info, time) = match core.routing_now() {
         Some(info) => (info, time),
         None => match Box::pin(core.routing(time)).await {
@@ -334,7 +336,7 @@ async fn hedged(
     time: Duration,
 ) -> Outcome {
     let bytes = buf.len();
-    let began = core.rt.now();
+    let began = core.rt.turn_began();
     let slow = first.first().map(|(_, place)| place.node);
     let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, time));
     let second = match second {
@@ -388,7 +390,7 @@ async fn hedge(
 
 fn timed(core: &Core, began: Instant, outcome: Outcome) -> Outcome {
     if outcome.pieces.is_ok() {
-        core.hedger.borrow_mut().took(core.rt.now().since(began));
+        core.hedger.borrow_mut().took(core.rt.turn_began().since(began));
     }
     outcome
 }

@@ -192,7 +192,7 @@ impl<S: FileSystem> Daemon<S> {
         self.busy.set(self.busy.get() + 1);
         self.rt.spawn_detached(async move {
             let daemon = context.daemon.clone();
-            let began = daemon.rt.now();
+            let began = daemon.rt.turn_began();
             let (opcode, node) = (context.header.opcode, context.header.node);
             // `reply` moves into the answer below, so the work borrows it only here. A task is moved to the heap as a whole, and is as
             // large as the largest of its branches: only what a READ needs stands here itself.
@@ -206,7 +206,7 @@ impl<S: FileSystem> Daemon<S> {
             };
             let failed = outcome.is_err();
             send(reply, outcome, opcode, node);
-            daemon.metrics.record(opcode, daemon.rt.now().since(began), failed);
+            daemon.metrics.record(opcode, daemon.rt.turn_began().since(began), failed);
             daemon.busy.set(daemon.busy.get() - 1);
         });
     }

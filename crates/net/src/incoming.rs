@@ -171,7 +171,7 @@ impl Incoming {
             };
             self.conn.push(frame.with_weight(self.weight));
         }
-        crate::metrics::served(self.method(), self.conn.rt().now().since(self.arrived), ok);
+        crate::metrics::served(self.method(), self.conn.rt().turn_began().since(self.arrived), ok);
     }
 
     fn frame(&mut self, reply: Reply) -> Result<OutFrame> {

@@ -147,6 +147,10 @@ pub trait Posted {
 pub trait Backend {
     /// CLOCK_BOOTTIME.
     fn now(&self) -> Instant;
+    /// When the present turn of the loop began: see [`crate::Rt::turn_began`].
+    fn turn_began(&self) -> Instant {
+        self.now()
+    }
     /// CLOCK_REALTIME: nanoseconds since the Unix epoch.
     fn unix_ns(&self) -> u64;
     /// 64 random bits (from the seed, in the simulator).

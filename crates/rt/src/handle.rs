@@ -32,6 +32,11 @@ impl Rt {
     pub fn now(&self) -> Instant {
         self.0.now()
     }
+    /// When the present turn of the loop began: a moment ago, and asking costs nothing. For what only measures, and for deadlines that a
+    /// few milliseconds do not matter to. What a lease, a fence or another node depends on asks [`Rt::now`].
+    pub fn turn_began(&self) -> Instant {
+        self.0.turn_began()
+    }
     /// Nanoseconds since the Unix epoch.
     pub fn unix_ns(&self) -> u64 {
         self.0.unix_ns()
@@ -182,7 +187,8 @@ impl Future for Sleep {
         if let Some(key) = self.key.take() {
             self.rt.cancel_timer(key);
         }
-        if self.rt.now() >= self.at {
+        // What is due since the turn began fires in the next one.
+        if self.rt.turn_began() >= self.at {
             return Poll::Ready(());
         }
         self.key = Some(self.rt.set_timer(self.at, cx.waker().clone()));

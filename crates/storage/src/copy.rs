@@ -92,7 +92,7 @@ impl Node {
         };
         let buf = self.rt.alloc(len as usize);
         if ask.node == self.config.node() {
-            let (result, piece) = self.clone().read_op(op, buf).await;
+            let (result, piece) = self.read_op(op, buf).await;
             check(&result, &piece)?;
             return Ok(piece.freeze());
         }

@@ -1,59 +1,90 @@
 //! READ: pieces of chunks, straight into the caller's memory.
 
+use crate::admission::Admitted;
 use crate::node::Node;
 use crate::repair::Wrong;
 use crate::target::Target;
 use glowfs_craq::Event;
 use glowfs_net::{Incoming, Reply};
 use glowfs_rt::sync::{join_all, oneshot};
-use glowfs_rt::{BufMut, Duration};
+use glowfs_rt::{BufMut, Duration, Instant};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
 use glowfs_types::{ChainVersion, ChunkId, Error, Result, Status};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
+/// What a READ asks for.
+enum Pieces {
+    /// What most ask for: one piece at the beginning of the buffer, which needs no lists.
+    One(ReadOp),
+    Many(Vec<ReadOp>),
+}
+
 impl Node {
-    /// A READ. Nothing of it waits here; the work is spawned.
+    /// A READ. Nothing of it waits here; the work is spawned, in a task as small as it can be: a task is copied to where it lives.
     pub(crate) fn read(self: &Rc<Self>, mut incoming: Incoming) {
+        let began = self.rt.turn_began();
+        let (pieces, admitted) = match self.begin_read(&incoming) {
+            Ok(begun) => begun,
+            Err(e) => return self.end_read(incoming, began, Err(e)),
+        };
         let node = self.clone();
-        self.rt.spawn_detached(async move {
-            let began = node.rt.now();
-            let result = node.read_all(&mut incoming).await;
-            match &result {
-                Err(e) if e.status == Status::Overloaded => node.metrics.overloaded.inc(),
-                _ => {}
-            }
-            node.metrics.read_seconds.record(node.rt.now().since(began).as_nanos() as u64);
-            incoming.reply(result);
-        });
+        match pieces {
+            Pieces::One(op) => self.rt.spawn_detached(async move {
+                let result = node.read_one(op, &mut incoming).await;
+                drop(admitted);
+                node.end_read(incoming, began, result);
+            }),
+            Pieces::Many(ops) => self.rt.spawn_detached(async move {
+                let result = node.read_many(ops, &mut incoming).await;
+                drop(admitted);
+                node.end_read(incoming, began, result);
+            }),
+        }
     }
 
-    async fn read_all(self: &Rc<Self>, incoming: &mut Incoming) -> Result<Reply> {
+    /// Checks a READ and takes it in.
+    fn begin_read(&self, incoming: &Incoming) -> Result<(Pieces, Admitted)> {
         self.check_lease()?;
         let room = u32::try_from(incoming.reply_room()).unwrap_or(u32::MAX);
-        let ops: Vec<ReadOp> = {
-            let read = Read::parse(incoming.body(), room)?;
-            for op in read.ops {
-                let chunk = ChunkId::from(op.chunk);
-                let what = (chunk.volume, chunk.data);
-                self.check_capability(incoming, &read.head.capability, what, rights::READ)?;
-            }
-            read.ops.to_vec()
-        };
-        let total: u64 = ops.iter().map(|op| u64::from(op.len.get())).sum();
-        let _admitted = self.admission.admit(total)?;
-        if let [op] = ops[..]
-            && op.at.get() == 0
-            && op.len.get() > 0
-        {
-            // What most reads are: one piece, which needs no lists.
-            let mut piece = incoming.reply_buffer()?;
-            piece.truncate(op.len.get() as usize);
-            let (result, piece) = Box::pin(self.clone().read_op(op, piece)).await;
-            self.check_answer()?;
-            return Ok(Reply { body: result.as_bytes().to_vec(), bulk: Some(piece) });
+        let read = Read::parse(incoming.body(), room)?;
+        for op in read.ops {
+            let chunk = ChunkId::from(op.chunk);
+            let what = (chunk.volume, chunk.data);
+            self.check_capability(incoming, &read.head.capability, what, rights::READ)?;
         }
+        let total: u64 = read.ops.iter().map(|op| u64::from(op.len.get())).sum();
+        let admitted = self.admission.admit(total)?;
+        let pieces = match read.ops {
+            [op] if op.at.get() == 0 && op.len.get() > 0 => Pieces::One(*op),
+            ops => Pieces::Many(ops.to_vec()),
+        };
+        Ok((pieces, admitted))
+    }
+
+    fn end_read(&self, incoming: Incoming, began: Instant, result: Result<Reply>) {
+        if result.as_ref().is_err_and(|e| e.status == Status::Overloaded) {
+            self.metrics.overloaded.inc();
+        }
+        let took = self.rt.turn_began().since(began);
+        self.metrics.read_seconds.record(took.as_nanos() as u64);
+        incoming.reply(result);
+    }
+
+    async fn read_one(self: &Rc<Self>, op: ReadOp, incoming: &mut Incoming) -> Result<Reply> {
+        let mut piece = incoming.reply_buffer()?;
+        piece.truncate(op.len.get() as usize);
+        let (result, piece) = self.read_op(op, piece).await;
+        self.check_answer()?;
+        Ok(Reply { body: result.as_bytes().to_vec(), bulk: Some(piece) })
+    }
+
+    async fn read_many(
+        self: &Rc<Self>,
+        ops: Vec<ReadOp>,
+        incoming: &mut Incoming,
+    ) -> Result<Reply> {
         let mut order: Vec<usize> = (0..ops.len()).collect();
         order.sort_by_key(|&i| (ops[i].at.get(), ops[i].len.get()));
         let end = ops.iter().map(|op| op.at.get() + op.len.get()).max().unwrap_or(0);
@@ -73,7 +104,7 @@ impl Node {
             gaps.push(gap);
             let piece = rest.split_to(op.len.get() as usize);
             at = op.at.get() + op.len.get();
-            work.push(self.clone().read_op(op, piece));
+            work.push(self.read_op(op, piece));
         }
         let done = join_all(work).await;
         self.check_answer()?;
@@ -99,9 +130,9 @@ impl Node {
 
     /// One piece: its result, and its part of the buffer, in which every byte is either data or zero.
     pub(crate) async fn read_op(
-        self: Rc<Self>,
+        self: &Rc<Self>,
         op: ReadOp,
-        mut piece: BufMut,
+        piece: BufMut,
     ) -> (ReadResult, BufMut) {
         let target = match self.target(op.target.get().into()) {
             Ok(t) => t,
@@ -113,8 +144,7 @@ impl Node {
             self.metrics.read_errors.inc();
             return failed(status, piece);
         }
-        let outcome;
-        (outcome, piece) = target.store.read(target.id, chunk, op.offset.get(), piece).await;
+        let (outcome, piece) = target.store.read(target.id, chunk, op.offset.get(), piece).await;
         match outcome {
             Ok(found) => {
                 self.metrics.reads.inc();
@@ -128,17 +158,21 @@ impl Node {
                 };
                 (result, piece)
             }
-            Err(e) => {
-                tracing::warn!(target = %target.id, %chunk, error = %e, "read failed");
-                self.metrics.read_errors.inc();
-                if !matches!(e.status, Status::Corrupt | Status::DiskFailed) {
-                    return failed(e.status, piece);
-                }
-                target.repair_soon(chunk, Wrong::Damaged);
-                let lost = target.has_lost(&self, chunk, op.offset.get(), op.len.get()).await;
-                failed(if lost { Status::Lost } else { e.status }, piece)
-            }
+            Err(e) => failed(Box::pin(self.read_failed(&target, &op, e)).await, piece),
         }
+    }
+
+    /// The store could not read a piece: what the caller is told.
+    async fn read_failed(self: &Rc<Self>, target: &Rc<Target>, op: &ReadOp, e: Error) -> Status {
+        let chunk = ChunkId::from(op.chunk);
+        tracing::warn!(target = %target.id, %chunk, error = %e, "read failed");
+        self.metrics.read_errors.inc();
+        if !matches!(e.status, Status::Corrupt | Status::DiskFailed) {
+            return e.status;
+        }
+        target.repair_soon(chunk, Wrong::Damaged);
+        let lost = target.has_lost(self, chunk, op.offset.get(), op.len.get()).await;
+        if lost { Status::Lost } else { e.status }
     }
 
     /// Waits, bounded, until the chunk has no pending version.
@@ -155,6 +189,16 @@ impl Node {
         if at_once == Ok(true) {
             return Ok(());
         }
+        // What is rare stands apart: it would make the tasks of all reads larger.
+        Box::pin(self.may_read_later(target, version, chunk)).await
+    }
+
+    async fn may_read_later(
+        &self,
+        target: &Rc<Target>,
+        version: ChainVersion,
+        chunk: ChunkId,
+    ) -> Result<(), Status> {
         let ticket = target.ticket();
         let (waiting, woken) = oneshot();
         target.reads.borrow_mut().insert(ticket, waiting);

@@ -96,11 +96,11 @@ impl Conn {
     /// Calls the peer. A status other than Ok, `TimedOut` and `Disconnected` come as errors; after these two the
     /// outcome is not known.
     pub async fn call(&self, req: Request) -> Result<Response> {
-        let started = self.rt.now();
+        let started = self.rt.turn_began();
         let method = req.method;
         let deadline = started + req.deadline;
         let result = self.call_until(req, deadline).await;
-        crate::metrics::called(method, self.rt.now().since(started), &result);
+        crate::metrics::called(method, self.rt.turn_began().since(started), &result);
         result.map_err(|e| {
             e.context(format_args!("{} to {}", glowfs_types::wire::method::name(method), self.peer))
         })

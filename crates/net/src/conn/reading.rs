@@ -178,7 +178,7 @@ async fn request(
         FLAG_RECV_REGION => room = Room::shared(view()?),
         _ => {}
     }
-    let now = conn.rt.now();
+    let now = conn.rt.turn_began();
     let deadline = match header.deadline_ms.get() {
         0 => Instant(u64::MAX),
         ms => now + Duration::from_millis(ms.into()),

@@ -37,6 +37,10 @@ pub(crate) trait Driver {
     fn ops(&self) -> &OpTable;
     /// Begins an operation that is in the table.
     fn start(&self, key: usize);
+    /// Whether [`Driver::arm`] also notices what was ready before it was called, so that nobody needs to hear "would block" first.
+    fn arms_by_level(&self) -> bool {
+        false
+    }
     /// Whether writes that are begun in one turn reach the kernel together.
     fn batches(&self) -> bool {
         false
@@ -57,6 +61,17 @@ impl Source {
     pub(crate) fn new(driver: &Rc<dyn Driver>, fd: RawFd) -> Self {
         Self { driver: driver.clone(), key: driver.add_source(fd) }
     }
+    /// Whether it may be armed without having been tried.
+    pub(crate) fn arms_by_level(&self) -> bool {
+        self.driver.arms_by_level()
+    }
+    /// Arranges to be woken without trying anything: for who knows that it would block, and [`Source::arms_by_level`].
+    pub(crate) fn wait<T>(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<T>> {
+        match self.driver.arm(self.key, direction, cx.waker()) {
+            Ok(()) => Poll::Pending,
+            Err(e) => Poll::Ready(Err(e)),
+        }
+    }
     /// Tries `io`; if it would block, arranges to be woken.
     pub(crate) fn poll<T>(
         &self,
@@ -68,10 +83,7 @@ impl Source {
             match io() {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    return match self.driver.arm(self.key, direction, cx.waker()) {
-                        Ok(()) => Poll::Pending,
-                        Err(e) => Poll::Ready(Err(e)),
-                    };
+                    return self.wait(cx, direction);
                 }
                 other => return Poll::Ready(other),
             }
@@ -86,10 +98,7 @@ impl Source {
         if self.driver.take_event(self.key, direction) {
             return Poll::Ready(Ok(()));
         }
-        match self.driver.arm(self.key, direction, cx.waker()) {
-            Ok(()) => Poll::Pending,
-            Err(e) => Poll::Ready(Err(e)),
-        }
+        self.wait(cx, direction)
     }
 }
 

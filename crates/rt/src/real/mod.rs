@@ -113,6 +113,7 @@ pub fn spawn_thread<T: Send + 'static, F: Future<Output = T> + 'static>(
 struct Real {
     tasks: Tasks,
     timers: Timers,
+    turn_began: Cell<Instant>,
     bell: Bell,
     driver: Rc<dyn Driver>,
     helpers: helpers::Helpers,
@@ -133,6 +134,7 @@ impl Real {
         Ok(Rc::new_cyclic(|this| Self {
             tasks: Tasks::new(Box::new(move || ring.ring())),
             timers: Timers::default(),
+            turn_began: Cell::new(boottime()),
             bell,
             driver,
             helpers,
@@ -167,9 +169,9 @@ impl Real {
         };
         self.driver.turn(timeout)?;
         self.bell.awake();
-        if self.timers.next().is_some() {
-            self.timers.fire(boottime());
-        }
+        let now = boottime();
+        self.turn_began.set(now);
+        self.timers.fire(now);
         Ok(())
     }
 
@@ -208,6 +210,9 @@ fn boottime() -> Instant {
 impl Backend for Real {
     fn now(&self) -> Instant {
         boottime()
+    }
+    fn turn_began(&self) -> Instant {
+        self.turn_began.get()
     }
     fn unix_ns(&self) -> u64 {
         let t = clock_gettime(ClockId::Realtime);

@@ -7,7 +7,7 @@ use slab::Slab;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,13 +70,14 @@ enum State {
 /// The memory of one system call, for another thread.
 pub(crate) struct Call {
     pub(crate) kind: Kind,
-    pub(crate) fd: Arc<OwnedFd>,
+    /// The operation keeps it open.
+    pub(crate) fd: RawFd,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     iovecs: *const libc::iovec,
     count: usize,
 }
-// SAFETY: the op table keeps the iovecs and what they point to alive and untouched until the call is reported back.
+// SAFETY: the op table keeps the descriptor open, and the iovecs and what they point to alive and untouched, until the call is reported back.
 unsafe impl Send for Call {}
 
 impl Op {
@@ -125,7 +126,7 @@ impl Op {
     pub(crate) fn call(&self) -> Call {
         Call {
             kind: self.kind,
-            fd: self.fd.clone(),
+            fd: self.fd.as_raw_fd(),
             offset: self.offset,
             len: self.len,
             iovecs: self.iovecs.as_ptr(),
@@ -207,7 +208,7 @@ impl Call {
     }
     /// Makes the system call and waits for it.
     pub(crate) fn run(&self) -> io::Result<usize> {
-        let (fd, offset, count) = (self.fd.as_raw_fd(), self.offset as i64, self.count as i32);
+        let (fd, offset, count) = (self.fd, self.offset as i64, self.count as i32);
         // SAFETY: the descriptor is open, and the iovecs describe memory that `Op::keep` keeps alive and that
         // nobody else touches before the result is reported (reads own a BufMut; a Buf is never written).
         let n = unsafe {

@@ -29,6 +29,8 @@ pub(crate) struct Socket {
     fd: OwnedFd,
     unix: bool,
     broken: Cell<bool>,
+    /// The last read took all that was there.
+    drained: Cell<bool>,
     fds: RefCell<Vec<OwnedFd>>,
     peer: String,
 }
@@ -40,7 +42,8 @@ impl Socket {
             let _ = sockopt::set_tcp_nodelay(&fd, true);
         }
         let source = Source::new(driver, fd.as_raw_fd());
-        Self { source, fd, unix, broken: Cell::new(false), fds: RefCell::default(), peer }
+        let (broken, drained) = (Cell::new(false), Cell::new(false));
+        Self { source, fd, unix, broken, drained, fds: RefCell::default(), peer }
     }
 
     fn receive(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
@@ -96,7 +99,16 @@ impl StreamIo for Socket {
         if self.broken.get() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        self.source.poll(cx, Direction::Read, || self.receive(bufs))
+        if self.drained.take() {
+            return self.source.wait(cx, Direction::Read);
+        }
+        let room: usize = bufs.iter().map(|b| b.len()).sum();
+        let got = self.source.poll(cx, Direction::Read, || self.receive(bufs));
+        // A system call that only says that there is no more is saved. (At the end of the stream there is no more to wait for.)
+        if let Poll::Ready(Ok(n)) = got {
+            self.drained.set(n > 0 && n < room && self.source.arms_by_level());
+        }
+        got
     }
     fn poll_write(
         &self,

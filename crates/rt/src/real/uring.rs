@@ -156,7 +156,7 @@ impl Uring {
     /// Hands an operation's next system call to the ring. The table keeps its memory until `finish`.
     fn begin(&self, key: usize) -> io::Result<()> {
         let Some(call) = self.ops.call(key) else { return Ok(()) };
-        let fd = types::Fd(call.fd.as_raw_fd());
+        let fd = types::Fd(call.fd);
         let (iovecs, count) = call.iovecs();
         let single = call.single().map(|(ptr, len)| (ptr, len.min(REQUEST_BYTES_MAX) as u32));
         let entry = match (call.kind, single) {
@@ -338,6 +338,11 @@ impl Driver for Uring {
                 drop(pushed);
             }
         }
+    }
+
+    fn arms_by_level(&self) -> bool {
+        // A poll request first looks whether the descriptor is ready already.
+        true
     }
 
     fn batches(&self) -> bool {
