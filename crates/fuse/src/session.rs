@@ -271,29 +271,28 @@ impl Session {
     }
 
     /// Tells the kernel to forget the attributes of an inode and its pages of `[off, off + len)`; `len` 0: to the end;
-    /// `off` negative: attributes only.
-    pub async fn notify_inval_inode(&self, ino: u64, off: i64, len: i64) -> io::Result<()> {
+    /// `off` negative: attributes only. False: the kernel does not know the inode.
+    pub async fn notify_inval_inode(&self, ino: u64, off: i64, len: i64) -> io::Result<bool> {
         let out = abi::NotifyInvalInodeOut { ino, off, len };
         self.notify(notify::INVAL_INODE, out.as_bytes().to_vec()).await
     }
     /// Tells the kernel to forget a name.
-    pub async fn notify_inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+    pub async fn notify_inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
         let out = abi::NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
         self.notify(notify::INVAL_ENTRY, [out.as_bytes(), name, &[0]].concat()).await
     }
     /// Tells the kernel that a name is gone, so that watchers learn of it.
-    pub async fn notify_delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
+    pub async fn notify_delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<bool> {
         let out = abi::NotifyDeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
         self.notify(notify::DELETE, [out.as_bytes(), name, &[0]].concat()).await
     }
     /// A notification may wait for pages that only our answers release, so it is sent from a helper thread while this
-    /// one goes on serving.
-    async fn notify(&self, code: i32, body: Vec<u8>) -> io::Result<()> {
+    /// one goes on serving. False: what it is about is not cached, so there is nothing to forget.
+    async fn notify(&self, code: i32, body: Vec<u8>) -> io::Result<bool> {
         let sender = self.device.sender();
         match self.rt.unblock(move || sender.send(code, 0, &[IoSlice::new(&body)])).await {
-            // Not cached: nothing to forget.
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            other => other,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            other => other.map(|()| true),
         }
     }
 }

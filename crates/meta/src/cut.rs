@@ -23,7 +23,7 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
     let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
     writers.retain(|c| *c != by);
     let change = Change::contents(attr.inode, Some(attr.epoch));
-    s.recall_writers(change, &writers, began).await;
+    s.recall_writers(&change, &writers, began).await;
     let capability =
         s.capability(attr, (ClientId(0), SessionId(0)), rights::WRITE | rights::REMOVE)?;
     let chunk = u64::from(layout.chunk_bytes);

@@ -1,4 +1,4 @@
-//! Who may have cached the attributes of which inode, and until when. In memory only, of this service's own clients. Pure.
+//! Who may have cached the attributes and names of which inode, and until when. In memory only, of this service's own clients. Pure.
 //!
 //! A call that reads what it leases is watched ([`Leases::watch`]): if anything of it was changed by a commit that it may have missed,
 //! it gets no lease. Inodes that one client changed while another had a lease are not leased for a while: they would be
@@ -20,6 +20,8 @@ pub struct Holder<C> {
     pub conn: C,
     /// When its lease ends.
     pub until: Instant,
+    /// It has been told to forget the attributes, so only names are left.
+    names_only: bool,
 }
 
 struct Generation<C> {
@@ -109,17 +111,24 @@ impl<C: Clone> Leases<C> {
         let until = now + self.life;
         let holders = self.young.holders.entry(inode).or_default();
         match holders.iter_mut().find(|h| h.client == client) {
-            Some(h) => (h.until, h.conn) = (until, conn.clone()),
+            Some(h) => (h.until, h.conn, h.names_only) = (until, conn.clone(), false),
             None => {
-                holders.push(Holder { client, conn: conn.clone(), until });
+                holders.push(Holder { client, conn: conn.clone(), until, names_only: false });
                 self.young.count += 1;
             }
         }
         self.life
     }
 
-    /// Takes away what others than `by` hold of an inode, because `by` changed it. They have to be told.
-    pub fn take(&mut self, inode: InodeId, by: ClientId, now: Instant) -> Vec<Holder<C>> {
+    /// Takes away what others than `by` hold of an inode, because `by` changed it: its attributes, and with `names` the names that lead to
+    /// it as well. They have to be told.
+    pub fn take(
+        &mut self,
+        inode: InodeId,
+        by: ClientId,
+        names: bool,
+        now: Instant,
+    ) -> Vec<Holder<C>> {
         self.turn(now);
         for changed in self.watches.values_mut() {
             changed.insert(inode);
@@ -128,15 +137,21 @@ impl<C: Clone> Leases<C> {
         for generation in [&mut self.young, &mut self.old] {
             let Some(holders) = generation.holders.get_mut(&inode) else { continue };
             let before = holders.len();
-            holders.retain(|h| {
-                let keep = h.client == by;
-                if !keep && h.until > now {
+            holders.retain_mut(|h| {
+                if h.client == by {
+                    return true;
+                }
+                if h.until <= now {
+                    return false;
+                }
+                if names || !h.names_only {
                     match taken.iter_mut().find(|t| t.client == h.client) {
                         Some(t) => t.until = t.until.max(h.until),
                         None => taken.push(h.clone()),
                     }
                 }
-                keep
+                h.names_only = true;
+                !names
             });
             generation.count -= before - holders.len();
             if holders.is_empty() {
@@ -172,12 +187,25 @@ mod tests {
         let mut l = Leases::new(MS(1000), at(0));
         assert_eq!(l.grant(I, A, &"a", at(10)), MS(1000));
         assert_eq!(l.grant(I, B, &"b", at(20)), MS(1000));
-        let taken = l.take(I, A, at(30));
+        let taken = l.take(I, A, true, at(30));
         assert_eq!(taken.len(), 1);
         assert_eq!((taken[0].client, taken[0].until), (B, at(1020)));
-        assert!(l.take(I, A, at(31)).is_empty(), "taken once");
-        assert_eq!(l.take(I, B, at(32)).len(), 1, "its own stayed");
+        assert!(l.take(I, A, true, at(31)).is_empty(), "taken once");
+        assert_eq!(l.take(I, B, true, at(32)).len(), 1, "its own stayed");
         assert_eq!(l.len(), 0);
+    }
+
+    #[test]
+    fn names_outlive_a_change_of_attributes() {
+        let mut l = Leases::new(MS(1000), at(0));
+        l.grant(I, A, &"a", at(10));
+        assert_eq!(l.take(I, B, false, at(20)).len(), 1);
+        assert!(l.take(I, B, false, at(30)).is_empty(), "the attributes are gone already");
+        assert_eq!(l.take(I, B, true, at(40)).len(), 1, "the name was not");
+        assert!(l.take(I, B, true, at(50)).is_empty());
+        l.grant(I, A, &"a", at(3000));
+        assert_eq!(l.take(I, B, false, at(3001)).len(), 1);
+        assert!(l.take(I, B, true, at(4001)).is_empty(), "ended by itself");
     }
 
     #[test]
@@ -189,11 +217,11 @@ mod tests {
                 l.grant(I, A, &"a", at(granted));
                 // Other traffic turns the generations meanwhile.
                 l.grant(InodeId(2), A, &"a", at(granted + asked / 2));
-                assert_eq!(l.take(I, B, at(granted + asked)).len(), 1, "{granted} {asked}");
+                assert_eq!(l.take(I, B, true, at(granted + asked)).len(), 1, "{granted} {asked}");
             }
             let mut l = Leases::new(MS(1000), at(0));
             l.grant(I, A, &"a", at(granted));
-            assert!(l.take(I, B, at(granted + 1000)).is_empty(), "{granted}");
+            assert!(l.take(I, B, true, at(granted + 1000)).is_empty(), "{granted}");
         }
     }
 
@@ -201,7 +229,7 @@ mod tests {
     fn what_was_changed_while_it_was_read_is_not_leased() {
         let mut l = Leases::new(MS(1000), at(0));
         let w = l.watch();
-        assert!(l.take(I, B, at(1)).is_empty());
+        assert!(l.take(I, B, true, at(1)).is_empty());
         assert_eq!(l.grant_read(w, I, A, &"a", at(2)), Duration::ZERO);
         assert_eq!(l.grant_read(w, InodeId(8), A, &"a", at(2)), MS(1000));
         l.unwatch(w);
@@ -212,7 +240,7 @@ mod tests {
     fn what_is_changed_by_turns_is_not_leased_for_a_while() {
         let mut l = Leases::new(MS(1000), at(0));
         l.grant(I, A, &"a", at(0));
-        assert_eq!(l.take(I, B, at(1)).len(), 1);
+        assert_eq!(l.take(I, B, true, at(1)).len(), 1);
         assert_eq!(l.grant(I, A, &"a", at(2)), Duration::ZERO);
         assert_eq!(l.grant(I, A, &"a", at(900)), Duration::ZERO);
         assert_eq!(l.grant(I, A, &"a", at(3000)), MS(1000));

@@ -52,7 +52,7 @@ impl Service {
         self.users.check(identity, caller).await
     }
 
-    /// Attributes that the client may not keep: it changed them itself, or they are of something new.
+    /// Attributes that the client may not keep: it changed them itself.
     fn attr_reply(&self, attr: Attr, open: Option<OpenReply>) -> AttrReply {
         AttrReply { attr, lease_ms: 0, open }
     }
@@ -168,12 +168,15 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         }
         method::UNLINK => {
             let attr = write_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await;
-                attr => [q.parent].into_iter().chain(attr.as_ref().map(|a| a.inode)).map(stat).collect());
+                attr => {
+                    let gone = attr.as_ref().map(|a| Change::name(a.inode, q.parent, &q.name));
+                    [stat(q.parent)].into_iter().chain(gone).collect()
+                });
             Reply::msg(&UnlinkReply { attr })
         }
         method::RENAME => {
             let (replaced, _) = write_ops!(s, id, body; Rename, q, cx => rename(cx, &q).await;
-                out => [q.parent, q.new_parent].iter().chain(&out.1).copied().map(stat).collect());
+                out => [stat(q.parent), stat(q.new_parent)].into_iter().chain(out.1.clone()).collect());
             Reply::msg(&RenameReply { replaced })
         }
         method::SETATTR => Reply::msg(&setattr(s, id, body).await?),
@@ -209,15 +212,16 @@ async fn touch(s: &Service, by: ClientId, inode: Option<InodeId>) -> Result<()> 
     Ok(())
 }
 
-/// Renames; also answers which inodes may have changed by it.
-async fn rename(cx: &Context<'_>, q: &Rename) -> Result<(Option<Attr>, Vec<InodeId>)> {
-    let mut inodes = Vec::new();
+/// Renames; also answers which inodes and names may have changed by it.
+async fn rename(cx: &Context<'_>, q: &Rename) -> Result<(Option<Attr>, Vec<Change>)> {
+    let mut changes = Vec::new();
     for (parent, name) in [(q.parent, &q.name), (q.new_parent, &q.new_name)] {
         let there = Lookup { caller: q.caller.clone(), parent, name: name.clone() };
         // What is wrong with a name, the operation itself says.
-        inodes.extend(ns::lookup(cx, &there).await.ok().map(|a| a.inode));
+        let found = ns::lookup(cx, &there).await.ok();
+        changes.extend(found.map(|a| Change::name(a.inode, parent, name)));
     }
-    Ok((ns::rename(cx, q).await?, inodes))
+    Ok((ns::rename(cx, q).await?, changes))
 }
 
 async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
@@ -243,6 +247,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: Make = decode(body)?;
     s.who(id, &mut q.caller).await?;
     s.settle().await;
+    let watch = s.watch();
     let made = s.once(&q, async || make_named(s, &q).await).await?;
     let mut changes = vec![Change::attributes(q.parent)];
     if q.open.is_some_and(|f| f.truncate) {
@@ -252,8 +257,9 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
+    let lease_ms = watch.lease(made.attr.inode, q.caller.client, id);
     let open = made.opened.map(|o| s.open_reply(o, q.caller.client, 0)).transpose()?;
-    Ok(s.attr_reply(made.attr, open))
+    Ok(AttrReply { attr: made.attr, lease_ms, open })
 }
 
 /// Makes what is asked for; if it opens what is there, finishes an unfinished truncate of that first.

@@ -6,16 +6,16 @@
 use crate::leases::Holder;
 use crate::state::{Service, ms};
 use glowfs_net::Conn;
-use glowfs_rt::sync::join_all;
+use glowfs_rt::sync::{join, join_all};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::Role;
-use glowfs_types::wire::meta::Recall;
+use glowfs_types::wire::meta::{Name, Recall};
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ClientId, InodeId, Result, TruncateEpoch};
 use std::rc::Rc;
 
 /// What changed of an inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// The inode.
     pub inode: InodeId,
@@ -23,16 +23,22 @@ pub struct Change {
     pub data: bool,
     /// It was cut or replaced: its epoch now.
     pub epoch: Option<TruncateEpoch>,
+    /// A name of it that leads to it no more: directory and name. Who may keep its attributes may keep its names as well.
+    pub name: Option<(InodeId, Name)>,
 }
 
 impl Change {
     /// Only what stat shows.
     pub fn attributes(inode: InodeId) -> Self {
-        Self { inode, data: false, epoch: None }
+        Self { inode, data: false, epoch: None, name: None }
     }
     /// Contents.
     pub fn contents(inode: InodeId, epoch: Option<TruncateEpoch>) -> Self {
-        Self { inode, data: true, epoch }
+        Self { inode, data: true, epoch, name: None }
+    }
+    /// A name went, or leads to another inode now.
+    pub fn name(inode: InodeId, parent: InodeId, name: &Name) -> Self {
+        Self { name: Some((parent, name.clone())), ..Self::attributes(inode) }
     }
 }
 
@@ -87,25 +93,45 @@ impl Service {
         let now = self.rt.now();
         let mut told = Vec::new();
         for change in changes {
-            let holders = self.leases.borrow_mut().take(change.inode, by, now);
-            told.extend(holders.into_iter().map(|h| self.tell(*change, h)));
+            let names = change.name.is_some();
+            let holders = self.leases.borrow_mut().take(change.inode, by, names, now);
+            told.extend(holders.into_iter().map(|h| self.tell(change, h)));
         }
         if !told.is_empty() {
             join_all(told).await;
         }
     }
 
-    async fn tell(&self, change: Change, holder: Holder<Rc<Conn>>) {
+    async fn tell(&self, change: &Change, holder: Holder<Rc<Conn>>) {
         self.metrics.recalls.inc();
         let left = holder.until.since(self.rt.now());
-        if let Err(error) = self.recall(&holder.conn, change, left).await {
+        let (inode, name) = join(
+            self.recall(&holder.conn, change, left),
+            self.recall_name(&holder.conn, change, left),
+        )
+        .await;
+        if let Err(error) = inode.and(name) {
             self.metrics.recalls_waited.inc();
             tracing::debug!(client = %holder.client, inode = %change.inode, %error, "a recall is not answered; its lease ends by itself");
             self.rt.sleep_until(holder.until).await;
         }
     }
 
-    async fn recall(&self, conn: &Rc<Conn>, change: Change, within: Duration) -> Result<()> {
+    async fn recall_name(&self, conn: &Rc<Conn>, change: &Change, within: Duration) -> Result<()> {
+        let Some((parent, name)) = &change.name else { return Ok(()) };
+        let recall = Recall {
+            volume: crate::state::VOLUME,
+            inode: *parent,
+            name: Some(name.clone()),
+            epoch: None,
+            data: false,
+            append: None,
+        };
+        let _: Empty = conn.call_msg(method::RECALL, &recall, within).await?;
+        Ok(())
+    }
+
+    async fn recall(&self, conn: &Rc<Conn>, change: &Change, within: Duration) -> Result<()> {
         let recall = Recall {
             volume: crate::state::VOLUME,
             inode: change.inode,
@@ -119,7 +145,7 @@ impl Service {
     }
 
     /// A file was cut: clients with a session may write under the old epoch until they are told, or until their capabilities end.
-    pub async fn recall_writers(&self, change: Change, writers: &[ClientId], since: Instant) {
+    pub async fn recall_writers(&self, change: &Change, writers: &[ClientId], since: Instant) {
         let conns = self.peers.borrow().as_ref().map(|p| p.clients()).unwrap_or_default();
         let end = since + ms(self.config.tuning.capability_ms);
         let told = writers.iter().map(|writer| {

@@ -4,7 +4,7 @@ use crate::filesystem::FileData;
 use crate::open::{OpenInode, OpenedFile};
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
-use glowfs_types::wire::meta::{Attr, Caller, DirEntry, Time};
+use glowfs_types::wire::meta::{Attr, Caller, DirEntry, ROOT_INODE, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -25,6 +25,9 @@ struct Node {
     no_acl: bool,
     /// The kernel may have attributes or pages of it that a write past the kernel makes old.
     kept: bool,
+    /// Until when the kernel may keep what it got with the answers that told it of the inode. It can miss a recall until it has taken
+    /// the first of them in.
+    introduced: Instant,
 }
 
 /// An open file of an application.
@@ -101,8 +104,10 @@ impl<F> Drop for Pin<F> {
 impl<F: FileData> Inodes<F> {
     /// Empty tables.
     pub fn new() -> Rc<Self> {
+        // The kernel never looks the root up, and never forgets it.
+        let root = Node { lookups: 1, ..Node::default() };
         Rc::new(Self {
-            nodes: RefCell::default(),
+            nodes: RefCell::new(BTreeMap::from([(ROOT_INODE.0, root)])),
             open: RefCell::default(),
             files: RefCell::default(),
             dirs: RefCell::default(),
@@ -145,9 +150,17 @@ impl<F: FileData> Inodes<F> {
         let nodes = self.nodes.borrow();
         nodes.get(&attr.inode.0).is_some_and(|n| n.change > attr.change)
     }
-    /// The kernel is told of the inode once more.
-    pub fn looked_up(&self, inode: InodeId) {
-        self.nodes.borrow_mut().entry(inode.0).or_default().lookups += 1;
+    /// The kernel is told of the inode once more, with attributes that it may keep until then.
+    pub fn looked_up(&self, inode: InodeId, valid_until: Instant) {
+        let mut nodes = self.nodes.borrow_mut();
+        let node = nodes.entry(inode.0).or_default();
+        // Even if it is known already: the kernel may have dropped it, and its FORGET be on the way.
+        node.introduced = node.introduced.max(valid_until);
+        node.lookups += 1;
+    }
+    /// Until when the kernel may keep attributes of an inode that it says it does not know: it is about to take them in.
+    pub fn introduced(&self, inode: InodeId) -> Instant {
+        self.nodes.borrow().get(&inode.0).map_or(Instant(0), |n| n.introduced)
     }
     /// The kernel forgets.
     pub fn forget(&self, inode: u64, lookups: u64) {
@@ -210,12 +223,10 @@ impl<F: FileData> Inodes<F> {
     pub fn recalls(&self) -> u64 {
         self.recalls.get()
     }
-    /// Whether attributes that were asked for after so many recalls may be kept. Those of an inode that the kernel does not know may
-    /// not: it would miss a recall that comes before it has taken them in.
+    /// Whether attributes that were asked for after so many recalls may be kept.
     pub fn may_lease(&self, inode: InodeId, recalls: u64) -> bool {
-        let nodes = self.nodes.borrow();
-        let known = nodes.get(&inode.0).is_some_and(|n| n.lookups > 0 && n.recalled <= recalls);
-        known && self.recalled_unknown.get() <= recalls
+        let recalled = self.nodes.borrow().get(&inode.0).map_or(0, |n| n.recalled);
+        recalled <= recalls && self.recalled_unknown.get() <= recalls
     }
 
     /// The open state of an inode, if it is open here.

@@ -9,6 +9,8 @@ use glowfs_client::RecallHandler;
 use glowfs_rt::BoxFuture;
 use glowfs_types::wire::meta::Recall;
 use glowfs_types::{InodeId, RequestId, Result, Status};
+use std::future::Future;
+use std::io;
 use std::rc::{Rc, Weak};
 
 /// See the module. Weak: the client that holds this is held by the daemon.
@@ -30,6 +32,12 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
         let (Some(daemon), Some(session)) = (daemon, session) else {
             return Box::pin(async {});
         };
+        if let Some(name) = recall.name {
+            return Box::pin(async move {
+                let told = session.notify_inval_entry(recall.inode.0, &name);
+                forgotten(&daemon, recall.inode, told).await;
+            });
+        }
         // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
         let known = daemon.inodes.recalled(recall.inode, recall.data);
         Box::pin(async move {
@@ -39,13 +47,9 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
             // Negative: only the attributes.
             let from = if recall.data { 0 } else { -1 };
             let told = session.notify_inval_inode(recall.inode.0, from, 0);
-            match daemon.rt.timeout(daemon.longest_lease.get(), told).await {
-                Ok(Ok(())) => {}
-                Ok(Err(e)) => {
-                    tracing::warn!(inode = %recall.inode, error = %e, "the kernel cannot be told to forget")
-                }
-                // It waits for a page that we are reading; its lease has ended by now, so it asks before it uses another one.
-                Err(_) => tracing::debug!(inode = %recall.inode, "the kernel takes long to forget"),
+            if !forgotten(&daemon, recall.inode, told).await {
+                // An answer that tells the kernel of the inode may be on its way to whoever looked it up.
+                daemon.rt.sleep_until(daemon.inodes.introduced(recall.inode)).await;
             }
         })
     }
@@ -60,4 +64,22 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
     fn in_use(&self, inode: InodeId) -> bool {
         self.daemon.upgrade().is_some_and(|d| d.inodes.opened(inode).is_some())
     }
+}
+
+/// Waits until the kernel has forgotten something of an inode. False: it did not know it.
+async fn forgotten<S: FileSystem>(
+    daemon: &Daemon<S>,
+    inode: InodeId,
+    told: impl Future<Output = io::Result<bool>>,
+) -> bool {
+    match daemon.rt.timeout(daemon.longest_lease.get(), told).await {
+        Ok(Ok(known)) => return known,
+        Ok(Err(e)) => {
+            tracing::warn!(%inode, error = %e, "the kernel cannot be told to forget")
+        }
+        // It waits for a page that we are reading, or for a change in the same directory; its lease has ended by now, so it asks before
+        // it uses another one.
+        Err(_) => tracing::debug!(%inode, "the kernel takes long to forget"),
+    }
+    true
 }

@@ -90,3 +90,56 @@ fn a_truncate_is_seen_by_who_has_the_file_open() {
     canary_is_collected(&c);
     assert_eq!(read_all(&f, 4), b"anew");
 }
+
+#[test]
+fn names_are_never_old() {
+    let c = Cluster::up("names");
+    let other = Mount::new(&c, "mnt2");
+    let at = |name: &str| c.mnt.join(name);
+    let there = |name: &str| other.path.join(name);
+    let inode = |name: &str| std::fs::symlink_metadata(at(name)).map(|m| m.ino()).ok();
+    for i in 0..30 {
+        for name in ["a", "b"] {
+            std::fs::write(there(name), name).expect("write");
+        }
+        std::fs::create_dir(there("d")).expect("mkdir");
+        std::fs::write(there("d/inside"), "x").expect("write");
+        // Twice: from the second time on this client's kernel may keep names and attributes.
+        let (a, b) = (inode("a"), inode("b"));
+        assert_eq!((inode("a"), inode("b")), (a, b));
+        assert!(a.is_some() && inode("d/inside").is_some() && inode("d/inside").is_some());
+        if i % 2 == 0 {
+            // Takes the attributes away from the other client, but not the name.
+            sh(&other.path, "chmod 600 a b && chmod 700 d");
+        }
+        std::fs::rename(there("a"), there("c")).expect("rename");
+        assert_eq!((inode("a"), inode("c")), (None, a), "turn {i}: moved");
+        std::fs::rename(there("c"), there("b")).expect("rename over");
+        assert_eq!((inode("c"), inode("b")), (None, a), "turn {i}: replaced");
+        std::fs::rename(there("d"), there("e")).expect("rename");
+        assert_eq!(inode("d/inside"), None, "turn {i}: below a directory that moved");
+        // Moved here, then there: the kernel moves what it knows with the name.
+        std::fs::rename(at("b"), at("b2")).expect("rename");
+        std::fs::rename(there("b2"), there("b3")).expect("rename");
+        assert_eq!((inode("b2"), inode("b3")), (None, a), "turn {i}: moved on");
+        sh(&other.path, "rm -r b3 e");
+        assert_eq!((inode("b3"), inode("e/inside"), inode("e")), (None, None, None), "turn {i}");
+    }
+}
+
+#[test]
+fn what_a_client_has_just_made_is_not_kept_after_a_change_elsewhere() {
+    let c = Cluster::up("fresh");
+    let other = Mount::new(&c, "mnt2");
+    for i in 0..30 {
+        let name = format!("f{i}");
+        std::fs::write(c.mnt.join(&name), "").expect("write");
+        std::fs::create_dir(c.mnt.join(format!("d{i}"))).expect("mkdir");
+        sh(&other.path, &format!("chmod 640 {name} && chmod 711 d{i} && mv {name} g{i}"));
+        let mode = |name: &str| {
+            std::fs::symlink_metadata(c.mnt.join(name)).map(|m| m.mode() & 0o777).ok()
+        };
+        assert_eq!(mode(&format!("d{i}")), Some(0o711));
+        assert_eq!((mode(&name), mode(&format!("g{i}"))), (None, Some(0o640)));
+    }
+}

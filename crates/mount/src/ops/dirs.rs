@@ -10,7 +10,7 @@ use crate::filesystem::FileSystem;
 use crate::inodes::DirHandle;
 use glowfs_fuse::DirWriter;
 use glowfs_fuse::abi::{self, ReadIn};
-use glowfs_rt::Duration;
+use glowfs_rt::{Duration, Instant};
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::*;
 use std::cell::RefCell;
@@ -100,7 +100,7 @@ impl<S: FileSystem> Context<S> {
         let entry = entry_out(&attr, self.config.block_bytes, Duration::ZERO);
         let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);
         if fits {
-            self.inodes.looked_up(e.inode);
+            self.inodes.looked_up(e.inode, Instant(0));
         }
         Ok(fits)
     }

@@ -8,7 +8,6 @@ use crate::inodes::{Handle, Pin};
 use crate::open::{Dirty, OpenInode, OpenedFile};
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
-use glowfs_rt::Instant;
 use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId};
@@ -167,9 +166,12 @@ impl<S: FileSystem> Context<S> {
             unnamed,
             umask,
         };
+        let asked = self.asking();
         let made = self.fs.make(q).await?;
         let inode = self.inodes.pin(made.attr.inode);
-        let entry = self.entry(&made.attr, Instant(0));
+        let end = self.lease_end(asked, inode.id, made.lease_ms);
+        inode.lease.set(inode.lease.get().max(end));
+        let entry = self.entry(&made.attr, end);
         let reply = match made.open {
             Some(reply) => reply,
             None => self.open_at_meta(&inode, Wish { truncate: false, ..wish }, &caller).await?,

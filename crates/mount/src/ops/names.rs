@@ -17,7 +17,7 @@ impl<S: FileSystem> Context<S> {
 
     /// An entry for the kernel; it counts as a lookup.
     pub fn entry(&self, from_meta: &Attr, leased_until: Instant) -> Box<abi::EntryOut> {
-        self.inodes.looked_up(from_meta.inode);
+        self.inodes.looked_up(from_meta.inode, leased_until);
         self.inodes.gives(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
         Box::new(entry_out(&attr, self.config.block_bytes, self.valid(leased_until)))
@@ -53,8 +53,10 @@ impl<S: FileSystem> Context<S> {
             umask,
             ..Make::default()
         };
+        let asked = self.asking();
         let r = self.fs.make(q).await?;
-        Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
+        let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
+        Ok(Answer::Entry(self.entry(&r.attr, end)))
     }
     pub(crate) async fn mknod(&self, name: Vec<u8>, mode: u32, rdev: u32, umask: u32) -> Outcome {
         match kind_of(mode) {
