@@ -8,12 +8,14 @@ use crate::core::Core;
 use crate::retry::again_meta;
 use crate::routes::{self, Site};
 use crate::vain;
-use glowfs_net::{Bulk, Request};
+use glowfs_net::{Bulk, Conn, Request};
+use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::trash::{Trash, TrashReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
+use std::rc::Rc;
 
 /// What is filled into every query.
 trait Query: minicbor::Encode<()> {
@@ -193,10 +195,17 @@ impl Core {
         let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
         let info = self.routing(time).await?;
         site.info = Some(info.clone());
-        let node = self.pick_meta(&info)?;
+        let (node, near) = match self.near_meta(&info) {
+            Some((node, conn)) => (node, Some(conn)),
+            None => (self.pick_meta(&info)?, None),
+        };
         site.node = Some(node);
         let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
-        let outcome = match self.conn(&info, node, time).await {
+        let conn = match near {
+            Some(conn) => Ok(conn),
+            None => Box::pin(self.conn(&info, node, time)).await,
+        };
+        let outcome = match conn {
             Ok(conn) => {
                 let request = Request {
                     method,
@@ -222,8 +231,14 @@ impl Core {
         }
     }
 
+    /// The service that the last call used, if it is connected as it was then.
+    fn near_meta(&self, info: &RoutingInfo) -> Option<(NodeId, Rc<Conn>)> {
+        let node = self.meta_node.get().filter(|n| !self.is_suspect(*n))?;
+        Some((node, self.conn_now(info, node)?))
+    }
+
     /// The service that the last call used, or another one.
-    fn pick_meta(&self, info: &glowfs_types::routing::RoutingInfo) -> Result<NodeId> {
+    fn pick_meta(&self, info: &RoutingInfo) -> Result<NodeId> {
         let order = routes::metas(info, self.id().0 as u64, |n| self.is_suspect(n));
         let sticky = self.meta_node.get().filter(|n| order.contains(n) && !self.is_suspect(*n));
         let node = sticky.or_else(|| order.first().copied()).ok_or_else(|| {

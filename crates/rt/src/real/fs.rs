@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// Names in one directory that [`DirIo::list`] returns at most.
 const NAMES_MAX: usize = 1 << 20;
 
+/// A write of up to so many bytes that only goes to the page cache is done at once, on this thread. File systems refuse to do it without
+/// the chance of waiting, so the ring would hand it to a thread of the kernel, and to wake that one costs far more than the copy.
+const CACHED_WRITE_BYTES: u64 = 64 << 10;
+
 struct RealDir {
     fd: Arc<OwnedFd>,
     path: PathBuf,
@@ -176,7 +180,11 @@ impl FileIo for RealFile {
         if i64::try_from(offset.saturating_add(total)).is_err() {
             return Box::pin(std::future::ready(Err(io::ErrorKind::InvalidInput.into())));
         }
-        let op = submit(&self.driver, Op::write(&self.fd, self.direct, bufs, offset));
+        let op = Op::write(&self.fd, self.direct, bufs, offset);
+        if !self.direct && total <= CACHED_WRITE_BYTES {
+            return Box::pin(std::future::ready(op.run_now().map(|_| ())));
+        }
+        let op = submit(&self.driver, op);
         Box::pin(async move { op.await.0.map(|_| ()) })
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {

@@ -122,6 +122,17 @@ impl Op {
     fn is_empty(&self) -> bool {
         matches!(self.kind, Kind::Read | Kind::Write) && self.iovecs.iter().all(|v| v.iov_len == 0)
     }
+    /// Does all of it on this thread.
+    pub(crate) fn run_now(mut self) -> io::Result<usize> {
+        if self.is_empty() {
+            return Ok(0);
+        }
+        while self.advance(self.call().run()) {}
+        match self.state {
+            State::Done(result) => result,
+            State::Running | State::Abandoned => Err(io::Error::other("an operation without end")),
+        }
+    }
     /// The next system call.
     pub(crate) fn call(&self) -> Call {
         Call {
