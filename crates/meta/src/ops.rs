@@ -168,10 +168,10 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         }
         method::UNLINK => {
             let attr = write_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await;
-                attr => {
-                    let gone = attr.as_ref().map(|a| Change::name(a.inode, q.parent, &q.name));
-                    [stat(q.parent)].into_iter().chain(gone).collect()
-                });
+            attr => {
+                let gone = attr.as_ref().map(|a| Change::name(a.inode, q.parent, &q.name));
+                [stat(q.parent)].into_iter().chain(gone).collect()
+            });
             Reply::msg(&UnlinkReply { attr })
         }
         method::RENAME => {

@@ -136,9 +136,8 @@ fn what_a_client_has_just_made_is_not_kept_after_a_change_elsewhere() {
         std::fs::write(c.mnt.join(&name), "").expect("write");
         std::fs::create_dir(c.mnt.join(format!("d{i}"))).expect("mkdir");
         sh(&other.path, &format!("chmod 640 {name} && chmod 711 d{i} && mv {name} g{i}"));
-        let mode = |name: &str| {
-            std::fs::symlink_metadata(c.mnt.join(name)).map(|m| m.mode() & 0o777).ok()
-        };
+        let mode =
+            |name: &str| std::fs::symlink_metadata(c.mnt.join(name)).map(|m| m.mode() & 0o777).ok();
         assert_eq!(mode(&format!("d{i}")), Some(0o711));
         assert_eq!((mode(&name), mode(&format!("g{i}"))), (None, Some(0o640)));
     }
