@@ -171,18 +171,40 @@ impl Target {
         };
         self.payloads.borrow_mut().insert((chunk, version), payload.clone());
         let promise = self.store.promise(payload.bytes.len() as u64);
+        let behind = self.begin_stage(chunk);
         self.launch(move |t| async move {
             let _until_staged = promise;
-            let result = t.stage_payload(&payload, chunk, version, commit, replace).await;
+            let result = t.stage_payload(&payload, chunk, version, behind, commit, replace).await;
+            t.end_stage(chunk);
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
         });
     }
 
+    /// Counts a stage of a chunk; whether others of it are under way, whose versions come before.
+    fn begin_stage(&self, chunk: ChunkId) -> bool {
+        let mut staging = self.staging.borrow_mut();
+        let count = staging.entry(chunk).or_default();
+        *count += 1;
+        *count > 1
+    }
+
+    fn end_stage(&self, chunk: ChunkId) {
+        let mut staging = self.staging.borrow_mut();
+        match staging.get_mut(&chunk) {
+            Some(n) if *n > 1 => *n -= 1,
+            _ => {
+                staging.remove(&chunk);
+            }
+        }
+    }
+
+    /// `behind`: stages of earlier versions of the chunk are under way.
     async fn stage_payload(
         self: &Rc<Self>,
         payload: &Payload,
         chunk: ChunkId,
         version: ChunkVersion,
+        behind: bool,
         commit: bool,
         replace: bool,
     ) -> Result<()> {
@@ -219,8 +241,10 @@ impl Target {
             request.commit = true;
         }
         let state = self.store.chunk(self.id, chunk);
-        let stale =
-            state.filter(|s| s.removed && s.pending == s.committed && version > s.committed.next());
+        // Behind a stage that is under way, a version beyond the tombstone says nothing: those between are just being written.
+        let stale = state.filter(|s| {
+            !behind && s.removed && s.pending == s.committed && version > s.committed.next()
+        });
         let waits = self.raising.borrow().contains_key(&chunk);
         if replace || (stale.is_none() && !waits) {
             let staged = self.store.stage(self.id, request).await;

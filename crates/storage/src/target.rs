@@ -51,6 +51,8 @@ pub(crate) struct Target {
     pub payloads: RefCell<BTreeMap<(ChunkId, ChunkVersion), Rc<Payload>>>,
     /// Chunks whose tombstone is being raised, with the stages that wait for it.
     pub raising: RefCell<BTreeMap<ChunkId, u32>>,
+    /// Stages under way, by chunk.
+    pub staging: RefCell<BTreeMap<ChunkId, u32>>,
     pub raise_lock: Semaphore,
     events: RefCell<VecDeque<Event>>,
     running: Cell<bool>,
@@ -143,6 +145,7 @@ impl Target {
             reads: RefCell::default(),
             payloads: RefCell::default(),
             raising: RefCell::default(),
+            staging: RefCell::default(),
             raise_lock: Semaphore::new(1),
             events: RefCell::default(),
             running: Cell::new(false),
