@@ -1,14 +1,11 @@
 //! A chunk that was cut off begins anew with several writes at once: each of them is there.
 #![allow(clippy::expect_used, missing_docs)]
 
-use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::sync::join;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
-use glowfs_sim::cluster::workload::{caller, open_or_make, report};
-use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, Result};
-use std::rc::Rc;
+use glowfs_sim::cluster::workload::{caller, open, open_or_make, report};
+use glowfs_types::wire::meta::SetAttr;
 
 const SHAPE: Shape = Shape {
     managers: 1,
@@ -25,20 +22,6 @@ const CHUNK: usize = CHUNK_BYTES as usize;
 const WRITES: [usize; 2] = [20_000, 3_000];
 const ROUNDS: u8 = 40;
 
-async fn open(client: &Rc<Client>, inode: InodeId) -> Result<Rc<OpenFile>> {
-    let flags = OpenFlags {
-        read: true,
-        write: true,
-        truncate: false,
-        session: client.new_session(),
-        append: false,
-    };
-    let ask = Open { caller: caller(client), request: RequestId(0), inode, flags };
-    let reply = client.open(ask).await?;
-    let access = FileAccess { caller: caller(client), read: true, write: true };
-    client.open_file(&reply, access)
-}
-
 #[test]
 fn writes_side_by_side_into_a_chunk_that_was_cut_off_are_all_there() {
     for seed in 1..6 {
@@ -51,14 +34,14 @@ fn writes_side_by_side_into_a_chunk_that_was_cut_off_are_all_there() {
             let inode = made.attr.inode;
             client.close_session(report(&client, &file, false)).await?;
             for round in 0..ROUNDS {
-                let file = open(&client, inode).await?;
+                let (file, _) = open(&client, inode).await?;
                 file.write(0, Buf::from_vec(vec![1; 2 * CHUNK])).await?;
                 client.close_session(report(&client, &file, false)).await?;
                 // The second chunk goes, and leaves its version behind.
                 let len = Some(CHUNK as u64);
                 let cut = SetAttr { caller: caller(&client), inode, len, ..SetAttr::default() };
                 client.setattr(cut).await?;
-                let file = open(&client, inode).await?;
+                let (file, _) = open(&client, inode).await?;
                 let places = [CHUNK, CHUNK + 40_000];
                 let write = |i: usize| {
                     file.write(places[i] as u64, Buf::from_vec(vec![round + 2; WRITES[i]]))
