@@ -164,10 +164,11 @@ pub enum Command {
     GetConfig,
     /// Changes settings of running services: of a role, or with --node of one node only
     SetConfig {
-        /// storage (other roles have nothing to set yet)
+        /// storage or mgmtd (meta has nothing to set yet)
         #[arg(value_parser = role)]
         role: Role,
-        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s
+        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s; mgmtd:
+        /// replace_after_ms
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
         /// Only this node

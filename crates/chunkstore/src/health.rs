@@ -1,7 +1,7 @@
 //! Whether the disk is still there and takes writes; and how much room it has, without asking it each time.
 
 use crate::format::{BLOCK, Superblock};
-use crate::open::SUPERBLOCK;
+use crate::open::{READS, SUPERBLOCK};
 use crate::state::Inner;
 use glowfs_rt::backend::{OpenOptions, Space};
 use glowfs_rt::{Duration, Instant};
@@ -12,6 +12,8 @@ use std::rc::Rc;
 
 /// The file that is written to see whether writes work. (Its name begins with a dot, so that a directory with nothing else counts as empty.)
 const PROBE: &str = ".probe";
+/// The pause before the superblock is read again.
+const READ_PAUSE: Duration = Duration::from_millis(50);
 /// How old the known size of the free space may be.
 const SPACE_STALE: Duration = Duration::from_millis(200);
 
@@ -68,6 +70,25 @@ impl Inner {
     }
 
     async fn try_probe(&self) -> io::Result<()> {
+        let mut reads = 1;
+        // What is there reads wrongly at times, and rightly the next time; what is not there stays away.
+        while let Err(e) = self.check_superblock().await {
+            if reads == READS || e.kind() == io::ErrorKind::NotFound {
+                return Err(e);
+            }
+            tracing::warn!(disk = self.dir.path(), error = %e, "the superblock is read again");
+            reads += 1;
+            self.rt.sleep(READ_PAUSE).await;
+        }
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.dir.open(PROBE, options).await?;
+        let mut block = self.rt.alloc(BLOCK);
+        block.fill(0);
+        file.write(vec![block.freeze()], 0).await
+    }
+
+    /// Reads the superblock by its name: it must be this store's.
+    async fn check_superblock(&self) -> io::Result<()> {
         let options = OpenOptions { create: false, direct: true };
         let file = self.dir.open(SUPERBLOCK, options).await?;
         let (read, mut buf) = file.read(self.rt.alloc(BLOCK), 0).await;
@@ -78,11 +99,7 @@ impl Inner {
         if found.store != own {
             return Err(other(format!("store {} is there, not {own}", found.store)));
         }
-        let options = OpenOptions { create: true, direct: true };
-        let file = self.dir.open(PROBE, options).await?;
-        let mut block = self.rt.alloc(BLOCK);
-        block.fill(0);
-        file.write(vec![block.freeze()], 0).await
+        Ok(())
     }
 }
 

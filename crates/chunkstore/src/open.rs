@@ -20,8 +20,9 @@ const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// The greatest log segment in bytes.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// How often start-up reads what does not match its checksum before it calls it damaged: a disk may return a wrong bit once.
-const READS: u32 = 3;
+/// How often start-up and the check of a disk read what does not match its checksum before they call it damaged: a disk may
+/// return a wrong bit once.
+pub(crate) const READS: u32 = 3;
 
 fn check_config(config: &StoreConfig) -> Result<()> {
     let s = config.log_segment_bytes;

@@ -285,3 +285,25 @@ fn a_wrong_bit_of_one_read_does_not_lose_the_store() {
         .expect("ran");
     }
 }
+
+/// The check of a disk reads its superblock again before it judges; what stays wrong takes the disk out, and what is gone at once.
+#[test]
+fn one_wrong_reading_of_the_superblock_takes_no_disk_out() {
+    let disk = Disk::new(11);
+    let d = disk.clone();
+    run(11, &disk, |rt| async move {
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        for _ in 0..20 {
+            d.flip_read.set(1);
+            store.probe().await.expect("one wrong bit");
+            assert_eq!(d.flip_read.get(), 0, "the superblock was read");
+        }
+        store.stage(T, request(1, 1, StageKind::Write, bytes(1, 5000))).await.expect("it works");
+        d.flip("superblock", 0, 77);
+        let e = store.probe().await.expect_err("wrong for good");
+        assert_eq!(e.status, Status::DiskFailed, "{e}");
+        assert!(store.failure().is_some());
+    })
+    .expect("ran");
+}

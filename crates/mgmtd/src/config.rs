@@ -92,7 +92,7 @@ pub struct Timing {
     pub client_session_ms: u64,
     /// How long a target that was too slow or not reached waits before it may sync again; doubled each time.
     pub slow_pause_ms: u64,
-    /// How long a replica may be away before another one is made elsewhere; 0: for ever.
+    /// How long a replica may be away before another one is made elsewhere; 0: for ever. The cluster's configuration can change it.
     pub replace_after_ms: u64,
     /// The time between looks for replicas to make or to move.
     pub repair_ms: u64,

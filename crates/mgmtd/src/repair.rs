@@ -126,7 +126,8 @@ fn forgotten(s: &State) -> Vec<TargetId> {
 /// The moves of one round.
 fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(ChainId, Move)>) {
     note_offline(s, now);
-    let after = (t.replace_after_ms > 0).then(|| Duration::from_millis(t.replace_after_ms));
+    let after = s.mgmtd_tuning().replace_after_ms.unwrap_or(t.replace_after_ms);
+    let after = (after > 0).then(|| Duration::from_millis(after));
     let mut ground = Ground::new(s, leaving(s, now, after));
     let s = &*s;
     let mut edit = Edit { removed: forgotten(s), ..Edit::default() };

@@ -2,7 +2,7 @@
 
 use crate::state::State;
 use glowfs_types::routing::Role;
-use glowfs_types::tuning::StorageTuning;
+use glowfs_types::tuning::{MgmtdTuning, StorageTuning};
 use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status};
 
@@ -25,6 +25,7 @@ pub fn check_config(role: Role, text: &str) -> Result<()> {
             .map_err(|e| bad(&e))?
             .validate()
             .map_err(|e| bad(&e)),
+        Role::Mgmtd => toml::from_str::<MgmtdTuning>(text).map(drop).map_err(|e| bad(&e)),
         // No other role has anything to set yet.
         _ => match toml::from_str::<toml::Table>(text).map_err(|e| bad(&e))?.keys().next() {
             Some(key) => {
@@ -54,6 +55,13 @@ impl State {
         Some(ConfigItem { toml, ..item.clone() })
     }
 
+    /// The settings of mgmtd itself that were changed since its configuration file was read; a text of a newer build that
+    /// this one does not understand changes nothing.
+    pub fn mgmtd_tuning(&self) -> MgmtdTuning {
+        let item = self.config_of(Role::Mgmtd);
+        item.and_then(|i| toml::from_str(&i.toml).ok()).unwrap_or_default()
+    }
+
     /// The items that a change makes, with their next versions. An override of a node counts as a change of its role, so
     /// that the node hears of it.
     pub fn next_configs(&self, new: &ClusterConfig) -> Result<Vec<ConfigItem>> {
@@ -75,6 +83,12 @@ impl State {
             let role = self.nodes.get(node).map(|n| n.value.role).ok_or_else(|| {
                 Error::new(Status::NotFound, format!("node {node} is not known; see list-nodes"))
             })?;
+            if role == Role::Mgmtd {
+                return Err(Error::new(
+                    Status::InvalidArgument,
+                    "what mgmtd follows is of the whole cluster; leave --node out",
+                ));
+            }
             check_config(role, text)?;
             if out.iter().all(|i| i.role != role) {
                 let now = self.config_of(role).cloned();
@@ -100,6 +114,8 @@ mod tests {
         for text in ["sync_byte_per_s = 1", "sync_chunks = 0", "sync_chunks = \"x\"", "["] {
             assert!(check_config(Role::Storage, text).is_err(), "{text}");
         }
+        assert!(check_config(Role::Mgmtd, "replace_after_ms = 0").is_ok());
+        assert!(check_config(Role::Mgmtd, "replace_after = 0").is_err());
         assert!(check_config(Role::Meta, "").is_ok());
         assert!(check_config(Role::Meta, "x = 1").is_err());
     }

@@ -6,8 +6,9 @@ mod common;
 use common::*;
 use glowfs_mgmtd::Running;
 use glowfs_rt::{Rt, real};
-use glowfs_types::routing::{PublicState, RoutingInfo};
+use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::wire::operate::*;
 use glowfs_types::*;
 use std::cell::Cell;
@@ -134,6 +135,42 @@ fn a_replica_that_is_away_for_too_long_is_made_anew_elsewhere() {
         let back = FakeStorage::start(&w, 4, at(&m), disk);
         until(&rt, &watch, BOUND, "forgotten", |r| on(r, node) == 0 && complete(r)).await;
         drop(back);
+        m.stop().await;
+    });
+}
+
+#[test]
+fn how_long_a_replica_may_be_away_is_changed_while_mgmtd_runs() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 4, 0).await;
+        let watch = storages[0].agent.clone();
+        let gone = storages.remove(3);
+        let node = gone.node;
+        let _disk = gone.kill();
+        let away = |c: &routing::ChainInfo| c.members.iter().any(|m| m.node == node);
+        until(&rt, &watch, BOUND, "noticed", |r| {
+            all_chains(r, |c| c.activated == c.version && (!away(c) || c.serving().count() == 2))
+        })
+        .await;
+        rt.sleep(ms(300)).await;
+        assert!(watch.routing().chains.values().any(away), "0 in the file: it is waited for");
+        let set = |version, toml: &str| ClusterConfig {
+            items: vec![ConfigItem {
+                version: ConfigVersion(version),
+                role: Role::Mgmtd,
+                toml: toml.into(),
+            }],
+            ..ClusterConfig::default()
+        };
+        let wrong = set(0, "replace_after = 1");
+        let e = admin::<_, ClusterConfig>(&w, &m, method::SET_CONFIG, &wrong).await;
+        assert_eq!(e.expect_err("no such key").status, Status::InvalidArgument);
+        let change = set(0, "replace_after_ms = 100");
+        let _: ClusterConfig = admin(&w, &m, method::SET_CONFIG, &change).await.expect("changed");
+        until(&rt, &watch, BOUND, "made anew elsewhere", |r| {
+            complete(r) && !r.chains.values().any(away)
+        })
+        .await;
         m.stop().await;
     });
 }

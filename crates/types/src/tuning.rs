@@ -25,6 +25,15 @@ pub struct StorageTuning {
     pub scrub_bytes_per_s: Option<u64>,
 }
 
+/// Live settings of mgmtd; of the whole cluster, whichever mgmtd is primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MgmtdTuning {
+    /// How long a replica may be away before another one is made elsewhere, in ms; 0: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replace_after_ms: Option<u64>,
+}
+
 impl StorageTuning {
     /// Checks what the types cannot say.
     pub fn validate(&self) -> Result<()> {
