@@ -1,6 +1,7 @@
 //! What the parts of one client share: connections, routing info, bounds.
 
 use crate::channel::ChannelPool;
+use crate::closes::CloseQueue;
 use crate::config::ClientConfig;
 use crate::file::Files;
 use crate::flush::Flushes;
@@ -50,6 +51,7 @@ pub(crate) struct Core {
     pub flushes: Flushes,
     pub files: Files,
     pub opens: Opens,
+    pub closes: CloseQueue,
     pub recall: RefCell<Option<Rc<dyn RecallHandler>>>,
     /// A service said that our session has ended.
     pub doubted: Notify,
@@ -96,6 +98,7 @@ impl Core {
             flushes: Flushes::default(),
             files: Files::default(),
             opens: Opens::default(),
+            closes: CloseQueue::default(),
             recall: RefCell::default(),
             doubted: Notify::default(),
             registered: Cell::new(false),

@@ -9,6 +9,7 @@
 mod channel;
 mod chunk_io;
 mod client;
+mod closes;
 mod config;
 mod copy;
 mod core;

@@ -11,6 +11,7 @@ use crate::vain;
 use glowfs_net::{Bulk, Conn, Request};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::append::{Append, AppendReply};
+use glowfs_types::wire::closes::{Closes, ClosesReply};
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::trash::{Trash, TrashReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
@@ -54,6 +55,7 @@ queries! {
     Renew: plain;
     Lock: once;
     Append: plain;
+    Closes: plain;
 }
 
 macro_rules! calls {
@@ -106,6 +108,8 @@ calls! {
     lock_wait(Lock) -> LockReply = LOCK_WAIT;
     /// APPEND.
     append(Append) -> AppendReply = APPEND;
+    /// CLOSES. Usually [`Client::close_later`] gathers them.
+    closes(Closes) -> ClosesReply = CLOSES;
     /// RENEW.
     renew(Renew) -> OpenReply = RENEW;
 }

@@ -2,6 +2,7 @@
 
 use crate::append;
 use crate::background::look_at_space;
+use crate::closes;
 use crate::cut;
 use crate::fsck;
 use crate::locks;
@@ -26,7 +27,7 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::APPEND).contains(&m)
+    (method::LOOKUP..=method::CLOSES).contains(&m)
         || matches!(m, method::ORPHANS | method::TRASH | method::FSCK)
 }
 
@@ -184,6 +185,7 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::OPEN => Reply::msg(&open(s, id, body).await?),
         method::RENEW => Reply::msg(&renew(s, id, body).await?),
         method::SYNC | method::CLOSE => Reply::msg(&sync(s, id, body, m == method::CLOSE).await?),
+        method::CLOSES => Reply::msg(&closes::answer(s, id, body).await?),
         method::LOCK | method::LOCK_TEST | method::LOCK_WAIT => {
             locks::answer(s, m, id, body).await?
         }
@@ -326,22 +328,32 @@ async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<At
     let mut q: Sync = decode(body)?;
     s.who(id, &mut q.caller).await?;
     s.settle().await;
-    let attr = s
-        .with_cut(q.inode, async || {
-            // Both may be repeated: lengths and times only grow, and a closed session stays closed.
-            s.run(q.durable, true, async |tx| {
-                let cx = &Context::new(tx, &q.caller, s);
-                if close { ns::close(cx, &q).await } else { ns::sync(cx, &q).await }
-            })
-            .await
-        })
-        .await?;
-    if q.len_at_least.is_some() || q.mtime.is_some() {
-        s.changed(q.caller.client, &[Change::contents(q.inode, None)]).await;
-    } else if q.atime.is_some() {
-        s.changed(q.caller.client, &[Change::attributes(q.inode)]).await;
-    }
+    let attr = settle_length(s, &q, close).await?;
+    let changes: Vec<Change> = change_of(&q).into_iter().collect();
+    s.changed(q.caller.client, &changes).await;
     Ok(s.attr_reply(attr, None))
+}
+
+/// Notes what a session did to a file, and ends the session if it is to be closed.
+pub(crate) async fn settle_length(s: &Service, q: &Sync, close: bool) -> Result<Attr> {
+    s.with_cut(q.inode, async || {
+        // Both may be repeated: lengths and times only grow, and a closed session stays closed.
+        s.run(q.durable, true, async |tx| {
+            let cx = &Context::new(tx, &q.caller, s);
+            if close { ns::close(cx, q).await } else { ns::sync(cx, q).await }
+        })
+        .await
+    })
+    .await
+}
+
+/// What others may have to be told of after a SYNC or CLOSE.
+pub(crate) fn change_of(q: &Sync) -> Option<Change> {
+    if q.len_at_least.is_some() || q.mtime.is_some() {
+        Some(Change::contents(q.inode, None))
+    } else {
+        q.atime.map(|_| Change::attributes(q.inode))
+    }
 }
 
 fn orphans(s: &Service, conn: &Conn, body: &[u8]) -> Result<OrphansReply> {

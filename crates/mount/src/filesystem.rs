@@ -39,6 +39,10 @@ macro_rules! file_system {
             type File: FileData;
             $(async fn $name(&self, query: $query) -> Result<$reply>;)*
             fn new_session(&self) -> SessionId;
+            /// See [`Client::closes_room`].
+            fn closes_room(&self) -> bool;
+            /// See [`Client::close_later`].
+            async fn close_later(self: &Rc<Self>, query: Sync) -> Result<()>;
             /// This life of the client: what an earlier one held is lost.
             fn life(&self) -> ClientId;
             fn open_file(self: &Rc<Self>, reply: &OpenReply, access: FileAccess) -> Result<Rc<Self::File>>;
@@ -52,6 +56,12 @@ macro_rules! file_system {
             $(async fn $name(&self, query: $query) -> Result<$reply> { Client::$name(self, query).await })*
             fn new_session(&self) -> SessionId {
                 Client::new_session(self)
+            }
+            fn closes_room(&self) -> bool {
+                Client::closes_room(self)
+            }
+            async fn close_later(self: &Rc<Self>, query: Sync) -> Result<()> {
+                Client::close_later(self, query).await
             }
             fn life(&self) -> ClientId {
                 self.id()

@@ -2,10 +2,11 @@
 #![allow(clippy::expect_used, missing_docs)]
 
 use glowfs_client::Client;
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{Cluster, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
-use glowfs_types::wire::meta::*;
+use glowfs_types::wire::meta::{Sync as SyncFile, *};
 use glowfs_types::*;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -227,4 +228,65 @@ fn sessions_outlive_the_service_and_not_their_client() {
         c.close_session(report(&c, &file, false)).await.expect("closed").attr
     });
     assert_eq!(closed.len, 102_000);
+}
+
+/// Sessions that are closed together end together; one that is refused hinders no other.
+#[test]
+fn closes_that_are_gathered_each_have_their_effect() {
+    let lab = Lab::new(24);
+    let strange = lab.run(1, |c| async move {
+        let (file, _) = open_or_make(&c, "strange").await.expect("made");
+        report(&c, &file, false)
+    });
+    lab.run(0, move |c| async move {
+        let mut files = Vec::new();
+        for which in ["first", "second", "third"] {
+            let (file, _) = open_or_make(&c, which).await.expect("made");
+            file.write(0, Buf::from_vec(vec![7; 5000])).await.expect("written");
+            files.push(file);
+        }
+        // In one message, with a session of another client in the middle.
+        let mut closes: Vec<_> = files.iter().map(|f| report(&c, f, false)).collect();
+        closes.insert(1, SyncFile { caller: caller(&c), ..strange });
+        let closed = join_all(closes.into_iter().map(|q| c.close_later(q))).await;
+        let ok: Vec<bool> = closed.iter().map(Result::is_ok).collect();
+        assert_eq!(ok, [true, false, true, true]);
+        for (file, which) in files.iter().zip(["first", "second", "third"]) {
+            let error = c.sync(report(&c, file, false)).await.expect_err("closed");
+            assert_eq!(error.status, Status::SessionEnded);
+            assert_eq!(look(&c, which).await.expect("there").len, 5000);
+        }
+    });
+}
+
+/// A client that dies before it has sent its closes: its sessions end with it, at the lengths that the chunks have.
+#[test]
+fn closes_that_were_never_sent_end_with_their_client() {
+    let lab = Lab::new(25);
+    let mine = lab.run(1, |c| async move {
+        let (file, _) = open_or_make(&c, "lost").await.expect("made");
+        file.write(0, Buf::from_vec(vec![7; 100_000])).await.expect("written");
+        let query = report(&c, &file, false);
+        let (client, close) = (c.clone(), query.clone());
+        c.rt().spawn_detached(async move {
+            let _ = client.close_later(close).await;
+        });
+        c.rt().sleep(Duration::from_millis(1)).await;
+        query
+    });
+    lab.cluster.clients[1].crash();
+    let session_of = |q: &SyncFile| {
+        let q = q.clone();
+        lab.run(0, move |c| async move {
+            let q = SyncFile { caller: caller(&c), len_at_least: None, ..q };
+            c.sync(q).await.expect_err("not this client's").message
+        })
+    };
+    let message = session_of(&mine);
+    assert!(message.contains("another client"), "it was not closed: {message}");
+    lab.cluster.run_for(Duration::from_secs(60));
+    let message = session_of(&mine);
+    assert!(message.contains("ended by the cluster"), "{message}");
+    let after = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
+    assert_eq!(after.len, 100_000);
 }

@@ -327,8 +327,6 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
         context.report_access(handle.clone());
         return Ok(());
     };
-    // Whoever appends next has to begin behind what this session wrote.
-    let _turn = context.appends.hold(inode.id);
     let dirty = inode.dirty();
     let mut q = context.sync_of(&handle, false);
     (q.session, q.allocated) = (Some(session), allocated);
@@ -336,7 +334,25 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
         // Reported before; said again, so that meta knows that something was written at all.
         (q.len_at_least, q.epoch) = (file.len_written(), file.epoch());
     }
+    if dirty.is_none() && allocated.is_none() && q.atime.is_none() && context.fs.closes_room() {
+        close_later(context, handle, q);
+        return Ok(());
+    }
+    // Whoever appends next has to begin behind what this session wrote.
+    let _turn = context.appends.hold(inode.id);
     let r = context.fs.close_session(q).await?;
     inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
     Ok(())
+}
+
+/// Ends a session of which meta knows all but that it has ended. The handle is kept until then: meanwhile the file counts as open here.
+fn close_later<S: FileSystem>(context: &Context<S>, handle: Rc<Handle<S::File>>, q: Sync) {
+    let work = context.daemon.work();
+    let fs = context.fs.clone();
+    context.rt.spawn_detached(async move {
+        let _work = work;
+        if let Err(error) = fs.close_later(q).await {
+            tracing::debug!(%error, inode = %handle.inode.id, "a session is not closed; it ends with this client");
+        }
+    });
 }

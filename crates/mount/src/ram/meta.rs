@@ -412,6 +412,12 @@ impl FileSystem for RamFs {
         }
         self.sync(q).await
     }
+    fn closes_room(&self) -> bool {
+        true
+    }
+    async fn close_later(self: &Rc<Self>, q: Sync) -> Result<()> {
+        self.close_session(q).await.map(drop)
+    }
     async fn append(&self, q: Append) -> Result<AppendReply> {
         let attr = self.get(q.inode)?.attr.borrow().clone();
         Ok(AppendReply { attr: (!q.release).then_some(attr) })

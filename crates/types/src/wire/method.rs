@@ -142,6 +142,8 @@ methods! {
     LOCK_WAIT = 321;
     /// Takes the right to append to a file, or gives it back ([`super::append`]).
     APPEND = 322;
+    /// Closes many sessions at once ([`super::closes`]).
+    CLOSES = 323;
     /// The search for chunks that nobody owns: how it stands, or a pass now ([`super::orphans`]).
     ORPHANS = 330;
     /// The trash: lists it, puts a file back, or removes one for good ([`super::trash`]).
