@@ -138,6 +138,12 @@ pub enum Command {
         #[arg(long)]
         now: bool,
     },
+    /// Blocks that no replica has any more, and the files that they are of
+    Damaged {
+        /// Do not walk the directories for the paths
+        #[arg(long)]
+        no_paths: bool,
+    },
     /// Chunks that no file owns (left by a loss of power, or by a late write): what the last search has found and reclaimed
     Orphans {
         /// Search now, and reclaim nothing

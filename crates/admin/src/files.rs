@@ -12,8 +12,8 @@ use serde::Serialize;
 use std::io::Write;
 use std::rc::Rc;
 
-/// Entries asked for at once by `ls`.
-const PAGE_ENTRIES: u32 = 1000;
+/// Entries of a directory asked for at once.
+pub(crate) const PAGE_ENTRIES: u32 = 1000;
 /// Bytes read at once by `cat`.
 const CAT_BYTES: usize = 4 << 20;
 /// Symbolic links followed in one path, as Linux does.

@@ -6,6 +6,7 @@
 mod args;
 mod cluster;
 mod config;
+mod damaged;
 mod files;
 mod fsck;
 mod layout;

@@ -2,7 +2,9 @@
 
 use crate::args::{AdminArgs, Command, DiskCommand, TrashCommand};
 use crate::output::Output;
-use crate::{cluster, config, files, fsck, layout, operate, orphans, resyncs, scrub, trash, users};
+use crate::{
+    cluster, config, damaged, files, fsck, layout, operate, orphans, resyncs, scrub, trash, users,
+};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
@@ -44,6 +46,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::ListChainTables => cluster::tables(out, &routing),
         Command::ListTargets => cluster::targets(out, &routing),
         Command::Scrub { now } => scrub::scrub(out, client, &routing, *now).await,
+        Command::Damaged { no_paths } => damaged::list(out, client, &routing, !no_paths).await,
         Command::Orphans { dry_run, reclaim } => {
             let what = match (dry_run, reclaim) {
                 (true, _) => ask::LOOK,

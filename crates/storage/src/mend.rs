@@ -57,6 +57,7 @@ impl Target {
         let mut mend = Mend::default();
         let bad = self.store.bad_blocks(self.id, chunk).await?;
         if bad.is_empty() {
+            self.note_lost(node, chunk, &mend);
             return Ok(mend);
         }
         let (chain, others) = self.all_others(node)?;
@@ -88,6 +89,7 @@ impl Target {
 
     /// Remembers for a while what every other member was asked for in vain.
     fn note_lost(&self, node: &Node, chunk: ChunkId, mend: &Mend) {
+        self.damage.borrow_mut().note(chunk, mend, node.rt.unix_ns());
         let now = node.rt.now();
         let mut lost = self.lost.borrow_mut();
         lost.retain(|_, (until, _)| *until > now);

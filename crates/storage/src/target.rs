@@ -1,6 +1,7 @@
 //! One target: the replication core, and the requests and payloads that it knows by number only.
 
 use crate::admission::Admitted;
+use crate::damaged::Ledger;
 use crate::mend::Lost;
 use crate::node::Node;
 use crate::scrub::Progress;
@@ -72,6 +73,8 @@ pub(crate) struct Target {
     pub damaged: RefCell<BTreeMap<(ChunkId, ChunkVersion), u32>>,
     /// Damaged blocks that nobody has.
     pub lost: RefCell<Lost>,
+    /// The same for operators, for longer.
+    pub damage: RefCell<Ledger>,
 }
 
 /// «GTM1»: the record that stands with a target.
@@ -158,6 +161,7 @@ impl Target {
             scrub: Progress::default(),
             damaged: RefCell::default(),
             lost: RefCell::default(),
+            damage: RefCell::default(),
         }))
     }
 

@@ -145,10 +145,18 @@ fn a_block_that_nobody_has_costs_that_block_only() {
     assert!(!lost.status.success() && lost.stdout.is_empty(), "{lost:?}");
     assert!(String::from_utf8_lossy(&lost.stderr).contains("Input/output error"), "{lost:?}");
     assert!(c.metric("storage", "glowfs_storage_lost_blocks_total") > 0.0);
+    let told = c.admin(&["damaged"]);
+    let row = &told.as_array().expect("rows")[0];
+    assert_eq!(row["path"], "/f", "{told}");
+    assert_eq!(row["ranges"], serde_json::json!([[at, 4096]]), "{told}");
+    assert_eq!((told.as_array().map(Vec::len), &row["chunk"]), (Some(1), &1.into()), "{told}");
+    let stat = c.admin(&["stat", "/f"]);
+    assert_eq!((&row["inode"], &row["data_id"]), (&stat["inode"], &stat["data_id"]), "{told}");
     let file = std::fs::File::options().write(true).open(c.mnt.join("f")).expect("open");
     file.write_all_at(&block, at as u64).expect("written again");
     file.sync_all().expect("synced");
     assert!(std::fs::read(c.mnt.join("f")).expect("read") == expected);
+    assert_eq!(c.admin(&["damaged"]), serde_json::json!([]));
 }
 
 /// The directories of the cluster that hold a store.

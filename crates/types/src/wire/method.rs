@@ -86,6 +86,8 @@ methods! {
     SCRUB = 212;
     /// Flush barrier on some targets of one node, each a serving member of its chain.
     FLUSH_TARGETS = 213;
+    /// Blocks that no replica has any more ([`super::repair`]).
+    DAMAGED = 214;
     /// One page of a target's chunks, whatever its state (operators).
     LIST_CHUNKS = 220;
     /// One page of the data ids that a chain holds chunks of ([`super::orphans`]).

@@ -100,3 +100,51 @@ pub struct ScrubReply {
     #[n(1)]
     pub bytes_per_s: u64,
 }
+
+/// DAMAGED: one page of the blocks that no replica had any more when they were asked for (operators and services).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Damaged {
+    /// The page begins behind this.
+    #[n(0)]
+    pub after: Option<(crate::TargetId, ChunkId)>,
+}
+
+/// A chunk with such blocks. They were read again for this answer, and are damaged still.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct DamagedChunk {
+    /// The target whose replica it is.
+    #[n(0)]
+    pub target: crate::TargetId,
+    /// Its chain.
+    #[n(1)]
+    pub chain: crate::ChainId,
+    /// The chunk.
+    #[n(2)]
+    pub chunk: ChunkId,
+    /// The chunk size it was made with.
+    #[n(3)]
+    pub chunk_bytes: u32,
+    /// The numbers of the blocks in the chunk, in order.
+    #[n(4)]
+    pub blocks: Vec<u32>,
+    /// When they were first found: nanoseconds since the Unix epoch.
+    #[n(5)]
+    pub since_ns: u64,
+    /// Members of the chain that did not answer, and may have them.
+    #[n(6)]
+    pub silent: Vec<crate::TargetId>,
+}
+
+/// DAMAGED's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct DamagedReply {
+    /// In the order of targets and chunks.
+    #[n(0)]
+    pub chunks: Vec<DamagedChunk>,
+    /// Where the next page begins; none: this was the last one.
+    #[n(1)]
+    pub next: Option<(crate::TargetId, ChunkId)>,
+    /// There was more damage than the node remembers.
+    #[n(2)]
+    pub left_out: bool,
+}
