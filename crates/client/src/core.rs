@@ -12,6 +12,7 @@ use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
 use glowfs_rt::sync::{Either, Notify, Semaphore, select};
 use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::limits::UPDATE_TRIED_MAX_MS;
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
 use glowfs_types::{ClientId, Error, HostId, NodeId, Result, RoutingVersion, Status};
@@ -129,7 +130,8 @@ impl Core {
         self.policy(self.config.read_attempt, self.config.data_total)
     }
     pub fn write_policy(&self) -> Policy {
-        self.policy(self.config.write_attempt, self.config.data_total)
+        let most = Duration::from_millis(UPDATE_TRIED_MAX_MS);
+        self.policy(self.config.write_attempt, self.config.data_total.min(most))
     }
     fn policy(&self, attempt: Duration, total: Duration) -> Policy {
         Policy {

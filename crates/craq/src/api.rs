@@ -145,6 +145,8 @@ pub enum Event {
     SyncDone(Ticket, ChainVersion),
     /// Channel records of the predecessor.
     Channels(ChainVersion, Vec<ChannelRecord>),
+    /// No update whose client first tried it before the last [`Event::Age`] can arrive any more.
+    Age,
 }
 
 /// What is sent down the chain.
@@ -235,6 +237,9 @@ pub enum Action {
     Failed(Status),
     /// The successor's content differs from ours at the same version.
     Diverged(ChunkId, ChunkVersion),
+    /// Nothing of this client's former updates can come again: the store may forget its channels, behind what it was asked to do
+    /// before this and ahead of what it will be asked to do after it.
+    ForgetClient(ClientId),
 }
 
 /// The state to report, in the words of mgmtd.

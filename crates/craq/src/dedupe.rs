@@ -1,10 +1,19 @@
-//! Exactly once: the last write of every channel.
+//! Exactly once: the last write of every channel, for as long as a retry of it may come.
+//!
+//! A record is needed while the head may still be asked for that write again. How long that can be is bounded
+//! (`glowfs_types::limits::UPDATE_LIFE_MAX_MS`, and why), counted from the client's first try, which was before anything of the write was
+//! seen here. So the shell says [`crate::Event::Age`] with at least that time between two of them; a client of whom nothing was seen
+//! between the last two of them, and nothing is under way, is forgotten at the next one. Each target counts by itself: whatever others still know
+//! or not, no retry comes to any of them. What is learned late (from the store, by a resync) counts as seen when it is learned.
 
 use crate::Origin;
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Seq};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The age in which a record was seen may have begun just before, and end just after: a whole one must be between.
+const AGES_KEPT: u32 = 2;
 
 /// What became of a write that was seen before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,16 +33,22 @@ pub(crate) enum Seen {
 struct Lane {
     done: Option<(Seq, ChunkId, ChunkVersion)>,
     running: Option<(Seq, ChunkId)>,
+    /// The age in which it was seen last.
+    age: u32,
 }
 
 /// The table of channels of one target.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Channels(BTreeMap<(ClientId, ChannelId), Lane>);
+pub(crate) struct Channels {
+    lanes: BTreeMap<(ClientId, ChannelId), Lane>,
+    /// How often [`Channels::age`] was called.
+    age: u32,
+}
 
 impl Channels {
     /// What is known of a write.
     pub fn look(&self, o: &Origin, chunk: ChunkId) -> Seen {
-        let Some(lane) = self.0.get(&(o.client, o.channel)) else { return Seen::New };
+        let Some(lane) = self.lanes.get(&(o.client, o.channel)) else { return Seen::New };
         if let Some((seq, at)) = lane.running
             && seq >= o.seq
         {
@@ -45,16 +60,22 @@ impl Channels {
             _ => Seen::New,
         }
     }
+    /// The channel of a write that is seen now.
+    fn seen(&mut self, o: &Origin) -> &mut Lane {
+        let lane = self.lanes.entry((o.client, o.channel)).or_default();
+        lane.age = self.age;
+        lane
+    }
     /// A write begins.
     pub fn begin(&mut self, o: &Origin, chunk: ChunkId) {
-        let lane = self.0.entry((o.client, o.channel)).or_default();
+        let lane = self.seen(o);
         if lane.running.is_none_or(|(seq, _)| seq < o.seq) {
             lane.running = Some((o.seq, chunk));
         }
     }
     /// A write committed.
     pub fn commit(&mut self, o: &Origin, chunk: ChunkId, version: ChunkVersion) {
-        let lane = self.0.entry((o.client, o.channel)).or_default();
+        let lane = self.seen(o);
         let newer = lane.done.is_none_or(|(seq, ..)| seq < o.seq);
         if newer && !planted(Mutant::DedupeForgotten) {
             lane.done = Some((o.seq, chunk, version));
@@ -66,32 +87,90 @@ impl Channels {
     /// A write was taken back.
     pub fn abort(&mut self, o: &Origin, chunk: ChunkId) {
         let key = (o.client, o.channel);
-        if let Some(lane) = self.0.get_mut(&key) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
             if lane.running == Some((o.seq, chunk)) {
                 lane.running = None;
             }
-            if *lane == Lane::default() {
-                self.0.remove(&key);
+            if lane.done.is_none() && lane.running.is_none() {
+                self.lanes.remove(&key);
             }
         }
     }
     /// A record of another replica or of the store: committed.
     pub fn merge(&mut self, r: &ChannelRecord) {
         let o = Origin { client: r.client, channel: r.channel, seq: r.seq };
-        let lane = self.0.entry((o.client, o.channel)).or_default();
+        let lane = self.seen(&o);
         if lane.done.is_none_or(|(seq, ..)| seq < o.seq) {
             lane.done = Some((o.seq, r.chunk, r.version));
         }
     }
     /// All committed records, in order.
     pub fn records(&self) -> impl Iterator<Item = ChannelRecord> + '_ {
-        self.0.iter().filter_map(|(&(client, channel), lane)| {
+        self.lanes.iter().filter_map(|(&(client, channel), lane)| {
             let (seq, chunk, version) = lane.done?;
             Some(ChannelRecord { client, channel, seq, chunk, version })
         })
     }
     /// Channels known.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.lanes.len()
+    }
+    /// A new age begins. Forgets the clients of whom nothing was seen in the one that ends, and names them. Whole clients only: that is
+    /// what the store can forget.
+    pub fn age(&mut self) -> BTreeSet<ClientId> {
+        self.age += 1;
+        let now = self.age;
+        let needed = |l: &Lane| l.running.is_some() || now - l.age < AGES_KEPT;
+        let mut gone: BTreeSet<ClientId> = self.lanes.keys().map(|(client, _)| *client).collect();
+        for ((client, _), _) in self.lanes.iter().filter(|(_, l)| needed(l)) {
+            gone.remove(client);
+        }
+        self.lanes.retain(|(client, _), _| !gone.contains(client));
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_types::{DataId, VolumeId};
+
+    const CHUNK: ChunkId = ChunkId { volume: VolumeId(1), data: DataId(1), index: 0 };
+
+    fn origin(client: u128, seq: u64) -> Origin {
+        Origin { client: ClientId(client), channel: ChannelId(1), seq: Seq(seq) }
+    }
+    fn write(c: &mut Channels, client: u128, seq: u64) {
+        c.begin(&origin(client, seq), CHUNK);
+        c.commit(&origin(client, seq), CHUNK, ChunkVersion(seq));
+    }
+
+    #[test]
+    fn a_client_is_forgotten_after_a_whole_age_without_it_and_not_before() {
+        let mut c = Channels::default();
+        write(&mut c, 7, 1);
+        c.begin(&origin(8, 1), CHUNK);
+        assert!(c.age().is_empty(), "it may have been seen just now");
+        assert_eq!(c.look(&origin(7, 1), CHUNK), Seen::Done(ChunkVersion(1)));
+        assert_eq!(c.age(), BTreeSet::from([ClientId(7)]), "8 has something under way");
+        assert_eq!(c.look(&origin(7, 1), CHUNK), Seen::New);
+        c.commit(&origin(8, 1), CHUNK, ChunkVersion(2));
+        for seq in 2..9 {
+            assert!(c.age().is_empty(), "it goes on");
+            write(&mut c, 8, seq);
+        }
+        assert_eq!((c.age().len(), c.age().len(), c.len()), (0, 1, 0));
+    }
+
+    #[test]
+    fn very_many_clients_that_come_and_go_leave_no_more_than_two_ages_of_them() {
+        let mut c = Channels::default();
+        for client in 1..=100_000 {
+            write(&mut c, client, 1);
+            if client % 1000 == 0 {
+                c.age();
+            }
+            assert!(c.len() <= 2000, "{} channels are kept", c.len());
+        }
     }
 }

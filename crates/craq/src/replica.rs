@@ -123,6 +123,7 @@ impl Replica {
                 }
             }
             Event::SyncDone(ticket, version) => self.sync_done(ticket, version, out),
+            Event::Age => out.extend(self.channels.age().into_iter().map(Action::ForgetClient)),
             Event::Channels(version, records) => {
                 if self.view.is_some_and(|v| v.version == version && v.syncing()) {
                     for record in &records {

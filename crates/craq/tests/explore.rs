@@ -115,6 +115,33 @@ fn two_replicas_a_lost_lease() {
     explore(w, 1_000_000);
 }
 
+/// Channels are forgotten while writes go on and come again: nothing is applied twice.
+#[test]
+fn two_replicas_forget_channels() {
+    let budget = Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 2)], budget, 1);
+    w.serial_disks = true;
+    explore(w, 1_000_000);
+}
+
+#[test]
+fn two_replicas_forget_channels_and_one_crashes() {
+    let budget = Budget { ages: 2, crashes: 1, syncs: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 2_000_000);
+}
+
+/// The rule is needed: with ages that end while an update from before may still come, a write is applied twice.
+#[test]
+#[should_panic(expected = "a check failed")]
+fn channels_that_are_forgotten_too_early_are_noticed() {
+    let budget = Budget { ages: 2, duplicates: 1, ..Budget::default() };
+    let mut w = world(1, &[(0, 1)], budget, 0);
+    w.hasty = true;
+    explore(w, 1_000_000);
+}
+
 /// Larger ones: `cargo test -p glowfs-craq --test explore -- --ignored`.
 #[test]
 #[ignore = "minutes"]

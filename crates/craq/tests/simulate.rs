@@ -45,6 +45,7 @@ fn run(seed: u64, trace: bool) {
         pauses: 200,
         fills: small(3),
         syncs: 200,
+        ages: small(8),
     };
     // A connection delivers a call at most once; taking versions back for want of room relies on that.
     let budget = if r.below(2) == 0 {

@@ -1,6 +1,7 @@
 //! Configuration of a metadata service: one TOML table, unknown keys refused.
 
 use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+use glowfs_types::limits::CAPABILITY_LIFE_MAX_MS;
 use glowfs_types::{ClusterId, Durability, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -258,6 +259,11 @@ impl MetaConfig {
                     "tuning.{name}: 0 would stop all work; leave it out for the default"
                 ));
             }
+        }
+        if t.capability_ms > CAPABILITY_LIFE_MAX_MS {
+            return bad(format!(
+                "tuning.capability_ms: at most {CAPABILITY_LIFE_MAX_MS}; storage forgets by then what it was asked for"
+            ));
         }
         Ok(())
     }

@@ -72,6 +72,8 @@ impl Node {
         let mut crcs = Vec::new();
         piece_checksums(head.offset.get(), &bytes, &mut crcs);
         self.check_answer()?;
+        // Its rights hold at the moment when it begins, however long the bytes took: nothing older comes to the core.
+        self.check_writer(incoming, &head)?;
         Ok((target, Payload { head, crcs, bytes }, admitted))
     }
 

@@ -72,6 +72,12 @@ impl Target {
                     let _ = waiting.send(result);
                 }
             }
+            Action::ForgetClient(client) => self.launch(move |t| async move {
+                // Kept if the log does not take it: then it is forgotten after the next start.
+                if let Err(e) = t.store.forget_client(t.id, client).await {
+                    tracing::debug!(target = %t.id, %client, error = %e, "channels stay in the store");
+                }
+            }),
             Action::Diverged(chunk, version) => {
                 tracing::error!(target = %self.id, %chunk, %version, "the successor's content differs at the same version");
                 if let Some(node) = self.node.upgrade() {

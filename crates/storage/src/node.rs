@@ -15,7 +15,8 @@ use glowfs_chunkstore::Store;
 use glowfs_craq::{Event, View};
 use glowfs_net::{Conn, Connector};
 use glowfs_rt::sync::Semaphore;
-use glowfs_rt::{Instant, Rt};
+use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::limits::UPDATE_LIFE_MAX_MS;
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::{ChainId, ChainVersion, Error, NodeId, Result, Status, StoreId, TargetId};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -174,6 +175,16 @@ impl Node {
     /// Asks mgmtd for newer routing info (a heartbeat brings it).
     pub fn refresh(&self) {
         self.report();
+    }
+    /// Lets the targets forget which updates they took from clients, once none of them can be asked for again.
+    pub(crate) async fn forget_old_channels(self: Rc<Self>) {
+        while !self.stopping.get() {
+            self.rt.sleep(Duration::from_millis(UPDATE_LIFE_MAX_MS)).await;
+            for target in self.all_targets() {
+                target.feed(Event::Age);
+                self.rt.yield_now().await;
+            }
+        }
     }
     /// Tells mgmtd how the targets are, now.
     pub fn report(&self) {

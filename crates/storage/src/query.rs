@@ -75,6 +75,7 @@ impl Node {
             reads: self.metrics.reads.get(),
             writes: self.metrics.writes.get(),
             resyncs: self.resyncs.list(&self.rt),
+            channels: self.all_targets().iter().map(|t| t.replica.borrow().sizes().0 as u64).sum(),
         })
     }
 

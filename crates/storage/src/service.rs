@@ -87,6 +87,7 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     let addresses = server.addresses().to_vec();
     watch(rt, &node, &agent);
     rt.spawn_detached(node.clone().watch_successors());
+    rt.spawn_detached(node.clone().forget_old_channels());
     let announced = addresses.iter().map(|a| a.to_string()).collect();
     let register = register(node.clone(), agent.clone());
     rt.spawn_detached(async move {

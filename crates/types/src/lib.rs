@@ -7,6 +7,7 @@ pub mod capability;
 pub mod checksum;
 mod ids;
 pub mod layout;
+pub mod limits;
 pub mod mutant;
 pub mod routing;
 mod status;

@@ -114,6 +114,8 @@ pub struct Budget {
     pub fills: u8,
     /// Tries of resyncs.
     pub syncs: u8,
+    /// Ages of channels.
+    pub ages: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -128,6 +130,8 @@ pub struct World {
     pub budget: Budget,
     /// Only the oldest operation of a store may end next (fewer interleavings).
     pub serial_disks: bool,
+    /// Ages end while updates from before them may still come: must show as a defect.
+    pub hasty: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -148,6 +152,7 @@ pub enum Choice {
     StartSync(u8),
     Send(u8),
     Repeat(u8),
+    Age(u8),
     Declare(u8),
     Rejoin(u8),
     Promote(u8),
@@ -177,6 +182,7 @@ impl World {
             observed: BTreeMap::new(),
             budget,
             serial_disks: false,
+            hasty: false,
         };
         for i in 0..replicas {
             w.apply(&Choice::Tell(i));
@@ -213,9 +219,10 @@ impl World {
                 continue;
             }
             let disks = if self.serial_disks { n.ops.len().min(1) } else { n.ops.len() };
-            // Operations of one chunk end in their order.
+            // Operations of one chunk end in their order, and nothing overtakes what is forgotten.
             for k in 0..disks {
-                if n.ops[..k].iter().all(|o| o.chunk() != n.ops[k].chunk()) {
+                let (ahead, op) = (&n.ops[..k], &n.ops[k]);
+                if ahead.iter().all(|o| o.chunk() != op.chunk() && !o.forgets()) {
                     out.push(Choice::Disk(i, k));
                 }
             }
@@ -244,6 +251,9 @@ impl World {
             }
             if self.may_sync(i) {
                 out.push(Choice::StartSync(i));
+            }
+            if b.ages > 0 && (self.hasty || self.nothing_older_comes(&n.begun)) {
+                out.push(Choice::Age(i));
             }
         }
         for (i, c) in self.clients.iter().enumerate() {
@@ -296,6 +306,22 @@ impl World {
             other => self.node_apply(other),
         }
         self.observe();
+    }
+
+    /// How many writes each client has begun.
+    pub fn begun(&self) -> Vec<u8> {
+        self.clients.iter().map(|c| c.number + u8::from(c.waiting)).collect()
+    }
+
+    /// Whether no request for any of these writes can arrive any more: none is on its way, nobody will repeat it.
+    fn nothing_older_comes(&self, begun: &[u8]) -> bool {
+        let older = |client: usize, n: u8| begun.get(client).is_some_and(|b| n < *b);
+        let repeats = |(i, c): (usize, &Client)| c.waiting && older(i, c.number);
+        let under_way = |m: &Msg| match m {
+            Msg::Request { client, number, .. } => older(usize::from(*client), *number),
+            _ => false,
+        };
+        !self.clients.iter().enumerate().any(repeats) && !self.msgs.keys().any(under_way)
     }
 
     fn take(&mut self, msg: &Msg) {

@@ -75,15 +75,19 @@ pub enum Op {
     },
     Commit(ChunkId, u64),
     Discard(ChunkId, u64),
+    Forget(ClientId),
     /// With `true`, tombstones go: the target begins to sync.
     Adopt(u64, bool),
 }
 
 impl Op {
+    pub fn forgets(&self) -> bool {
+        matches!(self, Op::Forget(_))
+    }
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
             Op::Stage { chunk, .. } | Op::Commit(chunk, _) | Op::Discard(chunk, _) => Some(*chunk),
-            Op::Adopt(..) => None,
+            Op::Adopt(..) | Op::Forget(_) => None,
         }
     }
 }
@@ -108,6 +112,8 @@ pub struct Node {
     next_ticket: u64,
     pub payloads: BTreeMap<(ChunkId, u64), Pay>,
     pub timers: Vec<TimerId>,
+    /// The writes that each client had begun when the last age ended here.
+    pub begun: Vec<u8>,
     /// The chain version of the resync that we send, and the transfers that are outstanding (`None`: the page is).
     pub sync: Option<(u64, Option<BTreeSet<u16>>)>,
     next_tag: u16,
@@ -150,6 +156,7 @@ impl Node {
             next_ticket: 0,
             payloads: BTreeMap::new(),
             timers: Vec::new(),
+            begun: Vec::new(),
             sync: None,
             next_tag: 0,
             answers_lost: Vec::new(),
@@ -189,6 +196,7 @@ impl Node {
             }
         }
         self.replica = None;
+        self.begun.clear();
         self.tickets.clear();
         self.payloads.clear();
         self.timers.clear();
@@ -206,6 +214,7 @@ impl Store {
                     self.chunks.retain(|_, m| !m.removed || !m.pending.is_empty());
                 }
             }
+            Op::Forget(client) => self.channels.retain(|(c, _), _| c != client),
             Op::Commit(id, v) => {
                 let m = self.chunks.entry(*id).or_default();
                 m.commit_to(*v, &mut self.channels, *id);
@@ -371,6 +380,7 @@ impl World {
             }
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
             Action::Pause(t) => n.timers.push(t),
+            Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             Action::Failed(status) => panic!("node {i} failed: {status}"),
             Action::ReadNow(_)
@@ -600,6 +610,7 @@ impl World {
                     }
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
                     Op::Discard(c, _) => Event::Discarded(c, result),
+                    Op::Forget(_) => return,
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),
                 };
                 self.feed(i, event);
@@ -626,6 +637,11 @@ impl World {
             Choice::Fill(i) => {
                 self.budget.fills -= 1;
                 self.nodes[i as usize].full = true;
+            }
+            Choice::Age(i) => {
+                self.budget.ages -= 1;
+                self.nodes[i as usize].begun = self.begun();
+                self.feed(i, Event::Age);
             }
             Choice::Drain(i) => self.nodes[i as usize].full = false,
             Choice::Tell(i) => self.tell(i),

@@ -587,6 +587,10 @@ pub struct StorageInfo {
     #[n(4)]
     #[cbor(default)]
     pub resyncs: Vec<ResyncInfo>,
+    /// Channels of clients that its targets remember, added up.
+    #[n(5)]
+    #[cbor(default)]
+    pub channels: u64,
 }
 
 /// How far a resync has come, as its source sees it.

@@ -1,0 +1,96 @@
+//! Channels of clients that are gone: forgotten, they take no memory and no room, and nothing of them comes back.
+
+mod fake;
+mod small;
+
+use fake::{Crash, Disk, run};
+use glowfs_chunkstore::{StageKind, StageRequest, Store};
+use glowfs_rt::Rt;
+use glowfs_rt::sync::join_all;
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{ChannelId, ChunkVersion, ClientId, Seq};
+use small::{T, bytes, config, id, request};
+
+/// Clients, of which a few live at a time.
+const CLIENTS: u64 = 5000;
+
+fn write(client: u64, version: u64) -> StageRequest {
+    let channel = ChannelRecord {
+        client: ClientId(u128::from(client)),
+        channel: ChannelId(1),
+        seq: Seq(version),
+        chunk: id(1),
+        version: ChunkVersion(version),
+    };
+    let update = request(1, version, StageKind::Replace, bytes(version, 100));
+    StageRequest { channel: Some(channel), ..update }
+}
+
+/// The bytes of the newest checkpoint.
+async fn checkpointed(store: &Store, disk: &Disk) -> usize {
+    store.checkpoint().await.expect("checkpoint");
+    let names = disk.file_names().into_iter().filter(|n| n.starts_with("checkpoint"));
+    names.map(|n| disk.blocks(&n).len() * 4096).max().expect("a checkpoint")
+}
+
+async fn open(rt: &Rt, disk: &std::rc::Rc<Disk>) -> Store {
+    Store::open(rt, disk.dir(), config()).await.expect("open")
+}
+
+#[test]
+fn very_many_clients_leave_nothing_behind() {
+    let disk = Disk::new(21);
+    let d = disk.clone();
+    run(21, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        store.create_target(T).await.expect("target");
+        store.stage(T, write(1, 1)).await.expect("written");
+        let first = checkpointed(&store, &d).await;
+        for client in 2..CLIENTS {
+            store.stage(T, write(client, client)).await.expect("written");
+            if client > 10 {
+                store.forget_client(T, ClientId(u128::from(client - 10))).await.expect("forgotten");
+            }
+            assert!(store.channels(T).len() <= 11, "{}", store.channels(T).len());
+        }
+        let last = checkpointed(&store, &d).await;
+        assert!(last <= first + 4096, "the checkpoint grew from {first} to {last} bytes");
+        store.flush(T).await.expect("flush");
+    })
+    .expect("ran");
+    let disk = disk.after(Crash::Power, 1);
+    let d = disk.clone();
+    run(22, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        assert!(store.channels(T).len() <= 11, "{:?}", store.channels(T));
+    })
+    .expect("ran");
+}
+
+/// What was asked for after the client was forgotten is remembered, though both are on their way at once.
+#[test]
+fn a_write_that_comes_after_it_is_remembered() {
+    let disk = Disk::new(23);
+    let d = disk.clone();
+    run(23, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        store.create_target(T).await.expect("target");
+        store.stage(T, write(7, 1)).await.expect("written");
+        let forgets = async { store.forget_client(T, ClientId(7)).await.map(drop) };
+        let writes = async { store.stage(T, write(7, 2)).await.map(drop) };
+        let both: Vec<std::pin::Pin<Box<dyn Future<Output = _>>>> =
+            vec![Box::pin(forgets), Box::pin(writes)];
+        join_all(both).await.into_iter().for_each(|r| r.expect("done"));
+        let seq = |store: &Store| store.channel(T, ClientId(7), ChannelId(1)).map(|c| c.seq);
+        assert_eq!(seq(&store), Some(Seq(2)));
+        store.flush(T).await.expect("flush");
+    })
+    .expect("ran");
+    let disk = disk.after(Crash::Power, 1);
+    let d = disk.clone();
+    run(24, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        assert_eq!(store.channel(T, ClientId(7), ChannelId(1)).map(|c| c.seq), Some(Seq(2)));
+    })
+    .expect("ran");
+}

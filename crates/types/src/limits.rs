@@ -1,0 +1,15 @@
+//! Bounds that one part of the system keeps and another one relies upon.
+
+/// The longest that a client tries one update, in ms, from its first try to the beginning of its last one (clients hold themselves to it).
+pub const UPDATE_TRIED_MAX_MS: u64 = 15 * 60_000;
+/// The longest life of a capability, in ms (metadata services refuse a configuration with more).
+pub const CAPABILITY_LIFE_MAX_MS: u64 = 10 * 60_000;
+/// How far the clocks of two services may be apart, in ms. Capabilities end by them.
+pub const CLOCK_SKEW_MAX_MS: u64 = 5 * 60_000;
+/// How long after its client first tried it an update may be taken by a storage node, in ms.
+///
+/// A client has the capability of an attempt in hand when it looks whether there is time for that attempt. So an attempt begins within
+/// [`UPDATE_TRIED_MAX_MS`], and whatever then holds it up (a client that is stopped, a connection, a storage node), it is
+/// taken before its capability ends, by the clock of the storage node, or not at all.
+pub const UPDATE_LIFE_MAX_MS: u64 =
+    UPDATE_TRIED_MAX_MS + CAPABILITY_LIFE_MAX_MS + CLOCK_SKEW_MAX_MS;
