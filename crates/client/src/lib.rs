@@ -6,6 +6,7 @@
 //! every wait has a bound. Must never: give a retry a new identity, reuse a channel whose last outcome is unknown,
 //! or hand a caller bytes whose checksum was not verified (tcp) at the place that read them.
 
+mod batch;
 mod channel;
 mod chunk_io;
 mod client;
@@ -20,6 +21,7 @@ mod hedge;
 mod link;
 mod meta;
 mod opens;
+mod path;
 mod plan;
 mod read;
 mod recall;
@@ -30,7 +32,9 @@ mod vain;
 mod write;
 mod zero;
 
+pub use batch::{BATCH_ENTRIES_MAX, Batch, BatchConfig, Completion, Holes};
 pub use chunk_io::{ChunkIo, DataExtent};
 pub use client::{Client, RecallHandler};
 pub use config::ClientConfig;
 pub use file::{FileAccess, OpenFile};
+pub use path::OpenHow;

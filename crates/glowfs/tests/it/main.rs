@@ -8,6 +8,7 @@ mod acl;
 mod admin;
 mod append;
 mod bad_input;
+mod batch;
 mod bench;
 mod capacity;
 mod clients;

@@ -1,0 +1,140 @@
+//! Files by their path, for programs that embed the client: they have no kernel that looks names up for them.
+
+use crate::{Client, FileAccess, OpenFile};
+use glowfs_types::wire::meta::{
+    Attr, Caller, InodeKind, Lookup, Make, OfInode, Open, OpenFlags, ROOT_INODE, Sync, Time,
+};
+use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
+use std::rc::Rc;
+
+/// Symbolic links followed in one path, as Linux does.
+const SYMLINKS_MAX: u32 = 40;
+
+/// As whom, and for what, a path is opened.
+#[derive(Clone, Debug, Default)]
+pub struct OpenHow {
+    /// The user and groups whose rights count; the token must allow to act as that user.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+    /// For reading.
+    pub read: bool,
+    /// For writing. Such a file must be closed with [`Client::close_file`], which makes its length known.
+    pub write: bool,
+    /// With `write`: make it with these permission bits if it is not there.
+    pub create: Option<u32>,
+}
+
+impl OpenHow {
+    fn caller(&self) -> Caller {
+        let (uid, gid, groups) = (self.uid, self.gid, self.groups.clone());
+        Caller { uid, gid, groups, volume: VolumeId(1), ..Caller::default() }
+    }
+}
+
+/// The names of a path, last first.
+fn names_of(path: &[u8]) -> Vec<Vec<u8>> {
+    let names = path.split(|b| *b == b'/').filter(|n| !n.is_empty() && n != b".");
+    let mut names: Vec<_> = names.map(<[u8]>::to_vec).collect();
+    names.reverse();
+    names
+}
+
+impl Client {
+    /// Opens a file by its path from the root of the file system; symbolic links are followed within it.
+    pub async fn open_path(self: &Rc<Self>, path: &str, how: &OpenHow) -> Result<Rc<OpenFile>> {
+        let told = |e: Error| e.context(format_args!("opening {path}"));
+        self.open_names(path, how).await.map_err(told)
+    }
+
+    async fn open_names(self: &Rc<Self>, path: &str, how: &OpenHow) -> Result<Rc<OpenFile>> {
+        let caller = how.caller();
+        let access = FileAccess { caller: caller.clone(), read: how.read, write: how.write };
+        let session = if how.write { self.new_session() } else { Default::default() };
+        let flags = OpenFlags { read: how.read, write: how.write, session, ..OpenFlags::default() };
+        let (parent, last) = self.walk(&caller, path).await?;
+        if let Some(mode) = how.create.filter(|_| how.write) {
+            let (open, name) = (Some(flags), last.into());
+            let make = Make { caller, parent, name, mode, open, ..Make::default() };
+            let opened = self.make(make).await?.open.ok_or(Status::Internal)?;
+            return self.open_file(&opened, access);
+        }
+        let inode = match last.is_empty() {
+            true => parent,
+            false => {
+                let name = last.into();
+                self.lookup(Lookup { caller: caller.clone(), parent, name }).await?.attr.inode
+            }
+        };
+        let open = Open { caller, request: RequestId(0), inode, flags };
+        let opened = self.open(open).await?;
+        self.open_file(&opened, access)
+    }
+
+    /// The directory of a path's last name, and that name. A last name that is a symbolic link is followed; empty: the path is the directory.
+    async fn walk(&self, caller: &Caller, path: &str) -> Result<(InodeId, Vec<u8>)> {
+        let mut names = names_of(path.as_bytes());
+        let (mut at, mut links) = (ROOT_INODE, 0);
+        while let Some(name) = names.pop() {
+            let ask = Lookup { caller: caller.clone(), parent: at, name: name.clone().into() };
+            let found: Attr = match self.lookup(ask).await {
+                Ok(found) => found.attr,
+                // The last one may be made.
+                Err(e) if e.status == Status::NotFound && names.is_empty() => {
+                    return Ok((at, name));
+                }
+                Err(e) => return Err(e),
+            };
+            if found.kind == InodeKind::Symlink {
+                links += 1;
+                if links > SYMLINKS_MAX {
+                    let e = format!("more than {SYMLINKS_MAX} symbolic links");
+                    return Err(Error::new(Status::Loop, e));
+                }
+                let link = OfInode { caller: caller.clone(), inode: found.inode };
+                let to = self.readlink(link).await?.target;
+                at = if to.starts_with(b"/") { ROOT_INODE } else { at };
+                names.extend(names_of(&to));
+            } else if names.is_empty() {
+                return Ok((at, name));
+            } else {
+                at = found.inode;
+            }
+        }
+        Ok((at, Vec::new()))
+    }
+
+    /// Closes a file that was opened for writing: others see its length, and its session ends. (One that was open for reading needs no
+    /// more than to be dropped.)
+    pub async fn close_file(&self, file: &OpenFile) -> Result<()> {
+        if file.session().is_none() {
+            return Ok(());
+        }
+        let ns = self.rt().unix_ns();
+        let now = Time { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 };
+        let len = file.len_written();
+        let close = Sync {
+            caller: file.access().caller.clone(),
+            inode: file.inode(),
+            session: file.session(),
+            len_at_least: len,
+            epoch: file.epoch(),
+            mtime: len.map(|_| now),
+            ..Sync::default()
+        };
+        self.close_session(close).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_of;
+
+    #[test]
+    fn paths_are_split_last_first() {
+        assert!(names_of(b"//").is_empty());
+        assert_eq!(names_of(b"/a/./b//"), [b"b".to_vec(), b"a".to_vec()]);
+    }
+}
