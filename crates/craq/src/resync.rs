@@ -53,8 +53,10 @@ pub fn compare(
         }
         match theirs.next_if(|t| t.chunk == our.chunk) {
             Some(t) if same(t, our) => page.equal += 1,
-            // A source chunk with pending versions only travels through the chain.
-            _ if our.committed.0 == 0 => {}
+            // A source chunk with pending versions only travels through the chain. What the receiver has under its name is of a life before a
+            // removal that the source need not know of: the resync may not end with it in place.
+            Some(_) if our.committed.0 == 0 => page.transfers.push(Transfer::Remove(our.chunk)),
+            None if our.committed.0 == 0 => {}
             _ => page.transfers.push(Transfer::Replace(our.chunk)),
         }
     }
@@ -86,6 +88,18 @@ mod tests {
             content_crc: version as u32,
             chunk_bytes: 65536,
         }
+    }
+
+    /// A source that never heard of a chunk's removal begins it anew at version 1. A receiver with content of before would take its first versions
+    /// for ones that it has, or refuse them for ever.
+    #[test]
+    fn content_from_before_a_removal_goes_where_the_chunk_just_begins_anew() {
+        let begun = ChunkSummary { pending: ChunkVersion(1), ..summary(7, 0) };
+        let page = compare(&[summary(7, 5)], false, std::slice::from_ref(&begun), false);
+        assert_eq!(page.transfers, [Transfer::Remove(begun.chunk)]);
+        assert_eq!(page.equal, 0);
+        let page = compare(&[], false, &[begun], false);
+        assert_eq!(page.transfers, []);
     }
 
     proptest! {

@@ -191,7 +191,7 @@ impl Target {
         let mut staging = self.staging.borrow_mut();
         let count = staging.entry(chunk).or_default();
         *count += 1;
-        *count > 1
+        *count > 1 && !planted(Mutant::StagingForgotten)
     }
 
     fn end_stage(&self, chunk: ChunkId) {

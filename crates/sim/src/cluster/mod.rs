@@ -14,6 +14,7 @@ pub mod history;
 pub mod model;
 pub mod names;
 pub mod orphans;
+mod own_file;
 pub mod registers;
 mod run;
 pub mod watch;

@@ -36,6 +36,21 @@ impl FileModel {
             .filter(|r| !r.is_empty())
             .collect();
     }
+    /// A copy within the file was acknowledged; neither range reaches behind its end, and they do not overlap. What is not known of the source
+    /// is not known of the copy.
+    pub fn copy(&mut self, from: u64, to: u64, len: u64) {
+        let source = from as usize..(from + len) as usize;
+        let doubts: Vec<Range<usize>> = self
+            .unknown
+            .iter()
+            .map(|r| r.start.max(source.start)..r.end.min(source.end))
+            .filter(|r| !r.is_empty())
+            .map(|r| r.start - source.start + to as usize..r.end - source.start + to as usize)
+            .collect();
+        let bytes = self.bytes[source].to_vec();
+        self.write(to, &bytes);
+        self.unknown.extend(doubts);
+    }
     /// A flush, begun when nothing was under way, was acknowledged.
     pub fn flushed(&mut self) {
         self.dirty.clear();
@@ -78,6 +93,19 @@ impl FileModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_is_as_uncertain_as_its_source() {
+        let mut m = FileModel::default();
+        m.write(0, b"abcdefgh");
+        m.flushed();
+        m.write(1, b"XY");
+        m.power_lost();
+        m.copy(0, 4, 4);
+        assert_eq!(m.check(0, b"a??daqqd"), None);
+        assert!(m.check(4, b"aqqe").is_some());
+        assert!(m.check(4, b"bqqd").is_some());
+    }
 
     #[test]
     fn holes_and_cuts_are_zeros() {

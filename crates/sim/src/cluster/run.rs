@@ -3,7 +3,8 @@
 use super::corners::Corner;
 use super::faults::{Breaker, Faults};
 use super::harness::{Cluster, Shape};
-use super::workload::{Shared, own_file, shared_file};
+use super::own_file::own_file;
+use super::workload::{Shared, shared_file};
 use super::{contended, end, names};
 use glowfs_client::Client;
 use glowfs_rt::sync::join_all;

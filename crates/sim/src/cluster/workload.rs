@@ -1,27 +1,23 @@
-//! What clients do: random reads, writes and truncates of own files (checked against an exact model) and of a shared file (checked
-//! as registers).
+//! What clients do on a shared file: random reads and writes, checked as registers. And what all workloads have in common.
 
 use super::contended::Contended;
-use super::model::FileModel;
 use super::registers::{CELL_BYTES, Registers};
 use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::wire::meta::{
-    Caller, Make, Open, OpenFlags, OpenReply, ROOT_INODE, SetAttr, Sync as SyncFile,
+    Caller, Make, Open, OpenFlags, OpenReply, ROOT_INODE, Sync as SyncFile,
 };
 use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Bytes of an own file, at most (a few chunks).
-const OWN_BYTES: u64 = 300 << 10;
 /// Bytes of one operation, at most.
 const OP_BYTES: u64 = 100 << 10;
 /// Cells of one operation on the shared file, at most.
 const OP_CELLS: u64 = 12;
 
 /// How long a client waits that was told that a disk is full.
-const FULL_PAUSE: Duration = Duration::from_millis(50);
+pub const FULL_PAUSE: Duration = Duration::from_millis(50);
 
 /// What all clients share.
 pub struct Shared {
@@ -143,109 +139,13 @@ pub fn report(client: &Client, file: &OpenFile, durable: bool) -> SyncFile {
     }
 }
 
-/// One client's work on its own file, until told to stop.
-pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
-    if let Err(e) = own_file_ops(&rt, &client, &shared, &name).await {
-        shared.problem(format!("{name}: {e}"));
-    }
-}
-
-async fn own_file_ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> Result<()> {
-    let (mut file, _) = open_or_make(client, name).await?;
-    let mut model = FileModel::default();
-    let mut losses = shared.power_losses.get();
-    while !shared.stop.get() {
-        if losses != shared.power_losses.get() {
-            losses = shared.power_losses.get();
-            model.power_lost();
-        }
-        let offset = rt.random_below(OWN_BYTES);
-        let len = 1 + rt.random_below(op_bytes(rt).min(OWN_BYTES - offset));
-        match rt.random_below(20) {
-            0..9 => {
-                let data = random_bytes(rt, len as usize);
-                write_patiently(rt, &file, offset, Buf::from_vec(data.clone())).await?;
-                model.write(offset, &data);
-            }
-            9..16 => {
-                let wrong = check_read(rt, &file, &model, offset, len).await?;
-                // What was read while the power went, and what was not flushed then, is not judged.
-                if losses == shared.power_losses.get() {
-                    wrong.into_iter().for_each(|w| shared.problem(format!("{name}: {w}")));
-                }
-            }
-            16 => {
-                let to = rt.random_below(OWN_BYTES);
-                file.update_attr(&cut(client, &file, to).await?);
-                model.truncate(to);
-            }
-            17 | 18 => {
-                file.flush().await?;
-                let reply = client.sync(report(client, &file, true)).await?;
-                if losses == shared.power_losses.get() {
-                    model.flushed();
-                }
-                check_len(shared, name, "fsync", reply.attr.len, &model);
-            }
-            _ => {
-                client.close_session(report(client, &file, false)).await?;
-                let (again, reply) = open(client, file.inode()).await?;
-                file = again;
-                check_len(shared, name, "close and open", reply.attr.len, &model);
-            }
-        }
-        shared.ops.set(shared.ops.get() + 1);
-        rt.sleep(Duration::from_micros(rt.random_below(20_000))).await;
-    }
-    if losses != shared.power_losses.get() {
-        model.power_lost();
-    }
-    let wrong = check_read(rt, &file, &model, 0, OWN_BYTES + 1000).await?;
-    wrong.into_iter().for_each(|w| shared.problem(format!("{name}: at the end: {w}")));
-    let reply = client.close_session(report(client, &file, true)).await?;
-    check_len(shared, name, "the last close", reply.attr.len, &model);
-    Ok(())
-}
-
-async fn cut(client: &Client, file: &OpenFile, to: u64) -> Result<glowfs_types::wire::meta::Attr> {
-    let query = SetAttr {
-        caller: caller(client),
-        inode: file.inode(),
-        len: Some(to),
-        session: file.session(),
-        ..SetAttr::default()
-    };
-    Ok(client.setattr(query).await?.attr)
-}
-
-fn check_len(shared: &Shared, name: &str, after: &str, got: u64, model: &FileModel) {
-    if got != model.len() {
-        shared.problem(format!(
-            "{name}: after {after} its length is {got} and must be {}",
-            model.len()
-        ));
-    }
-}
-
-async fn check_read(
-    rt: &Rt,
-    file: &OpenFile,
-    model: &FileModel,
-    offset: u64,
-    len: u64,
-) -> Result<Option<String>> {
-    let (result, buf) = file.read(offset, rt.alloc(len as usize)).await;
-    result?;
-    let wrong = model.check(offset, &buf);
-    Ok(wrong.map(|wrong| format!("read of {len} bytes at {offset}: {wrong}")))
-}
-
 /// The greatest length of the next operation: small ones are the most, since many operations find more than many bytes.
-fn op_bytes(rt: &Rt) -> u64 {
+pub fn op_bytes(rt: &Rt) -> u64 {
     if rt.random_below(8) == 0 { OP_BYTES } else { OP_BYTES / 12 }
 }
 
-fn random_bytes(rt: &Rt, len: usize) -> Vec<u8> {
+/// Random bytes.
+pub fn random_bytes(rt: &Rt, len: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
         out.extend_from_slice(&rt.random().to_le_bytes());

@@ -1,0 +1,222 @@
+//! What a client does to a file of its own: every operation on data, alone and side by side, checked against an exact model of the bytes.
+
+use super::harness::CHUNK_BYTES;
+use super::model::FileModel;
+use super::workload::{
+    FULL_PAUSE, Shared, caller, op_bytes, open, open_or_make, random_bytes, report, write_patiently,
+};
+use glowfs_client::{Client, OpenFile};
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::wire::meta::SetAttr;
+use glowfs_types::{Error, Result, Status};
+use std::rc::Rc;
+
+/// Bytes of an own file, at most (a few chunks).
+const OWN_BYTES: u64 = 300 << 10;
+/// Writes made side by side, at most.
+const BURST_WRITES: u64 = 6;
+
+/// One client's work on its own file, until told to stop.
+pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
+    let done = match OwnFile::new(rt, client, shared.clone(), name.clone()).await {
+        Ok(mut own) => own.work().await,
+        Err(e) => Err(e),
+    };
+    if let Err(e) = done {
+        shared.problem(format!("{name}: {e}"));
+    }
+}
+
+/// A file that one task alone works on.
+struct OwnFile {
+    rt: Rt,
+    client: Rc<Client>,
+    shared: Rc<Shared>,
+    name: String,
+    file: Rc<OpenFile>,
+    model: FileModel,
+    /// Losses of all power that the model knows of.
+    losses: u64,
+}
+
+impl OwnFile {
+    async fn new(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) -> Result<Self> {
+        let (file, _) = open_or_make(&client, &name).await?;
+        let losses = shared.power_losses.get();
+        Ok(Self { rt, client, shared, name, file, model: FileModel::default(), losses })
+    }
+
+    async fn work(&mut self) -> Result<()> {
+        while !self.shared.stop.get() {
+            self.notice_losses();
+            match self.rt.random_below(24) {
+                0..9 => self.write().await?,
+                9..16 => self.read().await?,
+                16 => self.cut().await?,
+                17 | 18 => self.write_side_by_side().await?,
+                19 => self.zero().await?,
+                20 => self.copy().await?,
+                21 | 22 => self.fsync().await?,
+                _ => self.open_again().await?,
+            }
+            self.shared.ops.set(self.shared.ops.get() + 1);
+            self.rt.sleep(Duration::from_micros(self.rt.random_below(20_000))).await;
+        }
+        self.notice_losses();
+        let wrong = self.check_read(0, OWN_BYTES + 1000).await?;
+        wrong.into_iter().for_each(|w| self.problem(&format!("at the end: {w}")));
+        let reply = self.client.close_session(report(&self.client, &self.file, true)).await?;
+        self.check_len("the last close", reply.attr.len);
+        Ok(())
+    }
+
+    fn problem(&self, what: &str) {
+        self.shared.problem(format!("{}: {what}", self.name));
+    }
+    fn notice_losses(&mut self) {
+        if self.power_was_lost() {
+            self.losses = self.shared.power_losses.get();
+            self.model.power_lost();
+        }
+    }
+    fn power_was_lost(&self) -> bool {
+        self.losses != self.shared.power_losses.get()
+    }
+    /// A place in the file and a number of bytes from there.
+    fn place(&self) -> (u64, u64) {
+        let offset = self.rt.random_below(OWN_BYTES);
+        (offset, 1 + self.rt.random_below(op_bytes(&self.rt).min(OWN_BYTES - offset)))
+    }
+
+    async fn write(&mut self) -> Result<()> {
+        let (offset, len) = self.place();
+        let data = random_bytes(&self.rt, len as usize);
+        write_patiently(&self.rt, &self.file, offset, Buf::from_vec(data.clone())).await?;
+        self.model.write(offset, &data);
+        Ok(())
+    }
+
+    async fn read(&mut self) -> Result<()> {
+        let (offset, len) = self.place();
+        let wrong = self.check_read(offset, len).await?;
+        // What was read while the power went, and what was not flushed then, is not judged.
+        if !self.power_was_lost() {
+            wrong.into_iter().for_each(|w| self.problem(&w));
+        }
+        Ok(())
+    }
+
+    async fn cut(&mut self) -> Result<()> {
+        let to = self.rt.random_below(OWN_BYTES);
+        self.cut_to(to).await
+    }
+    async fn cut_to(&mut self, to: u64) -> Result<()> {
+        let query = SetAttr {
+            caller: caller(&self.client),
+            inode: self.file.inode(),
+            len: Some(to),
+            session: self.file.session(),
+            ..SetAttr::default()
+        };
+        self.file.update_attr(&self.client.setattr(query).await?.attr);
+        self.model.truncate(to);
+        Ok(())
+    }
+
+    /// Several writes into one or two chunks at once; half the times the chunks are cut off just before, and begin anew with them.
+    async fn write_side_by_side(&mut self) -> Result<()> {
+        let chunk = CHUNK_BYTES as u64;
+        let begin = self.rt.random_below(OWN_BYTES / chunk) * chunk;
+        if self.rt.random_below(2) == 0 && begin < self.model.len() {
+            self.cut_to(begin).await?;
+        }
+        let writes = 2 + self.rt.random_below(BURST_WRITES - 1);
+        // Each in a part of its own.
+        let part = chunk * (1 + self.rt.random_below(2)) / writes;
+        let writes: Vec<(u64, Vec<u8>)> = (0..writes)
+            .map(|i| {
+                let skip = self.rt.random_below(part / 2);
+                let len = 1 + self.rt.random_below(part - skip);
+                (begin + i * part + skip, random_bytes(&self.rt, len as usize))
+            })
+            .collect();
+        let each = writes.iter().map(|(offset, data)| {
+            write_patiently(&self.rt, &self.file, *offset, Buf::from_vec(data.clone()))
+        });
+        for done in join_all(each).await {
+            done?;
+        }
+        writes.iter().for_each(|(offset, data)| self.model.write(*offset, data));
+        Ok(())
+    }
+
+    async fn zero(&mut self) -> Result<()> {
+        let (offset, len) = self.place();
+        let end = (offset + len).min(self.model.len());
+        if offset >= end {
+            return Ok(());
+        }
+        while let Err(e) = self.file.zero(offset, end - offset).await {
+            self.pause_if_full(e).await?;
+        }
+        self.model.write(offset, &vec![0; (end - offset) as usize]);
+        Ok(())
+    }
+
+    /// Copies a range of the file to another place of it, on the storage nodes. Both lie before its end, and apart.
+    async fn copy(&mut self) -> Result<()> {
+        let (from, len) = self.place();
+        let to = self.rt.random_below(OWN_BYTES);
+        let end = from.max(to) + len;
+        if end > self.model.len() || from.abs_diff(to) < len {
+            return Ok(());
+        }
+        let (span, to_len) = ((from, to, len), self.model.len());
+        while let Err(e) = self.file.copy_from(&self.file, span, to_len).await {
+            self.pause_if_full(e).await?;
+        }
+        self.model.copy(from, to, len);
+        Ok(())
+    }
+
+    async fn pause_if_full(&self, e: Error) -> Result<()> {
+        if e.status != Status::NoSpace {
+            return Err(e);
+        }
+        self.rt.sleep(FULL_PAUSE).await;
+        Ok(())
+    }
+
+    async fn fsync(&mut self) -> Result<()> {
+        self.file.flush().await?;
+        let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
+        if !self.power_was_lost() {
+            self.model.flushed();
+        }
+        self.check_len("fsync", reply.attr.len);
+        Ok(())
+    }
+
+    async fn open_again(&mut self) -> Result<()> {
+        self.client.close_session(report(&self.client, &self.file, false)).await?;
+        let (again, reply) = open(&self.client, self.file.inode()).await?;
+        self.file = again;
+        self.check_len("close and open", reply.attr.len);
+        Ok(())
+    }
+
+    fn check_len(&self, after: &str, got: u64) {
+        if got != self.model.len() {
+            let must = self.model.len();
+            self.problem(&format!("after {after} its length is {got} and must be {must}"));
+        }
+    }
+
+    async fn check_read(&self, offset: u64, len: u64) -> Result<Option<String>> {
+        let (result, buf) = self.file.read(offset, self.rt.alloc(len as usize)).await;
+        result?;
+        let wrong = self.model.check(offset, &buf);
+        Ok(wrong.map(|wrong| format!("read of {len} bytes at {offset}: {wrong}")))
+    }
+}
