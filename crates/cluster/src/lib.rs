@@ -18,5 +18,5 @@ pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};
 pub use force::{explain, explain_force, force};
 pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};
 pub use members::MEMBERS_MAX;
-pub use reach::{Blame, Pauses, Reach};
+pub use reach::{Blame, Cuts, Pauses, Reach};
 pub use repair::{Move, next_move};

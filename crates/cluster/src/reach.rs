@@ -51,6 +51,38 @@ impl Reach {
     }
 }
 
+/// Which node did not get an answer from which other one just now. A member is not let into a chain behind one that does not reach it:
+/// the writes of the chain would wait for it, to no avail.
+#[derive(Clone, Debug)]
+pub struct Cuts {
+    seen: BTreeMap<(NodeId, NodeId), u64>,
+    memory_ms: u64,
+}
+
+impl Cuts {
+    /// What is not said again for `memory_ms` does not count any more.
+    pub fn new(memory_ms: u64) -> Self {
+        Self { seen: BTreeMap::new(), memory_ms }
+    }
+    /// `to` did not answer `from`. When that ceases to count.
+    pub fn note(&mut self, from: NodeId, to: NodeId, now_ms: u64) -> u64 {
+        let memory = self.memory_ms;
+        self.seen.retain(|_, at| now_ms.saturating_sub(*at) < memory);
+        if self.seen.len() >= ACCUSATIONS_MAX
+            && let Some(oldest) = self.seen.iter().min_by_key(|(_, at)| **at).map(|(k, _)| *k)
+        {
+            self.seen.remove(&oldest);
+        }
+        self.seen.insert((from, to), now_ms);
+        now_ms.saturating_add(memory)
+    }
+    /// Whether messages from one node to the other get lost, as far as is known.
+    pub fn between(&self, from: NodeId, to: NodeId, now_ms: u64) -> bool {
+        let at = self.seen.get(&(from, to));
+        at.is_some_and(|at| now_ms.saturating_sub(*at) < self.memory_ms)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     until_ms: u64,
@@ -110,6 +142,20 @@ mod tests {
         assert_eq!(r.accuse(n(4), n(2), 30), Blame::Accused, "two say it of node 2");
         assert_eq!(r.accuse(n(1), n(2), 40), Blame::Accused, "as many say it of node 2");
         assert_eq!(r.accuse(n(1), n(3), 5000), Blame::Accused, "what is old does not count");
+    }
+
+    #[test]
+    fn a_cut_counts_one_way_for_a_while_and_what_is_remembered_is_bounded() {
+        let n = NodeId;
+        let mut c = Cuts::new(100);
+        assert!(!c.between(n(1), n(2), 0));
+        assert_eq!(c.note(n(1), n(2), 10), 110);
+        assert!(c.between(n(1), n(2), 109) && !c.between(n(2), n(1), 20));
+        assert!(!c.between(n(1), n(2), 110), "nobody has said it again");
+        for i in 0..2 * ACCUSATIONS_MAX as u64 {
+            c.note(n(i), n(i + 1), 200);
+        }
+        assert!(c.seen.len() <= ACCUSATIONS_MAX);
     }
 
     #[test]

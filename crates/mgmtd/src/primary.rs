@@ -3,9 +3,10 @@
 use crate::core::Inner;
 use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
+use crate::slow::CUT_MEMORY_MS;
 use crate::state::{Client, State};
 use crate::store::{Loaded, Writes};
-use glowfs_cluster::{LeaseConfig, NodeLeases, Pauses, Reach, Standing};
+use glowfs_cluster::{Cuts, LeaseConfig, NodeLeases, Pauses, Reach, Standing};
 use glowfs_types::routing::{NodeInfo, NodeStatus, Role};
 use glowfs_types::wire::mgmtd::UserInfo;
 use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, UserId};
@@ -142,6 +143,7 @@ impl Inner {
             leases: NodeLeases::new(lease, active, self.now_ms(), overlap_ms),
             heard: Default::default(),
             reach: Reach::new(t.reach_memory_ms),
+            cuts: Cuts::new(CUT_MEMORY_MS),
             pauses: Pauses::new(t.slow_pause_ms, t.slow_pause_max_ms),
             unreachable: Default::default(),
             said: Default::default(),

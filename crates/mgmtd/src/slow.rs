@@ -10,8 +10,12 @@ use glowfs_rt::Duration;
 use glowfs_types::routing::PublicState;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::mgmtd::ReportSlow;
-use glowfs_types::{Result, TargetId};
+use glowfs_types::{NodeId, Result, TargetId};
 use std::rc::Rc;
+
+/// How long it counts that a member that waits is not reached, in ms; some times the period in which storages look
+/// (`storage/src/slow.rs`), since a report may get lost.
+pub const CUT_MEMORY_MS: u64 = 5_000;
 
 /// Who pauses, and until when (milliseconds of this instance's clock).
 type Paused = Option<(TargetId, u64)>;
@@ -19,6 +23,10 @@ type Paused = Option<(TargetId, u64)>;
 impl Inner {
     pub fn report_slow(self: &Rc<Self>, report: ReportSlow) -> Result<Empty> {
         let now_ms = self.now_ms();
+        if let Some((node, until_ms)) = self.with(|s| note_cut(s, &report, now_ms))? {
+            self.look_again(until_ms - now_ms, move |s| s.touch_node(node));
+            return Ok(Empty {});
+        }
         let Some((target, until_ms)) = self.with(|s| take(s, &report, now_ms))? else {
             return Ok(Empty {});
         };
@@ -27,15 +35,34 @@ impl Inner {
             unreachable = report.unreachable, out = %target, "a member holds its chain up and is taken out"
         );
         self.work.notify_all();
-        // Look at it again when the pause is over.
-        let (inner, pause) = (self.clone(), Duration::from_millis(until_ms - now_ms + 1));
-        self.rt.spawn_detached(async move {
-            inner.rt.sleep(pause).await;
-            let _ = inner.with(|s| s.dirty_chains.insert(report.chain));
-            inner.work.notify_all();
+        self.look_again(until_ms - now_ms, move |s| {
+            s.dirty_chains.insert(report.chain);
         });
         Ok(Empty {})
     }
+
+    /// Has chains looked at when something has ceased to count.
+    fn look_again(self: &Rc<Self>, after_ms: u64, mark: impl FnOnce(&mut State) + 'static) {
+        let (inner, pause) = (self.clone(), Duration::from_millis(after_ms + 1));
+        self.rt.spawn_detached(async move {
+            inner.rt.sleep(pause).await;
+            let _ = inner.with(mark);
+            inner.work.notify_all();
+        });
+    }
+}
+
+/// Notes that a member that waits is not reached by the one that would bring it up to date: its node, and until when that counts.
+fn note_cut(s: &mut State, report: &ReportSlow, now_ms: u64) -> Option<(NodeId, u64)> {
+    let info = &s.chains.get(&report.chain)?.value.info;
+    let accused = info.members.iter().find(|m| m.target == report.target)?;
+    let source = info.serving().last()?;
+    let waits = accused.state == PublicState::Waiting && report.unreachable;
+    if info.version != report.version || !waits || source.target != report.reporter {
+        return None;
+    }
+    let (from, to) = (source.node, accused.node);
+    Some((to, s.cuts.note(from, to, now_ms)))
 }
 
 fn take(s: &mut State, report: &ReportSlow, now_ms: u64) -> Paused {

@@ -1,9 +1,11 @@
 //! The primary's copy of what is in the engine, and what it heard since.
 
 use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, UserRecord};
-use glowfs_cluster::{Chain, NodeLeases, Observation, Pauses, Reach};
+use glowfs_cluster::{Chain, Cuts, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
-use glowfs_types::routing::{LocalState, NodeInfo, NodeStatus, RoutingInfo, TargetInfo};
+use glowfs_types::routing::{
+    LocalState, NodeInfo, NodeStatus, PublicState, RoutingInfo, TargetInfo,
+};
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem, TargetReport};
 use glowfs_types::{
     ChainId, ChainVersion, ClientId, NodeId, RoutingVersion, StoreId, TargetId, UserId,
@@ -46,6 +48,8 @@ pub struct State {
     pub heard: BTreeMap<TargetId, Heard>,
     /// Which nodes do not answer which.
     pub reach: Reach,
+    /// Which nodes did not answer which just now, where that matters to members that wait.
+    pub cuts: Cuts,
     /// Which targets were slow and wait.
     pub pauses: Pauses,
     /// The member of a chain version that is to blame for messages that do not arrive.
@@ -79,10 +83,20 @@ impl State {
             clean: report.is_some_and(|r| r.clean),
             adopted: report.map_or(info.adopted, |r| r.adopted),
             empty: report.is_none_or(|r| r.used_bytes == 0),
-            may_sync: self.pauses.may_sync(target, now_ms),
+            may_sync: self.pauses.may_sync(target, now_ms)
+                && !self.is_cut_off(info.chain, target, now_ms),
             known: report.map_or(ChainVersion(0), |r| r.known),
             unreachable: self.is_unreachable(info.chain, target),
         })
+    }
+    /// Whether a member that waits would not be reached by the one that would bring it up to date. (Of one that is syncing the source
+    /// says by itself how it gets on.)
+    fn is_cut_off(&self, chain: ChainId, target: TargetId, now_ms: u64) -> bool {
+        let Some(chain) = self.chains.get(&chain) else { return false };
+        let mut members = chain.value.info.members.iter();
+        let waits = members.find(|m| m.target == target && m.state == PublicState::Waiting);
+        let source = chain.value.info.serving().last();
+        waits.zip(source).is_some_and(|(w, s)| self.cuts.between(s.node, w.node, now_ms))
     }
     fn is_unreachable(&self, chain: ChainId, target: TargetId) -> bool {
         let version = self.chains.get(&chain).map(|c| c.value.info.version);

@@ -185,6 +185,37 @@ fn the_last_serving_member_is_never_reported_away() {
     writer.finish(&cluster);
 }
 
+/// Two replicas that do not reach each other: the one that is left is not stalled again and again by attempts to bring the other one back;
+/// mended, the other one returns.
+#[test]
+fn a_replica_that_is_not_reached_is_not_let_in_to_stall_the_chain() {
+    let shape = Shape { storages: 2, replicas: 2, chains: 2, stripe: 2, ..SMALL };
+    let (cluster, writer) = start(14, shape);
+    let (a, b) = (&cluster.storages[0], &cluster.storages[1]);
+    for both_ways in [true, false] {
+        cluster.world.cut(&a.node, &b.node);
+        if both_ways {
+            cluster.world.cut(&b.node, &a.node);
+        }
+        let alone = || writer.routing().chains.values().all(|c| c.serving().count() == 1);
+        assert!(cluster.world.run_until(Duration::from_secs(60), alone), "one is left");
+        cluster.run_for(Duration::from_secs(2));
+        let before = writer.done.get();
+        writer.worst.set(Duration::ZERO);
+        // Long enough for attempts after 5, 10, 20, 40 s and each minute.
+        cluster.run_for(Duration::from_secs(300));
+        let worst = writer.worst.get();
+        assert!(
+            worst < Duration::from_millis(500),
+            "a write took {worst:?} (both ways: {both_ways})"
+        );
+        assert!(writer.done.get() > before + 10_000, "writes go on");
+        cluster.world.heal();
+        heal(&cluster, &writer, Duration::from_secs(120));
+    }
+    writer.finish(&cluster);
+}
+
 /// A target that is being brought up to date but is not reached holds the writes of its chain only until it is reported.
 #[test]
 fn a_syncing_target_that_is_not_reached_does_not_hold_writes() {

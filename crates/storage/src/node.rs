@@ -52,6 +52,8 @@ pub(crate) struct Node {
     /// Repairs that wait, run or failed just now.
     pub repairs: RefCell<Repairs>,
     pub repair_slots: Semaphore,
+    /// Nodes of which it is being tried whether they are reached.
+    pub trying: RefCell<BTreeSet<NodeId>>,
     /// How often a scrub was asked for.
     pub scrub_asked: Cell<u64>,
     pub started: Instant,
@@ -69,6 +71,7 @@ impl Node {
             resyncs: Resyncs::default(),
             repairs: RefCell::default(),
             repair_slots: Semaphore::new(REPAIRS_AT_ONCE),
+            trying: RefCell::default(),
             scrub_asked: Cell::new(0),
             config,
             disks,

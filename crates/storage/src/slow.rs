@@ -2,14 +2,17 @@
 //!
 //! An update is sent again for ever ([`glowfs_craq`]), so a successor that takes nothing holds the writes of its chain until mgmtd
 //! changes the chain. mgmtd sees dead nodes by itself; what it cannot see is reported here: a syncing successor that is too
-//! slow (or full), and a serving one that lives but is not reached from here.
+//! slow (or full), and a serving one that lives but is not reached from here. A member that waits to be brought up to date by us is
+//! tried beforehand: while it is not reached, mgmtd leaves it out, since with it in the chain every write would wait for it.
 //!
 //! Must never: take a successor that only waits (for its own successor, its disk) for one that is not reached: a serving one is
 //! reported only when its node did not even answer an empty call.
 
 use crate::node::Node;
 use crate::target::Target;
+use glowfs_craq::View;
 use glowfs_rt::{Duration, Instant};
+use glowfs_types::routing::PublicState;
 use glowfs_types::wire::mgmtd::ReportSlow;
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, NodeId, Result, Status, TargetId};
@@ -21,6 +24,9 @@ use std::rc::Rc;
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 /// Empty calls that must fail, one after the other, before a serving successor counts as not reached.
 const PROBES_MIN: u32 = 2;
+/// The time between two tries whether a node is reached whose targets wait to be brought up to date from here. mgmtd remembers the
+/// outcome for some of these (`mgmtd/src/slow.rs`).
+const WAITING_PERIOD: Duration = Duration::from_secs(1);
 /// How long the report to mgmtd may take.
 const REPORT_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -89,11 +95,54 @@ impl Watch {
 impl Node {
     /// Looks at the successors of all targets, again and again.
     pub(crate) async fn watch_successors(self: Rc<Self>) {
+        let mut tried = self.rt.now();
         while !self.stopping.get() {
             self.rt.sleep(LOOK_PERIOD).await;
+            if self.rt.now().since(tried) >= WAITING_PERIOD {
+                tried = self.rt.now();
+                self.try_waiting();
+            }
             for target in self.all_targets() {
                 self.look_at_successor(&target);
             }
+        }
+    }
+
+    /// Tries to reach those who wait to be brought up to date from here, each node once for all its targets.
+    fn try_waiting(self: &Rc<Self>) {
+        let routing = self.routing();
+        let mut ask: BTreeMap<NodeId, ReportSlow> = BTreeMap::new();
+        for target in self.all_targets() {
+            let last = |v: &View| v.serving() && v.successor.is_none_or(|(_, _, syncing)| syncing);
+            let Some(view) = target.view().filter(last) else { continue };
+            let chain = routing.chains.get(&view.chain).filter(|c| c.version == view.version);
+            let members = chain.into_iter().flat_map(|c| &c.members);
+            for m in members.filter(|m| m.state == PublicState::Waiting) {
+                ask.entry(m.node).or_insert(ReportSlow {
+                    chain: view.chain,
+                    version: view.version,
+                    target: m.target,
+                    reporter: target.id,
+                    unreachable: true,
+                });
+            }
+        }
+        let deadline = self.config.slow_after() / 3;
+        for (to, report) in ask {
+            if !self.trying.borrow_mut().insert(to) {
+                continue;
+            }
+            let me = self.clone();
+            self.rt.spawn_detached(async move {
+                let answered = me.answers(to, deadline).await;
+                me.trying.borrow_mut().remove(&to);
+                if !answered && let Some(agent) = me.agent() {
+                    tracing::debug!(chain = %report.chain, node = %to, "a member that waits is not reached");
+                    let link = agent.link();
+                    // Lost, it is said again in a second.
+                    let _ = link.call::<_, Empty>(method::REPORT_SLOW, &report, REPORT_DEADLINE).await;
+                }
+            });
         }
     }
 

@@ -313,7 +313,8 @@ pub struct ClusterConfig {
 }
 
 /// REPORT_SLOW: a predecessor says that its successor holds acknowledgements up beyond the bound: a syncing one (mgmtd demotes it to
-/// waiting), or a serving one that it cannot reach (mgmtd decides which of the two leaves the chain).
+/// waiting), or a serving one that it cannot reach (mgmtd decides which of the two leaves the chain). The last serving member also says of a
+/// waiting one that it is not reached: it is not let in for a while. (Releases that know nothing of that ignore it.)
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct ReportSlow {
     /// The chain.
