@@ -158,7 +158,7 @@ impl<S: FileSystem> Daemon<S> {
             appends: Appends::default(),
             config,
             metrics: Metrics::new(),
-            rings: Rings::new(),
+            rings: Rings::new(glowfs_rt::process::raise_descriptor_limit()),
             longest_lease: Cell::new(Duration::ZERO),
             session: RefCell::default(),
             busy: Cell::new(0),

@@ -42,6 +42,19 @@ pub fn hostname() -> String {
     }
 }
 
+/// Lets this process have as many descriptors as it may (the soft limit of them is small for the sake of old programs); how many
+/// that are.
+pub fn raise_descriptor_limit() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let all = Rlimit { current: now.maximum, ..now };
+    let limit = match setrlimit(Resource::Nofile, all) {
+        Ok(()) => now.maximum,
+        Err(_) => now.current,
+    };
+    limit.unwrap_or(u64::MAX)
+}
+
 fn read_line(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }

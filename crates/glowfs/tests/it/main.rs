@@ -24,6 +24,7 @@ mod fsx;
 mod harness;
 mod layout;
 mod locks;
+mod many_rings;
 mod mgmtds;
 mod model;
 mod moves;

@@ -1,7 +1,10 @@
 //! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
 
 use super::session::{Ring, Session, SharedBuffer};
-use super::{BUFFERS_MAX, FILES_MAX, RINGS_MAX, SESSIONS_MAX, adopt, serve};
+use super::{
+    BUFFER_DESCRIPTORS, BUFFERS_MAX, FILES_MAX, RING_DESCRIPTORS, RINGS_MAX, SESSIONS_MAX, adopt,
+    serve,
+};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
@@ -130,7 +133,9 @@ impl<S: FileSystem> Context<S> {
     }
 
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
-        if session.buffers.borrow().len() >= BUFFERS_MAX {
+        if session.buffers.borrow().len() >= BUFFERS_MAX
+            || !self.rings.has_descriptors(BUFFER_DESCRIPTORS)
+        {
             return fail(ENOSPC);
         }
         let fetched = adopt::memfd(&self.rt, self.header.pid, q.fd).await;
@@ -170,7 +175,9 @@ impl<S: FileSystem> Context<S> {
         if q.flags & !flags::KNOWN != 0 || i64::from(q.io_depth) > i64::from(q.entries) {
             return fail(EINVAL);
         }
-        if session.rings.borrow().len() >= RINGS_MAX {
+        if session.rings.borrow().len() >= RINGS_MAX
+            || !self.rings.has_descriptors(RING_DESCRIPTORS)
+        {
             return fail(ENOSPC);
         }
         if q.entries == 0 || q.entries > glowfs_usrbio::ENTRIES_MAX {

@@ -26,6 +26,13 @@ const BUFFERS_MAX: usize = 4096;
 const RINGS_MAX: usize = 16_384;
 /// Files of a session.
 const FILES_MAX: usize = 65_536;
+/// Descriptors that this process keeps for everything else: connections, files, logs. Rings and buffers get no more than what it may have
+/// beyond that, or half if it may have less than twice this.
+const DESCRIPTORS_KEPT: u64 = 2048;
+/// Descriptors of a ring here: its memory and its doorbell.
+const RING_DESCRIPTORS: u64 = 2;
+/// Descriptors of a buffer here.
+const BUFFER_DESCRIPTORS: u64 = 1;
 /// Bytes of operations of all rings in work at a time: what they need in memory of the daemon's own.
 const WORK_BYTES_MAX: usize = 128 << 20;
 
@@ -35,12 +42,37 @@ pub struct Rings {
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
     turns: Turns,
     next: Cell<u32>,
+    /// Descriptors that rings and buffers of all sessions may have together.
+    descriptors_max: u64,
 }
 
 impl Rings {
-    /// None yet.
-    pub fn new() -> Self {
-        Self { sessions: RefCell::default(), turns: Turns::new(WORK_BYTES_MAX), next: Cell::new(1) }
+    /// None yet; this process may have so many descriptors.
+    pub fn new(descriptors: u64) -> Self {
+        Self {
+            sessions: RefCell::default(),
+            turns: Turns::new(WORK_BYTES_MAX),
+            next: Cell::new(1),
+            descriptors_max: descriptors.saturating_sub(DESCRIPTORS_KEPT).max(descriptors / 2),
+        }
+    }
+    /// Whether rings and buffers may take so many more descriptors: without any left, the mount could not even reach its cluster again.
+    fn has_descriptors(&self, more: u64) -> bool {
+        let of = |s: &Rc<Session>| {
+            let (rings, buffers) = (s.rings.borrow().len(), s.buffers.borrow().len());
+            rings as u64 * RING_DESCRIPTORS + buffers as u64 * BUFFER_DESCRIPTORS
+        };
+        let used: u64 = self.sessions.borrow().values().map(of).sum();
+        if used + more > self.descriptors_max {
+            let limit = self.descriptors_max;
+            tracing::warn!(
+                used,
+                limit,
+                "a ring or buffer is refused: its descriptors would be missing elsewhere; raise the limit of descriptors of the mount (ulimit -Hn)"
+            );
+            return false;
+        }
+        true
     }
     /// A directory was closed: its session ends.
     pub fn forget(&self, directory: u64) {
