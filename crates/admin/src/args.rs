@@ -32,7 +32,7 @@ pub struct AdminArgs {
 /// What to do with a disk.
 #[derive(Subcommand, Debug)]
 pub enum DiskCommand {
-    /// A new, empty disk is in the place of an old one (and its storage service was restarted): makes the lost replicas anew
+    /// A new, empty disk is in the place of one that failed: its node takes it up, and the lost replicas are made anew
     Replace {
         /// NODE:DISK
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]

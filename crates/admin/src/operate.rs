@@ -7,8 +7,10 @@ use glowfs_rt::Duration;
 use glowfs_types::routing::{ChainInfo, RoutingInfo};
 use glowfs_types::wire::data::{ChunkSummary, ListChunks, SyncListReply};
 use glowfs_types::wire::method;
-use glowfs_types::wire::operate::{ForceChain, ForceChainReply, MoveAway, MoveAwayReply};
-use glowfs_types::{ChainId, ChunkId, NodeId, TargetId};
+use glowfs_types::wire::operate::{
+    ForceChain, ForceChainReply, MoveAway, MoveAwayReply, TakeDisk, TakeDiskReply,
+};
+use glowfs_types::{ChainId, ChunkId, NodeId, Status, TargetId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -86,6 +88,16 @@ pub async fn move_away(out: Output, client: &Client, ask: MoveAway, wait: bool) 
                 l.doing.clone(),
             ]
         });
+    }
+}
+
+/// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.
+pub async fn take_disk(client: &Client, node: NodeId, disk: u32) -> Result<()> {
+    match client.node_call::<_, TakeDiskReply>(node, method::TAKE_DISK, &TakeDisk { disk }).await {
+        Ok(_) => Ok(()),
+        // Of an older release, or not running: it took the disk up when it was started, or will.
+        Err(e) if matches!(e.status, Status::UnknownMethod | Status::Disconnected) => Ok(()),
+        Err(e) => Err(e).context("taking the new disk up"),
     }
 }
 

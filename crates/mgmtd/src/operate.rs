@@ -96,7 +96,7 @@ fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
             let old: Vec<_> = all.iter().filter(|r| r.superseded).map(|r| mark(r, 2)).collect();
             if old.is_empty() {
                 return bad(format!(
-                    "{name} has no new disk: put an empty one in its place and restart the node's storage service, then repeat this; to do without a new one, drain {name}"
+                    "{name} has no new disk: put an empty one in its place and repeat this (a disk that works cannot be replaced: drain it, or stop its storage service); to do without a new one, drain {name}"
                 ));
             }
             // The new one takes targets, also if the old one was drained.

@@ -4,6 +4,7 @@ use crate::node::Node;
 use glowfs_chunkstore::{Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{Error, Result, Status};
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -11,8 +12,10 @@ use std::rc::Rc;
 pub(crate) struct Disk {
     pub index: u32,
     pub path: String,
-    /// The store, or why there is none.
-    pub store: Result<Store>,
+    /// The store, or why there is none. Another one when the disk was replaced ([`crate::take_up`]).
+    store: RefCell<Result<Store>>,
+    /// It is being taken up.
+    pub taking: Cell<bool>,
 }
 
 impl Disk {
@@ -34,11 +37,19 @@ impl Disk {
                 tracing::error!(disk = shown, error = %e, "disk failed; its targets stay offline")
             }
         }
-        Ok(Disk { index, path: shown, store })
+        Ok(Disk { index, path: shown, store: RefCell::new(store), taking: Cell::new(false) })
+    }
+    /// The store, or why there is none.
+    pub fn store(&self) -> Result<Store> {
+        self.store.borrow().clone()
+    }
+    /// From now on it has this store, or none for this reason.
+    pub fn set(&self, store: Result<Store>) {
+        drop(self.store.replace(store));
     }
     /// What is wrong with it, if anything.
     pub fn problem(&self) -> Option<Error> {
-        match &self.store {
+        match &*self.store.borrow() {
             Ok(store) => store.failure(),
             Err(e) => Some(e.clone()),
         }
@@ -46,6 +57,20 @@ impl Disk {
 }
 
 impl Node {
+    /// Follows the health of a disk's store, as long as it has that one.
+    pub(crate) fn watch_store(self: &Rc<Self>, disk: &Disk, store: &Store) {
+        let flushes = self.metrics.disk_flushes.clone();
+        store.on_flush(move || flushes.inc());
+        let (me, failing, path) = (self.clone(), store.clone(), disk.path.clone());
+        self.rt.spawn_detached(async move {
+            let e = failing.failed().await;
+            tracing::error!(disk = path, error = %e, "disk failed; its targets go offline");
+            me.report();
+        });
+        self.rt.spawn_detached(self.clone().check_disk(store.clone()));
+        self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));
+    }
+
     /// Checks a disk now and then: whether it is there, takes writes, and does so in time.
     pub(crate) async fn check_disk(self: Rc<Self>, store: Store) {
         let period = Duration::from_millis(self.config.disk_check_ms);

@@ -33,6 +33,7 @@ mod slow;
 mod sync_progress;
 mod sync_sink;
 mod sync_source;
+mod take_up;
 mod target;
 mod tuning;
 mod update;

@@ -84,10 +84,7 @@ impl Node {
             started: rt.now(),
             stopping: Cell::new(false),
         });
-        for disk in &node.disks {
-            let Ok(store) = &disk.store else { continue };
-            let flushes = node.metrics.disk_flushes.clone();
-            store.on_flush(move || flushes.inc());
+        for store in node.disks.iter().filter_map(|d| d.store().ok()) {
             for id in store.targets() {
                 let target = Target::open(&node, store.clone(), id)?;
                 node.targets.borrow_mut().insert(id, target);
@@ -235,11 +232,8 @@ impl Node {
         }
     }
     fn store(&self, id: StoreId) -> Option<Store> {
-        self.disks
-            .iter()
-            .filter_map(|d| d.store.as_ref().ok())
-            .find(|s| s.id() == id && s.failure().is_none())
-            .cloned()
+        let mut stores = self.disks.iter().filter_map(|d| d.store().ok());
+        stores.find(|s| s.id() == id && s.failure().is_none())
     }
     pub(crate) fn tell_chain(&self, target: &Rc<Target>, routing: &RoutingInfo) {
         // What mgmtd decided about a former life of the store is not for this one: it says so when it has accounted for it.

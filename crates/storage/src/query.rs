@@ -59,9 +59,10 @@ impl Node {
     pub(crate) fn storage_info(&self, incoming: &Incoming) -> Result<StorageInfo> {
         self.require_operator(incoming)?;
         let disks = self.disks.iter().map(|disk| {
-            let space = disk.store.as_ref().map(|s| s.space()).unwrap_or_default();
+            let store = disk.store();
+            let space = store.as_ref().map(|s| s.space()).unwrap_or_default();
             DiskInfo {
-                store: disk.store.as_ref().map_or(StoreId(0), |s| s.id()),
+                store: store.as_ref().map_or(StoreId(0), |s| s.id()),
                 path: disk.path.clone(),
                 capacity_bytes: space.total_bytes,
                 free_bytes: space.free_bytes,

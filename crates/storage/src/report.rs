@@ -45,7 +45,7 @@ impl Report for Reporter {
         // Targets whose disk could not be opened are ours all the same.
         let known: Vec<_> = targets.iter().map(|t| t.id).collect();
         let open: Vec<StoreId> =
-            node.disks.iter().filter_map(|d| d.store.as_ref().ok()).map(|s| s.id()).collect();
+            node.disks.iter().filter_map(|d| d.store().ok()).map(|s| s.id()).collect();
         let routing = node.routing();
         reports.extend(
             routing

@@ -52,6 +52,7 @@ impl Handler for Service {
                 let result = node.list_data(&incoming);
                 incoming.reply_msg(result);
             }
+            method::TAKE_DISK => answer!(node, incoming, take_disk),
             method::DAMAGED => answer!(node, incoming, damaged),
             method::LIST_EXTENTS => answer!(node, incoming, list_extents),
             method::FETCH_CHUNK => {

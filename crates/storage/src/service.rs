@@ -33,7 +33,7 @@ pub struct Running {
 
 /// A start that is refused must not look like a crash of the disks that it had opened: those that were clean are closed cleanly.
 async fn close_untouched(disks: &[Disk]) {
-    for store in disks.iter().filter_map(|d| d.store.as_ref().ok()).filter(|s| s.was_clean()) {
+    for store in disks.iter().filter_map(|d| d.store().ok()).filter(|s| s.was_clean()) {
         if let Err(error) = store.close().await {
             tracing::warn!(%error, "a disk could not be closed");
         }
@@ -57,7 +57,7 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
         }
     }
     if let Some(problem) =
-        disks.iter().all(|d| d.store.is_err()).then(|| disks[0].problem()).flatten()
+        disks.iter().all(|d| d.store().is_err()).then(|| disks[0].problem()).flatten()
     {
         return Err(problem.context("no disk could be opened"));
     }
@@ -85,7 +85,7 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     let _ = node.agent.set(agent.clone());
     let server = start_server(rt, &node, &agent)?;
     let addresses = server.addresses().to_vec();
-    watch(rt, &node, &agent);
+    watch(&node, &agent);
     rt.spawn_detached(node.clone().watch_successors());
     rt.spawn_detached(node.clone().forget_old_channels());
     let announced = addresses.iter().map(|a| a.to_string()).collect();
@@ -133,7 +133,7 @@ fn start_server(rt: &Rt, node: &Rc<Node>, agent: &Agent) -> Result<Server> {
 }
 
 /// Follows the routing info and the health of the stores.
-fn watch(rt: &Rt, node: &Rc<Node>, agent: &Agent) {
+fn watch(node: &Rc<Node>, agent: &Agent) {
     let weak = Rc::downgrade(node);
     agent.on_routing_change(move |routing| {
         if let Some(node) = weak.upgrade() {
@@ -147,24 +147,16 @@ fn watch(rt: &Rt, node: &Rc<Node>, agent: &Agent) {
         }
     });
     for disk in &node.disks {
-        let Ok(store) = disk.store.clone() else { continue };
-        let (node, path) = (node.clone(), disk.path.clone());
-        rt.spawn_detached(async move {
-            let e = store.failed().await;
-            tracing::error!(disk = path, error = %e, "disk failed; its targets go offline");
-            node.report();
-        });
-    }
-    for store in node.disks.iter().filter_map(|d| d.store.as_ref().ok()) {
-        rt.spawn_detached(node.clone().check_disk(store.clone()));
-        rt.spawn_detached(node.clone().scrub_disk(store.clone()));
+        if let Ok(store) = disk.store() {
+            node.watch_store(disk, &store);
+        }
     }
 }
 
 /// Offers the stores to mgmtd until it took them.
-async fn register(node: Rc<Node>, agent: Agent) {
+pub(crate) async fn register(node: Rc<Node>, agent: Agent) {
     let stores = node.disks.iter().filter_map(|d| {
-        let store = d.store.as_ref().ok()?;
+        let store = d.store().ok()?;
         let capacity_bytes = store.space().total_bytes;
         Some(StoreOffer { store: store.id(), disk_index: d.index, capacity_bytes })
     });
@@ -204,14 +196,15 @@ impl Running {
     }
     /// Resolves when the service cannot go on: every disk has failed.
     pub async fn failed(&self) -> Error {
-        let mut last = None;
-        for disk in &self.node.disks {
-            last = Some(match &disk.store {
-                Ok(store) => store.failed().await,
-                Err(e) => e.clone(),
-            });
+        loop {
+            // One that fails may be replaced before the last one does.
+            let mut works = self.node.disks.iter().filter_map(|d| d.store().ok());
+            match works.find(|s| s.failure().is_none()) {
+                Some(store) => drop(store.failed().await),
+                None => break,
+            }
         }
-        match last {
+        match self.node.disks.iter().rev().find_map(|d| d.problem()) {
             Some(e) => e.context("every disk has failed"),
             None => std::future::pending().await,
         }
@@ -227,7 +220,7 @@ impl Running {
         self.server.stop().await;
         let mut result = Ok(());
         for disk in &node.disks {
-            if let Ok(store) = &disk.store
+            if let Ok(store) = disk.store()
                 && let Err(e) = store.close().await
             {
                 tracing::warn!(disk = disk.path, error = %e, "store was not closed cleanly");

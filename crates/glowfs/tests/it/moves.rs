@@ -21,6 +21,44 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// A disk of a running node is lost with all it had: what is put in its place is taken up by the same process.
+#[test]
+fn a_disk_is_replaced_while_its_service_runs() {
+    let c = Cluster::up_with("newdisk", &["--storages", "3", "--disks", "2", "--replicas", "3"]);
+    sh(&c.mnt, "for i in $(seq 60); do head -c $((i*9000)) /dev/urandom > f$i; done; sync");
+    let sums = || {
+        sh(&c.local, "echo 3 > /proc/sys/vm/drop_caches");
+        sh(&c.mnt, "md5sum f*")
+    };
+    let before = sums();
+    let pid =
+        || c.services("storage").iter().find(|s| s["id"] == "storage-1").map(|s| s["pid"].clone());
+    let first = pid();
+    assert!(first.is_some(), "{:?}", c.services("storage"));
+    let works = c.admin_fails(&["disk", "replace", "1001:0"]);
+    assert!(works.contains("cannot be replaced"), "{works}");
+
+    let disk = c.dir.join("data/storage-1/disk-1");
+    std::fs::remove_dir_all(&disk).expect("the disk is lost");
+    until("the loss is noticed", || {
+        let nodes = c.admin(&["df"]);
+        nodes["disks"].as_array().expect("disks").iter().any(|d| !d["problem"].is_null())
+    });
+    std::fs::create_dir(&disk).expect("a new disk");
+    std::fs::write(disk.join("something"), b"of somebody").expect("written");
+    let full = c.admin_fails(&["disk", "replace", "1001:0"]);
+    assert!(full.contains("not empty"), "{full}");
+    std::fs::remove_file(disk.join("something")).expect("removed");
+    let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
+    assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
+    c.wait_serving(BOUND);
+    assert_eq!(pid(), first, "the same process");
+    // It alone has everything.
+    c.dev("kill", &["storage-2"]);
+    c.dev("kill", &["storage-3"]);
+    assert_eq!(sums(), before);
+}
+
 #[test]
 fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     let c = Cluster::up_with("moves", &["--storages", "4", "--disks", "1", "--replicas", "3"]);

@@ -251,7 +251,13 @@ fn what_is_for_services_and_operators_is_not_for_users() {
         ] {
             refused(call(&alice.conn, m, &Empty {}).await, Status::AccessDenied);
         }
-        for m in [method::QUERY_CHUNK, method::LIST_CHUNKS, method::STORAGE_INFO] {
+        for m in [
+            method::QUERY_CHUNK,
+            method::LIST_CHUNKS,
+            method::STORAGE_INFO,
+            method::DAMAGED,
+            method::TAKE_DISK,
+        ] {
             refused(call(&alice.conn, m, &Empty {}).await, Status::AccessDenied);
         }
         let forward = UpdateHead { version: 9.into(), ..alice.head };

@@ -88,6 +88,8 @@ methods! {
     FLUSH_TARGETS = 213;
     /// Blocks that no replica has any more ([`super::repair`]).
     DAMAGED = 214;
+    /// A failed disk was replaced: take up what is in its place ([`super::operate`]).
+    TAKE_DISK = 215;
     /// One page of a target's chunks, whatever its state (operators).
     LIST_CHUNKS = 220;
     /// One page of the data ids that a chain holds chunks of ([`super::orphans`]).

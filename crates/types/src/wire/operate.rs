@@ -88,3 +88,23 @@ pub struct ForceChainReply {
     #[n(1)]
     pub explanation: String,
 }
+
+/// TAKE_DISK: a disk of a storage node has failed, and another one (or the same, repaired) is in its place now. An empty one is formatted
+/// (administrators only). Of a disk that works it changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct TakeDisk {
+    /// The disk's place in the node's configuration.
+    #[n(0)]
+    pub disk: u32,
+}
+
+/// TAKE_DISK's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct TakeDiskReply {
+    /// The store that is there now.
+    #[n(0)]
+    pub store: crate::StoreId,
+    /// It was taken up by this call; else it worked already.
+    #[n(1)]
+    pub taken: bool,
+}
