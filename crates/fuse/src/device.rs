@@ -125,15 +125,23 @@ impl Device {
     pub fn sender(&self) -> Sender {
         self.fd.clone()
     }
-    /// Sends an answer with payload together with what else is to be written in this turn; `tell` hears what became of it.
-    pub fn post(&self, unique: u64, payload: Buf, tell: Rc<dyn Posted>) -> io::Result<()> {
+    /// Sends an answer together with what else is to be written in this turn; `tell` hears what became of it. False: it was sent at once.
+    pub fn post(
+        &self,
+        error: i32,
+        unique: u64,
+        payload: Buf,
+        tell: Rc<dyn Posted>,
+    ) -> io::Result<bool> {
         let len = (size_of::<abi::OutHeader>() + payload.len()) as u32;
-        let header = abi::OutHeader { len, error: 0, unique };
+        let header = abi::OutHeader { len, error, unique };
         let head = zerocopy::transmute!(header);
         let post = Post { fd: self.fd.0.clone(), head, payload, tell, tag: unique };
         match self.rt.post(post) {
-            Ok(()) => Ok(()),
-            Err(Post { payload, .. }) => self.send(0, unique, &[IoSlice::new(&payload)]),
+            Ok(()) => Ok(true),
+            Err(Post { payload, .. }) => {
+                self.send(error, unique, &[IoSlice::new(&payload)]).map(|()| false)
+            }
         }
     }
     /// See [`Sender::send`].

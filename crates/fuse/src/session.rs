@@ -2,6 +2,9 @@
 //!
 //! At most [`crate::Options::max_outstanding`] requests are handed out without an answer; beyond that the kernel's queue
 //! waits. INTERRUPT is resolved here: a request that wants to know waits on [`Reply::interrupted`].
+//!
+//! Answers leave together with the other I/O of the loop's turn: an answer wakes a thread of the application, which would interrupt this one. A
+//! notification is sent only when the answers before it have reached the kernel: what it takes back must be there.
 
 use crate::abi::{self, notify};
 use crate::device::{Device, Got};
@@ -9,9 +12,10 @@ use crate::negotiate::{Negotiated, Options, Outcome, negotiate};
 use crate::reply::Reply;
 use crate::request::{Header, Op};
 use glowfs_rt::backend::Posted;
+use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Rt};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
@@ -51,6 +55,10 @@ pub struct Session {
     burst: Cell<u32>,
     /// Those of them that wait for others.
     parked: Cell<usize>,
+    /// Answers that are on their way to the kernel and may give it something to keep.
+    flying: RefCell<BTreeSet<u64>>,
+    /// One of them has arrived.
+    landed: Notify,
 }
 
 #[derive(Default)]
@@ -62,6 +70,9 @@ struct Interest {
 
 impl Posted for Session {
     fn posted(&self, unique: u64, outcome: io::Result<usize>) {
+        if self.flying.borrow_mut().remove(&unique) {
+            self.landed.notify_all();
+        }
         if let Err(e) = outcome {
             self.refused(unique, &e);
         }
@@ -120,6 +131,8 @@ impl Session {
             reader: RefCell::default(),
             burst: Cell::new(0),
             parked: Cell::new(0),
+            flying: RefCell::default(),
+            landed: Notify::new(),
         }))
     }
 
@@ -236,9 +249,16 @@ impl Session {
         self.rt.alloc(len)
     }
 
-    pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
+    pub(crate) fn answer(self: &Rc<Self>, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
         self.settle(unique);
-        if let Err(e) = self.device.send(error, unique, parts) {
+        let mut body = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
+        parts.iter().for_each(|p| body.extend_from_slice(p));
+        self.flying.borrow_mut().insert(unique);
+        let posted = self.device.post(error, unique, Buf::from_vec(body), self.clone());
+        if !matches!(posted, Ok(true)) {
+            self.flying.borrow_mut().remove(&unique);
+        }
+        if let Err(e) = posted {
             self.refused(unique, &e);
         }
     }
@@ -247,7 +267,7 @@ impl Session {
     /// and the pages that it fills are locked until then. So it leaves with the others of this turn.
     pub(crate) fn answer_data(self: &Rc<Self>, unique: u64, payload: Buf) {
         self.settle(unique);
-        if let Err(e) = self.device.post(unique, payload, self.clone()) {
+        if let Err(e) = self.device.post(0, unique, payload, self.clone()) {
             self.refused(unique, &e);
         }
     }
@@ -286,9 +306,22 @@ impl Session {
         let out = abi::NotifyDeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
         self.notify(notify::DELETE, [out.as_bytes(), name, &[0]].concat()).await
     }
+    /// Waits for the answers that are on their way now.
+    async fn answers_landed(&self) {
+        let mut before: Vec<u64> = self.flying.borrow().iter().copied().collect();
+        loop {
+            let news = self.landed.wait();
+            before.retain(|unique| self.flying.borrow().contains(unique));
+            if before.is_empty() {
+                return;
+            }
+            news.await;
+        }
+    }
     /// A notification may wait for pages that only our answers release, so it is sent from a helper thread while this
     /// one goes on serving. False: what it is about is not cached, so there is nothing to forget.
     async fn notify(&self, code: i32, body: Vec<u8>) -> io::Result<bool> {
+        self.answers_landed().await;
         let sender = self.device.sender();
         match self.rt.unblock(move || sender.send(code, 0, &[IoSlice::new(&body)])).await {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),

@@ -93,16 +93,21 @@ impl Transaction {
         self.read_all(keys, false).await
     }
 
-    async fn read_all(&self, keys: &[Key], conflict: bool) -> Result<Vec<Option<Value>>> {
+    /// Reads `keys`, and `loose` without a conflict, in one step of the engine.
+    pub async fn get_mixed(
+        &self,
+        keys: &[Key],
+        loose: &[Key],
+    ) -> Result<(Vec<Option<Value>>, Vec<Option<Value>>)> {
         let version = self.read_version().await?;
-        let found = self.engine.get(version, keys.to_vec()).await?;
-        if found.len() != keys.len() {
+        let found = self.engine.get(version, [keys, loose].concat()).await?;
+        if found.len() != keys.len() + loose.len() {
             return Err(Error::new(Status::BadMessage, "engine: wrong number of values"));
         }
         let mut buffer = self.buffer.borrow_mut();
-        let mut out = Vec::with_capacity(keys.len());
-        for (key, base) in keys.iter().zip(found) {
-            if conflict {
+        let mut out = Vec::with_capacity(found.len());
+        for (at, (key, base)) in keys.iter().chain(loose).zip(found).enumerate() {
+            if at < keys.len() {
                 if base.is_some() {
                     buffer.present.push(key.clone());
                 }
@@ -110,7 +115,15 @@ impl Transaction {
             }
             out.push(overlay(&buffer, key, base));
         }
-        Ok(out)
+        let loose = out.split_off(keys.len());
+        Ok((out, loose))
+    }
+
+    async fn read_all(&self, keys: &[Key], conflict: bool) -> Result<Vec<Option<Value>>> {
+        if conflict {
+            return Ok(self.get_mixed(keys, &[]).await?.0);
+        }
+        Ok(self.get_mixed(&[], keys).await?.1)
     }
 
     async fn read(&self, key: &[u8], conflict: bool) -> Result<Option<Value>> {

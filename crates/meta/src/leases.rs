@@ -121,16 +121,17 @@ impl<C: Clone> Leases<C> {
     }
 
     /// Takes away what others than `by` hold of an inode, because `by` changed it: its attributes, and with `names` the names that lead to
-    /// it as well. They have to be told.
+    /// it as well. They have to be told. `own` is the watch of the call that changed it, if that knows what came of it: no other change that it
+    /// may have missed is overlooked.
     pub fn take(
         &mut self,
         inode: InodeId,
-        by: ClientId,
+        (by, own): (ClientId, Option<u64>),
         names: bool,
         now: Instant,
     ) -> Vec<Holder<C>> {
         self.turn(now);
-        for changed in self.watches.values_mut() {
+        for (_, changed) in self.watches.iter_mut().filter(|(w, _)| Some(**w) != own) {
             changed.insert(inode);
         }
         let mut taken: Vec<Holder<C>> = Vec::new();
@@ -187,11 +188,11 @@ mod tests {
         let mut l = Leases::new(MS(1000), at(0));
         assert_eq!(l.grant(I, A, &"a", at(10)), MS(1000));
         assert_eq!(l.grant(I, B, &"b", at(20)), MS(1000));
-        let taken = l.take(I, A, true, at(30));
+        let taken = l.take(I, (A, None), true, at(30));
         assert_eq!(taken.len(), 1);
         assert_eq!((taken[0].client, taken[0].until), (B, at(1020)));
-        assert!(l.take(I, A, true, at(31)).is_empty(), "taken once");
-        assert_eq!(l.take(I, B, true, at(32)).len(), 1, "its own stayed");
+        assert!(l.take(I, (A, None), true, at(31)).is_empty(), "taken once");
+        assert_eq!(l.take(I, (B, None), true, at(32)).len(), 1, "its own stayed");
         assert_eq!(l.len(), 0);
     }
 
@@ -199,13 +200,13 @@ mod tests {
     fn names_outlive_a_change_of_attributes() {
         let mut l = Leases::new(MS(1000), at(0));
         l.grant(I, A, &"a", at(10));
-        assert_eq!(l.take(I, B, false, at(20)).len(), 1);
-        assert!(l.take(I, B, false, at(30)).is_empty(), "the attributes are gone already");
-        assert_eq!(l.take(I, B, true, at(40)).len(), 1, "the name was not");
-        assert!(l.take(I, B, true, at(50)).is_empty());
+        assert_eq!(l.take(I, (B, None), false, at(20)).len(), 1);
+        assert!(l.take(I, (B, None), false, at(30)).is_empty(), "the attributes are gone already");
+        assert_eq!(l.take(I, (B, None), true, at(40)).len(), 1, "the name was not");
+        assert!(l.take(I, (B, None), true, at(50)).is_empty());
         l.grant(I, A, &"a", at(3000));
-        assert_eq!(l.take(I, B, false, at(3001)).len(), 1);
-        assert!(l.take(I, B, true, at(4001)).is_empty(), "ended by itself");
+        assert_eq!(l.take(I, (B, None), false, at(3001)).len(), 1);
+        assert!(l.take(I, (B, None), true, at(4001)).is_empty(), "ended by itself");
     }
 
     #[test]
@@ -217,11 +218,15 @@ mod tests {
                 l.grant(I, A, &"a", at(granted));
                 // Other traffic turns the generations meanwhile.
                 l.grant(InodeId(2), A, &"a", at(granted + asked / 2));
-                assert_eq!(l.take(I, B, true, at(granted + asked)).len(), 1, "{granted} {asked}");
+                assert_eq!(
+                    l.take(I, (B, None), true, at(granted + asked)).len(),
+                    1,
+                    "{granted} {asked}"
+                );
             }
             let mut l = Leases::new(MS(1000), at(0));
             l.grant(I, A, &"a", at(granted));
-            assert!(l.take(I, B, true, at(granted + 1000)).is_empty(), "{granted}");
+            assert!(l.take(I, (B, None), true, at(granted + 1000)).is_empty(), "{granted}");
         }
     }
 
@@ -229,7 +234,7 @@ mod tests {
     fn what_was_changed_while_it_was_read_is_not_leased() {
         let mut l = Leases::new(MS(1000), at(0));
         let w = l.watch();
-        assert!(l.take(I, B, true, at(1)).is_empty());
+        assert!(l.take(I, (B, None), true, at(1)).is_empty());
         assert_eq!(l.grant_read(w, I, A, &"a", at(2)), Duration::ZERO);
         assert_eq!(l.grant_read(w, InodeId(8), A, &"a", at(2)), MS(1000));
         l.unwatch(w);
@@ -237,10 +242,21 @@ mod tests {
     }
 
     #[test]
+    fn a_call_may_lease_what_it_changed_itself_unless_others_did_too() {
+        let mut l = Leases::new(MS(1000), at(0));
+        let (mine, other) = (l.watch(), l.watch());
+        assert!(l.take(I, (A, Some(mine)), false, at(1)).is_empty());
+        assert_eq!(l.grant_read(other, I, A, &"a", at(2)), Duration::ZERO, "not its own change");
+        assert_eq!(l.grant_read(mine, I, A, &"a", at(2)), MS(1000));
+        assert_eq!(l.take(I, (B, Some(other)), false, at(3)).len(), 1, "others are told");
+        assert_eq!(l.grant_read(mine, I, A, &"a", at(4)), Duration::ZERO);
+    }
+
+    #[test]
     fn what_is_changed_by_turns_is_not_leased_for_a_while() {
         let mut l = Leases::new(MS(1000), at(0));
         l.grant(I, A, &"a", at(0));
-        assert_eq!(l.take(I, B, true, at(1)).len(), 1);
+        assert_eq!(l.take(I, (B, None), true, at(1)).len(), 1);
         assert_eq!(l.grant(I, A, &"a", at(2)), Duration::ZERO);
         assert_eq!(l.grant(I, A, &"a", at(900)), Duration::ZERO);
         assert_eq!(l.grant(I, A, &"a", at(3000)), MS(1000));

@@ -55,7 +55,7 @@ impl Service {
 
     /// Attributes that the client may not keep: it changed them itself.
     fn attr_reply(&self, attr: Attr, open: Option<OpenReply>) -> AttrReply {
-        AttrReply { attr, lease_ms: 0, open }
+        AttrReply { attr, lease_ms: 0, open, dir: None }
     }
 
     /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first.
@@ -102,7 +102,7 @@ macro_rules! leased {
             })
             .await?;
         let lease_ms = watch.lease(attr.inode, $q.caller.client, $conn);
-        Reply::msg(&AttrReply { attr, lease_ms, open: None })
+        Reply::msg(&AttrReply { attr, lease_ms, open: None, dir: None })
     }};
 }
 
@@ -121,6 +121,28 @@ macro_rules! write_ops {
         let changes: Vec<Change> = $changes;
         $s.changed($q.caller.client, &changes).await;
         $out
+    }};
+}
+
+/// A change of the entries of directories: others are told, and the caller learns what they are like now, and may keep it for a while.
+macro_rules! name_ops {
+    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr; $out:ident => $changes:expr) => {{
+        let mut $q: $ty = decode($body)?;
+        $s.who($conn, &mut $q.caller).await?;
+        $s.settle().await;
+        let watch = $s.watch();
+        let work = async |tx: &Transaction| {
+            let $cx = &Context::new(tx, &$q.caller, $s);
+            let done = $work?;
+            Ok((done, $cx.dirs_changed(), $cx.dirs_moved()))
+        };
+        let once = $q.request != RequestId(0);
+        let done = $s.once(&$q, async || $s.run(false, once, &work).await).await?;
+        let ($out, mut dirs, moved) = done;
+        let changes: Vec<Change> = $changes;
+        $s.changed_dirs($q.caller.client, &changes, (&watch, &dirs)).await;
+        watch.lease_dirs(&mut dirs, $q.caller.client, $conn);
+        ($out, dirs, moved)
     }};
 }
 
@@ -163,22 +185,22 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             Reply::msg(&Empty {})
         }
         method::LINK => {
-            let attr = write_ops!(s, id, body; Link, q, cx => ns::link(cx, &q).await;
+            let (attr, dirs, _) = name_ops!(s, id, body; Link, q, cx => ns::link(cx, &q).await;
                 attr => vec![stat(q.parent), stat(q.inode)]);
-            Reply::msg(&s.attr_reply(attr, None))
+            Reply::msg(&AttrReply { dir: only(dirs), ..s.attr_reply(attr, None) })
         }
         method::UNLINK => {
-            let attr = write_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await;
+            let (attr, dirs, _) = name_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await;
             attr => {
                 let gone = attr.as_ref().map(|a| Change::name(a.inode, q.parent, &q.name));
                 [stat(q.parent)].into_iter().chain(gone).collect()
             });
-            Reply::msg(&UnlinkReply { attr })
+            Reply::msg(&UnlinkReply { attr, dir: only(dirs) })
         }
         method::RENAME => {
-            let (replaced, _) = write_ops!(s, id, body; Rename, q, cx => rename(cx, &q).await;
+            let ((replaced, _), dirs, moved) = name_ops!(s, id, body; Rename, q, cx => rename(cx, &q).await;
                 out => [stat(q.parent), stat(q.new_parent)].into_iter().chain(out.1.clone()).collect());
-            Reply::msg(&RenameReply { replaced })
+            Reply::msg(&RenameReply { replaced, dirs, moved })
         }
         method::SETATTR => Reply::msg(&setattr(s, id, body).await?),
         method::MAKE => Reply::msg(&make(s, id, body).await?),
@@ -201,6 +223,10 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             ));
         }
     })
+}
+
+fn only(dirs: Vec<DirChanged>) -> Option<Box<DirChanged>> {
+    dirs.into_iter().next().map(Box::new)
 }
 
 /// Notes that a directory or symlink was read, if that moves its time of last access.
@@ -250,28 +276,33 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.who(id, &mut q.caller).await?;
     s.settle().await;
     let watch = s.watch();
-    let made = s.once(&q, async || make_named(s, &q).await).await?;
+    let (made, mut dirs) = s.once(&q, async || make_named(s, &q).await).await?;
     let mut changes = vec![Change::attributes(q.parent)];
-    if q.open.is_some_and(|f| f.truncate) {
+    // What is new, nobody has anything of.
+    let new = dirs.iter().any(|d| d.attr.entries != Some(d.before));
+    if !new && q.open.is_some_and(|f| f.truncate) {
         changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
     }
-    s.changed(q.caller.client, &changes).await;
+    s.changed_dirs(q.caller.client, &changes, (&watch, &dirs)).await;
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
     let lease_ms = watch.lease(made.attr.inode, q.caller.client, id);
+    watch.lease_dirs(&mut dirs, q.caller.client, id);
     let open = made.opened.map(|o| s.open_reply(o, q.caller.client, 0)).transpose()?;
-    Ok(AttrReply { attr: made.attr, lease_ms, open })
+    Ok(AttrReply { attr: made.attr, lease_ms, open, dir: only(dirs) })
 }
 
 /// Makes what is asked for; if it opens what is there, finishes an unfinished truncate of that first.
-async fn make_named(s: &Service, q: &Make) -> Result<Made> {
+async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
     let once = q.request != RequestId(0);
     let mut attempts = 0;
     loop {
-        let result =
-            s.run(false, once, async |tx| ns::make(&Context::new(tx, &q.caller, s), q).await).await;
-        match result {
+        let work = async |tx: &Transaction| {
+            let cx = Context::new(tx, &q.caller, s);
+            Ok((ns::make(&cx, q).await?, cx.dirs_changed()))
+        };
+        match s.run(false, once, work).await {
             Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
                 attempts += 1;
                 let there =

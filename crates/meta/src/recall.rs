@@ -9,7 +9,7 @@ use glowfs_net::Conn;
 use glowfs_rt::sync::{join, join_all};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::Role;
-use glowfs_types::wire::meta::{Name, Recall};
+use glowfs_types::wire::meta::{DirChanged, Name, Recall};
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ClientId, InodeId, Result, TruncateEpoch};
 use std::rc::Rc;
@@ -59,6 +59,12 @@ impl Watch<'_> {
         let life = s.leases.borrow_mut().grant_read(self.number, inode, client, conn, now);
         u64::try_from(life.as_millis()).unwrap_or(0)
     }
+    /// The same for directories that the call changed itself.
+    pub fn lease_dirs(&self, dirs: &mut [DirChanged], client: ClientId, conn: &Rc<Conn>) {
+        for dir in dirs {
+            dir.lease_ms = self.lease(dir.attr.inode, client, conn);
+        }
+    }
 }
 
 impl Drop for Watch<'_> {
@@ -90,11 +96,35 @@ impl Service {
 
     /// `by` changed these: everybody else who may have cached them is told, or has lost his lease when this returns.
     pub async fn changed(&self, by: ClientId, changes: &[Change]) {
+        self.tell_others(by, changes, |_| None).await;
+    }
+
+    /// The same after a call under `watch` that knows what became of these directories by its own change.
+    pub async fn changed_dirs(
+        &self,
+        by: ClientId,
+        changes: &[Change],
+        (watch, dirs): (&Watch<'_>, &[DirChanged]),
+    ) {
+        let own = |change: &Change| {
+            let known = dirs.iter().any(|d| d.attr.inode == change.inode);
+            (known && !change.data).then_some(watch.number)
+        };
+        self.tell_others(by, changes, own).await;
+    }
+
+    async fn tell_others(
+        &self,
+        by: ClientId,
+        changes: &[Change],
+        own: impl Fn(&Change) -> Option<u64>,
+    ) {
         let now = self.rt.now();
         let mut told = Vec::new();
         for change in changes {
             let names = change.name.is_some();
-            let holders = self.leases.borrow_mut().take(change.inode, by, names, now);
+            let who = (by, own(change));
+            let holders = self.leases.borrow_mut().take(change.inode, who, names, now);
             told.extend(holders.into_iter().map(|h| self.tell(change, h)));
         }
         if !told.is_empty() {

@@ -5,6 +5,7 @@ use crate::caller::Callers;
 use crate::errno::{EIO, ENOSYS, errno};
 use crate::filesystem::FileSystem;
 use crate::inodes::Inodes;
+use crate::known::Directories;
 use crate::metrics::Metrics;
 use crate::ops::{Appends, Owners};
 use crate::rings::Rings;
@@ -79,6 +80,8 @@ pub struct Daemon<S: FileSystem> {
     pub fs: Rc<S>,
     /// What is open and known.
     pub inodes: Rc<Inodes<S::File>>,
+    /// What is known of directories that this client changes.
+    pub directories: Rc<Directories>,
     /// Who asks.
     pub callers: Callers,
     /// Who may have locks.
@@ -113,6 +116,8 @@ pub struct Asked {
     /// When.
     pub at: Instant,
     recalls: u64,
+    /// How many of our changes of directories had begun or ended by then.
+    pub tick: u64,
 }
 
 /// One request on its way through.
@@ -153,6 +158,7 @@ impl<S: FileSystem> Daemon<S> {
             rt: rt.clone(),
             fs,
             inodes: Inodes::new(),
+            directories: Rc::default(),
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
             owners: RefCell::default(),
             appends: Appends::default(),
@@ -242,7 +248,8 @@ impl<S: FileSystem> Daemon<S> {
     }
     /// Call before meta is asked for what it may lease.
     pub fn asking(&self) -> Asked {
-        Asked { at: self.rt.now(), recalls: self.inodes.recalls() }
+        let (recalls, tick) = (self.inodes.recalls(), self.directories.tick());
+        Asked { at: self.rt.now(), recalls, tick }
     }
     /// Until when what meta leased for `lease_ms` may be kept: the lease counts from before the question, and a recall that came
     /// since then ends it.
@@ -269,6 +276,13 @@ fn may_stop(opcode: u32) -> bool {
         opcode,
         LOOKUP | GETATTR | READLINK | STATFS | GETXATTR | LISTXATTR | READDIR | READDIRPLUS
     )
+}
+
+/// Whether a request may change attributes of a directory, but no names in it.
+fn touches(opcode: u32) -> bool {
+    use abi::opcode::*;
+    // To list one is to read it.
+    matches!(opcode, SETATTR | SETXATTR | REMOVEXATTR | IOCTL | READDIR | READDIRPLUS)
 }
 
 fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
@@ -310,6 +324,9 @@ impl<S: FileSystem> Context<S> {
     }
 
     async fn run_other(&self, op: Op, reply: &Reply) -> Outcome {
+        // Names that are made, moved and removed are followed in their place.
+        let _changing = touches(self.header.opcode)
+            .then(|| self.directories.change(&[InodeId(self.header.node)], false));
         match op {
             Op::Lookup { name } => self.lookup(name).await,
             Op::Getattr { fh } => self.getattr(fh).await,

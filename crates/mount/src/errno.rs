@@ -22,6 +22,8 @@ pub const EFBIG: i32 = 27;
 pub const EROFS: i32 = 30;
 /// ENOSYS: the kernel does it itself from now on.
 pub const ENOSYS: i32 = 38;
+/// ENOENT: no such name.
+pub const ENOENT: i32 = 2;
 /// ENODATA: no such attribute.
 pub const ENODATA: i32 = 61;
 /// EOPNOTSUPP.

@@ -15,6 +15,7 @@ mod errno;
 mod filesystem;
 mod gate;
 mod inodes;
+mod known;
 mod metrics;
 mod open;
 mod ops;

@@ -40,6 +40,7 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
         }
         // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
         let known = daemon.inodes.recalled(recall.inode, recall.data);
+        daemon.directories.recalled(recall.inode);
         Box::pin(async move {
             if !known {
                 return;

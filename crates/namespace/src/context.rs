@@ -6,8 +6,9 @@ use crate::record::{
     unpack,
 };
 use glowfs_kv::Transaction;
-use glowfs_types::wire::meta::{Attr, Caller, InodeKind, Time};
+use glowfs_types::wire::meta::{Attr, Caller, DirChanged, InodeKind, Time};
 use glowfs_types::{DataId, Error, InodeId, Layout, Result, SessionId, Status, VolumeId};
+use std::cell::RefCell;
 
 /// What the namespace needs from outside its transaction.
 pub trait Env {
@@ -51,6 +52,44 @@ pub struct Context<'a> {
     pub env: &'a dyn Env,
     /// The time of the operation.
     pub now: Time,
+    /// The directories whose entries it changes.
+    dirs: RefCell<Vec<DirBefore>>,
+    /// Directories that got another name.
+    moved: RefCell<Vec<InodeId>>,
+}
+
+/// A directory as it was before an operation, and what the operation did to its entries.
+struct DirBefore {
+    id: InodeId,
+    inode: Inode,
+    side: DirSide,
+    changes: u64,
+    subdirs: i64,
+}
+
+/// What stands beside the inode of a directory.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct DirSide {
+    /// How often its entries have changed.
+    version: i64,
+    subdirs: i64,
+    /// When they last did.
+    time: Option<Time>,
+}
+
+impl DirSide {
+    pub(crate) fn new(
+        version: Option<Vec<u8>>,
+        subdirs: Option<Vec<u8>>,
+        time: Option<Vec<u8>>,
+    ) -> Self {
+        let time = time.and_then(|t| unpack::<Time>("time", &t).ok());
+        Self { version: number(version), subdirs: number(subdirs), time }
+    }
+    fn of(values: Vec<Option<Vec<u8>>>) -> Self {
+        let mut side = values.into_iter();
+        Self::new(side.next().flatten(), side.next().flatten(), side.next().flatten())
+    }
 }
 
 /// Chunks to cut off before anybody may write: by the service, after the commit.
@@ -88,7 +127,30 @@ pub(crate) fn err<T>(status: Status) -> Result<T> {
 impl<'a> Context<'a> {
     /// A context at the time of `env`.
     pub fn new(tx: &'a Transaction, caller: &'a Caller, env: &'a dyn Env) -> Self {
-        Self { tx, caller, env, now: env.now() }
+        let (dirs, moved) = (RefCell::default(), RefCell::default());
+        Self { tx, caller, env, now: env.now(), dirs, moved }
+    }
+    /// The directories whose entries the operation has changed, or would have if that had been needed; without leases. What other transactions
+    /// change at the same moment may be missing.
+    pub fn dirs_changed(&self) -> Vec<DirChanged> {
+        let dirs = self.dirs.take();
+        let changed = dirs.into_iter().map(|d| {
+            let DirSide { version, subdirs, time } = d.side;
+            let side = DirSide {
+                version: version.wrapping_add(d.changes as i64),
+                subdirs: subdirs.wrapping_add(d.subdirs),
+                time: if d.changes > 0 { Some(self.now) } else { time },
+            };
+            DirChanged { attr: dir_attr(d.id, &d.inode, side), lease_ms: 0, before: version as u64 }
+        });
+        changed.collect()
+    }
+    /// Directories that have another name now.
+    pub fn dirs_moved(&self) -> Vec<InodeId> {
+        self.moved.take()
+    }
+    pub(crate) fn note_moved(&self, dir: InodeId) {
+        self.moved.borrow_mut().push(dir);
     }
     pub(crate) fn volume(&self) -> VolumeId {
         self.caller.volume
@@ -117,6 +179,8 @@ impl<'a> Context<'a> {
     }
     pub(crate) fn put_inode(&self, id: InodeId, inode: &mut Inode) -> Result<()> {
         inode.change += 1;
+        // Its attributes are not what they were when it was read.
+        self.dirs.borrow_mut().retain(|d| d.id != id);
         self.tx.put(keys::inode(self.volume(), id), pack(inode))
     }
 
@@ -127,17 +191,26 @@ impl<'a> Context<'a> {
         name: &[u8],
     ) -> Result<(Inode, Option<Dentry>)> {
         let v = self.volume();
-        let mut found =
-            self.tx.get_all(&[keys::inode(v, parent), keys::dentry(v, parent, name)]).await?;
-        let dentry = found.pop().flatten();
-        let Some(dir) = found.pop().flatten() else {
-            return Err(Error::new(Status::NotFound, format!("directory {parent} does not exist")));
-        };
-        let dir: Inode = unpack("inode", &dir)?;
-        if !dir.is_dir() {
-            return err(Status::NotDirectory);
+        let ask = [keys::inode(v, parent), keys::dentry(v, parent, name)];
+        parse_entry(parent, self.tx.get_all(&ask).await?)
+    }
+
+    /// The same, for an operation that changes the directory's entries: see [`Context::dirs_changed`].
+    pub(crate) async fn dir_to_change(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<(Inode, Option<Dentry>)> {
+        let v = self.volume();
+        let ask = [keys::inode(v, parent), keys::dentry(v, parent, name)];
+        let (found, side) = self.tx.get_mixed(&ask, &side_keys(v, parent)).await?;
+        let (dir, entry) = parse_entry(parent, found)?;
+        let mut dirs = self.dirs.borrow_mut();
+        if !dirs.iter().any(|d| d.id == parent) {
+            let (inode, side) = (dir.clone(), DirSide::of(side));
+            dirs.push(DirBefore { id: parent, inode, side, changes: 0, subdirs: 0 });
         }
-        Ok((dir, dentry.map(|d| unpack("dentry", &d)).transpose()?))
+        Ok((dir, entry))
     }
 
     /// Adds an entry; the caller has checked that there is none.
@@ -166,8 +239,14 @@ impl<'a> Context<'a> {
     fn touch_dir(&self, dir: InodeId, kind: InodeKind, subdirs: i64) -> Result<()> {
         let v = self.volume();
         self.tx.add(keys::dir_version(v, dir), 1)?;
+        let mut dirs = self.dirs.borrow_mut();
+        let before = dirs.iter_mut().find(|d| d.id == dir);
         if kind == InodeKind::Directory {
             self.tx.add(keys::dir_subdirs(v, dir), subdirs)?;
+        }
+        if let Some(d) = before {
+            d.changes += 1;
+            d.subdirs += if kind == InodeKind::Directory { subdirs } else { 0 };
         }
         self.tx.put(keys::dir_time(v, dir), pack_time(self.now))
     }
@@ -178,9 +257,7 @@ impl<'a> Context<'a> {
             return Ok(inode.attr(id));
         }
         let v = self.volume();
-        let ask = [keys::dir_version(v, id), keys::dir_subdirs(v, id), keys::dir_time(v, id)];
-        let mut side = self.tx.get_all(&ask).await?.into_iter();
-        Ok(dir_attr(id, inode, side.next().flatten(), side.next().flatten(), side.next().flatten()))
+        Ok(dir_attr(id, inode, DirSide::of(self.tx.get_all(&side_keys(v, id)).await?)))
     }
 
     /// Whether a directory has no entries; conflicts with every insertion.
@@ -264,20 +341,36 @@ pub(crate) fn file_bytes(inode: &Inode) -> i64 {
     if inode.kind == InodeKind::File { i64::try_from(inode.len).unwrap_or(i64::MAX) } else { 0 }
 }
 
-/// What stat shows of a directory, with the keys beside its inode.
-pub(crate) fn dir_attr(
-    id: InodeId,
-    inode: &Inode,
-    version: Option<Vec<u8>>,
-    subdirs: Option<Vec<u8>>,
-    time: Option<Vec<u8>>,
-) -> Attr {
+/// The keys beside a directory's inode.
+fn side_keys(v: VolumeId, dir: InodeId) -> [Vec<u8>; 3] {
+    [keys::dir_version(v, dir), keys::dir_subdirs(v, dir), keys::dir_time(v, dir)]
+}
+
+/// A directory and one of its entries, as they were read.
+fn parse_entry(
+    parent: InodeId,
+    mut found: Vec<Option<Vec<u8>>>,
+) -> Result<(Inode, Option<Dentry>)> {
+    let dentry = found.pop().flatten();
+    let Some(dir) = found.pop().flatten() else {
+        return Err(Error::new(Status::NotFound, format!("directory {parent} does not exist")));
+    };
+    let dir: Inode = unpack("inode", &dir)?;
+    if !dir.is_dir() {
+        return err(Status::NotDirectory);
+    }
+    Ok((dir, dentry.map(|d| unpack("dentry", &d)).transpose()?))
+}
+
+/// What stat shows of a directory, with what stands beside its inode.
+pub(crate) fn dir_attr(id: InodeId, inode: &Inode, side: DirSide) -> Attr {
     let mut attr = inode.attr(id);
-    let subdirs = u32::try_from(number(subdirs).max(0)).unwrap_or(u32::MAX);
+    let subdirs = u32::try_from(side.subdirs.max(0)).unwrap_or(u32::MAX);
     attr.nlink = if inode.nlink == 0 { 0 } else { subdirs.saturating_add(2) };
-    attr.change = attr.change.wrapping_add(number(version) as u64);
+    attr.entries = Some(side.version as u64);
+    attr.change = attr.change.wrapping_add(side.version as u64);
     attr.len = 4096;
-    if let Some(time) = time.and_then(|t| unpack::<Time>("time", &t).ok()) {
+    if let Some(time) = side.time {
         attr.mtime = time;
         attr.ctime = attr.ctime.max(time);
     }

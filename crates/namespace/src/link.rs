@@ -18,7 +18,7 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     if done {
         return cx.attr_of(req.inode, &inode).await;
     }
-    let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
+    let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
     access::check(cx.caller, &dir, EXEC)?;
     if entry.is_some() || name::is_dots(&req.name) {
         return err(Status::Exists);
@@ -58,7 +58,7 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
         };
         return err(status);
     }
-    let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
+    let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
     access::check(cx.caller, &dir, EXEC)?;
     let Some(entry) = entry else { return err(Status::NotFound) };
     let mut inode = cx.inode(entry.inode).await?;
@@ -93,5 +93,5 @@ pub(crate) fn remove_dir(
     inode.nlink = 0;
     inode.ctime = cx.now;
     cx.erase(id, inode)?;
-    Ok(crate::context::dir_attr(id, inode, None, None, None))
+    Ok(crate::context::dir_attr(id, inode, Default::default()))
 }

@@ -2,7 +2,7 @@
 //! whatever was made or removed meanwhile; a page costs its own entries.
 
 use crate::access::{self, READ};
-use crate::context::{Context, dir_attr};
+use crate::context::{Context, DirSide, dir_attr};
 use crate::keys;
 use crate::record::{CookieEntry, Inode, unpack};
 use glowfs_types::Result;
@@ -61,7 +61,9 @@ async fn add_attributes(cx: &Context<'_>, entries: &mut [DirEntry]) -> Result<()
         let Some(inode) = inode else { continue };
         let inode: Inode = unpack("inode", &inode)?;
         let attr: Attr = match side {
-            Some((version, subdirs, time)) => dir_attr(e.inode, &inode, version, subdirs, time),
+            Some((version, subdirs, time)) => {
+                dir_attr(e.inode, &inode, DirSide::new(version, subdirs, time))
+            }
             None => inode.attr(e.inode),
         };
         e.attr = Some(attr);

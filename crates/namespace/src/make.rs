@@ -30,7 +30,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     if let Some(record) = cx.done_before(req).await? {
         return made_before(cx, req, record.inode).await;
     }
-    let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
+    let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
     access::check(cx.caller, &dir, EXEC)?;
     if name::is_dots(&req.name) {
         return err(Status::Exists);
@@ -66,7 +66,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     }
     cx.put_inode(id, &mut inode)?;
     let attr = if inode.is_dir() {
-        crate::context::dir_attr(id, &inode, None, None, None)
+        crate::context::dir_attr(id, &inode, Default::default())
     } else {
         inode.attr(id)
     };

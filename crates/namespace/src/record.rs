@@ -118,6 +118,7 @@ impl Inode {
             generation: 1,
             has_acl: self.acl.is_some() || self.default_acl.is_some(),
             flags: self.flags,
+            entries: None,
         }
     }
     /// Its blocks were counted; only what is less than all is kept.

@@ -37,8 +37,8 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
     if name::is_dots(&req.name) || name::is_dots(&req.new_name) {
         return err(Status::Busy);
     }
-    let (dir, source) = cx.dir_and_entry(req.parent, &req.name).await?;
-    let (new_dir, target) = cx.dir_and_entry(req.new_parent, &req.new_name).await?;
+    let (dir, source) = cx.dir_to_change(req.parent, &req.name).await?;
+    let (new_dir, target) = cx.dir_to_change(req.new_parent, &req.new_name).await?;
     let from = End { parent: req.parent, name: &req.name, dir };
     let to = End { parent: req.new_parent, name: &req.new_name, dir: new_dir };
     access::check(cx.caller, &from.dir, EXEC)?;
@@ -163,6 +163,7 @@ async fn exchange(
 fn arrived(cx: &Context<'_>, id: InodeId, inode: &mut Inode, at: &End<'_>) -> Result<()> {
     inode.ctime = cx.now;
     if inode.is_dir() {
+        cx.note_moved(id);
         inode.parent = at.parent;
         inode.name = Some(at.name.to_vec().into());
     }

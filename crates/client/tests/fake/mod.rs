@@ -356,7 +356,7 @@ impl Node {
 
     fn meta(&self, incoming: &Incoming) -> Result<Reply> {
         let open = || Self::open_reply(&self.state);
-        let attr = || AttrReply { attr: open().attr, lease_ms: 0, open: None };
+        let attr = || AttrReply { attr: open().attr, lease_ms: 0, open: None, dir: None };
         match incoming.method() {
             method::OPEN => {
                 let q: Open = incoming.msg()?;

@@ -142,3 +142,117 @@ fn what_a_client_has_just_made_is_not_kept_after_a_change_elsewhere() {
         assert_eq!((mode(&name), mode(&format!("g{i}"))), (None, Some(0o640)));
     }
 }
+
+/// What stat says, but for who asks.
+fn shown(path: &std::path::Path) -> Option<[i64; 10]> {
+    let m = std::fs::symlink_metadata(path).ok()?;
+    Some([
+        m.ino() as i64,
+        i64::from(m.mode()),
+        m.nlink() as i64,
+        m.size() as i64,
+        m.atime(),
+        m.atime_nsec(),
+        m.mtime(),
+        m.mtime_nsec(),
+        m.ctime(),
+        m.ctime_nsec(),
+    ])
+}
+
+/// A client does not ask for names that are missing in a directory of its own, until another one makes something there.
+#[test]
+fn names_that_others_make_in_a_directory_of_ours_are_seen_at_once() {
+    let c = Cluster::up("missing");
+    let other = Mount::new(&c, "mnt2");
+    sh(&other.path, "mkdir elsewhere && echo 1 > elsewhere/file");
+    for i in 0..40 {
+        let dir = format!("d{i}");
+        let (here, there) = (c.mnt.join(&dir), other.path.join(&dir));
+        std::fs::create_dir(&here).expect("mkdir");
+        for own in ["a", "b"] {
+            assert_eq!(shown(&here.join(own)), None, "turn {i}");
+            std::fs::write(here.join(own), own).expect("write");
+        }
+        assert_eq!(shown(&here.join("x")), None, "turn {i}: nobody has made it");
+        let made = match i % 5 {
+            0 => std::fs::write(there.join("x"), "x"),
+            1 => std::fs::create_dir(there.join("x")),
+            2 => std::os::unix::fs::symlink("a", there.join("x")),
+            3 => std::fs::hard_link(there.join("a"), there.join("x")),
+            _ => std::fs::rename(other.path.join("elsewhere/file"), there.join("x")),
+        };
+        made.expect("made by the other client");
+        assert!(shown(&here.join("x")).is_some(), "turn {i}: made there");
+        assert_eq!(shown(&here), shown(&there), "turn {i}");
+        // And what was known before is known no more.
+        std::fs::write(there.join("y"), "y").expect("write");
+        assert_eq!(std::fs::read(here.join("y")).expect("made there"), b"y", "turn {i}");
+        std::fs::rename(there.join("y"), there.join("z")).expect("rename");
+        assert_eq!((shown(&here.join("y")), shown(&here.join("z")).is_some()), (None, true));
+        std::fs::rename(here.join("x"), other_name(&c, i)).expect("rename");
+    }
+}
+
+fn other_name(c: &Cluster, i: usize) -> std::path::PathBuf {
+    c.mnt.join("elsewhere").join(if i % 5 == 3 { "file".to_owned() } else { format!("x{i}") })
+}
+
+/// The attributes of a directory that came with the answer to a change of our own are those that others see.
+#[test]
+fn a_directory_looks_the_same_to_all_after_each_change() {
+    let c = Cluster::up("dirattrs");
+    let other = Mount::new(&c, "mnt2");
+    let steps = [
+        "mkdir d d/sub e",
+        "touch d/f",
+        "ln d/f d/g",
+        // Two names of one file: nothing is to happen, both stay.
+        "python3 -c 'import os; os.rename(\"d/f\", \"d/g\")' && test -e d/f && test -e d/g",
+        "ln -s f d/s",
+        "chmod 750 d",
+        "touch -d 2001-01-01 d",
+        "mkdir d/sub/deep",
+        "ls d d/sub",
+        "setfattr -n user.x -v 1 d",
+        "mv d/sub e/moved",
+        "mv d/s e/s",
+        "python3 -c 'import ctypes, os; print(ctypes.CDLL(None).renameat2(-100, b\"d/f\", -100, b\"e/moved\", 2))' && test -d d/f",
+        "mkfifo d/pipe",
+        "rm d/pipe d/g",
+        "rmdir d/f/deep",
+        "mv e/moved d/f2",
+        "mkdir e/over && mv -T d/f e/over && test ! -e d/f",
+        "touch e/one && mv e/one d/f2",
+        "rmdir e/over && rm -r d e",
+    ];
+    for step in steps {
+        sh(&c.mnt, step);
+        for dir in ["", "d", "e", "d/sub", "d/f", "e/moved", "e/over"] {
+            let (here, there) = (shown(&c.mnt.join(dir)), shown(&other.path.join(dir)));
+            assert_eq!(here, there, "`{dir}` after {step}");
+            assert_eq!(here, shown(&c.mnt.join(dir)), "`{dir}` again after {step}");
+        }
+    }
+}
+
+#[test]
+fn making_files_in_a_new_directory_asks_meta_once_for_each() {
+    const FILES: usize = 500;
+    let c = Cluster::up("questions");
+    let asked =
+        |op: &str| c.metric("meta", &format!("glowfs_meta_op_seconds_count{{op=\"{op}\"}}"));
+    std::fs::create_dir(c.mnt.join("d")).expect("mkdir");
+    let count = || ["LOOKUP", "GETATTR", "CLOSE", "CLOSES", "MAKE"].map(asked);
+    let (before, began) = (count(), std::time::Instant::now());
+    for i in 0..FILES {
+        File::create(c.mnt.join(format!("d/{i}"))).expect("create");
+    }
+    let (after, took) = (count(), began.elapsed());
+    let asked: Vec<f64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+    eprintln!("LOOKUP, GETATTR, CLOSE, CLOSES, MAKE: {asked:?} in {took:?}");
+    assert!(asked[4] as usize == FILES);
+    // A few for each lease of a second, and some for the path to the directory.
+    let questions = asked[0] + asked[1] + asked[2];
+    assert!(questions <= 20.0 + 8.0 * took.as_secs_f64(), "{asked:?} in {took:?}");
+}

@@ -27,6 +27,7 @@ impl<S: FileSystem> Context<S> {
         let asked = self.asking();
         let r = self.fs.getattr(OfInode { caller: self.caller(), inode }).await?;
         let end = self.lease_end(asked, inode, r.lease_ms);
+        self.directories.heard(&r.attr, end, asked.tick);
         let attr = self.inodes.seen(&r.attr);
         if let Some(open) = self.inodes.opened(inode) {
             open.lease.set(end);
@@ -34,8 +35,14 @@ impl<S: FileSystem> Context<S> {
         Ok((attr, end))
     }
 
+    /// The kernel asks for a directory's attributes after each change that it passed on itself: those came with meta's answer. What is left of
+    /// the lease must be worth while.
     pub(crate) async fn getattr(&self, _fh: Option<u64>) -> Outcome {
-        let (attr, end) = self.fresh(self.inode()).await?;
+        let margin = self.longest_lease.get() / 4;
+        let (attr, end) = match self.directories.attr(self.inode(), self.rt.now(), margin) {
+            Some(known) => known,
+            None => self.fresh(self.inode()).await?,
+        };
         self.inodes.gives(attr.inode);
         self.attr_answer(&attr, self.valid(end))
     }

@@ -5,7 +5,9 @@ use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::errno::{EBADF, EROFS};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::{Handle, Pin};
+use crate::known::Edit;
 use crate::open::{Dirty, OpenInode, OpenedFile};
+use crate::ops::names::one;
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::sync::join;
@@ -156,7 +158,7 @@ impl<S: FileSystem> Context<S> {
             caller: caller.clone(),
             request: RequestId(self.rt.random_u128()),
             parent,
-            name: name.into(),
+            name: name.clone().into(),
             kind: InodeKind::File,
             mode: mode & 0o7777,
             rdev: 0,
@@ -166,8 +168,12 @@ impl<S: FileSystem> Context<S> {
             unnamed,
             umask,
         };
+        let changing = (!unnamed).then(|| self.directories.change(&[parent], true));
         let asked = self.asking();
         let made = self.fs.make(q).await?;
+        if let Some(changing) = changing {
+            self.changed_dirs(changing, asked, one(&made.dir), |_| vec![Edit::Add(&name)]);
+        }
         let inode = self.inodes.pin(made.attr.inode);
         let end = self.lease_end(asked, inode.id, made.lease_ms);
         inode.lease.set(inode.lease.get().max(end));

@@ -1,13 +1,22 @@
 //! Names: lookup, making, linking, removing, renaming.
 
 use crate::attr::{entry_out, kind_of};
-use crate::daemon::{Answer, Context, Outcome, fail};
-use crate::errno::EINVAL;
+use crate::daemon::{Answer, Asked, Context, Outcome, fail};
+use crate::errno::{EINVAL, ENOENT};
 use crate::filesystem::FileSystem;
+use crate::known::{Absent, Changing, Edit};
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId};
+
+/// The directory, if meta said something of it.
+pub(crate) fn one(dir: &Option<Box<DirChanged>>) -> &[DirChanged] {
+    dir.as_deref().map_or(&[], std::slice::from_ref)
+}
+
+/// RENAME_EXCHANGE of Linux.
+const RENAME_EXCHANGE: u32 = 2;
 
 impl<S: FileSystem> Context<S> {
     /// The directory the request names.
@@ -23,11 +32,49 @@ impl<S: FileSystem> Context<S> {
         Box::new(entry_out(&attr, self.config.block_bytes, self.valid(leased_until)))
     }
 
+    /// Whether the directory is known not to have the name. May ask meta for the directory's attributes.
+    async fn is_absent(&self, name: &[u8]) -> bool {
+        let absent = || self.directories.absent(self.parent(), name, self.rt.now());
+        match absent() {
+            Absent::Yes => true,
+            Absent::Unknown => false,
+            // The look-up says what is wrong, if something is.
+            Absent::IfUnchanged => {
+                let asked = Box::pin(self.fresh(self.parent())).await;
+                let holds = absent() == Absent::Yes;
+                if asked.is_ok() && !holds {
+                    // No lease: others work in it, too, and each look-up would ask twice.
+                    self.directories.recalled(self.parent());
+                }
+                holds
+            }
+        }
+    }
+
+    /// Our change of directories was done; meta said this of them.
+    pub(crate) fn changed_dirs<'a>(
+        &self,
+        changing: Changing,
+        asked: Asked,
+        dirs: &[DirChanged],
+        edits: impl Fn(InodeId) -> Vec<Edit<'a>>,
+    ) {
+        let leased = dirs.iter().map(|d| {
+            self.inodes.seen(&d.attr);
+            (d, self.lease_end(asked, d.attr.inode, d.lease_ms))
+        });
+        changing.done(&leased.collect::<Vec<_>>(), edits);
+    }
+
     pub(crate) async fn lookup(&self, name: Vec<u8>) -> Outcome {
+        if self.is_absent(&name).await {
+            return fail(ENOENT);
+        }
         let q = Lookup { caller: self.caller(), parent: self.parent(), name: name.into() };
         let asked = self.asking();
         let r = self.fs.lookup(q).await?;
         let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
+        self.directories.heard(&r.attr, end, asked.tick);
         Ok(Answer::Entry(self.entry(&r.attr, end)))
     }
 
@@ -44,7 +91,7 @@ impl<S: FileSystem> Context<S> {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
             parent: self.parent(),
-            name: name.into(),
+            name: name.clone().into(),
             kind,
             mode: mode & 0o7777,
             rdev,
@@ -53,9 +100,12 @@ impl<S: FileSystem> Context<S> {
             umask,
             ..Make::default()
         };
+        let changing = self.directories.change(&[self.parent()], true);
         let asked = self.asking();
         let r = self.fs.make(q).await?;
         let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
+        self.changed_dirs(changing, asked, one(&r.dir), |_| vec![Edit::Add(&name)]);
+        self.directories.made(&r.attr, end);
         Ok(Answer::Entry(self.entry(&r.attr, end)))
     }
     pub(crate) async fn mknod(&self, name: Vec<u8>, mode: u32, rdev: u32, umask: u32) -> Outcome {
@@ -77,9 +127,12 @@ impl<S: FileSystem> Context<S> {
             request: RequestId(self.rt.random_u128()),
             inode: InodeId(inode),
             parent: self.parent(),
-            name: name.into(),
+            name: name.clone().into(),
         };
+        let changing = self.directories.change(&[self.parent()], true);
+        let asked = self.asking();
         let r = self.fs.link(q).await?;
+        self.changed_dirs(changing, asked, one(&r.dir), |_| vec![Edit::Add(&name)]);
         Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
     }
     pub(crate) async fn unlink(&self, name: Vec<u8>, directory: bool) -> Outcome {
@@ -87,11 +140,20 @@ impl<S: FileSystem> Context<S> {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
             parent: self.parent(),
-            name: name.into(),
+            name: name.clone().into(),
             directory,
         };
-        if let Some(gone) = self.fs.unlink(q).await?.attr {
-            self.inodes.seen(&gone);
+        let changing = self.directories.change(&[self.parent()], true);
+        let asked = self.asking();
+        let r = self.fs.unlink(q).await?;
+        self.changed_dirs(changing, asked, one(&r.dir), |_| vec![Edit::Remove(&name)]);
+        match r.attr {
+            Some(gone) => {
+                self.directories.recalled(gone.inode);
+                self.inodes.seen(&gone);
+            }
+            None if directory => self.directories.forget_all(),
+            None => {}
         }
         Ok(Answer::Done)
     }
@@ -106,12 +168,30 @@ impl<S: FileSystem> Context<S> {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),
             parent: self.parent(),
-            name: name.into(),
+            name: name.clone().into(),
             new_parent: InodeId(to),
-            new_name: new_name.into(),
+            new_name: new_name.clone().into(),
             flags,
         };
-        if let Some(gone) = self.fs.rename(q).await?.replaced {
+        let (from, to) = (q.parent, q.new_parent);
+        let changing = self.directories.change(&[from, to], true);
+        let asked = self.asking();
+        let r = self.fs.rename(q).await?;
+        let exchanged = flags & RENAME_EXCHANGE != 0;
+        self.changed_dirs(changing, asked, &r.dirs, |dir| {
+            let old = if exchanged { Edit::Add(&name) } else { Edit::Remove(&name) };
+            let gone = (dir == from).then_some(old);
+            gone.into_iter().chain((dir == to).then_some(Edit::Add(&new_name))).collect()
+        });
+        if r.dirs.is_empty() {
+            // Some directory may have moved, or been replaced.
+            self.directories.forget_all();
+        }
+        for dir in r.moved {
+            self.directories.touched(dir);
+        }
+        if let Some(gone) = r.replaced {
+            self.directories.recalled(gone.inode);
             self.inodes.seen(&gone);
         }
         Ok(Answer::Done)

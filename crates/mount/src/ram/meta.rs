@@ -216,10 +216,10 @@ impl RamFs {
         self.made.replace(Some(n.clone()));
         let open = self.opened(&n, q.open.unwrap_or_default())?;
         let attr = n.attr.borrow().clone();
-        Ok(AttrReply { attr, lease_ms: 0, open: Some(open) })
+        Ok(AttrReply { attr, lease_ms: 0, open: Some(open), dir: None })
     }
     fn reply(a: Attr) -> AttrReply {
-        AttrReply { attr: a, lease_ms: 0, open: None }
+        AttrReply { attr: a, lease_ms: 0, open: None, dir: None }
     }
     fn opened(&self, n: &Node, flags: OpenFlags) -> Result<OpenReply> {
         let kind = n.attr.borrow().kind;
@@ -287,7 +287,12 @@ impl FileSystem for RamFs {
             return match q.open {
                 Some(flags) if !q.exclusive => {
                     let open = self.opened(&n, flags)?;
-                    Ok(AttrReply { attr: open.attr.clone(), lease_ms: 0, open: Some(open) })
+                    Ok(AttrReply {
+                        attr: open.attr.clone(),
+                        lease_ms: 0,
+                        open: Some(open),
+                        dir: None,
+                    })
                 }
                 _ => Err(no(Status::Exists)),
             };
@@ -300,7 +305,7 @@ impl FileSystem for RamFs {
         let open =
             q.open.map(|f| self.opened(&n, OpenFlags { truncate: false, ..f })).transpose()?;
         let attr = n.attr.borrow().clone();
-        Ok(AttrReply { attr, lease_ms: 0, open })
+        Ok(AttrReply { attr, lease_ms: 0, open, dir: None })
     }
     async fn link(&self, q: Link) -> Result<AttrReply> {
         let (dir, n) = (self.dir(q.parent)?, self.get(q.inode)?);
@@ -323,7 +328,7 @@ impl FileSystem for RamFs {
             _ => {}
         }
         self.take(&dir, &q.name)?;
-        Ok(UnlinkReply { attr: Some(self.drop_link(&n)) })
+        Ok(UnlinkReply { attr: Some(self.drop_link(&n)), dir: None })
     }
     async fn rename(&self, q: Rename) -> Result<RenameReply> {
         let (from, to) = (self.dir(q.parent)?, self.dir(q.new_parent)?);
@@ -357,7 +362,7 @@ impl FileSystem for RamFs {
         self.take(&from, &q.name)?;
         self.insert(&to, &q.new_name, &moving)?;
         self.change(&moving, |_| ());
-        Ok(RenameReply { replaced })
+        Ok(RenameReply { replaced, ..RenameReply::default() })
     }
     async fn readdir(&self, q: ReadDir) -> Result<ReadDirReply> {
         let dir = self.dir(q.inode)?;

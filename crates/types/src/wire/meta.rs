@@ -3,6 +3,7 @@
 //! Every request carries the caller's identity ([`Caller`]), which the service checks against the connection's
 //! token, and changing requests carry a [`crate::RequestId`] so that a retry takes effect once.
 
+pub use super::recall::{IN_USE_MAX, InUse, InUseReply, Recall};
 use crate::{
     ClientId, DataId, InodeId, Layout, ProjectId, RequestId, SessionId, TruncateEpoch, VolumeId,
 };
@@ -150,6 +151,9 @@ pub struct Attr {
     /// What chattr(1) sets: [`inode_flags`].
     #[cbor(n(20), default)]
     pub flags: u32,
+    /// How often the entries of a directory have changed: 0 if it never had one. None: not a directory, or not known (older releases).
+    #[n(21)]
+    pub entries: Option<u64>,
 }
 
 /// Flags of an inode, with the numbers of Linux' FS_*_FL.
@@ -199,6 +203,23 @@ pub struct AttrReply {
     /// MAKE with `open`: as from OPEN.
     #[n(2)]
     pub open: Option<OpenReply>,
+    /// MAKE, LINK: the directory. None: not known (the answer to a copy of a request, or of an older release).
+    #[n(3)]
+    pub dir: Option<Box<DirChanged>>,
+}
+
+/// A directory after a change of its entries, as the client that made it may keep it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct DirChanged {
+    /// Its attributes. Changes by others at the same moment may be missing; then there is no lease, or it is recalled.
+    #[n(0)]
+    pub attr: Attr,
+    /// How long the client may keep them, in ms, counted from when it asked.
+    #[n(1)]
+    pub lease_ms: u64,
+    /// What [`Attr::entries`] was before.
+    #[n(2)]
+    pub before: u64,
 }
 
 /// GETATTR, READLINK, LISTXATTR: of an inode.
@@ -482,6 +503,9 @@ pub struct UnlinkReply {
     /// What was removed, with its links after it.
     #[n(0)]
     pub attr: Option<Attr>,
+    /// The directory, as in [`AttrReply::dir`].
+    #[n(1)]
+    pub dir: Option<Box<DirChanged>>,
 }
 
 /// RENAME.
@@ -516,6 +540,12 @@ pub struct RenameReply {
     /// What was replaced and lost a link, if anything.
     #[n(0)]
     pub replaced: Option<Attr>,
+    /// The directories, one if they are the same; as in [`AttrReply::dir`]. Empty: not known, and neither is `moved`.
+    #[cbor(n(1), default)]
+    pub dirs: Vec<DirChanged>,
+    /// The directories that have another name now.
+    #[cbor(n(2), default)]
+    pub moved: Vec<InodeId>,
 }
 
 /// READDIR.
@@ -648,49 +678,4 @@ pub struct XattrList {
     /// The names.
     #[n(0)]
     pub names: Vec<Name>,
-}
-
-/// RECALL, from meta to a client.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct Recall {
-    /// The volume.
-    #[n(0)]
-    pub volume: VolumeId,
-    /// The inode whose attributes, data or capability must be dropped.
-    #[n(1)]
-    pub inode: InodeId,
-    /// An entry of that directory that must be dropped.
-    #[n(2)]
-    pub name: Option<Name>,
-    /// The file was cut or replaced: this is its epoch now; drop capabilities of older ones.
-    #[n(3)]
-    pub epoch: Option<TruncateEpoch>,
-    /// Its contents changed, not only its attributes: drop cached pages, too.
-    #[cbor(n(4), default)]
-    pub data: bool,
-    /// Another client wants the right to append that was granted under this id; answered when it was given back.
-    #[n(5)]
-    pub append: Option<RequestId>,
-}
-
-/// The greatest number of inodes in one [`InUse`].
-pub const IN_USE_MAX: usize = 1024;
-
-/// IN_USE, from meta to a client, of files that have lost their last name. Nobody opens them any more.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct InUse {
-    /// The volume.
-    #[n(0)]
-    pub volume: VolumeId,
-    /// The files, at most [`IN_USE_MAX`].
-    #[n(1)]
-    pub inodes: Vec<InodeId>,
-}
-
-/// IN_USE's answer.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
-pub struct InUseReply {
-    /// Those that are open at this client, or are being opened.
-    #[n(0)]
-    pub open: Vec<InodeId>,
 }

@@ -19,6 +19,7 @@ pub mod method;
 pub mod mgmtd;
 pub mod operate;
 pub mod orphans;
+pub mod recall;
 pub mod repair;
 pub mod sparse;
 pub mod trash;

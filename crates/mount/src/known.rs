@@ -1,0 +1,385 @@
+//! What this client knows of directories that it changes itself, so that meta need not be asked: their attributes after its own
+//! changes, and the names in those that it has made.
+//!
+//! Both hold under meta's lease on the directory only: another client's change takes the lease away before it returns, and what is known
+//! here with it ([`Directories::recalled`]). Attributes count from the answer to the newest change, or to a question that
+//! no change of ours overlapped. The names of a directory are known from its making on, as of a number of changes of its entries
+//! ([`Attr::entries`]): they count while the leased attributes show that number, and are forgotten with the first change that is not our own.
+//!
+//! Must never: answer from what overlapped a change of ours, or take a name for missing that meta may have.
+
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::InodeId;
+use glowfs_types::wire::meta::{Attr, DirChanged, InodeKind, NAME_BYTES_MAX};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+
+/// Directories of which something is known.
+const DIRECTORIES_MAX: usize = 4096;
+/// Names in all of them.
+const NAMES_MAX: usize = 1 << 18;
+
+#[derive(Default)]
+struct Known {
+    /// Changes of ours that are on their way.
+    working: u32,
+    /// When the last one began or ended, in [`Directories::tick`]s.
+    last: u64,
+    /// Its attributes, and until when they are leased.
+    attr: Option<(Attr, Instant)>,
+    names: Option<Names>,
+}
+
+/// All names of a directory.
+#[derive(Default)]
+struct Names {
+    /// Never iterated.
+    all: HashSet<Vec<u8>>,
+    /// As of so many changes.
+    entries: u64,
+}
+
+/// Whether a directory has a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Absent {
+    /// It has not.
+    Yes,
+    /// It has not, if nobody else has changed the directory: ask for its attributes.
+    IfUnchanged,
+    /// Not known.
+    Unknown,
+}
+
+/// What one of our changes did to the names of a directory.
+pub enum Edit<'a> {
+    /// The name is there now.
+    Add(&'a [u8]),
+    /// It is not.
+    Remove(&'a [u8]),
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Directories {
+    known: RefCell<BTreeMap<u64, Known>>,
+    tick: Cell<u64>,
+    names: Cell<usize>,
+}
+
+/// A change of ours that is on its way. Dropped without [`Changing::done`], its outcome is not known.
+pub struct Changing {
+    table: Rc<Directories>,
+    /// Which, and when it began to change.
+    dirs: Vec<(u64, u64)>,
+    /// It may change which names there are.
+    entries: bool,
+}
+
+impl Directories {
+    /// The count of beginnings and ends of own changes so far: take it before meta is asked.
+    pub fn tick(&self) -> u64 {
+        self.tick.get()
+    }
+    fn next(&self) -> u64 {
+        self.tick.set(self.tick.get() + 1);
+        self.tick.get()
+    }
+
+    /// We are about to change these directories, and with `entries` the names in them.
+    pub fn change(self: &Rc<Self>, dirs: &[InodeId], entries: bool) -> Changing {
+        let mut begun: Vec<(u64, u64)> = Vec::with_capacity(dirs.len());
+        for dir in dirs {
+            if begun.iter().any(|(d, _)| *d == dir.0) {
+                continue;
+            }
+            self.make_room();
+            let began = self.next();
+            let mut all = self.known.borrow_mut();
+            let known = all.entry(dir.0).or_default();
+            known.working += 1;
+            (known.last, known.attr) = (began, None);
+            begun.push((dir.0, began));
+        }
+        Changing { table: self.clone(), dirs: begun, entries }
+    }
+
+    /// We have made a directory; meta said this of it.
+    pub fn made(&self, attr: &Attr, leased_until: Instant) {
+        let leased = leased_until > Instant(0);
+        if attr.kind != InodeKind::Directory || attr.entries != Some(0) || !leased {
+            return;
+        }
+        self.make_room();
+        let last = self.next();
+        let mut all = self.known.borrow_mut();
+        let known = all.entry(attr.inode.0).or_default();
+        if known.working == 0 && known.names.is_none() {
+            known.last = last;
+            known.attr = Some((attr.clone(), leased_until));
+            known.names = Some(Names::default());
+        }
+    }
+
+    /// Meta said this of a directory, when it was asked at `tick`.
+    pub fn heard(&self, attr: &Attr, leased_until: Instant, tick: u64) {
+        let mut all = self.known.borrow_mut();
+        let Some(known) = all.get_mut(&attr.inode.0) else { return };
+        if known.working > 0 || known.last > tick || leased_until == Instant(0) {
+            return;
+        }
+        if known.names.as_ref().is_some_and(|n| attr.entries != Some(n.entries)) {
+            self.forget_names(known);
+        }
+        known.attr = Some((attr.clone(), leased_until));
+    }
+
+    /// Another client changed it, or we did in a way that is not followed: nothing is known any more.
+    pub fn recalled(&self, inode: InodeId) {
+        let mut all = self.known.borrow_mut();
+        if let Some(known) = all.get_mut(&inode.0) {
+            (known.attr, known.last) = (None, self.next());
+            self.forget_names(known);
+        }
+    }
+    /// Only its attributes are not what they were.
+    pub fn touched(&self, inode: InodeId) {
+        if let Some(known) = self.known.borrow_mut().get_mut(&inode.0) {
+            (known.attr, known.last) = (None, self.next());
+        }
+    }
+    /// One of our changes may have concerned any directory.
+    pub fn forget_all(&self) {
+        for known in self.known.borrow_mut().values_mut() {
+            (known.attr, known.last) = (None, self.next());
+            self.forget_names(known);
+        }
+    }
+
+    /// Its attributes, if they are leased for longer than `margin` from now on.
+    pub fn attr(&self, inode: InodeId, now: Instant, margin: Duration) -> Option<(Attr, Instant)> {
+        let all = self.known.borrow();
+        let (attr, until) = all.get(&inode.0)?.attr.as_ref()?;
+        (*until > now + margin).then(|| (attr.clone(), *until))
+    }
+
+    /// Whether a directory has no such name.
+    pub fn absent(&self, dir: InodeId, name: &[u8], now: Instant) -> Absent {
+        let all = self.known.borrow();
+        let Some(known) = all.get(&dir.0) else { return Absent::Unknown };
+        let odd = name.len() > NAME_BYTES_MAX || matches!(name, b"" | b"." | b"..");
+        match (&known.names, &known.attr) {
+            (None, _) => Absent::Unknown,
+            (Some(names), _) if odd || names.all.contains(name) => Absent::Unknown,
+            (Some(names), Some((attr, until)))
+                if *until > now && attr.entries == Some(names.entries) =>
+            {
+                Absent::Yes
+            }
+            _ => Absent::IfUnchanged,
+        }
+    }
+
+    fn forget_names(&self, known: &mut Known) {
+        if let Some(names) = known.names.take() {
+            self.names.set(self.names.get() - names.all.len());
+        }
+    }
+    fn edit(&self, known: &mut Known, edits: &[Edit<'_>], entries: u64) {
+        let Some(names) = &mut known.names else { return };
+        let before = names.all.len();
+        for edit in edits {
+            match edit {
+                Edit::Add(name) => drop(names.all.insert(name.to_vec())),
+                Edit::Remove(name) => drop(names.all.remove(*name)),
+            }
+        }
+        names.entries = entries;
+        self.names.set(self.names.get() + names.all.len() - before);
+        if self.names.get() > NAMES_MAX {
+            self.forget_names(known);
+        }
+    }
+    /// Makes room for one more directory.
+    fn make_room(&self) {
+        let mut all = self.known.borrow_mut();
+        if all.len() < DIRECTORIES_MAX {
+            return;
+        }
+        for known in all.values_mut().filter(|k| k.working == 0) {
+            self.forget_names(known);
+        }
+        all.retain(|_, k| k.working > 0);
+    }
+}
+
+impl Changing {
+    /// Meta did it. `dirs` is what it said of the directories: attributes, and until when they are leased. `edits` is what became of the names of
+    /// each directory.
+    pub fn done<'a>(
+        mut self,
+        dirs: &[(&DirChanged, Instant)],
+        edits: impl Fn(InodeId) -> Vec<Edit<'a>>,
+    ) {
+        let table = self.table.clone();
+        for (dir, began) in std::mem::take(&mut self.dirs) {
+            let now = table.next();
+            let mut all = table.known.borrow_mut();
+            let Some(known) = all.get_mut(&dir) else { continue };
+            let alone = known.working == 1 && known.last == began;
+            known.working -= 1;
+            known.last = now;
+            let said = dirs.iter().find(|(d, _)| d.attr.inode.0 == dir).filter(|_| alone);
+            let Some((said, until)) = said else {
+                known.attr = None;
+                table.forget_names(known);
+                continue;
+            };
+            let follows = known.names.as_ref().is_some_and(|n| n.entries == said.before);
+            match said.attr.entries {
+                // Nothing was done: the name that was to be made was there, or both are names of one file.
+                Some(entries) if follows && entries == said.before => {}
+                Some(entries) if follows => table.edit(known, &edits(InodeId(dir)), entries),
+                _ => table.forget_names(known),
+            }
+            known.attr = (*until > Instant(0)).then(|| (said.attr.clone(), *until));
+        }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        for (dir, _) in &self.dirs {
+            let now = self.table.next();
+            let mut all = self.table.known.borrow_mut();
+            let Some(known) = all.get_mut(dir) else { continue };
+            known.working -= 1;
+            (known.last, known.attr) = (now, None);
+            if self.entries {
+                self.table.forget_names(known);
+            }
+            if known.working == 0 && known.names.is_none() {
+                all.remove(dir);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: InodeId = InodeId(7);
+    const END: Instant = Instant(1000);
+    const NOW: Instant = Instant(10);
+
+    fn attr(entries: u64) -> Attr {
+        let kind = InodeKind::Directory;
+        Attr { inode: D, kind, entries: Some(entries), ..Attr::default() }
+    }
+    fn made() -> Rc<Directories> {
+        let d = Rc::new(Directories::default());
+        d.made(&attr(0), END);
+        d
+    }
+    fn add(d: &Rc<Directories>, name: &[u8], before: u64) {
+        let said = DirChanged { attr: attr(before + 1), lease_ms: 1, before };
+        d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Add(name)]);
+    }
+
+    #[test]
+    fn follows_own_changes_of_a_directory_that_it_made() {
+        let d = made();
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Yes);
+        add(&d, b"a", 0);
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown, "it is there: ask for it");
+        assert_eq!(d.absent(D, b"b", NOW), Absent::Yes);
+        assert_eq!(d.attr(D, NOW, Duration::ZERO).expect("leased").0, attr(1));
+        let said = DirChanged { attr: attr(2), lease_ms: 1, before: 1 };
+        d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Remove(b"a")]);
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Yes);
+        assert_eq!(d.names.get(), 0);
+        // A name moved onto another one of the same file: nothing happens.
+        add(&d, b"b", 2);
+        let said = DirChanged { attr: attr(3), lease_ms: 1, before: 3 };
+        d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Remove(b"b")]);
+        assert_eq!(d.absent(D, b"b", NOW), Absent::Unknown);
+        for odd in [&b"."[..], b"..", b"", &[b'x'; 256]] {
+            assert_eq!(d.absent(D, odd, NOW), Absent::Unknown);
+        }
+    }
+
+    #[test]
+    fn a_recall_or_a_change_by_others_ends_it() {
+        let d = made();
+        d.recalled(D);
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown);
+        assert!(d.attr(D, NOW, Duration::ZERO).is_none());
+        let d = made();
+        add(&d, b"a", 1);
+        assert_eq!(d.absent(D, b"b", NOW), Absent::Unknown, "somebody was there before");
+        let d = made();
+        d.heard(&attr(1), END, d.tick());
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown, "seen in the attributes");
+    }
+
+    #[test]
+    fn without_a_lease_the_attributes_tell_whether_it_still_holds() {
+        let d = made();
+        assert_eq!(d.absent(D, b"a", END), Absent::IfUnchanged);
+        assert!(d.attr(D, END, Duration::ZERO).is_none());
+        let later = Instant(2000);
+        d.heard(&attr(0), later, d.tick());
+        assert_eq!(d.absent(D, b"a", END), Absent::Yes);
+        // A lease that was refused.
+        let said = DirChanged { attr: attr(1), lease_ms: 0, before: 0 };
+        d.change(&[D], true).done(&[(&said, Instant(0))], |_| vec![Edit::Add(b"a")]);
+        assert_eq!(d.absent(D, b"b", NOW), Absent::IfUnchanged);
+        d.heard(&attr(1), later, d.tick());
+        assert_eq!(d.absent(D, b"b", NOW), Absent::Yes);
+    }
+
+    #[test]
+    fn answers_that_a_change_of_ours_overlapped_do_not_count() {
+        let d = made();
+        let asked = d.tick();
+        let changing = d.change(&[D], false);
+        assert!(d.attr(D, NOW, Duration::ZERO).is_none(), "it is being changed");
+        d.heard(&attr(0), END, d.tick());
+        assert!(d.attr(D, NOW, Duration::ZERO).is_none());
+        drop(changing);
+        d.heard(&attr(0), END, asked);
+        assert!(d.attr(D, NOW, Duration::ZERO).is_none(), "asked before");
+        d.heard(&attr(0), END, d.tick());
+        assert!(d.attr(D, NOW, Duration::ZERO).is_some());
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Yes, "no name was concerned");
+        // Two at a time: neither knows what the other did.
+        let (one, two) = (d.change(&[D], true), d.change(&[D], true));
+        let said = DirChanged { attr: attr(1), lease_ms: 1, before: 0 };
+        one.done(&[(&said, END)], |_| vec![Edit::Add(b"a")]);
+        two.done(&[(&said, END)], |_| vec![Edit::Add(b"b")]);
+        assert!(d.attr(D, NOW, Duration::ZERO).is_none());
+        assert_eq!(d.absent(D, b"c", NOW), Absent::Unknown);
+    }
+
+    #[test]
+    fn a_change_that_failed_leaves_nothing() {
+        let d = made();
+        drop(d.change(&[D], true));
+        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown);
+        assert!(d.known.borrow().is_empty());
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let d = made();
+        for i in 0..=NAMES_MAX as u64 {
+            add(&d, &i.to_be_bytes(), i);
+        }
+        assert_eq!((d.absent(D, b"a", NOW), d.names.get()), (Absent::Unknown, 0));
+        for i in 100..100 + 2 * DIRECTORIES_MAX as u64 {
+            d.made(&Attr { inode: InodeId(i), ..attr(0) }, END);
+            assert!(d.known.borrow().len() <= DIRECTORIES_MAX);
+        }
+    }
+}
