@@ -215,8 +215,11 @@ pub enum Command {
         /// Chain table
         #[arg(long)]
         table: Option<u64>,
+        /// Bytes up to which a file is kept with the metadata: at most 16K, 0 for none. All metadata services must know of this
+        #[arg(long, value_name = "BYTES")]
+        inline_bytes: Option<String>,
         /// Takes what the parent has
-        #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table"])]
+        #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table", "inline_bytes"])]
         inherit: bool,
     },
     /// Files that were removed from directories with a trash (`setfattr -n glowfs.trash -v 7d DIR`)

@@ -19,6 +19,8 @@ pub struct Change<'a> {
     pub stripe: Option<u32>,
     /// Chain table.
     pub table: Option<u64>,
+    /// Bytes of a small file that are kept with the metadata, as the operator wrote them.
+    pub inline_bytes: Option<&'a str>,
     /// Takes what the parent has.
     pub inherit: bool,
 }
@@ -31,6 +33,7 @@ struct Row {
     table: u64,
     table_version: u64,
     durability: String,
+    inline_bytes: u32,
 }
 
 /// `show-layout`.
@@ -46,11 +49,16 @@ pub async fn show(out: Output, client: &Client, path: &str) -> Result<()> {
         table: l.table.0,
         table_version: l.table_version,
         durability: format!("{:?}", l.durability).to_lowercase(),
+        inline_bytes: l.inline_bytes,
     };
     out.either(&row, |r| {
         let size = bytes(u64::from(r.chunk_bytes));
+        let inline = match r.inline_bytes {
+            0 => String::new(),
+            n => format!(", small files up to {} with the metadata", bytes(u64::from(n))),
+        };
         format!(
-            "{}: chunks of {size}, stripe {} on table {}, durability {}\n",
+            "{}: chunks of {size}, stripe {} on table {}, durability {}{inline}\n",
             r.path, r.stripe, r.table, r.durability
         )
     })
@@ -74,10 +82,13 @@ pub async fn set(out: Output, client: &Client, path: &str, change: Change<'_>) -
         text += &format!("stripe={stripe} ");
     }
     if let Some(table) = change.table {
-        text += &format!("table={table}");
+        text += &format!("table={table} ");
+    }
+    if let Some(size) = change.inline_bytes {
+        text += &format!("inline_bytes={size}");
     }
     if text.is_empty() {
-        bail!("nothing to set: give --chunk-size, --stripe, --table or --inherit");
+        bail!("nothing to set: give --chunk-size, --stripe, --table, --inline-bytes or --inherit");
     }
     let q = SetXattr { caller, request, inode, name, value: text.into_bytes(), flags: 0 };
     client.setxattr(q).await.with_context(|| format!("layout of {path}"))?;

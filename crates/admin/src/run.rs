@@ -76,9 +76,10 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             files::cat(client, path).await
         }
         Command::ShowLayout { path } => layout::show(out, client, path).await,
-        Command::SetLayout { path, chunk_size, stripe, table, inherit } => {
+        Command::SetLayout { path, chunk_size, stripe, table, inline_bytes, inherit } => {
             let (chunk_size, stripe, table) = (chunk_size.as_deref(), *stripe, *table);
-            let change = layout::Change { chunk_size, stripe, table, inherit: *inherit };
+            let (inline_bytes, inherit) = (inline_bytes.as_deref(), *inherit);
+            let change = layout::Change { chunk_size, stripe, table, inline_bytes, inherit };
             layout::set(out, client, path, change).await
         }
         Command::Trash { command } => in_trash(out, client, command).await,

@@ -7,6 +7,8 @@ use crate::flush::flush;
 use crate::heads::{head_msg, layout_chains, on_chains};
 use crate::sparse::allocated_signed;
 use crate::write::{Change, apply};
+use glowfs_rt::Buf;
+use glowfs_types::checksum::piece_checksums;
 use glowfs_types::wire::data::{
     ChunkSummary, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply, RemoveData,
     RemoveDataReply, update,
@@ -14,7 +16,8 @@ use glowfs_types::wire::data::{
 use glowfs_types::wire::orphans::{ListData, ListDataReply};
 use glowfs_types::wire::{encode, method};
 use glowfs_types::{
-    Capability, ChainId, ChunkId, DataId, Error, Layout, Result, Status, TargetId, VolumeId,
+    Capability, ChainId, ChunkId, DataId, Durability, Error, Layout, Result, Status, TargetId,
+    VolumeId,
 };
 use std::rc::Rc;
 use zerocopy::IntoBytes;
@@ -191,6 +194,29 @@ impl ChunkIo {
             len,
             payload: None,
             crcs: Vec::new(),
+            source: None,
+        };
+        apply(&self.client.core, &Rights::Signed(*capability), &change).await.map(|_| ())
+    }
+    /// Writes the beginning of a chunk; it is on disk when this returns. The capability needs the right to write.
+    pub async fn write_durably(
+        &self,
+        layout: &Layout,
+        chunk: ChunkId,
+        payload: Buf,
+        capability: &Capability,
+    ) -> Result<()> {
+        let mut crcs = Vec::new();
+        piece_checksums(0, &payload, &mut crcs);
+        let change = Change {
+            kind: update::WRITE,
+            layout: Layout { durability: Durability::Disk, ..*layout },
+            volume: chunk.volume,
+            index: chunk.index,
+            offset: 0,
+            len: payload.len() as u32,
+            payload: Some(payload),
+            crcs,
             source: None,
         };
         apply(&self.client.core, &Rights::Signed(*capability), &change).await.map(|_| ())

@@ -1,9 +1,10 @@
 //! [`OpenFile`]: one open file, its capability, and the recall of it.
 
 use crate::copy::{self, Span};
-use crate::{Client, flush, read, sparse, write, zero};
+use crate::{Client, flush, inline, read, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
+use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::meta::{Attr, Caller, OpenReply, Renew};
 use glowfs_types::wire::{decode, encode, method};
 use glowfs_types::{
@@ -38,6 +39,8 @@ struct State {
     /// From here on a new one is fetched beside the I/O.
     renew_at: Instant,
     len_written: Option<u64>,
+    /// The contents are with the metadata. Once they are in chunks they stay there.
+    inline: bool,
     /// Attempts on their way, by the epoch of their capability.
     flying: BTreeMap<TruncateEpoch, u32>,
     renewing: bool,
@@ -154,6 +157,7 @@ impl OpenFile {
                 expires: now + life / 2,
                 renew_at: now + life / 3,
                 len_written: None,
+                inline: reply.attr.inline,
                 flying: BTreeMap::new(),
                 renewing: false,
             }),
@@ -210,6 +214,11 @@ impl OpenFile {
             s.valid = false;
             s.len_written = None;
         }
+        if s.inline && !attr.inline {
+            // The capability is for no chunks at all.
+            s.inline = false;
+            s.valid = false;
+        }
         s.epoch = attr.epoch;
         s.data = attr.data;
         if let Ok(layout) = layout_of(attr) {
@@ -226,17 +235,42 @@ impl OpenFile {
             return (Err(self.not_open_for("reading")), buf);
         }
         match self.this.upgrade() {
+            Some(file) if file.is_inline() => inline::read(&file, offset, buf).await,
             Some(file) => read::read(&self.client.core, &file, offset, buf).await,
             None => (Err(Status::Internal.into()), buf),
         }
     }
     /// Writes all of `buf`; when it returns, every serving replica has it (or, for an error, any part of it).
     pub async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
+        self.write_told(offset, buf).await.map(|_| ())
+    }
+    /// The same. If the contents are with the metadata, the write is in length and times of the file already: the answer is what they are.
+    pub async fn write_told(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
         if !self.access.write {
             return Err(self.not_open_for("writing"));
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
-        write::write(&self.client.core, &file, offset, buf).await
+        if file.is_inline()
+            && let Some(attr) = inline::write(&file, offset, &buf).await?
+        {
+            return Ok(Some(attr));
+        }
+        write::write(&self.client.core, &file, offset, buf).await.map(|()| None)
+    }
+    /// Whether the contents are with the metadata, as far as is known here. Once they are not, they never are again.
+    pub fn is_inline(&self) -> bool {
+        self.state.borrow().inline
+    }
+    /// Has contents that are with the metadata put into chunks.
+    pub async fn spill(&self) -> Result<()> {
+        inline::spill(self).await
+    }
+    /// All of the contents, if they are with the metadata.
+    pub async fn content(&self) -> Result<Option<InlineReply>> {
+        if !self.access.read {
+            return Err(self.not_open_for("reading"));
+        }
+        inline::content(self).await
     }
     /// Makes bytes zeros, and gives the space of whole chunks back. The range must not reach behind the end of the file.
     pub async fn zero(&self, offset: u64, len: u64) -> Result<()> {
@@ -244,6 +278,7 @@ impl OpenFile {
             return Err(self.not_open_for("writing"));
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
+        inline::spill(&file).await?;
         zero::zero(&self.client.core, &file, offset, len)
             .await
             .map_err(|e| e.context(format_args!("zeros in inode {}", self.inode)))
@@ -252,6 +287,10 @@ impl OpenFile {
     /// follows.
     pub async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
         let file = self.this.upgrade().ok_or(Status::Internal)?;
+        if file.is_inline() {
+            // They have no holes, and neither have chunks that they became meanwhile, as far as somebody can tell who asked before.
+            return Ok(Some(if data { offset } else { len }).filter(|_| offset < len));
+        }
         match sparse::seek(&file, offset, len, data).await {
             // A storage node of an older release: as if there were no holes.
             Err(e) if e.status == Status::UnknownMethod => {
@@ -264,6 +303,9 @@ impl OpenFile {
     pub async fn allocated(&self) -> Result<u64> {
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         let layout = file.layout();
+        if file.is_inline() {
+            return Ok(u64::from(layout.inline_bytes));
+        }
         sparse::allocated(&self.client.core, &Rights::File(file), &layout).await
     }
     /// Copies `len` bytes of `source` at `from` to `to` of this file, without taking them through the client. They must exist before the end of the
@@ -282,10 +324,16 @@ impl OpenFile {
             return Err(source.not_open_for("reading"));
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
+        inline::spill(source).await?;
+        inline::spill(&file).await?;
         copy::copy(&self.client.core, source, &file, Span { from, to, len, to_len }).await
     }
     /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns.
     pub async fn flush(&self) -> Result<()> {
+        if self.is_inline() {
+            // A durable SYNC does it.
+            return Ok(());
+        }
         let layout = self.layout();
         flush::flush(&self.client.core, &layout)
             .await
@@ -296,7 +344,7 @@ impl OpenFile {
     }
 
     /// Whether its session can still live: the cluster ends those of clients that were silent for too long.
-    fn check_owner(&self) -> Result<()> {
+    pub(crate) fn check_owner(&self) -> Result<()> {
         if self.session.is_none() || self.owner == self.client.core.id() {
             return Ok(());
         }
@@ -311,6 +359,11 @@ impl OpenFile {
 
     /// Gets a fresh capability (I/O does so by itself when it is due).
     pub async fn renew(&self) -> Result<()> {
+        self.renew_with(false).await
+    }
+
+    /// The same; `spill`: contents that are with the metadata are put into chunks before.
+    pub(crate) async fn renew_with(&self, spill: bool) -> Result<()> {
         self.check_owner()?;
         if self.state.borrow().renewing {
             while self.state.borrow().renewing {
@@ -332,6 +385,7 @@ impl OpenFile {
             session: self.session,
             read: self.access.read,
             write: self.access.write,
+            spill,
         };
         let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
         let reply: OpenReply = decode(&answer)?;

@@ -18,6 +18,7 @@ mod file;
 mod flush;
 mod heads;
 mod hedge;
+mod inline;
 mod link;
 mod meta;
 mod opens;

@@ -12,6 +12,7 @@ use glowfs_net::{Bulk, Conn, Request};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::closes::{Closes, ClosesReply};
+use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::trash::{Trash, TrashReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
@@ -56,6 +57,8 @@ queries! {
     Lock: once;
     Append: plain;
     Closes: plain;
+    InlineRead: plain;
+    InlineWrite: once;
 }
 
 macro_rules! calls {
@@ -110,18 +113,26 @@ calls! {
     append(Append) -> AppendReply = APPEND;
     /// CLOSES. Usually [`Client::close_later`] gathers them.
     closes(Closes) -> ClosesReply = CLOSES;
+    /// INLINE_READ.
+    inline_read(InlineRead) -> InlineReply = INLINE_READ;
+    /// INLINE_WRITE.
+    inline_write(InlineWrite) -> InlineReply = INLINE_WRITE;
     /// RENEW.
     renew(Renew) -> OpenReply = RENEW;
 }
 
 impl Client {
     /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.
-    pub async fn open(&self, query: Open) -> Result<OpenReply> {
+    pub async fn open(&self, mut query: Open) -> Result<OpenReply> {
+        query.flags.inline = true;
         let _opening = self.core.opens.begin(query.inode);
         self.meta_call(method::OPEN, query).await
     }
     /// MAKE. Give what it opened to [`Client::open_file`] without waiting in between.
-    pub async fn make(&self, query: Make) -> Result<AttrReply> {
+    pub async fn make(&self, mut query: Make) -> Result<AttrReply> {
+        if let Some(flags) = &mut query.open {
+            flags.inline = true;
+        }
         // With a session meta knows by itself that the file is open.
         let bare = query.open.is_some_and(|f| f.session == SessionId(0));
         let _opening = bare.then(|| self.core.opens.begin_unnamed());

@@ -196,6 +196,7 @@ pub(crate) mod tests {
             start: 1,
             redundancy: Redundancy::Replicated,
             durability: Durability::Written,
+            inline_bytes: 0,
         }
     }
 

@@ -20,6 +20,7 @@ async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
         truncate: false,
         session: client.new_session(),
         append: false,
+        inline: false,
     };
     let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
     let reply = client.open(query).await.expect("open");

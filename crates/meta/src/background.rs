@@ -227,6 +227,7 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
                     s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
                 if let Ok(attr) = attr
                     && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
+                    && !attr.inline
                 {
                     let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
                     settled = Some((extent.len, attr.epoch));

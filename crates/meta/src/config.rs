@@ -96,6 +96,8 @@ pub struct RootConfig {
     pub stripe: u32,
     /// What an acknowledged write of a new file has reached.
     pub durability: WriteDurability,
+    /// Files that were never longer than so many bytes keep their contents with the metadata (at most 16 KiB); 0: none.
+    pub inline_bytes: u32,
 }
 
 /// What an acknowledged write has reached, as the configuration says it.
@@ -128,6 +130,7 @@ impl Default for RootConfig {
             chunk_bytes: 1 << 20,
             stripe: 16,
             durability: WriteDurability::Written,
+            inline_bytes: 0,
         }
     }
 }

@@ -18,6 +18,7 @@ mod engine;
 mod fsck;
 mod ids;
 mod idset;
+mod inline;
 mod leases;
 mod locks;
 mod metrics;

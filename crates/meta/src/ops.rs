@@ -5,6 +5,7 @@ use crate::background::look_at_space;
 use crate::closes;
 use crate::cut;
 use crate::fsck;
+use crate::inline;
 use crate::locks;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
@@ -29,6 +30,7 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 pub fn takes(m: u16) -> bool {
     (method::LOOKUP..=method::CLOSES).contains(&m)
         || matches!(m, method::ORPHANS | method::TRASH | method::FSCK)
+        || matches!(m, method::INLINE_READ | method::INLINE_WRITE)
 }
 
 impl Service {
@@ -58,9 +60,20 @@ impl Service {
         AttrReply { attr, lease_ms: 0, open, dir: None }
     }
 
-    /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first.
+    /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first, and if its contents have to go into chunks, sees
+    /// to that.
     pub(crate) async fn with_cut<T>(
         &self,
+        inode: InodeId,
+        work: impl AsyncFn() -> Result<T>,
+    ) -> Result<T> {
+        self.with_cut_by(ClientId(0), inode, work).await
+    }
+
+    /// The same for a client that gets to know by the answer what was done to the inode.
+    pub(crate) async fn with_cut_by<T>(
+        &self,
+        by: ClientId,
         inode: InodeId,
         work: impl AsyncFn() -> Result<T>,
     ) -> Result<T> {
@@ -69,11 +82,17 @@ impl Service {
             match work().await {
                 Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
                     attempts += 1;
-                    cut::finish_inode(self, inode).await?;
+                    self.clear_way(by, inode).await?;
                 }
                 other => return other,
             }
         }
+    }
+
+    /// What stood in the way of an operation on an inode does so no more.
+    async fn clear_way(&self, by: ClientId, inode: InodeId) -> Result<()> {
+        cut::finish_inode(self, inode).await?;
+        inline::spill(self, by, inode).await
     }
 }
 
@@ -211,6 +230,8 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::LOCK | method::LOCK_TEST | method::LOCK_WAIT => {
             locks::answer(s, m, id, body).await?
         }
+        method::INLINE_READ => Reply::msg(&inline::read(s, id, body).await?),
+        method::INLINE_WRITE => Reply::msg(&inline::write(s, id, body).await?),
         method::APPEND => append::answer(s, id, body).await?,
         method::STATFS => Reply::msg(&statfs(s).await?),
         method::TRASH => Reply::msg(&trash::answer(s, id, body).await?),
@@ -258,7 +279,9 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.settle().await;
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::setattr(&Context::new(tx, &q.caller, s), &q).await;
-    let set = async || s.with_cut(q.inode, async || s.run(false, once, &work).await).await;
+    let set = async || {
+        s.with_cut_by(q.caller.client, q.inode, async || s.run(false, once, &work).await).await
+    };
     let (mut attr, cut) = s.once(&q, set).await?;
     let change = match q.len {
         Some(_) => Change::contents(q.inode, Some(attr.epoch)),
@@ -310,7 +333,7 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
                 let attr = s
                     .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
                     .await?;
-                cut::finish_inode(s, attr.inode).await?;
+                s.clear_way(ClientId(0), attr.inode).await?;
             }
             other => return other,
         }
@@ -347,8 +370,11 @@ async fn settle_session(s: &Service, opened: &Opened) -> Result<()> {
 async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let mut q: Renew = decode(body)?;
     s.who(id, &mut q.caller).await?;
+    if q.spill {
+        s.settle().await;
+    }
     let opened = s
-        .with_cut(q.inode, async || {
+        .with_cut_by(q.caller.client, q.inode, async || {
             s.look(async |tx| ns::renew(&Context::new(tx, &q.caller, s), &q).await).await
         })
         .await?;

@@ -6,6 +6,7 @@ use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::engine;
 use crate::ids::{IdKind, Ids};
+use crate::inline::Spills;
 use crate::leases::Leases;
 use crate::locks::LockWaits;
 use crate::metrics::Metrics;
@@ -69,6 +70,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         orphans: Orphans::default(),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
         lock_waits: LockWaits::default(),
+        spills: Spills::default(),
         started: rt.now(),
         peers: RefCell::default(),
         space: RefCell::default(),
@@ -188,6 +190,7 @@ async fn prepare(s: &Rc<Service>) -> Result<()> {
         start: 0,
         redundancy: Redundancy::Replicated,
         durability: root.durability.into(),
+        inline_bytes: root.inline_bytes,
     };
     let spec = RootSpec { mode: root.mode, uid: root.uid, gid: root.gid, layout };
     let caller = Caller { volume: VOLUME, ..Caller::default() };

@@ -4,6 +4,7 @@ use glowfs_client::{Client, FileAccess, OpenFile, RecallHandler};
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
+use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::meta::*;
 use glowfs_types::{ClientId, Result, SessionId, TruncateEpoch};
@@ -19,7 +20,12 @@ pub trait FileData: 'static {
     fn update_attr(&self, attr: &Attr);
     /// Fills `buf` from `offset`: holes and bytes past the end are zeros.
     async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut);
-    async fn write(&self, offset: u64, buf: Buf) -> Result<()>;
+    /// See [`OpenFile::write_told`].
+    async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>>;
+    /// See [`OpenFile::spill`].
+    async fn spill(&self) -> Result<()>;
+    /// See [`OpenFile::content`].
+    async fn content(&self) -> Result<Option<InlineReply>>;
     /// Makes bytes before the end of the file zeros, and gives back space if it can.
     async fn zero(&self, offset: u64, len: u64) -> Result<()>;
     async fn flush(&self) -> Result<()>;
@@ -119,8 +125,14 @@ impl FileData for OpenFile {
     async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut) {
         OpenFile::read(self, offset, buf).await
     }
-    async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
-        OpenFile::write(self, offset, buf).await
+    async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
+        OpenFile::write_told(self, offset, buf).await
+    }
+    async fn spill(&self) -> Result<()> {
+        OpenFile::spill(self).await
+    }
+    async fn content(&self) -> Result<Option<InlineReply>> {
+        OpenFile::content(self).await
     }
     async fn zero(&self, offset: u64, len: u64) -> Result<()> {
         OpenFile::zero(self, offset, len).await

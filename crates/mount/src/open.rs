@@ -56,6 +56,8 @@ struct State<F> {
     reserved: u64,
     writing: u32,
     files: Vec<Rc<OpenedFile<F>>>,
+    /// Contents that are kept with the metadata, and the `change` of the attributes they came with.
+    content: Option<(u64, Rc<[u8]>)>,
 }
 
 /// See the module.
@@ -81,6 +83,7 @@ impl<F: FileData> OpenInode<F> {
             reserved: 0,
             writing: 0,
             files: Vec::new(),
+            content: None,
         };
         let (lease, counted) = (Cell::new(Instant(0)), Cell::new(Instant(0)));
         Self { id, gate: Gate::default(), lease, counted, state: RefCell::new(state) }
@@ -175,6 +178,21 @@ impl<F: FileData> OpenInode<F> {
     pub fn note_holes(&self) {
         self.state.borrow_mut().dirty.holes = true;
     }
+    /// Whether its contents are with the metadata, as meta last said.
+    pub fn is_inline(&self) -> bool {
+        self.state.borrow().attr.inline
+    }
+    /// Contents came with attributes.
+    pub fn keep_content(&self, attr: &Attr, bytes: Vec<u8>) {
+        self.state.borrow_mut().content = Some((attr.change, bytes.into()));
+    }
+    /// The contents, if they are those of the newest attributes that are known. Good only under a lease.
+    pub fn content(&self) -> Option<Rc<[u8]>> {
+        let s = self.state.borrow();
+        let (change, bytes) = s.content.as_ref()?;
+        (s.attr.inline && *change == s.attr.change).then(|| bytes.clone())
+    }
+
     /// Whether its blocks have to be counted: something was written, and there are holes or may be.
     pub fn wants_count(&self) -> bool {
         let s = self.state.borrow();
@@ -190,7 +208,6 @@ impl<F: FileData> OpenInode<F> {
             s.reserved = 0;
         }
         s.writing += 1;
-        s.dirty.holes |= !append && offset > end;
         // The kernel's guess does not count: what it knows of the length may be old.
         let place = if append { end.max(s.reserved) } else { offset };
         if append {

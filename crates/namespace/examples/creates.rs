@@ -43,6 +43,7 @@ fn layout() -> Layout {
         start: 0,
         redundancy: Redundancy::Replicated,
         durability: Durability::Written,
+        inline_bytes: 0,
     }
 }
 

@@ -88,7 +88,8 @@ pub async fn bootstrap(cx: &Context<'_>, spec: &RootSpec) -> Result<bool> {
         return Ok(false);
     }
     spec.layout.validate()?;
-    cx.tx.put(key, pack(&VolumeRecord { format: keys::FORMAT, made: cx.now }))?;
+    let format = if spec.layout.inline_bytes > 0 { keys::FORMAT } else { keys::FORMAT_PLAIN };
+    cx.tx.put(key, pack(&VolumeRecord { format, made: cx.now }))?;
     let mut root = Inode {
         kind: InodeKind::Directory,
         mode: spec.mode & 0o7777,

@@ -9,6 +9,7 @@
 use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, Cut, Usage, err, file_bytes};
 use crate::flags;
+use crate::inline;
 use crate::keys;
 use crate::name;
 use crate::record::{Inode, number, unpack, whole_blocks};
@@ -177,7 +178,9 @@ pub(crate) async fn truncate(
     inode: &mut Inode,
     len: u64,
 ) -> Result<()> {
-    if len == 0 && inode.stored {
+    if inode.is_inline() {
+        inline::resize(cx, id, inode, len).await?;
+    } else if len == 0 && inode.stored {
         cx.discard_data(inode)?;
         let inherited = inode.layout.ok_or_else(|| Error::from(Status::Internal))?;
         inode.data = cx.env.new_data()?;
@@ -194,6 +197,7 @@ pub(crate) async fn truncate(
     }
     // What is added has no blocks. What is left of a file with holes is counted when the rest is cut off: until then it is one with holes.
     let blocks = match inode.allocated {
+        _ if inode.is_inline() => whole_blocks(len),
         Some(b) if len < inode.len => b.min(whole_blocks(len).saturating_sub(EXTENT_BLOCK_BYTES)),
         Some(b) => b,
         None => whole_blocks(inode.len.min(len)),

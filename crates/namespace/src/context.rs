@@ -327,6 +327,9 @@ impl<'a> Context<'a> {
         self.tx.clear(keys::locks(v, id))?;
         let (begin, end) = keys::xattrs(v, id);
         self.tx.clear_range(&begin, &end)?;
+        if inode.is_inline() {
+            self.tx.clear(keys::content(v, id))?;
+        }
         if inode.is_dir() {
             let (begin, end) = keys::dir_side(v, id);
             self.tx.clear_range(&begin, &end)?;

@@ -222,6 +222,7 @@ pub async fn end_session(
         && epoch == inode.epoch
         && len > inode.len
         && inode.cut.is_none()
+        && !inode.is_inline()
         && (inode.nlink > 0 || inode.trashed.is_some())
     {
         let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);

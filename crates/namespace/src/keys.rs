@@ -6,8 +6,10 @@ use glowfs_kv::{Key, STAMP_BYTES, prefix_end};
 use glowfs_types::wire::trash::TrashId;
 use glowfs_types::{ClientId, InodeId, ProjectId, RequestId, SessionId, VolumeId};
 
-/// The format of keys and records that this build writes, and the newest that it reads.
-pub const FORMAT: u64 = 1;
+/// The newest format of keys and records that this build reads.
+pub const FORMAT: u64 = 2;
+/// The format of a volume in which no file ever had its contents with the metadata: older builds read it.
+pub(crate) const FORMAT_PLAIN: u64 = 1;
 
 /// The second part of every key, after the volume.
 mod kind {
@@ -28,6 +30,7 @@ mod kind {
     pub const CLIENT_LOCK: u8 = b'K';
     pub const LOCK_WAIT: u8 = b'W';
     pub const TRASH: u8 = b'Z';
+    pub const CONTENT: u8 = b'B';
 }
 
 /// Shards of each usage counter.
@@ -189,6 +192,10 @@ pub fn usage_what(key: &[u8]) -> Option<u8> {
     key.get(17).copied()
 }
 
+/// The contents of a file that are kept with the metadata.
+pub fn content(v: VolumeId, i: InodeId) -> Key {
+    key(v, kind::CONTENT, &[&spread(i)])
+}
 /// The locks of a file.
 pub fn locks(v: VolumeId, i: InodeId) -> Key {
     key(v, kind::LOCKS, &[&spread(i)])
@@ -263,11 +270,12 @@ pub(crate) enum Part<'a> {
     ClientLock(ClientId, InodeId),
     LockWait,
     Trash(TrashId),
+    Content(InodeId),
 }
 
 /// Whether some key of a volume is of a kind that this build knows.
 pub(crate) fn is_known(key: &[u8]) -> bool {
-    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZ".contains(k))
+    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZB".contains(k))
 }
 
 /// Takes a key of a volume apart. None: it has no form that this build makes.
@@ -297,6 +305,7 @@ pub(crate) fn parse(key: &[u8]) -> Option<Part<'_>> {
             .then_some(Part::Garbage)?,
         kind::REQUEST => exact(20).map(|()| Part::Request)?,
         kind::USAGE => exact(10).map(|()| Part::Usage)?,
+        kind::CONTENT => exact(8).and_then(|()| Some(Part::Content(spread_id()?)))?,
         kind::LOCKS => exact(8).and_then(|()| Some(Part::Locks(spread_id()?)))?,
         kind::CLIENT_LOCK => exact(24)
             .and_then(|()| Some(Part::ClientLock(ClientId(u128_at(0)?), InodeId(u64_at(16)?))))?,
@@ -339,6 +348,7 @@ mod tests {
             lock_wait(v, c, 258)[8..],
             *b"W\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\x01\x02"
         );
+        assert_eq!(content(v, InodeId(1)), b"\0\0\0\0\0\0\0\x01B\x80\0\0\0\0\0\0\0");
         let id = TrashId { until: 258, inode: InodeId(7) };
         assert_eq!(trash_key(v, id)[8..], *b"Z\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x07");
         assert_eq!(trash_of(&trash_key(v, id)), Some(id));
@@ -370,6 +380,7 @@ mod tests {
             (client_lock(v, c, i), Part::ClientLock(c, i)),
             (lock_wait(v, c, 258), Part::LockWait),
             (trash_key(v, id), Part::Trash(id)),
+            (content(v, i), Part::Content(i)),
         ] {
             assert_eq!(parse(&made), Some(part));
             assert!(is_known(&made));

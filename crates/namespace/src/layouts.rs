@@ -1,7 +1,7 @@
 //! `glowfs.layout`: the layout of a directory, which what is made in it inherits, as an extended attribute.
 //!
-//! The value is text: `chunk_bytes=1048576 stripe=4 table=1 durability=written`. Setting may name some of them only; the others stay. Removing takes
-//! what the parent has. Files show theirs, which never changes.
+//! The value is text: `chunk_bytes=1048576 stripe=4 table=1 durability=written inline_bytes=16384`, the last one only if it is not 0. Setting may name
+//! some of them only; the others stay. Removing takes what the parent has. Files show theirs, which never changes.
 
 use crate::access;
 use crate::context::{Context, err};
@@ -24,8 +24,12 @@ pub fn layout_text(layout: &Layout) -> String {
         Durability::Written => "written",
         Durability::Disk => "disk",
     };
+    let inline = match layout.inline_bytes {
+        0 => String::new(),
+        n => format!(" inline_bytes={n}"),
+    };
     format!(
-        "chunk_bytes={} stripe={} table={} durability={durability}",
+        "chunk_bytes={} stripe={} table={} durability={durability}{inline}",
         layout.chunk_bytes, layout.stripe, layout.table
     )
 }
@@ -51,6 +55,7 @@ pub fn layout_changed(layout: &Layout, text: &[u8]) -> Result<Layout> {
         let (key, value) = part.split_once('=').ok_or_else(wrong)?;
         match key {
             "chunk_bytes" => new.chunk_bytes = bytes(value).ok_or_else(wrong)?,
+            "inline_bytes" => new.inline_bytes = bytes(value).ok_or_else(wrong)?,
             "stripe" => new.stripe = value.parse().map_err(|_| wrong())?,
             "table" => new.table = ChainTableId(value.parse().map_err(|_| wrong())?),
             "durability" => {
@@ -61,9 +66,9 @@ pub fn layout_changed(layout: &Layout, text: &[u8]) -> Result<Layout> {
                 }
             }
             _ => {
-                let e =
-                    format!("layout: no «{key}»; there are chunk_bytes, stripe, table, durability");
-                return Err(bad(e));
+                return Err(bad(format!(
+                    "layout: no «{key}»; there are chunk_bytes, stripe, table, durability, inline_bytes"
+                )));
             }
         }
         any = true;
@@ -109,6 +114,9 @@ pub(crate) async fn set(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
     // A wide stripe that was there before takes all the chains there are.
     let stripe = !q.value.is_empty() && layout.stripe != present.stripe;
     cx.env.check_layout(&layout, stripe)?;
+    if layout.inline_bytes > 0 {
+        crate::inline::announce(cx).await?;
+    }
     inode.layout = Some(layout);
     inode.layout_set = !q.value.is_empty();
     inode.ctime = cx.now;
@@ -131,13 +139,21 @@ mod tests {
             start: 0,
             redundancy: Redundancy::Replicated,
             durability: Durability::Written,
+            inline_bytes: 0,
         };
         assert_eq!(layout_text(&old), "chunk_bytes=1048576 stripe=12 table=1 durability=written");
         assert_eq!(layout_changed(&old, layout_text(&old).as_bytes()), Ok(old));
         let new = layout_changed(&old, b"stripe=2,chunk_bytes=64KiB\n").expect("good");
         assert_eq!((new.stripe, new.chunk_bytes, new.table), (2, 65536, old.table));
+        let inline = layout_changed(&old, b"inline_bytes=4K").expect("good");
+        assert_eq!(inline.inline_bytes, 4096);
+        let text = layout_text(&inline);
+        assert!(text.ends_with("durability=written inline_bytes=4096"), "{text}");
+        assert_eq!(layout_changed(&old, text.as_bytes()), Ok(inline));
+        assert_eq!(layout_changed(&inline, b"inline_bytes=0"), Ok(old));
         for wrong in [
             &b""[..],
+            b"inline_bytes=17K",
             b" ",
             b"stripe",
             b"stripe=0",

@@ -7,7 +7,7 @@ use crate::flags;
 use crate::keys;
 use crate::name;
 use crate::open::{Opened, open_inode, opened_before, put_session};
-use crate::record::{Inode, OrphanRecord, pack};
+use crate::record::{Contents, Inode, OrphanRecord, pack};
 use glowfs_types::wire::meta::{Attr, InodeKind, Make, SYMLINK_BYTES_MAX};
 use glowfs_types::{Error, InodeId, Result, Status};
 
@@ -62,7 +62,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     if let Some(flags) = req.open {
         // Whoever makes a file may open it as it likes, whatever the mode.
         session = put_session(cx, id, flags)?;
-        inode.stored = flags.write;
+        inode.stored = flags.write && !inode.is_inline();
     }
     cx.put_inode(id, &mut inode)?;
     let attr = if inode.is_dir() {
@@ -70,8 +70,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     } else {
         inode.attr(id)
     };
-    let opened =
-        req.open.map(|f| Opened { attr: attr.clone(), session, read: f.read, write: f.write });
+    let opened = req.open.map(|f| Opened { session, ..Opened::new(attr.clone(), f.read, f.write) });
     Ok(Made { attr, opened })
 }
 
@@ -92,7 +91,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let Some(session) = put_session(cx, id, flags)? else {
         return Err(Error::new(Status::InvalidArgument, "a file without a name needs a session"));
     };
-    inode.stored = flags.write;
+    inode.stored = flags.write && !inode.is_inline();
     let orphan = OrphanRecord { linkable: !req.exclusive, ..OrphanRecord::since(cx.now) };
     cx.tx.put(keys::orphan(cx.volume(), id), pack(&orphan))?;
     cx.count(id, &inode, 1, 0)?;
@@ -100,7 +99,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     cx.put_inode(id, &mut inode)?;
     let attr = inode.attr(id);
     let (read, write) = (flags.read, flags.write);
-    let opened = Opened { attr: attr.clone(), session: Some(session), read, write };
+    let opened = Opened { session: Some(session), ..Opened::new(attr.clone(), read, write) };
     Ok(Made { attr, opened: Some(opened) })
 }
 
@@ -185,6 +184,9 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
             })?;
             inode.data = cx.env.new_data()?;
             inode.layout = Some(cx.env.place(&inherited, inode.data)?);
+            if inherited.inline_bytes > 0 && req.open.is_some_and(|f| f.inline) {
+                inode.contents = Contents::Inline;
+            }
         }
         InodeKind::Directory => {
             inode.layout = dir.layout;

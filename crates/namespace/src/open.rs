@@ -3,6 +3,7 @@
 use crate::access::{self, READ, WRITE};
 use crate::attr::truncate;
 use crate::context::{Context, err, file_bytes, gone};
+use crate::inline;
 use crate::keys;
 use crate::record::{Inode, Session, pack};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -20,6 +21,15 @@ pub struct Opened {
     pub read: bool,
     /// May write.
     pub write: bool,
+    /// All of its contents, if they are kept with the metadata and it was opened for reading.
+    pub content: Option<Vec<u8>>,
+}
+
+impl Opened {
+    /// Without a session, and without contents.
+    pub(crate) fn new(attr: Attr, read: bool, write: bool) -> Self {
+        Self { attr, session: None, read, write, content: None }
+    }
 }
 
 /// Opens. A write-open needs a session; a read-open may have one, which keeps the data of a removed file until it is closed.
@@ -44,7 +54,7 @@ pub(crate) async fn opened_before(cx: &Context<'_>, attr: Attr, f: OpenFlags) ->
     if f.write && session.is_none() {
         return Err(ended());
     }
-    Ok(Opened { attr, session, read: f.read, write: f.write })
+    Ok(Opened { session, ..Opened::new(attr, f.read, f.write) })
 }
 
 pub(crate) async fn open_inode(
@@ -61,7 +71,7 @@ pub(crate) async fn open_inode(
         InodeKind::Directory => {
             access::check(cx.caller, inode, READ)?;
             let attr = cx.attr_of(id, inode).await?;
-            return Ok(Opened { attr, session: None, read: true, write: false });
+            return Ok(Opened::new(attr, true, false));
         }
         InodeKind::Symlink => return err(Status::Loop),
         _ => {
@@ -81,6 +91,9 @@ pub(crate) async fn open_inode(
     if writes && inode.cut.is_some() {
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
     }
+    if inode.is_inline() && !flags.inline {
+        return Err(inline::in_the_way("the client that opens it knows chunks only"));
+    }
     if inode.nlink == 0 && crate::removed::is_doomed(cx, id).await? {
         return Err(gone(id));
     }
@@ -94,14 +107,19 @@ pub(crate) async fn open_inode(
         changed = true;
     }
     let session = put_session(cx, id, flags)?;
-    if flags.write && !inode.stored {
+    if flags.write && !inode.stored && !inode.is_inline() {
         inode.stored = true;
         changed = true;
     }
     if changed {
         cx.put_inode(id, inode)?;
     }
-    Ok(Opened { attr: inode.attr(id), session, read: flags.read, write: flags.write })
+    // Who opens it to write as well seldom reads it first.
+    let content = match inode.is_inline() && flags.read && !flags.write {
+        true => Some(inline::content(cx, id).await?),
+        false => None,
+    };
+    Ok(Opened { attr: inode.attr(id), session, read: flags.read, write: flags.write, content })
 }
 
 /// Records a session, if the flags name one.
@@ -199,12 +217,16 @@ pub(crate) async fn end(
     Ok(())
 }
 
-fn ended() -> Error {
+pub(crate) fn ended() -> Error {
     let e = "the session was ended by the cluster; open the file again";
     Error::new(Status::SessionEnded, e)
 }
 
-async fn own_session(cx: &Context<'_>, id: InodeId, session: SessionId) -> Result<Option<Session>> {
+pub(crate) async fn own_session(
+    cx: &Context<'_>,
+    id: InodeId,
+    session: SessionId,
+) -> Result<Option<Session>> {
     if session == SessionId(0) {
         return Ok(None);
     }
@@ -238,6 +260,10 @@ fn apply_of(
 fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
     let before = file_bytes(inode);
     let mut changed = false;
+    if req.len_at_least.is_some() && inode.is_inline() {
+        // It was told that there are chunks, and the metadata has lost that together with the power.
+        return Err(ended());
+    }
     // Bytes written under an older epoch were cut off.
     if let Some(len) = req.len_at_least.filter(|_| req.epoch == inode.epoch) {
         if len > FILE_BYTES_MAX {
@@ -311,10 +337,8 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
         None if access::owns(cx.caller, &inode) => {}
         None => access::check(cx.caller, &inode, READ)?,
     }
-    Ok(Opened {
-        attr: inode.attr(req.inode),
-        session: req.session,
-        read: req.read,
-        write: req.write,
-    })
+    if req.spill && inode.is_inline() {
+        return Err(inline::in_the_way("the client that has it open needs chunks"));
+    }
+    Ok(Opened { session: req.session, ..Opened::new(inode.attr(req.inode), req.read, req.write) })
 }

@@ -84,9 +84,38 @@ pub struct Inode {
     /// In the trash, until then (seconds since the Unix epoch).
     #[n(28)]
     pub trashed: Option<u64>,
+    /// Where the contents of a file are.
+    #[cbor(n(29), default, skip_if = "Contents::are_chunks")]
+    pub contents: Contents,
+}
+
+/// Where the contents of a file are ([`crate::inline`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Contents {
+    /// In chunks, for good.
+    #[default]
+    #[n(0)]
+    Chunks,
+    /// Beside the inode record.
+    #[n(1)]
+    Inline,
+    /// Beside the inode record, where they do not change any more, and on their way into chunks under `data`.
+    #[n(2)]
+    Spilling,
+}
+
+impl Contents {
+    fn are_chunks(&self) -> bool {
+        *self == Self::Chunks
+    }
 }
 
 impl Inode {
+    /// Its contents are beside the record: no chunk says anything of them.
+    pub fn is_inline(&self) -> bool {
+        !self.contents.are_chunks()
+    }
     pub fn is_dir(&self) -> bool {
         self.kind == InodeKind::Directory
     }
@@ -119,6 +148,7 @@ impl Inode {
             has_acl: self.acl.is_some() || self.default_acl.is_some(),
             flags: self.flags,
             entries: None,
+            inline: self.is_inline(),
         }
     }
     /// Its blocks were counted; only what is less than all is kept.

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::keys;
 use crate::record::{RequestRecord, pack, unpack};
 use glowfs_types::wire::encode;
+use glowfs_types::wire::inline::InlineWrite;
 use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
     Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
@@ -58,7 +59,7 @@ macro_rules! once {
         }
     )*};
 }
-once!(Link, Lock, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink);
+once!(InlineWrite, Link, Lock, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink);
 
 impl Context<'_> {
     fn bucket_at(&self, secs: i64) -> u32 {

@@ -44,6 +44,7 @@ fn layout() -> Layout {
         start: 0,
         redundancy: Redundancy::Replicated,
         durability: Durability::Written,
+        inline_bytes: 0,
     }
 }
 
@@ -425,8 +426,8 @@ fn concurrent_renames_make_no_cycle() {
 }
 
 fn open_q(inode: InodeId, uid: u32, write: bool, truncate: bool, session: u128) -> Open {
-    let flags =
-        OpenFlags { read: true, write, truncate, session: SessionId(session), append: false };
+    let session = SessionId(session);
+    let flags = OpenFlags { read: true, write, truncate, session, ..OpenFlags::default() };
     Open { caller: who(uid), request: RequestId(0), inode, flags }
 }
 

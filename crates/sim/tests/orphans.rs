@@ -171,6 +171,7 @@ fn what_somebody_owns_is_never_taken() {
                 truncate: false,
                 session: client.new_session(),
                 append: false,
+                inline: false,
             };
             let open = Open { caller: caller(&client), request: RequestId(0), inode, flags };
             let open = client.open(open).await?;

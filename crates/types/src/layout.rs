@@ -9,6 +9,8 @@ use crate::{ChainTableId, DataId, Error, Result, Status};
 pub const CHUNK_BYTES_MIN: u32 = 64 << 10;
 /// The greatest chunk size in bytes.
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// The greatest number of bytes of a file that may be kept with the metadata.
+pub const INLINE_BYTES_MAX: u32 = 16 << 10;
 /// The greatest length of a file in bytes (what `loff_t` can say).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
@@ -59,6 +61,14 @@ pub struct Layout {
     /// What an acknowledged write has reached.
     #[n(6)]
     pub durability: Durability,
+    /// A file that was never longer keeps its contents with the metadata ([`crate::wire::inline`]); 0: none does. (Left out if 0, as by older
+    /// releases.)
+    #[cbor(n(7), default, skip_if = "is_zero")]
+    pub inline_bytes: u32,
+}
+
+fn is_zero(bytes: &u32) -> bool {
+    *bytes == 0
 }
 
 /// A piece of a file inside one chunk.
@@ -88,6 +98,12 @@ impl Layout {
         }
         if self.stripe == 0 {
             return bad("stripe 0: a file needs at least one chain".into());
+        }
+        if self.inline_bytes > INLINE_BYTES_MAX {
+            return bad(format!(
+                "inline_bytes {}: at most {INLINE_BYTES_MAX} bytes of a file are kept with the metadata",
+                self.inline_bytes
+            ));
         }
         Ok(())
     }
@@ -146,6 +162,7 @@ mod tests {
             start,
             redundancy: Redundancy::Replicated,
             durability: Durability::Written,
+            inline_bytes: 0,
         }
     }
 

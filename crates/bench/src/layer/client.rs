@@ -80,6 +80,7 @@ async fn make(client: &Rc<Client>) -> Result<Rc<OpenFile>> {
         write: true,
         truncate: false,
         append: false,
+        inline: false,
         session: client.new_session(),
     };
     let make = Make {

@@ -219,6 +219,7 @@ pub fn layout() -> Layout {
         start: 0,
         redundancy: Redundancy::Replicated,
         durability: Durability::Written,
+        inline_bytes: 0,
     }
 }
 
@@ -351,6 +352,7 @@ impl Node {
             capability: capability.as_bytes().to_vec(),
             capability_ms: state.capability_ms.get(),
             lease_ms: 0,
+            content: None,
         }
     }
 

@@ -34,6 +34,7 @@ pub fn sample() -> Layout {
         start: 3,
         redundancy: Redundancy::Replicated,
         durability: Durability::Disk,
+        inline_bytes: 0,
     }
 }
 

@@ -5,6 +5,7 @@ use glowfs_types::wire::data::*;
 use glowfs_types::wire::flush::*;
 use glowfs_types::wire::fsck::*;
 use glowfs_types::wire::hello::*;
+use glowfs_types::wire::inline::*;
 use glowfs_types::wire::kv::*;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::mgmtd::*;
@@ -41,7 +42,7 @@ messages! {
     TargetReport Heartbeat HeartbeatReply ConfigItem GetRouting ClientSession ClientSessionReply ClientGoodbye ClientList StoreOffer
     RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
     Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
-    FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply
+    FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply InlineRead InlineWrite InlineReply
 }
 
 pub fn run(input: &[u8]) {

@@ -161,6 +161,9 @@ impl Cluster {
         let mut args = vec!["--mount", &mnt];
         args.extend(options);
         cluster.dev("up", &args);
+        if std::env::var_os("GLOWFS_TEST_INLINE").is_some() {
+            sh(&cluster.mnt, "setfattr -n glowfs.layout -v inline_bytes=16384 .");
+        }
         cluster
     }
 

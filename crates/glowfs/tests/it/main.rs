@@ -1,7 +1,8 @@
 //! Tests of the real thing: the binary, real processes, a real mount, real programs.
 //!
 //! Each test brings up a cluster of its own in a directory of its own and destroys it at the end, also when it
-//! fails. `GLOWFS_TEST_DIR` says where (default `/var/tmp`); `GLOWFS_TEST_LARGE=1` runs the sizes that take long.
+//! fails. `GLOWFS_TEST_DIR` says where (default `/var/tmp`); `GLOWFS_TEST_LARGE=1` runs the sizes that take long,
+//! `GLOWFS_TEST_INLINE=1` keeps the contents of small files with the metadata.
 //! They need root, `/dev/fuse` and the programs that `./test` installs; a missing one fails the test, it is not skipped.
 
 mod acl;
@@ -22,6 +23,7 @@ mod flushes;
 mod fsck;
 mod fsx;
 mod harness;
+mod inline;
 mod layout;
 mod locks;
 mod many_rings;

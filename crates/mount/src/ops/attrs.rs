@@ -143,6 +143,8 @@ impl<S: FileSystem> Context<S> {
         if !(punch || zero) && grown.is_none() {
             return Ok(Answer::Done);
         }
+        // Its length is told to meta later, as that of chunks.
+        file.spill().await?;
         inode.begin_write(i.offset, 0, false);
         let done = if (punch || zero) && stop > i.offset {
             file.zero(i.offset, stop - i.offset).await

@@ -39,6 +39,10 @@ impl<S: FileSystem> Context<S> {
             if handle.inode.attr().flags & inode_flags::APPEND != 0 {
                 return fail(EPERM);
             }
+            if source.inode.attr().inline {
+                // The kernel reads and writes these few bytes, and both files may stay as they are.
+                return fail(EOPNOTSUPP);
+            }
             let epoch = source.inode.attr().epoch;
             let len = i.len.min(COPY_MAX).min(source.inode.len().saturating_sub(i.off_in));
             if len == 0 {
@@ -84,7 +88,7 @@ impl<S: FileSystem> Context<S> {
         let theirs: &Rc<S::File> = &source.file.file;
         let done = file.copy_from(theirs, (from, to, len), before).await;
         let holes = !matches!(done, Ok(false));
-        if holes {
+        if holes || to > before {
             inode.note_holes();
         }
         let counts = file.len_written().is_some_and(|l| l >= end) || holes;

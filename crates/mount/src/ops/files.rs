@@ -76,7 +76,11 @@ impl<S: FileSystem> Context<S> {
                     inode.merge_truncated(&reply.attr);
                 }
                 self.inodes.seen(&reply.attr);
-                self.adopt(&inode, &reply, wish, &caller)?
+                let file = self.adopt(&inode, &reply, wish, &caller)?;
+                if let Some(bytes) = reply.content {
+                    inode.keep_content(&reply.attr, bytes.into());
+                }
+                file
             }
         };
         drop(pass);
@@ -109,6 +113,7 @@ impl<S: FileSystem> Context<S> {
             truncate: wish.truncate,
             append: wish.append,
             session: if wish.writes() { self.fs.new_session() } else { SessionId(0) },
+            inline: true,
         }
     }
     fn adopt(

@@ -6,6 +6,7 @@ use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::open::OpenInode;
+use crate::ops::inline::Inline;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
@@ -61,8 +62,15 @@ impl<S: FileSystem> Context<S> {
         size: u64,
         alloc: impl Fn(usize) -> BufMut,
     ) -> Result<Option<(BufMut, usize)>, Failure> {
+        let alloc = &alloc;
         let wanted = offset.saturating_add(size);
         loop {
+            if handle.inode.is_inline() {
+                match self.read_inline(handle, (offset, wanted), alloc).await? {
+                    Inline::Bytes(found) => return Ok(found),
+                    Inline::InChunks => {}
+                }
+            }
             let asked = self.known(&handle.inode).await?;
             let leased = handle.inode.lease.get();
             let epoch = handle.inode.epoch();
@@ -160,6 +168,7 @@ impl<S: FileSystem> Context<S> {
             // Others may have cut the file, or made it longer.
             self.known(inode).await?;
         }
+        let gap = !how.append && offset > inode.len();
         let place = inode.begin_write(offset, len, how.append);
         if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
             let _ = inode.end_write(None, 0, self.rt.unix_ns());
@@ -172,6 +181,16 @@ impl<S: FileSystem> Context<S> {
             handle.file.file.write(place, payload).await.map_err(Failure::from)
         }
         .await;
+        if let Ok(Some(attr)) = &written {
+            // Meta has it all, and everybody else may see it.
+            let _ = inode.end_write(None, 0, self.rt.unix_ns());
+            self.inodes.seen(attr);
+            self.count_written(len as usize);
+            return Ok(place);
+        }
+        if gap {
+            inode.note_holes();
+        }
         // A write that landed under an epoch that is over counts for nothing: the file was cut after it.
         let file = &handle.file.file;
         let counts = file.len_written().is_some_and(|l| l >= place + len);

@@ -6,6 +6,7 @@ mod copy;
 mod dirs;
 mod files;
 mod flags;
+mod inline;
 mod io;
 mod locks;
 mod names;

@@ -8,6 +8,7 @@ use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Rt};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
+use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
@@ -235,7 +236,14 @@ impl RamFs {
         if let Some(s) = session {
             self.sessions.borrow_mut().insert((attr.inode.0, s));
         }
-        Ok(OpenReply { attr, session, capability: Vec::new(), capability_ms: 1000, lease_ms: 0 })
+        Ok(OpenReply {
+            attr,
+            session,
+            capability: Vec::new(),
+            capability_ms: 1000,
+            lease_ms: 0,
+            content: None,
+        })
     }
 }
 
@@ -534,11 +542,17 @@ impl FileData for RamFile {
         self.content.borrow().read(offset, &mut buf);
         (Ok(buf.len()), buf)
     }
-    async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
+    async fn spill(&self) -> Result<()> {
+        Ok(())
+    }
+    async fn content(&self) -> Result<Option<InlineReply>> {
+        Ok(None)
+    }
+    async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
         self.content.borrow().write(offset, &buf);
         let end = offset + buf.len() as u64;
         self.written.set(Some(self.written.get().unwrap_or(0).max(end)));
-        Ok(())
+        Ok(None)
     }
     async fn zero(&self, offset: u64, len: u64) -> Result<()> {
         const PIECE: u64 = 64 << 10;

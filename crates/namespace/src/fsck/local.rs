@@ -50,6 +50,7 @@ pub async fn check(view: &View<'_>, key: &[u8], value: &[u8], reply: &mut FsckRe
         Part::Request => {
             at.read::<RequestRecord>();
         }
+        Part::Content(id) => at.content(id).await?,
         Part::Locks(id) => at.locks(id).await?,
         Part::ClientLock(client, id) => at.client_lock(client, id).await?,
         Part::LockWait => {
@@ -197,6 +198,14 @@ impl At<'_, '_> {
             (_, Some(l)) => self.layout(id, l, true),
             _ => {}
         }
+        if inode.is_inline() {
+            let content = self.view.get(&keys::content(self.view.volume(), id)).await?;
+            let there = content.map_or(0, |c| c.len() as u64);
+            if there != inode.len {
+                let text = format!("file {id}: length {}, contents of {there} bytes", inode.len);
+                self.say(Problem::BadLength, id, text, "its length is set");
+            }
+        }
         if inode.len > FILE_BYTES_MAX {
             let text = format!("inode {id} has a length of {}", inode.len);
             self.say(Problem::BadLength, id, text, "");
@@ -292,6 +301,21 @@ impl At<'_, '_> {
                 self.say(Problem::StrayCookie, c.inode, text, cure);
             }
         }
+        Ok(())
+    }
+
+    /// Contents that are kept beside the inode record.
+    async fn content(&mut self, id: InodeId) -> Result<()> {
+        let text = match self.view.inode(id).await? {
+            Found::There(i) if i.is_inline() => return Ok(()),
+            Found::Unreadable => return Ok(()),
+            Found::There(_) => format!("contents of inode {id}, which has them in chunks"),
+            Found::Absent => {
+                self.stray(id, "contents");
+                return Ok(());
+            }
+        };
+        self.say(Problem::Stray, id, text, "is removed");
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::view::{Found, View};
 use super::{judge, local};
-use crate::context::{Context, err};
+use crate::context::{Context, err, file_bytes};
 use crate::keys::{self, Part};
 use crate::locks::LockTable;
 use crate::record::{CookieEntry, Dentry, Inode, Session, pack};
@@ -55,7 +55,7 @@ pub async fn mend(cx: &Context<'_>, was: &Finding) -> Result<FsckReply> {
         Problem::NoCookie => m.no_cookie(&now).await?,
         Problem::NoIndex => m.no_index(&now).await?,
         Problem::Stray => m.stray(&now).await?,
-        Problem::BadLength => m.symlink_length(now.inode).await?,
+        Problem::BadLength => m.length(now.inode).await?,
         Problem::Subdirs => {
             let key = keys::dir_subdirs(cx.volume(), now.inode);
             cx.tx.put(key, now.change.to_le_bytes().to_vec())?;
@@ -261,9 +261,17 @@ impl Mender<'_> {
         tx.clear(f.key.clone())
     }
 
-    async fn symlink_length(&mut self, id: InodeId) -> Result<()> {
+    /// Of a symlink, or of a file whose contents are beside its record.
+    async fn length(&mut self, id: InodeId) -> Result<()> {
         let mut inode = self.inode(id).await?;
-        inode.len = inode.symlink.as_ref().map_or(0, |t| t.len() as u64);
+        let before = file_bytes(&inode);
+        inode.len = if inode.is_inline() {
+            let content = self.view.get(&keys::content(self.view.volume(), id)).await?;
+            content.map_or(0, |c| c.len() as u64)
+        } else {
+            inode.symlink.as_ref().map_or(0, |t| t.len() as u64)
+        };
+        self.cx().count(id, &inode, 0, file_bytes(&inode) - before)?;
         self.cx().put_inode(id, &mut inode)
     }
 

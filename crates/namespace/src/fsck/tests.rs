@@ -2,7 +2,7 @@
 
 use super::*;
 use crate as ns;
-use crate::record::{CookieEntry, OrphanRecord, Session, pack};
+use crate::record::{Contents, CookieEntry, OrphanRecord, Session, pack};
 use crate::{Env, RootSpec};
 use glowfs_kv::{Engine, Key, Memory, Transaction, run_transaction};
 use glowfs_rt::{Rt, real};
@@ -79,6 +79,7 @@ impl World {
             start: 0,
             redundancy: Redundancy::Replicated,
             durability: Durability::Written,
+            inline_bytes: 0,
         };
         let spec = RootSpec { mode: 0o777, uid: 0, gid: 0, layout };
         w.change(async |tx| {
@@ -522,6 +523,7 @@ fn records_of_what_is_gone() {
             ("xattr", keys::xattr(V, GONE, b"user.a"), b"x".to_vec()),
             ("side", keys::dir_version(V, GONE), 1i64.to_le_bytes().to_vec()),
             ("orphan", keys::orphan(V, GONE), pack(&OrphanRecord::default())),
+            ("contents", keys::content(V, GONE), b"abc".to_vec()),
             ("session", keys::session(V, GONE, SessionId(1)), pack(&session)),
         ];
         for (what, key, value) in plants {
@@ -543,6 +545,15 @@ fn records_of_what_is_gone() {
         .await;
         clean_after(&rt, "a symlink's length", &[BadLength], async |w, t| {
             w.edit(t.link, |i| i.len = 3).await
+        })
+        .await;
+        clean_after(&rt, "contents of a file of chunks", &[Stray], async |w, t| {
+            w.put(keys::content(V, t.f), b"abc".to_vec()).await
+        })
+        .await;
+        clean_after(&rt, "contents that are longer than their file", &[BadLength], async |w, t| {
+            w.put(keys::content(V, t.f), b"abc".to_vec()).await;
+            w.edit(t.f, |i| i.contents = Contents::Inline).await
         })
         .await;
         // A dead client's leftovers get some time to go; here nobody takes them away.

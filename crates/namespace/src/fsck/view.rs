@@ -104,8 +104,9 @@ fn needs(v: VolumeId, key: &[u8], value: &[u8], wanted: &mut BTreeSet<Key>) {
     match part {
         Part::Inode(id) => {
             wanted.insert(keys::orphan(v, id));
-            if let Ok(Inode { trashed: Some(until), .. }) = unpack("", value) {
-                wanted.insert(keys::trash(v, until, id));
+            if let Ok(inode) = unpack::<Inode>("", value) {
+                wanted.extend(inode.trashed.map(|until| keys::trash(v, until, id)));
+                wanted.extend(inode.is_inline().then(|| keys::content(v, id)));
             }
         }
         Part::Dentry(parent, _) => {
@@ -119,7 +120,7 @@ fn needs(v: VolumeId, key: &[u8], value: &[u8], wanted: &mut BTreeSet<Key>) {
                 wanted.insert(keys::dentry(v, parent, &c.name));
             }
         }
-        Part::Side(id, _) | Part::Xattr(id) | Part::Orphan(id) => {
+        Part::Side(id, _) | Part::Xattr(id) | Part::Orphan(id) | Part::Content(id) => {
             wanted.insert(keys::inode(v, id));
         }
         Part::Session(id, session) => {

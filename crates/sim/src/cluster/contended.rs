@@ -7,6 +7,7 @@ use super::workload::{Shared, open_or_make, report, write_patiently};
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::Result;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// The file.
@@ -15,9 +16,12 @@ pub const NAME: &str = "contended";
 pub const CELLS: [u64; 4] = [29, 31, 32, 34];
 
 /// The histories of its cells.
-#[derive(Default)]
 pub struct Contended {
-    /// One for each of [`CELLS`].
+    /// The file's name.
+    name: &'static str,
+    /// Where its cells are.
+    places: &'static [u64],
+    /// One for each of them.
     pub cells: Vec<History>,
     tick: u64,
     next: u64,
@@ -25,8 +29,11 @@ pub struct Contended {
 
 impl Contended {
     /// Nothing happened yet.
-    pub fn new() -> Self {
-        Self { cells: vec![History::new(); CELLS.len()], tick: 0, next: 0 }
+    pub fn new(name: &'static str, places: &'static [u64]) -> Self {
+        Self { name, places, cells: vec![History::new(); places.len()], tick: 0, next: 0 }
+    }
+    fn story(&self, cell: u64, what: &str) -> String {
+        format!("{} cell {cell} is not linearizable: {what}", self.name)
     }
     fn tick(&mut self) -> u64 {
         self.tick += 1;
@@ -35,18 +42,16 @@ impl Contended {
     /// See [`History::lose`].
     pub fn lose(&mut self) -> Vec<String> {
         let now = self.tick();
-        let cells = self.cells.iter_mut().zip(CELLS);
-        cells.filter_map(|(h, cell)| h.lose(now).err().map(|e| story(cell, &e))).collect()
+        let cells = self.cells.iter_mut().zip(self.places);
+        let wrong: Vec<_> =
+            cells.filter_map(|(h, cell)| Some((*cell, h.lose(now).err()?))).collect();
+        wrong.into_iter().map(|(cell, e)| self.story(cell, &e)).collect()
     }
     /// What is not linearizable.
     pub fn check(&self) -> Vec<String> {
-        let cells = self.cells.iter().zip(CELLS);
-        cells.filter_map(|(h, cell)| h.check().err().map(|e| story(cell, &e))).collect()
+        let cells = self.cells.iter().zip(self.places);
+        cells.filter_map(|(h, cell)| Some(self.story(*cell, &h.check().err()?))).collect()
     }
-}
-
-fn story(cell: u64, what: &str) -> String {
-    format!("contended cell {cell} is not linearizable: {what}")
 }
 
 /// One client's work on it, until told to stop.
@@ -73,17 +78,27 @@ async fn ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()> {
 }
 
 async fn write(rt: &Rt, file: &OpenFile, shared: &Shared, i: usize) -> Result<()> {
-    let (value, bytes) = {
-        let mut c = shared.contended.borrow_mut();
+    write_to(rt, file, &shared.contended, i).await
+}
+
+/// Writes one of the cells and notes when.
+pub async fn write_to(
+    rt: &Rt,
+    file: &OpenFile,
+    contended: &RefCell<Contended>,
+    i: usize,
+) -> Result<()> {
+    let (place, value, bytes) = {
+        let mut c = contended.borrow_mut();
         c.next += 1;
-        let (value, now) = (c.next, c.tick());
+        let (place, value, now) = (c.places[i], c.next, c.tick());
         c.cells[i].begin_write(value, now);
         let mut bytes = Vec::new();
-        fill(CELLS[i], value, &mut bytes);
-        (value, bytes)
+        fill(place, value, &mut bytes);
+        (place, value, bytes)
     };
-    write_patiently(rt, file, CELLS[i] * CELL_BYTES, Buf::from_vec(bytes)).await?;
-    let mut c = shared.contended.borrow_mut();
+    write_patiently(rt, file, place * CELL_BYTES, Buf::from_vec(bytes)).await?;
+    let mut c = contended.borrow_mut();
     let now = c.tick();
     c.cells[i].end_write(value, now);
     Ok(())
@@ -91,15 +106,30 @@ async fn write(rt: &Rt, file: &OpenFile, shared: &Shared, i: usize) -> Result<()
 
 /// Reads one of the cells and notes what it holds.
 pub async fn read(rt: &Rt, file: &OpenFile, shared: &Shared, i: usize) -> Result<()> {
-    let began = shared.contended.borrow_mut().tick();
-    let (result, buf) = file.read(CELLS[i] * CELL_BYTES, rt.alloc(CELL_BYTES as usize)).await;
+    read_from(rt, file, shared, &shared.contended, i).await
+}
+
+/// The same of another file.
+pub async fn read_from(
+    rt: &Rt,
+    file: &OpenFile,
+    shared: &Shared,
+    contended: &RefCell<Contended>,
+    i: usize,
+) -> Result<()> {
+    let (place, began) = {
+        let mut c = contended.borrow_mut();
+        (c.places[i], c.tick())
+    };
+    let (result, buf) = file.read(place * CELL_BYTES, rt.alloc(CELL_BYTES as usize)).await;
     result?;
-    let mut c = shared.contended.borrow_mut();
+    let mut c = contended.borrow_mut();
     let now = c.tick();
-    let noted = parse(CELLS[i], &buf).and_then(|value| c.cells[i].read(value, began, now));
-    drop(c);
+    let noted = parse(place, &buf).and_then(|value| c.cells[i].read(value, began, now));
     if let Err(e) = noted {
-        shared.problem(story(CELLS[i], &e));
+        let wrong = c.story(place, &e);
+        drop(c);
+        shared.problem(wrong);
     }
     Ok(())
 }

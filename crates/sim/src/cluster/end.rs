@@ -8,6 +8,7 @@ use super::names::unlink;
 use super::orphans;
 use super::registers::CELL_BYTES;
 use super::run::SHARED_FILE;
+use super::small;
 use super::workload::{self, Shared, open_or_make, report};
 use glowfs_client::{Client, ClientConfig, OpenFile};
 use glowfs_rt::{Duration, Rt};
@@ -48,6 +49,7 @@ pub fn check(
         for name in own.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
             unlink(&client, ROOT_INODE, name, false).await.map_err(|e| e.context(name))?;
         }
+        small::remove(&client).await.map_err(|e| e.context(small::DIR))?;
         let mut left = chunks_left(&rt, &client, &storages).await?;
         if !left.is_empty() && power_lost {
             // The record of a file may have gone with the power, and its chunks not.
@@ -114,7 +116,7 @@ async fn read_all(rt: &Rt, client: &Rc<Client>, shared: &Shared, who: &str) -> R
         contended::read(rt, &file, shared, i).await?;
     }
     client.close_session(report(client, &file, false)).await?;
-    Ok(())
+    small::read_all(rt, client, shared).await
 }
 
 /// The chains in words.

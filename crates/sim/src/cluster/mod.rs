@@ -17,6 +17,7 @@ pub mod orphans;
 mod own_file;
 pub mod registers;
 mod run;
+pub mod small;
 pub mod watch;
 pub mod workload;
 

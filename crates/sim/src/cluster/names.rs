@@ -21,7 +21,12 @@ pub async fn work(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, dir: String) {
     }
 }
 
-async fn make(client: &Client, parent: InodeId, name: &str, kind: InodeKind) -> Result<InodeId> {
+pub(super) async fn make(
+    client: &Client,
+    parent: InodeId,
+    name: &str,
+    kind: InodeKind,
+) -> Result<InodeId> {
     let query = Make {
         caller: caller(client),
         request: RequestId(0),

@@ -5,7 +5,7 @@ use super::faults::{Breaker, Faults};
 use super::harness::{Cluster, Shape};
 use super::own_file::own_file;
 use super::workload::{Shared, shared_file};
-use super::{contended, end, names};
+use super::{contended, end, names, small};
 use glowfs_client::Client;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{BoxFuture, Duration};
@@ -111,6 +111,10 @@ pub fn run_seed(seed: u64, plan: Plan) -> Report {
 
 fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report) -> Result<()> {
     cluster.bootstrap().map_err(|e| e.context("bootstrap"))?;
+    let prepare = |_, client: Rc<Client>| async move { small::prepare(&client).await };
+    cluster
+        .with_client(&cluster.clients[0].clone(), RECOVERY, prepare)
+        .map_err(|e| e.context("the directory of small files"))?;
     let working = Rc::new(Cell::new(0));
     let clients: Rc<RefCell<Vec<Rc<Client>>>> = Rc::default();
     for (i, node) in cluster.clients.iter().enumerate() {
@@ -130,6 +134,13 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
                             format!("dir{i}"),
                         )),
                         Box::pin(contended::work(rt.clone(), client.clone(), shared.clone())),
+                        Box::pin(small::contended(rt.clone(), client.clone(), shared.clone())),
+                        Box::pin(small::own(
+                            rt.clone(),
+                            client.clone(),
+                            shared.clone(),
+                            own_name(i),
+                        )),
                         Box::pin(shared_file(rt, client, shared, SHARED_FILE.into(), i)),
                     ];
                     join_all(work).await;

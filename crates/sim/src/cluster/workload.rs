@@ -1,7 +1,8 @@
 //! What clients do on a shared file: random reads and writes, checked as registers. And what all workloads have in common.
 
-use super::contended::Contended;
+use super::contended::{self, Contended};
 use super::registers::{CELL_BYTES, Registers};
+use super::small;
 use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::wire::meta::{
@@ -33,6 +34,8 @@ pub struct Shared {
     pub writers: usize,
     /// The histories of the contended file.
     pub contended: RefCell<Contended>,
+    /// The same of a small one.
+    pub small: RefCell<Contended>,
     /// How often all power was lost.
     pub power_losses: Cell<u64>,
 }
@@ -46,7 +49,8 @@ impl Shared {
             stop: Cell::new(false),
             ops: Cell::new(0),
             writers,
-            contended: RefCell::new(Contended::new()),
+            contended: RefCell::new(Contended::new(contended::NAME, &contended::CELLS)),
+            small: RefCell::new(Contended::new(small::CONTENDED, &small::CELLS)),
             power_losses: Cell::new(0),
         })
     }
@@ -54,8 +58,10 @@ impl Shared {
     pub fn interrupted(&self, power: bool) {
         self.registers.borrow_mut().interrupted(power);
         if power {
-            let wrong = self.contended.borrow_mut().lose();
-            self.problems.borrow_mut().extend(wrong);
+            for file in [&self.contended, &self.small] {
+                let wrong = file.borrow_mut().lose();
+                self.problems.borrow_mut().extend(wrong);
+            }
             self.power_losses.set(self.power_losses.get() + 1);
         }
     }
@@ -68,6 +74,7 @@ impl Shared {
         let mut all = self.problems.borrow().clone();
         all.extend(self.registers.borrow().problems.iter().cloned());
         all.extend(self.contended.borrow().check());
+        all.extend(self.small.borrow().check());
         all
     }
 }
@@ -79,18 +86,28 @@ pub fn caller(client: &Client) -> Caller {
 
 /// Makes a file in the root directory, or opens it if it is there, for reading and writing.
 pub async fn open_or_make(client: &Rc<Client>, name: &str) -> Result<(Rc<OpenFile>, OpenReply)> {
+    open_or_make_in(client, ROOT_INODE, name).await
+}
+
+/// The same in another directory.
+pub async fn open_or_make_in(
+    client: &Rc<Client>,
+    parent: InodeId,
+    name: &str,
+) -> Result<(Rc<OpenFile>, OpenReply)> {
     let flags = OpenFlags {
         read: true,
         write: true,
         truncate: false,
         session: client.new_session(),
         append: false,
+        inline: false,
     };
     let reply = client
         .make(Make {
             caller: caller(client),
             request: RequestId(0),
-            parent: ROOT_INODE,
+            parent,
             name: name.as_bytes().to_vec().into(),
             kind: Default::default(),
             mode: 0o644,
@@ -116,6 +133,7 @@ pub async fn open(client: &Rc<Client>, inode: InodeId) -> Result<(Rc<OpenFile>, 
         truncate: false,
         session: client.new_session(),
         append: false,
+        inline: false,
     };
     let query = Open { caller: caller(client), request: RequestId(0), inode, flags };
     let open = client.open(query).await?;

@@ -86,7 +86,14 @@ pub async fn make(
     mode: u32,
 ) -> Result<AttrReply> {
     let session = client.new_session();
-    let flags = OpenFlags { read: true, write: true, truncate: false, session, append: false };
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session,
+        append: false,
+        inline: false,
+    };
     let query = Make {
         caller: caller(client.id(), uid),
         request: RequestId(0),

@@ -66,6 +66,7 @@ fn both(session: u128) -> OpenFlags {
         truncate: false,
         session: SessionId(session),
         append: false,
+        inline: false,
     }
 }
 
@@ -115,14 +116,27 @@ fn what_the_mode_denies_is_denied() {
         for (read, write, truncate) in
             [(true, false, false), (false, true, false), (true, true, true), (true, false, true)]
         {
-            let flags = OpenFlags { read, write, truncate, session: SessionId(9), append: false };
+            let flags = OpenFlags {
+                read,
+                write,
+                truncate,
+                session: SessionId(9),
+                append: false,
+                inline: false,
+            };
             refused(m.call(method::OPEN, &m.open(inode, 8, flags)).await, Status::AccessDenied);
         }
         // By its name, through an open that would make it.
         let by_name = m.make(home, "secret", 9, both(9));
         refused(m.call(method::MAKE, &by_name).await, Status::AccessDenied);
-        let renew =
-            |session| Renew { caller: m.caller(), inode, session, read: true, write: false };
+        let renew = |session| Renew {
+            caller: m.caller(),
+            inode,
+            session,
+            read: true,
+            write: false,
+            spill: false,
+        };
         refused(m.call(method::RENEW, &renew(None)).await, Status::AccessDenied);
         let set = |len, mode, uid| SetAttr {
             caller: m.caller(),
@@ -209,7 +223,8 @@ fn anothers_session_is_of_no_use() {
         let secret = lab.secret("secret").await;
         let (inode, session) = (secret.attr.inode, Some(secret.session));
         let m = Mallory::new(&lab).await;
-        let renew = Renew { caller: m.caller(), inode, session, read: true, write: true };
+        let renew =
+            Renew { caller: m.caller(), inode, session, read: true, write: true, spill: false };
         refused(m.call(method::RENEW, &renew).await, Status::SessionEnded);
         for method in [method::SYNC, method::CLOSE] {
             let sync = m.sync(&secret.attr, session);
@@ -233,6 +248,7 @@ fn anothers_session_is_of_no_use() {
             truncate: false,
             session: secret.session,
             append: false,
+            inline: false,
         };
         refused(m.call(method::OPEN, &m.open(inode, 5, flags)).await, Status::SessionEnded);
         // A session for reading: not for writing, and not for saying how long the file is.
@@ -240,8 +256,14 @@ fn anothers_session_is_of_no_use() {
         let reply = m.call(method::OPEN, &m.open(inode, 6, flags)).await.expect("readable now");
         let opened: OpenReply = decode(&reply).expect("a reply");
         assert_eq!(capability_of(&opened).rights.get(), capability::rights::READ);
-        let renew =
-            Renew { caller: m.caller(), inode, session: opened.session, read: true, write: true };
+        let renew = Renew {
+            caller: m.caller(),
+            inode,
+            session: opened.session,
+            read: true,
+            write: true,
+            spill: false,
+        };
         refused(m.call(method::RENEW, &renew).await, Status::AccessDenied);
         m.call(method::SYNC, &m.sync(&secret.attr, opened.session)).await.expect("answered");
         let now = alice.getattr(OfInode { caller: caller(alice.id(), ALICE), inode }).await;
@@ -266,8 +288,14 @@ fn a_session_for_writing_does_not_read() {
         let reply = m.call(method::OPEN, &m.open(inode, 4, flags)).await.expect("writable");
         let opened: OpenReply = decode(&reply).expect("a reply");
         assert_eq!(capability_of(&opened).rights.get(), capability::rights::WRITE);
-        let renew =
-            Renew { caller: m.caller(), inode, session: opened.session, read: true, write: true };
+        let renew = Renew {
+            caller: m.caller(),
+            inode,
+            session: opened.session,
+            read: true,
+            write: true,
+            spill: false,
+        };
         refused(m.call(method::RENEW, &renew).await, Status::AccessDenied);
     });
 }

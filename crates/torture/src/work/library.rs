@@ -106,6 +106,7 @@ async fn open(client: &Rc<Client>, job: &Job, dir: &str) -> Result<Rc<OpenFile>>
         truncate: false,
         session: client.new_session(),
         append: false,
+        inline: false,
     };
     let make = Make {
         caller: caller.clone(),

@@ -154,6 +154,13 @@ pub struct Attr {
     /// How often the entries of a directory have changed: 0 if it never had one. None: not a directory, or not known (older releases).
     #[n(21)]
     pub entries: Option<u64>,
+    /// Its contents are kept with the metadata ([`super::inline`]): no chunk of it may be read or written. Once that is over, it is for good.
+    #[cbor(n(22), default, skip_if = "is_false")]
+    pub inline: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// Flags of an inode, with the numbers of Linux' FS_*_FL.
@@ -363,6 +370,9 @@ pub struct OpenFlags {
     /// Only to append.
     #[cbor(n(4), default)]
     pub append: bool,
+    /// The client knows of contents that are kept with the metadata. For one that does not, they are put into chunks first.
+    #[cbor(n(5), default, skip_if = "is_false")]
+    pub inline: bool,
 }
 
 /// OPEN.
@@ -400,6 +410,9 @@ pub struct OpenReply {
     /// How long the client may keep the attributes, in ms, counted from when it asked.
     #[cbor(n(4), default)]
     pub lease_ms: u64,
+    /// All bytes of a file whose contents are kept with the metadata, if it was opened for reading. They are those of `attr`.
+    #[n(5)]
+    pub content: Option<minicbor::bytes::ByteVec>,
 }
 
 /// RENEW: a fresh capability for an open file.
@@ -420,6 +433,9 @@ pub struct Renew {
     /// For writing.
     #[n(4)]
     pub write: bool,
+    /// Contents that are kept with the metadata are to be put into chunks first.
+    #[cbor(n(5), default, skip_if = "is_false")]
+    pub spill: bool,
 }
 
 /// SYNC and CLOSE: what a session has done to a file.

@@ -154,6 +154,10 @@ methods! {
     TRASH = 331;
     /// The checker of the whole metadata: a page of records, one question, or one repair ([`super::fsck`]).
     FSCK = 332;
+    /// Reads a file whose contents are kept with the metadata ([`super::inline`]).
+    INLINE_READ = 333;
+    /// Writes to one.
+    INLINE_WRITE = 334;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
     /// From meta to a client: which of these files do you have open?

@@ -12,6 +12,7 @@ pub mod flush;
 pub mod frame;
 pub mod fsck;
 pub mod hello;
+pub mod inline;
 pub mod kv;
 pub mod lock;
 pub mod meta;

@@ -1,0 +1,86 @@
+//! Files whose contents are kept with the metadata, as an open file uses them: every read and write asks meta, until it says that there are chunks.
+//!
+//! Must never: touch a chunk of a file before meta has said that its contents are in chunks. (Until then no capability allows it either.)
+
+use crate::file::OpenFile;
+use glowfs_rt::{Buf, BufMut};
+use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
+use glowfs_types::wire::meta::Attr;
+use glowfs_types::{Error, RequestId, Result, Status};
+use std::rc::Rc;
+
+/// How often a capability for chunks is asked for by somebody who just missed one.
+const SPILLS_MAX: u32 = 3;
+
+/// All of the contents; none if they are in chunks.
+pub(crate) async fn content(file: &OpenFile) -> Result<Option<InlineReply>> {
+    if !file.is_inline() {
+        return Ok(None);
+    }
+    file.check_owner()?;
+    let caller = file.access().caller.clone();
+    let q = InlineRead { caller, inode: file.inode(), session: file.session() };
+    let reply = file.client().inline_read(q).await?;
+    file.update_attr(&reply.attr);
+    Ok(Some(reply).filter(|r| r.content.is_some()))
+}
+
+/// As [`OpenFile::read`].
+pub(crate) async fn read(
+    file: &Rc<OpenFile>,
+    offset: u64,
+    mut buf: BufMut,
+) -> (Result<usize>, BufMut) {
+    let reply = match content(file).await {
+        Ok(reply) => reply,
+        Err(e) => return (Err(e), buf),
+    };
+    let Some(bytes) = reply.and_then(|r| r.content) else {
+        let core = &file.client().core;
+        return crate::read::read(core, file, offset, buf).await;
+    };
+    let from = usize::try_from(offset).map_or(bytes.len(), |o| o.min(bytes.len()));
+    let n = (bytes.len() - from).min(buf.len());
+    buf[..n].copy_from_slice(&bytes[from..from + n]);
+    buf[n..].fill(0);
+    (Ok(n), buf)
+}
+
+/// Writes to the contents with the metadata; none if they are in chunks, as they are at last when they would become too long.
+pub(crate) async fn write(file: &Rc<OpenFile>, offset: u64, buf: &Buf) -> Result<Option<Attr>> {
+    let limit = u64::from(file.layout().inline_bytes);
+    if offset.checked_add(buf.len() as u64).is_none_or(|end| end > limit) {
+        return spill(file).await.map(|()| None);
+    }
+    file.check_owner()?;
+    let session = file.session().ok_or_else(|| Error::from(Status::Internal))?;
+    let q = InlineWrite {
+        caller: file.access().caller.clone(),
+        request: RequestId(0),
+        inode: file.inode(),
+        session,
+        offset,
+        bytes: buf.to_vec().into(),
+    };
+    let reply = file.client().inline_write(q).await?;
+    file.update_attr(&reply.attr);
+    Ok(Some(reply.attr).filter(|_| reply.done))
+}
+
+/// Has the contents put into chunks, if they are not there.
+pub(crate) async fn spill(file: &OpenFile) -> Result<()> {
+    for _ in 0..SPILLS_MAX {
+        if !file.is_inline() {
+            return Ok(());
+        }
+        file.renew_with(true).await?;
+    }
+    if !file.is_inline() {
+        return Ok(());
+    }
+    let e = format!(
+        "the metadata service does not put the contents of inode {} into chunks",
+        file.inode()
+    );
+    Err(Error::new(Status::Internal, e))
+}

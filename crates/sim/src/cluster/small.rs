@@ -1,0 +1,204 @@
+//! Small files, whose contents begin with the metadata: own ones that live for some operations, some of which make them longer than fits there,
+//! and one that all clients write at the same places, until somebody writes behind that.
+
+use super::contended::{read_from, write_to};
+use super::model::FileModel;
+use super::names::{make, unlink};
+use super::registers::CELL_BYTES;
+use super::workload::{
+    FULL_PAUSE, Shared, caller, open, open_or_make_in, random_bytes, report, write_patiently,
+};
+use glowfs_client::{Client, OpenFile};
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::layout::INLINE_BYTES_MAX;
+use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, ROOT_INODE, SetAttr, SetXattr};
+use glowfs_types::{InodeId, RequestId, Result, Status};
+use std::rc::Rc;
+
+/// The directory of all of them.
+pub const DIR: &str = "small";
+/// The file that all clients write.
+pub const CONTENDED: &str = "contended-small";
+/// Its cells; the last one lies behind what fits beside an inode.
+pub const CELLS: [u64; 4] = [0, 3, 7, INLINE_BYTES_MAX as u64 / CELL_BYTES + 1];
+/// One operation on it of so many is on that last cell.
+const LAST_CELL: u64 = 150;
+/// Operations on one own file, at most.
+const LIFE: u64 = 40;
+/// Bytes of an own file and of one operation, at most; of one in three files. The others always fit.
+const LONG: (u64, u64) = (40 << 10, 12 << 10);
+const SHORT: (u64, u64) = (12 << 10, 4 << 10);
+
+/// Makes the directory, with its layout.
+pub async fn prepare(client: &Client) -> Result<()> {
+    let inode = make(client, ROOT_INODE, DIR, InodeKind::Directory).await?;
+    let value = format!("inline_bytes={INLINE_BYTES_MAX}").into_bytes();
+    let name = b"glowfs.layout".to_vec().into();
+    let (caller, request) = (caller(client), RequestId(0));
+    client.setxattr(SetXattr { caller, request, inode, name, value, flags: 0 }).await?;
+    Ok(())
+}
+
+/// Finds the directory.
+pub async fn dir(client: &Client) -> Result<InodeId> {
+    let name = DIR.as_bytes().to_vec().into();
+    let q = Lookup { caller: caller(client), parent: ROOT_INODE, name };
+    Ok(client.lookup(q).await?.attr.inode)
+}
+
+async fn cut(client: &Client, file: &OpenFile, to: u64) -> Result<Attr> {
+    let (inode, session) = (file.inode(), file.session());
+    let q = SetAttr { caller: caller(client), inode, len: Some(to), session, ..SetAttr::default() };
+    Ok(client.setattr(q).await?.attr)
+}
+
+async fn check_read(
+    rt: &Rt,
+    file: &OpenFile,
+    model: &FileModel,
+    len: u64,
+) -> Result<Option<String>> {
+    let (result, buf) = file.read(0, rt.alloc(len as usize)).await;
+    result?;
+    Ok(model.check(0, &buf))
+}
+
+fn check_len(shared: &Shared, name: &str, after: &str, got: u64, model: &FileModel) {
+    if got != model.len() {
+        let len = model.len();
+        shared.problem(format!("{name}: after {after} its length is {got} and must be {len}"));
+    }
+}
+
+/// One client's own files, until told to stop.
+pub async fn own(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
+    for n in 0.. {
+        if shared.stop.get() {
+            return;
+        }
+        let name = format!("{name}-{n}");
+        if let Err(e) = one(&rt, &client, &shared, &name).await {
+            return shared.problem(format!("{DIR}/{name}: {e}"));
+        }
+    }
+}
+
+async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> Result<()> {
+    let parent = dir(client).await?;
+    let (mut file, made) = open_or_make_in(client, parent, name).await?;
+    if !made.attr.inline {
+        shared.problem(format!("{name}: made with chunks"));
+    }
+    let (bytes, op) = if rt.random_below(3) == 0 { LONG } else { SHORT };
+    let (mut model, mut losses) = (FileModel::default(), shared.power_losses.get());
+    for _ in 0..rt.random_below(LIFE) {
+        if losses != shared.power_losses.get() {
+            losses = shared.power_losses.get();
+            model.power_lost();
+        }
+        let certain = |wrong: Option<String>| {
+            // What was read while the power went is not judged.
+            if losses == shared.power_losses.get() {
+                wrong.into_iter().for_each(|w| shared.problem(format!("{name}: {w}")));
+            }
+        };
+        let offset = rt.random_below(bytes);
+        let len = 1 + rt.random_below(op.min(bytes - offset));
+        match rt.random_below(12) {
+            0..5 => {
+                let data = random_bytes(rt, len as usize);
+                write_patiently(rt, &file, offset, Buf::from_vec(data.clone())).await?;
+                model.write(offset, &data);
+            }
+            5..8 => certain(check_read(rt, &file, &model, bytes).await?),
+            8 => {
+                file.update_attr(&cut(client, &file, offset).await?);
+                model.truncate(offset);
+            }
+            9 => {
+                file.flush().await?;
+                let reply = client.sync(report(client, &file, true)).await?;
+                if losses == shared.power_losses.get() {
+                    model.flushed();
+                }
+                check_len(shared, name, "fsync", reply.attr.len, &model);
+            }
+            10 => {
+                client.close_session(report(client, &file, false)).await?;
+                let (again, reply) = open(client, file.inode()).await?;
+                file = again;
+                check_len(shared, name, "close and open", reply.attr.len, &model);
+            }
+            _ if rt.random_below(8) == 0 => {
+                // Chunks are asked for.
+                let wanted = len.min(model.len().saturating_sub(offset));
+                if wanted > 0 {
+                    zero_patiently(rt, &file, offset, wanted).await?;
+                    model.write(offset, &vec![0; wanted as usize]);
+                }
+            }
+            _ => {}
+        }
+        shared.ops.set(shared.ops.get() + 1);
+        rt.sleep(Duration::from_micros(rt.random_below(10_000))).await;
+    }
+    client.close_session(report(client, &file, false)).await?;
+    unlink(client, parent, name, false).await
+}
+
+/// Makes bytes zeros; while disks are full, again and again.
+async fn zero_patiently(rt: &Rt, file: &OpenFile, offset: u64, len: u64) -> Result<()> {
+    loop {
+        match file.zero(offset, len).await {
+            Err(e) if e.status == Status::NoSpace => rt.sleep(FULL_PAUSE).await,
+            done => return done,
+        }
+    }
+}
+
+/// One client's work on the file that all write, until told to stop.
+pub async fn contended(rt: Rt, client: Rc<Client>, shared: Rc<Shared>) {
+    if let Err(e) = contend(&rt, &client, &shared).await {
+        shared.problem(format!("{CONTENDED}: {e}"));
+    }
+}
+
+async fn contend(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()> {
+    let parent = dir(client).await?;
+    let (mut file, _) = open_or_make_in(client, parent, CONTENDED).await?;
+    while !shared.stop.get() {
+        let last = CELLS.len() - 1;
+        let i = match rt.random_below(LAST_CELL) {
+            0 => last,
+            n => n as usize % last,
+        };
+        match rt.random_below(8) {
+            0..3 => write_to(rt, &file, &shared.small, i).await?,
+            7 if rt.random_below(4) == 0 => {
+                client.close_session(report(client, &file, false)).await?;
+                file = open(client, file.inode()).await?.0;
+            }
+            _ => read_from(rt, &file, shared, &shared.small, i).await?,
+        }
+        shared.ops.set(shared.ops.get() + 1);
+        rt.sleep(Duration::from_micros(rt.random_below(8_000))).await;
+    }
+    client.close_session(report(client, &file, true)).await?;
+    Ok(())
+}
+
+/// Reads all of it once more.
+pub async fn read_all(rt: &Rt, client: &Rc<Client>, shared: &Shared) -> Result<()> {
+    let file: Rc<OpenFile> = open_or_make_in(client, dir(client).await?, CONTENDED).await?.0;
+    for i in 0..CELLS.len() {
+        read_from(rt, &file, shared, &shared.small, i).await?;
+    }
+    client.close_session(report(client, &file, false)).await?;
+    Ok(())
+}
+
+/// Removes it, and the directory.
+pub async fn remove(client: &Client) -> Result<()> {
+    unlink(client, dir(client).await?, CONTENDED, false).await?;
+    unlink(client, ROOT_INODE, DIR, true).await
+}
