@@ -143,11 +143,11 @@ fn data_of_a_newer_release_is_refused_and_left_alone() {
     let volume = [&1u64.to_be_bytes()[..], b"M"].concat();
     let old = put(&c, &volume, |mut v| {
         assert_eq!(v[1], 1, "the format: {v:?}");
-        v[1] = 2;
+        v[1] = 3; // 2 is known: a volume with contents of files in it
         v
     });
     let mut manager = Running::start("mgmtd", &config("mgmtd-1"));
-    refused(&["meta", "--config", &config("meta-1")], &["volume 1", "format 2", "newer"]);
+    refused(&["meta", "--config", &config("meta-1")], &["volume 1", "format 3", "newer"]);
     manager.stop();
     put(&c, &volume, |_| old);
     // Nothing was changed by the refusals.
