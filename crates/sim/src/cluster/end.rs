@@ -51,18 +51,22 @@ pub fn check(
         }
         small::remove(&client).await.map_err(|e| e.context(small::DIR))?;
         let mut left = chunks_left(&rt, &client, &storages).await?;
+        let mut searched = None;
         if !left.is_empty() && power_lost {
             // The record of a file may have gone with the power, and its chunks not.
             let found = orphans::reclaim(&rt, &client, meta).await?;
             if found.reclaimed > 0 {
                 left = chunks_left(&rt, &client, &storages).await?;
             }
+            searched = Some(found);
         }
         if left.is_empty() {
             return Ok(());
         }
         let all = left.join(", ");
-        let what = format!("chunks left {COLLECTED:?} after all files were removed: {all}");
+        let what = format!(
+            "chunks left {COLLECTED:?} after all files were removed: {all}; search for orphans: {searched:?}"
+        );
         Err(Error::new(Status::Internal, what))
     })
 }

@@ -3,13 +3,13 @@
 use super::harness::CHUNK_BYTES;
 use super::model::FileModel;
 use super::workload::{
-    FULL_PAUSE, Shared, caller, op_bytes, open, open_or_make, random_bytes, report, write_patiently,
+    Shared, caller, op_bytes, open, open_or_make, patiently, random_bytes, report, write_patiently,
 };
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_types::Result;
 use glowfs_types::wire::meta::SetAttr;
-use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
 /// Bytes of an own file, at most (a few chunks).
@@ -157,9 +157,7 @@ impl OwnFile {
         if offset >= end {
             return Ok(());
         }
-        while let Err(e) = self.file.zero(offset, end - offset).await {
-            self.pause_if_full(e).await?;
-        }
+        patiently(&self.rt, async || self.file.zero(offset, end - offset).await).await?;
         self.model.write(offset, &vec![0; (end - offset) as usize]);
         Ok(())
     }
@@ -173,18 +171,9 @@ impl OwnFile {
             return Ok(());
         }
         let (span, to_len) = ((from, to, len), self.model.len());
-        while let Err(e) = self.file.copy_from(&self.file, span, to_len).await {
-            self.pause_if_full(e).await?;
-        }
+        let copy = async || self.file.copy_from(&self.file, span, to_len).await;
+        patiently(&self.rt, copy).await?;
         self.model.copy(from, to, len);
-        Ok(())
-    }
-
-    async fn pause_if_full(&self, e: Error) -> Result<()> {
-        if e.status != Status::NoSpace {
-            return Err(e);
-        }
-        self.rt.sleep(FULL_PAUSE).await;
         Ok(())
     }
 

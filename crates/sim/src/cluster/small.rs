@@ -6,13 +6,13 @@ use super::model::FileModel;
 use super::names::{make, unlink};
 use super::registers::CELL_BYTES;
 use super::workload::{
-    FULL_PAUSE, Shared, caller, open, open_or_make_in, random_bytes, report, write_patiently,
+    Shared, caller, open, open_or_make_in, patiently, random_bytes, report, write_patiently,
 };
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::layout::INLINE_BYTES_MAX;
 use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, ROOT_INODE, SetAttr, SetXattr};
-use glowfs_types::{InodeId, RequestId, Result, Status};
+use glowfs_types::{InodeId, RequestId, Result};
 use std::rc::Rc;
 
 /// The directory of all of them.
@@ -112,7 +112,9 @@ async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> R
             }
             5..8 => certain(check_read(rt, &file, &model, bytes).await?),
             8 => {
-                file.update_attr(&cut(client, &file, offset).await?);
+                // Longer than what is kept with the metadata, it needs a chunk.
+                let attr = patiently(rt, async || cut(client, &file, offset).await).await?;
+                file.update_attr(&attr);
                 model.truncate(offset);
             }
             9 => {
@@ -133,7 +135,7 @@ async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> R
                 // Chunks are asked for.
                 let wanted = len.min(model.len().saturating_sub(offset));
                 if wanted > 0 {
-                    zero_patiently(rt, &file, offset, wanted).await?;
+                    patiently(rt, async || file.zero(offset, wanted).await).await?;
                     model.write(offset, &vec![0; wanted as usize]);
                 }
             }
@@ -144,16 +146,6 @@ async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> R
     }
     client.close_session(report(client, &file, false)).await?;
     unlink(client, parent, name, false).await
-}
-
-/// Makes bytes zeros; while disks are full, again and again.
-async fn zero_patiently(rt: &Rt, file: &OpenFile, offset: u64, len: u64) -> Result<()> {
-    loop {
-        match file.zero(offset, len).await {
-            Err(e) if e.status == Status::NoSpace => rt.sleep(FULL_PAUSE).await,
-            done => return done,
-        }
-    }
 }
 
 /// One client's work on the file that all write, until told to stop.

@@ -18,7 +18,7 @@ const OP_BYTES: u64 = 100 << 10;
 const OP_CELLS: u64 = 12;
 
 /// How long a client waits that was told that a disk is full.
-pub const FULL_PAUSE: Duration = Duration::from_millis(50);
+const FULL_PAUSE: Duration = Duration::from_millis(50);
 
 /// What all clients share.
 pub struct Shared {
@@ -215,8 +215,13 @@ async fn shared_file_ops(
 
 /// Writes; while disks are full, again and again.
 pub async fn write_patiently(rt: &Rt, file: &OpenFile, offset: u64, bytes: Buf) -> Result<()> {
+    patiently(rt, async || file.write(offset, bytes.clone()).await).await
+}
+
+/// Does something that may need room; while disks are full, again and again.
+pub async fn patiently<T>(rt: &Rt, mut work: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     loop {
-        match file.write(offset, bytes.clone()).await {
+        match work().await {
             Err(e) if e.status == Status::NoSpace => rt.sleep(FULL_PAUSE).await,
             done => return done,
         }
