@@ -126,6 +126,34 @@ fn crash_at_every_operation() {
     });
 }
 
+/// A transaction that began before a loss of power, with commits that went with it, begins again; it never goes on with what others
+/// committed since under the same versions.
+#[test]
+fn versions_that_were_lost_do_not_come_again() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let slow = EmbeddedConfig { flush_interval: Duration::from_secs(3600), ..config() };
+        let engine = Embedded::open(&rt, disk.dir(), slow).await.expect("open");
+        let durable = workload(&engine, 0).await.0;
+        let shared: Rc<dyn Engine> = Rc::new(engine.clone());
+        for i in durable..durable + 5 {
+            let tx = Transaction::new(shared.clone());
+            change(&tx, i).expect("small");
+            tx.commit(false).await.expect("commit");
+        }
+        let begun = engine.begin().await.expect("begin");
+        let mut seed = 1;
+        let after = disk.unplugged(&mut seed);
+        let engine = open(&rt, &after).await.expect("recovered");
+        for round in 0..2 {
+            let read = engine.get(begun, vec![b"n".to_vec()]).await;
+            assert_eq!(read.expect_err("of another past").status, Status::TooOld, "{round}");
+            workload(&engine, durable).await;
+        }
+        engine.close().await.expect("close");
+    });
+}
+
 /// The power goes at `stops`, and again at every operation of the recovery that follows.
 async fn recovery_interrupted(rt: &Rt, stops: impl Iterator<Item = u64>, seed: &mut u64) -> u64 {
     let mut cuts = 0;

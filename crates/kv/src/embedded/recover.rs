@@ -24,6 +24,9 @@ const WINDOW: usize = 2 << 20;
 /// The greatest segment that is read, in bytes.
 const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 
+/// More versions than were ever given out and not flushed, which a loss of power takes; and 2^32 recoveries fit into a version.
+const LOST_VERSIONS_MAX: u64 = 1 << 32;
+
 /// What was found.
 pub struct Recovered {
     pub store: Mvcc,
@@ -264,7 +267,8 @@ async fn replay(
     file.set_len(end).await?;
     file.allocate(end, config.segment_bytes.saturating_sub(end).max(BLOCK as u64)).await?;
     file.sync().await?;
-    let version = store.version().max(base.version);
+    // Versions that were given out and lost must not come again with other contents: a transaction of then would go on with what never was.
+    let version = store.version().max(base.version).saturating_add(LOST_VERSIONS_MAX);
     store.set_version(version);
     tracing::info!(version, keys = store.len(), batches = next.0, "metadata engine recovered");
     Ok(Recovered {
