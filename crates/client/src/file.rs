@@ -331,8 +331,11 @@ impl OpenFile {
     /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns.
     pub async fn flush(&self) -> Result<()> {
         if self.is_inline() {
-            // A durable SYNC does it.
-            return Ok(());
+            inline::flush(self).await?;
+            if self.is_inline() {
+                return Ok(());
+            }
+            // Somebody else had them put into chunks, and may have written to those.
         }
         let layout = self.layout();
         flush::flush(&self.client.core, &layout)

@@ -5,7 +5,7 @@
 use crate::file::OpenFile;
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
-use glowfs_types::wire::meta::Attr;
+use glowfs_types::wire::meta::{Attr, Sync};
 use glowfs_types::{Error, RequestId, Result, Status};
 use std::rc::Rc;
 
@@ -65,6 +65,22 @@ pub(crate) async fn write(file: &Rc<OpenFile>, offset: u64, buf: &Buf) -> Result
     let reply = file.client().inline_write(q).await?;
     file.update_attr(&reply.attr);
     Ok(Some(reply.attr).filter(|_| reply.done))
+}
+
+/// Makes what is with the metadata durable. If the contents turn out to be in chunks, the file knows it afterwards, and those are not flushed.
+pub(crate) async fn flush(file: &OpenFile) -> Result<()> {
+    file.check_owner()?;
+    let q = Sync {
+        caller: file.access().caller.clone(),
+        inode: file.inode(),
+        session: file.session(),
+        epoch: file.epoch(),
+        durable: true,
+        ..Sync::default()
+    };
+    let reply = file.client().sync(q).await?;
+    file.update_attr(&reply.attr);
+    Ok(())
 }
 
 /// Has the contents put into chunks, if they are not there.

@@ -1,6 +1,6 @@
 //! Small files whose contents are kept with the metadata (docs/semantics.md), from two mounts.
 
-use crate::harness::{Cluster, Mount, sh};
+use crate::harness::{Cluster, Mount, scrape, sh};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -97,4 +97,31 @@ fn what_was_synced_survives_and_programs_do_not_notice() {
     assert_eq!(sh(&c.mnt, script), seen);
     let report = c.admin(&["fsck"]);
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+}
+
+/// The flushes of each storage's disk so far.
+fn flushes(c: &Cluster) -> Vec<f64> {
+    let http = |s: &serde_json::Value| s["http"].as_str().expect("http").to_owned();
+    let name = "glowfs_storage_disk_flushes_total";
+    c.services("storage").iter().map(|s| scrape(&http(s), name)).collect()
+}
+
+#[test]
+fn an_fsync_by_one_who_still_takes_it_for_small_flushes_the_chunks_that_another_wrote() {
+    let c = Cluster::up_with("inlineflush", &["--storages", "3", "--replicas", "3"]);
+    let other = Mount::new(&c, "mnt2");
+    sh(&c.mnt, "setfattr -n glowfs.layout -v inline_bytes=16384 .");
+    for i in 0..4u8 {
+        let name = format!("f{i}");
+        let (a, b) = (both(&c.mnt.join(&name)), both(&other.path.join(&name)));
+        a.write_all_at(b"small", 0).expect("write");
+        b.write_all_at(&content(i, 4 * LIMIT), 5).expect("write");
+        let before = flushes(&c);
+        a.sync_all().expect("fsync");
+        let after = flushes(&c);
+        assert_eq!(before.len(), 3);
+        for (b, a) in before.iter().zip(&after) {
+            assert!(a > b, "file {i}: every replica is flushed: {before:?} -> {after:?}");
+        }
+    }
 }

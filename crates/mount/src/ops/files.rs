@@ -251,6 +251,13 @@ impl<S: FileSystem> Context<S> {
     }
     /// Data, length and times are on disk when it returns.
     async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        if handle.inode.is_inline() {
+            self.report(handle, true).await?;
+            if handle.inode.is_inline() {
+                return Ok(());
+            }
+            // Somebody else had the contents put into chunks, and may have written to those.
+        }
         if handle.inode.grew() {
             // A length that outlives the data it stands for would show zeros after a loss of power.
             handle.file.file.flush().await?;
