@@ -56,6 +56,15 @@ impl Disk {
     }
 }
 
+/// A store that is refused after it was opened must not look as if it had crashed: one that was clean is closed cleanly.
+pub(crate) async fn close_untouched(store: &Store) {
+    if store.was_clean()
+        && let Err(error) = store.close().await
+    {
+        tracing::warn!(%error, "a disk could not be closed");
+    }
+}
+
 impl Node {
     /// Follows the health of a disk's store, as long as it has that one.
     pub(crate) fn watch_store(self: &Rc<Self>, disk: &Disk, store: &Store) {

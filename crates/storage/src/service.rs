@@ -1,7 +1,7 @@
 //! Starting and stopping.
 
 use crate::StorageConfig;
-use crate::disk::Disk;
+use crate::disk::{Disk, close_untouched};
 use crate::node::Node;
 use crate::report::Reporter;
 use crate::serve::Service;
@@ -31,15 +31,6 @@ pub struct Running {
     addresses: Vec<Address>,
 }
 
-/// A start that is refused must not look like a crash of the disks that it had opened: those that were clean are closed cleanly.
-async fn close_untouched(disks: &[Disk]) {
-    for store in disks.iter().filter_map(|d| d.store().ok()).filter(|s| s.was_clean()) {
-        if let Err(error) = store.close().await {
-            tracing::warn!(%error, "a disk could not be closed");
-        }
-    }
-}
-
 /// Starts a storage service: opens or formats the stores, joins the cluster, serves. Returns when it listens; it serves chunks
 /// as soon as mgmtd gave it a lease.
 pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
@@ -51,7 +42,9 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
         match Disk::open(rt, i as u32, path, config.store()?).await {
             Ok(disk) => disks.push(disk),
             Err(e) => {
-                close_untouched(&disks).await;
+                for store in disks.iter().filter_map(|d| d.store().ok()) {
+                    close_untouched(&store).await;
+                }
                 return Err(e);
             }
         }

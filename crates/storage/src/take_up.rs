@@ -5,10 +5,11 @@
 //! any more before the new one is opened; a store that was known to the cluster comes back as a new life of it. Must never: format what is
 //! not empty.
 
-use crate::disk::Disk;
+use crate::disk::{Disk, close_untouched};
 use crate::node::Node;
 use crate::service::register;
 use crate::target::Target;
+use glowfs_chunkstore::Store;
 use glowfs_net::Incoming;
 use glowfs_rt::Duration;
 use glowfs_types::wire::operate::{TakeDisk, TakeDiskReply};
@@ -57,15 +58,12 @@ impl Node {
         let path = Path::new(&disk.path);
         let opened = Disk::open(&self.rt, disk.index, path, self.config.store()?).await;
         let store = opened.and_then(|d| d.store()).inspect_err(|e| disk.set(Err(e.clone())))?;
-        let same =
-            |d: &Disk| d.index != disk.index && d.store().is_ok_and(|s| s.id() == store.id());
-        if self.disks.iter().any(same) {
-            let e = format!("{}: this store is that of another disk of the node", disk.path);
-            return Err(Error::new(Status::Busy, e));
-        }
-        for id in store.targets() {
-            let target = Target::open(self, store.clone(), id)?;
-            self.targets.borrow_mut().insert(id, target);
+        match self.targets_of(disk, &store) {
+            Ok(targets) => self.targets.borrow_mut().extend(targets.into_iter().map(|t| (t.id, t))),
+            Err(e) => {
+                close_untouched(&store).await;
+                return Err(e);
+            }
         }
         disk.set(Ok(store.clone()));
         self.watch_store(disk, &store);
@@ -77,6 +75,17 @@ impl Node {
         }
         self.report();
         Ok(())
+    }
+
+    /// The targets of a store that is to be the disk's: all of them, or none.
+    fn targets_of(self: &Rc<Self>, disk: &Disk, store: &Store) -> Result<Vec<Rc<Target>>> {
+        let same =
+            |d: &Disk| d.index != disk.index && d.store().is_ok_and(|s| s.id() == store.id());
+        if self.disks.iter().any(same) {
+            let e = format!("{}: this store is that of another disk of the node", disk.path);
+            return Err(Error::new(Status::Busy, e));
+        }
+        store.targets().into_iter().map(|id| Target::open(self, store.clone(), id)).collect()
     }
 
     /// Gives the failed store up, with its targets: they are reported offline, as those of a disk that could not be opened.

@@ -44,6 +44,11 @@ fn a_disk_is_replaced_while_its_service_runs() {
         let nodes = c.admin(&["df"]);
         nodes["disks"].as_array().expect("disks").iter().any(|d| !d["problem"].is_null())
     });
+    let neighbour = c.dir.join("data/storage-1/disk-2");
+    sh(&c.local, &format!("cp -a --sparse=always {} {}", neighbour.display(), disk.display()));
+    let copy = c.admin_fails(&["disk", "replace", "1001:0"]);
+    assert!(copy.contains("another disk of the node"), "{copy}");
+    std::fs::remove_dir_all(&disk).expect("nobody holds it");
     std::fs::create_dir(&disk).expect("a new disk");
     std::fs::write(disk.join("something"), b"of somebody").expect("written");
     let full = c.admin_fails(&["disk", "replace", "1001:0"]);
