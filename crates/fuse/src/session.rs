@@ -253,9 +253,13 @@ impl Session {
         self.settle(unique);
         let mut body = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
         parts.iter().for_each(|p| body.extend_from_slice(p));
-        self.flying.borrow_mut().insert(unique);
+        // An error or a bare «done» gives the kernel nothing to keep.
+        let keeps = error == 0 && !body.is_empty();
+        if keeps {
+            self.flying.borrow_mut().insert(unique);
+        }
         let posted = self.device.post(error, unique, Buf::from_vec(body), self.clone());
-        if !matches!(posted, Ok(true)) {
+        if keeps && !matches!(posted, Ok(true)) {
             self.flying.borrow_mut().remove(&unique);
         }
         if let Err(e) = posted {
