@@ -40,6 +40,10 @@ pub(crate) struct Superblock {
     pub log_segment_bytes: u64,
     /// The last batch, if `clean`.
     pub clean_lsn: u64,
+    /// The boot of the machine that it was last opened under; 0: not known (older builds write none).
+    pub boot: u128,
+    /// The first incarnation since which it was opened under no other.
+    pub boot_since: u64,
 }
 
 impl Superblock {
@@ -54,6 +58,8 @@ impl Superblock {
         w.u64(self.incarnation);
         w.u64(self.log_segment_bytes);
         w.u64(self.clean_lsn);
+        w.u128(self.boot);
+        w.u64(self.boot_since);
         seal(w)
     }
 
@@ -89,6 +95,8 @@ impl Superblock {
             incarnation: r.u64()?,
             log_segment_bytes: r.u64()?,
             clean_lsn: r.u64()?,
+            boot: r.u128()?,
+            boot_since: r.u64()?,
         })
     }
 }
@@ -244,14 +252,17 @@ mod tests {
             clean: true,
             log_segment_bytes: 1 << 23,
             clean_lsn: 7,
+            boot: 0x5566,
+            boot_since: 3,
         };
         let bytes = sb.encode();
         assert_eq!(bytes.len(), BLOCK);
         assert_eq!(
-            hex(&bytes[..80]),
+            hex(&bytes[..104]),
             "474c4f5753544f52010000000100000022110000000000000000000000000000\
              4433000000000000000000000000000005000000000000000600000000000000\
-             00008000000000000700000000000000"
+             0000800000000000070000000000000066550000000000000000000000000000\
+             0300000000000000"
         );
         assert_eq!(Superblock::decode(&bytes, "/d").expect("valid"), sb);
         let mut newer = bytes.clone();

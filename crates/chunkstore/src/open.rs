@@ -82,6 +82,8 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
             clean: true,
             log_segment_bytes: config.log_segment_bytes,
             clean_lsn: 0,
+            boot: 0,
+            boot_since: 0,
         }
     } else {
         let mut reads = 1;
@@ -156,6 +158,12 @@ async fn read_superblock(rt: &Rt, dir: &Dir) -> Result<Superblock> {
     Superblock::decode(&buf, &path)
 }
 
+/// The boot of this machine as a number; 0 if the kernel does not tell.
+fn this_boot() -> u128 {
+    let digits = glowfs_rt::process::boot_id().unwrap_or_default().replace('-', "");
+    u128::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
 impl Inner {
     /// Makes what was recovered durable and begins a new incarnation with a segment of its own.
     async fn begin_life(self: &Rc<Self>) -> Result<()> {
@@ -167,6 +175,10 @@ impl Inner {
         {
             let mut sb = self.superblock.borrow_mut();
             sb.incarnation += 1;
+            let boot = this_boot();
+            if boot == 0 || boot != sb.boot {
+                (sb.boot, sb.boot_since) = (boot, sb.incarnation);
+            }
             sb.clean = false;
             sb.node = self.config.node;
         }

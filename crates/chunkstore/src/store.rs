@@ -7,6 +7,7 @@ use crate::record::Record;
 use crate::room::Promise;
 use crate::state::{Inner, Retired};
 use glowfs_rt::{Buf, BufMut, Dir, Rt};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
 use glowfs_types::{
     ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Error, Incarnation, Result, Status,
@@ -37,6 +38,12 @@ impl Store {
     /// This life of it.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.inner.superblock.borrow().incarnation)
+    }
+    /// The first life since which the machine was not started again, as far as is known: between it and this one only processes ended, so
+    /// nothing was lost that was written.
+    pub fn machine_since(&self) -> Incarnation {
+        let sb = self.inner.superblock.borrow();
+        Incarnation(if planted(Mutant::BootIgnored) { 1 } else { sb.boot_since })
     }
     /// Whether the life before ended with [`Store::close`] (or the store is new).
     pub fn was_clean(&self) -> bool {

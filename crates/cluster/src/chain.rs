@@ -25,6 +25,8 @@ pub enum Proof {
     Holds,
     /// It held all of them, but a life of it ended without a clean shutdown, so the last ones may be lost.
     Suspect,
+    /// The same, but only processes ended, not the machine: it has all of them, unless its disk failed then.
+    Killed,
 }
 
 /// What is remembered of a member beyond the routing info.
@@ -50,6 +52,8 @@ pub struct Observation {
     pub incarnation: Incarnation,
     /// Whether the life before that one ended with a clean shutdown.
     pub clean: bool,
+    /// The first life since which its machine was not started again; 0: not known.
+    pub machine_since: Incarnation,
     /// The newest chain version it adopted.
     pub adopted: ChainVersion,
     /// Whether it holds no chunk at all.
@@ -230,10 +234,10 @@ impl Chain {
                 let clean = planted(Mutant::IncarnationUnchecked)
                     || first
                     || (o.clean && o.incarnation == record.incarnation.next());
-                record.incarnation = o.incarnation;
-                if !clean && record.proof == Proof::Holds {
-                    record.proof = Proof::Suspect;
+                if !clean {
+                    record.proof = interrupted(record, &o);
                 }
+                record.incarnation = o.incarnation;
                 let offline_first = match m.state {
                     Serving => !clean,
                     // What it was sent before does not count any more.
@@ -262,13 +266,15 @@ impl Chain {
         if winner.is_none() {
             // Whoever held everything is here, and all were interrupted: nobody can know more.
             let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
-            if holders.all(|s| s.up() && proof(s) == Proof::Suspect) {
+            if holders.all(|s| s.up() && proof(s) != Proof::Holds) {
                 // Who began to serve in a version that was never active may not have flushed what the others have: its adoption of
                 // that version does so.
                 let served = |s: &Slot| self.info.activated_serving.contains(&s.target);
-                let suspect = |s: &Slot| proof(s) == Proof::Suspect;
-                winner = best(slots, &|s| suspect(s) && served(s))
-                    .or_else(|| best(slots, &suspect))
+                let is = |p: Proof| move |s: &Slot| proof(s) == p;
+                winner = best(slots, &|s| is(Proof::Killed)(s) && served(s))
+                    .or_else(|| best(slots, &is(Proof::Killed)))
+                    .or_else(|| best(slots, &|s| is(Proof::Suspect)(s) && served(s)))
+                    .or_else(|| best(slots, &is(Proof::Suspect)))
                     .map(|t| (t, Evidence::NamedSource));
             }
         }
@@ -342,6 +348,19 @@ impl Chain {
     }
 }
 
+/// What a member can still prove when a life of it ended without a clean shutdown.
+fn interrupted(record: &MemberRecord, now: &Observation) -> Proof {
+    // All lives that were not accounted for yet ran under one boot of the machine.
+    let machine_went_on =
+        now.machine_since > Incarnation(0) && now.machine_since <= record.incarnation;
+    match record.proof {
+        Proof::Holds if machine_went_on => Proof::Killed,
+        Proof::Holds => Proof::Suspect,
+        // Since then it acknowledged nothing, and what it had was flushed before its next life was reported.
+        other => other,
+    }
+}
+
 /// The place of a state in the order of members.
 fn rank(state: PublicState) -> u8 {
     match state {
@@ -364,7 +383,11 @@ fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, Memb
     let last = slots
         .iter()
         .filter(|s| s.from == Serving)
-        .min_by_key(|s| if proof(&s.target) == Proof::Holds { 0 } else { 1 })
+        .min_by_key(|s| match proof(&s.target) {
+            Proof::Holds => 0,
+            Proof::Killed => 1,
+            Proof::Suspect | Proof::None => 2,
+        })
         .map(|s| s.target);
     for s in slots.iter_mut() {
         let why_gone = s.why;

@@ -14,6 +14,7 @@ pub fn explain(chain: &Chain) -> String {
         let record = chain.records.get(&m.target).copied().unwrap_or_default();
         let proof = match record.proof {
             Proof::Holds => "holds every acknowledged write",
+            Proof::Killed => "held every acknowledged write when its process was killed",
             Proof::Suspect => "held every acknowledged write before it was interrupted",
             Proof::None => "writes may have been acknowledged without it",
         };
@@ -48,6 +49,10 @@ pub fn explain_force(chain: &Chain, target: TargetId) -> Result<String> {
         .collect();
     Ok(match record.proof {
         Proof::Holds => format!("target {target} holds every acknowledged write; nothing is lost"),
+        Proof::Killed => format!(
+            "target {target} held every acknowledged write until its process was killed, and its machine went on: nothing is lost \
+             unless its disk failed then"
+        ),
         Proof::Suspect => format!(
             "target {target} held every acknowledged write until it was interrupted: writes that it had not flushed \
              to its disk by then are lost where they were; targets that may still have them: {}",

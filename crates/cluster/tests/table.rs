@@ -42,6 +42,7 @@ fn seen(local: LocalState) -> Observation {
         local,
         incarnation: Incarnation(1),
         clean: false,
+        machine_since: Incarnation(0),
         adopted: ChainVersion(10),
         empty: false,
         may_sync: true,
@@ -183,6 +184,56 @@ fn after_a_loss_of_all_power_the_source_is_who_served_in_the_active_version() {
     let (c, _) = c.settle(&v).unwrap_or_else(|| (c.clone(), vec![]));
     let first = states(&c)[0];
     assert!(first.1 == Serving && first.0 != 3, "{:?}", states(&c));
+}
+
+/// All die at once: 3 with the power of its machine, the others alone. In whatever order they come back, the source is one of those.
+#[test]
+fn whoever_lost_power_is_not_the_source_where_another_was_only_killed() {
+    for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [1, 3, 2], [3, 1, 2], [2, 1, 3]] {
+        let mut c = chain(&[Serving, Serving, Serving]);
+        let mut v = view(&[Off, Off, Off]);
+        // mgmtd may notice in any order, too.
+        for i in order {
+            let seen = v.insert(TargetId(i), seen(Off));
+            assert!(seen.is_some());
+            c = c.step(&v).map_or(c, |(next, _)| next);
+        }
+        for i in order {
+            let o = v.get_mut(&TargetId(i)).expect("seen");
+            (o.incarnation, o.local) = (Incarnation(2), Online);
+            o.machine_since = Incarnation(if i == 3 { 2 } else { 1 });
+            c = c.settle(&v).map_or(c, |(next, _)| next);
+        }
+        let (first, state) = states(&c)[0];
+        assert!(state == Serving && first != 3, "{order:?}: {:?}", states(&c));
+        assert_eq!(c.records[&TargetId(first)].proof, Proof::Holds);
+    }
+}
+
+/// What was killed and comes back loses nothing by what happens to it later, before it serves again; a life in between that
+/// nobody heard of may have begun after a loss of power.
+#[test]
+fn a_skipped_life_is_trusted_only_under_one_boot_of_the_machine() {
+    let proof = |lives: &[(u64, u64)]| {
+        let mut c = chain(&[Serving, Serving]);
+        // The other one is away, so that nobody can take over.
+        let mut v = view(&[Off, Off]);
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        for (life, since) in lives {
+            let o = v.get_mut(&TargetId(1)).expect("seen");
+            (o.incarnation, o.machine_since, o.local) =
+                (Incarnation(*life), Incarnation(*since), Online);
+            c = c.settle(&v).map_or(c, |(next, _)| next);
+        }
+        c.records[&TargetId(1)].proof
+    };
+    assert_eq!(proof(&[(2, 1)]), Proof::Killed);
+    assert_eq!(proof(&[(4, 1)]), Proof::Killed);
+    assert_eq!(proof(&[(2, 1), (3, 3)]), Proof::Killed);
+    assert_eq!(proof(&[(2, 2)]), Proof::Suspect);
+    assert_eq!(proof(&[(4, 3)]), Proof::Suspect);
+    assert_eq!(proof(&[(2, 0)]), Proof::Suspect, "an older build does not tell");
+    assert_eq!(proof(&[(2, 2), (3, 2)]), Proof::Suspect);
 }
 
 /// Version 10 {1, 2} is active; 1 dies, then 2, before version 11 was active.

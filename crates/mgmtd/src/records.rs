@@ -117,6 +117,9 @@ pub struct MemberRow {
     pub served: ChainVersion,
     #[cbor(n(4), default)]
     pub retired: bool,
+    /// With proof 2: only its process was interrupted. (Builds that do not know this take it for any interruption.)
+    #[cbor(n(5), default)]
+    pub only_killed: bool,
 }
 
 /// A chain.
@@ -136,10 +139,11 @@ impl ChainRecord {
             proof: match r.proof {
                 Proof::None => 0,
                 Proof::Holds => 1,
-                Proof::Suspect => 2,
+                Proof::Killed | Proof::Suspect => 2,
             },
             served: r.served,
             retired: r.retired,
+            only_killed: r.proof == Proof::Killed,
         };
         Self { info: chain.info.clone(), members: chain.records.iter().map(row).collect() }
     }
@@ -148,6 +152,7 @@ impl ChainRecord {
             incarnation: m.incarnation,
             proof: match m.proof {
                 1 => Proof::Holds,
+                2 if m.only_killed => Proof::Killed,
                 2 => Proof::Suspect,
                 // An unknown proof proves nothing.
                 _ => Proof::None,

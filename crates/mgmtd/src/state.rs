@@ -8,7 +8,7 @@ use glowfs_types::routing::{
 };
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem, TargetReport};
 use glowfs_types::{
-    ChainId, ChainVersion, ClientId, NodeId, RoutingVersion, StoreId, TargetId, UserId,
+    ChainId, ChainVersion, ClientId, Incarnation, NodeId, RoutingVersion, StoreId, TargetId, UserId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -81,6 +81,7 @@ impl State {
             local,
             incarnation: report.map_or(info.incarnation, |r| r.incarnation),
             clean: report.is_some_and(|r| r.clean),
+            machine_since: report.map_or(Incarnation(0), |r| r.machine_since),
             adopted: report.map_or(info.adopted, |r| r.adopted),
             empty: report.is_none_or(|r| r.used_bytes == 0),
             may_sync: self.pauses.may_sync(target, now_ms)

@@ -14,6 +14,8 @@ pub struct Simulated {
     pub pid: u32,
     /// The number of its host.
     pub host: u32,
+    /// How often that was started.
+    pub boot: u32,
 }
 
 /// From now on this thread is that simulated process (or the real one again).
@@ -29,7 +31,10 @@ pub fn pid() -> u32 {
 /// The boot id of this host, in its usual form; None if it cannot be read.
 pub fn boot_id() -> Option<String> {
     match PRETENDED.get() {
-        Some(p) => Some(format!("{:032x}", 0xb007_0000_0000_0001 + u128::from(p.host))),
+        Some(p) => {
+            let boot = u128::from(p.boot) << 64;
+            Some(format!("{:032x}", boot + 0xb007_0000_0000_0001 + u128::from(p.host)))
+        }
         None => read_line("/proc/sys/kernel/random/boot_id"),
     }
 }

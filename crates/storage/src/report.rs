@@ -5,7 +5,7 @@ use crate::target::Target;
 use glowfs_agent::Report;
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::mgmtd::TargetReport;
-use glowfs_types::{ChainVersion, StoreId};
+use glowfs_types::{ChainVersion, Incarnation, StoreId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -36,6 +36,7 @@ impl Report for Reporter {
                 local: t.local(),
                 incarnation: t.store.incarnation(),
                 clean: t.store.was_clean(),
+                machine_since: t.store.machine_since(),
                 adopted: t.replica.borrow().adopted_version(),
                 used_bytes: used_bytes(t, counts.get(&t.store.id()).copied().unwrap_or(1)),
                 store: t.store.id(),
@@ -61,6 +62,7 @@ impl Report for Reporter {
                     local: LocalState::Offline,
                     incarnation: t.incarnation,
                     clean: false,
+                    machine_since: Incarnation(0),
                     adopted: ChainVersion(0),
                     used_bytes: 0,
                     store: t.store,

@@ -58,6 +58,8 @@ mutants! {
     ChecksumUnchecked = "checksum-unchecked";
     /// Of writes side by side into a removed chunk, one that is still being staged is taken for a removal that was missed.
     StagingForgotten = "staging-forgotten";
+    /// A machine that lost power counts as one whose processes were killed.
+    BootIgnored = "boot-ignored";
 }
 
 #[cfg(feature = "mutants")]

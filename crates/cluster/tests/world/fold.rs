@@ -38,11 +38,19 @@ impl World {
                 .map(|r| (accounted == 0, r.proof, r.retired, r.served >= info.activated))
                 .hash(h);
             let r = self.real[i];
-            let ahead = |life: u64, clean: bool| {
+            let ahead = |life: u64, clean: bool, since: u64| {
                 let by = life as i64 - accounted as i64;
-                (by, by > 0 && clean)
+                (by, by > 0 && clean, since <= accounted)
             };
-            (r.up, r.process, ahead(r.life, r.clean), r.complete, r.complete && r.certain).hash(h);
+            (
+                r.up,
+                r.process,
+                ahead(r.life, r.clean, r.since),
+                r.complete,
+                r.complete && r.certain,
+                r.complete && r.unplugged,
+            )
+                .hash(h);
             (r.process && r.adopted == now, r.process && r.synced, r.up && r.fenced_in).hash(h);
             // An older version counts as long as something can still be done under it.
             let acts = r.up && r.fenced_in && r.adopted != now;
@@ -58,8 +66,8 @@ impl World {
                 };
                 (class, places(serving), places(syncing)).hash(h);
             }
-            let seen = self.seen[i].0.map(|(local, life, clean, adopted)| {
-                (local, ahead(life, clean), local != LocalState::Offline && adopted == now)
+            let seen = self.seen[i].0.map(|(local, life, clean, adopted, since)| {
+                (local, ahead(life, clean, since), local != LocalState::Offline && adopted == now)
             });
             seen.hash(h);
         }

@@ -23,6 +23,8 @@ pub struct Real {
     process: bool,
     life: u64,
     clean: bool,
+    /// The first life since which its machine was not started again.
+    since: u64,
     synced: bool,
     adopted: u64,
     /// The adopted routing info accounts for its life.
@@ -31,11 +33,13 @@ pub struct Real {
     complete: bool,
     /// It was not interrupted since that was established.
     certain: bool,
+    /// It lost power since then (if before the first write: with nothing to lose).
+    unplugged: bool,
 }
 
-/// What mgmtd last heard of a target: state, life, clean, adopted version.
+/// What mgmtd last heard of a target: state, life, clean, adopted version, since when the machine runs.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Seen(Option<(LocalState, u64, bool, u64)>);
+pub struct Seen(Option<(LocalState, u64, bool, u64, u64)>);
 
 /// Without a bound.
 pub const ANY: u64 = u64::MAX;
@@ -89,11 +93,13 @@ impl World {
             process: true,
             life: 1,
             clean: true,
+            since: 1,
             synced: false,
             adopted: 0,
             fenced_in: false,
             complete: true,
             certain: true,
+            unplugged: false,
         };
         let mut w = Self {
             chain: Chain::new(ChainId(1), &ids),
@@ -111,11 +117,12 @@ impl World {
     fn view(&self) -> View {
         let mut view = View::new();
         for (i, seen) in self.seen.iter().enumerate() {
-            if let Seen(Some((local, life, clean, adopted))) = *seen {
+            if let Seen(Some((local, life, clean, adopted, since))) = *seen {
                 let o = Observation {
                     local,
                     incarnation: Incarnation(life),
                     clean,
+                    machine_since: Incarnation(since),
                     adopted: ChainVersion(adopted),
                     // Only whether the chain was ever active matters.
                     empty: self.chain.info.activated == ChainVersion(0),
@@ -143,7 +150,7 @@ impl World {
     fn report(&mut self, i: usize) {
         let r = self.real[i];
         let local = if r.synced { LocalState::UpToDate } else { LocalState::Online };
-        self.seen[i] = Seen(Some((local, r.life, r.clean, r.adopted)));
+        self.seen[i] = Seen(Some((local, r.life, r.clean, r.adopted, r.since)));
     }
     fn adopt(&mut self, i: usize) {
         let info = &self.chain.info;
@@ -176,6 +183,7 @@ impl World {
                 // Nothing was ever acknowledged.
                 self.real[at(c.target)].complete = true;
                 self.real[at(c.target)].certain = true;
+                self.real[at(c.target)].unplugged = false;
             }
             if c.why == Evidence::NamedSource && next.info.activated > ChainVersion(0) {
                 // Whoever was serving since the newest activation and was never interrupted would be proof.
@@ -188,12 +196,19 @@ impl World {
                         c.target,
                         i + 1
                     );
+                    assert!(
+                        self.real[at(c.target)].complete || !(r.complete && !r.unplugged && served),
+                        "{:?} is named the source and lost something, but target {} has it: {self:#?}",
+                        c.target,
+                        i + 1
+                    );
                 }
                 for (i, r) in self.real.iter_mut().enumerate() {
                     r.complete = i == at(c.target);
                     let record = next.records.get(&TargetId(i as u64 + 1));
                     let known = record.is_some_and(|record| record.incarnation.0 == r.life);
                     r.certain = r.complete && r.process && known;
+                    r.unplugged = false;
                 }
             }
         }
@@ -264,8 +279,8 @@ impl World {
                     });
                 }
                 if self.left.crashes > 0 {
-                    // A crash, and a clean end. The next life begins at once but serves nothing yet.
-                    for clean in [false, true] {
+                    // A loss of power, a process that is killed, and a clean end. The next life begins at once but serves nothing yet.
+                    for (clean, power) in [(false, true), (false, false), (true, false)] {
                         push(&|w| {
                             // Before the first activation nothing was acknowledged, so nothing is missing.
                             let empty = w.chain.info.activated == ChainVersion(0);
@@ -274,7 +289,11 @@ impl World {
                             r.up = false;
                             r.process = false;
                             r.clean = clean;
-                            r.complete &= clean || empty;
+                            if power {
+                                r.since = r.life + 1;
+                                r.unplugged = true;
+                            }
+                            r.complete &= !power || empty;
                             r.certain &= clean;
                             true
                         });
@@ -294,6 +313,7 @@ impl World {
                     }
                     w.real[i].complete = true;
                     w.real[i].certain = true;
+                    w.real[i].unplugged = false;
                     w.real[i].synced = true;
                     true
                 });
@@ -370,6 +390,7 @@ impl World {
                 {
                     w.real[i].complete = true;
                     w.real[i].certain = true;
+                    w.real[i].unplugged = false;
                     w.real[i].synced = true;
                 }
                 w.report(i);

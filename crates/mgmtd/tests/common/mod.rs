@@ -121,6 +121,7 @@ impl Report for Fake {
                 local: if synced { LocalState::UpToDate } else { LocalState::Online },
                 incarnation: self.life,
                 clean: self.clean,
+                machine_since: Incarnation(0),
                 adopted,
                 used_bytes: self.used.get(),
                 store: self.store,

@@ -232,7 +232,7 @@ impl Breaker<'_> {
         let most = if self.below(2) == 0 { 300 } else { 3_000 };
         let ms = self.below(most);
         self.pass(ms);
-        self.end_all(info, End::Power);
+        self.end_all(info, End::Power, None);
     }
 
     fn cut_primary(&mut self, info: &RoutingInfo) {

@@ -2,7 +2,8 @@
 //!
 //! Rules that keep losses from being legitimate: of the storage nodes that lose power or are killed at once, one replica of every chain
 //! stays, and the next ones fall only when every chain serves in full again. An interruption of *all* nodes is told to the
-//! checkers: when all are killed, nothing that was acknowledged may be gone; when all lose power, nothing that was flushed.
+//! checkers: when all are killed (one of them with its machine's power, perhaps), nothing that was acknowledged may be gone; when all lose power, nothing
+//! that was flushed.
 
 use super::corners::Corner;
 use super::harness::{Cluster, Service, all_serve};
@@ -261,17 +262,23 @@ impl<'a> Breaker<'a> {
             self.await_new_server(routing);
         }
         let Some(info) = quiet.or_else(routing) else { return };
-        self.end_all(&info, end);
+        let unplugged = (end == End::Kill && self.below(2) == 0).then(|| {
+            let all = &self.cluster.storages;
+            all[self.below(all.len() as u64) as usize].id()
+        });
+        self.end_all(&info, end, unplugged);
     }
 
-    /// The end of all services at once; each is started again at a time of its own.
-    pub(super) fn end_all(&mut self, info: &RoutingInfo, end: End) {
+    /// The end of all services at once; each is started again at a time of its own. One storage node may lose power while the others are
+    /// killed: every chain has replicas that lose nothing.
+    pub(super) fn end_all(&mut self, info: &RoutingInfo, end: End, unplugged: Option<NodeId>) {
         self.note(if end == End::Power { "all power is lost" } else { "all are killed" }.into());
         for s in self.cluster.services() {
             if self.cluster.storages.iter().any(|o| o.id() == s.id()) {
                 self.crashed.push((s.id(), life(info, s.id())));
             }
             if s.node.is_up() {
+                let end = if unplugged == Some(s.id()) { End::Power } else { end };
                 self.take_down(s, 3000, end);
             }
         }

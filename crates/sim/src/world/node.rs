@@ -32,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) timers: Timers,
     /// Counts restarts; a handle of an earlier life does nothing.
     life: Cell<u64>,
+    /// Losses of power, and the first start.
+    boots: Cell<u32>,
     up: Cell<bool>,
     /// Its process is stopped (SIGSTOP): nothing of it runs, its timers and what arrives wait.
     frozen: Cell<bool>,
@@ -66,7 +68,7 @@ impl Node {
     /// What its tasks are told about their process.
     pub(crate) fn process(&self) -> Simulated {
         let pid = self.index as u64 * 1000 + self.life.get();
-        Simulated { pid: pid as u32, host: self.host as u32 }
+        Simulated { pid: pid as u32, host: self.host as u32, boot: self.boots.get() }
     }
     pub(crate) fn is_up(&self) -> bool {
         self.up.get()
@@ -104,6 +106,7 @@ impl SimNode {
             tasks: Tasks::new(Box::new(|| {})),
             timers: Timers::default(),
             life: Cell::new(1),
+            boots: Cell::new(1),
             up: Cell::new(true),
             frozen: Cell::new(false),
             drift_ppm: Cell::new(r.below(2 * DRIFT_PPM_MAX + 1) as i64 - DRIFT_PPM_MAX as i64),
@@ -196,6 +199,9 @@ impl SimNode {
     fn end(&self, power: bool) {
         let core = self.core();
         core.trace(3, self.index() as u64, self.node.life.get());
+        if power {
+            self.node.boots.set(self.node.boots.get() + 1);
+        }
         self.node.stop();
         net::forget_node(&core, self.index());
         disk::crash_node(&core, self.index(), power);

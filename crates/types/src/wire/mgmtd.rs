@@ -35,6 +35,9 @@ pub struct TargetReport {
     /// The newest chain version it knows: nothing is served under an older one any more.
     #[cbor(n(7), default)]
     pub known: ChainVersion,
+    /// The first life of its store since which the machine was not started again: what ended between was processes only. 0: not known.
+    #[cbor(n(8), default)]
+    pub machine_since: Incarnation,
 }
 
 /// HEARTBEAT. The node's lease counts from the moment it sent this, on its own CLOCK_BOOTTIME.
