@@ -21,6 +21,7 @@ mod mvcc;
 mod remote;
 mod run;
 pub mod serve;
+mod stored_key;
 mod transaction;
 
 pub use embedded::{Embedded, EmbeddedConfig};

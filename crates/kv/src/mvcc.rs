@@ -6,8 +6,10 @@
 use crate::Version;
 use crate::engine::RangePage;
 use crate::engine::check_limits;
+use crate::stored_key::StoredKey;
 use glowfs_types::wire::kv::{Commit, Mutation, RANGE_ENTRIES_MAX};
 use glowfs_types::{Error, Result, Status};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
@@ -37,6 +39,20 @@ impl Chain {
         let after = self.older.partition_point(|s| s.version <= version);
         self.older.get(after.checked_sub(1)?)?.value.as_ref()
     }
+    /// Takes a newer value. Whether an older one is kept for it: within one commit only the last value counts.
+    fn supersede(&mut self, newer: Stamped) -> bool {
+        let old = std::mem::replace(&mut self.newest, newer);
+        let kept = old.version < self.newest.version;
+        if kept {
+            self.older.push_back(old);
+        }
+        kept
+    }
+}
+
+/// Whether a range holds one key only.
+fn is_single(begin: &[u8], end: &[u8]) -> bool {
+    end.len() == begin.len() + 1 && end.starts_with(begin) && end.last() == Some(&0)
 }
 
 /// What a commit changed, resolved (sums and stamps computed), in order: this is what a log keeps.
@@ -53,11 +69,11 @@ impl Record for () {
 
 #[derive(Default)]
 pub(crate) struct Mvcc {
-    map: BTreeMap<Rc<[u8]>, Chain>,
+    map: BTreeMap<StoredKey, Chain>,
     version: Version,
     oldest: Version,
     /// (version that superseded something, key), in version order.
-    superseded: VecDeque<(Version, Rc<[u8]>)>,
+    superseded: VecDeque<(Version, StoredKey)>,
     /// Explicit write conflicts, in version order.
     range_writes: VecDeque<(Version, Vec<u8>, Vec<u8>)>,
     /// Bytes of keys and newest values, for metrics.
@@ -118,7 +134,7 @@ impl Mvcc {
 
     pub fn get(&self, version: Version, key: &[u8]) -> Result<Option<&[u8]>> {
         self.readable(version)?;
-        Ok(self.map.get(key).and_then(|c| c.at(version)).map(|v| &**v))
+        Ok(self.map.get(&StoredKey::new(key)).and_then(|c| c.at(version)).map(|v| &**v))
     }
 
     pub fn get_range(
@@ -135,7 +151,7 @@ impl Mvcc {
             return Ok(page);
         }
         let limit = limit.min(RANGE_ENTRIES_MAX) as usize;
-        let mut range = self.map.range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)));
+        let mut range = self.map.range(StoredKey::new(begin)..StoredKey::new(end));
         let mut bytes = 0;
         while let Some((key, chain)) = if reverse { range.next_back() } else { range.next() } {
             let Some(value) = chain.at(version) else { continue };
@@ -144,7 +160,7 @@ impl Mvcc {
                 break;
             }
             bytes += key.len() + value.len();
-            page.entries.push((key.to_vec(), value.to_vec()));
+            page.entries.push((key.as_slice().to_vec(), value.to_vec()));
         }
         Ok(page)
     }
@@ -154,15 +170,15 @@ impl Mvcc {
     pub fn walk(
         &self,
         version: Version,
-        after: Option<&Rc<[u8]>>,
+        after: Option<&StoredKey>,
         limit: usize,
         mut each: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Option<Rc<[u8]>> {
-        let from = after.map_or(Bound::Unbounded, |k| Bound::Excluded(&**k));
+    ) -> Option<StoredKey> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut last = None;
-        for (key, chain) in self.map.range::<[u8], _>((from, Bound::Unbounded)).take(limit) {
+        for (key, chain) in self.map.range((from, Bound::Unbounded)).take(limit) {
             last = Some(key);
-            if chain.at(version).is_some_and(|value| !each(key, value)) {
+            if chain.at(version).is_some_and(|value| !each(key.as_slice(), value)) {
                 break;
             }
         }
@@ -181,6 +197,9 @@ impl Mvcc {
             return Ok(());
         }
         self.readable(commit.read_version)?;
+        if commit.read_version == self.version {
+            return Ok(());
+        }
         for (begin, end) in &commit.read_conflicts {
             if self.written_since(begin, end, commit.read_version) {
                 return Err(Error::new(
@@ -196,14 +215,12 @@ impl Mvcc {
         if begin >= end {
             return false;
         }
-        let single =
-            end.len() == begin.len() + 1 && end.starts_with(begin) && end.last() == Some(&0);
-        let in_map = if single {
-            self.map.get(begin).is_some_and(|c| c.newest.version > version)
+        let key = StoredKey::new(begin);
+        let in_map = if is_single(begin, end) {
+            self.map.get(&key).is_some_and(|c| c.newest.version > version)
         } else {
-            self.map
-                .range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)))
-                .any(|(_, c)| c.newest.version > version)
+            let mut range = self.map.range(key..StoredKey::new(end));
+            range.any(|(_, c)| c.newest.version > version)
         };
         in_map
             || self
@@ -224,22 +241,21 @@ impl Mvcc {
             match mutation {
                 Mutation::Put { key, value } => {
                     record.put(key, value);
-                    self.set(version, key, Some(value.as_slice().into()));
+                    self.set(version, key, value);
                 }
                 Mutation::ClearRange { begin, end } => {
                     record.clear_range(begin, end);
                     self.clear_range(version, begin, end);
                 }
                 Mutation::Add { key, delta } => {
-                    let sum = self.number(key).wrapping_add(*delta).to_le_bytes();
+                    let sum = self.add(version, key, *delta);
                     record.put(key, &sum);
-                    self.set(version, key, Some(sum.as_slice().into()));
                 }
                 Mutation::PutVersionstamped { prefix, suffix, value } => {
                     let key = stamped_key(prefix, version, stamps, suffix);
                     stamps = stamps.wrapping_add(1);
                     record.put(&key, value);
-                    self.set(version, &key, Some(value.as_slice().into()));
+                    self.set(version, &key, value);
                 }
             }
         }
@@ -254,7 +270,7 @@ impl Mvcc {
     /// Applies one change of a log or checkpoint at a version that is not older than the last one.
     pub fn replay_put(&mut self, version: Version, key: &[u8], value: &[u8]) {
         self.version = self.version.max(version);
-        self.set(version, key, Some(value.into()));
+        self.set(version, key, value);
     }
     /// The same for a removal.
     pub fn replay_clear(&mut self, version: Version, begin: &[u8], end: &[u8]) {
@@ -262,49 +278,65 @@ impl Mvcc {
         self.clear_range(version, begin, end);
     }
 
-    fn number(&self, key: &[u8]) -> i64 {
-        let value = self.map.get(key).and_then(|c| c.newest.value.as_ref());
-        let bytes = value.and_then(|v| <[u8; 8]>::try_from(&**v).ok());
-        bytes.map_or(0, i64::from_le_bytes)
+    fn set(&mut self, version: Version, key: &[u8], value: &[u8]) {
+        self.update(version, key, |_| value.into());
     }
 
-    fn set(&mut self, version: Version, key: &[u8], value: Option<Rc<[u8]>>) {
-        let size = |v: &Option<Rc<[u8]>>| v.as_ref().map_or(0, |v| v.len() as u64);
-        if let Some(chain) = self.map.get_mut(key) {
-            self.bytes = self.bytes + size(&value) - size(&chain.newest.value);
-            let old = std::mem::replace(&mut chain.newest, Stamped { version, value });
-            // Within one commit only the last value counts.
-            if old.version < version {
-                chain.older.push_back(old);
-                if let Some((key, _)) = self.map.get_key_value(key) {
-                    self.superseded.push_back((version, key.clone()));
+    /// Adds to a number; returns the sum.
+    fn add(&mut self, version: Version, key: &[u8], delta: i64) -> [u8; 8] {
+        let mut sum = [0; 8];
+        self.update(version, key, |old| {
+            let old = old.and_then(|v| <[u8; 8]>::try_from(v).ok());
+            sum = old.map_or(0, i64::from_le_bytes).wrapping_add(delta).to_le_bytes();
+            sum.as_slice().into()
+        });
+        sum
+    }
+
+    /// Gives a key the value that `new` makes of its newest one, in one search.
+    fn update(
+        &mut self,
+        version: Version,
+        key: &[u8],
+        new: impl FnOnce(Option<&[u8]>) -> Rc<[u8]>,
+    ) {
+        match self.map.entry(StoredKey::new(key)) {
+            Entry::Vacant(place) => {
+                let value = new(None);
+                self.bytes += (key.len() + value.len()) as u64;
+                let newest = Stamped { version, value: Some(value) };
+                place.insert(Chain { newest, older: VecDeque::new() });
+            }
+            Entry::Occupied(mut place) => {
+                let old = place.get().newest.value.as_deref();
+                let value = new(old);
+                self.bytes = self.bytes + value.len() as u64 - old.map_or(0, |v| v.len() as u64);
+                if place.get_mut().supersede(Stamped { version, value: Some(value) }) {
+                    self.superseded.push_back((version, place.key().clone()));
                 }
             }
-            return;
         }
-        if value.is_none() {
-            return;
-        }
-        self.bytes += key.len() as u64 + size(&value);
-        let newest = Stamped { version, value };
-        self.map.insert(key.into(), Chain { newest, older: VecDeque::new() });
     }
 
     fn clear_range(&mut self, version: Version, begin: &[u8], end: &[u8]) {
         if begin >= end {
             return;
         }
-        let range = self.map.range_mut::<[u8], _>((Bound::Included(begin), Bound::Excluded(end)));
-        for (key, chain) in range {
-            if chain.newest.value.is_none() {
-                continue;
-            }
-            self.bytes -= chain.newest.value.as_ref().map_or(0, |v| v.len() as u64);
-            let old = std::mem::replace(&mut chain.newest, Stamped { version, value: None });
-            if old.version < version {
-                chain.older.push_back(old);
-            }
+        let mut clear = |key: &StoredKey, chain: &mut Chain| {
+            let Some(old) = &chain.newest.value else { return };
+            self.bytes -= old.len() as u64;
+            chain.supersede(Stamped { version, value: None });
             self.superseded.push_back((version, key.clone()));
+        };
+        let key = StoredKey::new(begin);
+        if is_single(begin, end) {
+            if let Some(chain) = self.map.get_mut(&key) {
+                clear(&key, chain);
+            }
+            return;
+        }
+        for (key, chain) in self.map.range_mut(key..StoredKey::new(end)) {
+            clear(key, chain);
         }
     }
 
