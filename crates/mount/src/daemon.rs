@@ -16,7 +16,7 @@ use glowfs_types::wire::meta::Caller;
 use glowfs_types::{Error, InodeId, VolumeId};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 
@@ -66,6 +66,8 @@ impl From<Error> for Failure {
 
 /// The outcome of a request.
 pub type Outcome = Result<Answer, Failure>;
+/// A request in work.
+type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 
 /// Fails with an errno.
 pub fn fail(errno: i32) -> Outcome {
@@ -202,12 +204,14 @@ impl<S: FileSystem> Daemon<S> {
             let (opcode, node) = (context.header.opcode, context.header.node);
             // `reply` moves into the answer below, so the work borrows it only here. A task is moved to the heap as a whole, and is as
             // large as the largest of its branches: only what a READ needs stands here itself.
-            let outcome = match (op, may_stop(opcode)) {
-                (Op::Read(i), _) => context.read(i, &reply).await,
-                (op, false) => Box::pin(context.run(op, payload, &reply)).await,
-                (op, true) => {
+            let outcome = match op {
+                Op::Read(i) => context.read(i, &reply).await,
+                op => {
                     let work = context.run(op, payload, &reply);
-                    Box::pin(daemon.race(work, &reply)).await
+                    match may_stop(opcode) {
+                        true => daemon.race(work, &reply).await,
+                        false => work.await,
+                    }
                 }
             };
             let failed = outcome.is_err();
@@ -218,9 +222,8 @@ impl<S: FileSystem> Daemon<S> {
     }
 
     /// Runs the work; when the caller is interrupted it is given up after a while.
-    async fn race(&self, work: impl Future<Output = Outcome>, reply: &Reply) -> Outcome {
+    async fn race(&self, mut work: Running<'_>, reply: &Reply) -> Outcome {
         const EINTR: i32 = 4;
-        let mut work = pin!(work);
         let grace = Duration::from_millis(self.config.interrupt_grace_ms);
         let mut stop = pin!(async {
             reply.interrupted().await;
@@ -314,41 +317,40 @@ fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
 }
 
 impl<S: FileSystem> Context<S> {
-    async fn run(&self, op: Op, payload: Option<Buf>, reply: &Reply) -> Outcome {
+    /// What a request asks for. Each kind is a future of its own, no larger than that kind needs: most are small, some are not.
+    fn run<'a>(&'a self, op: Op, payload: Option<Buf>, reply: &'a Reply) -> Running<'a> {
         match op {
-            Op::Read(i) => self.read(i, reply).await,
-            Op::Write(i) => self.write(i, payload, reply).await,
-            // Every request is a task as large as the largest of its branches: what is long or rare stands apart.
-            op => Box::pin(self.run_other(op, reply)).await,
+            Op::Write(i) => Box::pin(self.write(i, payload, reply)),
+            Op::Lookup { name } => Box::pin(self.lookup(name)),
+            Op::Getattr { fh } => Box::pin(self.getattr(fh)),
+            Op::Mkdir { name, mode, umask } => Box::pin(self.mkdir(name, mode, umask)),
+            Op::Unlink { name } => Box::pin(self.unlink(name, false)),
+            Op::Rmdir { name } => Box::pin(self.unlink(name, true)),
+            Op::Rename { name, new_parent, new_name, flags } => {
+                Box::pin(self.rename(name, new_parent, new_name, flags))
+            }
+            Op::Open { flags, .. } => Box::pin(self.open(flags)),
+            Op::Create { name, flags, mode, umask, .. } => {
+                Box::pin(self.create(name, flags, (mode, umask), false))
+            }
+            Op::Release(i) => Box::pin(self.release(i.fh)),
+            Op::Flush(i) => Box::pin(self.flush(i.fh, i.lock_owner)),
+            op => Box::pin(self.run_rarer(op, reply)),
         }
     }
 
-    async fn run_other(&self, op: Op, reply: &Reply) -> Outcome {
+    async fn run_rarer(&self, op: Op, reply: &Reply) -> Outcome {
         // Names that are made, moved and removed are followed in their place.
         let _changing = touches(self.header.opcode)
             .then(|| self.directories.change(&[InodeId(self.header.node)], false));
         match op {
-            Op::Lookup { name } => self.lookup(name).await,
-            Op::Getattr { fh } => self.getattr(fh).await,
             Op::Setattr(i) => self.setattr(*i).await,
             Op::Readlink => self.readlink().await,
             Op::Symlink { name, target } => self.symlink(name, target).await,
             Op::Mknod { name, mode, rdev, umask } => self.mknod(name, mode, rdev, umask).await,
-            Op::Mkdir { name, mode, umask } => self.mkdir(name, mode, umask).await,
-            Op::Unlink { name } => self.unlink(name, false).await,
-            Op::Rmdir { name } => self.unlink(name, true).await,
-            Op::Rename { name, new_parent, new_name, flags } => {
-                self.rename(name, new_parent, new_name, flags).await
-            }
             Op::Link { inode, new_name } => self.link(inode, new_name).await,
-            Op::Open { flags, .. } => self.open(flags).await,
-            Op::Create { name, flags, mode, umask, .. } => {
-                self.create(name, flags, (mode, umask), false).await
-            }
             Op::Statfs => self.statfs().await,
-            Op::Release(i) => self.release(i.fh).await,
             Op::Fsync { fh, .. } => self.fsync(fh).await,
-            Op::Flush(i) => self.flush(i.fh, i.lock_owner).await,
             Op::Getlk(i) => self.getlk(i).await,
             Op::Setlk { lock, wait } => self.setlk(lock, wait, reply).await,
             Op::Opendir { .. } => Ok(Answer::Open(self.inodes.add_dir(), 0)),
