@@ -2,6 +2,7 @@
 
 use crate::filesystem::FileData;
 use crate::open::{OpenInode, OpenedFile};
+use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::{Attr, Caller, DirEntry, ROOT_INODE, Time};
@@ -28,6 +29,16 @@ struct Node {
     /// Until when the kernel may keep what it got with the answers that told it of the inode. It can miss a recall until it has taken
     /// the first of them in.
     introduced: Instant,
+    told: Option<Box<Told>>,
+    /// It has no extended attribute until then: it was made here, and who gives it one has to tell us before.
+    bare_until: Instant,
+}
+
+/// What the kernel was last told of an inode by its name.
+struct Told {
+    /// The change that these attributes are of.
+    change: u64,
+    entry: abi::EntryOut,
 }
 
 /// An open file of an application.
@@ -96,7 +107,19 @@ impl<F> Drop for Pin<F> {
             *pins -= 1;
             if *pins == 0 {
                 open.remove(&self.inode.id.0);
+                self.table.closed(&self.inode);
             }
+        }
+    }
+}
+
+impl<F> Inodes<F> {
+    /// An inode is not open here any more.
+    fn closed(&self, open: &OpenInode<F>) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0)
+            && n.told.as_ref().is_some_and(|t| !open.is_as_of(t.change))
+        {
+            n.told = None;
         }
     }
 }
@@ -145,6 +168,20 @@ impl<F: FileData> Inodes<F> {
             n.no_acl = false;
         }
     }
+    /// We have made the inode, and have a lease on it until then.
+    pub fn made(&self, inode: InodeId, leased_until: Instant) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&inode.0) {
+            n.bare_until = leased_until;
+        }
+    }
+    /// Whether the inode has no extended attribute, as far as is known here.
+    pub fn is_bare(&self, inode: InodeId, now: Instant) -> bool {
+        self.nodes.borrow().get(&inode.0).is_some_and(|n| now < n.bare_until)
+    }
+    /// We give it an extended attribute.
+    pub fn dress(&self, inode: InodeId) {
+        self.made(inode, Instant(0));
+    }
     /// Whether newer attributes of the inode went through here than these.
     pub fn is_old(&self, attr: &Attr) -> bool {
         let nodes = self.nodes.borrow();
@@ -157,6 +194,35 @@ impl<F: FileData> Inodes<F> {
         // Even if it is known already: the kernel may have dropped it, and its FORGET be on the way.
         node.introduced = node.introduced.max(valid_until);
         node.lookups += 1;
+    }
+    /// The kernel is told this of the inode.
+    pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&attr.inode.0) {
+            let told = Told { change: attr.change, entry: *entry };
+            match &mut n.told {
+                Some(before) => **before = told,
+                None => n.told = Some(Box::new(told)),
+            }
+        }
+    }
+    /// Tells the kernel of the inode once more, as before and with nothing that it may keep: for a name that is known to lead to it. None if that would
+    /// take the kernel back in time: newer attributes are known, or it is open here and the kernel may know more of it than anybody.
+    pub fn tell_again(&self, inode: InodeId) -> Option<Box<abi::EntryOut>> {
+        if self.open.borrow().contains_key(&inode.0) {
+            return None;
+        }
+        let mut nodes = self.nodes.borrow_mut();
+        let node = nodes.get_mut(&inode.0)?;
+        let told = node.told.as_ref().filter(|t| t.change == node.change)?;
+        let entry = abi::EntryOut {
+            entry_valid: 0,
+            attr_valid: 0,
+            entry_valid_nsec: 0,
+            attr_valid_nsec: 0,
+            ..told.entry
+        };
+        node.lookups += 1;
+        Some(Box::new(entry))
     }
     /// Until when the kernel may keep attributes of an inode that it says it does not know: it is about to take them in.
     pub fn introduced(&self, inode: InodeId) -> Instant {
@@ -208,6 +274,8 @@ impl<F: FileData> Inodes<F> {
         match self.nodes.borrow_mut().get_mut(&inode.0) {
             Some(n) => {
                 n.recalled = number;
+                n.told = None;
+                n.bare_until = Instant(0);
                 if data {
                     n.cached = None;
                 }

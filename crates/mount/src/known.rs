@@ -1,18 +1,18 @@
 //! What this client knows of directories that it changes itself, so that meta need not be asked: their attributes after its own
-//! changes, and the names in those that it has made.
+//! changes, and the names in those that it has made, with the inodes that they lead to.
 //!
 //! Both hold under meta's lease on the directory only: another client's change takes the lease away before it returns, and what is known
 //! here with it ([`Directories::recalled`]). Attributes count from the answer to the newest change, or to a question that
 //! no change of ours overlapped. The names of a directory are known from its making on, as of a number of changes of its entries
 //! ([`Attr::entries`]): they count while the leased attributes show that number, and are forgotten with the first change that is not our own.
 //!
-//! Must never: answer from what overlapped a change of ours, or take a name for missing that meta may have.
+//! Must never: answer from what overlapped a change of ours, or take a name for missing, or for one of another inode, that meta may have.
 
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::{Attr, DirChanged, InodeKind, NAME_BYTES_MAX};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 /// Directories of which something is known.
@@ -34,19 +34,24 @@ struct Known {
 /// All names of a directory.
 #[derive(Default)]
 struct Names {
-    /// Never iterated.
-    all: HashSet<Vec<u8>>,
+    /// What each leads to; [`SOME_INODE`]: it is there. Never iterated.
+    all: HashMap<Vec<u8>, InodeId>,
     /// As of so many changes.
     entries: u64,
 }
 
-/// Whether a directory has a name.
+/// The inode of a name is not known.
+const SOME_INODE: InodeId = InodeId(0);
+
+/// What is known of a name in a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Absent {
-    /// It has not.
-    Yes,
-    /// It has not, if nobody else has changed the directory: ask for its attributes.
-    IfUnchanged,
+pub enum Named {
+    /// It leads to this inode.
+    There(InodeId),
+    /// There is none.
+    Missing,
+    /// There is none, if nobody else has changed the directory: ask for its attributes.
+    MissingIfUnchanged,
     /// Not known.
     Unknown,
 }
@@ -54,9 +59,13 @@ pub enum Absent {
 /// What one of our changes did to the names of a directory.
 pub enum Edit<'a> {
     /// The name is there now.
-    Add(&'a [u8]),
+    Add(&'a [u8], InodeId),
     /// It is not.
     Remove(&'a [u8]),
+    /// The name leads to what the same change has removed another name of.
+    Arrived(&'a [u8]),
+    /// It leads to another inode.
+    Changed(&'a [u8]),
 }
 
 /// See the module.
@@ -163,20 +172,21 @@ impl Directories {
         (*until > now + margin).then(|| (attr.clone(), *until))
     }
 
-    /// Whether a directory has no such name.
-    pub fn absent(&self, dir: InodeId, name: &[u8], now: Instant) -> Absent {
+    /// What is known of a name. Of one that is there only while the directory is leased: to ask for the name itself costs no more.
+    pub fn named(&self, dir: InodeId, name: &[u8], now: Instant) -> Named {
         let all = self.known.borrow();
-        let Some(known) = all.get(&dir.0) else { return Absent::Unknown };
+        let Some(known) = all.get(&dir.0) else { return Named::Unknown };
         let odd = name.len() > NAME_BYTES_MAX || matches!(name, b"" | b"." | b"..");
-        match (&known.names, &known.attr) {
-            (None, _) => Absent::Unknown,
-            (Some(names), _) if odd || names.all.contains(name) => Absent::Unknown,
-            (Some(names), Some((attr, until)))
-                if *until > now && attr.entries == Some(names.entries) =>
-            {
-                Absent::Yes
-            }
-            _ => Absent::IfUnchanged,
+        let Some(names) = known.names.as_ref().filter(|_| !odd) else { return Named::Unknown };
+        let leased = known
+            .attr
+            .as_ref()
+            .is_some_and(|(attr, until)| *until > now && attr.entries == Some(names.entries));
+        match names.all.get(name) {
+            None if leased => Named::Missing,
+            None => Named::MissingIfUnchanged,
+            Some(inode) if leased && *inode != SOME_INODE => Named::There(*inode),
+            Some(_) => Named::Unknown,
         }
     }
 
@@ -185,14 +195,27 @@ impl Directories {
             self.names.set(self.names.get() - names.all.len());
         }
     }
-    fn edit(&self, known: &mut Known, edits: &[Edit<'_>], entries: u64) {
+    /// `taken` is what the change has removed the name of, if that is known.
+    fn edit(
+        &self,
+        known: &mut Known,
+        edits: &[Edit<'_>],
+        taken: &mut Option<InodeId>,
+        entries: u64,
+    ) {
         let Some(names) = &mut known.names else { return };
         let before = names.all.len();
         for edit in edits {
-            match edit {
-                Edit::Add(name) => drop(names.all.insert(name.to_vec())),
-                Edit::Remove(name) => drop(names.all.remove(*name)),
-            }
+            let (name, inode) = match edit {
+                Edit::Remove(name) => {
+                    *taken = names.all.remove(*name);
+                    continue;
+                }
+                Edit::Add(name, inode) => (name, *inode),
+                Edit::Arrived(name) => (name, taken.unwrap_or(SOME_INODE)),
+                Edit::Changed(name) => (name, SOME_INODE),
+            };
+            names.all.insert(name.to_vec(), inode);
         }
         names.entries = entries;
         self.names.set(self.names.get() + names.all.len() - before);
@@ -222,6 +245,7 @@ impl Changing {
         edits: impl Fn(InodeId) -> Vec<Edit<'a>>,
     ) {
         let table = self.table.clone();
+        let mut taken = None;
         for (dir, began) in std::mem::take(&mut self.dirs) {
             let now = table.next();
             let mut all = table.known.borrow_mut();
@@ -239,7 +263,9 @@ impl Changing {
             match said.attr.entries {
                 // Nothing was done: the name that was to be made was there, or both are names of one file.
                 Some(entries) if follows && entries == said.before => {}
-                Some(entries) if follows => table.edit(known, &edits(InodeId(dir)), entries),
+                Some(entries) if follows => {
+                    table.edit(known, &edits(InodeId(dir)), &mut taken, entries);
+                }
                 _ => table.forget_names(known),
             }
             known.attr = (*until > Instant(0)).then(|| (said.attr.clone(), *until));
@@ -270,6 +296,7 @@ mod tests {
     use super::*;
 
     const D: InodeId = InodeId(7);
+    const F: InodeId = InodeId(8);
     const END: Instant = Instant(1000);
     const NOW: Instant = Instant(10);
 
@@ -284,59 +311,109 @@ mod tests {
     }
     fn add(d: &Rc<Directories>, name: &[u8], before: u64) {
         let said = DirChanged { attr: attr(before + 1), lease_ms: 1, before };
-        d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Add(name)]);
+        d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Add(name, F)]);
     }
 
     #[test]
     fn follows_own_changes_of_a_directory_that_it_made() {
         let d = made();
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Yes);
+        assert_eq!(d.named(D, b"a", NOW), Named::Missing);
         add(&d, b"a", 0);
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown, "it is there: ask for it");
-        assert_eq!(d.absent(D, b"b", NOW), Absent::Yes);
+        assert_eq!(d.named(D, b"a", NOW), Named::There(F));
+        assert_eq!(d.named(D, b"a", END), Named::Unknown, "not leased: ask for it");
+        assert_eq!(d.named(D, b"b", NOW), Named::Missing);
         assert_eq!(d.attr(D, NOW, Duration::ZERO).expect("leased").0, attr(1));
         let said = DirChanged { attr: attr(2), lease_ms: 1, before: 1 };
         d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Remove(b"a")]);
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Yes);
+        assert_eq!(d.named(D, b"a", NOW), Named::Missing);
         assert_eq!(d.names.get(), 0);
         // A name moved onto another one of the same file: nothing happens.
         add(&d, b"b", 2);
         let said = DirChanged { attr: attr(3), lease_ms: 1, before: 3 };
         d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Remove(b"b")]);
-        assert_eq!(d.absent(D, b"b", NOW), Absent::Unknown);
+        assert_eq!(d.named(D, b"b", NOW), Named::There(F));
         for odd in [&b"."[..], b"..", b"", &[b'x'; 256]] {
-            assert_eq!(d.absent(D, odd, NOW), Absent::Unknown);
+            assert_eq!(d.named(D, odd, NOW), Named::Unknown);
         }
+    }
+
+    /// A change of ours from `before` on.
+    fn changes(
+        d: &Rc<Directories>,
+        dirs: &[(InodeId, u64)],
+        edits: impl Fn(InodeId) -> Vec<Edit<'static>>,
+    ) {
+        let said = |(inode, before): &(InodeId, u64)| {
+            let attr = Attr { inode: *inode, ..attr(before + 1) };
+            DirChanged { attr, lease_ms: 1, before: *before }
+        };
+        let said: Vec<_> = dirs.iter().map(said).collect();
+        let ids: Vec<_> = dirs.iter().map(|(dir, _)| *dir).collect();
+        let said: Vec<_> = said.iter().map(|s| (s, END)).collect();
+        d.change(&ids, true).done(&said, edits);
+    }
+
+    #[test]
+    fn a_name_that_moves_leads_to_its_inode() {
+        let (d, other) = (made(), InodeId(9));
+        d.made(&Attr { inode: other, ..attr(0) }, END);
+        add(&d, b"a", 0);
+        changes(&d, &[(D, 1)], |_| vec![Edit::Remove(b"a"), Edit::Arrived(b"b")]);
+        assert_eq!(
+            (d.named(D, b"a", NOW), d.named(D, b"b", NOW)),
+            (Named::Missing, Named::There(F))
+        );
+        changes(&d, &[(D, 2), (other, 0)], |dir| match dir == D {
+            true => vec![Edit::Remove(b"b")],
+            false => vec![Edit::Arrived(b"c")],
+        });
+        assert_eq!(
+            (d.named(D, b"b", NOW), d.named(other, b"c", NOW)),
+            (Named::Missing, Named::There(F))
+        );
+        // Where it came from was not followed: it is there, but what it is has to be asked for.
+        changes(&d, &[(InodeId(99), 5), (other, 1)], |dir| match dir == other {
+            true => vec![Edit::Arrived(b"c")],
+            false => vec![Edit::Remove(b"x")],
+        });
+        assert_eq!(d.named(other, b"c", NOW), Named::Unknown);
+        // Two names that were exchanged.
+        add(&d, b"x", 3);
+        changes(&d, &[(D, 4)], |_| vec![Edit::Changed(b"x"), Edit::Changed(b"y")]);
+        assert_eq!(
+            (d.named(D, b"x", NOW), d.named(D, b"y", NOW)),
+            (Named::Unknown, Named::Unknown)
+        );
     }
 
     #[test]
     fn a_recall_or_a_change_by_others_ends_it() {
         let d = made();
         d.recalled(D);
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown);
+        assert_eq!(d.named(D, b"a", NOW), Named::Unknown);
         assert!(d.attr(D, NOW, Duration::ZERO).is_none());
         let d = made();
         add(&d, b"a", 1);
-        assert_eq!(d.absent(D, b"b", NOW), Absent::Unknown, "somebody was there before");
+        assert_eq!(d.named(D, b"b", NOW), Named::Unknown, "somebody was there before");
         let d = made();
         d.heard(&attr(1), END, d.tick());
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown, "seen in the attributes");
+        assert_eq!(d.named(D, b"a", NOW), Named::Unknown, "seen in the attributes");
     }
 
     #[test]
     fn without_a_lease_the_attributes_tell_whether_it_still_holds() {
         let d = made();
-        assert_eq!(d.absent(D, b"a", END), Absent::IfUnchanged);
+        assert_eq!(d.named(D, b"a", END), Named::MissingIfUnchanged);
         assert!(d.attr(D, END, Duration::ZERO).is_none());
         let later = Instant(2000);
         d.heard(&attr(0), later, d.tick());
-        assert_eq!(d.absent(D, b"a", END), Absent::Yes);
+        assert_eq!(d.named(D, b"a", END), Named::Missing);
         // A lease that was refused.
         let said = DirChanged { attr: attr(1), lease_ms: 0, before: 0 };
-        d.change(&[D], true).done(&[(&said, Instant(0))], |_| vec![Edit::Add(b"a")]);
-        assert_eq!(d.absent(D, b"b", NOW), Absent::IfUnchanged);
+        d.change(&[D], true).done(&[(&said, Instant(0))], |_| vec![Edit::Add(b"a", F)]);
+        assert_eq!(d.named(D, b"b", NOW), Named::MissingIfUnchanged);
         d.heard(&attr(1), later, d.tick());
-        assert_eq!(d.absent(D, b"b", NOW), Absent::Yes);
+        assert_eq!(d.named(D, b"b", NOW), Named::Missing);
     }
 
     #[test]
@@ -352,21 +429,21 @@ mod tests {
         assert!(d.attr(D, NOW, Duration::ZERO).is_none(), "asked before");
         d.heard(&attr(0), END, d.tick());
         assert!(d.attr(D, NOW, Duration::ZERO).is_some());
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Yes, "no name was concerned");
+        assert_eq!(d.named(D, b"a", NOW), Named::Missing, "no name was concerned");
         // Two at a time: neither knows what the other did.
         let (one, two) = (d.change(&[D], true), d.change(&[D], true));
         let said = DirChanged { attr: attr(1), lease_ms: 1, before: 0 };
-        one.done(&[(&said, END)], |_| vec![Edit::Add(b"a")]);
-        two.done(&[(&said, END)], |_| vec![Edit::Add(b"b")]);
+        one.done(&[(&said, END)], |_| vec![Edit::Add(b"a", F)]);
+        two.done(&[(&said, END)], |_| vec![Edit::Add(b"b", F)]);
         assert!(d.attr(D, NOW, Duration::ZERO).is_none());
-        assert_eq!(d.absent(D, b"c", NOW), Absent::Unknown);
+        assert_eq!(d.named(D, b"c", NOW), Named::Unknown);
     }
 
     #[test]
     fn a_change_that_failed_leaves_nothing() {
         let d = made();
         drop(d.change(&[D], true));
-        assert_eq!(d.absent(D, b"a", NOW), Absent::Unknown);
+        assert_eq!(d.named(D, b"a", NOW), Named::Unknown);
         assert!(d.known.borrow().is_empty());
     }
 
@@ -376,7 +453,7 @@ mod tests {
         for i in 0..=NAMES_MAX as u64 {
             add(&d, &i.to_be_bytes(), i);
         }
-        assert_eq!((d.absent(D, b"a", NOW), d.names.get()), (Absent::Unknown, 0));
+        assert_eq!((d.named(D, b"a", NOW), d.names.get()), (Named::Unknown, 0));
         for i in 100..100 + 2 * DIRECTORIES_MAX as u64 {
             d.made(&Attr { inode: InodeId(i), ..attr(0) }, END);
             assert!(d.known.borrow().len() <= DIRECTORIES_MAX);

@@ -73,6 +73,14 @@ pub struct OpenInode<F> {
     state: RefCell<State<F>>,
 }
 
+impl<F> OpenInode<F> {
+    /// Whether nothing was written here, and meta has said nothing newer than attributes of this change.
+    pub fn is_as_of(&self, change: u64) -> bool {
+        let s = self.state.borrow();
+        s.dirty.generation == 0 && s.read_at.is_none() && s.attr.change <= change
+    }
+}
+
 impl<F: FileData> OpenInode<F> {
     /// Nothing known yet.
     pub fn new(id: InodeId) -> Self {
@@ -150,6 +158,14 @@ impl<F: FileData> OpenInode<F> {
         let wants = self.attr().wants_atime(now);
         if wants {
             self.state.borrow_mut().read_at = Some(now);
+        }
+    }
+    /// Meta knows that it was read then.
+    pub fn access_told(&self, atime: Time) {
+        let mut s = self.state.borrow_mut();
+        s.attr.atime = s.attr.atime.max(atime);
+        if s.read_at.is_some_and(|t| t <= atime) {
+            s.read_at = None;
         }
     }
     /// The time of last access that meta does not know.

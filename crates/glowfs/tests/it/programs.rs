@@ -90,7 +90,7 @@ fn cargo_build_with_target_on_the_mount() {
 
 #[test]
 fn sparse_and_large_files() {
-    let c = Cluster::up("sparse");
+    let c = Cluster::up("large");
     // Larger than any buffer of ours on the way; by command larger than all of them together (needs 32 GiB of disk).
     let mib = if large() { 8 << 10 } else { 300 };
     sh(

@@ -2,7 +2,7 @@
 
 use crate::harness::{Cluster, Mount, eventually, sh};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 const MIB: usize = 1 << 20;
@@ -255,4 +255,92 @@ fn making_files_in_a_new_directory_asks_meta_once_for_each() {
     // A few for each lease of a second, and some for the path to the directory.
     let questions = asked[0] + asked[1] + asked[2];
     assert!(questions <= 20.0 + 8.0 * took.as_secs_f64(), "{asked:?} in {took:?}");
+
+    // The kernel has forgotten the names by then, the mount has not.
+    std::thread::sleep(NAMES_FORGOTTEN);
+    let (before, began) = (count(), std::time::Instant::now());
+    let (old, new) = (|i| c.mnt.join(format!("d/{i}")), |i| c.mnt.join(format!("d/new-{i}")));
+    (0..FILES).for_each(|i| std::fs::rename(old(i), new(i)).expect("rename"));
+    std::thread::sleep(NAMES_FORGOTTEN);
+    (0..FILES).for_each(|i| std::fs::remove_file(new(i)).expect("remove"));
+    let (after, took) = (count(), began.elapsed());
+    let asked: Vec<f64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
+    eprintln!("LOOKUP, GETATTR to rename and remove: {:?} in {took:?}", &asked[..2]);
+    assert!(asked[0] + asked[1] <= 20.0 + 8.0 * took.as_secs_f64(), "{asked:?} in {took:?}");
+}
+
+/// For longer than this the kernel keeps no name.
+const NAMES_FORGOTTEN: std::time::Duration = std::time::Duration::from_millis(800);
+
+/// What a name in a directory of its own leads to, a client knows by itself, until another one changes it; what the kernel is told of the inode then, it
+/// may not keep.
+#[test]
+fn names_that_others_change_in_a_directory_of_ours_are_seen_at_once() {
+    let c = Cluster::up("theirs");
+    let other = Mount::new(&c, "mnt2");
+    for i in 0..8 {
+        let dir = format!("d{i}");
+        let (here, there) = (c.mnt.join(&dir), other.path.join(&dir));
+        std::fs::create_dir(&here).expect("mkdir");
+        for name in ["a", "b", "c"] {
+            std::fs::write(here.join(name), name).expect("write");
+        }
+        std::fs::create_dir(here.join("sub")).expect("mkdir");
+        std::fs::rename(here.join("c"), here.join("sub/c")).expect("rename");
+        std::thread::sleep(NAMES_FORGOTTEN);
+        // Attributes, of which this client hears nothing any more.
+        sh(&there, "chmod 600 a && printf longer >> a && touch -d 2001-01-01 sub/c && ln b link");
+        // The directories are leased again by a change of our own.
+        for at in ["", "sub"] {
+            std::fs::write(here.join(at).join("own"), "").expect("write");
+        }
+        for name in ["a", "b", "sub/c", "sub", "own"] {
+            assert_eq!(shown(&here.join(name)), shown(&there.join(name)), "turn {i}, {name}");
+        }
+        assert_eq!(std::fs::read(here.join("a")).expect("read"), b"alonger", "turn {i}");
+        std::thread::sleep(NAMES_FORGOTTEN);
+        std::fs::write(here.join("own2"), "").expect("write");
+        match i % 4 {
+            0 => std::fs::rename(there.join("b"), there.join("a")).expect("rename"),
+            1 => std::fs::remove_file(there.join("a")).expect("remove"),
+            2 => drop(sh(&there, "mv a x && mkdir a")),
+            _ => {
+                let exchange = "import ctypes; assert ctypes.CDLL(None).renameat2(-100, b\"a\", -100, b\"sub/c\", 2) == 0";
+                sh(&there, &format!("python3 -c '{exchange}'"));
+            }
+        }
+        for name in ["a", "b", "link", "x", "sub/c"] {
+            assert_eq!(shown(&here.join(name)), shown(&there.join(name)), "turn {i}, {name}");
+        }
+        let read = |at: &std::path::Path, name| std::fs::read(at.join(name)).ok();
+        for name in ["a", "b", "sub/c"] {
+            assert_eq!(read(&here, name), read(&there, name), "turn {i}, {name}");
+        }
+        sh(&c.mnt, &format!("rm -r {dir}"));
+        assert_eq!(shown(&there), None);
+    }
+}
+
+/// What was written to a file is not taken back from the kernel when its name is answered from what is known.
+#[test]
+fn a_file_of_ours_is_as_it_was_written_when_its_name_is_looked_up_again() {
+    let c = Cluster::up("again");
+    std::fs::create_dir(c.mnt.join("d")).expect("mkdir");
+    let path = |name: &str| c.mnt.join("d").join(name);
+    let mut open = File::create(path("open")).expect("create");
+    std::fs::write(path("closed"), "0123456789").expect("write");
+    let mut both = std::fs::OpenOptions::new();
+    let mapped = both.read(true).write(true).create(true).open(path("cut")).expect("create");
+    mapped.set_len(5).expect("cut");
+    drop(mapped);
+    open.write_all(b"0123").expect("write");
+    for turn in 0..3 {
+        std::thread::sleep(NAMES_FORGOTTEN);
+        std::fs::write(path("renews the lease"), "").expect("write");
+        open.write_all(b"4").expect("write");
+        let len = |name: &str| std::fs::metadata(path(name)).expect("stat").len();
+        assert_eq!((len("open"), len("closed"), len("cut")), (5 + turn, 10, 5), "turn {turn}");
+        assert_eq!(std::fs::read(path("closed")).expect("read"), b"0123456789");
+        assert_eq!(std::fs::read(path("open")).expect("read").len() as u64, 5 + turn);
+    }
 }

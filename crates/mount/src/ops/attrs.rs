@@ -1,6 +1,6 @@
 //! Attributes, and what changes a file's length without writing.
 
-use crate::attr::{attr_out, time_from};
+use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
@@ -44,6 +44,7 @@ impl<S: FileSystem> Context<S> {
             None => self.fresh(self.inode()).await?,
         };
         self.inodes.gives(attr.inode);
+        self.inodes.tells(&attr, &entry_out(&attr, self.config.block_bytes, Duration::ZERO));
         self.attr_answer(&attr, self.valid(end))
     }
 

@@ -177,12 +177,16 @@ impl<S: FileSystem> Context<S> {
         let asked = self.asking();
         let made = self.fs.make(q).await?;
         if let Some(changing) = changing {
-            self.changed_dirs(changing, asked, one(&made.dir), |_| vec![Edit::Add(&name)]);
+            let edit = || vec![Edit::Add(&name, made.attr.inode)];
+            self.changed_dirs(changing, asked, one(&made.dir), |_| edit());
         }
         let inode = self.inodes.pin(made.attr.inode);
         let end = self.lease_end(asked, inode.id, made.lease_ms);
         inode.lease.set(inode.lease.get().max(end));
         let entry = self.entry(&made.attr, end);
+        if one(&made.dir).iter().any(|d| d.attr.entries != Some(d.before)) {
+            self.inodes.made(inode.id, end);
+        }
         let reply = match made.open {
             Some(reply) => reply,
             None => self.open_at_meta(&inode, Wish { truncate: false, ..wish }, &caller).await?,
@@ -215,18 +219,26 @@ impl<S: FileSystem> Context<S> {
         inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
         Ok(())
     }
-    /// Tells meta when a file was read that nobody here has open for writing. Beside the request: until meta knows, what this client shows
-    /// has the new time already, because the handle is kept.
+    /// Tells meta when a file was read that nobody here has open for writing, together with ends of sessions. Beside the request: until meta knows,
+    /// what this client shows has the new time already, because the handle is kept.
     fn report_access(&self, handle: Rc<Handle<S::File>>) {
         let q = self.sync_of(&handle, false);
-        if q.atime.is_none() {
-            return;
-        }
+        let Some(atime) = q.atime else { return };
+        // Whoever has the file open for writing reports, and ends its session itself.
+        let alone = q.session.is_none() && self.fs.closes_room();
         let daemon = self.daemon.clone();
+        let work = daemon.work();
         self.rt.spawn_detached(async move {
-            match daemon.fs.sync(q).await {
-                Ok(r) => handle.inode.reported(Dirty::default(), false, &r.attr),
-                Err(e) => tracing::debug!(error = %e, "a time of last access is lost"),
+            let _work = work;
+            let told = match alone {
+                true => daemon.fs.close_later(q).await.map(|()| handle.inode.access_told(atime)),
+                false => {
+                    let done = daemon.fs.sync(q).await;
+                    done.map(|r| handle.inode.reported(Dirty::default(), false, &r.attr))
+                }
+            };
+            if let Err(e) = told {
+                tracing::debug!(error = %e, "a time of last access is lost");
             }
         });
     }

@@ -4,7 +4,7 @@ use crate::attr::{entry_out, kind_of};
 use crate::daemon::{Answer, Asked, Context, Outcome, fail};
 use crate::errno::{EINVAL, ENOENT};
 use crate::filesystem::FileSystem;
-use crate::known::{Absent, Changing, Edit};
+use crate::known::{Changing, Edit, Named};
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::wire::meta::*;
@@ -29,25 +29,26 @@ impl<S: FileSystem> Context<S> {
         self.inodes.looked_up(from_meta.inode, leased_until);
         self.inodes.gives(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
-        Box::new(entry_out(&attr, self.config.block_bytes, self.valid(leased_until)))
+        let entry = entry_out(&attr, self.config.block_bytes, self.valid(leased_until));
+        self.inodes.tells(&attr, &entry);
+        Box::new(entry)
     }
 
-    /// Whether the directory is known not to have the name. May ask meta for the directory's attributes.
-    async fn is_absent(&self, name: &[u8]) -> bool {
-        let absent = || self.directories.absent(self.parent(), name, self.rt.now());
-        match absent() {
-            Absent::Yes => true,
-            Absent::Unknown => false,
+    /// What is known here of a name in the directory. May ask meta for the directory's attributes.
+    async fn named(&self, name: &[u8]) -> Named {
+        let named = || self.directories.named(self.parent(), name, self.rt.now());
+        match named() {
             // The look-up says what is wrong, if something is.
-            Absent::IfUnchanged => {
+            Named::MissingIfUnchanged => {
                 let asked = Box::pin(self.fresh(self.parent())).await;
-                let holds = absent() == Absent::Yes;
-                if asked.is_ok() && !holds {
+                let now = named();
+                if asked.is_ok() && now != Named::Missing {
                     // No lease: others work in it, too, and each look-up would ask twice.
                     self.directories.recalled(self.parent());
                 }
-                holds
+                now
             }
+            known => known,
         }
     }
 
@@ -67,8 +68,14 @@ impl<S: FileSystem> Context<S> {
     }
 
     pub(crate) async fn lookup(&self, name: Vec<u8>) -> Outcome {
-        if self.is_absent(&name).await {
-            return fail(ENOENT);
+        match self.named(&name).await {
+            Named::Missing => return fail(ENOENT),
+            Named::There(inode) => {
+                if let Some(entry) = self.inodes.tell_again(inode) {
+                    return Ok(Answer::Entry(entry));
+                }
+            }
+            Named::MissingIfUnchanged | Named::Unknown => {}
         }
         let q = Lookup { caller: self.caller(), parent: self.parent(), name: name.into() };
         let asked = self.asking();
@@ -104,7 +111,8 @@ impl<S: FileSystem> Context<S> {
         let asked = self.asking();
         let r = self.fs.make(q).await?;
         let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
-        self.changed_dirs(changing, asked, one(&r.dir), |_| vec![Edit::Add(&name)]);
+        let edit = || vec![Edit::Add(&name, r.attr.inode)];
+        self.changed_dirs(changing, asked, one(&r.dir), |_| edit());
         self.directories.made(&r.attr, end);
         Ok(Answer::Entry(self.entry(&r.attr, end)))
     }
@@ -132,7 +140,8 @@ impl<S: FileSystem> Context<S> {
         let changing = self.directories.change(&[self.parent()], true);
         let asked = self.asking();
         let r = self.fs.link(q).await?;
-        self.changed_dirs(changing, asked, one(&r.dir), |_| vec![Edit::Add(&name)]);
+        let edit = || vec![Edit::Add(&name, r.attr.inode)];
+        self.changed_dirs(changing, asked, one(&r.dir), |_| edit());
         Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
     }
     pub(crate) async fn unlink(&self, name: Vec<u8>, directory: bool) -> Outcome {
@@ -179,9 +188,12 @@ impl<S: FileSystem> Context<S> {
         let r = self.fs.rename(q).await?;
         let exchanged = flags & RENAME_EXCHANGE != 0;
         self.changed_dirs(changing, asked, &r.dirs, |dir| {
-            let old = if exchanged { Edit::Add(&name) } else { Edit::Remove(&name) };
-            let gone = (dir == from).then_some(old);
-            gone.into_iter().chain((dir == to).then_some(Edit::Add(&new_name))).collect()
+            let (old, new) = match exchanged {
+                true => (Edit::Changed(&name), Edit::Changed(&new_name)),
+                false => (Edit::Remove(&name), Edit::Arrived(&new_name)),
+            };
+            let old = (dir == from).then_some(old);
+            old.into_iter().chain((dir == to).then_some(new)).collect()
         });
         if r.dirs.is_empty() {
             // Some directory may have moved, or been replaced.

@@ -6,6 +6,9 @@ use crate::filesystem::FileSystem;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId};
 
+/// What a program may do that is run from the file. The kernel asks for it before it writes to a file for the first time.
+const CAPABILITY: &[u8] = b"security.capability";
+
 fn is_acl(name: &[u8]) -> bool {
     name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
 }
@@ -31,6 +34,9 @@ impl<S: FileSystem> Context<S> {
             // The kernel asks at every step of a path, right after it has asked for the attributes.
             return fail(ENODATA);
         }
+        if name == CAPABILITY && self.inodes.is_bare(InodeId(self.header.node), self.rt.now()) {
+            return fail(ENODATA);
+        }
         let value = self.fs.getxattr(self.of_xattr(name)).await?.value;
         Ok(Answer::Xattr(size, value))
     }
@@ -39,6 +45,7 @@ impl<S: FileSystem> Context<S> {
             return fail(EOPNOTSUPP);
         }
         let OfXattr { caller, request, inode, name } = self.of_xattr(name);
+        self.inodes.dress(inode);
         if is_acl(&name) {
             self.inodes.note_acl(inode);
         }
