@@ -216,6 +216,11 @@ pub mod lk {
     pub const UNLCK: u32 = 2;
 }
 
+/// FUSE over io_uring: here is an entry.
+pub const URING_REGISTER: u32 = 1;
+/// FUSE over io_uring: here is an answer; and the next request, please.
+pub const URING_COMMIT_AND_FETCH: u32 = 2;
+
 /// Codes of notifications.
 #[allow(missing_docs)]
 pub mod notify {
@@ -364,6 +369,10 @@ abi! {
     SyncfsIn = 8 { padding: u64, }
     /// The head of an extension of a request; `size` includes it.
     ExtHeader = 8 { size: u32, kind: u32, }
+    /// FUSE over io_uring: about the payload of an entry.
+    UringEntInOut = 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, }
+    /// FUSE over io_uring: goes with a command.
+    UringCmdReq = 24 { flags: u64, commit_id: u64, qid: u16, padding: [u8; 6], }
     /// Notification: forget the pages and attributes of an inode.
     NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64, }
     /// Notification: forget a name.

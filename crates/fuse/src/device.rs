@@ -15,6 +15,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Payloads up to this many bytes are copied into a buffer of their own size.
 const COPY_BYTES_MAX: usize = 32 << 10;
@@ -62,7 +63,15 @@ impl Device {
 
     /// Waits until something can be read (or the mount is gone).
     pub async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.rt.poll_readable(self.fd.0.as_fd(), cx)).await
+        poll_fn(|cx| self.poll_readable(cx)).await
+    }
+    /// See [`Device::readable`].
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.rt.poll_readable(self.fd.0.as_fd(), cx)
+    }
+    /// The descriptor.
+    pub fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd.0
     }
 
     /// Reads one request if one waits.

@@ -3,8 +3,8 @@
 //!
 //! [`mount()`] makes the mount and gives its device; [`Session::start`] negotiates; [`Session::next`] gives one
 //! [`Incoming`] after another, each with its parsed operation, the payload of a WRITE in an owned page-aligned
-//! buffer, and a [`Reply`] that is consumed by answering. A FUSE-over-io_uring transport joins behind the same
-//! [`Session`]: payloads are owned slots and an answer consumes its request.
+//! buffer, and a [`Reply`] that is consumed by answering. Where the kernel offers it and [`Options::queue_depth`] asks for it, requests come
+//! by FUSE over io_uring behind the same [`Session`].
 //!
 //! Guarantees: bytes of the kernel never panic the parser; a request that is dropped without an answer is answered
 //! with EIO, so no caller hangs; payloads are not copied but where that is cheaper. Must never: block the thread
@@ -17,6 +17,7 @@ mod negotiate;
 mod reply;
 pub mod request;
 mod session;
+mod uring;
 
 pub use mount::{MountError, MountOptions, Mounted, abort_connection, mount};
 pub use negotiate::{Negotiated, Options};

@@ -15,6 +15,8 @@ pub struct Options {
     pub congestion_threshold: u16,
     /// The greatest number of requests of any kind that are handed out and not answered.
     pub max_outstanding: usize,
+    /// FUSE over io_uring: requests that each processor's queue has room for. 0: all by `/dev/fuse`.
+    pub queue_depth: usize,
     /// INIT flags that are used if the kernel has them.
     pub wanted: u64,
 }
@@ -27,6 +29,7 @@ impl Default for Options {
             max_background: 64,
             congestion_threshold: 48,
             max_outstanding: 1024,
+            queue_depth: 0,
             wanted: init::ASYNC_READ
                 | init::POSIX_LOCKS
                 | init::POSIX_ACL
@@ -49,6 +52,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// [`Options::max_write`] within what we stand for.
+    pub(crate) fn max_write_bytes(&self) -> u32 {
+        self.max_write.clamp(4096, 16 << 20)
+    }
+}
+
 /// What was agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
@@ -58,6 +68,13 @@ pub struct Negotiated {
     pub flags: u64,
     /// The greatest payload of a WRITE, in bytes.
     pub max_write: u32,
+}
+
+impl Negotiated {
+    /// Whether requests come by FUSE over io_uring.
+    pub fn over_io_uring(&self) -> bool {
+        self.flags & init::OVER_IO_URING != 0
+    }
 }
 
 /// The outcome of one INIT.
@@ -72,12 +89,15 @@ pub(crate) enum Outcome {
 }
 
 /// Answers INIT.
+///
+/// `queues`: whether there are some for FUSE over io_uring. Once that is agreed on the kernel sends nothing before it has them.
 pub(crate) fn negotiate(
     major: u32,
     minor: u32,
     readahead: u32,
     offered: u64,
     options: &Options,
+    queues: bool,
 ) -> Outcome {
     let base = abi::InitOut {
         major: abi::KERNEL_VERSION,
@@ -90,8 +110,9 @@ pub(crate) fn negotiate(
     if major < abi::KERNEL_VERSION || minor < abi::KERNEL_MINOR_VERSION_MIN {
         return Outcome::TooOld;
     }
-    let flags = offered & options.wanted;
-    let max_write = options.max_write.clamp(4096, 16 << 20);
+    let over_io_uring = if queues { init::OVER_IO_URING } else { 0 };
+    let flags = offered & (options.wanted & !init::OVER_IO_URING | over_io_uring);
+    let max_write = options.max_write_bytes();
     let pages = (max_write / 4096).min(u32::from(u16::MAX));
     let out = abi::InitOut {
         max_readahead: readahead.min(options.max_readahead),
@@ -116,19 +137,26 @@ mod tests {
         let o = Options::default();
         let offered =
             init::ASYNC_READ | init::WRITEBACK_CACHE | init::INIT_EXT | init::CREATE_SUPP_GROUP;
-        let Outcome::Done(out, n) = negotiate(7, 45, 128 << 10, offered, &o) else {
+        let Outcome::Done(out, n) = negotiate(7, 45, 128 << 10, offered, &o, false) else {
             panic!("agree")
         };
         assert_eq!(n.flags, init::ASYNC_READ | init::INIT_EXT | init::CREATE_SUPP_GROUP);
         assert_eq!((out.max_write, out.max_pages, out.max_readahead), (1 << 20, 256, 128 << 10));
         assert_eq!(out.flags2, 1 << 2);
+        // Only with queues: the kernel would wait for them.
+        for (queues, agreed) in [(false, 0), (true, init::OVER_IO_URING)] {
+            let Outcome::Done(out, n) = negotiate(7, 45, 0, init::OVER_IO_URING, &o, queues) else {
+                panic!("agree")
+            };
+            assert_eq!((n.flags, u64::from(out.flags2) << 32), (agreed, agreed));
+        }
     }
 
     #[test]
     fn refuses_old_and_asks_newer_again() {
         let o = Options::default();
-        assert_eq!(negotiate(7, 30, 0, 0, &o), Outcome::TooOld);
-        assert_eq!(negotiate(6, 45, 0, 0, &o), Outcome::TooOld);
-        assert!(matches!(negotiate(8, 0, 0, 0, &o), Outcome::Again(out) if out.major == 7));
+        assert_eq!(negotiate(7, 30, 0, 0, &o, false), Outcome::TooOld);
+        assert_eq!(negotiate(6, 45, 0, 0, &o, false), Outcome::TooOld);
+        assert!(matches!(negotiate(8, 0, 0, 0, &o, false), Outcome::Again(out) if out.major == 7));
     }
 }

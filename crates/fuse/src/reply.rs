@@ -2,6 +2,7 @@
 
 use crate::abi;
 use crate::session::Session;
+use crate::uring::Entry;
 use glowfs_rt::{Buf, BufMut};
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -15,13 +16,15 @@ const EINTR: i32 = 4;
 pub struct Reply {
     pub(crate) session: Rc<Session>,
     pub(crate) unique: u64,
+    /// Where it came, if not by the device.
+    pub(crate) entry: Option<Rc<Entry>>,
     pub(crate) answered: Cell<bool>,
 }
 
 impl Reply {
-    /// A page-aligned buffer for the payload of the answer (the ring's own slot, on a transport that has such).
+    /// A page-aligned buffer for the payload of the answer (its place in the entry, over io_uring).
     pub fn buffer(&self, len: usize) -> BufMut {
-        self.session.alloc(len)
+        self.session.buffer(self.entry.as_ref(), len)
     }
     /// Resolves when the kernel has told us that the caller was interrupted by a signal. The request still wants
     /// its answer.
@@ -29,13 +32,14 @@ impl Reply {
         self.session.interrupted(self.unique).await;
     }
     /// The request is going to wait for other requests of the kernel (for a lock, say): from now on it does not count among those
-    /// outstanding, or it could keep out what it waits for.
-    pub fn park(&self) {
-        self.session.park(self.unique);
+    /// outstanding, or it could keep out what it waits for. False: too many do, and it should not wait long.
+    #[must_use]
+    pub fn park(&self) -> bool {
+        self.session.park(self.unique, self.entry.as_ref())
     }
     fn send(self, error: i32, parts: &[IoSlice<'_>]) {
         self.answered.set(true);
-        self.session.answer(self.unique, error, parts);
+        self.session.answer(self.unique, self.entry.as_ref(), error, parts);
     }
     /// Failure, with an errno (positive).
     pub fn error(self, errno: i32) {
@@ -57,7 +61,7 @@ impl Reply {
     /// Success of READ: the payload, sent without a copy of ours.
     pub fn data(self, buf: Buf) {
         self.answered.set(true);
-        self.session.answer_data(self.unique, buf);
+        self.session.answer_data(self.unique, self.entry.as_ref(), buf);
     }
     /// Success of LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
     pub fn entry(self, entry: &abi::EntryOut) {
@@ -113,7 +117,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if !self.answered.get() {
             tracing::warn!(unique = self.unique, "a FUSE request was dropped without an answer");
-            self.session.answer(self.unique, -EIO, &[]);
+            self.session.answer(self.unique, self.entry.as_ref(), -EIO, &[]);
         }
     }
 }

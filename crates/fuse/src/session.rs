@@ -1,7 +1,7 @@
 //! [`Session`]: the conversation with the kernel on one mount.
 //!
 //! At most [`crate::Options::max_outstanding`] requests are handed out without an answer; beyond that the kernel's queue
-//! waits. INTERRUPT is resolved here: a request that wants to know waits on [`Reply::interrupted`].
+//! waits. Over io_uring the queues' entries are a further bound. INTERRUPT is resolved here: a request that wants to know waits on [`Reply::interrupted`].
 //!
 //! Answers leave together with the other I/O of the loop's turn: an answer wakes a thread of the application, which would interrupt this one. A
 //! notification is sent only when the answers before it have reached the kernel: what it takes back must be there.
@@ -10,7 +10,8 @@ use crate::abi::{self, notify};
 use crate::device::{Device, Got};
 use crate::negotiate::{Negotiated, Options, Outcome, negotiate};
 use crate::reply::Reply;
-use crate::request::{Header, Op};
+use crate::request::{BadRequest, Header, Op};
+use crate::uring::{Body, Entry, Queues};
 use glowfs_rt::backend::Posted;
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Rt};
@@ -46,6 +47,8 @@ pub struct Incoming {
 pub struct Session {
     rt: Rt,
     device: Device,
+    /// None: all requests come by the device.
+    queues: Option<Rc<Queues>>,
     negotiated: Negotiated,
     max_outstanding: usize,
     /// Requests without an answer. Never iterated.
@@ -53,6 +56,8 @@ pub struct Session {
     /// The reader, while it waits for room.
     reader: RefCell<Option<Waker>>,
     burst: Cell<u32>,
+    /// The device may have something to read.
+    device_ready: Cell<bool>,
     /// Those of them that wait for others.
     parked: Cell<usize>,
     /// Answers that are on their way to the kernel and may give it something to keep.
@@ -83,6 +88,7 @@ impl Session {
     /// Answers INIT on a fresh mount. Fails if the kernel is too old or the mount goes away.
     pub async fn start(rt: &Rt, fd: OwnedFd, options: &Options) -> io::Result<Rc<Self>> {
         let device = Device::new(rt, fd)?;
+        let queues = Self::queues(rt, &device, options);
         let negotiated = loop {
             match device.try_read()? {
                 Got::Empty => device.readable().await?,
@@ -101,7 +107,8 @@ impl Session {
                         device.send(-EPROTO, unique, &[])?;
                         continue;
                     };
-                    match negotiate(major, minor, max_readahead, flags, options) {
+                    let ready = queues.is_some();
+                    match negotiate(major, minor, max_readahead, flags, options, ready) {
                         Outcome::Done(out, n) => {
                             device.set_max_write(n.max_write as usize);
                             device.send(0, unique, &[IoSlice::new(out.as_bytes())])?;
@@ -122,18 +129,37 @@ impl Session {
             }
         };
         tracing::debug!(?negotiated, "FUSE session");
+        let queues = queues.filter(|_| negotiated.over_io_uring());
+        if options.queue_depth > 0 && queues.is_none() {
+            tracing::info!("no FUSE over io_uring here; requests come by /dev/fuse");
+        }
+        if let Some(queues) = &queues {
+            queues.register();
+        }
         Ok(Rc::new(Self {
             rt: rt.clone(),
             device,
+            queues,
             negotiated,
             max_outstanding: options.max_outstanding.max(1),
             outstanding: RefCell::default(),
             reader: RefCell::default(),
             burst: Cell::new(0),
+            device_ready: Cell::new(true),
             parked: Cell::new(0),
             flying: RefCell::default(),
             landed: Notify::new(),
         }))
+    }
+
+    /// The queues that the options ask for. Without them it goes on.
+    fn queues(rt: &Rt, device: &Device, options: &Options) -> Option<Rc<Queues>> {
+        if options.queue_depth == 0 {
+            return None;
+        }
+        Queues::new(rt, device.fd().clone(), options.max_write_bytes(), options.queue_depth)
+            .inspect_err(|error| tracing::warn!(%error, "FUSE over io_uring cannot be used"))
+            .ok()
     }
 
     /// What was agreed on with the kernel.
@@ -145,7 +171,12 @@ impl Session {
         self.outstanding.borrow().len() - self.parked.get()
     }
 
-    pub(crate) fn park(&self, unique: u64) {
+    pub(crate) fn park(&self, unique: u64, entry: Option<&Rc<Entry>>) -> bool {
+        if let (Some(queues), Some(entry)) = (&self.queues, entry)
+            && !queues.park(entry)
+        {
+            return false;
+        }
         let mut all = self.outstanding.borrow_mut();
         if let Some(i) = all.get_mut(&unique).filter(|i| !i.parked) {
             i.parked = true;
@@ -153,6 +184,7 @@ impl Session {
         }
         drop(all);
         self.wake_reader();
+        true
     }
     fn wake_reader(&self) {
         if let Some(w) = self.reader.borrow_mut().take() {
@@ -166,35 +198,81 @@ impl Session {
             if self.outstanding() >= self.max_outstanding {
                 self.room().await;
             }
+            // These first, and all of them: an INTERRUPT comes by the device, and its request may be among them.
+            if let Some((entry, taken)) = self.queues.as_ref().and_then(|q| q.take()) {
+                if let Some(incoming) = self.take(taken, Some(entry)) {
+                    return Ok(Some(incoming));
+                }
+                continue;
+            }
             if self.burst.get() >= BURST {
                 self.burst.set(0);
                 self.rt.yield_now().await;
+                continue;
             }
-            match self.device.try_read()? {
+            if !self.device_ready.get() {
+                self.burst.set(0);
+                self.arrival().await?;
+                continue;
+            }
+            let taken = match self.device.try_read()? {
                 Got::Empty => {
-                    self.burst.set(0);
-                    self.device.readable().await?;
+                    self.device_ready.set(false);
+                    continue;
                 }
                 Got::Gone => return Ok(None),
-                Got::Bad(bad) => {
-                    tracing::warn!(%bad, "refused");
-                    if bad.unique != 0 {
-                        self.answer(bad.unique, -EINVAL, &[]);
-                    }
+                Got::Bad(bad) => Err(bad),
+                Got::Request(r, payload) => Ok((r, payload)),
+            };
+            self.burst.set(self.burst.get() + 1);
+            if let Some(incoming) = self.take(taken, None) {
+                return Ok(Some(incoming));
+            }
+        }
+    }
+
+    /// Waits until a queue or the device has something.
+    async fn arrival(&self) -> io::Result<()> {
+        poll_fn(|cx| {
+            if let Some(queues) = &self.queues
+                && queues.poll_ready(cx).is_ready()
+            {
+                return Poll::Ready(Ok(()));
+            }
+            self.device.poll_readable(cx).map_ok(|()| self.device_ready.set(true))
+        })
+        .await
+    }
+
+    fn take(
+        self: &Rc<Self>,
+        taken: Result<(crate::Request, Option<Buf>), BadRequest>,
+        entry: Option<Rc<Entry>>,
+    ) -> Option<Incoming> {
+        match taken {
+            Ok((request, payload)) => self.admit(request, payload, entry),
+            Err(bad) => {
+                tracing::warn!(%bad, "refused");
+                if bad.unique != 0 || entry.is_some() {
+                    self.answer(bad.unique, entry.as_ref(), -EINVAL, &[]);
                 }
-                Got::Request(r, payload) => {
-                    self.burst.set(self.burst.get() + 1);
-                    if let Some(incoming) = self.admit(r, payload) {
-                        return Ok(Some(incoming));
-                    }
-                }
+                None
             }
         }
     }
 
     /// Deals with what concerns the session itself; hands everything else out.
-    fn admit(self: &Rc<Self>, r: crate::Request, payload: Option<Buf>) -> Option<Incoming> {
+    fn admit(
+        self: &Rc<Self>,
+        r: crate::Request,
+        payload: Option<Buf>,
+        entry: Option<Rc<Entry>>,
+    ) -> Option<Incoming> {
         let crate::Request { header, op, groups } = r;
+        if matches!(op, Op::Forget(_) | Op::Interrupt { .. } | Op::NotifyReply) && entry.is_some() {
+            // Nobody waits for an answer, but the entry must go back. Today's kernels send these by the device.
+            self.answer(header.unique, entry.as_ref(), 0, &[]);
+        }
         let reply = match &op {
             Op::Forget(_) => None,
             Op::Interrupt { unique } => {
@@ -205,7 +283,7 @@ impl Session {
             _ => {
                 self.outstanding.borrow_mut().insert(header.unique, Interest::default());
                 let (session, unique) = (self.clone(), header.unique);
-                Some(Reply { session, unique, answered: Cell::new(false) })
+                Some(Reply { session, unique, entry, answered: Cell::new(false) })
             }
         };
         Some(Incoming { header, op, payload, groups, reply })
@@ -245,12 +323,21 @@ impl Session {
         .await;
     }
 
-    pub(crate) fn alloc(&self, len: usize) -> BufMut {
-        self.rt.alloc(len)
+    pub(crate) fn buffer(&self, entry: Option<&Rc<Entry>>, len: usize) -> BufMut {
+        entry.and_then(|e| e.lend(len)).unwrap_or_else(|| self.rt.alloc(len))
     }
 
-    pub(crate) fn answer(self: &Rc<Self>, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
+    pub(crate) fn answer(
+        self: &Rc<Self>,
+        unique: u64,
+        entry: Option<&Rc<Entry>>,
+        error: i32,
+        parts: &[IoSlice<'_>],
+    ) {
         self.settle(unique);
+        if let (Some(queues), Some(entry)) = (&self.queues, entry) {
+            return queues.answer(entry, unique, error, Body::Parts(parts));
+        }
         let mut body = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
         parts.iter().for_each(|p| body.extend_from_slice(p));
         // An error or a bare «done» gives the kernel nothing to keep.
@@ -269,8 +356,16 @@ impl Session {
 
     /// Answers a READ. Its answer need not come before any other one or before a notification: it gives the kernel no attributes,
     /// and the pages that it fills are locked until then. So it leaves with the others of this turn.
-    pub(crate) fn answer_data(self: &Rc<Self>, unique: u64, payload: Buf) {
+    pub(crate) fn answer_data(
+        self: &Rc<Self>,
+        unique: u64,
+        entry: Option<&Rc<Entry>>,
+        payload: Buf,
+    ) {
         self.settle(unique);
+        if let (Some(queues), Some(entry)) = (&self.queues, entry) {
+            return queues.answer(entry, unique, 0, Body::Data(payload));
+        }
         if let Err(e) = self.device.post(0, unique, payload, self.clone()) {
             self.refused(unique, &e);
         }
@@ -317,9 +412,12 @@ impl Session {
             let news = self.landed.wait();
             before.retain(|unique| self.flying.borrow().contains(unique));
             if before.is_empty() {
-                return;
+                break;
             }
             news.await;
+        }
+        if self.queues.is_some() {
+            self.rt.handed_over().await;
         }
     }
     /// A notification may wait for pages that only our answers release, so it is sent from a helper thread while this

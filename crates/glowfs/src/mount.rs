@@ -74,11 +74,13 @@ pub fn mount(args: &MountArgs) -> Result<()> {
     args.log.init()?;
     let config = args.config()?;
     let termination = Termination::new().context("taking over SIGTERM and SIGINT")?;
-    real::run(move |rt| async move {
+    let runtime = config.runtime();
+    real::run_with(runtime, move |rt| async move {
         let at = config.mountpoint.display().to_string();
         let mount =
             glowfs_mount::start(&rt, config).await.with_context(|| format!("mounting at {at}"))?;
         tracing::info!(at, "mounted");
         until_the_end(&rt, "mount", mount, &termination).await
     })
+    .context("the runtime")?
 }

@@ -4,6 +4,19 @@ use glowfs_types::{Error, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// How requests of the kernel come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FuseTransport {
+    /// As the environment variable `GLOWFS_FUSE` says (`dev`, `uring`), else `Dev`.
+    #[default]
+    Auto,
+    /// By reading `/dev/fuse`.
+    Dev,
+    /// By FUSE over io_uring, if the kernel offers it; else as `Dev`.
+    Uring,
+}
+
 /// Configuration of a mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -42,6 +55,11 @@ pub struct MountConfig {
     pub max_outstanding: usize,
     /// The greatest number of background requests (read-ahead, asynchronous I/O) in work.
     pub max_background: u16,
+    /// How requests of the kernel come: `dev`, `uring` (if the kernel offers it) or `auto`.
+    pub fuse_transport: FuseTransport,
+    /// With `uring`: requests in work for each processor of the machine, each with `max_request_bytes` of the buffer pool. Fewer, where all
+    /// together would take more than a quarter of the pool.
+    pub fuse_queue_depth: usize,
     /// The preferred I/O size that stat shows, in bytes.
     pub block_bytes: u32,
     /// How long a reading operation goes on after its caller was interrupted, in ms; then it is answered with EINTR.
@@ -72,6 +90,8 @@ impl Default for MountConfig {
             max_request_bytes: 1 << 20,
             max_outstanding: 1024,
             max_background: 64,
+            fuse_transport: FuseTransport::Auto,
+            fuse_queue_depth: 32,
             block_bytes: 128 << 10,
             interrupt_grace_ms: 10_000,
             groups_ttl_ms: 1000,
@@ -81,6 +101,18 @@ impl Default for MountConfig {
 }
 
 impl MountConfig {
+    /// Whether FUSE over io_uring is to be used if the kernel offers it. The runtime must take commands then.
+    pub fn wants_uring(&self) -> bool {
+        match self.fuse_transport {
+            FuseTransport::Dev => false,
+            FuseTransport::Uring => true,
+            FuseTransport::Auto => std::env::var_os("GLOWFS_FUSE").is_some_and(|v| v == "uring"),
+        }
+    }
+    /// How the runtime of the mount's thread is to be.
+    pub fn runtime(&self) -> glowfs_rt::real::Config {
+        glowfs_rt::real::Config { commands: self.wants_uring(), ..Default::default() }
+    }
     /// Checks what the types cannot say.
     pub fn validate(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::new(Status::InvalidArgument, format!("mount: {what}")));
@@ -97,6 +129,9 @@ impl MountConfig {
         }
         if self.max_outstanding == 0 || self.max_background == 0 {
             return bad("`max_outstanding` and `max_background` must be at least 1");
+        }
+        if !(1..=1024).contains(&self.fuse_queue_depth) {
+            return bad("`fuse_queue_depth` must be from 1 to 1024");
         }
         if !self.block_bytes.is_power_of_two() || !(4096..=16 << 20).contains(&self.block_bytes) {
             return bad("`block_bytes` must be a power of two from 4096 to 16777216");

@@ -24,6 +24,6 @@ mod recall;
 mod rings;
 mod service;
 
-pub use config::MountConfig;
+pub use config::{FuseTransport, MountConfig};
 pub use filesystem::{FileData, FileSystem};
 pub use service::{Running, start, start_on};

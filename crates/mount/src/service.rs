@@ -27,6 +27,7 @@ pub struct Running {
     busy: Box<dyn Fn() -> u64>,
     stop_within: Duration,
     http: Option<HttpServer>,
+    transport: &'static str,
 }
 
 /// Connects to the cluster and mounts. Returns when the mount can be used.
@@ -83,6 +84,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
         max_background: config.max_background,
         congestion_threshold: (config.max_background / 4 * 3).max(1),
         max_outstanding: config.max_outstanding,
+        queue_depth: if config.wants_uring() { config.fuse_queue_depth } else { 0 },
         ..Options::default()
     };
     let started = Session::start(rt, fd, &session_options).await;
@@ -97,6 +99,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
     };
     *daemon.session.borrow_mut() = Rc::downgrade(&session);
     fs.listen(Recalls::new(&daemon));
+    let transport = if session.negotiated().over_io_uring() { "io_uring" } else { "/dev/fuse" };
     let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
     let http = match http.map(|a| serve_http(rt, &a)).transpose() {
         Ok(http) => http,
@@ -105,7 +108,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
             return Err(e);
         }
     };
-    tracing::info!(path = %mounted.path().display(), "mounted");
+    tracing::info!(path = %mounted.path().display(), transport, "mounted");
     Ok(Running {
         rt: rt.clone(),
         mounted,
@@ -124,6 +127,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
         busy: Box::new(move || daemon.busy() + daemon.inodes.open_count() as u64),
         stop_within,
         http,
+        transport,
     })
 }
 
@@ -156,6 +160,10 @@ impl Running {
     /// Where health and metrics are served.
     pub fn http(&self) -> Option<&Address> {
         self.http.as_ref().map(HttpServer::address)
+    }
+    /// How requests of the kernel come: `/dev/fuse` or `io_uring`.
+    pub fn transport(&self) -> &'static str {
+        self.transport
     }
     /// The number of its connection under /sys/fs/fuse/connections (to abort it in tests).
     pub fn connection(&self) -> Option<u32> {

@@ -1,12 +1,13 @@
 //! What a backend provides. Services never call these traits' constructors directly; they go through [`crate::Rt`].
 
 use crate::{Address, Buf, BufMut, Instant};
+use std::any::Any;
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -143,6 +144,33 @@ pub trait Posted {
     fn posted(&self, tag: u64, outcome: io::Result<usize>);
 }
 
+/// Bytes of a [`Command`] that only the driver reads.
+pub const COMMAND_BYTES: usize = 80;
+
+/// A command to the driver behind a descriptor (io_uring's URING_CMD), which it may answer much later.
+pub struct Command {
+    /// Whose driver.
+    pub fd: Arc<OwnedFd>,
+    /// What, in the driver's own numbers.
+    pub op: u32,
+    /// Where it finds what goes with the command; and how many of these there are.
+    pub place: (*const libc::iovec, u32),
+    /// What it is told besides.
+    pub data: [u8; COMMAND_BYTES],
+    /// The memory that the driver reads and writes. Kept until the command was answered, or the kernel cannot reach it any more.
+    pub keep: Rc<dyn Any>,
+    /// Whom to tell of the answer, if he is still there.
+    pub tell: Weak<dyn Commanded>,
+    /// What to tell him with it.
+    pub tag: u64,
+}
+
+/// Is told of the answer to a [`Command`].
+pub trait Commanded {
+    /// What the driver answered: an errno if negative.
+    fn commanded(&self, tag: u64, answer: i32);
+}
+
 /// The world as one node sees it.
 pub trait Backend {
     /// CLOCK_BOOTTIME.
@@ -177,6 +205,23 @@ pub trait Backend {
     /// other, and what is written otherwise overtakes them. A backend that cannot gives the message back.
     fn post(&self, post: Post) -> Result<(), Post> {
         Err(post)
+    }
+    /// Whether [`Backend::command`] can be used.
+    fn takes_commands(&self) -> bool {
+        false
+    }
+    /// Hands a command to a driver together with the other I/O of this turn, in their order. False: it cannot.
+    ///
+    /// # Safety
+    /// Whatever memory the driver touches because of the command lives as long as `keep`.
+    unsafe fn command(&self, command: Command) -> bool {
+        drop(command);
+        false
+    }
+    /// Resolves when the kernel has what [`Backend::command`] was given until now.
+    fn poll_handed_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Ready(())
     }
     /// The pool that buffers of this thread come from.
     fn pool(&self) -> &crate::Pool;

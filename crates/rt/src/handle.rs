@@ -1,6 +1,6 @@
 //! [`Rt`]: the handle that everything with I/O is given.
 
-use crate::backend::{Backend, BoxFuture, Dir, Listener, Post, Stream};
+use crate::backend::{Backend, BoxFuture, Command, Dir, Listener, Post, Stream};
 use crate::{Address, BufMut, Duration, Instant, Pool};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -144,6 +144,22 @@ impl Rt {
     /// See [`Backend::post`].
     pub fn post(&self, post: Post) -> Result<(), Post> {
         self.0.post(post)
+    }
+    /// Whether [`Rt::command`] can be used.
+    pub fn takes_commands(&self) -> bool {
+        self.0.takes_commands()
+    }
+    /// See [`Backend::command`].
+    ///
+    /// # Safety
+    /// Whatever memory the driver touches because of the command lives as long as its `keep`.
+    pub unsafe fn command(&self, command: Command) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.command(command) }
+    }
+    /// Returns when the kernel has all commands that were given until now.
+    pub async fn handed_over(&self) {
+        poll_fn(|cx| self.0.poll_handed_over(cx)).await;
     }
     /// The pool that buffers come from.
     pub fn pool(&self) -> &Pool {

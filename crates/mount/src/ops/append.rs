@@ -192,7 +192,8 @@ impl<S: FileSystem> Context<S> {
                 }
                 // A meta service of an older release knows of no such right: appends are whole on this client only.
                 Err(e) if e.status == Status::UnknownMethod => break,
-                Ok(_) => reply.park(),
+                // If it may not, it keeps its place among the outstanding; the other client is asked to give the right back.
+                Ok(_) => _ = reply.park(),
                 Err(e) => return Err(e.into()),
             }
         }

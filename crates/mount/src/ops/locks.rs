@@ -113,12 +113,11 @@ impl<S: FileSystem> Context<S> {
     /// Returns when nothing stood in the way of a lock for a moment.
     async fn wait_for(&self, q: &Lock, reply: &Reply) -> Result<(), Failure> {
         let waiting = self.owners.borrow().waiting;
-        if waiting >= WAITING_MAX {
+        if waiting >= WAITING_MAX || !reply.park() {
             self.fs.lock(self.once(&Lock { wish: LockWish::GiveUp, ..q.clone() })).await?;
             return Err(Failure::Errno(ENOLCK));
         }
         self.owners.borrow_mut().waiting += 1;
-        reply.park();
         let free = async {
             while self.fs.lock_wait(q.clone()).await?.holder.is_some() {}
             Ok(())

@@ -2,19 +2,62 @@
 //! aborted, and no mount stays behind.
 #![allow(dead_code)]
 
-use glowfs_mount::{MountConfig, ram::RamFs};
+use glowfs_mount::{FuseTransport, MountConfig, ram::RamFs};
 use glowfs_rt::{Duration, real};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+
+/// Whether these are the tests of `uring.rs`.
+const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
+/// The kernel's switch of FUSE over io_uring, for all mounts of the machine.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The kernel offers FUSE over io_uring to mounts that are made as long as this lives; then the switch is as it was.
+struct Offered;
+
+/// How many live, and whether the switch was off before the first.
+static OFFERED: Mutex<(u32, bool)> = Mutex::new((0, false));
+
+impl Offered {
+    fn new() -> Option<Self> {
+        let mut all = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.0 == 0 {
+            let Ok(now) = std::fs::read_to_string(SWITCH) else {
+                eprintln!("SKIPPED: this kernel has no FUSE over io_uring ({SWITCH} is missing)");
+                return None;
+            };
+            all.1 = now.trim() != "Y";
+            if all.1
+                && let Err(e) = std::fs::write(SWITCH, "Y")
+            {
+                eprintln!("SKIPPED: FUSE over io_uring is off, and {SWITCH} cannot be set: {e}");
+                return None;
+            }
+        }
+        all.0 += 1;
+        Some(Self)
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        let mut all = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.0 -= 1;
+        if all.0 == 0 && all.1 {
+            let _ = std::fs::write(SWITCH, "N");
+        }
+    }
+}
 
 /// A mount in use by a test.
 pub struct TestMount {
     _dir: tempfile::TempDir,
     path: PathBuf,
     connection: Option<u32>,
+    transport: &'static str,
     done: Arc<AtomicBool>,
     daemon: Option<JoinHandle<()>>,
 }
@@ -26,25 +69,39 @@ impl TestMount {
     }
     /// The same with changes of the configuration.
     pub fn with(seconds: u64, change: impl FnOnce(&mut MountConfig)) -> Option<Self> {
+        let transport = if URING { FuseTransport::Uring } else { FuseTransport::Dev };
+        let mut config = MountConfig { fuse_transport: transport, ..MountConfig::default() };
+        change(&mut config);
+        let runtime = config.runtime();
+        let mount = Self::with_runtime(seconds, |_| config, runtime)?;
+        assert_eq!(mount.transport, if URING { "io_uring" } else { "/dev/fuse" });
+        Some(mount)
+    }
+    /// The same on a runtime made so.
+    pub fn with_runtime(
+        seconds: u64,
+        change: impl FnOnce(MountConfig) -> MountConfig,
+        runtime: real::Config,
+    ) -> Option<Self> {
         if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: needs /dev/fuse and root");
             return None;
         }
+        let _offered = if URING { Some(Offered::new()?) } else { None };
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().canonicalize().expect("its path").join("mnt");
         std::fs::create_dir(&path).expect("mount point");
-        let mut config =
-            MountConfig { mountpoint: path.clone(), stop_ms: 2000, ..MountConfig::default() };
-        change(&mut config);
+        let config = MountConfig { fuse_transport: FuseTransport::Uring, ..MountConfig::default() };
+        let config = MountConfig { mountpoint: path.clone(), stop_ms: 2000, ..change(config) };
         let done = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::channel();
         let stop = done.clone();
         let daemon = std::thread::spawn(move || {
-            real::run(move |rt| async move {
+            let work = move |rt| async move {
                 let fs = RamFs::new(&rt);
                 match glowfs_mount::start_on(&rt, config, fs).await {
                     Ok(running) => {
-                        let _ = tell.send(Ok(running.connection()));
+                        let _ = tell.send(Ok((running.connection(), running.transport())));
                         while !stop.load(SeqCst) {
                             rt.sleep(Duration::from_millis(5)).await;
                         }
@@ -54,10 +111,11 @@ impl TestMount {
                         let _ = tell.send(Err(e));
                     }
                 }
-            });
+            };
+            real::run_with(runtime, work).expect("a runtime");
         });
-        let connection = match told.recv().expect("the daemon lives") {
-            Ok(connection) => connection,
+        let (connection, transport) = match told.recv().expect("the daemon lives") {
+            Ok(started) => started,
             Err(e) if e.to_string().contains("not permitted") => {
                 eprintln!("SKIPPED: {e}");
                 return None;
@@ -65,11 +123,15 @@ impl TestMount {
             Err(e) => panic!("{e}"),
         };
         watch(seconds, connection, done.clone());
-        Some(Self { _dir: dir, path, connection, done, daemon: Some(daemon) })
+        Some(Self { _dir: dir, path, connection, transport, done, daemon: Some(daemon) })
     }
     /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+    /// How requests come.
+    pub fn transport(&self) -> &'static str {
+        self.transport
     }
     /// A path in it.
     pub fn join(&self, name: &str) -> PathBuf {

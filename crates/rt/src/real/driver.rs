@@ -4,6 +4,7 @@
 //! buffers until the kernel has let go of them, also when the future that began it was dropped.
 
 use super::ops::{Op, OpTable};
+use crate::backend::Command;
 use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -44,6 +45,23 @@ pub(crate) trait Driver {
     /// Whether writes that are begun in one turn reach the kernel together.
     fn batches(&self) -> bool {
         false
+    }
+    /// See [`crate::backend::Backend::takes_commands`].
+    fn takes_commands(&self) -> bool {
+        false
+    }
+    /// See [`crate::backend::Backend::command`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn command(&self, command: Command) -> bool {
+        drop(command);
+        false
+    }
+    /// See [`crate::backend::Backend::poll_handed_over`].
+    fn poll_handed_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let _ = cx;
+        Poll::Ready(())
     }
     /// Handles what has happened; waits for it at most `timeout` (None: until something does).
     fn turn(&self, timeout: Option<Duration>) -> io::Result<()>;

@@ -4,6 +4,7 @@
 //! was spawned and has not ended is dropped then. A service with several threads calls it on each
 //! ([`spawn_thread`]).
 
+mod commands;
 mod driver;
 mod epoll;
 mod fs;
@@ -14,12 +15,13 @@ mod ops;
 mod socket;
 mod uring;
 
-use crate::backend::{Backend, BoxFuture, Dir, Listener, Post, Stream};
+use crate::backend::{Backend, BoxFuture, Command, Dir, Listener, Post, Stream};
 use crate::mem::POOL_BYTES_DEFAULT;
 use crate::tasks::Tasks;
 use crate::timers::Timers;
 use crate::{Address, Instant, Pool, Rt};
 use driver::{Direction, Driver, Source};
+use io_uring::squeue::{Entry, Entry128};
 use notify::Bell;
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
@@ -59,11 +61,18 @@ pub struct Config {
     pub helper_threads_max: usize,
     /// The bound of the buffer pool, in bytes.
     pub pool_bytes: u64,
+    /// Whether [`Rt::command`] is wanted, where the kernel has it. Requests to the ring are twice as large then.
+    pub commands: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { io: Io::Auto, helper_threads_max: 8, pool_bytes: POOL_BYTES_DEFAULT }
+        Self {
+            io: Io::Auto,
+            helper_threads_max: 8,
+            pool_bytes: POOL_BYTES_DEFAULT,
+            commands: false,
+        }
     }
 }
 
@@ -128,7 +137,7 @@ impl Real {
     fn new(config: &Config) -> io::Result<Rc<Self>> {
         let bell = Bell::new()?;
         let helpers = helpers::Helpers::new(config.helper_threads_max);
-        let driver = make_driver(config.io, &bell, &helpers)?;
+        let driver = make_driver(config, &bell, &helpers)?;
         let ring = bell.clone();
         tracing::debug!(io = driver.name(), "runtime starts");
         Ok(Rc::new_cyclic(|this| Self {
@@ -185,15 +194,26 @@ impl Real {
     }
 }
 
-fn make_driver(io: Io, bell: &Bell, helpers: &helpers::Helpers) -> io::Result<Rc<dyn Driver>> {
+fn make_driver(
+    config: &Config,
+    bell: &Bell,
+    helpers: &helpers::Helpers,
+) -> io::Result<Rc<dyn Driver>> {
+    let io = config.io;
     let offload = || offload::Offload::new(helpers.clone(), bell.clone());
     let io = match std::env::var("GLOWFS_IO").as_deref() {
         Ok("epoll") if io == Io::Auto => Io::Epoll,
         Ok("uring") if io == Io::Auto => Io::Uring,
         _ => io,
     };
+    if io != Io::Epoll && config.commands {
+        match uring::Uring::<Entry128>::new(bell.clone(), offload()) {
+            Ok(ring) => return Ok(Rc::new(ring)),
+            Err(error) => tracing::info!(%error, "io_uring takes no commands here"),
+        }
+    }
     if io != Io::Epoll {
-        match uring::Uring::new(bell.clone(), offload()) {
+        match uring::Uring::<Entry>::new(bell.clone(), offload()) {
             Ok(ring) => return Ok(Rc::new(ring)),
             Err(e) if io == Io::Uring => return Err(e),
             Err(error) => tracing::info!(%error, "no io_uring here; epoll and helper threads do"),
@@ -274,6 +294,16 @@ impl Backend for Real {
         let key = self.driver.ops().insert(ops::Op::post(post));
         self.driver.start(key);
         Ok(())
+    }
+    fn takes_commands(&self) -> bool {
+        self.driver.takes_commands()
+    }
+    unsafe fn command(&self, command: Command) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.command(command) }
+    }
+    fn poll_handed_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.driver.poll_handed_over(cx)
     }
     fn pool(&self) -> &Pool {
         &self.pool

@@ -8,8 +8,8 @@ use std::io::{IoSlice, IoSliceMut, Write};
 use std::os::fd::AsFd;
 
 fn on_each<F: Future<Output = ()> + 'static>(test: impl Fn(Rt) -> F) {
-    for io in [Io::Uring, Io::Epoll] {
-        run_with(Config { io, ..Config::default() }, &test).expect("a runtime");
+    for (io, commands) in [(Io::Uring, false), (Io::Uring, true), (Io::Epoll, false)] {
+        run_with(Config { io, commands, ..Config::default() }, &test).expect("a runtime");
     }
 }
 
@@ -426,4 +426,56 @@ fn random_numbers_differ() {
         all.dedup();
         assert_eq!(all.len(), 1000);
     });
+}
+
+impl crate::backend::Commanded for Told {
+    fn commanded(&self, tag: u64, answer: i32) {
+        self.0.borrow_mut().push((tag, usize::try_from(answer).map_err(|_| -answer)));
+    }
+}
+
+/// `/dev/null` takes any command and answers at once; a pipe takes none.
+#[test]
+fn commands_reach_their_drivers() {
+    let config = Config { io: Io::Uring, commands: true, ..Config::default() };
+    let work = |rt: Rt| async move {
+        if !rt.takes_commands() {
+            eprintln!("SKIPPED: this kernel's io_uring takes no commands");
+            return;
+        }
+        let null = std::fs::File::open("/dev/null").expect("it is there");
+        let (pipe, _end) = rustix::pipe::pipe().expect("pipe");
+        let told = Rc::new(Told::default());
+        let tell: Rc<dyn crate::backend::Commanded> = told.clone();
+        let memory = Rc::new(());
+        let fds = [Arc::new(null.into()), Arc::new(pipe)];
+        // More than the ring has room for at once.
+        for tag in 0..600 {
+            let command = Command {
+                fd: fds[(tag % 2) as usize].clone(),
+                op: 1,
+                place: (std::ptr::null(), 0),
+                data: [0; crate::backend::COMMAND_BYTES],
+                keep: memory.clone(),
+                tell: Rc::downgrade(&tell),
+                tag,
+            };
+            // SAFETY: neither driver touches memory.
+            assert!(unsafe { rt.command(command) });
+        }
+        rt.handed_over().await;
+        while told.0.borrow().len() < 600 {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        for (tag, answer) in told.0.borrow().iter() {
+            assert_eq!(*answer, if tag % 2 == 0 { Ok(0) } else { Err(libc::EOPNOTSUPP) });
+        }
+        assert_eq!(Rc::strong_count(&memory), 1, "what was answered keeps nothing");
+    };
+    run_with(config, work).expect("a runtime");
+    // A backend that cannot says so.
+    for (io, commands) in [(Io::Uring, false), (Io::Epoll, true)] {
+        let config = Config { io, commands, ..Config::default() };
+        run_with(config, |rt| async move { assert!(!rt.takes_commands()) }).expect("a runtime");
+    }
 }

@@ -3,16 +3,18 @@
 //! What tasks ask for is collected and handed to the kernel once a turn, with the wait itself. A turn that has
 //! nothing to hand over and nothing to fetch makes no system call.
 
+use super::commands::{Commands, Width};
 use super::driver::{Direction, Driver, SourceKey};
 use super::notify::Bell;
 use super::offload::Offload;
 use super::ops::{Kind, OpTable};
-use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
+use crate::backend::Command;
+use io_uring::{Builder, IoUring, Probe, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Requests that are handed over in one go, at most.
@@ -33,9 +35,13 @@ const TAG_OP: u64 = 1;
 const TAG_POLL: u64 = 2;
 const TAG_BELL: u64 = 3;
 const TAG_IGNORE: u64 = 4;
+const TAG_COMMAND: u64 = 5;
 
-pub(crate) struct Uring {
-    ring: RefCell<IoUring>,
+/// `S`: how wide its requests are.
+pub(crate) struct Uring<S: Width> {
+    // In front of the commands: what they keep may only go when the kernel cannot touch it any more.
+    ring: RefCell<IoUring<S>>,
+    commands: Commands,
     bell: Bell,
     sources: RefCell<Sources>,
     ops: OpTable,
@@ -63,17 +69,21 @@ struct Entry {
 }
 
 /// Makes a ring, with the cheapest way of running completions that this kernel has.
-fn build() -> io::Result<IoUring> {
-    let base = |b: &mut io_uring::Builder| {
+fn build<S: Width>() -> io::Result<IoUring<S>> {
+    let base = |b: &mut Builder<S>| {
         b.dontfork().setup_clamp().setup_cqsize(COMPLETIONS_MAX);
     };
-    let mut best = IoUring::builder();
+    let mut best = IoUring::<S>::builder();
     base(&mut best);
     best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
-    let mut coop = IoUring::builder();
+    if S::COMMANDS {
+        // The other ways run what drivers do at any system call of this thread.
+        return best.build(SUBMISSIONS_MAX);
+    }
+    let mut coop = IoUring::<S>::builder();
     base(&mut coop);
     coop.setup_coop_taskrun().setup_taskrun_flag();
-    let mut plain = IoUring::builder();
+    let mut plain = IoUring::<S>::builder();
     base(&mut plain);
     best.build(SUBMISSIONS_MAX)
         .or_else(|_| coop.build(SUBMISSIONS_MAX))
@@ -81,7 +91,7 @@ fn build() -> io::Result<IoUring> {
 }
 
 /// Whether the kernel has all that is used here.
-fn check(ring: &IoUring) -> io::Result<()> {
+fn check<S: Width>(ring: &IoUring<S>) -> io::Result<()> {
     let mut probe = Probe::new();
     ring.submitter().register_probe(&mut probe)?;
     let needed = [
@@ -94,7 +104,8 @@ fn check(ring: &IoUring) -> io::Result<()> {
         opcode::PollAdd::CODE,
         opcode::AsyncCancel::CODE,
     ];
-    let all = needed.iter().all(|code| probe.is_supported(*code));
+    let all = needed.iter().all(|code| probe.is_supported(*code))
+        && (!S::COMMANDS || probe.is_supported(opcode::UringCmd80::CODE));
     if all && ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() {
         return Ok(());
     }
@@ -106,13 +117,14 @@ fn patience(want: usize) -> types::SubmitArgs<'static, 'static> {
     types::SubmitArgs::new().min_wait_usec(if want > 1 { POSTS_WAIT_US } else { 0 })
 }
 
-impl Uring {
+impl<S: Width> Uring<S> {
     pub(crate) fn new(bell: Bell, offload: Offload) -> io::Result<Self> {
-        let ring = build()?;
+        let ring = build::<S>()?;
         check(&ring)?;
         let patient = ring.params().is_feature_min_timeout();
         let new = Self {
             ring: RefCell::new(ring),
+            commands: Commands::default(),
             bell,
             sources: RefCell::default(),
             ops: OpTable::default(),
@@ -132,6 +144,15 @@ impl Uring {
     /// # Safety
     /// What the request points to stays valid until its completion.
     unsafe fn push(&self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.push_wide(&S::from(entry.clone())) }
+    }
+
+    /// See [`Uring::push`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn push_wide(&self, entry: &S) -> io::Result<()> {
         let mut ring = self.ring.borrow_mut();
         loop {
             // SAFETY: the caller's promise.
@@ -239,6 +260,7 @@ impl Uring {
             match data >> TAG_SHIFT {
                 TAG_OP => self.on_op(low as usize, result),
                 TAG_POLL => self.on_poll(low),
+                TAG_COMMAND => self.commands.answered(low as usize, result),
                 TAG_BELL => {
                     self.bell.drain();
                     if !cqueue::more(flags) {
@@ -272,6 +294,9 @@ impl Uring {
                 ring.submitter().submit_with_args(want, &args)
             }
         };
+        if S::COMMANDS && ring.submission().is_empty() {
+            self.commands.handed_over();
+        }
         match outcome.map_err(|e| (e.raw_os_error(), e)) {
             Ok(_) | Err((Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN), _)) => {
                 Ok(())
@@ -281,7 +306,7 @@ impl Uring {
     }
 }
 
-impl Driver for Uring {
+impl<S: Width> Driver for Uring<S> {
     fn name(&self) -> &'static str {
         "io_uring"
     }
@@ -361,6 +386,30 @@ impl Driver for Uring {
         }
     }
 
+    fn takes_commands(&self) -> bool {
+        S::COMMANDS
+    }
+
+    unsafe fn command(&self, command: Command) -> bool {
+        let Some(mut entry) = S::command(&command) else { return false };
+        let key = self.commands.next_key();
+        entry.set_user_data((TAG_COMMAND << TAG_SHIFT) | key as u64);
+        // SAFETY: the caller's promise; `keep` is in the table until the answer, or until the ring is closed.
+        let pushed = unsafe { self.push_wide(&entry) }.is_ok();
+        if pushed {
+            self.commands.insert(command);
+        }
+        pushed
+    }
+
+    fn poll_handed_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.ring.borrow_mut().submission().is_empty() {
+            return Poll::Ready(());
+        }
+        self.commands.wait_until_handed_over(cx);
+        Poll::Pending
+    }
+
     fn turn(&self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.offload.has_results() { Some(Duration::ZERO) } else { timeout };
         self.enter(timeout)?;
@@ -382,7 +431,7 @@ impl Driver for Uring {
     }
 }
 
-impl Drop for Uring {
+impl<S: Width> Drop for Uring<S> {
     fn drop(&mut self) {
         // Files may outlive the runtime and begin operations; their memory must not be freed under them.
         self.drain();

@@ -1,8 +1,6 @@
 //! POSIX behaviour of the mount over a RAM file system.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{self, TestMount};
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,8 +1,6 @@
 //! User-space rings on a real mount: what they promise, and applications that mean harm.
 
-mod common;
-
-use common::TestMount;
+use crate::common::TestMount;
 use glowfs_usrbio::control::{self, Control};
 use glowfs_usrbio::{Connection, Kind, Ring, RingOptions, Submission, mount_point_of};
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,6 @@
 //! Real programs on the mount over a RAM file system.
 
-mod common;
-
-use common::{TestMount, has, sh};
+use crate::common::{TestMount, has, sh};
 
 macro_rules! mounted {
     ($m:ident) => {

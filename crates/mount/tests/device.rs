@@ -1,0 +1,9 @@
+//! The tests of the mount over `/dev/fuse`.
+
+mod common;
+#[path = "suite/posix.rs"]
+mod posix;
+#[path = "suite/programs.rs"]
+mod programs;
+#[path = "suite/rings.rs"]
+mod rings;
