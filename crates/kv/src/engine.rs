@@ -53,6 +53,12 @@ pub trait Engine {
     fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>>;
     /// Returns when everything that was committed before the call is on disk.
     fn flush_barrier(&self) -> BoxFuture<Result<()>>;
+    /// Whether nothing was committed behind `version` so far. Then a commit that begins before anything else runs need not say what was read at that version.
+    /// An engine that cannot tell at once says no.
+    fn is_newest(&self, version: Version) -> bool {
+        let _ = version;
+        false
+    }
     /// Whether a version can be read for as long as nobody else commits. If not, what takes minutes has to go on at newer versions.
     fn keeps_versions(&self) -> bool {
         true

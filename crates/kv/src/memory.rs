@@ -53,6 +53,9 @@ impl Engine for Memory {
         let read = |k: &Key| Ok(store.get(version, k)?.map(<[u8]>::to_vec));
         ready(keys.iter().map(read).collect())
     }
+    fn is_newest(&self, version: Version) -> bool {
+        self.store.borrow().version() == version
+    }
     fn get_range(
         &self,
         version: Version,

@@ -6,6 +6,7 @@ use glowfs_types::{Error, Result, Status};
 use minicbor::bytes::ByteVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::rc::Rc;
 
 /// What this transaction did to one key.
@@ -22,8 +23,11 @@ struct Buffer {
     /// Cleared ranges; they come before what `keys` says.
     clears: Vec<(Key, Key)>,
     stamped: Vec<(Key, Key, Value)>,
-    read_conflicts: Vec<(Key, Key)>,
-    /// The keys of `read_conflicts` that were there.
+    /// Single keys that were read, and whether they were there.
+    read_keys: Vec<(Key, bool)>,
+    /// Ranges that were read.
+    read_ranges: Vec<(Key, Key)>,
+    /// The keys of `read_ranges` that were there.
     present: Vec<Key>,
     /// A read conflict was added without a read, so `present` is not complete.
     unseen: bool,
@@ -40,6 +44,29 @@ impl Buffer {
             && self.clears.is_empty()
             && self.stamped.is_empty()
             && self.write_conflicts.is_empty()
+    }
+    /// A key was read.
+    fn note_key(&mut self, key: &[u8], there: bool) -> Result<()> {
+        self.grow(2 * key.len() + 1)?;
+        self.read_keys.push((key.to_vec(), there));
+        Ok(())
+    }
+    fn note_range(&mut self, begin: Key, end: Key) -> Result<()> {
+        self.grow(begin.len() + end.len())?;
+        self.read_ranges.push((begin, end));
+        Ok(())
+    }
+    /// What was read: as ranges, and which keys of them were there.
+    fn take_reads(&mut self) -> (Vec<(Key, Key)>, Vec<Key>) {
+        let (mut all, mut present) = (take(&mut self.read_ranges), take(&mut self.present));
+        for (key, there) in take(&mut self.read_keys) {
+            if there {
+                present.push(key.clone());
+            }
+            let end = key_after(&key);
+            all.push((key, end));
+        }
+        (all, present)
     }
     fn grow(&mut self, bytes: usize) -> Result<()> {
         self.bytes += bytes;
@@ -108,10 +135,7 @@ impl Transaction {
         let mut out = Vec::with_capacity(found.len());
         for (at, (key, base)) in keys.iter().chain(loose).zip(found).enumerate() {
             if at < keys.len() {
-                if base.is_some() {
-                    buffer.present.push(key.clone());
-                }
-                note_read(&mut buffer, key.clone(), key_after(key))?;
+                buffer.note_key(key, base.is_some())?;
             }
             out.push(overlay(&buffer, key, base));
         }
@@ -140,10 +164,7 @@ impl Transaction {
         let base = self.engine.get(version, vec![key.to_vec()]).await?.pop().flatten();
         let mut buffer = self.buffer.borrow_mut();
         if conflict {
-            if base.is_some() {
-                buffer.present.push(key.to_vec());
-            }
-            note_read(&mut buffer, key.to_vec(), key_after(key))?;
+            buffer.note_key(key, base.is_some())?;
         }
         Ok(overlay(&buffer, key, base))
     }
@@ -226,7 +247,7 @@ impl Transaction {
             };
             present.retain(|k| seen.0 <= *k && *k < seen.1);
             buffer.present.extend(present);
-            note_read(&mut buffer, seen.0, seen.1)?;
+            buffer.note_range(seen.0, seen.1)?;
         }
         Ok(out)
     }
@@ -325,7 +346,7 @@ impl Transaction {
     pub fn add_read_conflict(&self, begin: &[u8], end: &[u8]) -> Result<()> {
         let mut buffer = self.buffer.borrow_mut();
         buffer.unseen = true;
-        note_read(&mut buffer, begin.to_vec(), end.to_vec())
+        buffer.note_range(begin.to_vec(), end.to_vec())
     }
     /// Counts `[begin, end)` as written.
     pub fn add_write_conflict(&self, begin: &[u8], end: &[u8]) -> Result<()> {
@@ -342,16 +363,20 @@ impl Transaction {
     /// Commits. With `durable` the changes are on disk before it returns. A transaction that changes nothing is
     /// serializable as it is (all its reads are of one version) and only waits until what it read is settled.
     pub async fn commit(&self, durable: bool) -> Result<Version> {
-        let buffer = std::mem::take(&mut *self.buffer.borrow_mut());
+        let mut buffer = take(&mut *self.buffer.borrow_mut());
         if buffer.is_empty() && !durable && self.version.get().is_none() {
             return Ok(0);
         }
+        let read_version = self.version.get().unwrap_or(0);
         let read_only = buffer.is_empty();
-        let present = (!read_only && !buffer.unseen)
-            .then(|| buffer.present.into_iter().map(Into::into).collect());
+        // Nobody else runs before the commit begins.
+        let unchanged = read_only || self.engine.is_newest(read_version);
+        let (read, present) = if unchanged { Default::default() } else { buffer.take_reads() };
+        let present =
+            (!unchanged && !buffer.unseen).then(|| present.into_iter().map(Into::into).collect());
         let commit = Commit {
-            read_version: self.version.get().unwrap_or(0),
-            read_conflicts: if read_only { vec![] } else { ranges(buffer.read_conflicts) },
+            read_version,
+            read_conflicts: ranges(read),
             write_conflicts: ranges(buffer.write_conflicts),
             mutations: mutations(buffer.clears, buffer.keys, buffer.stamped),
             durable,
@@ -365,12 +390,6 @@ impl Transaction {
         *self.buffer.borrow_mut() = Buffer::default();
         self.commit(false).await.map(|_| ())
     }
-}
-
-fn note_read(buffer: &mut Buffer, begin: Key, end: Key) -> Result<()> {
-    buffer.grow(begin.len() + end.len())?;
-    buffer.read_conflicts.push((begin, end));
-    Ok(())
 }
 
 fn ranges(all: Vec<(Key, Key)>) -> Vec<(ByteVec, ByteVec)> {

@@ -263,14 +263,21 @@ async fn touch(s: &Service, by: ClientId, inode: Option<InodeId>) -> Result<()> 
 
 /// Renames; also answers which inodes and names may have changed by it.
 async fn rename(cx: &Context<'_>, q: &Rename) -> Result<(Option<Attr>, Vec<Change>)> {
-    let mut changes = Vec::new();
-    for (parent, name) in [(q.parent, &q.name), (q.new_parent, &q.new_name)] {
-        let there = Lookup { caller: q.caller.clone(), parent, name: name.clone() };
-        // What is wrong with a name, the operation itself says.
-        let found = ns::lookup(cx, &there).await.ok();
-        changes.extend(found.map(|a| Change::name(a.inode, parent, name)));
+    let ns::Renamed { replaced, led_to } = ns::rename(cx, q).await?;
+    let mut changes = Vec::with_capacity(2);
+    let names = [(q.parent, &q.name), (q.new_parent, &q.new_name)];
+    for (which, (parent, name)) in names.into_iter().enumerate() {
+        let inode = match led_to {
+            Some((from, to)) => [Some(from), to][which],
+            None => {
+                let there = Lookup { caller: q.caller.clone(), parent, name: name.clone() };
+                // What is wrong with a name, the operation itself has said.
+                ns::lookup(cx, &there).await.ok().map(|attr| attr.inode)
+            }
+        };
+        changes.extend(inode.map(|inode| Change::name(inode, parent, name)));
     }
-    Ok((ns::rename(cx, q).await?, changes))
+    Ok((replaced, changes))
 }
 
 async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {

@@ -54,7 +54,7 @@ pub use make::{Made, make};
 pub use open::{Opened, close, open, renew, sync, touch};
 pub use record::Doom;
 pub use removed::{Removed, doom, erase_removed, removed, undoom};
-pub use rename::rename;
+pub use rename::{Renamed, rename};
 pub use request::{Once, refuse};
 pub use trash::{trash, trash_expired, trash_purge, trash_restore};
 pub use xattr::{getxattr, listxattr, removexattr, setxattr};

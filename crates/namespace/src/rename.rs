@@ -24,15 +24,24 @@ struct End<'a> {
     dir: Inode,
 }
 
-/// Renames. Returns what was replaced and lost a link, if anything.
-pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
+/// What RENAME did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Renamed {
+    /// What was replaced and lost a link.
+    pub replaced: Option<Attr>,
+    /// The inodes that the old and the new name led to before. None: a retry, so only what they lead to now can be known.
+    pub led_to: Option<(InodeId, Option<InodeId>)>,
+}
+
+/// Renames.
+pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Renamed> {
     name::check(&req.name)?;
     name::check(&req.new_name)?;
     if req.flags & !(NOREPLACE | EXCHANGE) != 0 || req.flags == NOREPLACE | EXCHANGE {
         return err(Status::InvalidArgument);
     }
     if cx.done_before(req).await?.is_some() {
-        return Ok(None);
+        return Ok(Renamed { replaced: None, led_to: None });
     }
     if name::is_dots(&req.name) || name::is_dots(&req.new_name) {
         return err(Status::Busy);
@@ -47,6 +56,7 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
     if req.flags & NOREPLACE != 0 && target.is_some() {
         return err(Status::Exists);
     }
+    let led_to = Some((source.inode, target.as_ref().map(|t| t.inode)));
     let mut moved = cx.inode(source.inode).await?;
     check_move(cx, &from, &to, source.inode, &moved).await?;
     let replaced = if req.flags & EXCHANGE != 0 {
@@ -57,7 +67,7 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Option<Attr>> {
         replace(cx, &from, &to, &source, &mut moved, target.as_ref()).await?
     };
     cx.remember(req, InodeId(0))?;
-    Ok(replaced)
+    Ok(Renamed { replaced, led_to })
 }
 
 /// Whether the inode may leave `from` for `to`.

@@ -390,6 +390,10 @@ impl Engine for Embedded {
         })
     }
 
+    fn is_newest(&self, version: Version) -> bool {
+        self.0.state.borrow().store.version() == version
+    }
+
     fn flush_barrier(&self) -> BoxFuture<Result<()>> {
         let inner = self.0.clone();
         Box::pin(async move {
