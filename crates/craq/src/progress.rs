@@ -298,13 +298,18 @@ impl Replica {
 
     /// What nobody behind us took is taken back here too; what they took and we cannot hold ends this target.
     fn refusals(&mut self, chunk: ChunkId, out: &mut Vec<Action>) {
-        let last = self.view.is_some_and(|v| v.successor.is_none());
+        // A syncing successor is sent only what is staged here.
+        let alone = self.view.is_some_and(|v| v.successor.is_none_or(|(_, _, syncing)| syncing));
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         for at in 0..lane.entries.len() {
             let e = &mut lane.entries[at];
             match (e.stage, e.ack) {
-                (Stage::Refused(s), _) if last => return self.take_back(chunk, at, s, out),
+                (Stage::Refused(s), _) if alone => return self.take_back(chunk, at, s, out),
                 (Stage::Refused(s), Ack::Acked(_)) => return self.fail(s, out),
+                // It cannot be sent again as it came, and was not staged; what became of it behind us is not known.
+                (Stage::Refused(s), Ack::Unsent | Ack::InOrder) if !e.original => {
+                    return self.fail(s, out);
+                }
                 (Stage::Refused(_) | Stage::Done { .. }, Ack::Refused(s @ Status::NoSpace))
                 | (Stage::Refused(_), Ack::Refused(s)) => return self.take_back(chunk, at, s, out),
                 (Stage::Done { .. }, Ack::Refused(_)) => {
@@ -427,24 +432,76 @@ mod tests {
         actions.iter().any(|a| matches!(a, Action::Stage { .. }))
     }
 
-    /// A syncing target without room refuses a content. When the same one comes again it must be stored, not taken for a duplicate:
-    /// the chain commits on the answer, and the target would serve without it.
-    #[test]
-    fn what_a_syncing_target_refused_it_has_not() {
-        let state = |i| if i == 1 { PublicState::Serving } else { PublicState::Syncing };
-        let member = |i| ChainMember { target: TargetId(i), node: NodeId(i), state: state(i) };
-        let info = ChainInfo {
+    fn chain(first: PublicState, second: PublicState) -> ChainInfo {
+        let member = |(i, state)| ChainMember { target: TargetId(i), node: NodeId(i), state };
+        ChainInfo {
             id: ChainId(1),
             version: V,
             activated: V,
             activated_serving: Vec::new(),
-            members: vec![member(1), member(2)],
+            members: vec![member((1, first)), member((2, second))],
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
-        };
-        let mut r = Replica::new(TargetId(2), ChainVersion(0), &[], &[]);
-        step(&mut r, Event::Chain(Some(info)));
+        }
+    }
+    fn replica(target: u64, chain: ChainInfo) -> Replica {
+        let mut r = Replica::new(TargetId(target), ChainVersion(0), &[], &[]);
+        step(&mut r, Event::Chain(Some(chain)));
         step(&mut r, Event::Adopted(V));
+        r
+    }
+
+    /// The only serving target cannot stage an update (no room, or what it builds on is damaged) while another one is being brought
+    /// up to date: the client hears it, and the chunk goes on.
+    #[test]
+    fn what_the_only_server_refuses_is_not_left_pending() {
+        let mut r = replica(1, chain(PublicState::Serving, PublicState::Syncing));
+        let chunk = ChunkId::default();
+        let write = |ticket| {
+            let (ticket, update) = (Ticket(ticket), Update::default());
+            Event::Update { ticket, chain_version: V, chunk, update }
+        };
+        for (ticket, status) in [(1, Status::Corrupt), (2, Status::NoSpace)] {
+            assert!(stages(&step(&mut r, write(ticket))));
+            let refused = step(&mut r, Event::Staged(chunk, ChunkVersion(1), Err(status)));
+            assert!(refused.contains(&Action::Reply(Ticket(ticket), Err(status))), "{refused:?}");
+            step(&mut r, Event::Discarded(chunk, Ok(())));
+        }
+        let done = step(&mut r, write(3));
+        assert!(stages(&done), "{done:?}");
+        let staged = step(&mut r, Event::Staged(chunk, ChunkVersion(1), Ok(())));
+        assert!(staged.iter().any(|a| matches!(a, Action::Forward { .. })), "{staged:?}");
+    }
+
+    /// The bytes of an update went wrong on their way to a serving successor, and our own stage is refused: nothing is left to send.
+    #[test]
+    fn what_can_neither_be_staged_nor_sent_again_ends_the_target() {
+        let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+        let (chunk, ticket) = (ChunkId::default(), Ticket(1));
+        let update = Event::Update { ticket, chain_version: V, chunk, update: Update::default() };
+        let sent = step(&mut r, update);
+        let forward = |actions: &[Action]| {
+            actions.iter().find_map(|a| match a {
+                Action::Forward { id, .. } => Some(*id),
+                _ => None,
+            })
+        };
+        let id = forward(&sent).expect("sent as it came");
+        let paused = step(&mut r, Event::Answer(id, Err(Status::TimedOut)));
+        let Some(&Action::Pause(timer)) = paused.first() else { panic!("{paused:?}") };
+        let id = forward(&step(&mut r, Event::Timer(timer))).expect("sent again");
+        let paused = step(&mut r, Event::Answer(id, Err(Status::Corrupt)));
+        let Some(&Action::Pause(timer)) = paused.first() else { panic!("{paused:?}") };
+        step(&mut r, Event::Staged(chunk, ChunkVersion(1), Err(Status::NoSpace)));
+        let ended = step(&mut r, Event::Timer(timer));
+        assert!(ended.contains(&Action::Failed(Status::NoSpace)), "{ended:?}");
+    }
+
+    /// A syncing target without room refuses a content. When the same one comes again it must be stored, not taken for a duplicate:
+    /// the chain commits on the answer, and the target would serve without it.
+    #[test]
+    fn what_a_syncing_target_refused_it_has_not() {
+        let mut r = replica(2, chain(PublicState::Serving, PublicState::Syncing));
         let (chunk, version) = (ChunkId::default(), ChunkVersion(7));
         assert!(stages(&step(&mut r, content(1, 7))));
         let refused = step(&mut r, Event::Staged(chunk, version, Err(Status::NoSpace)));
