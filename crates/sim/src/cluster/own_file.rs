@@ -1,4 +1,5 @@
-//! What a client does to a file of its own: every operation on data, alone and side by side, checked against an exact model of the bytes.
+//! What a client does to a file of its own: every operation on data, alone and side by side, checked against an exact model of the bytes
+//! ([`OwnFile`]).
 
 use super::harness::CHUNK_BYTES;
 use super::model::FileModel;
@@ -19,8 +20,8 @@ const BURST_WRITES: u64 = 6;
 
 /// One client's work on its own file, until told to stop.
 pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
-    let done = match OwnFile::new(rt, client, shared.clone(), name.clone()).await {
-        Ok(mut own) => own.work().await,
+    let done = match open_or_make(&client, &name).await {
+        Ok((file, _)) => OwnFile::new(rt, client, shared.clone(), name.clone(), file).work().await,
         Err(e) => Err(e),
     };
     if let Err(e) = done {
@@ -28,8 +29,8 @@ pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: Stri
     }
 }
 
-/// A file that one task alone works on.
-struct OwnFile {
+/// A file that one task alone works on, new and empty.
+pub(super) struct OwnFile {
     rt: Rt,
     client: Rc<Client>,
     shared: Rc<Shared>,
@@ -38,13 +39,22 @@ struct OwnFile {
     model: FileModel,
     /// Losses of all power that the model knows of.
     losses: u64,
+    /// Bytes of the file, and of one operation, at most.
+    pub bytes: u64,
+    pub op_bytes: Option<u64>,
 }
 
 impl OwnFile {
-    async fn new(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) -> Result<Self> {
-        let (file, _) = open_or_make(&client, &name).await?;
-        let losses = shared.power_losses.get();
-        Ok(Self { rt, client, shared, name, file, model: FileModel::default(), losses })
+    pub fn new(
+        rt: Rt,
+        client: Rc<Client>,
+        shared: Rc<Shared>,
+        name: String,
+        file: Rc<OpenFile>,
+    ) -> Self {
+        let (losses, model) = (shared.power_losses.get(), FileModel::default());
+        let (bytes, op_bytes) = (OWN_BYTES, None);
+        Self { rt, client, shared, name, file, model, losses, bytes, op_bytes }
     }
 
     async fn work(&mut self) -> Result<()> {
@@ -60,21 +70,25 @@ impl OwnFile {
                 21 | 22 => self.fsync().await?,
                 _ => self.open_again().await?,
             }
-            self.shared.ops.set(self.shared.ops.get() + 1);
-            self.rt.sleep(Duration::from_micros(self.rt.random_below(20_000))).await;
+            self.pause(20_000).await;
         }
         self.notice_losses();
-        let wrong = self.check_read(0, OWN_BYTES + 1000).await?;
+        let wrong = self.check_read(0, self.bytes + 1000).await?;
         wrong.into_iter().for_each(|w| self.problem(&format!("at the end: {w}")));
         let reply = self.client.close_session(report(&self.client, &self.file, true)).await?;
         self.check_len("the last close", reply.attr.len);
         Ok(())
     }
 
+    /// After an operation, `us` microseconds at most.
+    pub async fn pause(&self, us: u64) {
+        self.shared.ops.set(self.shared.ops.get() + 1);
+        self.rt.sleep(Duration::from_micros(self.rt.random_below(us))).await;
+    }
     fn problem(&self, what: &str) {
         self.shared.problem(format!("{}: {what}", self.name));
     }
-    fn notice_losses(&mut self) {
+    pub fn notice_losses(&mut self) {
         if self.power_was_lost() {
             self.losses = self.shared.power_losses.get();
             self.model.power_lost();
@@ -85,11 +99,12 @@ impl OwnFile {
     }
     /// A place in the file and a number of bytes from there.
     fn place(&self) -> (u64, u64) {
-        let offset = self.rt.random_below(OWN_BYTES);
-        (offset, 1 + self.rt.random_below(op_bytes(&self.rt).min(OWN_BYTES - offset)))
+        let offset = self.rt.random_below(self.bytes);
+        let most = self.op_bytes.unwrap_or_else(|| op_bytes(&self.rt));
+        (offset, 1 + self.rt.random_below(most.min(self.bytes - offset)))
     }
 
-    async fn write(&mut self) -> Result<()> {
+    pub async fn write(&mut self) -> Result<()> {
         let (offset, len) = self.place();
         let data = random_bytes(&self.rt, len as usize);
         write_patiently(&self.rt, &self.file, offset, Buf::from_vec(data.clone())).await?;
@@ -97,7 +112,7 @@ impl OwnFile {
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<()> {
+    pub async fn read(&mut self) -> Result<()> {
         let (offset, len) = self.place();
         let wrong = self.check_read(offset, len).await?;
         // What was read while the power went, and what was not flushed then, is not judged.
@@ -107,8 +122,8 @@ impl OwnFile {
         Ok(())
     }
 
-    async fn cut(&mut self) -> Result<()> {
-        let to = self.rt.random_below(OWN_BYTES);
+    pub async fn cut(&mut self) -> Result<()> {
+        let to = self.rt.random_below(self.bytes);
         self.cut_to(to).await
     }
     async fn cut_to(&mut self, to: u64) -> Result<()> {
@@ -119,7 +134,9 @@ impl OwnFile {
             session: self.file.session(),
             ..SetAttr::default()
         };
-        self.file.update_attr(&self.client.setattr(query).await?.attr);
+        // Contents that are longer than what is kept with the metadata need a chunk, for which there may be no room yet.
+        let cut = async || self.client.setattr(query.clone()).await;
+        self.file.update_attr(&patiently(&self.rt, cut).await?.attr);
         self.model.truncate(to);
         Ok(())
     }
@@ -127,7 +144,7 @@ impl OwnFile {
     /// Several writes into one or two chunks at once; half the times the chunks are cut off just before, and begin anew with them.
     async fn write_side_by_side(&mut self) -> Result<()> {
         let chunk = CHUNK_BYTES as u64;
-        let begin = self.rt.random_below(OWN_BYTES / chunk) * chunk;
+        let begin = self.rt.random_below(self.bytes / chunk) * chunk;
         if self.rt.random_below(2) == 0 && begin < self.model.len() {
             self.cut_to(begin).await?;
         }
@@ -151,7 +168,7 @@ impl OwnFile {
         Ok(())
     }
 
-    async fn zero(&mut self) -> Result<()> {
+    pub async fn zero(&mut self) -> Result<()> {
         let (offset, len) = self.place();
         let end = (offset + len).min(self.model.len());
         if offset >= end {
@@ -165,7 +182,7 @@ impl OwnFile {
     /// Copies a range of the file to another place of it, on the storage nodes. Both lie before its end, and apart.
     async fn copy(&mut self) -> Result<()> {
         let (from, len) = self.place();
-        let to = self.rt.random_below(OWN_BYTES);
+        let to = self.rt.random_below(self.bytes);
         let end = from.max(to) + len;
         if end > self.model.len() || from.abs_diff(to) < len {
             return Ok(());
@@ -177,7 +194,7 @@ impl OwnFile {
         Ok(())
     }
 
-    async fn fsync(&mut self) -> Result<()> {
+    pub async fn fsync(&mut self) -> Result<()> {
         self.file.flush().await?;
         let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
         if !self.power_was_lost() {
@@ -187,12 +204,16 @@ impl OwnFile {
         Ok(())
     }
 
-    async fn open_again(&mut self) -> Result<()> {
+    pub async fn open_again(&mut self) -> Result<()> {
         self.client.close_session(report(&self.client, &self.file, false)).await?;
         let (again, reply) = open(&self.client, self.file.inode()).await?;
         self.file = again;
         self.check_len("close and open", reply.attr.len);
         Ok(())
+    }
+
+    pub async fn close(&mut self) -> Result<()> {
+        self.client.close_session(report(&self.client, &self.file, false)).await.map(drop)
     }
 
     fn check_len(&self, after: &str, got: u64) {

@@ -2,16 +2,14 @@
 //! and one that all clients write at the same places, until somebody writes behind that.
 
 use super::contended::{read_from, write_to};
-use super::model::FileModel;
 use super::names::{make, unlink};
+use super::own_file::OwnFile;
 use super::registers::CELL_BYTES;
-use super::workload::{
-    Shared, caller, open, open_or_make_in, patiently, random_bytes, report, write_patiently,
-};
+use super::workload::{Shared, caller, open, open_or_make_in, report};
 use glowfs_client::{Client, OpenFile};
-use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_rt::{Duration, Rt};
 use glowfs_types::layout::INLINE_BYTES_MAX;
-use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, ROOT_INODE, SetAttr, SetXattr};
+use glowfs_types::wire::meta::{InodeKind, Lookup, ROOT_INODE, SetXattr};
 use glowfs_types::{InodeId, RequestId, Result};
 use std::rc::Rc;
 
@@ -46,30 +44,6 @@ pub async fn dir(client: &Client) -> Result<InodeId> {
     Ok(client.lookup(q).await?.attr.inode)
 }
 
-async fn cut(client: &Client, file: &OpenFile, to: u64) -> Result<Attr> {
-    let (inode, session) = (file.inode(), file.session());
-    let q = SetAttr { caller: caller(client), inode, len: Some(to), session, ..SetAttr::default() };
-    Ok(client.setattr(q).await?.attr)
-}
-
-async fn check_read(
-    rt: &Rt,
-    file: &OpenFile,
-    model: &FileModel,
-    len: u64,
-) -> Result<Option<String>> {
-    let (result, buf) = file.read(0, rt.alloc(len as usize)).await;
-    result?;
-    Ok(model.check(0, &buf))
-}
-
-fn check_len(shared: &Shared, name: &str, after: &str, got: u64, model: &FileModel) {
-    if got != model.len() {
-        let len = model.len();
-        shared.problem(format!("{name}: after {after} its length is {got} and must be {len}"));
-    }
-}
-
 /// One client's own files, until told to stop.
 pub async fn own(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
     for n in 0.. {
@@ -85,66 +59,28 @@ pub async fn own(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
 
 async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> Result<()> {
     let parent = dir(client).await?;
-    let (mut file, made) = open_or_make_in(client, parent, name).await?;
+    let (file, made) = open_or_make_in(client, parent, name).await?;
     if !made.attr.inline {
         shared.problem(format!("{name}: made with chunks"));
     }
-    let (bytes, op) = if rt.random_below(3) == 0 { LONG } else { SHORT };
-    let (mut model, mut losses) = (FileModel::default(), shared.power_losses.get());
+    let (bytes, op_bytes) = if rt.random_below(3) == 0 { LONG } else { SHORT };
+    let mut own = OwnFile::new(rt.clone(), client.clone(), shared.clone(), name.to_owned(), file);
+    (own.bytes, own.op_bytes) = (bytes, Some(op_bytes));
     for _ in 0..rt.random_below(LIFE) {
-        if losses != shared.power_losses.get() {
-            losses = shared.power_losses.get();
-            model.power_lost();
-        }
-        let certain = |wrong: Option<String>| {
-            // What was read while the power went is not judged.
-            if losses == shared.power_losses.get() {
-                wrong.into_iter().for_each(|w| shared.problem(format!("{name}: {w}")));
-            }
-        };
-        let offset = rt.random_below(bytes);
-        let len = 1 + rt.random_below(op.min(bytes - offset));
+        own.notice_losses();
         match rt.random_below(12) {
-            0..5 => {
-                let data = random_bytes(rt, len as usize);
-                write_patiently(rt, &file, offset, Buf::from_vec(data.clone())).await?;
-                model.write(offset, &data);
-            }
-            5..8 => certain(check_read(rt, &file, &model, bytes).await?),
-            8 => {
-                // Longer than what is kept with the metadata, it needs a chunk.
-                let attr = patiently(rt, async || cut(client, &file, offset).await).await?;
-                file.update_attr(&attr);
-                model.truncate(offset);
-            }
-            9 => {
-                file.flush().await?;
-                let reply = client.sync(report(client, &file, true)).await?;
-                if losses == shared.power_losses.get() {
-                    model.flushed();
-                }
-                check_len(shared, name, "fsync", reply.attr.len, &model);
-            }
-            10 => {
-                client.close_session(report(client, &file, false)).await?;
-                let (again, reply) = open(client, file.inode()).await?;
-                file = again;
-                check_len(shared, name, "close and open", reply.attr.len, &model);
-            }
-            _ if rt.random_below(8) == 0 => {
-                // Chunks are asked for.
-                let wanted = len.min(model.len().saturating_sub(offset));
-                if wanted > 0 {
-                    patiently(rt, async || file.zero(offset, wanted).await).await?;
-                    model.write(offset, &vec![0; wanted as usize]);
-                }
-            }
+            0..5 => own.write().await?,
+            5..8 => own.read().await?,
+            8 => own.cut().await?,
+            9 => own.fsync().await?,
+            10 => own.open_again().await?,
+            // Chunks are asked for.
+            _ if rt.random_below(8) == 0 => own.zero().await?,
             _ => {}
         }
-        shared.ops.set(shared.ops.get() + 1);
-        rt.sleep(Duration::from_micros(rt.random_below(10_000))).await;
+        own.pause(10_000).await;
     }
-    client.close_session(report(client, &file, false)).await?;
+    own.close().await?;
     unlink(client, parent, name, false).await
 }
 
