@@ -1,13 +1,11 @@
 //! Commands on files of the cluster, without a mount.
 
 use crate::output::{Output, bytes};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use glowfs_client::{Client, FileAccess};
+use glowfs_types::VolumeId;
 use glowfs_types::routing::RoutingInfo;
-use glowfs_types::wire::meta::{
-    Attr, Caller, InodeKind, Lookup, OfInode, Open, OpenFlags, ROOT_INODE, ReadDir,
-};
-use glowfs_types::{InodeId, VolumeId};
+use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, Open, OpenFlags, ROOT_INODE, ReadDir};
 use serde::Serialize;
 use std::io::Write;
 use std::rc::Rc;
@@ -16,50 +14,9 @@ use std::rc::Rc;
 pub(crate) const PAGE_ENTRIES: u32 = 1000;
 /// Bytes read at once by `cat`.
 const CAT_BYTES: usize = 4 << 20;
-/// Symbolic links followed in one path, as Linux does.
-const SYMLINKS_MAX: u32 = 40;
 
 pub(crate) fn caller(client: &Client) -> Caller {
     Caller { client: client.id(), volume: VolumeId(1), ..Caller::default() }
-}
-
-/// Walks a path from the root; symbolic links on the way are followed, a last one only if `follow`.
-pub(crate) async fn resolve(client: &Client, path: &str, follow: bool) -> Result<Attr> {
-    let mut names: Vec<Vec<u8>> = split(path.as_bytes());
-    let mut at = attr(client, ROOT_INODE).await?;
-    let mut links = 0;
-    while let Some(name) = names.pop() {
-        let parent = at.inode;
-        let query = Lookup { caller: caller(client), parent, name: name.clone().into() };
-        let found = client.lookup(query).await.with_context(|| {
-            format!("looking «{}» of {path} up", String::from_utf8_lossy(&name))
-        })?;
-        at = found.attr;
-        if at.kind == InodeKind::Symlink && (follow || !names.is_empty()) {
-            links += 1;
-            if links > SYMLINKS_MAX {
-                bail!("{path}: more than {SYMLINKS_MAX} symbolic links");
-            }
-            let link = OfInode { caller: caller(client), inode: at.inode };
-            let target = client.readlink(link).await?.target;
-            let start = if target.starts_with(b"/") { ROOT_INODE } else { parent };
-            names.extend(split(&target));
-            at = attr(client, start).await?;
-        }
-    }
-    Ok(at)
-}
-
-/// The names of a path, last first.
-fn split(path: &[u8]) -> Vec<Vec<u8>> {
-    let names = path.split(|b| *b == b'/').filter(|n| !n.is_empty() && n != b".");
-    let mut names: Vec<_> = names.map(<[u8]>::to_vec).collect();
-    names.reverse();
-    names
-}
-
-async fn attr(client: &Client, inode: InodeId) -> Result<Attr> {
-    Ok(client.getattr(OfInode { caller: caller(client), inode }).await?.attr)
 }
 
 fn kind(k: InodeKind) -> &'static str {
@@ -95,7 +52,7 @@ struct StatRow {
 
 /// `stat`.
 pub async fn stat(out: Output, client: &Client, routing: &RoutingInfo, path: &str) -> Result<()> {
-    let a = resolve(client, path, false).await?;
+    let a = client.resolve(&caller(client), path, false).await?;
     let layout = a.layout;
     let mut chains = vec![];
     if let (InodeKind::File, Some(l)) = (a.kind, layout)
@@ -162,7 +119,7 @@ struct LsRow {
 
 /// `ls`.
 pub async fn ls(out: Output, client: &Client, path: &str) -> Result<()> {
-    let a = resolve(client, path, true).await?;
+    let a = client.resolve(&caller(client), path, true).await?;
     if a.kind != InodeKind::Directory {
         bail!("{path} is a {}, not a directory", kind(a.kind));
     }
@@ -211,7 +168,7 @@ pub async fn ls(out: Output, client: &Client, path: &str) -> Result<()> {
 
 /// `cat`.
 pub async fn cat(client: &Rc<Client>, path: &str) -> Result<()> {
-    let a = resolve(client, path, true).await?;
+    let a = client.resolve(&caller(client), path, true).await?;
     if a.kind != InodeKind::File {
         bail!("{path} is a {}, not a file", kind(a.kind));
     }
@@ -305,15 +262,4 @@ pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<(
             d.problem.clone().unwrap_or_else(|| "-".into()),
         ]
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::split;
-
-    #[test]
-    fn paths_are_split_last_first() {
-        assert!(split(b"/").is_empty());
-        assert_eq!(split(b"//a/./b/"), [b"b".to_vec(), b"a".to_vec()]);
-    }
 }

@@ -1,6 +1,6 @@
 //! Layouts of directories.
 
-use crate::files::{caller, resolve};
+use crate::files::caller;
 use crate::output::{Output, bytes};
 use anyhow::{Context, Result, bail};
 use glowfs_client::Client;
@@ -38,7 +38,7 @@ struct Row {
 
 /// `show-layout`.
 pub async fn show(out: Output, client: &Client, path: &str) -> Result<()> {
-    let a = resolve(client, path, true).await?;
+    let a = client.resolve(&caller(client), path, true).await?;
     let Some(l) = a.layout else {
         bail!("{path} has no layout: it is neither a file nor a directory")
     };
@@ -66,7 +66,7 @@ pub async fn show(out: Output, client: &Client, path: &str) -> Result<()> {
 
 /// `set-layout`.
 pub async fn set(out: Output, client: &Client, path: &str, change: Change<'_>) -> Result<()> {
-    let inode = resolve(client, path, true).await?.inode;
+    let inode = client.resolve(&caller(client), path, true).await?.inode;
     let (request, name) = (RequestId(0), XATTR.to_vec().into());
     let caller = caller(client);
     if change.inherit {

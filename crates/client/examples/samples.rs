@@ -6,7 +6,7 @@
 use glowfs_client::{Batch, BatchConfig, Client, ClientConfig, Holes, OpenHow};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::meta::OfInode;
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Depth, Error, Result, Status};
 
 /// Samples in work at a time, and outstanding.
 const IN_WORK: usize = 64;
@@ -32,7 +32,7 @@ async fn samples(rt: &Rt, args: &[String]) -> Result<String> {
         return Err(usage());
     }
     let depth =
-        BatchConfig { entries: IN_WORK, depth: -(IN_WORK as i32), ..BatchConfig::default() };
+        BatchConfig { entries: IN_WORK, depth: Depth(-(IN_WORK as i32)), ..BatchConfig::default() };
     let batch = Batch::new(&client, depth)?;
     let mut spare: Vec<_> = (0..IN_WORK).map(|_| rt.alloc(bytes)).collect();
     let (mut asked, mut done, mut read) = (0, 0, 0);

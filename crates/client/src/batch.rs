@@ -12,7 +12,7 @@ use crate::{Client, OpenFile};
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::meta::OfInode;
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Depth, Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -25,16 +25,15 @@ pub const BATCH_ENTRIES_MAX: usize = 65_536;
 pub struct BatchConfig {
     /// The greatest number of operations outstanding, at most [`BATCH_ENTRIES_MAX`].
     pub entries: usize,
-    /// N > 0: exactly N begin at a time (fewer wait for more, at most for `timeout`); 0: all, as soon as they are submitted;
-    /// N < 0: at most -N are in work at a time.
-    pub depth: i32,
-    /// With N > 0: after so long fewer than N begin as well; zero: never.
+    /// How many begin at a time; where that is an exact number, fewer wait for more, at most for `timeout`.
+    pub depth: Depth,
+    /// After so long fewer than the exact number begin as well; zero: never.
     pub timeout: Duration,
 }
 
 impl Default for BatchConfig {
     fn default() -> Self {
-        Self { entries: 1024, depth: 0, timeout: Duration::ZERO }
+        Self { entries: 1024, depth: Depth(0), timeout: Duration::ZERO }
     }
 }
 
@@ -96,10 +95,10 @@ impl Batch {
         if !(1..=BATCH_ENTRIES_MAX).contains(&config.entries) {
             return bad(format!("a batch has 1 to {BATCH_ENTRIES_MAX} entries"));
         }
-        if usize::try_from(config.depth).is_ok_and(|n| n > config.entries) {
+        if usize::try_from(config.depth.0).is_ok_and(|n| n > config.entries) {
             return bad(format!(
                 "depth {} of {} entries never begins",
-                config.depth, config.entries
+                config.depth.0, config.entries
             ));
         }
         let inner = Inner {
@@ -224,18 +223,6 @@ impl Drop for Batch {
     }
 }
 
-/// How many of those that wait begin now.
-fn turn(depth: i32, waiting: usize, working: usize, waited: bool) -> usize {
-    let n = depth.unsigned_abs() as usize;
-    match depth {
-        0 => waiting,
-        ..0 => waiting.min(n.saturating_sub(working)),
-        _ if waiting >= n => n,
-        _ if waited => waiting,
-        _ => 0,
-    }
-}
-
 impl Inner {
     /// Submitted, and not completed.
     fn submitted(&self) -> usize {
@@ -246,7 +233,7 @@ impl Inner {
     fn pump(self: &Rc<Self>, waited: bool) {
         loop {
             let waiting = self.waiting.borrow().len();
-            let n = turn(self.config.depth, waiting, self.working.get(), waited);
+            let n = self.config.depth.begins(waiting, self.working.get(), waited);
             if n == 0 {
                 break;
             }
@@ -258,7 +245,7 @@ impl Inner {
                 }
             }
         }
-        let patient = self.config.depth > 0 && !self.config.timeout.is_zero();
+        let patient = self.config.depth.is_exact() && !self.config.timeout.is_zero();
         if patient && self.partial.get().is_none() && !self.waiting.borrow().is_empty() {
             self.be_patient();
         }
@@ -333,22 +320,5 @@ impl Inner {
             }
             Holes::End => Ok(exist.min(end)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::turn;
-
-    #[test]
-    fn depth_says_how_many_begin() {
-        assert_eq!(turn(0, 7, 100, false), 7, "as soon as possible");
-        assert_eq!(turn(4, 3, 0, false), 0, "exactly four: waits");
-        assert_eq!(turn(4, 9, 0, false), 4);
-        assert_eq!(turn(4, 3, 0, true), 3, "waited long enough");
-        assert_eq!(turn(-4, 9, 0, false), 4, "at most four");
-        assert_eq!(turn(-4, 9, 3, false), 1);
-        assert_eq!(turn(-4, 9, 4, false), 0);
-        assert_eq!(turn(i32::MIN, 9, 0, false), 9);
     }
 }

@@ -34,12 +34,25 @@ impl OpenHow {
     }
 }
 
+fn no_such_name() -> Error {
+    Error::new(Status::NotFound, "there is no such name")
+}
+
 /// The names of a path, last first.
 fn names_of(path: &[u8]) -> Vec<Vec<u8>> {
     let names = path.split(|b| *b == b'/').filter(|n| !n.is_empty() && n != b".");
     let mut names: Vec<_> = names.map(<[u8]>::to_vec).collect();
     names.reverse();
     names
+}
+
+/// Where a path leads.
+struct Place {
+    parent: InodeId,
+    /// Empty: it leads to `parent` itself.
+    name: Vec<u8>,
+    /// None: there is no such name there.
+    found: Option<Attr>,
 }
 
 impl Client {
@@ -54,40 +67,42 @@ impl Client {
         let access = FileAccess { caller: caller.clone(), read: how.read, write: how.write };
         let session = if how.write { self.new_session() } else { Default::default() };
         let flags = OpenFlags { read: how.read, write: how.write, session, ..OpenFlags::default() };
-        let (parent, last) = self.walk(&caller, path).await?;
+        let Place { parent, name, found } = self.walk(&caller, path, true).await?;
         if let Some(mode) = how.create.filter(|_| how.write) {
-            let (open, name) = (Some(flags), last.into());
+            let (open, name) = (Some(flags), name.into());
             let make = Make { caller, parent, name, mode, open, ..Make::default() };
             let opened = self.make(make).await?.open.ok_or(Status::Internal)?;
             return self.open_file(&opened, access);
         }
-        let inode = match last.is_empty() {
-            true => parent,
-            false => {
-                let name = last.into();
-                self.lookup(Lookup { caller: caller.clone(), parent, name }).await?.attr.inode
-            }
-        };
+        let inode = found.ok_or_else(no_such_name)?.inode;
         let open = Open { caller, request: RequestId(0), inode, flags };
         let opened = self.open(open).await?;
         self.open_file(&opened, access)
     }
 
-    /// The directory of a path's last name, and that name. A last name that is a symbolic link is followed; empty: the path is the directory.
-    async fn walk(&self, caller: &Caller, path: &str) -> Result<(InodeId, Vec<u8>)> {
+    /// The attributes of what a path leads to, from the root of the file system. Symbolic links on the way are followed within it, a last one
+    /// only if `follow`.
+    pub async fn resolve(&self, caller: &Caller, path: &str, follow: bool) -> Result<Attr> {
+        let found = self.walk(caller, path, follow).await.map(|place| place.found);
+        found.and_then(|f| f.ok_or_else(no_such_name)).map_err(|e| e.context(path))
+    }
+
+    async fn walk(&self, caller: &Caller, path: &str, follow: bool) -> Result<Place> {
         let mut names = names_of(path.as_bytes());
-        let (mut at, mut links) = (ROOT_INODE, 0);
+        let (mut parent, mut links) = (ROOT_INODE, 0);
         while let Some(name) = names.pop() {
-            let ask = Lookup { caller: caller.clone(), parent: at, name: name.clone().into() };
-            let found: Attr = match self.lookup(ask).await {
+            let ask = Lookup { caller: caller.clone(), parent, name: name.clone().into() };
+            let found = match self.lookup(ask).await {
                 Ok(found) => found.attr,
                 // The last one may be made.
                 Err(e) if e.status == Status::NotFound && names.is_empty() => {
-                    return Ok((at, name));
+                    return Ok(Place { parent, name, found: None });
                 }
-                Err(e) => return Err(e),
+                Err(e) => {
+                    return Err(e.context(format_args!("«{}»", String::from_utf8_lossy(&name))));
+                }
             };
-            if found.kind == InodeKind::Symlink {
+            if found.kind == InodeKind::Symlink && (follow || !names.is_empty()) {
                 links += 1;
                 if links > SYMLINKS_MAX {
                     let e = format!("more than {SYMLINKS_MAX} symbolic links");
@@ -95,15 +110,17 @@ impl Client {
                 }
                 let link = OfInode { caller: caller.clone(), inode: found.inode };
                 let to = self.readlink(link).await?.target;
-                at = if to.starts_with(b"/") { ROOT_INODE } else { at };
+                parent = if to.starts_with(b"/") { ROOT_INODE } else { parent };
                 names.extend(names_of(&to));
             } else if names.is_empty() {
-                return Ok((at, name));
+                return Ok(Place { parent, name, found: Some(found) });
             } else {
-                at = found.inode;
+                parent = found.inode;
             }
         }
-        Ok((at, Vec::new()))
+        let of = OfInode { caller: caller.clone(), inode: parent };
+        let found = Some(self.getattr(of).await?.attr);
+        Ok(Place { parent, name: Vec::new(), found })
     }
 
     /// Closes a file that was opened for writing: others see its length, and its session ends. (One that was open for reading needs no

@@ -177,31 +177,13 @@ impl Target {
         };
         self.payloads.borrow_mut().insert((chunk, version), payload.clone());
         let promise = self.store.promise(payload.bytes.len() as u64);
-        let behind = self.begin_stage(chunk);
+        let behind = self.staging.begin(chunk) > 0 && !planted(Mutant::StagingForgotten);
         self.launch(move |t| async move {
             let _until_staged = promise;
             let result = t.stage_payload(&payload, chunk, version, behind, commit, replace).await;
-            t.end_stage(chunk);
+            t.staging.end(chunk);
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
         });
-    }
-
-    /// Counts a stage of a chunk; whether others of it are under way, whose versions come before.
-    fn begin_stage(&self, chunk: ChunkId) -> bool {
-        let mut staging = self.staging.borrow_mut();
-        let count = staging.entry(chunk).or_default();
-        *count += 1;
-        *count > 1 && !planted(Mutant::StagingForgotten)
-    }
-
-    fn end_stage(&self, chunk: ChunkId) {
-        let mut staging = self.staging.borrow_mut();
-        match staging.get_mut(&chunk) {
-            Some(n) if *n > 1 => *n -= 1,
-            _ => {
-                staging.remove(&chunk);
-            }
-        }
     }
 
     /// `behind`: stages of earlier versions of the chunk are under way.
@@ -251,7 +233,7 @@ impl Target {
         let stale = state.filter(|s| {
             !behind && s.removed && s.pending == s.committed && version > s.committed.next()
         });
-        let waits = self.raising.borrow().contains_key(&chunk);
+        let waits = self.raising.any(chunk);
         if replace || (stale.is_none() && !waits) {
             let staged = self.store.stage(self.id, request).await;
             if staged.as_ref().is_err_and(|e| e.status == Status::Corrupt) {
@@ -261,20 +243,14 @@ impl Target {
             return staged;
         }
         // Later versions of the chunk wait behind, so that the order of the calls is kept.
-        *self.raising.borrow_mut().entry(chunk).or_default() += 1;
+        self.raising.begin(chunk);
         let permit = self.raise_lock.acquire(1).await;
         let result = match self.raise_tombstone(&request).await {
             Ok(()) => self.store.stage(self.id, request).await,
             Err(e) => Err(e),
         };
         drop(permit);
-        let mut raising = self.raising.borrow_mut();
-        match raising.get_mut(&chunk) {
-            Some(n) if *n > 1 => *n -= 1,
-            _ => {
-                raising.remove(&chunk);
-            }
-        }
+        self.raising.end(chunk);
         result
     }
 

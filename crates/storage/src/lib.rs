@@ -7,6 +7,7 @@
 mod admission;
 mod config;
 mod copy;
+mod counts;
 mod damaged;
 mod disk;
 mod dismiss;

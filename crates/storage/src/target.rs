@@ -1,6 +1,7 @@
 //! One target: the replication core, and the requests and payloads that it knows by number only.
 
 use crate::admission::Admitted;
+use crate::counts::Counts;
 use crate::damaged::Ledger;
 use crate::mend::Lost;
 use crate::node::Node;
@@ -51,9 +52,9 @@ pub(crate) struct Target {
     pub reads: RefCell<BTreeMap<Ticket, OneSender<Result<(), Status>>>>,
     pub payloads: RefCell<BTreeMap<(ChunkId, ChunkVersion), Rc<Payload>>>,
     /// Chunks whose tombstone is being raised, with the stages that wait for it.
-    pub raising: RefCell<BTreeMap<ChunkId, u32>>,
+    pub raising: Counts,
     /// Stages under way, by chunk.
-    pub staging: RefCell<BTreeMap<ChunkId, u32>>,
+    pub staging: Counts,
     pub raise_lock: Semaphore,
     events: RefCell<VecDeque<Event>>,
     running: Cell<bool>,
@@ -147,8 +148,8 @@ impl Target {
             asked: RefCell::default(),
             reads: RefCell::default(),
             payloads: RefCell::default(),
-            raising: RefCell::default(),
-            staging: RefCell::default(),
+            raising: Counts::default(),
+            staging: Counts::default(),
             raise_lock: Semaphore::new(1),
             events: RefCell::default(),
             running: Cell::new(false),

@@ -5,6 +5,7 @@
 
 pub mod capability;
 pub mod checksum;
+mod depth;
 mod ids;
 pub mod layout;
 pub mod limits;
@@ -15,6 +16,7 @@ pub mod tuning;
 pub mod wire;
 
 pub use capability::{Capability, CapabilityKey};
+pub use depth::Depth;
 pub use ids::*;
 pub use layout::{Durability, Layout, Redundancy};
 pub use status::{Error, Result, Status};

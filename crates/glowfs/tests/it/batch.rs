@@ -5,7 +5,7 @@ use glowfs_client::{
     Batch, BatchConfig, Client, ClientConfig, Completion, Holes, OpenFile, OpenHow,
 };
 use glowfs_rt::{Buf, Duration, Rt, real};
-use glowfs_types::Status;
+use glowfs_types::{Depth, Status};
 use std::rc::Rc;
 
 /// Files, and bytes of each: some chunks, and a part of one.
@@ -22,7 +22,8 @@ fn reading() -> OpenHow {
 }
 
 fn batch(client: &Rc<Client>, entries: usize, depth: i32, timeout_ms: u64) -> Batch {
-    let config = BatchConfig { entries, depth, timeout: Duration::from_millis(timeout_ms) };
+    let config =
+        BatchConfig { entries, depth: Depth(depth), timeout: Duration::from_millis(timeout_ms) };
     Batch::new(client, config).expect("a batch")
 }
 
@@ -207,7 +208,7 @@ fn holes_depth_and_limits_are_those_of_the_rings() {
         assert_eq!(exact.wait_all(Some(Duration::from_secs(30))).await.len(), 8);
         for config in [(0, 0), (70_000, 0), (8, 9)] {
             let config =
-                BatchConfig { entries: config.0, depth: config.1, ..BatchConfig::default() };
+                BatchConfig { entries: config.0, depth: Depth(config.1), ..BatchConfig::default() };
             assert!(Batch::new(&client, config).is_err(), "{config:?}");
         }
     });

@@ -12,6 +12,7 @@ use crate::ops::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 use glowfs_fuse::abi::IoctlIn;
 use glowfs_rt::mem::map_foreign;
 use glowfs_rt::sync::Notify;
+use glowfs_types::Depth;
 use glowfs_usrbio::control::{self, Control};
 use glowfs_usrbio::{Consumer, Kind, RING_VERSION, flags, ring_bytes};
 use std::cell::Cell;
@@ -195,7 +196,7 @@ impl<S: FileSystem> Context<S> {
             consumer,
             bell,
             kind,
-            io_depth: q.io_depth,
+            depth: Depth(q.io_depth),
             priority: q.priority,
             timeout_ms: q.timeout_ms,
             flags: q.flags,

@@ -11,24 +11,6 @@ use std::future::poll_fn;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-/// How many of the submissions that are there begin now. `working`: begun and not done; `waited`: it was waited long enough for more.
-fn batch(io_depth: i32, there: u32, working: u32, waited: bool) -> u32 {
-    match io_depth {
-        0 => there,
-        n if n < 0 => there.min(n.unsigned_abs().saturating_sub(working)),
-        n => {
-            let n = n.unsigned_abs();
-            if there >= n {
-                n
-            } else if waited {
-                there
-            } else {
-                0
-            }
-        }
-    }
-}
-
 /// Serves a ring until it ends.
 pub(super) async fn serve<S: FileSystem>(
     context: Context<S>,
@@ -51,7 +33,8 @@ pub(super) async fn serve<S: FileSystem>(
         };
         let patience = Duration::from_millis(ring.timeout_ms.into());
         let waited = ring.timeout_ms > 0 && partial.is_some_and(|p| rt.now().since(p) >= patience);
-        let now = batch(ring.io_depth, there, ring.consumer.working(), waited);
+        let working = ring.consumer.working() as usize;
+        let now = ring.depth.begins(there as usize, working, waited);
         if now > 0 {
             partial = None;
             for _ in 0..now {
@@ -65,7 +48,7 @@ pub(super) async fn serve<S: FileSystem>(
             partial = Some(rt.now());
         }
         let wake_at =
-            partial.filter(|_| ring.timeout_ms > 0 && ring.io_depth > 0).map(|p| p + patience);
+            partial.filter(|_| ring.timeout_ms > 0 && ring.depth.is_exact()).map(|p| p + patience);
         // The order matters: what moves after this line wakes the wait below.
         let moved = ring.moved.wait();
         ring.consumer.sleeps(true);
@@ -114,21 +97,4 @@ fn begin<S: FileSystem>(context: &Context<S>, session: &Rc<Session>, ring: &Rc<R
         ring.moved.notify_all();
         drop(work);
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::batch;
-
-    #[test]
-    fn depth_says_how_many_at_a_time() {
-        assert_eq!(batch(0, 7, 100, false), 7, "as soon as possible");
-        assert_eq!(batch(4, 3, 0, false), 0, "exactly four: waits");
-        assert_eq!(batch(4, 9, 0, false), 4);
-        assert_eq!(batch(4, 3, 0, true), 3, "waited long enough");
-        assert_eq!(batch(-4, 9, 0, false), 4, "at most four");
-        assert_eq!(batch(-4, 9, 3, false), 1);
-        assert_eq!(batch(-4, 9, 4, false), 0);
-        assert_eq!(batch(i32::MIN, 9, 0, false), 9);
-    }
 }

@@ -2,6 +2,7 @@
 
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_rt::sync::Notify;
+use glowfs_types::Depth;
 use glowfs_usrbio::{Consumer, Doorbell, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ pub(super) struct Ring {
     pub consumer: Consumer,
     pub bell: Doorbell,
     pub kind: Kind,
-    pub io_depth: i32,
+    pub depth: Depth,
     pub priority: i32,
     pub timeout_ms: u32,
     pub flags: u32,
