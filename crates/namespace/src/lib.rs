@@ -8,6 +8,10 @@
 //! link counts and usage are exact, and every data id that nobody can reach stands in the garbage queue.
 //! Must never: do I/O of its own, or remember anything between two calls.
 
+/// For what tests of this crate share with those beside it.
+#[cfg(test)]
+extern crate self as glowfs_namespace;
+
 mod access;
 mod acl;
 mod alloc;

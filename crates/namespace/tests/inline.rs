@@ -1,44 +1,20 @@
 //! Contents of small files beside their inode records: against a model, and each way out of there.
 
 mod checked;
+mod world;
 
 use checked::checked;
-use glowfs_kv::{Engine, Memory, run_transaction};
-use glowfs_namespace::{self as ns, Context, Env, RootSpec, Spill};
-use glowfs_rt::{Rt, real};
+use glowfs_kv::run_transaction;
+use glowfs_namespace::{self as ns, Context, Env, Spill};
+use glowfs_rt::real;
 use glowfs_types::wire::inline::{InlineRead, InlineWrite};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use std::cell::Cell;
-use std::rc::Rc;
+use world::{V, World};
 
-const V: VolumeId = VolumeId(1);
 const ROOT: InodeId = InodeId(1);
 const LIMIT: u64 = 100;
 const SESSION: SessionId = SessionId(9);
-
-struct World {
-    rt: Rt,
-    engine: Rc<dyn Engine>,
-    id: Cell<u64>,
-    clock: Cell<i64>,
-}
-
-impl Env for World {
-    fn now(&self) -> Time {
-        Time { secs: self.clock.get(), nanos: 0 }
-    }
-    fn new_id(&self) -> Result<u64> {
-        self.id.set(self.id.get() + 1);
-        Ok(self.id.get())
-    }
-    fn new_data(&self) -> Result<DataId> {
-        self.new_id().map(DataId)
-    }
-    fn place(&self, inherited: &Layout, _: DataId) -> Result<Layout> {
-        Ok(*inherited)
-    }
-}
 
 fn who() -> Caller {
     Caller { client: ClientId(1), volume: V, ..Caller::default() }
@@ -56,28 +32,6 @@ macro_rules! run {
 }
 
 impl World {
-    async fn new(rt: &Rt) -> Self {
-        let (id, clock) = (Cell::new(1), Cell::new(1_000_000));
-        let w = Self { rt: rt.clone(), engine: Memory::engine(), id, clock };
-        let layout = Layout {
-            table: ChainTableId(1),
-            table_version: 1,
-            chunk_bytes: 65536,
-            stripe: 4,
-            start: 0,
-            redundancy: Redundancy::Replicated,
-            durability: Durability::Written,
-            inline_bytes: LIMIT as u32,
-        };
-        let spec = RootSpec { mode: 0o777, uid: 0, gid: 0, layout };
-        run!(&w, cx => {
-            ns::take_ids(cx.tx, V, 1 << 32).await?;
-            ns::take_data_ids(cx.tx, V, 1 << 32).await?;
-            ns::bootstrap(cx, &spec).await
-        })
-        .expect("root");
-        w
-    }
     async fn make(&self, name: &str, inline: bool) -> Attr {
         let session =
             if name == "f" { SESSION } else { SessionId(1000 + u128::from(self.id.get())) };
@@ -127,7 +81,7 @@ impl World {
 fn random_writes_and_truncates_equal_the_model() {
     real::run(|rt| async move {
         for seed in 0..40u64 {
-            let w = World::new(&rt).await;
+            let w = World::new(&rt, LIMIT as u32).await;
             let f = w.make("f", true).await;
             assert!(f.inline);
             let (mut model, mut state) = (Vec::<u8>::new(), seed * 7919);
@@ -188,7 +142,7 @@ fn random_writes_and_truncates_equal_the_model() {
 #[test]
 fn a_spill_has_data_of_its_own_and_counts_only_if_it_is_the_last() {
     real::run(|rt| async move {
-        let w = World::new(&rt).await;
+        let w = World::new(&rt, LIMIT as u32).await;
         let f = w.make("f", true).await;
         w.write(&w.write_q(f.inode, 1, 0, b"abc")).await.expect("written");
         let Spill::Store(first, bytes) = w.spill(f.inode, None).await else { panic!("store") };
@@ -230,7 +184,7 @@ fn a_spill_has_data_of_its_own_and_counts_only_if_it_is_the_last() {
 #[test]
 fn what_needs_chunks_gets_them() {
     real::run(|rt| async move {
-        let w = World::new(&rt).await;
+        let w = World::new(&rt, LIMIT as u32).await;
         // Empty: at once.
         let empty = w.make("f", true).await;
         assert_eq!(w.spill(empty.inode, None).await, Spill::Over(true));

@@ -1,52 +1,17 @@
 //! Random operations against a naive file system in memory: results, errors and the whole tree must be equal after each.
 
 mod checked;
+mod world;
 
 use checked::checked;
-use glowfs_kv::{Engine, Memory, run_transaction};
-use glowfs_namespace::{self as ns, Context, Env, RootSpec};
+use glowfs_kv::run_transaction;
+use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-
-struct World {
-    rt: Rt,
-    engine: Rc<dyn Engine>,
-    id: Cell<u64>,
-    clock: Cell<i64>,
-}
-
-impl Env for World {
-    fn now(&self) -> Time {
-        Time { secs: self.clock.get(), nanos: 0 }
-    }
-    fn new_id(&self) -> Result<u64> {
-        self.id.set(self.id.get() + 1);
-        Ok(self.id.get())
-    }
-    fn new_data(&self) -> Result<DataId> {
-        self.new_id().map(DataId)
-    }
-    fn place(&self, inherited: &Layout, _: DataId) -> Result<Layout> {
-        Ok(*inherited)
-    }
-}
-
-fn layout() -> Layout {
-    Layout {
-        table: ChainTableId(1),
-        table_version: 1,
-        chunk_bytes: 65536,
-        stripe: 4,
-        start: 0,
-        redundancy: Redundancy::Replicated,
-        durability: Durability::Written,
-        inline_bytes: 0,
-    }
-}
+use world::World;
 
 fn who(uid: u32) -> Caller {
     Caller { uid, gid: uid, client: ClientId(1), volume: VolumeId(1), ..Caller::default() }
@@ -59,33 +24,6 @@ macro_rules! op {
             .await
     }};
 }
-
-async fn world(rt: &Rt) -> World {
-    let w = World {
-        rt: rt.clone(),
-        engine: Memory::engine(),
-        id: Cell::new(1),
-        clock: Cell::new(1_000_000),
-    };
-    let spec = RootSpec { mode: 0o777, uid: 0, gid: 0, layout: layout() };
-    let caller = who(0);
-    for expected in [true, false] {
-        let made = run_transaction(&w.rt, &w.engine, async |tx| {
-            ns::bootstrap(&Context::new(tx, &caller, &w), &spec).await
-        });
-        assert_eq!(made.await.expect("root"), expected);
-    }
-    // The world gives out ids by itself.
-    let given = run_transaction(&w.rt, &w.engine, async |tx| {
-        ns::take_ids(tx, VolumeId(1), IDS).await?;
-        ns::take_data_ids(tx, VolumeId(1), IDS).await
-    });
-    given.await.expect("ids");
-    w
-}
-
-/// More ids than any test takes.
-const IDS: u64 = 1 << 32;
 
 fn name(n: &str) -> Name {
     n.as_bytes().to_vec().into()
@@ -276,7 +214,7 @@ fn status<T>(r: Result<T>) -> Result<(), Status> {
 }
 
 async fn random_run(rt: &Rt, seed: u64, steps: u32) {
-    let w = world(rt).await;
+    let w = World::new(rt, 0).await;
     let mut m = Model::default();
     m.dirs.insert(1, BTreeMap::new());
     m.parents.insert(1, 1);
@@ -370,7 +308,7 @@ fn random_operations_equal_the_model() {
 #[test]
 fn concurrent_renames_make_no_cycle() {
     real::run(|rt| async move {
-        let w = Rc::new(world(&rt).await);
+        let w = Rc::new(World::new(&rt, 0).await);
         let mut dirs = vec![InodeId(1)];
         for n in ["a", "b", "c", "d", "e"] {
             dirs.push(
@@ -456,7 +394,7 @@ async fn garbage(w: &World) -> Vec<DataId> {
 #[test]
 fn sessions_lengths_truncates_and_garbage() {
     real::run(|rt| async move {
-        let w = world(&rt).await;
+        let w = World::new(&rt, 0).await;
         let root = InodeId(1);
         let file = op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("make").attr;
         let i = file.inode;
@@ -562,7 +500,7 @@ fn sessions_lengths_truncates_and_garbage() {
 #[test]
 fn permissions() {
     real::run(|rt| async move {
-        let w = world(&rt).await;
+        let w = World::new(&rt, 0).await;
         let root = InodeId(1);
         let denied = |r: Result<()>| r.expect_err("denied").errno();
         let d = op!(w, ns::make, make_q(who(5), root, "d", InodeKind::Directory))
@@ -629,7 +567,7 @@ fn permissions() {
 #[test]
 fn acls_are_enforced_and_inherited() {
     real::run(|rt| async move {
-        let w = world(&rt).await;
+        let w = World::new(&rt, 0).await;
         let root = InodeId(1);
         // Version 2, then tag, permissions, id: user 5 may all, the mask leaves reading and searching.
         let acl = |entries: &[(u16, u16, u32)]| {

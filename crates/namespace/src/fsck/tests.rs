@@ -1,54 +1,19 @@
 //! A healthy tree of every kind of thing is clean; each kind of damage, put into the records directly, is found, mended, and gone afterwards.
 
+#[path = "../../tests/world/mod.rs"]
+mod world;
+
 use super::*;
 use crate as ns;
 use crate::record::{Contents, CookieEntry, OrphanRecord, Session, pack};
-use crate::{Env, RootSpec};
-use glowfs_kv::{Engine, Key, Memory, Transaction, run_transaction};
+use glowfs_kv::{Key, Transaction, run_transaction};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::fsck::{Finding, Problem};
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::rc::Rc;
-
-const V: VolumeId = VolumeId(1);
-/// Ids given out to nobody yet begin here.
-const NEXT: u64 = 1 << 32;
-/// A table that does not exist.
-const NO_TABLE: u64 = 99;
-
-struct World {
-    rt: Rt,
-    engine: Rc<dyn Engine>,
-    id: Cell<u64>,
-    clock: Cell<i64>,
-}
-
-impl Env for World {
-    fn now(&self) -> Time {
-        self.clock.set(self.clock.get() + 1);
-        Time { secs: self.clock.get(), nanos: 0 }
-    }
-    fn new_id(&self) -> Result<u64> {
-        self.id.set(self.id.get() + 1);
-        Ok(self.id.get())
-    }
-    fn new_data(&self) -> Result<DataId> {
-        self.new_id().map(DataId)
-    }
-    fn place(&self, inherited: &Layout, _: DataId) -> Result<Layout> {
-        Ok(*inherited)
-    }
-    fn knows_layout(&self, layout: &Layout, _: bool) -> bool {
-        layout.table.0 != NO_TABLE
-    }
-    fn keeps_removed(&self) -> bool {
-        true
-    }
-}
+use world::{NEXT, NO_TABLE, V, World};
 
 fn who() -> Caller {
     Caller { client: ClientId(7), volume: V, ..Caller::default() }
@@ -68,28 +33,6 @@ macro_rules! op {
 }
 
 impl World {
-    async fn new(rt: &Rt) -> Self {
-        let (id, clock) = (Cell::new(1), Cell::new(1_000_000));
-        let w = Self { rt: rt.clone(), engine: Memory::engine(), id, clock };
-        let layout = Layout {
-            table: ChainTableId(1),
-            table_version: 1,
-            chunk_bytes: 65536,
-            stripe: 4,
-            start: 0,
-            redundancy: Redundancy::Replicated,
-            durability: Durability::Written,
-            inline_bytes: 0,
-        };
-        let spec = RootSpec { mode: 0o777, uid: 0, gid: 0, layout };
-        w.change(async |tx| {
-            ns::take_ids(tx, V, NEXT).await?;
-            ns::take_data_ids(tx, V, NEXT).await?;
-            ns::bootstrap(&Context::new(tx, &who(), &w), &spec).await.map(|_| ())
-        })
-        .await;
-        w
-    }
     async fn change(&self, work: impl AsyncFn(&Transaction) -> Result<()>) {
         run_transaction(&self.rt, &self.engine, work).await.expect("planted");
     }
@@ -274,7 +217,7 @@ async fn damaged(
     expected: &[Problem],
     damage: impl AsyncFn(&World, &Tree),
 ) -> (World, Tree) {
-    let w = World::new(rt).await;
+    let w = World { ticks: true, keeps_removed: true, ..World::new(rt, 0).await };
     let t = tree(&w).await;
     let clean = w.check().await;
     assert!(clean.findings.is_empty() && clean.undecided.is_empty(), "{:?}", clean.findings);
