@@ -171,14 +171,7 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
     Ok(match m {
         method::LOOKUP => leased!(s, id, body; Lookup, q, cx => ns::lookup(cx, &q).await),
         method::GETATTR => leased!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await),
-        method::READDIR => {
-            let (reply, accessed, who) = read_ops!(s, id, body; ReadDir, q, cx => {
-                let (reply, accessed) = ns::readdir(cx, &q).await?;
-                Ok((reply, accessed.then_some(q.inode), q.caller.client))
-            });
-            touch(s, who, accessed).await?;
-            Reply::msg(&reply)
-        }
+        method::READDIR => Reply::msg(&readdir(s, id, body).await?),
         method::READLINK => {
             let (target, accessed, who) = read_ops!(s, id, body; OfInode, q, cx => {
                 let (target, accessed) = ns::readlink(cx, &q).await?;
@@ -248,6 +241,22 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
 
 fn only(dirs: Vec<DirChanged>) -> Option<Box<DirChanged>> {
     dirs.into_iter().next().map(Box::new)
+}
+
+/// A page of a directory. What it says of the entries may be kept, as if each of them had been looked up.
+async fn readdir(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<ReadDirReply> {
+    let mut q: ReadDir = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let watch = s.watch();
+    let look = async |tx: &Transaction| ns::readdir(&Context::new(tx, &q.caller, s), &q).await;
+    let (mut page, accessed) = s.look(look).await?;
+    for entry in page.entries.iter_mut().filter(|e| e.attr.is_some()) {
+        let lease_ms = watch.lease(entry.inode, q.caller.client, id);
+        entry.leased = lease_ms > 0;
+        page.lease_ms = page.lease_ms.max(lease_ms);
+    }
+    touch(s, q.caller.client, accessed.then_some(q.inode)).await?;
+    Ok(page)
 }
 
 /// Notes that a directory or symlink was read, if that moves its time of last access.

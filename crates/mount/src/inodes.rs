@@ -1,5 +1,6 @@
 //! The inode and handle tables. The FUSE node id is the inode id.
 
+use crate::daemon::Asked;
 use crate::filesystem::FileData;
 use crate::open::{OpenInode, OpenedFile};
 use glowfs_fuse::abi;
@@ -70,6 +71,8 @@ pub struct DirHandle {
     pub end: bool,
     /// The directory's parent, once known.
     pub parent: Option<InodeId>,
+    /// When meta was asked for what is in `ahead`, and for how many ms it leased of that what is leased.
+    pub lease: Option<(Asked, u64)>,
 }
 
 /// How many pins, and what they hold.

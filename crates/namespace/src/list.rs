@@ -30,6 +30,7 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, b
             kind: entry.kind,
             cookie,
             attr: None,
+            leased: false,
         });
     }
     if req.attributes {
@@ -37,7 +38,8 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, b
     }
     let begins = req.after == 0;
     let accessed = begins && cx.attr_of(req.inode, &dir).await?.wants_atime(cx.now);
-    Ok((ReadDirReply { entries, end: !page.more, parent: dir.parent }, accessed))
+    let (end, parent) = (!page.more, dir.parent);
+    Ok((ReadDirReply { entries, end, parent, lease_ms: 0 }, accessed))
 }
 
 async fn add_attributes(cx: &Context<'_>, entries: &mut [DirEntry]) -> Result<()> {

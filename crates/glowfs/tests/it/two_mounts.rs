@@ -344,3 +344,44 @@ fn a_file_of_ours_is_as_it_was_written_when_its_name_is_looked_up_again() {
         assert_eq!(std::fs::read(path("open")).expect("read").len() as u64, 5 + turn);
     }
 }
+
+/// What a listing says of its entries is kept as if each had been looked up, and taken back like that.
+#[test]
+fn entries_that_were_listed_are_not_asked_for_and_not_old() {
+    const FILES: usize = 200;
+    let c = Cluster::up("listed");
+    let other = Mount::new(&c, "mnt2");
+    let (here, there) = (c.mnt.join("d"), other.path.join("d"));
+    std::fs::create_dir(&here).expect("mkdir");
+    (0..FILES).for_each(|i| std::fs::write(here.join(format!("f{i}")), "1").expect("write"));
+    let list = || {
+        let entries = std::fs::read_dir(&there).expect("list");
+        let mut all: Vec<_> = entries
+            .map(|e| e.expect("entry"))
+            .map(|e| (e.file_name(), e.metadata().expect("stat").len()))
+            .collect();
+        all.sort();
+        all
+    };
+    std::thread::sleep(NAMES_FORGOTTEN);
+    let lookups = || c.metric("meta", "glowfs_meta_op_seconds_count{op=\"LOOKUP\"}");
+    let before = lookups();
+    assert_eq!(list().len(), FILES);
+    let asked = lookups() - before;
+    assert!(asked < FILES as f64 / 4.0, "{asked} of {FILES} names were looked up");
+    for turn in 0..6 {
+        // Beyond the time for which what was contended is not leased.
+        std::thread::sleep(std::time::Duration::from_millis(if turn == 0 { 0 } else { 2100 }));
+        list();
+        let file = |n: usize| format!("f{}", turn * 10 + n);
+        std::fs::rename(here.join(file(0)), here.join(file(1))).expect("rename");
+        std::fs::remove_file(here.join(file(2))).expect("remove");
+        std::fs::write(here.join(file(3)), "longer").expect("write");
+        sh(&here, &format!("chmod 600 {} && rm {} && mkdir {}", file(4), file(5), file(5)));
+        for n in 0..6 {
+            let (a, b) = (shown(&here.join(file(n))), shown(&there.join(file(n))));
+            assert_eq!(a, b, "turn {turn}, {}", file(n));
+        }
+        assert_eq!(std::fs::read(there.join(file(3))).expect("read"), b"longer");
+    }
+}

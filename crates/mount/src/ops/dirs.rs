@@ -4,13 +4,13 @@
 //! not fit wait in the handle; a seek drops them.
 
 use crate::attr::{dirent_kind, entry_out};
-use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::daemon::{Answer, Asked, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EIO};
 use crate::filesystem::FileSystem;
 use crate::inodes::DirHandle;
 use glowfs_fuse::DirWriter;
 use glowfs_fuse::abi::{self, ReadIn};
-use glowfs_rt::{Duration, Instant};
+use glowfs_rt::Instant;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::*;
 use std::cell::RefCell;
@@ -57,7 +57,8 @@ impl<S: FileSystem> Context<S> {
                 self.fetch(&dir, plus).await?;
                 continue;
             };
-            if !self.put(&mut out, plus, &entry)? {
+            let lease = dir.borrow().lease;
+            if !self.put(&mut out, plus, &entry, lease)? {
                 dir.borrow_mut().ahead.push_front(entry);
                 break;
             }
@@ -79,15 +80,23 @@ impl<S: FileSystem> Context<S> {
             limit: PAGE_ENTRIES,
             attributes,
         };
+        let asked = self.asking();
         let page = self.fs.readdir(q).await?;
         let mut d = dir.borrow_mut();
+        d.lease = Some((asked, page.lease_ms));
         d.parent = Some(page.parent);
         d.end = page.end || page.entries.is_empty();
         d.ahead.extend(page.entries);
         Ok(())
     }
 
-    fn put(&self, out: &mut DirWriter, plus: bool, e: &DirEntry) -> Result<bool, Failure> {
+    fn put(
+        &self,
+        out: &mut DirWriter,
+        plus: bool,
+        e: &DirEntry,
+        lease: Option<(Asked, u64)>,
+    ) -> Result<bool, Failure> {
         // The kernel's offsets are signed.
         let cookie = e.cookie.checked_add(DOT_DOT).filter(|c| i64::try_from(*c).is_ok());
         let Some(cookie) = cookie else { return Err(Failure::Errno(EIO)) };
@@ -96,11 +105,16 @@ impl<S: FileSystem> Context<S> {
         let Some(attr) = attr else {
             return Ok(self.put_plain(out, plus, e.inode.0, cookie, e.kind, &e.name));
         };
+        // Now, and not when it was fetched: what was recalled since then may not be kept.
+        let leased = lease.filter(|_| e.leased);
+        let end = leased.map_or(Instant(0), |(asked, ms)| self.lease_end(asked, e.inode, ms));
         let attr = self.inodes.seen(attr);
-        let entry = entry_out(&attr, self.config.block_bytes, Duration::ZERO);
+        let entry = entry_out(&attr, self.config.block_bytes, self.valid(end));
         let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);
         if fits {
-            self.inodes.looked_up(e.inode, Instant(0));
+            self.inodes.looked_up(e.inode, end);
+            self.inodes.gives(e.inode);
+            self.inodes.tells(&attr, &entry);
         }
         Ok(fits)
     }

@@ -384,9 +384,9 @@ impl FileSystem for RamFs {
         for (cookie, name, inode) in all {
             let attr = self.get(inode)?.attr.borrow().clone();
             let (kind, attr) = (attr.kind, q.attributes.then_some(attr));
-            entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr });
+            entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr, leased: false });
         }
-        Ok(ReadDirReply { entries, end, parent: dir.parent.get() })
+        Ok(ReadDirReply { entries, end, parent: dir.parent.get(), lease_ms: 0 })
     }
     async fn open(&self, q: Open) -> Result<OpenReply> {
         if REPLACED_BEFORE_OPEN.swap(false, Relaxed) {

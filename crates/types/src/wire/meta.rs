@@ -3,6 +3,7 @@
 //! Every request carries the caller's identity ([`Caller`]), which the service checks against the connection's
 //! token, and changing requests carry a [`crate::RequestId`] so that a retry takes effect once.
 
+pub use super::listing::{DirEntry, ReadDir, ReadDirReply};
 pub use super::recall::{IN_USE_MAX, InUse, InUseReply, Recall};
 use crate::{
     ClientId, DataId, InodeId, Layout, ProjectId, RequestId, SessionId, TruncateEpoch, VolumeId,
@@ -562,60 +563,6 @@ pub struct RenameReply {
     /// The directories that have another name now.
     #[cbor(n(2), default)]
     pub moved: Vec<InodeId>,
-}
-
-/// READDIR.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct ReadDir {
-    /// Who asks.
-    #[n(0)]
-    pub caller: Caller,
-    /// The directory.
-    #[n(1)]
-    pub inode: InodeId,
-    /// Only entries after this cookie; 0 for the start.
-    #[n(2)]
-    pub after: u64,
-    /// At most so many.
-    #[n(3)]
-    pub limit: u32,
-    /// With attributes.
-    #[n(4)]
-    pub attributes: bool,
-}
-
-/// An entry of a directory.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
-pub struct DirEntry {
-    /// Its name.
-    #[n(0)]
-    pub name: Name,
-    /// Its inode.
-    #[n(1)]
-    pub inode: InodeId,
-    /// Its kind.
-    #[n(2)]
-    pub kind: InodeKind,
-    /// A stable position: listing goes on after it even when it was removed. Never 0.
-    #[n(3)]
-    pub cookie: u64,
-    /// Its attributes, if asked for.
-    #[n(4)]
-    pub attr: Option<Attr>,
-}
-
-/// READDIR's answer (`.` and `..` are the client's to add).
-#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
-pub struct ReadDirReply {
-    /// The page.
-    #[n(0)]
-    pub entries: Vec<DirEntry>,
-    /// Whether the directory ends here.
-    #[n(1)]
-    pub end: bool,
-    /// The directory's parent.
-    #[n(2)]
-    pub parent: InodeId,
 }
 
 /// READLINK's answer.

@@ -14,6 +14,7 @@ pub mod fsck;
 pub mod hello;
 pub mod inline;
 pub mod kv;
+pub mod listing;
 pub mod lock;
 pub mod meta;
 pub mod method;

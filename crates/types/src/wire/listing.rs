@@ -1,0 +1,69 @@
+//! READDIR: pages of a directory.
+
+use super::meta::{Attr, Caller, InodeKind, Name};
+use crate::InodeId;
+use minicbor::{Decode, Encode};
+
+/// READDIR.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct ReadDir {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// The directory.
+    #[n(1)]
+    pub inode: InodeId,
+    /// Only entries after this cookie; 0 for the start.
+    #[n(2)]
+    pub after: u64,
+    /// At most so many.
+    #[n(3)]
+    pub limit: u32,
+    /// With attributes.
+    #[n(4)]
+    pub attributes: bool,
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct DirEntry {
+    /// Its name.
+    #[n(0)]
+    pub name: Name,
+    /// Its inode.
+    #[n(1)]
+    pub inode: InodeId,
+    /// Its kind.
+    #[n(2)]
+    pub kind: InodeKind,
+    /// A stable position: listing goes on after it even when it was removed. Never 0.
+    #[n(3)]
+    pub cookie: u64,
+    /// Its attributes, if asked for.
+    #[n(4)]
+    pub attr: Option<Attr>,
+    /// They may be kept for [`ReadDirReply::lease_ms`], and the name as well. (Left out if not, as by older releases.)
+    #[cbor(n(5), default, skip_if = "not_leased")]
+    pub leased: bool,
+}
+
+/// READDIR's answer (`.` and `..` are the client's to add).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct ReadDirReply {
+    /// The page.
+    #[n(0)]
+    pub entries: Vec<DirEntry>,
+    /// Whether the directory ends here.
+    #[n(1)]
+    pub end: bool,
+    /// The directory's parent.
+    #[n(2)]
+    pub parent: InodeId,
+    /// How long what is leased of the page may be kept, counted from before the question.
+    #[cbor(n(3), default)]
+    pub lease_ms: u64,
+}
+
+fn not_leased(leased: &bool) -> bool {
+    !leased
+}
