@@ -161,6 +161,10 @@ impl Cluster {
         let mut args = vec!["--mount", &mnt];
         args.extend(options);
         cluster.dev("up", &args);
+        if std::env::var_os("GLOWFS_FUSE").is_some_and(|v| v == "uring") {
+            // Not by the device, unseen.
+            sh(&cluster.dir, "grep -rq 'transport=\"io_uring\"' log");
+        }
         if std::env::var_os("GLOWFS_TEST_INLINE").is_some() {
             sh(&cluster.mnt, "setfattr -n glowfs.layout -v inline_bytes=16384 .");
         }

@@ -2,7 +2,7 @@
 //!
 //! Each test brings up a cluster of its own in a directory of its own and destroys it at the end, also when it
 //! fails. `GLOWFS_TEST_DIR` says where (default `/var/tmp`); `GLOWFS_TEST_LARGE=1` runs the sizes that take long,
-//! `GLOWFS_TEST_INLINE=1` keeps the contents of small files with the metadata.
+//! `GLOWFS_TEST_INLINE=1` keeps the contents of small files with the metadata, `GLOWFS_FUSE=uring` mounts over FUSE over io_uring.
 //! They need root, `/dev/fuse` and the programs that `./test` installs; a missing one fails the test, it is not skipped.
 
 mod acl;
