@@ -120,11 +120,19 @@ pub fn start(dir: &Path, id: &str) -> Result<()> {
     {
         process::signal(p, "CONT")?;
     }
+    let found = state.service(id)?.process;
     start_service(&dir, &mut state, id)?;
     let end = Instant::now() + START_BOUND;
-    if role == "mount" {
-        wait::mounted(&dir, &state, end)
-    } else {
-        wait::answers(&dir, &state, id, end)
+    let serves = |state: &State| match role.as_str() {
+        "mount" => wait::mounted(&dir, state, end),
+        _ => wait::answers(&dir, state, id, end),
+    };
+    let first = serves(&state);
+    let same = state.service(id)?.process == found;
+    if first.is_err() && same && found.is_some_and(|p| process::alive(p).is_none()) {
+        // It ran, but was on its way out already (a TERM just before): it begins anew.
+        start_service(&dir, &mut state, id)?;
+        return serves(&state);
     }
+    first
 }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How long the whole cluster may take to serve.
 const UP_BOUND: Duration = Duration::from_secs(60);
+/// How long the rest of a process may outlive its first thread (the kernel takes rings and mappings down).
+const ENDING_BOUND: Duration = Duration::from_secs(10);
 /// The longest directory for sockets: `sun_path` has 108 bytes, the name of the socket takes up to 27.
 const SOCKET_DIR_BYTES_MAX: usize = 80;
 
@@ -89,8 +91,13 @@ fn bring_up(dir: &Path, state: &mut State, end: Instant) -> Result<()> {
 /// Starts one service if it does not run; waits for nothing but its process.
 pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
     let service = state.service(id)?.clone();
-    if service.process.is_some_and(|p| process::alive(p).is_some()) {
-        return Ok(());
+    if let Some(p) = service.process {
+        match process::alive(p) {
+            // Its first thread has ended, and the others are about to: it serves nothing any more.
+            Some('Z' | 'X') => drop(process::wait_gone(p, ENDING_BOUND)),
+            Some(_) => return Ok(()),
+            None => {}
+        }
     }
     let paths = Paths(dir);
     let command = if service.role == etcd::ROLE {

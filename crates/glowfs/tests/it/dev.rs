@@ -28,6 +28,24 @@ fn up_down_up_keeps_data_and_the_interface() {
     assert_eq!(sh(&c.mnt, "cat f"), "kept\n");
 }
 
+/// The first thread of a process is gone before its files and its address are.
+#[test]
+fn a_service_that_is_just_ending_is_started_again() {
+    let c = Cluster::up("ending");
+    let of = |id: &str| c.services("storage").into_iter().find(|s| s["id"] == id).expect("service");
+    for round in 0..12 {
+        let id = ["storage-1", "storage-2", "storage-3"][round % 3];
+        let before = of(id)["pid"].clone();
+        c.dev("kill", &["--signal", "TERM", id]);
+        let status = format!("/proc/{before}/status");
+        // No pause: it is about the milliseconds that follow.
+        while std::fs::read_to_string(&status).is_ok_and(|s| !s.contains("State:\tZ")) {}
+        c.dev("start", &[id]);
+        let now = of(id);
+        assert!(now["state"] == "running" && now["pid"] != before, "round {round}: {now}");
+    }
+}
+
 #[test]
 fn two_clusters_side_by_side_and_a_second_mount() {
     let c = Cluster::up("first");
