@@ -47,6 +47,15 @@ impl Contended {
             cells.filter_map(|(h, cell)| Some((*cell, h.lose(now).err()?))).collect();
         wrong.into_iter().map(|(cell, e)| self.story(cell, &e)).collect()
     }
+    /// See [`History::lose_unacknowledged`].
+    pub fn lose_unacknowledged(&mut self) -> Vec<String> {
+        let now = self.tick();
+        let cells = self.cells.iter_mut().zip(self.places);
+        let wrong: Vec<_> = cells
+            .filter_map(|(h, cell)| Some((*cell, h.lose_unacknowledged(now).err()?)))
+            .collect();
+        wrong.into_iter().map(|(cell, e)| self.story(cell, &e)).collect()
+    }
     /// What is not linearizable.
     pub fn check(&self) -> Vec<String> {
         let cells = self.cells.iter().zip(self.places);

@@ -348,6 +348,9 @@ impl<'a> Breaker<'a> {
             End::Kill => format!("kill {}", s.node.name()),
         });
         self.cluster.crash(&s, end == End::Power);
+        if end == End::Power && s.id() == self.cluster.metas[0].id() {
+            self.shared.engine_lost_power();
+        }
         self.down.push((s, back));
     }
 

@@ -65,6 +65,11 @@ impl Shared {
             self.power_losses.set(self.power_losses.get() + 1);
         }
     }
+    /// The metadata engine's host lost its power: commits that were not flushed, and so not acknowledged, may have been seen.
+    pub fn engine_lost_power(&self) {
+        let wrong = self.small.borrow_mut().lose_unacknowledged();
+        self.problems.borrow_mut().extend(wrong);
+    }
     /// Notes what is wrong.
     pub fn problem(&self, what: String) {
         self.problems.borrow_mut().push(what);
