@@ -14,6 +14,8 @@ pub enum Layer {
     Ring,
     /// Calls and bulk over TCP, a Unix socket, a Unix socket with shared memory
     Transport,
+    /// TCP between two network namespaces: a storage service on memory, a bare server of messages, one stream of iperf3 (root)
+    Network,
     /// The chunk store alone
     Store,
     /// One storage service, one replica, asked by the client library

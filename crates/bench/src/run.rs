@@ -66,9 +66,10 @@ fn measure(args: &BenchArgs) -> Result<Report> {
     if !report.optimised {
         progress.part("This is a build without optimisation: the figures say little.");
     }
-    alone(args, dir.path(), &progress, &mut report.rows)?;
-    on_clusters(args, dir.path(), &progress, &mut report.rows)?;
-    Ok(report)
+    let done = alone(args, dir.path(), &progress, &mut report.rows)
+        .and_then(|()| on_clusters(args, dir.path(), &progress, &mut report.rows));
+    cluster::leave_to_interrupt();
+    done.map(|()| report)
 }
 
 /// Ctrl-C or SIGTERM: ends the clusters, removes the directory, ends. (Made before other threads are: they inherit the mask.)
@@ -79,6 +80,7 @@ fn end_on_signal(dir: PathBuf) -> Result<()> {
             return;
         }
         eprintln!("\nending the clusters of the benchmark ...");
+        cluster::interrupt();
         fio::end_running();
         cluster::remove_all(&dir);
         std::process::exit(130);
@@ -132,6 +134,16 @@ fn on_clusters(
     progress: &Progress,
     rows: &mut Vec<Row>,
 ) -> Result<()> {
+    let left_out = args.layer.is_empty() && !layer::network_can_be_measured();
+    if left_out {
+        progress.part(
+            "network: left out, for there is no iperf3 here (Debian: apt-get install iperf3)",
+        );
+    } else if args.wants(Layer::Network) {
+        progress.part("network: one storage service on memory, TCP between namespaces");
+        let cluster = Cluster::separate_in_memory(&dir.join("memory"), 1, 1)?;
+        rows.extend(layer::network(&cluster, given(args, progress, rows))?);
+    }
     if args.wants(Layer::Storage) {
         progress.part("storage: one service, one replica, by the client library");
         let cluster = Cluster::start(&dir.join("one"), 1, 1)?;

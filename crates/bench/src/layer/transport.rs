@@ -11,6 +11,8 @@ use glowfs_net::{
 use glowfs_rt::{Address, Duration, Rt, real};
 use glowfs_types::TenantId;
 use glowfs_types::wire::hello::{Hello, HelloReply};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -55,7 +57,8 @@ const LOADS: [(&str, u64, u32); 16] = [
 
 /// See the module. Bulk is not touched by either end: what is measured is the way.
 pub async fn transport(rt: &Rt, socket: PathBuf, given: Given) -> Result<Vec<Row>> {
-    let addresses = start(socket)?;
+    let tcp: Address = "127.0.0.1:0".parse().map_err(|e| anyhow!("{e}"))?;
+    let addresses = mirror(vec![tcp, Address::Unix(socket)], None)?;
     let mut rows = vec![];
     for kind in ["tcp", "unix", "shm"] {
         let options =
@@ -81,7 +84,7 @@ pub async fn transport(rt: &Rt, socket: PathBuf, given: Given) -> Result<Vec<Row
     Ok(rows)
 }
 
-async fn call(conn: Rc<Conn>, bulk: Bulk) -> Result<()> {
+pub(super) async fn call(conn: Rc<Conn>, bulk: Bulk) -> Result<()> {
     let request = Request {
         method: METHOD,
         body: vec![1; 64],
@@ -93,14 +96,17 @@ async fn call(conn: Rc<Conn>, bulk: Bulk) -> Result<()> {
     Ok(())
 }
 
-/// The other end, on a thread that lasts as long as the process; where it listens.
-fn start(socket: PathBuf) -> Result<Vec<String>> {
+/// The other end, on a thread that lasts as long as the process, in the network namespace that is given; where it listens.
+pub(super) fn mirror(listen: Vec<Address>, namespace: Option<OwnedFd>) -> Result<Vec<String>> {
     let (tell, addresses) = mpsc::channel();
-    let tcp: Address = "127.0.0.1:0".parse().map_err(|e| anyhow!("{e}"))?;
     let server = move |rt: Rt| async move {
-        let listen = vec![tcp, Address::Unix(socket)];
-        let served =
-            Server::start(&rt, listen, HelloReply::default(), Rc::new(TrustAll), Rc::new(Mirror));
+        let kind = Some(LinkNameSpaceType::Network);
+        let entered = namespace.map_or(Ok(()), |n| move_into_link_name_space(n.as_fd(), kind));
+        let start = |()| {
+            Server::start(&rt, listen, HelloReply::default(), Rc::new(TrustAll), Rc::new(Mirror))
+                .map_err(|e| e.to_string())
+        };
+        let served = entered.map_err(|e| e.to_string()).and_then(start);
         let names =
             served.as_ref().map(|s| s.addresses().iter().map(ToString::to_string).collect());
         let _ = tell.send(names.map_err(ToString::to_string));

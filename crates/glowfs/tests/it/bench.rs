@@ -22,8 +22,7 @@ fn all_layers_and_a_small_sweep() {
     let scratch = Scratch::new("bench");
     let (report, page) = bench(&scratch, "--blocks 4K --depths 4 --jobs 1");
     let rows = report["rows"].as_array().expect("rows");
-    let layers =
-        ["disk", "checksum", "ring", "transport", "store", "storage", "client", "mount", "sweep"];
+    let layers = "disk checksum ring transport network store storage client mount sweep".split(' ');
     for layer in layers {
         let mut of = rows.iter().filter(|r| r["layer"] == layer).peekable();
         assert!(of.peek().is_some(), "nothing of {layer}");
