@@ -88,11 +88,11 @@ impl History {
         verdict
     }
     /// What holds the register lost what was not acknowledged yet, though it may have been seen: such a write may come again, by its
-    /// repetition. All that was acknowledged is there.
+    /// repetition, or it is still there and was made long ago. All that was acknowledged is there.
     pub fn lose_unacknowledged(&mut self, now: u64) -> Result<(), String> {
         let verdict = self.check();
         for c in self.clusters.values_mut().filter(|c| c.write.1 == NEVER) {
-            *c = Cluster { lost: now, ..Cluster::of((now, NEVER)) };
+            *c = Cluster { lost: now, ..Cluster::of((c.write.0, NEVER)) };
         }
         verdict
     }
@@ -220,6 +220,19 @@ mod tests {
         };
         history(false).expect("linearizable");
         history(true).expect_err("it was acknowledged");
+    }
+
+    /// What was not acknowledged may also be there still, with its place before what was written later.
+    #[test]
+    fn what_was_not_acknowledged_need_not_be_lost() {
+        let mut h = History::new();
+        h.begin_write(1, 10);
+        h.begin_write(2, 20);
+        h.end_write(2, 21);
+        h.lose_unacknowledged(30).expect("well until now");
+        h.end_write(1, 31);
+        h.read(2, 32, 33).expect("written");
+        h.check().expect("linearizable: 1 came before 2");
     }
 
     #[test]
