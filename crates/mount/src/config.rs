@@ -60,6 +60,10 @@ pub struct MountConfig {
     /// With `uring`: requests in work for each processor of the machine, each with `max_request_bytes` of the buffer pool. Fewer, where all
     /// together would take more than a quarter of the pool.
     pub fuse_queue_depth: usize,
+    /// Whether small buffered writes are answered before they are sent. Absent: as the environment variable `GLOWFS_WRITE_BACK` says (`1`), else not.
+    pub write_back: Option<bool>,
+    /// How long such a write may wait at most before it is sent, in ms.
+    pub write_back_ms: u64,
     /// The preferred I/O size that stat shows, in bytes.
     pub block_bytes: u32,
     /// How long a reading operation goes on after its caller was interrupted, in ms; then it is answered with EINTR.
@@ -92,6 +96,8 @@ impl Default for MountConfig {
             max_background: 64,
             fuse_transport: FuseTransport::Auto,
             fuse_queue_depth: 32,
+            write_back: None,
+            write_back_ms: 1000,
             block_bytes: 128 << 10,
             interrupt_grace_ms: 10_000,
             groups_ttl_ms: 1000,
@@ -108,6 +114,11 @@ impl MountConfig {
             FuseTransport::Uring => true,
             FuseTransport::Auto => std::env::var_os("GLOWFS_FUSE").is_some_and(|v| v == "uring"),
         }
+    }
+    /// Whether small buffered writes are answered before they are sent.
+    pub fn writes_back(&self) -> bool {
+        let asked = || std::env::var_os("GLOWFS_WRITE_BACK").is_some_and(|v| v == "1");
+        self.write_back.unwrap_or_else(asked)
     }
     /// How the runtime of the mount's thread is to be.
     pub fn runtime(&self) -> glowfs_rt::real::Config {
@@ -132,6 +143,9 @@ impl MountConfig {
         }
         if !(1..=1024).contains(&self.fuse_queue_depth) {
             return bad("`fuse_queue_depth` must be from 1 to 1024");
+        }
+        if !(1..=10_000).contains(&self.write_back_ms) {
+            return bad("`write_back_ms` must be from 1 to 10000");
         }
         if !self.block_bytes.is_power_of_two() || !(4096..=16 << 20).contains(&self.block_bytes) {
             return bad("`block_bytes` must be a power of two from 4096 to 16777216");

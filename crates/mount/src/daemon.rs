@@ -7,7 +7,7 @@ use crate::filesystem::FileSystem;
 use crate::inodes::Inodes;
 use crate::known::Directories;
 use crate::metrics::Metrics;
-use crate::ops::{Appends, Owners};
+use crate::ops::{Appends, Owners, WriteBack};
 use crate::rings::Rings;
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
@@ -90,9 +90,13 @@ pub struct Daemon<S: FileSystem> {
     pub owners: RefCell<Owners>,
     /// Which files may be appended to without asking.
     pub appends: Appends,
+    /// Writes that were answered before they were sent, if there may be such.
+    pub write_back: Option<WriteBack>,
+    /// Itself.
+    pub this: Weak<Self>,
     /// Settings.
     pub config: MountConfig,
-    metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// User-space rings.
     pub rings: Rings,
     /// The longest lease that meta gave.
@@ -120,6 +124,13 @@ pub struct Asked {
     recalls: u64,
     /// How many of our changes of directories had begun or ended by then.
     pub tick: u64,
+}
+
+impl Asked {
+    /// How many recalls had come by then.
+    pub fn recalls(self) -> u64 {
+        self.recalls
+    }
 }
 
 /// One request on its way through.
@@ -156,7 +167,7 @@ impl<S: FileSystem> Daemon<S> {
     /// A mount of `fs`.
     pub fn new(rt: &Rt, fs: Rc<S>, config: MountConfig) -> Rc<Self> {
         let ttl = Duration::from_millis(config.groups_ttl_ms);
-        Rc::new(Self {
+        Rc::new_cyclic(|this| Self {
             rt: rt.clone(),
             fs,
             inodes: Inodes::new(),
@@ -164,6 +175,8 @@ impl<S: FileSystem> Daemon<S> {
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
             owners: RefCell::default(),
             appends: Appends::default(),
+            write_back: config.writes_back().then(WriteBack::default),
+            this: this.clone(),
             config,
             metrics: Metrics::new(),
             rings: Rings::new(glowfs_rt::process::raise_descriptor_limit()),

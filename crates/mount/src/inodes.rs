@@ -1,7 +1,9 @@
 //! The inode and handle tables. The FUSE node id is the inode id.
 
+use crate::back::Waiting;
 use crate::daemon::Asked;
 use crate::filesystem::FileData;
+use crate::late::Heard;
 use crate::open::{OpenInode, OpenedFile};
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
@@ -58,6 +60,8 @@ pub struct Handle<F> {
     pub no_atime: bool,
     /// The kernel passes its reads and writes on as they are.
     pub direct: bool,
+    /// Which of the errors of late writes its application has been told.
+    pub heard: Heard,
 }
 
 /// An open directory.
@@ -88,6 +92,8 @@ pub struct Inodes<F> {
     recalls: Cell<u64>,
     /// The number of the last recall of an inode that was not known.
     recalled_unknown: Cell<u64>,
+    /// What is written to open files and not sent yet.
+    pub waiting: Waiting,
 }
 
 /// Keeps the [`OpenInode`] of an inode in the table.
@@ -140,6 +146,7 @@ impl<F: FileData> Inodes<F> {
             next_handle: Cell::new(1),
             recalls: Cell::new(0),
             recalled_unknown: Cell::new(0),
+            waiting: Waiting::default(),
         })
     }
 
@@ -307,7 +314,8 @@ impl<F: FileData> Inodes<F> {
     /// The open state of an inode, made if need be.
     pub fn pin(self: &Rc<Self>, inode: InodeId) -> Pin<F> {
         let mut open = self.open.borrow_mut();
-        let (pins, o) = open.entry(inode.0).or_insert_with(|| (0, Rc::new(OpenInode::new(inode))));
+        let new = || (0, Rc::new(OpenInode::new(inode, &self.waiting)));
+        let (pins, o) = open.entry(inode.0).or_insert_with(new);
         *pins += 1;
         Pin { table: self.clone(), inode: o.clone() }
     }
@@ -352,6 +360,11 @@ impl<F: FileData> Inodes<F> {
     /// Takes a directory handle out.
     pub fn remove_dir(&self, fh: u64) {
         self.dirs.borrow_mut().remove(&fh);
+    }
+    /// Every inode that is open here.
+    pub fn open_inodes(self: &Rc<Self>) -> Vec<Pin<F>> {
+        let all: Vec<u64> = self.open.borrow().keys().copied().collect();
+        all.into_iter().map(|i| self.pin(InodeId(i))).collect()
     }
     /// Open inodes, for metrics.
     pub fn open_count(&self) -> usize {

@@ -8,14 +8,17 @@
 //! was told beyond the lease that meta gave.
 
 mod attr;
+mod back;
 mod caller;
 mod config;
 mod daemon;
 mod errno;
 mod filesystem;
 mod gate;
+mod gather;
 mod inodes;
 mod known;
+mod late;
 mod metrics;
 mod open;
 mod ops;

@@ -13,6 +13,10 @@ pub struct Metrics {
     pub read_bytes: Counter,
     /// Bytes written by applications.
     pub written_bytes: Counter,
+    /// Writes that were answered before they were sent.
+    pub gathered: Counter,
+    /// What they were sent as.
+    pub sent_late: Counter,
 }
 
 struct Op {
@@ -30,6 +34,14 @@ impl Metrics {
             written_bytes: counter(
                 "glowfs_mount_written_bytes_total",
                 "Bytes written through the mount",
+            ),
+            gathered: counter(
+                "glowfs_mount_gathered_writes_total",
+                "Writes that were answered before they were sent",
+            ),
+            sent_late: counter(
+                "glowfs_mount_late_writes_total",
+                "Writes that gathered ones became",
             ),
         }
     }

@@ -4,13 +4,16 @@
 //! order; `change` tells which are newer, so a late answer never takes the file back in time.
 
 use crate::attr::time_of;
+use crate::back::{Back, Waiting};
 use crate::filesystem::FileData;
 use crate::gate::Gate;
+use crate::late::Late;
 use glowfs_rt::Instant;
+use glowfs_rt::sync::Notify;
 use glowfs_types::wire::meta::{Attr, Time};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Durability, InodeId, TruncateEpoch};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 
 /// What so many bytes take in whole blocks.
@@ -70,6 +73,11 @@ pub struct OpenInode<F> {
     pub lease: Cell<Instant>,
     /// When its blocks were last counted.
     pub counted: Cell<Instant>,
+    /// A set of writes that were answered before they were sent has ended.
+    pub sent: Notify,
+    /// What of such writes was lost.
+    pub late: Late,
+    back: RefCell<Back>,
     state: RefCell<State<F>>,
 }
 
@@ -77,13 +85,14 @@ impl<F> OpenInode<F> {
     /// Whether nothing was written here, and meta has said nothing newer than attributes of this change.
     pub fn is_as_of(&self, change: u64) -> bool {
         let s = self.state.borrow();
-        s.dirty.generation == 0 && s.read_at.is_none() && s.attr.change <= change
+        let unsent = self.back.borrow().last() != 0;
+        s.dirty.generation == 0 && !unsent && s.read_at.is_none() && s.attr.change <= change
     }
 }
 
 impl<F: FileData> OpenInode<F> {
-    /// Nothing known yet.
-    pub fn new(id: InodeId) -> Self {
+    /// Nothing known yet. What is written to it and not sent yet is counted in `waiting`.
+    pub fn new(id: InodeId, waiting: &Waiting) -> Self {
         let state = State {
             attr: Attr::default(),
             dirty: Dirty::default(),
@@ -94,7 +103,13 @@ impl<F: FileData> OpenInode<F> {
             content: None,
         };
         let (lease, counted) = (Cell::new(Instant(0)), Cell::new(Instant(0)));
-        Self { id, gate: Gate::default(), lease, counted, state: RefCell::new(state) }
+        let (back, state) = (RefCell::new(Back::new(waiting.clone())), RefCell::new(state));
+        let (sent, late) = (Notify::new(), Late::default());
+        Self { id, gate: Gate::default(), lease, counted, sent, late, back, state }
+    }
+    /// What was written and is not sent yet.
+    pub fn back(&self) -> RefMut<'_, Back> {
+        self.back.borrow_mut()
     }
 
     /// Takes what meta said over, unless something newer is known. Returns what is true here.
@@ -137,15 +152,16 @@ impl<F: FileData> OpenInode<F> {
 
     /// The attributes as they are on this client.
     pub fn attr(&self) -> Attr {
-        let s = self.state.borrow();
+        let (s, back) = (self.state.borrow(), self.back.borrow());
         let mut a = s.attr.clone();
-        a.len = a.len.max(s.dirty.len.unwrap_or(0));
-        if s.dirty.written > 0 {
+        a.len = a.len.max(s.dirty.len.unwrap_or(0)).max(back.end());
+        let written = s.dirty.written.saturating_add(back.unsent() as u64);
+        if written > 0 {
             // As exact as it can be before it is counted.
-            let grown = a.allocated.saturating_add(whole_blocks(s.dirty.written));
+            let grown = a.allocated.saturating_add(whole_blocks(written));
             a.allocated = grown.min(whole_blocks(a.len));
         }
-        if let Some(t) = s.dirty.mtime {
+        if let Some(t) = back.written_ns().map(time_of).or(s.dirty.mtime) {
             a.mtime = t;
             a.ctime = a.ctime.max(t);
         }
@@ -182,6 +198,10 @@ impl<F: FileData> OpenInode<F> {
     }
     /// The length as it is on this client.
     pub fn len(&self) -> u64 {
+        self.stored_len().max(self.back.borrow().end())
+    }
+    /// The same without what is not sent yet.
+    pub fn stored_len(&self) -> u64 {
         let s = self.state.borrow();
         s.attr.len.max(s.dirty.len.unwrap_or(0))
     }
@@ -190,6 +210,11 @@ impl<F: FileData> OpenInode<F> {
         self.state.borrow().attr.mode
     }
 
+    /// Whether a write to it may be answered before it is sent: not if it has flags, nor if what is acknowledged survives the loss of power.
+    pub fn may_wait(&self) -> bool {
+        let a = &self.state.borrow().attr;
+        a.flags == 0 && a.layout.is_none_or(|l| l.durability != Durability::Disk)
+    }
     /// Holes may be made by what is going on.
     pub fn note_holes(&self) {
         self.state.borrow_mut().dirty.holes = true;

@@ -7,4 +7,4 @@
 mod content;
 mod meta;
 
-pub use meta::{DURABLE_SYNCS, REPLACED_BEFORE_OPEN, RamFile, RamFs};
+pub use meta::{DURABLE_SYNCS, NO_ROOM, REPLACED_BEFORE_OPEN, RamFile, RamFs, WRITES};

@@ -41,6 +41,11 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
         // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
         let known = daemon.inodes.recalled(recall.inode, recall.data);
         daemon.directories.recalled(recall.inode);
+        if recall.epoch.is_some()
+            && let Some(open) = daemon.inodes.opened(recall.inode)
+        {
+            open.back().note_cut();
+        }
         Box::pin(async move {
             if !known {
                 return;

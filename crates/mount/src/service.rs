@@ -119,6 +119,7 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
                 let (fs, daemon) = (fs.clone(), daemon.clone());
                 Box::pin(async move {
                     daemon.rings.end();
+                    daemon.settle_all().await;
                     daemon.give_all_rights().await;
                     fs.shut_down().await;
                 })

@@ -275,6 +275,10 @@ pub struct Mount {
 impl Mount {
     /// Mounts at `local/NAME` and waits until it can be used.
     pub fn new(c: &Cluster, name: &str) -> Self {
+        Self::with(c, name, &[])
+    }
+    /// The same with more options for `glowfs mount`.
+    pub fn with(c: &Cluster, name: &str, options: &[&str]) -> Self {
         let status = c.status();
         let path = c.local.join(name);
         std::fs::create_dir_all(&path).expect("directory");
@@ -284,6 +288,7 @@ impl Mount {
             .arg("--token-file")
             .arg(status["token_file"].as_str().expect("file"))
             .arg(&path)
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

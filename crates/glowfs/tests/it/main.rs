@@ -2,7 +2,9 @@
 //!
 //! Each test brings up a cluster of its own in a directory of its own and destroys it at the end, also when it
 //! fails. `GLOWFS_TEST_DIR` says where (default `/var/tmp`); `GLOWFS_TEST_LARGE=1` runs the sizes that take long,
-//! `GLOWFS_TEST_INLINE=1` keeps the contents of small files with the metadata, `GLOWFS_FUSE=uring` mounts over FUSE over io_uring.
+//! `GLOWFS_TEST_INLINE=1` keeps the contents of small files with the metadata, `GLOWFS_FUSE=uring` mounts over FUSE over io_uring,
+//! `GLOWFS_WRITE_BACK=1` mounts with `write_back`: then three tests fail, as they must, for they want that a write which returned is with the cluster
+//! (`append::a_client_that_dies...`, `clients::a_paused_client...`, `inline::a_write_is_seen...`).
 //! They need root, `/dev/fuse` and the programs that `./test` installs; a missing one fails the test, it is not skipped.
 
 mod acl;
@@ -42,3 +44,4 @@ mod torture;
 mod transfer;
 mod trash;
 mod two_mounts;
+mod write_back;

@@ -28,6 +28,7 @@ impl<S: FileSystem> Context<S> {
         let r = self.fs.getattr(OfInode { caller: self.caller(), inode }).await?;
         let end = self.lease_end(asked, inode, r.lease_ms);
         self.directories.heard(&r.attr, end, asked.tick);
+        self.note_length(&r.attr, asked);
         let attr = self.inodes.seen(&r.attr);
         if let Some(open) = self.inodes.opened(inode) {
             open.lease.set(end);
@@ -85,6 +86,10 @@ impl<S: FileSystem> Context<S> {
             return self.set_len(q).await;
         }
         let (sets_mtime, sets_atime) = (q.mtime.is_some(), q.atime.is_some());
+        if sets_mtime {
+            // Written before, so its time does not count any more.
+            self.settle_inode(q.inode).await;
+        }
         let r = self.fs.setattr(q).await?;
         if let Some(open) = self.inodes.opened(r.attr.inode) {
             if sets_mtime {
@@ -102,6 +107,7 @@ impl<S: FileSystem> Context<S> {
     async fn set_len(&self, q: SetAttr) -> Outcome {
         let open = self.inodes.pin(q.inode);
         let _alone = open.gate.exclusive().await;
+        self.settle(&open).await;
         let unreported = open.dirty().is_some();
         let r = self.fs.setattr(q).await?;
         self.inodes.drop_cache(r.attr.inode);
@@ -133,6 +139,7 @@ impl<S: FileSystem> Context<S> {
         let inode = &handle.inode;
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
+        self.settle(inode).await;
         self.known(inode).await?;
         if inode.attr().flags & inode_flags::APPEND != 0 {
             return fail(EPERM);

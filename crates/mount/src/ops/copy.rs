@@ -33,6 +33,8 @@ impl<S: FileSystem> Context<S> {
         };
         let _inside = first.gate.shared().await;
         let _inside_too = if same { None } else { Some(second.gate.shared().await) };
+        self.settle(&source.inode).await;
+        self.settle(&handle.inode).await;
         for _ in 0..ATTEMPTS {
             self.known(&source.inode).await?;
             self.known(&handle.inode).await?;

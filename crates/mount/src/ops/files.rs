@@ -63,6 +63,9 @@ impl<S: FileSystem> Context<S> {
         let caller = self.caller();
         let pass =
             if wish.truncate { inode.gate.exclusive().await } else { inode.gate.shared().await };
+        if wish.truncate {
+            self.settle(&inode).await;
+        }
         // The kernel has checked permissions, so a file that is open here with the same rights is shared.
         let file = match inode.find(wish.read, wish.write) {
             // Whether a file with flags may be opened so, only meta says.
@@ -88,7 +91,8 @@ impl<S: FileSystem> Context<S> {
         let no_atime = flags & O_NOATIME != 0;
         let answer = self.open_flags(&inode, wish);
         let direct = wish.direct;
-        let handle = Handle { inode, file, caller, read, write, no_atime, direct };
+        let heard = inode.late.begin();
+        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard };
         Ok(Answer::Open(self.inodes.add_file(handle), answer))
     }
 
@@ -138,7 +142,7 @@ impl<S: FileSystem> Context<S> {
         }
         let now = time_of(self.rt.unix_ns());
         let unseen = wish.read && self.config.relatime && inode.attr().wants_atime(now);
-        if inode.dirty().is_some() || unseen {
+        if inode.dirty().is_some() || inode.back().last() != 0 || unseen {
             // A read that moves the time of last access has to come here.
             self.inodes.drop_cache(inode.id);
         } else if !wish.truncate && self.inodes.may_keep_cache(&inode.attr()) {
@@ -197,7 +201,8 @@ impl<S: FileSystem> Context<S> {
         let no_atime = flags & O_NOATIME != 0;
         let answer = self.open_flags(&inode, wish);
         let direct = wish.direct;
-        let handle = Handle { inode, file, caller, read, write, no_atime, direct };
+        let heard = inode.late.begin();
+        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard };
         let fh = self.inodes.add_file(handle);
         Ok(Answer::Create(entry, fh, answer))
     }
@@ -209,6 +214,7 @@ impl<S: FileSystem> Context<S> {
         durable: bool,
     ) -> Result<(), Failure> {
         let inode = &handle.inode;
+        self.settle(inode).await;
         let dirty = inode.dirty();
         if dirty.is_none() && !durable {
             return Ok(());
@@ -253,16 +259,16 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
         let reported = self.report(&handle, false).await;
         self.unlock_closing(fh, owner).await?;
-        reported?;
-        Ok(Answer::Done)
+        self.with_late(&handle, reported.map(|()| Answer::Done))
     }
     pub(crate) async fn fsync(&self, fh: u64) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
-        self.make_durable(&handle).await?;
-        Ok(Answer::Done)
+        let durable = self.make_durable(&handle).await;
+        self.with_late(&handle, durable.map(|()| Answer::Done))
     }
     /// Data, length and times are on disk when it returns.
     async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        self.settle(&handle.inode).await;
         if handle.inode.is_inline() {
             self.report(handle, true).await?;
             if handle.inode.is_inline() {
@@ -350,6 +356,7 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
         return Ok(());
     }
     let inode: &Pin<S::File> = &handle.inode;
+    context.settle(inode).await;
     let allocated = context.counted(inode, false).await;
     inode.remove(&handle.file);
     let file = &handle.file.file;

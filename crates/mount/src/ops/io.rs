@@ -26,6 +26,8 @@ pub(crate) struct HowToWrite {
     pub append: bool,
     /// The writer may not keep set-user-id and set-group-id of the file.
     pub kill_suid: bool,
+    /// It may be answered before it is sent.
+    pub later: bool,
 }
 
 impl<S: FileSystem> Context<S> {
@@ -48,6 +50,7 @@ impl<S: FileSystem> Context<S> {
         alloc: impl Fn(usize) -> BufMut,
     ) -> Result<Option<(BufMut, usize)>, Failure> {
         let _inside = handle.inode.gate.shared().await;
+        self.settle(&handle.inode).await;
         let outcome = self.read_inside(handle, offset, size, alloc).await;
         if outcome.is_ok() && self.config.relatime && !handle.no_atime {
             handle.inode.accessed(self.rt.unix_ns());
@@ -113,6 +116,9 @@ impl<S: FileSystem> Context<S> {
             // Pages that the kernel writes back later stand where they stand.
             append: i.flags & O_APPEND != 0 && i.write_flags & WRITE_CACHE == 0,
             kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
+            // What the kernel writes back of a mapping it does when it wants it to be stored.
+            later: i.write_flags & WRITE_CACHE == 0
+                && self.may_gather(&handle, i.flags, payload.len()),
         };
         if !how.append {
             self.inodes.gives(handle.inode.id);
@@ -168,42 +174,36 @@ impl<S: FileSystem> Context<S> {
             // Others may have cut the file, or made it longer.
             self.known(inode).await?;
         }
+        let kills = how.kill_suid && without_suid(inode.mode()).is_some();
+        if how.later
+            && !kills
+            && let Some(place) = self.gather(handle, offset, &payload, how.append).await?
+        {
+            return Ok(place);
+        }
+        // In the order in which they were answered.
+        self.settle(inode).await;
         let gap = !how.append && offset > inode.len();
         let place = inode.begin_write(offset, len, how.append);
         if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
-            let _ = inode.end_write(None, 0, self.rt.unix_ns());
+            let _ = inode.end_write(None, 0, 0);
             return Err(Failure::Errno(EFBIG));
         }
-        let written = async {
-            if how.kill_suid {
-                Box::pin(self.kill_suid(handle)).await?;
-            }
-            handle.file.file.write(place, payload).await.map_err(Failure::from)
+        if kills && let Err(e) = Box::pin(self.kill_suid(handle)).await {
+            let _ = inode.end_write(None, 0, 0);
+            return Err(e);
         }
-        .await;
-        if let Ok(Some(attr)) = &written {
-            // Meta has it all, and everybody else may see it.
-            let _ = inode.end_write(None, 0, self.rt.unix_ns());
-            self.inodes.seen(attr);
-            self.count_written(len as usize);
+        let told = self.store(inode, &handle.file, (place, gap), payload, None).await?;
+        self.count_written(len as usize);
+        if told.with_meta.is_some() {
             return Ok(place);
         }
-        if gap {
-            inode.note_holes();
-        }
-        // A write that landed under an epoch that is over counts for nothing: the file was cut after it.
-        let file = &handle.file.file;
-        let counts = file.len_written().is_some_and(|l| l >= place + len);
-        let done = (written.is_ok() && counts).then(|| (place + len, file.epoch()));
-        let cut_elsewhere = inode.end_write(done, len, self.rt.unix_ns());
-        written?;
-        if cut_elsewhere {
+        if told.cut_elsewhere {
             Box::pin(self.fresh(inode.id)).await?;
         }
         if inode.owes_length() {
             Box::pin(self.report(handle, true)).await?;
         }
-        self.count_written(len as usize);
         Ok(place)
     }
 

@@ -93,6 +93,8 @@ impl<S: FileSystem> Context<S> {
             self.fs.lock(self.once(&q)).await?;
             return Ok(Answer::Done);
         }
+        // What was written before the lock counts as written before it.
+        self.settle(&handle.inode).await;
         // Noted first: if the outcome is not known, it is given back all the same.
         let owner = Owner { inode: q.inode, owner: q.owner, whole: q.whole };
         self.owners.borrow_mut().handles.entry(owner).or_default().insert(i.fh);

@@ -2,6 +2,7 @@
 
 mod append;
 mod attrs;
+mod back;
 mod copy;
 mod dirs;
 mod files;
@@ -15,5 +16,6 @@ mod xattr;
 pub(crate) use io::HowToWrite;
 
 pub use append::Appends;
+pub use back::WriteBack;
 pub use flags::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 pub use locks::Owners;

@@ -29,6 +29,7 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
+        self.settle(inode).await;
         for _ in 0..ATTEMPTS {
             self.known(inode).await?;
             let found = handle.file.file.seek(i.offset, inode.len(), data).await;

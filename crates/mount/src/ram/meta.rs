@@ -32,6 +32,12 @@ struct Node {
 /// How often all file systems of this process were asked to make something durable, for tests.
 pub static DURABLE_SYNCS: AtomicU64 = AtomicU64::new(0);
 
+/// How often a file of this process was written to, for tests.
+pub static WRITES: AtomicU64 = AtomicU64::new(0);
+
+/// Writes find no room. For tests.
+pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
+
 /// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
 pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
 
@@ -549,6 +555,10 @@ impl FileData for RamFile {
         Ok(None)
     }
     async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
+        WRITES.fetch_add(1, Relaxed);
+        if NO_ROOM.load(Relaxed) {
+            return Err(no(Status::NoSpace));
+        }
         self.content.borrow().write(offset, &buf);
         let end = offset + buf.len() as u64;
         self.written.set(Some(self.written.get().unwrap_or(0).max(end)));

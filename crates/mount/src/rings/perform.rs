@@ -135,7 +135,7 @@ async fn write<S: FileSystem>(
     let from = op.region.buf(s.buffer_offset + done, len as usize);
     let mut own = context.rt.alloc(len as usize);
     own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
-    let how = HowToWrite { append: false, kill_suid: session.kill_suid };
+    let how = HowToWrite { append: false, later: false, kill_suid: session.kill_suid };
     context.write_at(&op.handle, s.file_offset + done, own.freeze(), how).await?;
     forget(context, op.handle.inode.id).await;
     Ok(len)

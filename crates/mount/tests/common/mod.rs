@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 
 /// Whether these are the tests of `uring.rs`.
 const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");
+/// Whether these are the tests of `write_back.rs`.
+const WRITE_BACK: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"write_back");
 /// The kernel's switch of FUSE over io_uring, for all mounts of the machine.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -70,7 +72,9 @@ impl TestMount {
     /// The same with changes of the configuration.
     pub fn with(seconds: u64, change: impl FnOnce(&mut MountConfig)) -> Option<Self> {
         let transport = if URING { FuseTransport::Uring } else { FuseTransport::Dev };
-        let mut config = MountConfig { fuse_transport: transport, ..MountConfig::default() };
+        let write_back = Some(WRITE_BACK);
+        let mut config =
+            MountConfig { fuse_transport: transport, write_back, ..MountConfig::default() };
         change(&mut config);
         let runtime = config.runtime();
         let mount = Self::with_runtime(seconds, |_| config, runtime)?;
