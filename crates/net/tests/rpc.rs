@@ -7,6 +7,7 @@ use glowfs_net::{Bulk, Conn, Request, Target};
 use glowfs_rt::{Address, Buf, Duration, Rt, real};
 use glowfs_types::wire::method::ECHO;
 use glowfs_types::{ClusterId, HostId, NodeId, Status, UserId};
+use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
@@ -86,6 +87,45 @@ fn many_calls_at_once_and_both_ways() {
         conn.notify(WORK, vec![1]).expect("notify");
         conn.call(request(WORK, vec![], Bulk::None)).await.expect("the stream is in order");
         assert_eq!(service.oneway.get(), 1);
+    });
+}
+
+/// Bytes of each of many large messages.
+const LARGE: usize = 1 << 20;
+
+#[test]
+fn bulk_does_not_delay_control() {
+    on_each(|rt, _, conn, _| async move {
+        // More than sockets keep, first towards the server, then back.
+        for back in [false, true] {
+            let done = Rc::new(Cell::new(0));
+            let bulk: Vec<_> = (0..48)
+                .map(|_| {
+                    let (conn, done) = (conn.clone(), done.clone());
+                    let (sent, room) = (Buf::from_vec(vec![1; LARGE]), rt.alloc(LARGE));
+                    rt.spawn(async move {
+                        let bulk = if back { Bulk::Recv(room) } else { Bulk::Send(vec![sent]) };
+                        conn.call(request(WORK, vec![], bulk)).await.expect("bulk");
+                        done.set(done.get() + 1);
+                    })
+                })
+                .collect();
+            // Some of it is on its way.
+            while done.get() < 4 {
+                rt.yield_now().await;
+            }
+            let begun = done.get();
+            let pong = conn.call(request(ECHO, b"ping".to_vec(), Bulk::None)).await.expect("echo");
+            assert_eq!(pong.body, b"ping");
+            let (waited, back) = (done.get() - begun, if back { "back" } else { "there" });
+            eprintln!("{} {back}: a ping waited for {waited} large messages", conn.peer());
+            if conn.peer().address.starts_with("tcp") {
+                assert!(waited <= 24, "{back}: a ping waited for {waited} large messages");
+            }
+            for call in bulk {
+                call.await;
+            }
+        }
     });
 }
 

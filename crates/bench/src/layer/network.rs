@@ -15,6 +15,7 @@ use glowfs_net::{Bulk, Conn, Connector, ConnectorOptions, NoCalls};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::hello::Hello;
 use serde_json::Value;
+use std::cell::Cell;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -31,6 +32,9 @@ const LOADS: [(&str, u64, u32); 6] = [
     ("write", 4 << 10, 32),
     ("echo", 64, 1),
 ];
+/// Bulk beside a ping: bytes of each, and how many at a time.
+const BULK_BYTES: u64 = 1 << 20;
+const BULK_DEPTH: usize = 16;
 /// How long a program of ours may take to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
 const IPERF_PORT: &str = "5201";
@@ -111,7 +115,35 @@ async fn turns(
             given.done(&mut rows, row);
         }
     }
+    rows.push(beside_bulk(rt, given, bare).await?);
+    given.progress.row(&rows[rows.len() - 1]);
     Ok(rows)
+}
+
+/// A ping at a time on a connection that is full of bulk both ways.
+async fn beside_bulk(rt: &Rt, given: &Given, bare: &Rc<Conn>) -> Result<Row> {
+    let over = Rc::new(Cell::new(false));
+    let bulk = ["read", "write"].map(|what| Rc::new(bare_load(rt, bare, what, BULK_BYTES)));
+    let lanes: Vec<_> = (0..BULK_DEPTH)
+        .map(|lane| {
+            let (over, bulk) = (over.clone(), bulk[lane % 2].clone());
+            rt.spawn(async move {
+                while !over.get() {
+                    bulk(0).await?;
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    let plan = given.plan("network", "echo", "beside bulk", 64, 1);
+    let mut row = drive(rt, &plan, bare_load(rt, bare, "echo", 64)).await?;
+    // Most of it is that of the bulk.
+    row.cpu_us_per_op = None;
+    over.set(true);
+    for lane in lanes {
+        lane.await?;
+    }
+    Ok(row)
 }
 
 /// The one that as many are faster than as are slower; of what it reached of the limit, where there is one.

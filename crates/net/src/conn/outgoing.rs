@@ -1,10 +1,13 @@
 //! The sending end: a queue of frames, and everything in it in one vectored write per wake-up.
+//!
+//! Two lanes share the one stream: control overtakes what waits of the data path, so it waits for one frame at most, and for what the
+//! kernel has of the stream already. In each lane frames keep their order.
 
 use crate::limits::WRITE_SLICES_MAX;
 use glowfs_rt::mem::Region;
 use glowfs_rt::{Buf, Stream};
 use glowfs_types::checksum::crc32c;
-use glowfs_types::wire::frame::{FrameHeader, HEADER_BYTES};
+use glowfs_types::wire::frame::{FrameHeader, HEADER_BYTES, KIND_ONEWAY};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,6 +21,17 @@ pub(crate) struct Weight {
     pub(crate) calls: usize,
     pub(crate) bytes: usize,
 }
+
+/// Whether a message may overtake: control, without bulk, and nothing of which the order counts for the data path (regions must be known before
+/// they are named; a storage service gets the updates of a chunk best in their order).
+pub(crate) fn is_control(kind: u8, flags: u8, method: u16) -> bool {
+    let of_data = (DATA_FIRST..DATA_END).contains(&method);
+    kind != KIND_ONEWAY && flags == 0 && !of_data
+}
+
+/// Methods of storage services: [`glowfs_types::wire::method`].
+const DATA_FIRST: u16 = 200;
+const DATA_END: u16 = 300;
 
 /// One frame to send.
 pub(crate) struct OutFrame {
@@ -47,6 +61,9 @@ impl OutFrame {
         self.weight = weight;
         self
     }
+    fn overtakes(&self) -> bool {
+        is_control(self.header.kind, self.header.flags, self.header.method.get())
+    }
     /// The slices from byte `skip` on.
     fn slices<'a>(&'a self, mut skip: usize, mut put: impl FnMut(&'a [u8]) -> bool) {
         let parts = [self.header.as_bytes(), self.body.as_slice()];
@@ -66,6 +83,8 @@ pub(crate) struct OutQueue {
     frames: VecDeque<OutFrame>,
     /// Bytes of the first frame that are gone already.
     sent: usize,
+    /// Control at the front, behind a frame of which a part is gone.
+    control: usize,
     bytes: usize,
     waker: Option<Waker>,
 }
@@ -75,16 +94,23 @@ impl OutQueue {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
-    /// Appends a frame; the returned waker is to be woken once the borrow of the queue has ended.
+    /// Puts a frame at the end of its lane; the returned waker is to be woken once the borrow of the queue has ended.
     pub(crate) fn push(&mut self, frame: OutFrame) -> Option<Waker> {
         self.bytes += frame.len;
-        self.frames.push_back(frame);
+        let begun = usize::from(self.sent > 0);
+        if frame.overtakes() {
+            self.frames.insert((begun + self.control).min(self.frames.len()), frame);
+            self.control += 1;
+        } else {
+            self.frames.push_back(frame);
+        }
         self.waker.take()
     }
     /// Drops everything.
     pub(crate) fn clear(&mut self) -> (VecDeque<OutFrame>, Option<Waker>) {
         self.bytes = 0;
         self.sent = 0;
+        self.control = 0;
         (std::mem::take(&mut self.frames), self.waker.take())
     }
 
@@ -140,17 +166,68 @@ impl OutQueue {
         while let Some(first) = self.frames.front() {
             let left = first.len - self.sent;
             if n < left {
+                if self.sent == 0 && n > 0 {
+                    // It is begun, and counts no more as one of those that wait.
+                    self.control = self.control.saturating_sub(1);
+                }
                 self.sent += n;
                 self.bytes = self.bytes.saturating_sub(n);
                 break;
             }
             n -= left;
             self.bytes = self.bytes.saturating_sub(left);
+            if self.sent == 0 {
+                self.control = self.control.saturating_sub(1);
+            }
             self.sent = 0;
             free.calls += first.weight.calls;
             free.bytes += first.weight.bytes;
             self.frames.pop_front();
         }
         free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_types::wire::frame::{FLAG_BULK_INLINE, KIND_REQUEST, KIND_RESPONSE};
+    use glowfs_types::wire::method::{ECHO, READ, UNREGISTER_REGION, WRITE};
+
+    fn frame(id: u64, kind: u8, flags: u8, method: u16, bulk: usize) -> OutFrame {
+        let header = FrameHeader {
+            kind,
+            flags,
+            method: method.into(),
+            request_id: id.into(),
+            ..Default::default()
+        };
+        OutFrame::new(header, vec![], vec![Buf::from_vec(vec![0; bulk])])
+    }
+
+    #[test]
+    fn control_overtakes_what_has_not_begun_and_nothing_else() {
+        let mut q = OutQueue::default();
+        let data = |id| frame(id, KIND_REQUEST, FLAG_BULK_INLINE, WRITE, 1000);
+        q.push(data(1));
+        q.push(data(2));
+        assert_eq!(q.advance(10), Weight::default());
+        q.push(frame(3, KIND_REQUEST, 0, ECHO, 0));
+        q.push(frame(4, KIND_ONEWAY, 0, UNREGISTER_REGION, 0));
+        q.push(frame(5, KIND_RESPONSE, 0, ECHO, 0));
+        q.push(frame(6, KIND_RESPONSE, 0, READ, 0));
+        let ids = |q: &OutQueue| -> Vec<u64> {
+            q.frames.iter().map(|f| f.header.request_id.get()).collect()
+        };
+        assert_eq!(ids(&q), [1, 3, 5, 2, 4, 6]);
+        // The first one ends, and a part of the next one goes: nothing comes before that either.
+        q.advance(HEADER_BYTES + 1000 - 10 + 1);
+        q.push(frame(7, KIND_REQUEST, 0, ECHO, 0));
+        assert_eq!(ids(&q), [3, 5, 7, 2, 4, 6]);
+        q.advance(HEADER_BYTES * 3 - 1 + 5);
+        q.push(frame(8, KIND_REQUEST, 0, ECHO, 0));
+        assert_eq!(ids(&q), [2, 8, 4, 6]);
+        q.advance(q.bytes());
+        assert_eq!((q.frames.len(), q.bytes(), q.control, q.sent), (0, 0, 0, 0));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Conn;
 use super::calls::Buffers;
-use super::outgoing::OutFrame;
+use super::outgoing::{OutFrame, is_control};
 use crate::limits::SEND_QUEUE_BYTES;
 use crate::regions::Name;
 use crate::{Bulk, Request, Response};
@@ -47,7 +47,9 @@ impl Conn {
     pub(super) async fn call_until(&self, req: Request, deadline: Instant) -> Result<Response> {
         self.check_open()?;
         check_size(&req)?;
-        if self.out.borrow().bytes() > SEND_QUEUE_BYTES {
+        // What overtakes the queue need not wait for it either.
+        let control = matches!(req.bulk, Bulk::None) && is_control(KIND_REQUEST, 0, req.method);
+        if !control && self.out.borrow().bytes() > SEND_QUEUE_BYTES {
             self.room(deadline).await?;
         }
         let id = self.enter(req, deadline)?;
