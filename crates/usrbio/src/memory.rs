@@ -10,6 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
+/// `statfs` type of tmpfs, which memfds are on (linux/magic.h), but those of huge pages.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
 /// See the module.
 pub struct SharedMemory {
     base: NonNull<u8>,
@@ -59,6 +62,10 @@ impl SharedMemory {
             .map_err(|_| invalid("the descriptor is not a memfd"))?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(invalid("the memfd is not sealed against shrinking"));
+        }
+        // Touching a huge page that is not there any more ends a process.
+        if rustix::fs::fstatfs(&fd)?.f_type as u64 != TMPFS_MAGIC {
+            return Err(invalid("the memfd has huge pages"));
         }
         let real = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         if len == 0 || real < len as u64 {

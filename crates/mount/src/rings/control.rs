@@ -136,12 +136,17 @@ impl<S: FileSystem> Context<S> {
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
         if session.buffers.borrow().len() >= BUFFERS_MAX
             || !self.rings.has_descriptors(BUFFER_DESCRIPTORS)
+            || !self.rings.has_addresses(q.len)
         {
             return fail(ENOSPC);
         }
         let fetched = adopt::memfd(&self.rt, self.header.pid, q.fd).await;
         let (fd, process) = fetched.map_err(refused("a buffer"))?;
         let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
+        // Others may have come meanwhile.
+        if !self.rings.has_addresses(q.len) {
+            return fail(ENOSPC);
+        }
         q.buffer = self.rings.number();
         let buffer = SharedBuffer { region, place: (process, q.fd), name: [0; 16] };
         session.buffers.borrow_mut().insert(q.buffer, buffer);

@@ -33,6 +33,9 @@ const DESCRIPTORS_KEPT: u64 = 2048;
 const RING_DESCRIPTORS: u64 = 2;
 /// Descriptors of a buffer here.
 const BUFFER_DESCRIPTORS: u64 = 1;
+/// Bytes of all buffers of a mount together: they cost addresses, of which the daemon needs some for itself, also where there is no memory
+/// behind them yet. (A process has 128 TiB.)
+const BUFFER_BYTES_MAX: u64 = 32 << 40;
 /// Bytes of operations of all rings in work at a time: what they need in memory of the daemon's own.
 const WORK_BYTES_MAX: usize = 128 << 20;
 
@@ -73,6 +76,16 @@ impl Rings {
             return false;
         }
         true
+    }
+    /// Whether buffers may take so many more bytes of addresses.
+    fn has_addresses(&self, more: u64) -> bool {
+        let of = |s: &Rc<Session>| s.buffers.borrow().values().map(|b| b.region.len()).sum::<u64>();
+        let used: u64 = self.sessions.borrow().values().map(of).sum();
+        let there = more <= BUFFER_BYTES_MAX.saturating_sub(used);
+        if !there {
+            tracing::warn!(used, more, limit = BUFFER_BYTES_MAX, "a buffer is refused");
+        }
+        there
     }
     /// A directory was closed: its session ends.
     pub fn forget(&self, directory: u64) {

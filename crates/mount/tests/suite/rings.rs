@@ -382,3 +382,129 @@ fn what_is_closed_is_gone_and_the_rest_goes_on() {
     ring.prepare(&f, 0, &buffer, 0, 16, 5).unwrap();
     assert_eq!(next(&mut ring).1, 16);
 }
+
+/// A sealed memfd of this length, with nothing in it yet.
+fn sealed(len: u64, huge: bool) -> std::os::fd::OwnedFd {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let kind = if huge { MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB } else { MemfdFlags::empty() };
+    let fd = memfd_create("test", MemfdFlags::ALLOW_SEALING | kind).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    fd
+}
+
+#[test]
+fn memory_that_could_vanish_or_is_too_much_is_refused() {
+    let Some(m) = TestMount::new(60) else { return };
+    let file = open(&m, "f");
+    file.write_all_at(&noise(4096, 5), 0).unwrap();
+    let dir = File::open(m.path()).unwrap();
+    let mut q = control::Open { version: 1, ..Default::default() };
+    ioctl(&dir, &mut q).unwrap();
+    let add = |fd: &dyn AsRawFd, len| {
+        let mut q = control::AddBuffer { fd: fd.as_raw_fd(), buffer: 0, len };
+        ioctl(&dir, &mut q).map(|()| q.buffer).map_err(|e| e.raw_os_error())
+    };
+    // It could be shrunk under the daemon, which would end with SIGBUS; so could what has huge pages, of which there may be none.
+    let loose = rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&loose, 1 << 20).unwrap();
+    assert_eq!(add(&loose, 1 << 20), Err(Some(EINVAL as i32)));
+    let huge = sealed(4 << 20, true);
+    assert_eq!(add(&huge, 4 << 20), Err(Some(EINVAL as i32)));
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+    for memory in [&loose, &huge] {
+        let (memory, doorbell) = (memory.as_raw_fd(), bell.as_raw_fd());
+        let mut r =
+            control::AddRing { memory, doorbell, entries: 8, kind: 1, ..Default::default() };
+        assert_eq!(ioctl(&dir, &mut r).unwrap_err().raw_os_error(), Some(EINVAL as i32));
+    }
+    // Memory that is only said to be there costs the daemon addresses, of which it keeps enough for itself.
+    const TIB: u64 = 1 << 40;
+    let sparse = sealed(TIB, false);
+    let mut all = vec![];
+    let refused = loop {
+        match add(&sparse, TIB) {
+            Ok(number) => all.push(number),
+            Err(e) => break e,
+        }
+        assert!(all.len() < 200, "no bound");
+    };
+    assert_eq!(refused, Some(28), "after {} TiB", all.len());
+    let c = Connection::open(m.path()).unwrap();
+    let small = c.buffer(4096);
+    assert_eq!(small.err().and_then(|e| e.raw_os_error()), Some(28), "and says so to all");
+    assert_eq!(std::fs::read(m.join("f")).unwrap().len(), 4096, "the mount lives");
+    let mut gone = control::RemoveBuffer { buffer: all[0], reserved: 0 };
+    ioctl(&dir, &mut gone).unwrap();
+    c.buffer(4096).unwrap();
+    drop(dir);
+    c.buffer(1 << 20).unwrap();
+}
+
+#[test]
+fn a_buffer_that_is_taken_away_in_the_middle() {
+    let Some(m) = TestMount::new(90) else { return };
+    let c = Connection::open(m.path()).unwrap();
+    let file = open(&m, "f");
+    file.write_all_at(&noise(8 << 20, 5), 0).unwrap();
+    let f = c.register(&file).unwrap();
+    let few = RingOptions { io_depth: -4, ..RingOptions::new(Kind::Read, 64) };
+    let mut ring = c.ring(few).unwrap();
+    let mut in_the_middle = 0;
+    for round in 0..20 {
+        let buffer = c.buffer(8 << 20).unwrap();
+        for i in 0..64 {
+            ring.prepare(&f, 0, &buffer, 0, 8 << 20, i).unwrap();
+        }
+        ring.submit().unwrap();
+        // Its pages go, then the daemon's name of it and the mapping here, at another moment each time.
+        std::thread::sleep(Duration::from_micros(round * 300));
+        let memory = buffer.memory().as_fd();
+        let (punch, keep) = (libc::FALLOC_FL_PUNCH_HOLE, libc::FALLOC_FL_KEEP_SIZE);
+        // SAFETY: nothing in this process reads the memory any more.
+        unsafe { libc::fallocate(memory.as_raw_fd(), punch | keep, 0, 8 << 20) };
+        let done: Vec<_> = std::iter::from_fn(|| ring.take()).collect();
+        in_the_middle += u32::from(done.len() < 64);
+        drop(buffer);
+        let mut seen = [false; 64];
+        let mut check = |user: u64, result| {
+            assert!(!std::mem::replace(&mut seen[user as usize], true), "answered twice");
+            assert!(result == 8 << 20 || result == -EBADF, "{result}");
+        };
+        done.iter().for_each(|c| check(c.user, c.result));
+        for _ in done.len()..64 {
+            let (user, result) = next(&mut ring);
+            check(user, result);
+        }
+    }
+    assert!(in_the_middle > 0, "all was done before");
+    let buffer = c.buffer(4096).unwrap();
+    ring.prepare(&f, 0, &buffer, 0, 4096, 1).unwrap();
+    assert_eq!(next(&mut ring), (1, 4096));
+}
+
+#[test]
+fn wrong_paths_and_descriptors_of_others() {
+    let (Some(m), Some(n)) = (TestMount::new(60), TestMount::new(60)) else { return };
+    let kind = |path: &std::path::Path| Connection::open(path).err().map(|e| e.kind());
+    assert_eq!(kind(&m.join("nothing/here")), Some(io::ErrorKind::NotFound));
+    for elsewhere in ["/proc", "/dev/null", "/"] {
+        let e = Connection::open(elsewhere.as_ref()).err().unwrap().to_string();
+        assert!(e.contains(elsewhere) && e.contains("not on a GlowFS mount"), "{e}");
+    }
+    let (mine, theirs) = (open(&m, "f"), open(&n, "f"));
+    mine.write_all_at(b"mine", 0).unwrap();
+    // A path may be of anything on the mount, a file too.
+    let c = Connection::open(&m.join("f")).unwrap();
+    let error = |fd: &dyn AsFd| c.register(fd.as_fd()).err().and_then(|e| e.raw_os_error());
+    assert_eq!(error(&theirs), Some(13), "another mount's");
+    assert_eq!(error(&File::open(m.path()).unwrap()), Some(25), "a directory");
+    assert_eq!(error(&File::open("/proc/self/exe").unwrap()), Some(25), "no FUSE at all");
+    assert_eq!(error(&io::pipe().unwrap().0), Some(25), "a pipe");
+    // And the right one still works.
+    let f = c.register(&mine).unwrap();
+    let buffer = c.buffer(4096).unwrap();
+    let mut ring = c.ring(RingOptions::new(Kind::Read, 8)).unwrap();
+    ring.prepare(&f, 0, &buffer, 0, 4, 0).unwrap();
+    assert_eq!(next(&mut ring).1, 4);
+}
