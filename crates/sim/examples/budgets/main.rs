@@ -2,6 +2,10 @@
 //! process, over simulated disks and net, so that it is the same each time. `budgets KIND COUNT`; the difference between two counts is
 //! what the operations cost in all processes together, without the kernel.
 
+mod create;
+mod ring;
+mod store;
+
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_sim::cluster::harness::{Cluster, Shape};
 use glowfs_sim::cluster::workload::open_or_make;
@@ -35,23 +39,33 @@ fn main() -> std::process::ExitCode {
     let mut args = std::env::args().skip(1);
     let kind = args.next().unwrap_or_default();
     let count = args.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    match kind.as_str() {
+    match run(&kind, count) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{kind}: {e}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(kind: &str, count: u64) -> Result<()> {
+    match kind {
         "checksum" => (0..count).for_each(|_| {
             black_box(crc32c(black_box(&[7; OP_BYTES])));
         }),
         "update" => (0..count).for_each(|_| message()),
-        "write" | "read" | "fsync" => {
-            if let Err(e) = on_a_cluster(&kind, count) {
-                eprintln!("{kind}: {e}");
-                return std::process::ExitCode::FAILURE;
-            }
-        }
+        "ring" => ring::rounds(count)?,
+        "store-read" => store::on_a_disk(false, count)?,
+        "store-write" => store::on_a_disk(true, count)?,
+        "create" => create::in_process(count)?,
+        "write" | "read" | "fsync" => on_a_cluster(kind, count)?,
         _ => {
-            eprintln!("budgets checksum|update|write|read|fsync COUNT");
-            return std::process::ExitCode::FAILURE;
+            let kinds =
+                "checksum, update, ring, store-read, store-write, create, read, write, fsync";
+            return Err(Error::new(Status::InvalidArgument, format!("choose from {kinds}")));
         }
     }
-    std::process::ExitCode::SUCCESS
+    Ok(())
 }
 
 /// The message of a write, encoded and parsed.
@@ -78,7 +92,11 @@ fn on_a_cluster(kind: &str, count: u64) -> Result<()> {
         *out.borrow_mut() = Some(operations(&inner, config, &kind, count).await);
     });
     cluster.world.run_until(LIMIT, || outcome.borrow().is_some());
-    outcome.take().unwrap_or_else(|| Err(Error::new(Status::TimedOut, "it did not end")))
+    outcome.take().unwrap_or_else(|| Err(timed_out()))
+}
+
+fn timed_out() -> Error {
+    Error::new(Status::TimedOut, "it did not end")
 }
 
 async fn operations(
