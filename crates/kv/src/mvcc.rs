@@ -267,15 +267,42 @@ impl Mvcc {
         version
     }
 
-    /// Applies one change of a log or checkpoint at a version that is not older than the last one.
+    /// Applies one change of a log or checkpoint at a version that is not older than the last one. Nobody reads the past of a store that is
+    /// being recovered: what was there before is not kept.
     pub fn replay_put(&mut self, version: Version, key: &[u8], value: &[u8]) {
-        self.version = self.version.max(version);
-        self.set(version, key, value);
+        self.set_version(version);
+        self.bytes += value.len() as u64;
+        let newest = Stamped { version, value: Some(value.into()) };
+        match self.map.entry(StoredKey::new(key)) {
+            Entry::Vacant(place) => {
+                self.bytes += key.len() as u64;
+                place.insert(Chain { newest, older: VecDeque::new() });
+            }
+            Entry::Occupied(mut place) => {
+                let old = std::mem::replace(&mut place.get_mut().newest, newest);
+                self.bytes -= old.value.map_or(0, |v| v.len() as u64);
+            }
+        }
     }
     /// The same for a removal.
     pub fn replay_clear(&mut self, version: Version, begin: &[u8], end: &[u8]) {
-        self.version = self.version.max(version);
-        self.clear_range(version, begin, end);
+        self.set_version(version);
+        if begin >= end {
+            return;
+        }
+        let bytes = |key: &StoredKey, chain: &Chain| {
+            (key.len() + chain.newest.value.as_ref().map_or(0, |v| v.len())) as u64
+        };
+        let key = StoredKey::new(begin);
+        if is_single(begin, end) {
+            if let Some((key, chain)) = self.map.remove_entry(&key) {
+                self.bytes -= bytes(&key, &chain);
+            }
+            return;
+        }
+        for (key, chain) in self.map.extract_if(key..StoredKey::new(end), |_, _| true) {
+            self.bytes -= bytes(&key, &chain);
+        }
     }
 
     fn set(&mut self, version: Version, key: &[u8], value: &[u8]) {

@@ -367,3 +367,36 @@ fn background_commits_are_flushed_within_the_bound() {
         engine.close().await.expect("close");
     });
 }
+
+/// A checkpoint writes all that there is: it is not due before the log has grown by half as much.
+#[test]
+fn a_checkpoint_waits_for_a_log_in_proportion() {
+    const VALUE: usize = 16 << 10;
+    real::run(|rt| async move {
+        let config = EmbeddedConfig { checkpoint_log_bytes: VALUE as u64, ..config() };
+        let disk = Disk::new();
+        let engine = Embedded::open(&rt, disk.dir(), config).await.expect("open");
+        let shared: Rc<dyn Engine> = Rc::new(engine.clone());
+        let put = async |keys: std::ops::Range<u32>| {
+            for key in keys {
+                let tx = Transaction::new(shared.clone());
+                tx.put(key.to_be_bytes(), vec![1; VALUE]).expect("small");
+                tx.commit(false).await.expect("commit");
+            }
+        };
+        // Until nothing more is due.
+        let checkpoints = async || {
+            rt.sleep(Duration::from_millis(500)).await;
+            engine.stats().checkpoints
+        };
+        put(0..64).await;
+        checkpoints().await;
+        engine.checkpoint().await.expect("a checkpoint");
+        let before = checkpoints().await;
+        put(0..24).await;
+        assert_eq!(checkpoints().await, before, "a log of three eighths of all");
+        put(0..24).await;
+        assert_eq!(checkpoints().await, before + 1, "of three quarters");
+        engine.close().await.expect("close");
+    });
+}

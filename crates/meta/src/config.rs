@@ -173,7 +173,7 @@ pub struct Tuning {
     pub orphan_reclaim: bool,
     /// How long a request id is remembered at least, in ms: longer than clients retry.
     pub request_keep_ms: u64,
-    /// Log bytes after which the embedded engine writes a checkpoint.
+    /// Log bytes after which the embedded engine writes a checkpoint, at least: it waits for a log of half of what it holds.
     pub checkpoint_log_bytes: u64,
 }
 

@@ -8,7 +8,7 @@ use super::format::{
     BLOCK, CHECKPOINT_MAGIC, FileHeader, PageHeader, checkpoint_name, number_of, push_entry,
 };
 use super::log::{aligned, finish};
-use super::{Inner, WINDOW_STEP};
+use super::{EmbeddedConfig, Inner, State, WINDOW_STEP};
 use glowfs_rt::backend::OpenOptions;
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
@@ -17,6 +17,8 @@ use std::rc::Rc;
 pub const TMP: &str = "checkpoint.tmp";
 /// Payload of a page, about, in bytes. One entry more may lie on top.
 const PAGE_BYTES: usize = 256 << 10;
+/// A checkpoint waits until the log has one byte for so many that there are.
+const CHECKPOINT_SHARE: u64 = 2;
 /// Keys looked at in one step of the walk.
 const STEP_KEYS: usize = 512;
 
@@ -33,7 +35,7 @@ pub async fn background_loop(inner: Rc<Inner>) {
             if s.closing || s.failed.is_some() {
                 break;
             }
-            s.stats.log_bytes >= inner.config.checkpoint_log_bytes && s.pin.is_none()
+            s.stats.log_bytes >= due_at(&inner.config, &s) && s.pin.is_none()
         };
         inner.move_window();
         if due {
@@ -47,6 +49,12 @@ pub async fn background_loop(inner: Rc<Inner>) {
         }
     }
     finish(&inner);
+}
+
+/// The log that makes a checkpoint due, in bytes. A checkpoint writes all that there is, so it has to wait for a log in proportion, or
+/// each commit would cost the more the more there is.
+fn due_at(config: &EmbeddedConfig, state: &State) -> u64 {
+    config.checkpoint_log_bytes.max(state.store.bytes() / CHECKPOINT_SHARE)
 }
 
 /// Writes a checkpoint of now.

@@ -44,7 +44,7 @@ pub struct EmbeddedConfig {
     pub window_entries: usize,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
-    /// A checkpoint is written when the log behind the last one has so many bytes.
+    /// A checkpoint is written when the log behind the last one has so many bytes, and half as many as there are keys and values.
     pub checkpoint_log_bytes: u64,
     /// The version that a directory begins with when it is formatted: of the engine whose content is loaded into it, else 0.
     pub first_version: Version,

@@ -315,12 +315,7 @@ fn apply(store: &mut Mvcc, payload: &[u8]) -> Result<()> {
     read_records(payload, |version, op| match op {
         Op::Put(k, v) => store.replay_put(version, k, v),
         Op::Clear(b, e) => store.replay_clear(version, b, e),
-    })?;
-    // Nobody reads the past: keep the newest values only.
-    let version = store.version();
-    store.set_oldest(version);
-    while store.trim(1 << 12) {}
-    Ok(())
+    })
 }
 
 /// A walk over the batches of one segment.
