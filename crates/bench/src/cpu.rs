@@ -1,6 +1,7 @@
-//! CPU time: of this process, and of others by the scheduler's own account (`schedstat`: nanoseconds on a processor, thread by thread).
+//! What processes took. CPU time: of this process, and of others by the scheduler's own account (`schedstat`: nanoseconds on a processor, thread by thread).
 
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
 
 /// Who took part in what is measured: this process, and these.
 #[derive(Clone, Default)]
@@ -17,6 +18,22 @@ impl Processes {
     pub fn others(&self) -> f64 {
         self.0.iter().map(|pid| of(*pid).unwrap_or(0.0)).sum()
     }
+    /// From now on [`Processes::peaks`] are counted.
+    pub fn forget_peaks(&self) {
+        for pid in &self.0 {
+            // Only root may; else the peak is that of the process's life.
+            let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
+        }
+    }
+    /// The most memory that each had, in bytes, by its role (the greatest of several).
+    pub fn peaks(&self) -> BTreeMap<String, u64> {
+        let mut all = BTreeMap::new();
+        for (role, bytes) in self.0.iter().filter_map(|pid| peak(*pid)) {
+            let most: &mut u64 = all.entry(role).or_default();
+            *most = bytes.max(*most);
+        }
+        all
+    }
 }
 
 fn of(pid: u32) -> Option<f64> {
@@ -27,6 +44,16 @@ fn of(pid: u32) -> Option<f64> {
         nanoseconds += first.unwrap_or(0);
     }
     Some(nanoseconds as f64 / 1e9)
+}
+
+/// The sub-command that a process runs, and the peak of its memory.
+fn peak(pid: u32) -> Option<(String, u64)> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let role = String::from_utf8_lossy(line.split(|b| *b == 0).nth(1)?).into_owned();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some((role, kib << 10))
 }
 
 #[cfg(test)]
@@ -45,8 +72,10 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         let seen = who.others();
+        let peaks = who.peaks();
         child.kill().expect("ended");
         let _ = child.wait();
         assert!(seen >= 0.01, "{seen} s");
+        assert!(peaks.get("-c").is_some_and(|bytes| *bytes > 100 << 10), "{peaks:?}");
     }
 }

@@ -1,12 +1,14 @@
 //! The sweep: fio over block size, depth and jobs, on a mount and on a local directory of the same disk.
 
 use crate::args::Sweep;
+use crate::cluster::leave_to_interrupt;
 use crate::cpu::Processes;
 use crate::progress::{Progress, bytes};
 use crate::row::Row;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -112,6 +114,9 @@ impl Sweeping<'_> {
                 rows.push(row);
             }
         }
+        for (role, most) in peaks(&rows) {
+            progress.part(&format!("peak memory of {role}: {}", bytes(most)));
+        }
         Ok(rows)
     }
 
@@ -166,9 +171,11 @@ impl Sweeping<'_> {
                 self.size / u64::from(cell.jobs) / cell.block * cell.block
             ));
         }
+        place.who.forget_peaks();
         let cpu = place.who.others();
         let out = finish(c, Duration::from_secs(self.seconds.into()) + PATIENCE);
         let cpu = place.who.others() - cpu;
+        row.peak_bytes = place.who.peaks();
         match out.and_then(|text| read(&text, cell.what.ends_with("write"), &mut row)) {
             Ok(ops) if ops > 0.0 && !place.who.0.is_empty() => {
                 row.cpu_us_per_op = Some(cpu * 1e6 / ops)
@@ -179,6 +186,16 @@ impl Sweeping<'_> {
         }
         Ok(row)
     }
+}
+
+/// The most memory of a process of each role in all of it.
+fn peaks(rows: &[Row]) -> BTreeMap<&str, u64> {
+    let mut all = BTreeMap::new();
+    for (role, bytes) in rows.iter().flat_map(|r| &r.peak_bytes) {
+        let most: &mut u64 = all.entry(role.as_str()).or_default();
+        *most = (*bytes).max(*most);
+    }
+    all
 }
 
 /// Reads fio's JSON into the row; how many operations there were.
@@ -212,6 +229,8 @@ pub fn end_running() {
 
 /// Waits for the end of a child, at most so long; its output.
 fn finish(mut command: Command, patience: Duration) -> Result<String> {
+    // Else the next run would make the files anew that the signal's thread removes.
+    leave_to_interrupt();
     let out = tempfile::tempfile()?;
     let err = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);

@@ -1,6 +1,7 @@
 //! [`Row`]: one measurement; [`Report`]: all of a run. Their JSON only ever grows.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// One measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Row {
     pub cpu_us_per_op: Option<f64>,
     /// What the layers below allow, in operations a second, if it is known.
     pub limit_ops_per_second: Option<f64>,
+    /// The most memory that a process of each role of the cluster had meanwhile, in bytes; of a sweep only.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peak_bytes: BTreeMap<String, u64>,
     /// Why it was not measured, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
