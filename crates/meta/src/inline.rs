@@ -117,7 +117,11 @@ pub async fn spill(s: &Service, by: ClientId, inode: InodeId) -> Result<()> {
                 given_up = Some(data);
             }
             Spill::Store(attr, bytes) => {
-                store(s, &attr, bytes).await?;
+                match store(s, &attr, bytes).await {
+                    // Somebody took this attempt for given up and removed what it had stored; what it began is looked up.
+                    Err(e) if e.status == Status::BadCapability => continue,
+                    stored => stored?,
+                }
                 let finish = async |tx: &Transaction| {
                     ns::finish_spill(&Context::new(tx, &caller, s), inode, attr.data).await
                 };
