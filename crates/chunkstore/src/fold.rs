@@ -9,13 +9,18 @@ use crate::format::BLOCK;
 use crate::slots::{blocks_of, bytes_of};
 use crate::state::Inner;
 use crate::util::{Job, join_all};
-use glowfs_rt::Buf;
+use glowfs_rt::{Buf, BufMut, Duration};
+use glowfs_types::checksum::crc32c;
 use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Chunks folded side by side.
 const FOLD_CHUNKS: usize = 16;
+/// Readings of a block that comes wrongly, before it is copied as it is,
+const READINGS_MAX: u32 = 8;
+/// and the pause between them.
+const READING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Where blocks may go.
 #[derive(Clone, Copy)]
@@ -24,6 +29,21 @@ struct How {
     in_place: bool,
     /// To slots that are taken for it.
     fresh: bool,
+}
+
+/// The checksums of blocks in the log, by their places.
+#[derive(Default)]
+struct Checksums(BTreeMap<Loc, u32>);
+
+impl Checksums {
+    /// Those of an extent, whose first block has the first of `crcs`.
+    fn note(&mut self, e: &Extent, crcs: &[u32]) {
+        self.0.extend((0..e.count).zip(crcs).map(|(k, crc)| (e.loc.plus(k), *crc)));
+    }
+
+    fn fits(&self, loc: Loc, block: &[u8]) -> bool {
+        self.0.get(&loc).is_some_and(|crc| crc32c(block) == *crc)
+    }
 }
 
 fn is_old(e: &Extent, before: u64) -> bool {
@@ -146,6 +166,7 @@ impl Inner {
         let guard = self.epochs.enter();
         let mut placed = Vec::new();
         let mut fresh: Vec<Vec<Extent>> = Vec::new();
+        let mut checksums = Checksums::default();
         {
             let targets = self.targets.borrow();
             let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
@@ -156,6 +177,7 @@ impl Inner {
             let mut rest = Vec::new();
             let in_place = how.in_place && chunk.lsn <= self.flush.durable.get();
             for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
+                checksums.note(e, chunk.crcs.get(e.block as usize..).unwrap_or_default());
                 if in_place {
                     place_in_slots(chunk, *e, &mut placed, &mut rest);
                 } else {
@@ -164,6 +186,13 @@ impl Inner {
             }
             fresh.extend(groups(rest));
             for d in &chunk.pending {
+                let mut at = 0;
+                for e in &d.extents {
+                    if is_old(e, before) {
+                        checksums.note(e, d.crcs.get(at..).unwrap_or_default());
+                    }
+                    at += e.count as usize;
+                }
                 fresh.extend(groups(
                     d.extents.iter().filter(|e| is_old(e, before)).copied().collect(),
                 ));
@@ -194,7 +223,7 @@ impl Inner {
         }
         guard.alone_since().await;
         placed.sort_by_key(|(_, to)| *to);
-        self.copy_blocks(&placed).await?;
+        self.copy_blocks(&placed, &checksums).await?;
         let planned = placed.len();
         self.drop_given_up(target, id, &mut placed, &taken);
         self.move_extents(target, id, &placed);
@@ -233,16 +262,15 @@ impl Inner {
         }
     }
 
-    /// Copies blocks as they are: what does not match its checksum now will not match it later.
-    async fn copy_blocks(self: &Rc<Self>, moves: &[(Extent, Loc)]) -> Result<()> {
+    /// Copies blocks. One that does not match its checksum however often it is read will not match it later either.
+    async fn copy_blocks(
+        self: &Rc<Self>,
+        moves: &[(Extent, Loc)],
+        checksums: &Checksums,
+    ) -> Result<()> {
         let mut write: Option<(Loc, u32, Vec<Buf>)> = None;
         for (from, to) in moves {
-            let (result, mut buf) =
-                self.read_place(from.loc, self.rt.alloc(from.count as usize * BLOCK)).await;
-            if let Err(e) = result {
-                tracing::warn!(error = %e, "a block in the log cannot be read; its chunk needs repair");
-                buf.fill(0);
-            }
+            let buf = self.read_for_good(from, checksums).await;
             match &mut write {
                 Some((start, n, bufs)) if start.plus(*n) == *to && start.slot() == to.slot() => {
                     *n += from.count;
@@ -260,6 +288,31 @@ impl Inner {
             Some(w) => self.write_blocks(w).await,
             None => Ok(()),
         }
+    }
+
+    /// The blocks of an extent of the log. What is read here replaces what is stored, so one wrong reading must not be the last.
+    async fn read_for_good(&self, from: &Extent, checksums: &Checksums) -> BufMut {
+        let whole = self.rt.alloc(from.count as usize * BLOCK);
+        let (result, mut buf) = self.read_place(from.loc, whole).await;
+        if result.is_err() {
+            buf.fill(0);
+        }
+        for (k, block) in (0..).zip(buf.chunks_mut(BLOCK)) {
+            let loc = from.loc.plus(k);
+            let mut readings = 1;
+            while !checksums.fits(loc, block) {
+                if readings >= READINGS_MAX {
+                    tracing::warn!(?loc, "a block of the log is damaged; its chunk needs repair");
+                    break;
+                }
+                readings += 1;
+                self.rt.sleep(READING_PAUSE).await;
+                if let (Ok(()), again) = self.read_place(loc, self.rt.alloc(BLOCK)).await {
+                    block.copy_from_slice(&again);
+                }
+            }
+        }
+        buf
     }
 
     async fn write_blocks(self: &Rc<Self>, (to, count, bufs): (Loc, u32, Vec<Buf>)) -> Result<()> {

@@ -4,7 +4,7 @@ mod fake;
 mod small;
 
 use fake::{Crash, Disk, Rng, run};
-use glowfs_chunkstore::{StageKind, Store, StoreConfig};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{Result, Status};
 use small::{CHUNK_BYTES, T, bytes, config, id, request};
@@ -280,6 +280,41 @@ fn a_wrong_bit_of_one_read_does_not_lose_the_store() {
                 let (r, buf) = store.read(T, id(i), 0, rt.alloc(CHUNK_BYTES as usize)).await;
                 let r = r.unwrap_or_else(|e| panic!("read {nth}, chunk {i}: {e}"));
                 assert!(buf[..r.len as usize] == bytes(i, size(i)), "read {nth}, chunk {i}");
+            }
+        })
+        .expect("ran");
+    }
+}
+
+/// One wrong reading while blocks move from the log to their slots is not what is kept: a replica that is the only one left would lose them.
+#[test]
+fn a_wrong_bit_while_the_log_is_folded_is_not_kept() {
+    for nth in 1..40 {
+        let disk = Disk::new(nth);
+        let d = disk.clone();
+        run(nth, &disk, |rt| async move {
+            let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+            store.create_target(T).await.expect("target");
+            for i in 0..6 {
+                store.stage(T, request(i, 1, StageKind::Write, bytes(i, 9000))).await.expect("new");
+                let write = request(i, 2, StageKind::Write, bytes(10 + i, 4096));
+                let pending = StageRequest { commit: i != 5, ..write };
+                store.stage(T, pending).await.expect("staged");
+            }
+            // The segment that is being written is not folded.
+            for i in 10..35 {
+                store.stage(T, request(i, 1, StageKind::Write, bytes(i, 9000))).await.expect("new");
+            }
+            d.flip_read.set(nth);
+            store.checkpoint().await.expect("checkpoint");
+            assert!(nth > 6 || d.flip_read.take() == 0, "blocks were read");
+            d.flip_read.set(0);
+            store.commit(T, id(5), 2.into()).await.expect("committed");
+            for i in 0..6 {
+                let (r, buf) = store.read(T, id(i), 0, rt.alloc(CHUNK_BYTES as usize)).await;
+                let r = r.unwrap_or_else(|e| panic!("read {nth}, chunk {i}: {e}"));
+                let expected = [bytes(10 + i, 4096), bytes(i, 9000).split_off(4096)].concat();
+                assert!(buf[..r.len as usize] == expected, "read {nth}, chunk {i}");
             }
         })
         .expect("ran");
