@@ -404,6 +404,8 @@ pub(crate) struct Loaded {
 
 /// Reads a whole checkpoint file.
 pub(crate) struct Loader {
+    /// The last batch that the checkpoint covers.
+    lsn: u64,
     targets: BTreeMap<TargetId, Target>,
     chunks: u64,
     ended: bool,
@@ -433,7 +435,8 @@ impl Inner {
         if head.store != store {
             return Err(bad("belongs to another store"));
         }
-        let mut loader = Loader { targets: BTreeMap::new(), chunks: 0, ended: false };
+        let mut loader =
+            Loader { lsn: head.lsn, targets: BTreeMap::new(), chunks: 0, ended: false };
         let mut at = BLOCK as u64;
         let mut number = 0;
         while !loader.ended {
@@ -487,6 +490,10 @@ impl Loader {
                 }
                 CHUNK => {
                     let (id, chunk) = get_chunk(&mut r)?;
+                    if chunk.lsn > self.lsn {
+                        // Its flush would be waited for for ever.
+                        return Err(bad("a chunk that changed after the checkpoint"));
+                    }
                     let t = self
                         .targets
                         .get_mut(&target)
