@@ -7,7 +7,6 @@ use super::harness::{DISK, Service};
 use crate::world::{DiskFaults, Link};
 use glowfs_rt::Duration;
 use glowfs_types::routing::{ChainInfo, PublicState, RoutingInfo};
-use std::rc::Rc;
 
 /// The greatest delay of an answer that is held up, in ns: below the node's lease, far above mgmtd's margin.
 const HELD_UP_NS: u64 = 900_000_000;
@@ -54,17 +53,13 @@ impl Corner {
 
 impl Breaker<'_> {
     /// One of them, or the given one, if the cluster is whole.
-    pub(super) fn corner(
-        &mut self,
-        which: Option<Corner>,
-        routing: &impl Fn() -> Option<Rc<RoutingInfo>>,
-    ) {
-        let Some(info) = self.may_lose_replicas(routing) else { return };
+    pub(super) fn corner(&mut self, which: Option<Corner>) {
+        let Some(info) = self.may_lose_replicas() else { return };
         let all = Corner::ALL;
         let which = which.unwrap_or_else(|| all[self.below(all.len() as u64) as usize]);
         self.note(format!("corner: {which:?}"));
         match which {
-            Corner::Squeeze => self.squeeze(&info, routing),
+            Corner::Squeeze => self.squeeze(&info),
             Corner::Mute => self.mute(&info, false),
             Corner::MuteAndKill => self.mute(&info, true),
             Corner::LateAnswers => self.late_answers(&info),
@@ -99,7 +94,7 @@ impl Breaker<'_> {
         }
     }
 
-    fn squeeze(&mut self, info: &RoutingInfo, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+    fn squeeze(&mut self, info: &RoutingInfo) {
         let chains: Vec<&ChainInfo> = info.chains.values().collect();
         let chain = chains[self.below(chains.len() as u64) as usize];
         let keep = chain.members[self.below(chain.members.len() as u64) as usize];
@@ -121,7 +116,7 @@ impl Breaker<'_> {
         let until = self.now_ms() + CHANGE_MS;
         while self.now_ms() < until {
             self.pass(10);
-            let alone = routing().is_some_and(|i| {
+            let alone = (self.newest)().is_some_and(|i| {
                 i.chains.get(&chain.id).is_some_and(|c| {
                     c.version > version
                         && c.members.iter().filter(|m| m.state == PublicState::Serving).count() == 1

@@ -4,8 +4,6 @@ use super::faults::{Breaker, End, life};
 use super::harness::{DISK, Service};
 use crate::world::{DISK_BYTES, DiskFaults};
 use glowfs_rt::Duration;
-use glowfs_types::routing::RoutingInfo;
-use std::rc::Rc;
 
 /// Room that a disk that is called full has left, at most.
 const LITTLE_ROOM: u64 = 2 << 20;
@@ -16,9 +14,10 @@ const FLIPS_MAX: u64 = 16;
 
 impl Breaker<'_> {
     /// A store that saw an error stays offline in its life: the service is started again, with its machine or alone (then the
-    /// system's cache may show what the disk does not have since a flush failed).
+    /// system's cache may show what the disk does not have since a flush failed). The power of who serves a chain alone stays: what is
+    /// acknowledged and not flushed would go with it, as it may.
     pub(super) fn mend_disk(&mut self, s: &Service) {
-        let end = self.end();
+        let end = if self.serves_alone(s) { End::Kill } else { self.end() };
         let what = if end == End::Power { "machine" } else { "service" };
         self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
         s.node.disk(DISK).set_faults(DiskFaults::default());
@@ -30,10 +29,22 @@ impl Breaker<'_> {
             // What only the cache shows is lost now.
             let pause = self.below(POWER_AFTER_MS);
             self.cluster.run_for(Duration::from_millis(pause));
+            if self.serves_alone(s) {
+                return;
+            }
             self.note(format!("{pause} ms later the power of {} is lost", s.node.name()));
             self.cluster.crash(s, true);
             self.restart(s);
         }
+    }
+
+    /// Whether other nodes were taken out of a chain meanwhile, until this one's target was its only server.
+    fn serves_alone(&self, s: &Service) -> bool {
+        let Some(info) = (self.newest)() else { return false };
+        info.chains.values().any(|c| {
+            let mut servers = c.serving();
+            servers.next().is_some_and(|m| m.node == s.id()) && servers.next().is_none()
+        })
     }
 
     /// Starts a service again. A store needs a little room for that.
@@ -46,13 +57,13 @@ impl Breaker<'_> {
         self.cluster.restart(s);
     }
 
-    pub(super) fn break_disk(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+    pub(super) fn break_disk(&mut self) {
         let i = self.below(self.cluster.storages.len() as u64) as usize;
         let s = self.cluster.storages[i].clone();
         let errors = 20_000;
         match self.below(8) {
             5 | 6 => return self.fill_disk(s),
-            7 => return self.flip_at_rest(s, routing),
+            7 => return self.flip_at_rest(s),
             _ => {}
         }
         let (what, faults) = match self.below(5) {
@@ -75,7 +86,7 @@ impl Breaker<'_> {
             ),
         };
         // A disk that fails may take a replica away; and the service is started again in the end.
-        let Some(info) = self.may_lose_replicas(routing) else { return };
+        let Some(info) = self.may_lose_replicas() else { return };
         self.crashed.push((s.id(), life(&info, s.id())));
         self.note(format!("the disk of {} {what}", s.node.name()));
         s.node.disk(DISK).set_faults(faults);
@@ -102,8 +113,8 @@ impl Breaker<'_> {
     }
 
     /// Turns bits of data over, for good. The service is started again later: its scrub, or a read, finds and mends them.
-    fn flip_at_rest(&mut self, s: Service, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
-        let Some(info) = self.may_lose_replicas(routing) else { return };
+    fn flip_at_rest(&mut self, s: Service) {
+        let Some(info) = self.may_lose_replicas() else { return };
         let disk = s.node.disk(DISK);
         let files: Vec<_> =
             disk.files().into_iter().filter(|(n, _)| n.starts_with("blocks-")).collect();

@@ -100,6 +100,9 @@ impl Faults {
     };
 }
 
+/// What the one who knows most of the cluster knows of its chains.
+pub(super) type Newest = Box<dyn Fn() -> Option<Rc<RoutingInfo>>>;
+
 /// How a process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
@@ -112,6 +115,7 @@ pub struct Breaker<'a> {
     pub(super) cluster: &'a Cluster,
     faults: Faults,
     pub(super) shared: Rc<Shared>,
+    pub(super) newest: Newest,
     corner: Option<Corner>,
     down: Vec<(Service, u64)>,
     cut_until: Option<u64>,
@@ -132,12 +136,14 @@ impl<'a> Breaker<'a> {
         faults: Faults,
         corner: Option<Corner>,
         shared: Rc<Shared>,
+        newest: Newest,
     ) -> Self {
         Self {
             cluster,
             faults,
             corner,
             shared,
+            newest,
             down: Vec::new(),
             cut_until: None,
             crashed: Vec::new(),
@@ -158,8 +164,8 @@ impl<'a> Breaker<'a> {
         self.log.push(format!("{:>7}.{:03} s  {what}", at / 1000, at % 1000));
     }
 
-    /// Lets `time` pass with faults. `routing` is what a client knows.
-    pub fn run(&mut self, time: Duration, routing: impl Fn() -> Option<Rc<RoutingInfo>>) {
+    /// Lets `time` pass with faults.
+    pub fn run(&mut self, time: Duration) {
         let end = self.now_ms() + time.as_millis() as u64;
         let f = self.faults;
         let weights = [
@@ -178,8 +184,8 @@ impl<'a> Breaker<'a> {
                 hit
             });
             match kind {
-                Some(1) => self.crash_storages(&routing),
-                Some(2) => self.crash_all(&routing),
+                Some(1) => self.crash_storages(),
+                Some(2) => self.crash_all(),
                 Some(3) => self.crash_control(),
                 Some(4) => match self.below(4) {
                     0 => self.cut(),
@@ -187,9 +193,9 @@ impl<'a> Breaker<'a> {
                     _ => self.drop_connections(),
                 },
                 Some(5) => self.freeze(),
-                Some(6) => self.break_disk(&routing),
+                Some(6) => self.break_disk(),
                 Some(7) => self.jump_clock(),
-                Some(8) => self.corner(self.corner, &routing),
+                Some(8) => self.corner(self.corner),
                 _ => {}
             }
         }
@@ -230,8 +236,8 @@ impl<'a> Breaker<'a> {
         if self.below(3) == 0 { End::Kill } else { End::Power }
     }
 
-    fn crash_storages(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
-        let Some(info) = self.may_lose_replicas(routing) else { return };
+    fn crash_storages(&mut self) {
+        let Some(info) = self.may_lose_replicas() else { return };
         let most = u64::from(self.cluster.shape().replicas.saturating_sub(1)).max(1);
         let count = 1 + if self.below(3) == 0 { self.below(most) } else { 0 };
         let mut left = self.cluster.storages.clone();
@@ -249,9 +255,9 @@ impl<'a> Breaker<'a> {
 
     /// All services at once. What was flushed survives the loss of all power at any moment, also while replicas are down or being
     /// brought up to date; what was only acknowledged needs every replica's own life to have been whole before.
-    fn crash_all(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+    fn crash_all(&mut self) {
         let mut end = self.end();
-        let quiet = self.may_lose_replicas(routing);
+        let quiet = self.may_lose_replicas();
         if quiet.is_none() {
             if !self.bad_disks.is_empty() {
                 return;
@@ -259,9 +265,9 @@ impl<'a> Breaker<'a> {
             end = End::Power;
         }
         if end == End::Power && self.below(2) == 0 {
-            self.await_new_server(routing);
+            self.await_new_server();
         }
-        let Some(info) = quiet.or_else(routing) else { return };
+        let Some(info) = quiet.or_else(|| (self.newest)()) else { return };
         let unplugged = (end == End::Kill && self.below(2) == 0).then(|| {
             let all = &self.cluster.storages;
             all[self.below(all.len() as u64) as usize].id()
@@ -286,17 +292,17 @@ impl<'a> Breaker<'a> {
     }
 
     /// Lets time pass until a replica that was being brought up to date begins to serve, a while at most.
-    fn await_new_server(&mut self, routing: &impl Fn() -> Option<Rc<RoutingInfo>>) {
+    fn await_new_server(&mut self) {
         let syncing = |info: &RoutingInfo| -> Vec<TargetId> {
             let all = info.chains.values().flat_map(|c| &c.members);
             all.filter(|m| m.state == PublicState::Syncing).map(|m| m.target).collect()
         };
         let until = self.now_ms() + NEW_SERVER_MS;
-        let mut before = routing().map(|i| syncing(&i)).unwrap_or_default();
+        let mut before = (self.newest)().map(|i| syncing(&i)).unwrap_or_default();
         while self.now_ms() < until {
             self.cluster.run_for(Duration::from_micros(100));
             self.mend_due();
-            let Some(info) = routing() else { continue };
+            let Some(info) = (self.newest)() else { continue };
             let serves = |t: &TargetId| {
                 let mut all = info.chains.values().flat_map(|c| &c.members);
                 all.any(|m| m.target == *t && m.state == PublicState::Serving)
@@ -310,11 +316,8 @@ impl<'a> Breaker<'a> {
     }
 
     /// Whether replicas may fall: nothing is cut off or down, and the last fall is over.
-    pub(super) fn may_lose_replicas(
-        &mut self,
-        routing: &impl Fn() -> Option<Rc<RoutingInfo>>,
-    ) -> Option<Rc<RoutingInfo>> {
-        let info = routing()?;
+    pub(super) fn may_lose_replicas(&mut self) -> Option<Rc<RoutingInfo>> {
+        let info = (self.newest)()?;
         let quiet = self.cut_until.is_none() && self.bad_disks.is_empty();
         let storages_up = self.cluster.storages.iter().all(|s| s.node.is_up());
         if !quiet || !storages_up || !self.recovered(&info) {

@@ -150,17 +150,19 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
             working.set(working.get() - 1);
         });
     }
-    let mut breaker = Breaker::new(cluster, plan.faults, plan.corner, shared.clone());
     let (watched, watch) = (clients.clone(), cluster.watch.clone());
-    breaker.run(plan.time, move || {
+    let newest = move || {
         let all = watched.borrow();
         for (i, c) in all.iter().enumerate() {
             watch.routing(&format!("client {i}"), &c.routing());
         }
-        watch.storages_routing();
         // The one who knows most: an old view of a client that is cut off would hide what is broken.
-        all.iter().map(|c| c.routing()).max_by_key(|r| r.version)
-    });
+        let known = all.iter().map(|c| c.routing());
+        known.chain(watch.storages_routing()).max_by_key(|r| r.version)
+    };
+    let mut breaker =
+        Breaker::new(cluster, plan.faults, plan.corner, shared.clone(), Box::new(newest));
+    breaker.run(plan.time);
     breaker.mend_all();
     report.log = std::mem::take(&mut breaker.log);
     shared.stop.set(true);

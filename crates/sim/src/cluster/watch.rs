@@ -78,11 +78,15 @@ impl Watch {
             }
         }
     }
-    /// Looks at what the storage services know of the cluster.
-    pub fn storages_routing(&self) {
-        for (name, (_, storage)) in self.storages.borrow().iter() {
-            self.routing(name, &storage.routing());
-        }
+    /// Looks at what the storage services know of the cluster; the newest of it.
+    pub fn storages_routing(&self) -> Option<Rc<RoutingInfo>> {
+        let storages = self.storages.borrow();
+        let known = storages.iter().map(|(name, (_, storage))| {
+            let info = storage.routing();
+            self.routing(name, &info);
+            info
+        });
+        known.max_by_key(|r| r.version)
     }
     fn look_at_members(&self, observer: &str, info: &RoutingInfo) {
         let mut all = self.members.borrow_mut();
