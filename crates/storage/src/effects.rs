@@ -297,6 +297,13 @@ impl Target {
                 };
                 t.answer(asked.waiting, result);
             }),
+            // Perhaps for a block of which only a part was to be written, and that nobody has: no repetition helps.
+            Err(Status::Corrupt) if asked.waiting.entered_here() => {
+                self.launch(move |t| async move {
+                    let lost = t.builds_on_lost(&asked.payload.head).await;
+                    t.answer(asked.waiting, Err(if lost { Status::Lost } else { Status::Corrupt }));
+                })
+            }
             result => self.answer(asked.waiting, result),
         }
     }

@@ -11,6 +11,7 @@ use glowfs_net::{Incoming, Reply};
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::checksum::{BLOCK_BYTES, crc32c};
 use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
+use glowfs_types::wire::data::{UpdateHead, update};
 use glowfs_types::wire::repair::{FetchChunk, FetchChunkReply};
 use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
 use std::collections::BTreeMap;
@@ -118,6 +119,24 @@ impl Target {
         // It may have been written since.
         let bad = self.store.bad_blocks(self.id, chunk).await.unwrap_or_default();
         bad.iter().any(|b| known.contains(b))
+    }
+
+    /// Whether an update writes a part of a block of which the rest is lost ([`Self::has_lost`]): it cannot be done, here or anywhere.
+    pub(crate) async fn builds_on_lost(&self, head: &UpdateHead) -> bool {
+        let Some(node) = self.node.upgrade() else { return false };
+        let (chunk, begin, len) = (head.chunk.into(), head.offset.get(), head.len.get());
+        let end = match head.kind {
+            update::WRITE => begin.saturating_add(len),
+            update::TRUNCATE => len,
+            _ => return false,
+        };
+        let edges = [begin, end].into_iter().filter(|at| !at.is_multiple_of(BLOCK_BYTES));
+        for edge in edges {
+            if self.has_lost(&node, chunk, edge, 1).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// The bytes of a block with this checksum.

@@ -36,6 +36,16 @@ pub(crate) enum Waiting {
     Local(OneSender<Result<Done, Status>>),
 }
 
+impl Waiting {
+    /// Whether the update entered the chain here.
+    pub fn entered_here(&self) -> bool {
+        match self {
+            Self::Peer { client, .. } => *client,
+            Self::Local(_) => true,
+        }
+    }
+}
+
 /// A request that the core knows by its ticket.
 pub(crate) struct Asked {
     pub waiting: Waiting,

@@ -153,7 +153,23 @@ fn a_block_that_nobody_has_costs_that_block_only() {
     let stat = c.admin(&["stat", "/f"]);
     assert_eq!((&row["inode"], &row["data_id"]), (&stat["inode"], &stat["data_id"]), "{told}");
     let file = std::fs::File::options().write(true).open(c.mnt.join("f")).expect("open");
+    // A part of it cannot be written, for the rest is not known: an error, and no hanging.
+    let write_part = || {
+        let seek = at / 512;
+        let dd = format!(
+            "dd if=/dev/zero of=f bs=512 seek={seek} count=1 conv=notrunc oflag=direct status=none"
+        );
+        let shown =
+            std::process::Command::new("bash").args(["-c", &dd]).current_dir(&c.mnt).output();
+        shown.expect("dd")
+    };
+    let began = Instant::now();
+    let refused = write_part();
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("Input/output error"), "{refused:?}");
     file.write_all_at(&block, at as u64).expect("written again");
+    assert!(write_part().status.success(), "now that the rest is there");
+    expected[at..at + 512].fill(0);
     file.sync_all().expect("synced");
     assert!(std::fs::read(c.mnt.join("f")).expect("read") == expected);
     assert_eq!(c.admin(&["damaged"]), serde_json::json!([]));
