@@ -17,6 +17,7 @@ impl Breaker<'_> {
     /// system's cache may show what the disk does not have since a flush failed). The power of who serves a chain alone stays: what is
     /// acknowledged and not flushed would go with it, as it may.
     pub(super) fn mend_disk(&mut self, s: &Service) {
+        let before = (self.newest)().map(|info| life(&info, s.id())).unwrap_or_default();
         let end = if self.serves_alone(s) { End::Kill } else { self.end() };
         let what = if end == End::Power { "machine" } else { "service" };
         self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
@@ -35,6 +36,8 @@ impl Breaker<'_> {
             self.note(format!("{pause} ms later the power of {} is lost", s.node.name()));
             self.cluster.crash(s, true);
             self.restart(s);
+            // Others may fall when this second end is known, and not when the first one is.
+            self.crashed.push((s.id(), before.next()));
         }
     }
 
