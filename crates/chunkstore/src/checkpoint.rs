@@ -26,8 +26,8 @@ const MAGIC: &[u8; 8] = b"GLOWCKPT";
 const FRAME_MAGIC: u32 = 0x4d52_4647;
 /// Bytes of entries in one frame, unless one entry alone is greater.
 const FRAME_BYTES: usize = 256 << 10;
-/// No frame of a valid checkpoint is greater than this, in bytes.
-const FRAME_BYTES_MAX: usize = 64 << 20;
+/// Entries of a frame that is read, in bytes, at most. Builds before 2026-11-23 put whatever had gathered into one frame.
+const FRAME_BYTES_MAX: usize = 1 << 30;
 /// Bytes before the entries of a frame.
 const FRAME_HEAD_BYTES: usize = 32;
 /// Chunks looked at without letting other tasks run.
@@ -119,6 +119,23 @@ fn entry(w: &mut Writer, kind: u32, target: TargetId, body: impl FnOnce(&mut Wri
     body(w);
     w.0.resize(w.0.len().next_multiple_of(8), 0);
     w.patch_u32(start, (w.0.len() - start) as u32);
+}
+
+/// Entries in parts of `most` bytes, or of one entry that is greater.
+fn parts(mut rest: &[u8], most: usize) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    while !rest.is_empty() {
+        let mut len = 0;
+        while let Ok(next) = Reader(&rest[len..]).u32()
+            && (len == 0 || len + next as usize <= most)
+        {
+            len += next as usize;
+        }
+        let (part, later) = rest.split_at(len);
+        parts.push(part);
+        rest = later;
+    }
+    parts
 }
 
 fn put_chunk(w: &mut Writer, target: TargetId, id: ChunkId, c: &Chunk) {
@@ -354,8 +371,11 @@ impl Inner {
                 self.rt.yield_now().await;
                 continue;
             }
-            at = self.write_at(&file, at, &frame(number, lsn, &entries)).await.map_err(error)?;
-            number += 1;
+            // More may have gathered than one frame takes: all channels at once, or chunks that changed during the last write.
+            for part in parts(&entries, FRAME_BYTES) {
+                at = self.write_at(&file, at, &frame(number, lsn, part)).await.map_err(error)?;
+                number += 1;
+            }
         }
         self.flush_all().await?;
         file.sync().await.map_err(|e| self.poison("flush of a checkpoint", &e))?;
@@ -437,6 +457,7 @@ impl Inner {
         }
         let mut loader =
             Loader { lsn: head.lsn, targets: BTreeMap::new(), chunks: 0, ended: false };
+        let file_bytes = file.len().map_err(|e| self.read_error("read of the checkpoint", &e))?;
         let mut at = BLOCK as u64;
         let mut number = 0;
         while !loader.ended {
@@ -448,6 +469,9 @@ impl Inner {
                 return Err(bad("a frame is not where it should be"));
             }
             let total = (FRAME_HEAD_BYTES + bytes).next_multiple_of(BLOCK);
+            if at + total as u64 > file_bytes {
+                return Err(bad("cut short"));
+            }
             let whole = if total == BLOCK { first } else { read(at, total).await? };
             if crc32c(&whole[8..]) != crc {
                 return Err(bad(&format!("checksum mismatch in frame {number}")));

@@ -4,7 +4,7 @@ mod fake;
 mod small;
 
 use fake::{Crash, Disk, run};
-use glowfs_chunkstore::{StageKind, StageRequest, Store};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::Rt;
 use glowfs_rt::sync::join_all;
 use glowfs_types::wire::data::ChannelRecord;
@@ -63,6 +63,40 @@ fn very_many_clients_leave_nothing_behind() {
     run(22, &disk, |rt| async move {
         let store = open(&rt, &d).await;
         assert!(store.channels(T).len() <= 11, "{:?}", store.channels(T));
+    })
+    .expect("ran");
+}
+
+/// So many channels that a checkpoint's list of them has more than 64 MiB, which is what one frame of it could have: the store opens again.
+#[test]
+fn a_checkpoint_of_very_many_channels_is_read_again() {
+    const CHANNELS: u64 = 900_000;
+    /// Records put at once.
+    const PAGE: u64 = 100;
+    let disk = Disk::new(23);
+    let d = disk.clone();
+    run(23, &disk, |rt| async move {
+        // Few checkpoints on the way: each has all of them.
+        let config =
+            StoreConfig { log_segment_bytes: 16 << 20, log_bytes_max: 256 << 20, ..config() };
+        let store = Store::open(&rt, d.dir(), config.clone()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let record = |n: u64| ChannelRecord {
+            client: ClientId(u128::from(n / 256)),
+            channel: ChannelId(n % 256),
+            seq: Seq(1),
+            chunk: id(1),
+            version: ChunkVersion(1),
+        };
+        for page in 0..CHANNELS / PAGE {
+            let records = (page * PAGE..(page + 1) * PAGE).map(record).collect();
+            store.put_channels(T, records).await.expect("put");
+        }
+        assert!(checkpointed(&store, &d).await > 64 << 20);
+        store.close().await.expect("closed");
+        drop(store);
+        let store = Store::open(&rt, d.dir(), config).await.expect("open");
+        assert_eq!(store.channels(T).len() as u64, CHANNELS);
     })
     .expect("ran");
 }
