@@ -203,13 +203,15 @@ impl Inner {
         let Some((file, offset)) = self.place(loc) else {
             return Err(corrupt(format!("{}: {loc:?} does not exist", self.dir.path())));
         };
-        // Not the end of the store: the content can go elsewhere, and other writes tell whether the disk still takes any.
+        // A place that takes no write is not the end of the store: the content can go elsewhere, and other writes tell whether the disk
+        // still takes any.
         let failed = |e: std::io::Error| {
             let what = format!("{}: mending {loc:?}: {e}", self.dir.path());
             Error::new(Status::DiskFailed, what)
         };
         file.write(vec![bytes], offset).await.map_err(failed)?;
-        file.sync().await.map_err(failed)
+        // A flush that failed is, for it may have been of others' data, and is told once.
+        file.sync().await.map_err(|e| self.poison("flush of a mended block", &e))
     }
 
     /// See [`crate::Store::read_as_is`].

@@ -1,6 +1,6 @@
 //! Updates of a chunk: checks, data into the log or fresh slots, the record.
 
-use crate::alloc::Taken;
+use crate::alloc::{Taken, corrupt};
 use crate::api::{PENDING_MAX, SMALL_WRITE_BYTES, StageKind, StageRequest};
 use crate::extents::{Extent, Loc};
 use crate::format::BLOCK;
@@ -85,7 +85,7 @@ impl Inner {
         let verified = verify_pieces(offset, &req.payload, req.crcs.iter().copied());
         let known = req.damaged && damage_is_marked(&req);
         if !verified && !known {
-            return Err(crate::alloc::corrupt(format!(
+            return Err(corrupt(format!(
                 "chunk {}: the payload does not match its checksums; send it again",
                 req.chunk
             )));
@@ -232,7 +232,12 @@ impl Inner {
         let buf = self.rt.alloc(BLOCK);
         let (result, buf) =
             self.read_at(target, id, Some(version), block * BLOCK as u32, buf).await;
-        result.map(|_| buf)
+        match result {
+            Ok(_) => Ok(buf),
+            // One place that cannot be read is damage, to be mended from another replica; whether the disk works is found out elsewhere.
+            Err(e) if e.status == Status::DiskFailed => Err(corrupt(e.message)),
+            Err(e) => Err(e),
+        }
     }
 
     /// Lays the payload out in whole blocks of aligned memory; copies only the ends if the middle is aligned.

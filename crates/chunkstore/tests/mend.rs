@@ -205,3 +205,44 @@ fn what_is_lost_is_handed_on_as_lost() {
         }
     }
 }
+
+/// A place that cannot be read, under a write of a part of its block: damage, like wrong bytes, and not the end of the disk.
+#[test]
+fn a_part_of_an_unreadable_block_cannot_be_written_until_it_is_mended() {
+    let disk = Disk::new(5);
+    let d = disk.clone();
+    run(5, &disk, |rt| async move {
+        let store = filled(&rt, &d).await;
+        let good = block_of(&rt, &bytes(0, LARGE), 3);
+        for (name, block) in places_of(&d, &good) {
+            d.make_unreadable(&name, block);
+        }
+        let part = |version| update(0, version, StageKind::Write, 3 * 4096 + 100, bytes(4, 200));
+        let e = store.stage(T, part(2)).await.expect_err("the rest of the block is not known");
+        assert_eq!(e.status, Status::Corrupt, "{e}");
+        assert!(store.failure().is_none());
+        let whole = update(0, 2, StageKind::Write, 3 * 4096, bytes(4, 4096));
+        store.stage(T, whole).await.expect("all of it");
+        store.stage(T, part(3)).await.expect("and a part now");
+    })
+    .expect("ran");
+}
+
+/// The flush of a mended block fails: it may have been that of others' data, and the disk tells it once.
+#[test]
+fn a_flush_that_fails_while_mending_ends_the_store() {
+    let disk = Disk::new(6);
+    let d = disk.clone();
+    run(6, &disk, |rt| async move {
+        let store = filled(&rt, &d).await;
+        store.stage(T, update(2, 1, StageKind::Write, 0, bytes(5, LARGE))).await.expect("written");
+        let good = block_of(&rt, &bytes(0, LARGE), 3);
+        assert_eq!(spoil(&d, &good), 1);
+        d.fail_sync.set(1);
+        let e = store.mend(T, id(0), 3, good.freeze()).await.expect_err("the flush failed");
+        assert_eq!(e.status, Status::DiskFailed, "{e}");
+        store.flush(T).await.expect_err("nothing is answered for any more");
+        assert!(store.failure().is_some());
+    })
+    .expect("ran");
+}

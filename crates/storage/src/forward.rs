@@ -101,7 +101,7 @@ impl Target {
     /// What is to be forwarded is built on content that is damaged here. When it stays so, and there is another serving member, this
     /// target gives way: that one has the content.
     fn unreadable(self: &Rc<Self>, error: &Error, chunk: ChunkId, version: ChunkVersion) {
-        if error.status != Status::Corrupt {
+        if !matches!(error.status, Status::Corrupt | Status::DiskFailed) {
             return;
         }
         // An entry goes when its version is settled (`Action::Release`), so there are no more than pending versions.
