@@ -129,7 +129,8 @@ impl Inner {
                         self.slots.borrow_mut().filled(run);
                         return Ok(bytes);
                     }
-                    Err(e) if is_no_space(&e) => {}
+                    // The greatest file that the file system takes is no failure of the disk.
+                    Err(e) if is_no_space(&e) || e.kind() == std::io::ErrorKind::FileTooLarge => {}
                     Err(e) => {
                         return Err(self.read_error(&format!("growing {}", file_name(class)), &e));
                     }

@@ -24,8 +24,8 @@ use std::rc::Rc;
 const BATCH_PAYLOAD_MAX: usize = 1 << 20;
 /// Record bytes in one batch, unless one record alone is greater.
 const BATCH_RECORDS_MAX: usize = 128 << 10;
-/// Records that may wait for the log; more are refused.
-const QUEUE_RECORDS_MAX: usize = 16 << 10;
+/// Records that may wait for the log; more are refused. Far more than a storage service admits, since that would end the target.
+const QUEUE_RECORDS_MAX: usize = 128 << 10;
 
 /// A record on its way into the log.
 pub(crate) struct Entry {
