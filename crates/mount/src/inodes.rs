@@ -75,8 +75,19 @@ pub struct DirHandle {
     pub end: bool,
     /// The directory's parent, once known.
     pub parent: Option<InodeId>,
-    /// When meta was asked for what is in `ahead`, and for how many ms it leased of that what is leased.
-    pub lease: Option<(Asked, u64)>,
+    /// What `ahead` is of.
+    pub page: Option<Page>,
+}
+
+/// What meta said of a directory at once.
+#[derive(Clone, Copy)]
+pub struct Page {
+    /// When it was asked.
+    pub asked: Asked,
+    /// What it leased of it is leased for so many ms.
+    pub lease_ms: u64,
+    /// [`crate::known::Directories::name_changes`] before it was asked.
+    pub name_changes: u64,
 }
 
 /// How many pins, and what they hold.
@@ -125,10 +136,12 @@ impl<F> Drop for Pin<F> {
 impl<F> Inodes<F> {
     /// An inode is not open here any more.
     fn closed(&self, open: &OpenInode<F>) {
-        if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0)
-            && n.told.as_ref().is_some_and(|t| !open.is_as_of(t.change))
-        {
-            n.told = None;
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0) {
+            // What our writes did came with answers that went to the open file only.
+            n.change = n.change.max(open.change());
+            if n.told.as_ref().is_some_and(|t| !open.is_as_of(t.change)) {
+                n.told = None;
+            }
         }
     }
 }

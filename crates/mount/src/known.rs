@@ -19,6 +19,8 @@ use std::rc::Rc;
 const DIRECTORIES_MAX: usize = 4096;
 /// Names in all of them.
 const NAMES_MAX: usize = 1 << 18;
+/// Counts of changes of names. Directories whose numbers are equal modulo this share one.
+const NAME_COUNTS: usize = 32;
 
 #[derive(Default)]
 struct Known {
@@ -74,6 +76,7 @@ pub struct Directories {
     known: RefCell<BTreeMap<u64, Known>>,
     tick: Cell<u64>,
     names: Cell<usize>,
+    name_changes: [Cell<u64>; NAME_COUNTS],
 }
 
 /// A change of ours that is on its way. Dropped without [`Changing::done`], its outcome is not known.
@@ -95,6 +98,19 @@ impl Directories {
         self.tick.get()
     }
 
+    /// The count of beginnings and ends of own changes of names in the directory: while it stays as it was before meta was asked, what meta
+    /// said of names there holds, as far as we are concerned. (Of another directory's, too, which does no harm.)
+    pub fn name_changes(&self, dir: InodeId) -> u64 {
+        self.name_count(dir.0).get()
+    }
+    fn name_count(&self, dir: u64) -> &Cell<u64> {
+        &self.name_changes[(dir % NAME_COUNTS as u64) as usize]
+    }
+    fn count_names(&self, dir: u64) {
+        let count = self.name_count(dir);
+        count.set(count.get() + 1);
+    }
+
     /// We are about to change these directories, and with `entries` the names in them.
     pub fn change(self: &Rc<Self>, dirs: &[InodeId], entries: bool) -> Changing {
         let mut begun: Vec<(u64, u64)> = Vec::with_capacity(dirs.len());
@@ -103,6 +119,9 @@ impl Directories {
                 continue;
             }
             self.make_room();
+            if entries {
+                self.count_names(dir.0);
+            }
             let began = self.next();
             let mut all = self.known.borrow_mut();
             let known = all.entry(dir.0).or_default();
@@ -248,6 +267,9 @@ impl Changing {
         let mut taken = None;
         for (dir, began) in std::mem::take(&mut self.dirs) {
             let now = table.next();
+            if self.entries {
+                table.count_names(dir);
+            }
             let mut all = table.known.borrow_mut();
             let Some(known) = all.get_mut(&dir) else { continue };
             let alone = known.working == 1 && known.last == began;
@@ -277,6 +299,9 @@ impl Drop for Changing {
     fn drop(&mut self) {
         for (dir, _) in &self.dirs {
             let now = self.table.next();
+            if self.entries {
+                self.table.count_names(*dir);
+            }
             let mut all = self.table.known.borrow_mut();
             let Some(known) = all.get_mut(dir) else { continue };
             known.working -= 1;
@@ -437,6 +462,20 @@ mod tests {
         two.done(&[(&said, END)], |_| vec![Edit::Add(b"b", F)]);
         assert!(d.attr(D, NOW, Duration::ZERO).is_none());
         assert_eq!(d.named(D, b"c", NOW), Named::Unknown);
+    }
+
+    #[test]
+    fn changes_of_names_are_counted_as_they_begin_and_end() {
+        let d = made();
+        let count = || d.name_changes(D);
+        drop(d.change(&[D], false));
+        assert_eq!(count(), 0, "no names");
+        let changing = d.change(&[D, D], true);
+        assert_eq!((count(), d.name_changes(F)), (1, 0));
+        drop(changing);
+        assert_eq!(count(), 2, "what failed may have been done");
+        add(&d, b"a", 0);
+        assert_eq!(count(), 4);
     }
 
     #[test]

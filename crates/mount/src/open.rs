@@ -88,6 +88,10 @@ impl<F> OpenInode<F> {
         let unsent = self.back.borrow().last() != 0;
         s.dirty.generation == 0 && !unsent && s.read_at.is_none() && s.attr.change <= change
     }
+    /// The change of the newest attributes that meta has said.
+    pub fn change(&self) -> u64 {
+        self.state.borrow().attr.change
+    }
 }
 
 impl<F: FileData> OpenInode<F> {

@@ -7,4 +7,6 @@
 mod content;
 mod meta;
 
-pub use meta::{DURABLE_SYNCS, NO_ROOM, REPLACED_BEFORE_OPEN, RamFile, RamFs, WRITES};
+pub use meta::{
+    DURABLE_SYNCS, LISTS_LEASED, NO_ROOM, REPLACED_BEFORE_OPEN, RamFile, RamFs, WRITES,
+};

@@ -4,13 +4,12 @@
 //! not fit wait in the handle; a seek drops them.
 
 use crate::attr::{dirent_kind, entry_out};
-use crate::daemon::{Answer, Asked, Context, Failure, Outcome, fail};
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EIO};
 use crate::filesystem::FileSystem;
-use crate::inodes::DirHandle;
+use crate::inodes::{DirHandle, Page};
 use glowfs_fuse::DirWriter;
 use glowfs_fuse::abi::{self, ReadIn};
-use glowfs_rt::Instant;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::*;
 use std::cell::RefCell;
@@ -57,8 +56,8 @@ impl<S: FileSystem> Context<S> {
                 self.fetch(&dir, plus).await?;
                 continue;
             };
-            let lease = dir.borrow().lease;
-            if !self.put(&mut out, plus, &entry, lease)? {
+            let page = dir.borrow().page;
+            if !self.put(&mut out, plus, &entry, page)? {
                 dir.borrow_mut().ahead.push_front(entry);
                 break;
             }
@@ -80,10 +79,10 @@ impl<S: FileSystem> Context<S> {
             limit: PAGE_ENTRIES,
             attributes,
         };
-        let asked = self.asking();
+        let (asked, name_changes) = (self.asking(), self.directories.name_changes(q.inode));
         let page = self.fs.readdir(q).await?;
         let mut d = dir.borrow_mut();
-        d.lease = Some((asked, page.lease_ms));
+        d.page = Some(Page { asked, lease_ms: page.lease_ms, name_changes });
         d.parent = Some(page.parent);
         d.end = page.end || page.entries.is_empty();
         d.ahead.extend(page.entries);
@@ -95,19 +94,22 @@ impl<S: FileSystem> Context<S> {
         out: &mut DirWriter,
         plus: bool,
         e: &DirEntry,
-        lease: Option<(Asked, u64)>,
+        page: Option<Page>,
     ) -> Result<bool, Failure> {
         // The kernel's offsets are signed.
         let cookie = e.cookie.checked_add(DOT_DOT).filter(|c| i64::try_from(*c).is_ok());
         let Some(cookie) = cookie else { return Err(Failure::Errno(EIO)) };
-        // Without attributes, or with some that are older than what the kernel has seen, only the name is told.
-        let attr = e.attr.as_ref().filter(|a| plus && !self.inodes.is_old(a));
-        let Some(attr) = attr else {
+        // Without attributes, or with some that are older than what the kernel has seen, only the name is told: neither would the kernel
+        // take a name for one that is there. So it is if we changed names in the directory since: nobody recalls from us what we change.
+        let changes = self.directories.name_changes(InodeId(self.header.node));
+        let page = page.filter(|p| plus && p.name_changes == changes);
+        let told = e.attr.as_ref().zip(page).filter(|(a, _)| !self.inodes.is_old(a));
+        let Some((attr, page)) = told else {
             return Ok(self.put_plain(out, plus, e.inode.0, cookie, e.kind, &e.name));
         };
         // Now, and not when it was fetched: what was recalled since then may not be kept.
-        let leased = lease.filter(|_| e.leased);
-        let end = leased.map_or(Instant(0), |(asked, ms)| self.lease_end(asked, e.inode, ms));
+        let lease_ms = if e.leased { page.lease_ms } else { 0 };
+        let end = self.lease_end(page.asked, e.inode, lease_ms);
         let attr = self.inodes.seen(attr);
         let entry = entry_out(&attr, self.config.block_bytes, self.valid(end));
         let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);

@@ -38,6 +38,9 @@ pub static WRITES: AtomicU64 = AtomicU64::new(0);
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
+/// What is listed is leased for long. For tests.
+pub static LISTS_LEASED: AtomicBool = AtomicBool::new(false);
+
 /// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
 pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
 
@@ -387,12 +390,13 @@ impl FileSystem for RamFs {
         let end = all.len() <= q.limit as usize;
         all.truncate(q.limit as usize);
         let mut entries = Vec::new();
+        let leased = LISTS_LEASED.load(Relaxed);
         for (cookie, name, inode) in all {
             let attr = self.get(inode)?.attr.borrow().clone();
             let (kind, attr) = (attr.kind, q.attributes.then_some(attr));
-            entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr, leased: false });
+            entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr, leased });
         }
-        Ok(ReadDirReply { entries, end, parent: dir.parent.get(), lease_ms: 0 })
+        Ok(ReadDirReply { entries, end, parent: dir.parent.get(), lease_ms: 60_000 })
     }
     async fn open(&self, q: Open) -> Result<OpenReply> {
         if REPLACED_BEFORE_OPEN.swap(false, Relaxed) {
