@@ -8,5 +8,5 @@ mod content;
 mod meta;
 
 pub use meta::{
-    DURABLE_SYNCS, LISTS_LEASED, NO_ROOM, REPLACED_BEFORE_OPEN, RamFile, RamFs, WRITES,
+    DURABLE_SYNCS, FLUSHES, LISTS_LEASED, NO_ROOM, REPLACED_BEFORE_OPEN, RamFile, RamFs, WRITES,
 };

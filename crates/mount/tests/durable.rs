@@ -1,15 +1,27 @@
-//! What asks meta to make something durable. One test: the counter is the process's.
+//! What is made durable when. One test at a time: the counters are the process's.
 
 mod common;
 
 use common::TestMount;
-use glowfs_mount::ram::DURABLE_SYNCS;
-use std::fs::File;
+use glowfs_mount::ram::{DURABLE_SYNCS, FLUSHES};
+use rustix::io::{ReadWriteFlags, pwritev2};
+use std::fs::{File, OpenOptions};
+use std::io::{IoSlice, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, PoisonError};
+
+const O_APPEND: i32 = 0o2000;
+const O_DSYNC: i32 = 0o10000;
+const O_DIRECT: i32 = 0o40000;
+const O_SYNC: i32 = 0o4010000;
+static ONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn fsync_of_a_file_and_of_a_directory_reach_meta() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(m) = TestMount::new(60) else { return };
+    DURABLE_SYNCS.store(0, SeqCst);
     let syncs = || DURABLE_SYNCS.load(SeqCst);
     let file = File::create(m.join("f")).expect("create");
     assert_eq!(syncs(), 0, "a create alone is not durable at once");
@@ -19,4 +31,41 @@ fn fsync_of_a_file_and_of_a_directory_reach_meta() {
     let dir = File::open(m.path()).expect("open the directory");
     dir.sync_all().expect("fsync of the directory");
     assert_eq!(syncs(), 2, "a rename is made durable by fsync of its directory");
+}
+
+/// For what goes through its page cache the kernel asks for an fsync after the write, for the others it does not.
+#[test]
+fn a_write_that_is_to_be_durable_is_when_it_returns() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let open = |flags: i32| {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).append(flags & O_APPEND != 0);
+        options.custom_flags(flags & !O_APPEND).open(m.join("f")).expect("open")
+    };
+    let made = |write: &dyn Fn()| {
+        let now = || (FLUSHES.load(SeqCst), DURABLE_SYNCS.load(SeqCst));
+        let before = now();
+        write();
+        let after = now();
+        (after.0 - before.0, after.1 - before.1)
+    };
+    for sync in [O_SYNC, O_DSYNC] {
+        for way in [0, O_APPEND, O_DIRECT, O_APPEND | O_DIRECT] {
+            let f = open(way | sync);
+            for _ in 0..3 {
+                let write = || (&f).write_all(&[1; 4096]).expect("write");
+                assert_eq!(made(&write), (1, 1), "flags {:o}", way | sync);
+            }
+        }
+    }
+    for way in [0, O_APPEND, O_DIRECT] {
+        let f = open(way);
+        let write = |how| {
+            let n = pwritev2(&f, &[IoSlice::new(&[2; 4096])], 0, how).expect("write");
+            assert_eq!(n, 4096);
+        };
+        assert_eq!(made(&|| write(ReadWriteFlags::DSYNC)), (1, 1), "RWF_DSYNC, flags {way:o}");
+        assert_eq!(made(&|| write(ReadWriteFlags::empty())), (0, 0), "flags {way:o}");
+    }
 }

@@ -267,7 +267,7 @@ impl<S: FileSystem> Context<S> {
         self.with_late(&handle, durable.map(|()| Answer::Done))
     }
     /// Data, length and times are on disk when it returns.
-    async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+    pub(crate) async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
         self.settle(&handle.inode).await;
         if handle.inode.is_inline() {
             self.report(handle, true).await?;

@@ -15,6 +15,8 @@ use glowfs_types::wire::meta::{SetAttr, inode_flags};
 use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
+/// Also a part of O_SYNC; the kernel sets it for a write with RWF_DSYNC or RWF_SYNC, too.
+const O_DSYNC: u32 = 0o10000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
 /// of reach for longer than this.
 const READ_MAX: Duration = Duration::from_millis(500);
@@ -120,18 +122,22 @@ impl<S: FileSystem> Context<S> {
             later: i.write_flags & WRITE_CACHE == 0
                 && self.may_gather(&handle, i.flags, payload.len()),
         };
-        if !how.append {
+        if how.append {
+            let turn = Box::pin(self.append_turn(&handle, reply)).await?;
+            let place = self.write_at(&handle, i.offset, payload, how).await?;
+            let piece = (i.offset, u64::from(len));
+            turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
+            drop(turn);
+            if place != i.offset || !handle.direct {
+                self.forget_append(&handle, place).await;
+            }
+        } else {
             self.inodes.gives(handle.inode.id);
             self.write_at(&handle, i.offset, payload, how).await?;
-            return Ok(Answer::Written(len));
         }
-        let turn = Box::pin(self.append_turn(&handle, reply)).await?;
-        let place = self.write_at(&handle, i.offset, payload, how).await?;
-        let piece = (i.offset, u64::from(len));
-        turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
-        drop(turn);
-        if place != i.offset || !handle.direct {
-            self.forget_append(&handle, place).await;
+        if handle.direct && i.flags & O_DSYNC != 0 {
+            // The kernel lets an fsync follow only what went through its page cache.
+            Box::pin(self.make_durable(&handle)).await?;
         }
         Ok(Answer::Written(len))
     }

@@ -35,6 +35,9 @@ pub static DURABLE_SYNCS: AtomicU64 = AtomicU64::new(0);
 /// How often a file of this process was written to, for tests.
 pub static WRITES: AtomicU64 = AtomicU64::new(0);
 
+/// How often a file of this process was flushed, for tests.
+pub static FLUSHES: AtomicU64 = AtomicU64::new(0);
+
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
@@ -577,6 +580,7 @@ impl FileData for RamFile {
         Ok(())
     }
     async fn flush(&self) -> Result<()> {
+        FLUSHES.fetch_add(1, Relaxed);
         Ok(())
     }
     async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
