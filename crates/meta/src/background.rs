@@ -5,7 +5,7 @@ use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_kv::{Key, Transaction};
-use glowfs_namespace::{self as ns, Context, Env, Garbage};
+use glowfs_namespace::{self as ns, Context, Env, Garbage, SessionEntry};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::capability::rights;
@@ -30,6 +30,10 @@ const GC_CHUNKS: u32 = 1024;
 const CLIENT_PAGE: usize = 256;
 /// Sessions of a client ended in one step.
 const SESSION_PAGE: u32 = 128;
+/// Dead clients whose sessions are ended side by side, and sessions of one: some may wait for chains that are away.
+const REAP_PARALLEL: usize = 16;
+/// What can be passed over in one round, since its chain does not answer; beyond that the round ends.
+const PASSED_OVER_MAX: usize = 4096;
 /// Pause between looks at free space.
 const SPACE_PAUSE: Duration = Duration::from_secs(2);
 /// Pause between sweeps of request records.
@@ -124,22 +128,27 @@ impl Queue {
         let Some((at, place)) = ripe else { return Ok(()) };
         // What a loss of power could bring back must keep its chunks.
         s.engine.flush_barrier().await?;
+        let mut failed = BTreeMap::new();
         loop {
-            let mut queue = s.look(async |tx| ns::garbage(tx, VOLUME, GC_BATCH).await).await?;
-            queue.retain(|g| g.was_there(&place));
-            if queue.is_empty() || s.stopping.get() || !s.agent.lease_valid() {
-                return Ok(());
+            let limit = GC_BATCH + failed.len() as u32;
+            let mut queue = s.look(async |tx| ns::garbage(tx, VOLUME, limit).await).await?;
+            queue.retain(|g| g.was_there(&place) && !failed.contains_key(g.place()));
+            let stop = s.stopping.get() || !s.agent.lease_valid();
+            if queue.is_empty() || failed.len() >= PASSED_OVER_MAX || stop {
+                break;
             }
             for some in queue.chunks(GC_PARALLEL) {
-                for done in join_all(some.iter().map(|g| collect_one(s, g))).await {
-                    if let Err(e) = done {
-                        // Tried again: its time has come already.
-                        self.marks.push_front((at, place));
-                        return Err(e);
-                    }
-                }
+                let done = join_all(some.iter().map(|g| collect_one(s, g))).await;
+                // One chain that is away does not keep the space of the others.
+                let wrong =
+                    some.iter().zip(done).filter_map(|(g, d)| Some((g.place().clone(), d.err()?)));
+                failed.extend(wrong);
             }
         }
+        let Some((_, error)) = failed.pop_first() else { return Ok(()) };
+        // Tried again: its time has come already.
+        self.marks.push_front((at, place));
+        Err(error)
     }
 }
 
@@ -183,16 +192,23 @@ async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<
     gone.extend(lockers.iter().filter(|c| !live.contains(c)));
     missing.retain(|c, _| gone.contains(c));
     let now = s.rt.now();
+    let mut outcome = Ok(());
+    let mut due = Vec::new();
     for client in gone {
         let since = *missing.entry(client).or_insert(now);
         if now.since(since) >= ms(s.config.tuning.session_grace_ms) {
-            reap_client(s, client).await?;
+            due.push(client);
         }
         if now.since(since) >= locks::grace(s) && lockers.contains(&client) {
-            locks::end_of(s, client).await?;
+            outcome = locks::end_of(s, client).await.and(outcome);
         }
     }
-    Ok(())
+    // After the locks, and side by side: a session may wait for a chain that is away.
+    for some in due.chunks(REAP_PARALLEL) {
+        let done = join_all(some.iter().map(|client| reap_client(s, *client))).await;
+        outcome = done.into_iter().fold(outcome, |all, one| one.and(all));
+    }
+    outcome
 }
 
 /// Clients that have locks.
@@ -211,40 +227,49 @@ async fn lockers(s: &Service) -> Result<BTreeSet<ClientId>> {
     }
 }
 
+/// Ends the sessions of a dead client; those that cannot be ended now do not keep the others.
 async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
-    let caller = Caller { client, volume: VOLUME, ..Caller::default() };
+    let mut failed = BTreeMap::new();
     loop {
-        let page =
-            s.look(async |tx| ns::sessions_of(tx, VOLUME, client, SESSION_PAGE).await).await?;
-        if page.is_empty() {
-            return Ok(());
+        let limit = SESSION_PAGE + failed.len() as u32;
+        let mut page = s.look(async |tx| ns::sessions_of(tx, VOLUME, client, limit).await).await?;
+        page.retain(|entry| !failed.contains_key(&entry.session));
+        if page.is_empty() || failed.len() >= PASSED_OVER_MAX {
+            return failed.pop_first().map_or(Ok(()), |(_, error)| Err(error));
         }
-        for entry in page {
-            let (mut settled, mut allocated) = (None, None);
-            if entry.write {
-                let of = OfInode { caller: caller.clone(), inode: entry.inode };
-                let attr =
-                    s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
-                if let Ok(attr) = attr
-                    && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
-                    && !attr.inline
-                {
-                    let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
-                    settled = Some((extent.len, attr.epoch));
-                    let cap = s.capability(&attr, Default::default(), rights::READ)?;
-                    allocated = s.chunks.allocated(&layout, &cap).await.ok();
-                }
-            }
-            s.run(false, true, async |tx| {
-                let cx = Context::new(tx, &caller, s);
-                ns::end_session(&cx, client, entry.inode, entry.session, settled, allocated).await
-            })
-            .await?;
-            s.changed(client, &[Change::contents(entry.inode, None)]).await;
-            s.metrics.reaped.inc();
-            tracing::info!(%client, inode = %entry.inode, ?settled, "ended the session of a dead client");
+        for some in page.chunks(REAP_PARALLEL) {
+            let done = join_all(some.iter().map(|entry| end_session(s, client, entry))).await;
+            let wrong = some.iter().zip(done).filter_map(|(e, d)| Some((e.session, d.err()?)));
+            failed.extend(wrong);
         }
     }
+}
+
+async fn end_session(s: &Service, client: ClientId, entry: &SessionEntry) -> Result<()> {
+    let caller = Caller { client, volume: VOLUME, ..Caller::default() };
+    let (mut settled, mut allocated) = (None, None);
+    if entry.write {
+        let of = OfInode { caller: caller.clone(), inode: entry.inode };
+        let attr = s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
+        if let Ok(attr) = attr
+            && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
+            && !attr.inline
+        {
+            let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
+            settled = Some((extent.len, attr.epoch));
+            let cap = s.capability(&attr, Default::default(), rights::READ)?;
+            allocated = s.chunks.allocated(&layout, &cap).await.ok();
+        }
+    }
+    s.run(false, true, async |tx| {
+        let cx = Context::new(tx, &caller, s);
+        ns::end_session(&cx, client, entry.inode, entry.session, settled, allocated).await
+    })
+    .await?;
+    s.changed(client, &[Change::contents(entry.inode, None)]).await;
+    s.metrics.reaped.inc();
+    tracing::info!(%client, inode = %entry.inode, ?settled, "ended the session of a dead client");
+    Ok(())
 }
 
 /// Adds up the space of the storage nodes, at the redundancy of the chains. A node that does not answer counts with

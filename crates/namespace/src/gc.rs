@@ -43,6 +43,10 @@ pub async fn newest_garbage(tx: &Transaction, volume: VolumeId) -> Result<Option
 }
 
 impl Garbage {
+    /// Its place in the queue.
+    pub fn place(&self) -> &Key {
+        &self.key
+    }
     /// Whether it stood in the queue when `place` was its newest entry.
     pub fn was_there(&self, place: &Key) -> bool {
         self.key <= *place
