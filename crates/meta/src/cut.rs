@@ -4,7 +4,7 @@ use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use glowfs_namespace::{self as ns, Context, Cut};
 use glowfs_types::capability::rights;
-use glowfs_types::wire::meta::Caller;
+use glowfs_types::wire::meta::{Attr, Caller};
 use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 
 /// Chunks removed by one call.
@@ -45,6 +45,20 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
     let allocated = if sparse { s.chunks.allocated(&layout, &capability).await.ok() } else { None };
     let (inode, epoch) = (attr.inode, attr.epoch);
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
+}
+
+/// A file was cut to nothing and has other data now: whoever has it open for writing must not go on with the old one, which nobody sees
+/// any more. After the commit.
+pub async fn replaced(s: &Service, attr: &Attr, by: ClientId) -> Result<()> {
+    if attr.inline {
+        return Ok(());
+    }
+    let since = s.rt.now();
+    let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
+    writers.retain(|c| *c != by);
+    let change = Change::contents(attr.inode, Some(attr.epoch));
+    s.recall_writers(&change, &writers, since).await;
+    Ok(())
 }
 
 /// Finishes the truncate of an inode, if one is unfinished.

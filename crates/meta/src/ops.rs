@@ -304,8 +304,10 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
         None => Change::attributes(q.inode),
     };
     s.changed(q.caller.client, &[change]).await;
-    if let Some(cut) = cut {
-        attr.epoch = cut::finish(s, &cut, q.caller.client).await?;
+    match cut {
+        Some(cut) => attr.epoch = cut::finish(s, &cut, q.caller.client).await?,
+        None if q.len == Some(0) => cut::replaced(s, &attr, q.caller.client).await?,
+        None => {}
     }
     Ok(s.attr_reply(attr, None))
 }
@@ -319,10 +321,14 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut changes = vec![Change::attributes(q.parent)];
     // What is new, nobody has anything of.
     let new = dirs.iter().any(|d| d.attr.entries != Some(d.before));
-    if !new && q.open.is_some_and(|f| f.truncate) {
+    let cut = !new && q.open.is_some_and(|f| f.truncate);
+    if cut {
         changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
     }
     s.changed_dirs(q.caller.client, &changes, (&watch, &dirs)).await;
+    if cut {
+        cut::replaced(s, &made.attr, q.caller.client).await?;
+    }
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
@@ -371,6 +377,7 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     if q.flags.truncate {
         let change = Change::contents(q.inode, Some(opened.attr.epoch));
         s.changed(q.caller.client, &[change]).await;
+        cut::replaced(s, &opened.attr, q.caller.client).await?;
     }
     let lease_ms = watch.lease(q.inode, q.caller.client, id);
     s.open_reply(opened, q.caller.client, lease_ms)

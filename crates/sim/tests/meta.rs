@@ -233,6 +233,36 @@ fn sessions_outlive_the_service_and_not_their_client() {
     assert_eq!(closed.len, 102_000);
 }
 
+/// A chain is away when a client dies that wrote on it: its files elsewhere get their lengths all the same.
+#[test]
+fn a_chain_that_is_away_does_not_keep_the_sessions_of_others() {
+    let lab = Lab::with(33, Shape { storages: 2, chains: 2, ..SHAPE });
+    let files = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let nodes: Vec<NodeId> = lab.run(1, move |c| async move {
+        let mut nodes = Vec::new();
+        for name in files {
+            let (file, open) = open_or_make(&c, name).await.expect("made");
+            file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+            let (info, layout) = (c.routing(), open.attr.layout.expect("of a file"));
+            let table = info.newest_table(layout.table).expect("the table");
+            let chain = &info.chains[&table.chains[layout.start as usize]];
+            nodes.push(chain.members[0].node);
+        }
+        nodes
+    });
+    let away = lab.cluster.storages[0].id();
+    assert!(nodes.contains(&away) && nodes.iter().any(|n| *n != away), "{nodes:?}");
+    lab.cluster.clients[1].crash();
+    lab.cluster.crash(&lab.cluster.storages[0], false);
+    lab.cluster.run_for(Duration::from_secs(90));
+    lab.run(0, move |c| async move {
+        for (name, node) in files.iter().zip(nodes) {
+            let len = look(&c, name).await.expect("there").len;
+            assert_eq!(len, if node == away { 0 } else { 9000 }, "{name}");
+        }
+    });
+}
+
 /// Sessions that are closed together end together; one that is refused hinders no other.
 #[test]
 fn closes_that_are_gathered_each_have_their_effect() {
@@ -410,4 +440,51 @@ fn contents_that_another_service_put_into_chunks_are_no_error() {
         assert_eq!(result.expect("read"), 4096);
         assert!(buf.iter().all(|b| *b == 7), "the first contents");
     });
+}
+
+/// A client that has a file open for writing, and has not asked for its attributes for long, writes on after another client cut the file
+/// to nothing: into the file as it is now.
+#[test]
+fn what_is_written_after_a_truncate_to_nothing_by_another_client_is_there() {
+    for by_open in [false, true] {
+        let lab = Lab::with(32, Shape { metas: 2, ..SHAPE });
+        lab.cluster.run_for(Duration::from_secs(3));
+        let opened: Rc<RefCell<Option<Rc<glowfs_client::OpenFile>>>> = Rc::default();
+        let keep = opened.clone();
+        lab.run(1, move |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            file.write(0, Buf::from_vec(vec![7; 8192])).await.expect("written");
+            *keep.borrow_mut() = Some(file);
+        });
+        lab.cluster.run_for(Duration::from_secs(3));
+        lab.run(0, move |c| async move {
+            let inode = look(&c, "f").await.expect("there").inode;
+            if by_open {
+                let flags = OpenFlags {
+                    read: true,
+                    write: true,
+                    truncate: true,
+                    session: SessionId(5),
+                    ..Default::default()
+                };
+                let request = RequestId(0);
+                c.open(Open { caller: caller(&c), request, inode, flags }).await.expect("opened");
+            } else {
+                let cut = SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+                c.setattr(cut).await.expect("cut");
+            }
+        });
+        let file = opened.take().expect("open");
+        lab.run(1, move |c| async move {
+            file.write(4096, Buf::from_vec(vec![9; 4096])).await.expect("written");
+            file.flush().await.expect("flushed");
+            c.sync(report(&c, &file, true)).await.expect("synced");
+        });
+        lab.run(0, move |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            let (result, buf) = file.read(0, c.rt().alloc(8192)).await;
+            assert_eq!(result.expect("read"), 8192);
+            assert!(buf[..4096].iter().all(|b| *b == 0) && buf[4096..].iter().all(|b| *b == 9));
+        });
+    }
 }
