@@ -141,6 +141,8 @@ pub enum Event {
     LetGo(Ticket, ChunkId),
     /// The content that a pending version of the chunk is to be forwarded with is damaged here and stays so: the target gives way.
     Unreadable(ChunkId),
+    /// The disk under the target failed: what was begun on it need never end.
+    DiskFailed,
     /// The predecessor sent everything (SYNC_DONE, last): channel records are merged, everything is flushed.
     SyncDone(Ticket, ChainVersion),
     /// Channel records of the predecessor.

@@ -497,6 +497,27 @@ mod tests {
         assert!(ended.contains(&Action::Failed(Status::NoSpace)), "{ended:?}");
     }
 
+    /// A disk that hangs never says that a stage ended: who waits is answered all the same, and nobody after that waits.
+    #[test]
+    fn nobody_waits_for_a_disk_that_failed() {
+        let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+        let chunk = ChunkId::default();
+        let write = |ticket| {
+            let (ticket, update) = (Ticket(ticket), Update::default());
+            Event::Update { ticket, chain_version: V, chunk, update }
+        };
+        assert!(stages(&step(&mut r, write(1))));
+        step(&mut r, Event::Read { ticket: Ticket(2), chain_version: V, chunk });
+        let refused = |ticket| Action::Reply(Ticket(ticket), Err(Status::NotServing));
+        let ended = step(&mut r, Event::DiskFailed);
+        assert!(ended.contains(&refused(1)), "{ended:?}");
+        assert!(ended.contains(&Action::ReadRefused(Ticket(2), Status::NotServing)), "{ended:?}");
+        assert!(ended.contains(&Action::Failed(Status::DiskFailed)), "{ended:?}");
+        assert_eq!(step(&mut r, Event::DiskFailed), []);
+        assert_eq!(step(&mut r, write(3)), [refused(3)]);
+        assert_eq!(step(&mut r, Event::Staged(chunk, ChunkVersion(1), Ok(()))), []);
+    }
+
     /// A syncing target without room refuses a content. When the same one comes again it must be stored, not taken for a duplicate:
     /// the chain commits on the answer, and the target would serve without it.
     #[test]

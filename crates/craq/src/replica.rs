@@ -122,6 +122,7 @@ impl Replica {
                     self.fail(Status::Corrupt, out);
                 }
             }
+            Event::DiskFailed => self.fail(Status::DiskFailed, out),
             Event::SyncDone(ticket, version) => self.sync_done(ticket, version, out),
             Event::Age => out.extend(self.channels.age().into_iter().map(Action::ForgetClient)),
             Event::Channels(version, records) => {

@@ -1,55 +1,150 @@
 //! Admission: a bound on requests and bytes in work, so that past the knee the rest is refused at once.
+//!
+//! What is in work counts for the store that it waits for. Of several stores none may hold more than it leaves free: a disk that answers
+//! nothing gets at most half, two such a third each, and the node's other disks go on; a disk that is merely busy finds half of it at once.
+//! A node's only store may have all. Guarantees: of each store one request is let in, whatever its size; a store that failed holds nothing any
+//! more, however long what was begun there takes to end.
 
-use glowfs_types::{Error, Result, Status};
-use std::cell::Cell;
-use std::rc::Rc;
+use glowfs_chunkstore::Store;
+use glowfs_types::{Error, Incarnation, Result, Status, StoreId};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+/// Requests, and bytes of them.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Load {
+    bytes: u64,
+    ops: u64,
+}
+
+impl Load {
+    fn plus(self, more: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(more.bytes),
+            ops: self.ops.saturating_add(more.ops),
+        }
+    }
+    fn minus(self, less: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(less.bytes),
+            ops: self.ops.saturating_sub(less.ops),
+        }
+    }
+    fn within(self, max: Self) -> bool {
+        self.bytes <= max.bytes && self.ops <= max.ops
+    }
+}
+
+/// One life of a store.
+type Life = (StoreId, Incarnation);
 
 /// What is in work now, and how much may be.
 pub(crate) struct Admission {
-    bytes: Cell<u64>,
-    ops: Cell<u64>,
-    bytes_max: u64,
-    ops_max: u64,
+    held: Cell<Load>,
+    max: Load,
+    /// There is one disk.
+    alone: bool,
+    shares: RefCell<BTreeMap<Life, Weak<Share>>>,
+}
+
+/// What one store has of it.
+pub(crate) struct Share {
+    admission: Rc<Admission>,
+    held: Cell<Load>,
+    /// The store failed.
+    written_off: Cell<bool>,
 }
 
 /// A request in work; gives its part back when dropped.
 pub(crate) struct Admitted {
-    admission: Rc<Admission>,
+    share: Rc<Share>,
     bytes: u64,
 }
 
 impl Admission {
-    pub fn new(bytes_max: u64, ops_max: u64) -> Rc<Self> {
-        Rc::new(Self { bytes: Cell::new(0), ops: Cell::new(0), bytes_max, ops_max })
+    pub fn new(bytes_max: u64, ops_max: u64, disks: usize) -> Rc<Self> {
+        Rc::new(Self {
+            held: Cell::default(),
+            max: Load { bytes: bytes_max, ops: ops_max },
+            alone: disks <= 1,
+            shares: RefCell::default(),
+        })
     }
-    /// Takes a request of so many bytes in, or says `Overloaded`. One request is always let in, whatever its size.
-    pub fn admit(self: &Rc<Self>, bytes: u64) -> Result<Admitted> {
-        let (have_bytes, have_ops) = (self.bytes.get(), self.ops.get());
-        if have_ops >= self.ops_max
-            || (have_ops > 0 && have_bytes.saturating_add(bytes) > self.bytes_max)
-        {
-            return Err(Error::new(
-                Status::Overloaded,
-                format!(
-                    "{have_ops} requests with {have_bytes} bytes are in work; retry after a pause"
-                ),
-            ));
+    /// The share of a store in this life of it.
+    pub fn share_of(self: &Rc<Self>, store: &Store) -> Rc<Share> {
+        self.share((store.id(), store.incarnation()))
+    }
+    fn share(self: &Rc<Self>, life: Life) -> Rc<Share> {
+        let mut shares = self.shares.borrow_mut();
+        if let Some(known) = shares.get(&life).and_then(Weak::upgrade) {
+            return known;
         }
-        self.bytes.set(have_bytes + bytes);
-        self.ops.set(have_ops + 1);
-        Ok(Admitted { admission: self.clone(), bytes })
+        let (held, written_off) = (Cell::default(), Cell::default());
+        let share = Rc::new(Share { admission: self.clone(), held, written_off });
+        shares.insert(life, Rc::downgrade(&share));
+        share
+    }
+    /// The store failed: nothing of what it was asked need ever end, so none of it is counted any more.
+    pub fn write_off(&self, store: &Store) {
+        self.write_off_life((store.id(), store.incarnation()));
+    }
+    fn write_off_life(&self, life: Life) {
+        if let Some(share) = self.shares.borrow_mut().remove(&life).and_then(|s| s.upgrade()) {
+            share.written_off.set(true);
+            self.held.set(self.held.get().minus(share.held.take()));
+        }
     }
     /// Requests in work.
     pub fn ops(&self) -> u64 {
-        self.ops.get()
+        self.held.get().ops
+    }
+}
+
+impl Share {
+    /// Takes a request of so many bytes in, or says `Overloaded`. One request is always let in, whatever its size.
+    pub fn admit(self: &Rc<Self>, bytes: u64) -> Result<Admitted> {
+        let a = &self.admission;
+        self.take(bytes, |all, mine| {
+            all.within(a.max) && (a.alone || mine.within(a.max.minus(all)))
+        })
+    }
+    /// The same for an update that another node took in, with its bytes: it counts as a request, and only the bound on all requests refuses it.
+    /// Two nodes full of updates for each other's disks would wait for each other otherwise.
+    pub fn admit_forward(self: &Rc<Self>) -> Result<Admitted> {
+        self.take(0, |all, _| all.ops <= self.admission.max.ops)
+    }
+    /// `fits`: what would be held in all, and here.
+    fn take(self: &Rc<Self>, bytes: u64, fits: impl Fn(Load, Load) -> bool) -> Result<Admitted> {
+        let more = Load { bytes, ops: 1 };
+        let (all, mine) = (self.admission.held.get().plus(more), self.held.get().plus(more));
+        // Who still comes to a store that failed is told so at once, or has a time of its own.
+        if !self.written_off.get() {
+            if mine.ops > 1 && !fits(all, mine) {
+                return Err(self.refusal());
+            }
+            self.admission.held.set(all);
+            self.held.set(mine);
+        }
+        Ok(Admitted { share: self.clone(), bytes })
+    }
+    fn refusal(&self) -> Error {
+        let (mine, all) = (self.held.get(), self.admission.held.get());
+        let e = format!(
+            "{} requests with {} bytes are in work on this disk, {} with {} on all; retry after a pause",
+            mine.ops, mine.bytes, all.ops, all.bytes
+        );
+        Error::new(Status::Overloaded, e)
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let a = &self.admission;
-        a.bytes.set(a.bytes.get().saturating_sub(self.bytes));
-        a.ops.set(a.ops.get().saturating_sub(1));
+        let (share, less) = (&self.share, Load { bytes: self.bytes, ops: 1 });
+        if !share.written_off.get() {
+            share.held.set(share.held.get().minus(less));
+            share.admission.held.set(share.admission.held.get().minus(less));
+        }
     }
 }
 
@@ -57,16 +152,84 @@ impl Drop for Admitted {
 mod tests {
     use super::*;
 
+    fn life(store: u128, incarnation: u64) -> Life {
+        (StoreId(store), Incarnation(incarnation))
+    }
+    fn refused(share: &Rc<Share>, bytes: u64) -> bool {
+        share.admit(bytes).is_err_and(|e| e.status == Status::Overloaded)
+    }
+    /// Takes requests of so many bytes until one is refused.
+    fn fill(share: &Rc<Share>, bytes: u64) -> Vec<Admitted> {
+        std::iter::from_fn(|| share.admit(bytes).ok()).collect()
+    }
+
     #[test]
     fn bounds_hold_and_room_comes_back() {
-        let a = Admission::new(100, 2);
-        let first = a.admit(500).expect("one is always let in");
-        assert_eq!(a.admit(1).err().map(|e| e.status), Some(Status::Overloaded));
+        let a = Admission::new(100, 2, 1);
+        let only = a.share(life(1, 1));
+        let first = only.admit(500).expect("one is always let in");
+        assert!(refused(&only, 1));
         drop(first);
-        let _one = a.admit(60).expect("room");
-        assert!(a.admit(60).is_err(), "bytes");
-        let _two = a.admit(40).expect("room");
-        assert!(a.admit(0).is_err(), "requests");
+        let _one = only.admit(60).expect("room");
+        assert!(refused(&only, 60), "bytes");
+        let _two = only.admit(40).expect("all of it is the only store's");
+        assert!(refused(&only, 0), "requests");
+        assert_eq!(a.ops(), 2);
+    }
+
+    #[test]
+    fn a_store_leaves_as_much_free_as_it_holds() {
+        for (bytes, requests) in [(10, 5), (0, 20)] {
+            let a = Admission::new(100, 40, 3);
+            let [one, two, three] = [1, 2, 3].map(|s| a.share(life(s, 1)));
+            // 50 of 100 bytes, or 20 of 40 requests.
+            let held = fill(&one, bytes);
+            assert_eq!(held.len(), requests, "half of it");
+            let more = fill(&two, bytes);
+            assert_eq!(more.len(), requests / 2, "half of what is left");
+            assert!(!fill(&three, bytes).is_empty(), "and there is more");
+            let large = three.admit(1000).expect("one is always let in");
+            assert!(refused(&three, 0));
+            drop((held, large));
+            assert!(fill(&one, bytes).len() > 2, "room comes back");
+        }
+    }
+
+    #[test]
+    fn what_is_forwarded_is_refused_by_the_bound_on_all_requests_only() {
+        let a = Admission::new(100, 8, 2);
+        let [one, two] = [1, 2].map(|s| a.share(life(s, 1)));
+        let held = (fill(&one, 10), fill(&two, 10));
+        assert!(held.0.len() == 4 && held.1.len() == 2 && refused(&one, 0));
+        let forward = |share: &Rc<Share>| share.admit_forward().ok();
+        let more: Vec<Admitted> = std::iter::from_fn(|| forward(&one)).collect();
+        assert_eq!((more.len(), a.ops()), (2, 8));
+        drop(held);
+        assert!(forward(&one).is_some());
+    }
+
+    #[test]
+    fn what_a_failed_store_holds_is_written_off_once() {
+        let a = Admission::new(100, 100, 2);
+        let (hung, other) = (a.share(life(1, 1)), a.share(life(2, 1)));
+        let stuck = fill(&hung, 10);
+        let _held = other.admit(20).expect("room");
+        a.write_off_life(life(1, 1));
+        assert_eq!((a.ops(), a.held.get().bytes), (1, 20));
+        // Who still comes is not counted, nor are those that end after all.
+        let late = hung.admit(1000).expect("answered without the disk");
+        assert_eq!(a.ops(), 1);
+        drop((stuck, late));
+        assert_eq!(
+            (a.held.get(), other.held.get()),
+            (other.held.get(), Load { bytes: 20, ops: 1 })
+        );
+        a.write_off_life(life(1, 1));
+        assert_eq!(a.ops(), 1);
+        // The store's next life begins with nothing.
+        let again = a.share(life(1, 2));
+        let _one = again.admit(10).expect("room");
+        drop(hung);
         assert_eq!(a.ops(), 2);
     }
 }

@@ -39,10 +39,10 @@ pub struct StorageConfig {
     /// Bound on the log of each disk, in bytes; at half of it a checkpoint begins. Disks that are formatted from now on.
     #[serde(default = "default_log_bytes")]
     pub log_bytes: u64,
-    /// Bound on bytes of requests in work; more are answered with `Overloaded`.
+    /// Bound on bytes of requests in work; more are answered with `Overloaded`. Of several disks none may hold more than it leaves free.
     #[serde(default = "default_inflight_bytes")]
     pub inflight_bytes: u64,
-    /// Bound on requests in work; more are answered with `Overloaded`.
+    /// Bound on requests in work; more are answered with `Overloaded`. The same.
     #[serde(default = "default_inflight_ops")]
     pub inflight_ops: u64,
     /// How long a read waits for a pending version before it says `Pending`, in ms.

@@ -67,8 +67,20 @@ impl Node {
         let what = (ask.from.volume, ask.from.data);
         self.check_capability(incoming, &capability, what, rights::READ)?;
         let target = self.target(head.target.get().into())?;
-        let admitted = self.admission.admit(u64::from(len))?;
+        if target.store.failure().is_some() {
+            return Err(target.refusal(Status::NotServing));
+        }
+        // While it reads from an own disk it waits for that one, however long that takes; after that, or for another node, for its own.
+        let here = ask.node == self.config.node();
+        let from = if here { self.target(ask.target)? } else { target.clone() };
+        let reading = from.share.admit(u64::from(len))?;
         let bytes = self.source(&ask, &capability, len).await?;
+        let admitted = if here {
+            drop(reading);
+            target.share.admit(u64::from(len))?
+        } else {
+            reading
+        };
         let mut crcs = Vec::new();
         piece_checksums(head.offset.get(), &bytes, &mut crcs);
         self.check_answer()?;

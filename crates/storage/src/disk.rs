@@ -1,7 +1,12 @@
-//! The disks: opening or formatting their stores.
+//! The disks: opening or formatting their stores, and what it means for the node that one fails.
+//!
+//! A disk may hang: what it was asked is never answered, not even with an error. Guarantee: when it is found to (`disk_stuck_ms`), whoever waits for an
+//! update is answered, and nothing of the node is held for it but memory. Must never: answer a read that hangs, for the device may still write into the
+//! caller's memory.
 
 use crate::node::Node;
 use glowfs_chunkstore::{Store, StoreConfig};
+use glowfs_craq::Event;
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
@@ -74,10 +79,21 @@ impl Node {
         self.rt.spawn_detached(async move {
             let e = failing.failed().await;
             tracing::error!(disk = path, error = %e, "disk failed; its targets go offline");
+            me.store_failed(&failing);
             me.report();
         });
         self.rt.spawn_detached(self.clone().check_disk(store.clone()));
         self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));
+    }
+
+    /// Ends what the rest of the node would wait for: what a failed store was asked may never end.
+    pub(crate) fn store_failed(&self, store: &Store) {
+        self.admission.write_off(store);
+        for target in self.all_targets() {
+            if target.store.id() == store.id() && target.store.failure().is_some() {
+                target.feed(Event::DiskFailed);
+            }
+        }
     }
 
     /// Checks a disk now and then: whether it is there, takes writes, and does so in time.

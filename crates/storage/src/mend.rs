@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 
 /// For how long it is remembered that nobody has a block; somebody who has it may come back.
 const LOST_FOR: Duration = Duration::from_secs(5);
+/// How long a disk has to find a block for another member.
+const FIND_DEADLINE: Duration = Duration::from_secs(5);
 /// Chunks of which that is remembered at a time.
 const LOST_MAX: usize = 256;
 
@@ -201,9 +203,12 @@ impl Node {
         if !whole || incoming.reply_room() < ask.len as usize {
             return Err(Error::new(Status::BadMessage, "not one whole block was asked for"));
         }
-        let _admitted = self.admission.admit(u64::from(ask.len))?;
+        let _admitted = target.share.admit(u64::from(ask.len))?;
         let block = ask.offset / BLOCK_BYTES;
-        let found = target.store.find_block(target.id, ask.chunk, block, crc).await?;
+        // Asked of a failed disk as well, which may hang.
+        let find = target.store.find_block(target.id, ask.chunk, block, crc);
+        let late = |_| Error::new(Status::TimedOut, "the disk does not answer");
+        let found = self.rt.timeout(FIND_DEADLINE, find).await.map_err(late)??;
         let found = found.ok_or_else(|| Error::new(Status::NotFound, "the block is not here"))?;
         let mut buf = incoming.reply_buffer()?;
         buf.truncate(found.len());

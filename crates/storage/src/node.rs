@@ -64,7 +64,7 @@ impl Node {
     pub fn new(rt: &Rt, config: StorageConfig, disks: Vec<Disk>) -> Result<Rc<Self>> {
         let node = Rc::new(Self {
             rt: rt.clone(),
-            admission: Admission::new(config.inflight_bytes, config.inflight_ops),
+            admission: Admission::new(config.inflight_bytes, config.inflight_ops, disks.len()),
             fences: Fences::default(),
             sync_slots: Semaphore::new(config.sync_targets as usize),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),

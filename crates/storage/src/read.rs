@@ -1,6 +1,6 @@
 //! READ: pieces of chunks, straight into the caller's memory.
 
-use crate::admission::Admitted;
+use crate::admission::{Admitted, Share};
 use crate::node::Node;
 use crate::repair::Wrong;
 use crate::target::Target;
@@ -17,35 +17,35 @@ use zerocopy::IntoBytes;
 /// What a READ asks for.
 enum Pieces {
     /// What most ask for: one piece at the beginning of the buffer, which needs no lists.
-    One(ReadOp),
-    Many(Vec<ReadOp>),
+    One(ReadOp, Option<Admitted>),
+    /// With what the last one of each disk gives back.
+    Many(Vec<(ReadOp, Option<Rc<Admitted>>)>),
 }
 
 impl Node {
     /// A READ. Nothing of it waits here; the work is spawned, in a task as small as it can be: a task is copied to where it lives.
     pub(crate) fn read(self: &Rc<Self>, mut incoming: Incoming) {
         let began = self.rt.turn_began();
-        let (pieces, admitted) = match self.begin_read(&incoming) {
-            Ok(begun) => begun,
+        let pieces = match self.begin_read(&incoming) {
+            Ok(pieces) => pieces,
             Err(e) => return self.end_read(incoming, began, Err(e)),
         };
         let node = self.clone();
         match pieces {
-            Pieces::One(op) => self.rt.spawn_detached(async move {
+            Pieces::One(op, admitted) => self.rt.spawn_detached(async move {
                 let result = node.read_one(op, &mut incoming).await;
                 drop(admitted);
                 node.end_read(incoming, began, result);
             }),
             Pieces::Many(ops) => self.rt.spawn_detached(async move {
                 let result = node.read_many(ops, &mut incoming).await;
-                drop(admitted);
                 node.end_read(incoming, began, result);
             }),
         }
     }
 
     /// Checks a READ and takes it in.
-    fn begin_read(&self, incoming: &Incoming) -> Result<(Pieces, Admitted)> {
+    fn begin_read(&self, incoming: &Incoming) -> Result<Pieces> {
         self.check_lease()?;
         let room = u32::try_from(incoming.reply_room()).unwrap_or(u32::MAX);
         let read = Read::parse(incoming.body(), room)?;
@@ -54,13 +54,41 @@ impl Node {
             let what = (chunk.volume, chunk.data);
             self.check_capability(incoming, &read.head.capability, what, rights::READ)?;
         }
-        let total: u64 = read.ops.iter().map(|op| u64::from(op.len.get())).sum();
-        let admitted = self.admission.admit(total)?;
-        let pieces = match read.ops {
-            [op] if op.at.get() == 0 && op.len.get() > 0 => Pieces::One(*op),
-            ops => Pieces::Many(ops.to_vec()),
+        Ok(match read.ops {
+            [op] if op.at.get() == 0 && op.len.get() > 0 => Pieces::One(*op, self.admit_one(op)?),
+            ops => Pieces::Many(self.admit_many(ops)?),
+        })
+    }
+
+    /// What is asked of a target that is not here waits for nothing.
+    fn admit_one(&self, op: &ReadOp) -> Result<Option<Admitted>> {
+        let targets = self.targets.borrow();
+        let target = targets.get(&op.target.get().into());
+        target.map(|t| t.share.admit(op.len.get().into())).transpose()
+    }
+
+    /// The pieces on one disk are one request to it: they wait for that disk only.
+    fn admit_many(&self, ops: &[ReadOp]) -> Result<Vec<(ReadOp, Option<Rc<Admitted>>)>> {
+        let targets = self.targets.borrow();
+        let share = |op: &ReadOp| targets.get(&op.target.get().into()).map(|t| &t.share);
+        let mut disks: Vec<(&Rc<Share>, u64)> = Vec::new();
+        for op in ops {
+            let Some(share) = share(op) else { continue };
+            let bytes = u64::from(op.len.get());
+            match disks.iter_mut().find(|(s, _)| Rc::ptr_eq(s, share)) {
+                Some((_, total)) => *total += bytes,
+                None => disks.push((share, bytes)),
+            }
+        }
+        let mut admitted = Vec::with_capacity(disks.len());
+        for (share, bytes) in disks {
+            admitted.push((share, Rc::new(share.admit(bytes)?)));
+        }
+        let of = |op| {
+            let share = share(op)?;
+            admitted.iter().find(|(s, _)| Rc::ptr_eq(s, share)).map(|(_, a)| a.clone())
         };
-        Ok((pieces, admitted))
+        Ok(ops.iter().map(|op| (*op, of(op))).collect())
     }
 
     fn end_read(&self, incoming: Incoming, began: Instant, result: Result<Reply>) {
@@ -82,9 +110,10 @@ impl Node {
 
     async fn read_many(
         self: &Rc<Self>,
-        ops: Vec<ReadOp>,
+        admitted: Vec<(ReadOp, Option<Rc<Admitted>>)>,
         incoming: &mut Incoming,
     ) -> Result<Reply> {
+        let (ops, mut admitted): (Vec<ReadOp>, Vec<_>) = admitted.into_iter().unzip();
         let mut order: Vec<usize> = (0..ops.len()).collect();
         order.sort_by_key(|&i| (ops[i].at.get(), ops[i].len.get()));
         let end = ops.iter().map(|op| op.at.get() + op.len.get()).max().unwrap_or(0);
@@ -104,7 +133,12 @@ impl Node {
             gaps.push(gap);
             let piece = rest.split_to(op.len.get() as usize);
             at = op.at.get() + op.len.get();
-            work.push(self.read_op(op, piece));
+            let admitted = admitted[i].take();
+            work.push(async move {
+                let read = self.read_op(op, piece).await;
+                drop(admitted);
+                read
+            });
         }
         let done = join_all(work).await;
         self.check_answer()?;

@@ -13,13 +13,14 @@ use crate::target::Target;
 use glowfs_chunkstore::{ChunkState, StageKind, StageRequest};
 use glowfs_craq::{Event, View};
 use glowfs_net::{Bulk, Incoming, Reply, Request};
-use glowfs_rt::sync::oneshot;
+use glowfs_rt::sync::{Either, oneshot, select};
 use glowfs_rt::{BufMut, Duration, Instant};
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::routing::ChainMember;
 use glowfs_types::wire::method;
 use glowfs_types::wire::repair::{FetchChunk, FetchChunkReply};
 use glowfs_types::{ChunkId, Error, Result, Status, TargetId, TenantId};
+use std::pin::pin;
 use std::rc::Rc;
 
 /// Repairs of a node that wait or run at once; scrubbing finds again what is not taken in.
@@ -108,7 +109,12 @@ impl Target {
         wrong: Wrong,
     ) -> Result<bool> {
         let _slot = node.repair_slots.acquire(1).await;
-        let result = self.try_repair(node, chunk, wrong).await;
+        // A disk that hangs would keep the slot for ever.
+        let work = pin!(self.try_repair(node, chunk, wrong));
+        let result = match select(work, pin!(self.store.failed())).await {
+            Either::Left(result) => result,
+            Either::Right(e) => Err(e),
+        };
         match &result {
             Ok(true) => {
                 node.metrics.repaired.inc();
@@ -412,7 +418,7 @@ impl Node {
         };
         let mut reply = Reply::msg(&said);
         if ask.len > 0 && state.exists() {
-            let _admitted = self.admission.admit(u64::from(ask.len))?;
+            let _admitted = target.share.admit(u64::from(ask.len))?;
             let mut buf = incoming.reply_buffer()?;
             buf.truncate(ask.len as usize);
             let (found, buf) = target.store.read(target.id, ask.chunk, ask.offset, buf).await;

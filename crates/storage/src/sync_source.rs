@@ -10,7 +10,7 @@ use crate::sync_sink::SYNC_PAGE_MAX;
 use crate::target::{Payload, Target};
 use glowfs_craq::View;
 use glowfs_craq::resync::{Transfer, compare};
-use glowfs_rt::sync::join_all;
+use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{
@@ -19,6 +19,7 @@ use glowfs_types::wire::data::{
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ChunkId, Error, NodeId, Result, Status, TargetId};
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// The pause before a resync that failed begins again.
@@ -60,6 +61,7 @@ impl Source {
     /// Whether it is still wanted.
     fn current(&self) -> bool {
         self.target.view().is_some_and(|v| v.version == self.view.version)
+            && self.target.store.failure().is_none()
             && !self.node.stopping.get()
     }
 
@@ -70,7 +72,13 @@ impl Source {
         self.progress.running.set(true);
         let (from, to) = (self.target.id, self.successor);
         while self.current() {
-            match self.attempt().await {
+            // A disk that hangs would keep the slot for ever.
+            let attempt = match select(pin!(self.attempt()), pin!(self.target.store.failed())).await
+            {
+                Either::Left(result) => result,
+                Either::Right(e) => Err(e),
+            };
+            match attempt {
                 Ok(sent) => {
                     tracing::info!(source = %from, target = %to, chain = %self.view.chain, chunks = sent, "resync sent");
                     break;

@@ -92,6 +92,7 @@ impl Node {
     fn let_go(&self, disk: &Disk) {
         if let Ok(old) = disk.store() {
             let why = disk.problem().unwrap_or_else(|| Status::DiskFailed.into());
+            self.store_failed(&old);
             let of_it = |t: &Rc<Target>| t.store.id() == old.id() && t.store.failure().is_some();
             self.targets.borrow_mut().retain(|_, t| !of_it(t));
             disk.set(Err(why));

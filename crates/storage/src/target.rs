@@ -1,6 +1,6 @@
 //! One target: the replication core, and the requests and payloads that it knows by number only.
 
-use crate::admission::Admitted;
+use crate::admission::{Admitted, Share};
 use crate::counts::Counts;
 use crate::damaged::Ledger;
 use crate::mend::Lost;
@@ -56,6 +56,8 @@ pub(crate) struct Asked {
 pub(crate) struct Target {
     pub id: TargetId,
     pub store: Store,
+    /// What its store has of the node's admission.
+    pub share: Rc<Share>,
     pub node: Weak<Node>,
     pub replica: RefCell<Replica>,
     pub asked: RefCell<BTreeMap<Ticket, Asked>>,
@@ -152,6 +154,7 @@ impl Target {
         channels.retain(|c| !running.contains(&origin_of(c)));
         Ok(Rc::new(Self {
             id,
+            share: node.admission.share_of(&store),
             store,
             node: Rc::downgrade(node),
             replica: RefCell::new(Replica::new(id, adopted, &pending, &channels)),

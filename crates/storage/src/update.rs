@@ -80,8 +80,8 @@ impl Node {
                 format!("an update of {want} bytes came with {}", incoming.bulk_len()),
             ));
         }
-        // Updates that are on their way already are let in: refusing them would only make their predecessor ask again.
-        let admitted = self.admission.admit(if forward { 0 } else { want as u64 })?;
+        let share = &target.share;
+        let admitted = if forward { share.admit_forward() } else { share.admit(want as u64) }?;
         let bytes = if want > 0 { incoming.take_bulk()? } else { Buf::from_vec(Vec::new()) };
         if bytes.len() != want {
             return Err(Error::new(

@@ -57,7 +57,7 @@ impl NameChange {
     }
 }
 
-/// What goes wrong on a disk, in times per million operations.
+/// What goes wrong on a disk; most of it in times per million operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFaults {
     /// A read fails with EIO.
@@ -70,7 +70,12 @@ pub struct DiskFaults {
     pub read_flips_per_million: u32,
     /// An operation takes a hundred times as long.
     pub slow_per_million: u32,
+    /// What is begun never ends, not even when the fault is taken away.
+    pub hangs: bool,
 }
+
+/// How long an operation on a disk that hangs takes, in ns: longer than any test, and no number overflows.
+const NEVER_NS: u64 = 1 << 62;
 
 impl Disk {
     pub(crate) fn life(&self) -> u64 {
@@ -85,7 +90,11 @@ impl Disk {
         core.random(|r| r.chance(per_million))
     }
     fn slow(&self, core: &Core, ns: u64) -> u64 {
-        if self.fails(core, |f| f.slow_per_million) { ns * 100 } else { ns }
+        match self.fails(core, |f| f.slow_per_million) {
+            _ if self.faults.get().hangs => NEVER_NS,
+            true => ns * 100,
+            false => ns,
+        }
     }
     pub(crate) fn delay(&self, core: &Core) -> u64 {
         let ns = core.random(|r| r.between(10_000, 200_000));
