@@ -346,6 +346,10 @@ impl OpenFile {
         Error::new(Status::InvalidArgument, format!("inode {} is not open for {what}", self.inode))
     }
 
+    /// Whether it can still be used: what was open for writing when the cluster ended this client's session cannot.
+    pub fn lives(&self) -> bool {
+        self.check_owner().is_ok()
+    }
     /// Whether its session can still live: the cluster ends those of clients that were silent for too long.
     pub(crate) fn check_owner(&self) -> Result<()> {
         if self.session.is_none() || self.owner == self.client.core.id() {

@@ -14,6 +14,8 @@ use std::rc::Rc;
 #[allow(async_fn_in_trait, missing_docs)]
 pub trait FileData: 'static {
     fn session(&self) -> Option<SessionId>;
+    /// See [`OpenFile::lives`].
+    fn lives(&self) -> bool;
     fn epoch(&self) -> TruncateEpoch;
     /// The greatest end of an acknowledged write under the present epoch.
     fn len_written(&self) -> Option<u64>;
@@ -112,6 +114,9 @@ file_system! {
 impl FileData for OpenFile {
     fn session(&self) -> Option<SessionId> {
         OpenFile::session(self)
+    }
+    fn lives(&self) -> bool {
+        OpenFile::lives(self)
     }
     fn epoch(&self) -> TruncateEpoch {
         OpenFile::epoch(self)

@@ -319,10 +319,15 @@ impl<F: FileData> OpenInode<F> {
         }
     }
 
-    /// A file with at least these rights.
+    /// A file with at least these rights that can be used.
     pub fn find(&self, read: bool, write: bool) -> Option<Rc<OpenedFile<F>>> {
         let s = self.state.borrow();
-        s.files.iter().find(|f| (f.read || !read) && (f.write || !write)).cloned()
+        let fits = |f: &OpenedFile<F>| (f.read || !read) && (f.write || !write) && f.file.lives();
+        s.files.iter().find(|f| fits(f)).cloned()
+    }
+    /// Whether one of its files cannot be used any more: the cluster ended the session while it was open.
+    pub fn has_dead(&self) -> bool {
+        self.state.borrow().files.iter().any(|f| !f.file.lives())
     }
     /// Adds a file.
     pub fn add(&self, file: Rc<F>, read: bool, write: bool) -> Rc<OpenedFile<F>> {
@@ -330,12 +335,11 @@ impl<F: FileData> OpenInode<F> {
         self.state.borrow_mut().files.push(opened.clone());
         opened
     }
-    /// Takes a file out that no handle uses.
-    pub fn remove(&self, file: &Rc<OpenedFile<F>>) {
-        self.state.borrow_mut().files.retain(|f| !Rc::ptr_eq(f, file));
-    }
-    /// Files open now.
-    pub fn files(&self) -> Vec<Rc<OpenedFile<F>>> {
-        self.state.borrow().files.clone()
+    /// Takes a file out that no handle uses. Whether it was there.
+    pub fn remove(&self, file: &Rc<OpenedFile<F>>) -> bool {
+        let files = &mut self.state.borrow_mut().files;
+        let before = files.len();
+        files.retain(|f| !Rc::ptr_eq(f, file));
+        files.len() < before
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::TestMount;
-use glowfs_mount::ram::{NO_ROOM, WRITES};
+use glowfs_mount::ram::{LIFE, NO_ROOM, WRITES};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -138,6 +138,24 @@ fn nothing_waits_long_and_nothing_grows_without_bound() {
     let before = sent();
     drop(m);
     assert_eq!(sent(), before + 1);
+}
+
+/// Others may have gone on with the file, and it is not this client's turn to write over that.
+#[test]
+fn what_was_gathered_before_a_session_ended_is_not_sent_in_another_one() {
+    let Some((m, _one)) = mount(10_000) else { return };
+    let before = open(&m, "f", 0);
+    before.write_all_at(b"old", 0).expect("answered before it was sent");
+    // As the client library does when it was cut off for too long.
+    LIFE.fetch_add(1, SeqCst);
+    let after = open(&m, "f", 0);
+    after.write_all_at(b"new", 3).expect("write");
+    for f in [&before, &after] {
+        assert_eq!(f.sync_all().expect_err("heard").raw_os_error(), Some(5));
+    }
+    after.sync_all().expect("heard once");
+    drop((before, after));
+    assert_eq!(std::fs::read(m.join("f")).expect("read"), b"\0\0\0new");
 }
 
 #[test]

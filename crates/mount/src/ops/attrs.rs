@@ -54,7 +54,7 @@ impl<S: FileSystem> Context<S> {
         let by_handle = fh.and_then(|fh| self.inodes.file(fh)).and_then(|h| h.file.file.session());
         by_handle.or_else(|| {
             let open = self.inodes.opened(self.inode())?;
-            open.files().iter().find_map(|f| f.file.session())
+            open.find(false, true)?.file.session()
         })
     }
 

@@ -66,7 +66,8 @@ impl<S: FileSystem> Context<S> {
         append: bool,
     ) -> Result<Option<u64>, Failure> {
         let inode = &handle.inode;
-        if !inode.may_wait() {
+        // What was gathered for a session that ended is not to be sent with another one's.
+        if !inode.may_wait() || inode.has_dead() {
             return Ok(None);
         }
         loop {
@@ -221,7 +222,9 @@ impl<S: FileSystem> Daemon<S> {
     }
 
     async fn send_runs(&self, inode: &OpenInode<S::File>, runs: &[Run], at_ns: u64) -> Result<()> {
-        let file = inode.find(false, true).ok_or_else(|| Error::from(Status::SessionEnded))?;
+        // It may be older than the end of a session, and others may have gone on with the file since.
+        let file = inode.find(false, true).filter(|_| !inode.has_dead());
+        let file = file.ok_or_else(|| Error::from(Status::SessionEnded))?;
         let layout = inode.attr().layout;
         let chunk = layout.map_or(u64::MAX, |l| u64::from(l.chunk_bytes).max(1));
         let mut spans = Vec::new();

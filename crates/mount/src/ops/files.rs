@@ -221,8 +221,10 @@ impl<S: FileSystem> Context<S> {
         }
         let allocated = self.counted(inode, durable).await;
         let q = Sync { allocated, ..self.sync_of(handle, durable) };
+        // Of a reader, when the session of who wrote has ended, meta takes no length.
+        let told = dirty.filter(|_| q.session.is_some()).unwrap_or_default();
         let r = self.fs.sync(q).await?;
-        inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
+        inode.reported(told, allocated.is_some(), &r.attr);
         Ok(())
     }
     /// Tells meta when a file was read that nobody here has open for writing, together with ends of sessions. Beside the request: until meta knows,
@@ -358,7 +360,10 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     let inode: &Pin<S::File> = &handle.inode;
     context.settle(inode).await;
     let allocated = context.counted(inode, false).await;
-    inode.remove(&handle.file);
+    if handle.file.users.get() > 0 || !inode.remove(&handle.file) {
+        // Meanwhile it was opened again, and is used, or was closed by who did that.
+        return Ok(());
+    }
     let file = &handle.file.file;
     let Some(session) = file.session() else {
         context.report_access(handle.clone());

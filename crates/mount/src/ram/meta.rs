@@ -5,7 +5,7 @@ use crate::filesystem::{FileData, FileSystem};
 use glowfs_client::{FileAccess, RecallHandler};
 use glowfs_namespace::{Held, LockTable};
 use glowfs_rt::sync::Notify;
-use glowfs_rt::{Buf, BufMut, Rt};
+use glowfs_rt::{Buf, BufMut, Duration, Rt};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::inline::InlineReply;
@@ -13,7 +13,7 @@ use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -38,6 +38,15 @@ pub static WRITES: AtomicU64 = AtomicU64::new(0);
 /// How often a file of this process was flushed, for tests.
 pub static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
+/// Which life of the client this is: sessions of another one have ended. For tests.
+pub static LIFE: AtomicU64 = AtomicU64::new(1);
+
+/// The next count of the blocks of a file fails. For tests.
+pub static COUNT_FAILS: AtomicBool = AtomicBool::new(false);
+
+/// Counts of the blocks of files wait as long as it is set. For tests.
+pub static COUNTS_WAIT: AtomicBool = AtomicBool::new(false);
+
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
@@ -53,7 +62,8 @@ pub struct RamFs {
     nodes: RefCell<BTreeMap<u64, Rc<Node>>>,
     /// Nodes without a name that are still open.
     orphans: RefCell<BTreeMap<u64, Weak<Node>>>,
-    sessions: RefCell<BTreeSet<(u64, SessionId)>>,
+    /// Sessions, and the life of the client that each is of.
+    sessions: RefCell<BTreeMap<(u64, SessionId), ClientId>>,
     listener: RefCell<Option<Rc<dyn RecallHandler>>>,
     next: Cell<u64>,
     /// The last file without a name, until it is open.
@@ -67,6 +77,8 @@ pub struct RamFile {
     epoch: Cell<TruncateEpoch>,
     written: Cell<Option<u64>>,
     session: Option<SessionId>,
+    owner: ClientId,
+    fs: Weak<RamFs>,
 }
 
 fn no(status: Status) -> Error {
@@ -194,7 +206,7 @@ impl RamFs {
         if a.nlink == 0 {
             self.nodes.borrow_mut().remove(&a.inode.0);
             let listener = self.listener.borrow().clone();
-            if self.sessions.borrow().iter().any(|(i, _)| *i == a.inode.0)
+            if self.sessions.borrow().keys().any(|(i, _)| *i == a.inode.0)
                 || listener.is_some_and(|l| l.in_use(a.inode))
             {
                 self.orphans.borrow_mut().insert(a.inode.0, Rc::downgrade(n));
@@ -246,7 +258,7 @@ impl RamFs {
         let attr = n.attr.borrow().clone();
         let session = (flags.session != SessionId(0)).then_some(flags.session);
         if let Some(s) = session {
-            self.sessions.borrow_mut().insert((attr.inode.0, s));
+            self.sessions.borrow_mut().insert((attr.inode.0, s), self.life());
         }
         Ok(OpenReply {
             attr,
@@ -415,6 +427,11 @@ impl FileSystem for RamFs {
     async fn sync(&self, q: Sync) -> Result<AttrReply> {
         DURABLE_SYNCS.fetch_add(u64::from(q.durable), Relaxed);
         let n = self.get(q.inode)?;
+        if let Some(s) = q.session
+            && self.sessions.borrow().get(&(q.inode.0, s)) != Some(&self.life())
+        {
+            return Err(no(Status::SessionEnded));
+        }
         let current = n.attr.borrow().epoch == q.epoch;
         {
             let mut a = n.attr.borrow_mut();
@@ -433,10 +450,12 @@ impl FileSystem for RamFs {
         })))
     }
     async fn close_session(&self, q: Sync) -> Result<AttrReply> {
-        if let Some(s) = q.session {
-            self.sessions.borrow_mut().remove(&(q.inode.0, s));
+        let closed = q.session.map(|s| (q.inode.0, s));
+        let done = self.sync(q).await;
+        if let Some(closed) = closed {
+            self.sessions.borrow_mut().remove(&closed);
         }
-        self.sync(q).await
+        done
     }
     fn closes_room(&self) -> bool {
         true
@@ -513,7 +532,7 @@ impl FileSystem for RamFs {
         SessionId(self.rt.random_u128())
     }
     fn life(&self) -> ClientId {
-        ClientId(1)
+        ClientId(LIFE.load(Relaxed).into())
     }
     fn open_file(self: &Rc<Self>, reply: &OpenReply, _: FileAccess) -> Result<Rc<RamFile>> {
         let node = self.get(reply.attr.inode)?;
@@ -526,6 +545,8 @@ impl FileSystem for RamFs {
             epoch,
             written: Cell::new(None),
             session: reply.session,
+            owner: self.life(),
+            fs: Rc::downgrade(self),
         }))
     }
     fn listen(&self, handler: Rc<dyn RecallHandler>) {
@@ -534,7 +555,16 @@ impl FileSystem for RamFs {
     async fn shut_down(&self) {}
 }
 
+impl RamFile {
+    fn check_owner(&self) -> Result<()> {
+        if self.lives() { Ok(()) } else { Err(no(Status::SessionEnded)) }
+    }
+}
+
 impl FileData for RamFile {
+    fn lives(&self) -> bool {
+        self.session.is_none() || self.owner == ClientId(LIFE.load(Relaxed).into())
+    }
     fn session(&self) -> Option<SessionId> {
         self.session
     }
@@ -552,6 +582,9 @@ impl FileData for RamFile {
         }
     }
     async fn read(&self, offset: u64, mut buf: BufMut) -> (Result<usize>, BufMut) {
+        if let Err(e) = self.check_owner() {
+            return (Err(e), buf);
+        }
         self.content.borrow().read(offset, &mut buf);
         (Ok(buf.len()), buf)
     }
@@ -563,6 +596,7 @@ impl FileData for RamFile {
     }
     async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
         WRITES.fetch_add(1, Relaxed);
+        self.check_owner()?;
         if NO_ROOM.load(Relaxed) {
             return Err(no(Status::NoSpace));
         }
@@ -587,6 +621,12 @@ impl FileData for RamFile {
         Ok(self.content.borrow().seek(offset, len, data))
     }
     async fn allocated(&self) -> Result<u64> {
+        if COUNT_FAILS.swap(false, Relaxed) {
+            return Err(no(Status::Busy));
+        }
+        while let Some(fs) = self.fs.upgrade().filter(|_| COUNTS_WAIT.load(Relaxed)) {
+            fs.rt.sleep(Duration::from_millis(1)).await;
+        }
         Ok(self.content.borrow().allocated())
     }
     async fn copy_from(

@@ -1,0 +1,73 @@
+//! Sessions that end while a file is open, and files that are opened while one ends. One test at a time: the switches are the process's.
+
+mod common;
+
+use common::{TestMount, sh};
+use glowfs_mount::ram::{COUNT_FAILS, COUNTS_WAIT, LIFE};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+const O_DIRECT: i32 = 0o40000;
+const EIO: Option<i32> = Some(5);
+static ONE: Mutex<()> = Mutex::new(());
+
+fn open(m: &TestMount, flags: i32) -> File {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).read(true).write(true).custom_flags(flags);
+    options.open(m.join("f")).expect("open")
+}
+
+#[test]
+fn what_is_opened_after_a_session_ended_has_nothing_to_do_with_it() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let before = open(&m, 0);
+    before.write_all_at(&[b'a'; 8192], 0).expect("write");
+    // As the client library does when it was cut off for too long.
+    LIFE.fetch_add(1, SeqCst);
+    for _ in 0..2 {
+        assert_eq!(sh(m.path(), "cat f"), "a".repeat(8192));
+        let mut found = vec![0; 8192];
+        let reader = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(m.join("f"));
+        reader.expect("open").read_exact_at(&mut found, 0).expect("read");
+        assert_eq!(found, [b'a'; 8192]);
+        for flags in [0, O_DIRECT] {
+            let after = open(&m, flags);
+            after.write_all_at(&[b'a'; 4096], 4096).expect("write");
+            after.sync_all().expect("fsync");
+            after.set_len(8192).expect("truncate");
+            sh(m.path(), "truncate -s 8192 f");
+        }
+        // What was open then stays dead.
+        let late = before.write_all_at(&[b'b'; 4096], 0).expect_err("late");
+        assert_eq!(late.raw_os_error(), EIO);
+    }
+    drop(before);
+    assert_eq!(fs::read(m.join("f")).expect("read"), [b'a'; 8192]);
+}
+
+#[test]
+fn a_session_that_is_used_again_does_not_end() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let first = open(&m, 0);
+    first.write_all_at(b"behind a hole", 1 << 20).expect("write");
+    // The close(2) leaves the blocks uncounted, so what comes after it has to count them, which takes long.
+    COUNT_FAILS.store(true, SeqCst);
+    COUNTS_WAIT.store(true, SeqCst);
+    drop(first);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!COUNT_FAILS.load(SeqCst), "it was counted");
+    let second = open(&m, 0);
+    COUNTS_WAIT.store(false, SeqCst);
+    std::thread::sleep(Duration::from_millis(100));
+    second.write_all_at(b"written", 2 << 20).expect("write");
+    second.sync_all().expect("fsync");
+    drop(second);
+    // Nobody has it open any more, so this is what meta knows.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(fs::metadata(m.join("f")).expect("stat").len(), (2 << 20) + 7);
+}
