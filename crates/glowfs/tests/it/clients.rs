@@ -79,7 +79,6 @@ fn a_paused_client_cannot_write_late() {
     let error = late.join().expect("thread").expect_err("a late write is refused");
     assert!([5, 116].contains(&error.raw_os_error().unwrap_or(0)), "EIO or ESTALE: {error}");
     assert!(theirs.write_all_at(&[5; 4096], 0).is_err(), "and so is every other one");
-    drop(theirs);
     let mut want = vec![1; 100_000];
     want[..4096].fill(4);
     want.resize(300_000, 0);
@@ -89,7 +88,17 @@ fn a_paused_client_cannot_write_late() {
         std::fs::write(other.path.join("g"), b"again").is_ok()
     });
     assert_eq!(sh(&c.mnt, "cat g"), "again");
-    assert!(std::fs::read(other.path.join("f")).expect("read") == want);
+    // What is opened there now is of the new client, whatever is still open of the old one.
+    let f = other.path.join("f");
+    assert!(std::fs::read(&f).expect("read") == want);
+    let new = File::options().read(true).write(true).open(&f).expect("open");
+    new.write_all_at(&[6; 4096], 100_000).expect("write");
+    new.sync_all().expect("fsync");
+    want[100_000..][..4096].fill(6);
+    assert!(std::fs::read(c.mnt.join("f")).expect("read") == want);
+    assert!(theirs.write_all_at(&[5; 4096], 0).is_err(), "what was open stays dead");
+    drop(theirs);
+    assert!(std::fs::read(&f).expect("read") == want);
 }
 
 #[test]
