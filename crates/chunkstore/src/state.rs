@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     /// The file of the next one is there.
     pub checkpoint_spare: Cell<bool>,
     pub failed: RefCell<Option<Error>>,
-    pub failed_signal: Signal,
+    pub failed_signal: glowfs_rt::sync::Notify,
     pub closing: Cell<bool>,
     pub known_space: KnownSpace,
 }
@@ -116,7 +116,7 @@ impl Inner {
             failed.get_or_insert_with(|| error).clone()
         };
         tracing::error!(error = %first, "store failed");
-        self.failed_signal.wake();
+        self.failed_signal.notify_all();
         self.flush.signal.wake();
         self.checkpoint_done.wake();
         self.log.space.wake();

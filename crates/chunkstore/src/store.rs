@@ -55,7 +55,13 @@ impl Store {
     }
     /// Resolves when a write or flush failed and the store takes no more updates.
     pub async fn failed(&self) -> Error {
-        self.inner.failed_signal.wait(|| self.failure()).await
+        loop {
+            let news = self.inner.failed_signal.wait();
+            if let Some(error) = self.failure() {
+                return error;
+            }
+            news.await;
+        }
     }
     /// Makes an empty target; a known one is left as it is. Durable.
     pub async fn create_target(&self, target: TargetId) -> Result<()> {

@@ -5,6 +5,7 @@ use crate::Client;
 use crate::file::Rights;
 use crate::flush::flush;
 use crate::heads::{head_msg, layout_chains, on_chains};
+use crate::routes;
 use crate::sparse::allocated_signed;
 use crate::write::{Change, apply};
 use glowfs_rt::Buf;
@@ -125,6 +126,12 @@ impl ChunkIo {
     pub async fn count_everywhere(&self, volume: VolumeId, data: DataId) -> Result<(u64, u64)> {
         let replies = self.extents_on(&self.all_chains(), volume, data).await?;
         Ok(replies.iter().fold((0, 0), |(chunks, bytes), r| (chunks + r.chunks, bytes + r.bytes)))
+    }
+    /// Whether a chain of the layout has nobody who serves, as far as is known now: what is asked of all of them would wait.
+    pub fn is_away(&self, layout: &Layout) -> bool {
+        let info = self.client.routing();
+        let chains = routes::chains_of(&info, layout).unwrap_or_default();
+        chains.iter().any(|chain| routes::head(&info, *chain).is_err())
     }
     /// What the chains of the layout hold of `data`.
     pub async fn query_extent(

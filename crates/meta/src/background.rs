@@ -14,7 +14,7 @@ use glowfs_types::wire::data::DiskInfo;
 use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, StatFsReply};
 use glowfs_types::wire::mgmtd::ClientList;
 use glowfs_types::wire::{Empty, method};
-use glowfs_types::{ChainTableId, ClientId, Result};
+use glowfs_types::{ChainTableId, ClientId, Error, Layout, Result, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -138,6 +138,9 @@ impl Queue {
                 break;
             }
             for some in queue.chunks(GC_PARALLEL) {
+                if s.stopping.get() || !s.agent.lease_valid() {
+                    break;
+                }
                 let done = join_all(some.iter().map(|g| collect_one(s, g))).await;
                 // One chain that is away does not keep the space of the others.
                 let wrong =
@@ -152,7 +155,16 @@ impl Queue {
     }
 }
 
+/// What needs a chain that is away is tried again later, and holds up nobody until then.
+fn not_away(s: &Service, layout: &Layout) -> Result<()> {
+    if s.chunks.is_away(layout) {
+        return Err(Error::new(Status::ChainUnavailable, "a chain of the file is away"));
+    }
+    Ok(())
+}
+
 async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
+    not_away(s, &entry.layout)?;
     loop {
         let cap = s.removal(entry.data)?;
         let reply = s
@@ -255,6 +267,7 @@ async fn end_session(s: &Service, client: ClientId, entry: &SessionEntry) -> Res
             && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
             && !attr.inline
         {
+            not_away(s, &layout)?;
             let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
             settled = Some((extent.len, attr.epoch));
             let cap = s.capability(&attr, Default::default(), rights::READ)?;

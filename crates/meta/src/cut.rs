@@ -1,14 +1,18 @@
 //! Cutting the chunks behind the new end of a truncated file, after the commit that shortened it is on disk.
 
 use crate::recall::Change;
-use crate::state::{Service, VOLUME};
+use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Cut};
+use glowfs_rt::Duration;
 use glowfs_types::capability::rights;
 use glowfs_types::wire::meta::{Attr, Caller};
 use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 
 /// Chunks removed by one call.
 const REMOVE_BATCH: u32 = 1024;
+/// How long a writer has to answer that a file's data was replaced: shorter than a client waits for an answer. Nothing is cut where it lies,
+/// so whoever cannot be told holds nobody up; what it still writes goes to the old data.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated and may run twice at once.
 pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
@@ -23,7 +27,7 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
     let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
     writers.retain(|c| *c != by);
     let change = Change::contents(attr.inode, Some(attr.epoch));
-    s.recall_writers(&change, &writers, began).await;
+    s.recall_writers(&change, &writers, began + ms(s.config.tuning.capability_ms)).await;
     let capability =
         s.capability(attr, (ClientId(0), SessionId(0)), rights::WRITE | rights::REMOVE)?;
     let chunk = u64::from(layout.chunk_bytes);
@@ -53,11 +57,10 @@ pub async fn replaced(s: &Service, attr: &Attr, by: ClientId) -> Result<()> {
     if attr.inline {
         return Ok(());
     }
-    let since = s.rt.now();
     let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
     writers.retain(|c| *c != by);
     let change = Change::contents(attr.inode, Some(attr.epoch));
-    s.recall_writers(&change, &writers, since).await;
+    s.recall_writers(&change, &writers, s.rt.now() + TOLD_WITHIN).await;
     Ok(())
 }
 

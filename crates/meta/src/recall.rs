@@ -174,10 +174,9 @@ impl Service {
         Ok(())
     }
 
-    /// A file was cut: clients with a session may write under the old epoch until they are told, or until their capabilities end.
-    pub async fn recall_writers(&self, change: &Change, writers: &[ClientId], since: Instant) {
+    /// A file was cut: clients with a session may write under the old epoch until they are told, or until `end`.
+    pub async fn recall_writers(&self, change: &Change, writers: &[ClientId], end: Instant) {
         let conns = self.peers.borrow().as_ref().map(|p| p.clients()).unwrap_or_default();
-        let end = since + ms(self.config.tuning.capability_ms);
         let told = writers.iter().map(|writer| {
             // Several connections of one client: all have to answer.
             let conns: Vec<_> =
@@ -188,7 +187,7 @@ impl Service {
                 let answers = join_all(conns.iter().map(|c| self.recall(c, change, left))).await;
                 if answers.is_empty() || answers.iter().any(Result::is_err) {
                     self.metrics.recalls_waited.inc();
-                    tracing::info!(client = %writer, inode = %change.inode, "a writer of a file that is cut does not answer; waiting for the end of its capability");
+                    tracing::info!(client = %writer, inode = %change.inode, "a writer of a file that is cut does not answer; waiting for its time to end");
                     self.rt.sleep_until(end).await;
                 }
             }

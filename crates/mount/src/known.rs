@@ -20,7 +20,7 @@ const DIRECTORIES_MAX: usize = 4096;
 /// Names in all of them.
 const NAMES_MAX: usize = 1 << 18;
 /// Counts of changes of names. Directories whose numbers are equal modulo this share one.
-const NAME_COUNTS: usize = 32;
+const NAME_COUNTS: usize = 4096;
 
 #[derive(Default)]
 struct Known {
@@ -76,7 +76,15 @@ pub struct Directories {
     known: RefCell<BTreeMap<u64, Known>>,
     tick: Cell<u64>,
     names: Cell<usize>,
-    name_changes: [Cell<u64>; NAME_COUNTS],
+    name_changes: NameCounts,
+}
+
+struct NameCounts(Vec<Cell<u64>>);
+
+impl Default for NameCounts {
+    fn default() -> Self {
+        Self(vec![Cell::new(0); NAME_COUNTS])
+    }
 }
 
 /// A change of ours that is on its way. Dropped without [`Changing::done`], its outcome is not known.
@@ -104,7 +112,7 @@ impl Directories {
         self.name_count(dir.0).get()
     }
     fn name_count(&self, dir: u64) -> &Cell<u64> {
-        &self.name_changes[(dir % NAME_COUNTS as u64) as usize]
+        &self.name_changes.0[(dir % NAME_COUNTS as u64) as usize]
     }
     fn count_names(&self, dir: u64) {
         let count = self.name_count(dir);

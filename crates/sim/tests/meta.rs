@@ -233,6 +233,26 @@ fn sessions_outlive_the_service_and_not_their_client() {
     assert_eq!(closed.len, 102_000);
 }
 
+/// Whoever had a file open for writing is dead and cannot be told: cutting the file to nothing does not wait for the end of its capability.
+#[test]
+fn a_dead_writer_holds_up_no_truncate_to_nothing() {
+    let lab = Lab::new(34);
+    lab.run(1, |c| async move {
+        let file = open_or_make(&c, "f").await.expect("made").0;
+        file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+        c.sync(report(&c, &file, true)).await.expect("told");
+    });
+    lab.cluster.clients[1].crash();
+    lab.cluster.run_for(Duration::from_secs(1));
+    lab.run(0, |c| async move {
+        let inode = look(&c, "f").await.expect("there").inode;
+        let began = c.rt().now();
+        let cut = SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+        c.setattr(cut).await.expect("cut");
+        assert!(c.rt().now().since(began) < Duration::from_secs(5));
+    });
+}
+
 /// A chain is away when a client dies that wrote on it: its files elsewhere get their lengths all the same.
 #[test]
 fn a_chain_that_is_away_does_not_keep_the_sessions_of_others() {

@@ -64,7 +64,11 @@ impl Node {
     pub fn new(rt: &Rt, config: StorageConfig, disks: Vec<Disk>) -> Result<Rc<Self>> {
         let node = Rc::new(Self {
             rt: rt.clone(),
-            admission: Admission::new(config.inflight_bytes, config.inflight_ops, disks.len()),
+            admission: Admission::new(
+                config.inflight_bytes,
+                config.inflight_ops.min(crate::config::INFLIGHT_OPS_MAX),
+                disks.len(),
+            ),
             fences: Fences::default(),
             sync_slots: Semaphore::new(config.sync_targets as usize),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),
