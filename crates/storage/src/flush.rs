@@ -132,7 +132,7 @@ impl Node {
             }
             return Status::WrongChainVersion;
         }
-        if target.store.failure().is_some() || !view.serving() {
+        if !target.can_go_on(view.version) || !view.serving() {
             return Status::NotServing;
         }
         Status::Ok

@@ -133,7 +133,8 @@ impl Node {
     pub fn all_targets(&self) -> Vec<Rc<Target>> {
         self.targets.borrow().values().cloned().collect()
     }
-    /// The target of a chain for which `role` holds under that chain version.
+    /// The target of a chain for which `role` holds under that chain version, and that can go on: one that could not, and has not heard of the
+    /// chain without it yet, does not know what the chain holds by now.
     pub fn member(
         &self,
         chain: ChainId,
@@ -162,7 +163,10 @@ impl Node {
                         view.version
                     ),
                 );
-            } else if target.store.failure().is_none() && role(&view) {
+            } else if !target.can_go_on(version) {
+                let e = format!("target {} of chain {chain} could not go on", target.id);
+                refusal = Error::new(Status::NotServing, e);
+            } else if role(&view) {
                 return Ok((target, view));
             } else {
                 refusal = Error::new(

@@ -183,6 +183,10 @@ impl Target {
     pub fn view(&self) -> Option<View> {
         self.replica.borrow().view().copied()
     }
+    /// Whether it takes part in the chain under that version: it has adopted it, no newer one, and neither it nor its store has failed.
+    pub fn can_go_on(&self, version: ChainVersion) -> bool {
+        self.store.failure().is_none() && self.replica.borrow().check(version).is_ok()
+    }
     /// The newest chain version it knows of; it serves under no older one.
     pub fn known(&self) -> ChainVersion {
         let replica = self.replica.borrow();

@@ -88,6 +88,10 @@ impl OwnFile {
     fn problem(&self, what: &str) {
         self.shared.problem(format!("{}: {what}", self.name));
     }
+    /// For who replays a seed with its log.
+    fn says(&self, what: &str, offset: u64, len: u64) {
+        tracing::debug!(file = self.name, inode = self.file.inode().0, offset, len, "{what}");
+    }
     pub fn notice_losses(&mut self) {
         if self.power_was_lost() {
             self.losses = self.shared.power_losses.get();
@@ -107,7 +111,9 @@ impl OwnFile {
     pub async fn write(&mut self) -> Result<()> {
         let (offset, len) = self.place();
         let data = random_bytes(&self.rt, len as usize);
+        self.says("writes", offset, len);
         write_patiently(&self.rt, &self.file, offset, Buf::from_vec(data.clone())).await?;
+        self.says("wrote", offset, len);
         self.model.write(offset, &data);
         Ok(())
     }
@@ -127,6 +133,7 @@ impl OwnFile {
         self.cut_to(to).await
     }
     async fn cut_to(&mut self, to: u64) -> Result<()> {
+        self.says("cuts", to, 0);
         let query = SetAttr {
             caller: caller(&self.client),
             inode: self.file.inode(),
@@ -174,6 +181,7 @@ impl OwnFile {
         if offset >= end {
             return Ok(());
         }
+        self.says("zeros", offset, end - offset);
         patiently(&self.rt, async || self.file.zero(offset, end - offset).await).await?;
         self.model.write(offset, &vec![0; (end - offset) as usize]);
         Ok(())
@@ -189,12 +197,15 @@ impl OwnFile {
         }
         let (span, to_len) = ((from, to, len), self.model.len());
         let copy = async || self.file.copy_from(&self.file, span, to_len).await;
+        self.says("copies from", from, len);
+        self.says("copies to", to, len);
         patiently(&self.rt, copy).await?;
         self.model.copy(from, to, len);
         Ok(())
     }
 
     pub async fn fsync(&mut self) -> Result<()> {
+        self.says("flushes", 0, 0);
         self.file.flush().await?;
         let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
         if !self.power_was_lost() {
@@ -205,6 +216,7 @@ impl OwnFile {
     }
 
     pub async fn open_again(&mut self) -> Result<()> {
+        self.says("opens again", 0, 0);
         self.client.close_session(report(&self.client, &self.file, false)).await?;
         let (again, reply) = open(&self.client, self.file.inode()).await?;
         self.file = again;
@@ -224,6 +236,7 @@ impl OwnFile {
     }
 
     async fn check_read(&self, offset: u64, len: u64) -> Result<Option<String>> {
+        self.says("reads", offset, len);
         let (result, buf) = self.file.read(offset, self.rt.alloc(len as usize)).await;
         result?;
         let wrong = self.model.check(offset, &buf);
