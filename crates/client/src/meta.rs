@@ -125,8 +125,10 @@ impl Client {
     /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.
     pub async fn open(&self, mut query: Open) -> Result<OpenReply> {
         query.flags.inline = true;
-        let _opening = self.core.opens.begin(query.inode);
-        self.meta_call(method::OPEN, query).await
+        let opening = self.core.opens.begin(query.inode);
+        let mut reply: OpenReply = self.meta_call(method::OPEN, query).await?;
+        opening.answered(&mut reply);
+        Ok(reply)
     }
     /// MAKE. Give what it opened to [`Client::open_file`] without waiting in between.
     pub async fn make(&self, mut query: Make) -> Result<AttrReply> {
@@ -134,9 +136,15 @@ impl Client {
             flags.inline = true;
         }
         // With a session meta knows by itself that the file is open.
-        let bare = query.open.is_some_and(|f| f.session == SessionId(0));
-        let _opening = bare.then(|| self.core.opens.begin_unnamed());
-        self.meta_call(method::MAKE, query).await
+        let opening = query.open.map(|f| match f.session {
+            SessionId(0) => self.core.opens.begin_unnamed(),
+            _ => self.core.opens.begin_known(),
+        });
+        let mut reply: AttrReply = self.meta_call(method::MAKE, query).await?;
+        if let (Some(opening), Some(opened)) = (opening, &mut reply.open) {
+            opening.answered(opened);
+        }
+        Ok(reply)
     }
     /// TRASH, for operators. A file that was put back or removed by an attempt whose answer was lost is not found by the next one.
     pub async fn trash(&self, query: Trash) -> Result<TrashReply> {

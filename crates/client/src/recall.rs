@@ -72,6 +72,7 @@ impl Handler for Calls {
 async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> Result<()> {
     let inode = recall.inode;
     if let Some(epoch) = recall.epoch {
+        core.opens.recalled(inode, epoch);
         let drained = core.rt.timeout(bound, core.files.recalled(inode, epoch)).await;
         if drained.is_err() {
             return Err(Error::new(

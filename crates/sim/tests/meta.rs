@@ -508,3 +508,61 @@ fn what_is_written_after_a_truncate_to_nothing_by_another_client_is_there() {
         });
     }
 }
+
+/// A client opens a file and cuts it to nothing, and another client cuts it again before the first one has its answer, which waits for the
+/// lease of a third: what the first one writes then is in the file as it is now.
+#[test]
+fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
+    for by_make in [false, true] {
+        let lab = Lab::with(34, Shape { clients: 3, ..SHAPE });
+        lab.run(0, |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            file.write(0, Buf::from_vec(vec![7; 8192])).await.expect("written");
+            c.close_session(report(&c, &file, false)).await.expect("closed");
+        });
+        lab.cluster.run_for(Duration::from_secs(3));
+        let inode = lab.run(2, |c| async move { look(&c, "f").await.expect("there").inode });
+        lab.cluster.clients[2].freeze(Duration::from_secs(5));
+
+        let opened: Rc<RefCell<Option<Rc<glowfs_client::OpenFile>>>> = Rc::default();
+        let (keep, c) = (opened.clone(), lab.clients[1].clone());
+        lab.cluster.clients[1].rt().spawn_detached(async move {
+            let session = c.new_session();
+            let flags = OpenFlags {
+                read: true,
+                write: true,
+                truncate: true,
+                session,
+                ..Default::default()
+            };
+            let reply = if by_make {
+                let again = Make { open: Some(flags), exclusive: false, ..make(&c, 0, "f") };
+                c.make(again).await.expect("made").open.expect("open")
+            } else {
+                let (caller, request) = (caller(&c), RequestId(0));
+                c.open(Open { caller, request, inode, flags }).await.expect("opened")
+            };
+            let access = glowfs_client::FileAccess { caller: caller(&c), read: true, write: true };
+            *keep.borrow_mut() = Some(c.open_file(&reply, access).expect("a file"));
+        });
+        lab.cluster.run_for(Duration::from_millis(100));
+        lab.run(0, move |c| async move {
+            let cut = SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+            c.setattr(cut).await.expect("cut");
+        });
+        assert!(opened.borrow().is_none(), "the first one waits for the lease");
+        assert!(lab.cluster.run_until(LIMIT, || opened.borrow().is_some()), "opened");
+        let file = opened.take().expect("open");
+        lab.run(1, move |c| async move {
+            file.write(4096, Buf::from_vec(vec![9; 4096])).await.expect("written");
+            file.flush().await.expect("flushed");
+            c.sync(report(&c, &file, true)).await.expect("synced");
+        });
+        lab.run(0, move |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            let (result, buf) = file.read(0, c.rt().alloc(8192)).await;
+            assert_eq!(result.expect("read"), 8192, "by_make: {by_make}");
+            assert!(buf[..4096].iter().all(|b| *b == 0) && buf[4096..].iter().all(|b| *b == 9));
+        });
+    }
+}
