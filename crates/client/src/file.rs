@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use zerocopy::FromBytes;
 
+/// How often a capability is renewed that is past its time when it comes.
+const RENEWALS_MAX: u32 = 3;
+
 /// On whose behalf and for what a file is open; capabilities are renewed with it.
 #[derive(Clone, Debug)]
 pub struct FileAccess {
@@ -35,6 +38,8 @@ struct State {
     capability: Capability,
     /// The capability may be used (it was not recalled or refused).
     valid: bool,
+    /// Capabilities of older epochs were recalled, also those that are on their way here.
+    recalled: TruncateEpoch,
     expires: Instant,
     /// From here on a new one is fetched beside the I/O.
     renew_at: Instant,
@@ -153,6 +158,7 @@ impl OpenFile {
                 epoch: reply.attr.epoch,
                 capability,
                 valid: true,
+                recalled: reply.attr.epoch,
                 // The answer was on its way for a while: half of the life is left for sure.
                 expires: now + life / 2,
                 renew_at: now + life / 3,
@@ -399,6 +405,10 @@ impl OpenFile {
         let capability = parse_capability(&reply)?;
         self.update_attr(&reply.attr);
         let mut s = self.state.borrow_mut();
+        if reply.attr.epoch < s.recalled.max(s.epoch) {
+            // A truncate or a recall was faster than this answer: what it brings is for data that nobody sees any more.
+            return Ok(());
+        }
         let life = Duration::from_millis(reply.capability_ms);
         s.capability = capability;
         s.data = DataId(capability.data.get());
@@ -427,14 +437,27 @@ impl OpenFile {
     /// The right to make one attempt now; renews the capability if need be.
     pub(crate) async fn permission(&self) -> Result<Permission> {
         self.check_owner()?;
-        for _ in 0..3 {
+        let core = &self.client.core;
+        let until = core.rt.now() + core.config.meta_total;
+        for renewals in 0.. {
             if let Some(permission) = self.permission_now() {
                 return Ok(permission);
             }
+            if renewals >= RENEWALS_MAX && self.state.borrow().valid {
+                // Fresh, and yet past its time (clocks far apart): the service decides.
+                return self.grant();
+            }
+            if core.rt.now() >= until {
+                break;
+            }
+            // Beside others who want one this only waits for the first of them, who alone hears of what fails.
             self.renew().await?;
         }
-        // Renewed, and at once old again (recalled once more, or clocks far apart): the service decides.
-        self.grant()
+        let e = format!(
+            "no capability for inode {}: each was recalled before it came, or refused",
+            self.inode
+        );
+        Err(Error::new(Status::TimedOut, e))
     }
 
     fn grant(&self) -> Result<Permission> {
@@ -484,6 +507,7 @@ impl OpenFile {
     async fn recalled(&self, epoch: TruncateEpoch) {
         {
             let mut s = self.state.borrow_mut();
+            s.recalled = s.recalled.max(epoch);
             if s.epoch < epoch {
                 s.valid = false;
             }

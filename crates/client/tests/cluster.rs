@@ -305,18 +305,7 @@ fn capabilities_are_renewed_and_recalled() {
         fake.state.capability_ms.set(60_000);
         file.renew().await.expect("renew");
         // The file is cut to nothing by another client: new epoch, new data id.
-        fake.state.epoch.set(1);
-        let conn = fake.state.meta_conns.borrow().last().cloned().expect("connection");
-        let recall = Recall {
-            volume: VolumeId(1),
-            inode: InodeId(5),
-            name: None,
-            epoch: Some(TruncateEpoch(1)),
-            data: true,
-            append: None,
-        };
-        let _: wire::Empty =
-            conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await.expect("recalled");
+        fake.cut().await;
         file.write(3, Buf::from_vec(vec![3])).await.expect("write");
         assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
         assert_eq!(file.len_written(), Some(4), "what was before the cut does not count");
@@ -326,6 +315,60 @@ fn capabilities_are_renewed_and_recalled() {
         fake.state.epoch.set(2);
         file.write(0, Buf::from_vec(vec![4])).await.expect("write");
         assert_eq!(fake.content(9, 0, 1), [4]);
+    });
+}
+
+/// Meta has read what it answers to a renewal before the file was cut, and the answer comes after the recall.
+#[test]
+fn a_renewal_that_a_recall_overtook_brings_no_old_capability_back() {
+    const LATE: Duration = Duration::from_millis(150);
+    run(|rt| async move {
+        for asked_since in [false, true] {
+            let fake = Fake::start(&rt, 1, 1).await;
+            fake.state.uncollected.set(true);
+            let client = fake.client().await;
+            let file = open(&client).await;
+            fake.fault(NodeId(10), method::RENEW, &[Fault::AnswerLate(LATE)]);
+            let renewing = file.clone();
+            let renewal = rt.spawn(async move { renewing.renew().await });
+            rt.sleep(LATE / 3).await;
+            fake.cut().await;
+            if asked_since {
+                let q = OfInode { caller: Caller::default(), inode: InodeId(5) };
+                file.update_attr(&client.getattr(q).await.expect("attributes").attr);
+            }
+            renewal.await.expect("answered");
+            file.write(0, Buf::from_vec(vec![3])).await.expect("write");
+            assert_eq!(fake.content(8, 0, 1), [3], "asked_since: {asked_since}");
+            assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
+            assert_eq!(file.len_written(), Some(1));
+        }
+    });
+}
+
+/// The file is cut anew whenever a writer has asked for a capability: it goes on asking.
+#[test]
+fn a_writer_whose_renewals_are_overtaken_again_and_again_has_the_newest_at_last() {
+    const LATE: Duration = Duration::from_millis(90);
+    const TIMES: u64 = 6;
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        fake.state.uncollected.set(true);
+        let client = fake.client().await;
+        let file = open(&client).await;
+        fake.cut().await;
+        fake.fault(NodeId(10), method::RENEW, &[const { Fault::AnswerLate(LATE) }; TIMES as usize]);
+        let writer = file.clone();
+        let write = rt.spawn(async move { writer.write(0, Buf::from_vec(vec![4])).await });
+        for asked in 1..=TIMES {
+            while fake.calls(NodeId(10), method::RENEW) < asked {
+                rt.sleep(LATE / 20).await;
+            }
+            fake.cut().await;
+        }
+        write.await.expect("written");
+        assert_eq!(file.epoch(), TruncateEpoch(1 + TIMES));
+        assert_eq!(fake.content(7 + 1 + TIMES, 0, 1), [4]);
     });
 }
 

@@ -33,6 +33,8 @@ pub enum Fault {
     Silent,
     /// Does it after a while.
     Late(Duration),
+    /// Does it, and answers after a while.
+    AnswerLate(Duration),
     /// READ: flips a bit behind the checksum.
     Flip,
 }
@@ -49,6 +51,8 @@ pub struct State {
     pub calls: RefCell<BTreeMap<(NodeId, u16), u64>>,
     pub requests: RefCell<Vec<RequestId>>,
     pub epoch: Cell<u64>,
+    /// Storage takes writes to the data of older epochs, as it does until that is collected.
+    pub uncollected: Cell<bool>,
     pub capability_ms: Cell<u64>,
     pub capabilities: Cell<u64>,
     pub standby: RefCell<BTreeSet<NodeId>>,
@@ -198,6 +202,22 @@ impl Fake {
     pub async fn client(&self) -> Rc<Client> {
         Client::connect(&self.rt, self.config()).await.expect("connects")
     }
+    /// Another client cuts the file to nothing, which gives it a new data id: this client is told.
+    pub async fn cut(&self) {
+        let epoch = self.state.epoch.get() + 1;
+        self.state.epoch.set(epoch);
+        let conn = self.state.meta_conns.borrow().last().cloned().expect("connection");
+        let recall = Recall {
+            volume: VolumeId(1),
+            inode: InodeId(5),
+            name: None,
+            epoch: Some(TruncateEpoch(epoch)),
+            data: true,
+            append: None,
+        };
+        let _: Empty =
+            conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await.expect("recalled");
+    }
     /// What the chunks hold of the file.
     pub fn content(&self, data: u64, offset: u64, len: u64) -> Vec<u8> {
         let chunks = self.state.chunks.borrow();
@@ -253,6 +273,9 @@ impl Node {
         if matches!(fault, Some(Fault::DoAndCut)) {
             incoming.conn().close();
             return;
+        }
+        if let Some(Fault::AnswerLate(d)) = fault {
+            self.rt.sleep(d).await;
         }
         incoming.reply(result);
     }
@@ -439,8 +462,8 @@ impl Node {
             }
         }
         let chunk: ChunkId = head.chunk.into();
-        let epoch_now = 7 + self.state.epoch.get();
-        if head.capability.data.get() != epoch_now {
+        let data_now = 7 + self.state.epoch.get();
+        if head.capability.data.get() != data_now && !self.state.uncollected.get() {
             return Err(Error::new(Status::BadCapability, "of an older epoch"));
         }
         let seq = head.seq.get();
