@@ -239,7 +239,9 @@ impl Chain {
                 }
                 record.incarnation = o.incarnation;
                 let offline_first = match m.state {
-                    Serving => !clean,
+                    // Even if it ended cleanly and nobody heard of that: no life acts under a chain version of a former one, so it needs a new
+                    // one. What it holds is as good as before.
+                    Serving => !planted(Mutant::IncarnationUnchecked),
                     // What it was sent before does not count any more.
                     Syncing => !planted(Mutant::IncarnationUnchecked),
                     Waiting | LastSrv | Offline => false,

@@ -138,22 +138,37 @@ fn up_to_date_counts_only_under_the_active_version_it_was_reached_in() {
     assert_eq!(c.step(&v), None, "the version is not active");
 }
 
+/// A life takes part in no chain version of a former one: without a new version nobody would serve.
 #[test]
-fn an_unclean_life_is_offline_first_and_a_clean_one_goes_on() {
+fn every_new_life_is_offline_first_and_a_clean_one_holds_what_it_held() {
+    let c = chain(&[Serving, Serving]);
+    for (incarnation, clean, proof) in
+        [(2, false, Proof::None), (2, true, Proof::Holds), (3, true, Proof::None)]
+    {
+        let mut v = view(&[Online, Online]);
+        let o = v.get_mut(&TargetId(1)).expect("seen");
+        (o.incarnation, o.clean) = (Incarnation(incarnation), clean);
+        let (next, _) = c.step(&v).expect("a change");
+        assert_eq!(states(&next), [(2, Serving), (1, Offline)]);
+        assert!(next.info.version > c.info.version);
+        let record = &next.records[&TargetId(1)];
+        // (A life that was skipped: whether that one was clean, nobody knows.)
+        assert_eq!(record.proof == Proof::Holds, proof == Proof::Holds, "{record:?}");
+        assert_eq!(record.incarnation, Incarnation(incarnation));
+    }
+}
+
+/// All were stopped cleanly while nobody heard of it.
+#[test]
+fn a_chain_whose_members_all_ended_cleanly_unheard_serves_again_under_a_new_version() {
     let c = chain(&[Serving, Serving]);
     let mut v = view(&[Online, Online]);
-    v.get_mut(&TargetId(1)).expect("seen").incarnation = Incarnation(2);
-    let (next, _) = c.step(&v).expect("a change");
-    assert_eq!(states(&next), [(2, Serving), (1, Offline)]);
-    v.get_mut(&TargetId(1)).expect("seen").clean = true;
-    let (next, changes) = c.step(&v).expect("the life is noted");
-    assert!(changes.is_empty());
-    assert_eq!(states(&next), [(1, Serving), (2, Serving)]);
-    assert_eq!(next.records[&TargetId(1)].incarnation, Incarnation(2));
-    // A life was skipped: whether that one was clean, nobody knows.
-    v.get_mut(&TargetId(1)).expect("seen").incarnation = Incarnation(3);
-    let (next, _) = c.step(&v).expect("a change");
-    assert_eq!(states(&next), [(2, Serving), (1, Offline)]);
+    for o in v.values_mut() {
+        (o.incarnation, o.clean) = (Incarnation(2), true);
+    }
+    let (next, _) = c.settle(&v).expect("a change");
+    assert!(next.info.version > c.info.version);
+    assert!(states(&next).iter().any(|s| s.1 == Serving), "{:?}", states(&next));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! applications see nothing of it.
 
 use crate::faults::under_load;
-use crate::harness::Cluster;
+use crate::harness::{Cluster, binary, eventually, sh};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -92,4 +92,39 @@ fn the_primary_mgmtd_is_killed_and_paused_under_load() {
         assert!(before < after, "two instances were primary of epoch {before}: {epochs:?}");
         assert!(was <= is, "the routing version went back: {epochs:?}");
     }
+}
+
+/// The managers and the storage nodes end together, as when a whole machine or cluster is shut down in order: nobody hears that the storage
+/// nodes leave, and all of them come back clean, under chain versions of their former lives.
+#[test]
+fn storages_that_end_while_no_manager_hears_it_serve_again() {
+    let c = Cluster::up_with("unheard", &["--disks", "1"]);
+    let file = c.mnt.join("f");
+    std::fs::write(&file, b"there").expect("written");
+    let storages = ["storage-1", "storage-2", "storage-3"];
+    c.dev("kill", &["mgmtd-1"]);
+    for id in storages {
+        c.dev("kill", &["--signal", "TERM", id]);
+    }
+    for id in storages {
+        let ended =
+            || c.services("storage").iter().all(|s| s["id"] != id || s["state"] != "running");
+        eventually("the storage node ends", ended);
+    }
+    // They do not wait for mgmtd to come first.
+    for id in storages.into_iter().chain(["mgmtd-1"]) {
+        sh(
+            &c.local,
+            &format!(
+                "{} dev start --dir {} {id} >/dev/null 2>&1 &",
+                binary().display(),
+                c.dir.display()
+            ),
+        );
+    }
+    let (sender, read) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(std::fs::read(file)));
+    let read = read.recv_timeout(Duration::from_secs(60)).expect("somebody serves").expect("read");
+    assert_eq!(read, b"there");
+    c.wait_serving(Duration::from_secs(60));
 }
