@@ -90,6 +90,8 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         record.proof = if *id == target { Proof::Holds } else { Proof::None };
         if *id == target {
             record.served = next.info.version;
+            // Called upon: it stays.
+            record.retired = false;
         }
     }
     Ok(next)

@@ -391,3 +391,20 @@ fn nothing_is_acknowledged_past_a_live_member_that_may_still_answer() {
     let (next, _) = c.settle(&v).expect("its lease ran out");
     assert_eq!(states(&next), [(1, Serving), (2, Offline)]);
 }
+
+/// A member that was to go is all that is left, and an operator calls on it: it stays.
+#[test]
+fn who_was_retired_and_then_forced_is_not_dismissed() {
+    let c = chain(&[Serving, Serving]);
+    let (c, _) = c.retire(TargetId(1)).expect("retired");
+    let mut v = view(&[Off, Off]);
+    let (c, _) = c.settle(&v).unwrap_or_else(|| (c.clone(), vec![]));
+    let mut c = force(&c, TargetId(1)).expect("forced");
+    let o = v.get_mut(&TargetId(1)).expect("seen");
+    (o.local, o.adopted, o.known) = (Online, c.info.version, c.info.version);
+    if let Some((next, _)) = c.settle(&v) {
+        c = next;
+    }
+    let leaving = [TargetId(1)].into();
+    assert_ne!(next_move(&c, 2, &leaving), Some(Move::Dismiss(TargetId(1))), "{c:?}");
+}

@@ -292,6 +292,15 @@ impl Inner {
             if busy.unwrap_or(false) {
                 self.work.notify_all();
             }
+        }
+    }
+
+    /// Ends the sessions of clients that are silent, again and again. Apart from [`Inner::watch`]: this waits for the engine, and who waits there
+    /// takes the silence of nodes meanwhile for its own.
+    pub async fn watch_clients(self: Rc<Self>) {
+        let period = Duration::from_millis(self.config.timing.scan_ms);
+        while !self.stopping.get() {
+            self.rt.sleep(period).await;
             self.expire_clients().await;
         }
     }
@@ -375,6 +384,10 @@ impl Inner {
             Outcome::Done => Ok(()),
             Outcome::Superseded => {
                 self.step_down("another primary changed the records");
+                Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
+            }
+            Outcome::Unknown => {
+                self.step_down("the metadata engine did not say whether it has the last change");
                 Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
             }
         }

@@ -118,12 +118,15 @@ fn explain_move(
     for item in s.targets.values() {
         let t = &item.value;
         let store = s.stores.get(&t.store);
-        let meant = t.node == ask.node && ask.disk.is_none_or(|d| d == t.disk_index);
+        // By the index that the disk has now: the target's is that of the day when it was made.
+        let on = |d| store.is_some_and(|r| r.offer.disk_index == d);
+        let meant = t.node == ask.node && ask.disk.is_none_or(on);
         if !meant || store.is_none_or(|r| r.away == 0) {
             continue;
         }
         let Some(chain) = s.chains.get(&t.chain).map(|c| &c.value) else { continue };
-        let wanted = ground.wanted.get(&t.chain).copied().unwrap_or(0);
+        // A chain that no table lists holds nothing (its table was never finished), and nobody moves its members.
+        let Some(wanted) = ground.wanted.get(&t.chain).copied() else { continue };
         let stay: Vec<_> =
             chain.info.members.iter().filter(|m| !ground.leaving.contains(&m.target)).collect();
         let newest = stay.iter().max_by_key(|m| m.target);

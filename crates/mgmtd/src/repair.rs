@@ -172,9 +172,11 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
 fn copying(s: &State, chain: &glowfs_cluster::Chain, target: TargetId) -> bool {
     use PublicState::{Offline, Syncing, Waiting};
     let alive = || s.targets.get(&target).is_some_and(|t| s.leases.alive(t.value.node));
+    // One that says itself that it is offline has a disk that is broken: nothing brings it up to date.
+    let broken = || s.heard.get(&target).is_some_and(|h| h.report.local == LocalState::Offline);
     match chain.state(target) {
         Some(Syncing | Waiting) => true,
-        Some(Offline) => !chain.retired(target) && alive(),
+        Some(Offline) => !chain.retired(target) && alive() && !broken(),
         _ => false,
     }
 }

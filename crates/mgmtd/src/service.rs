@@ -85,6 +85,7 @@ pub async fn start_with_engine(
     let _ = api.0.set(Rc::new(Api(inner.clone())));
     rt.spawn_detached(inner.clone().elect());
     rt.spawn_detached(inner.clone().watch());
+    rt.spawn_detached(inner.clone().watch_clients());
     rt.spawn_detached(inner.clone().settler());
     rt.spawn_detached(inner.clone().announce());
     rt.spawn_detached(inner.clone().repair());

@@ -48,6 +48,8 @@ pub enum Outcome {
     Done,
     /// Another primary has been elected: step down.
     Superseded,
+    /// Whether it is stored is not known, and the engine does not answer: step down as well, for what is in memory may not be what is stored.
+    Unknown,
 }
 
 impl Store {
@@ -153,8 +155,10 @@ impl Store {
         writes: &Writes,
     ) -> Result<Outcome> {
         let mut last = Error::new(Status::Conflict, "a change of the cluster's records");
+        // Whether an attempt may have stored it without our knowing.
+        let mut unknown = false;
         for _ in 0..ATTEMPTS {
-            match self.try_change(epoch, routing, writes).await {
+            match self.try_change(epoch, routing, writes, unknown).await {
                 // With an unknown outcome, the next attempt finds the new routing version in place, or writes again.
                 Err(e)
                     if matches!(
@@ -162,18 +166,24 @@ impl Store {
                         Status::Conflict | Status::TooOld | Status::CommitUnknown
                     ) =>
                 {
+                    unknown |= e.status == Status::CommitUnknown;
                     last = e;
+                }
+                Err(e) if unknown => {
+                    tracing::warn!(error = %e, "it is not known whether the last change is stored");
+                    return Ok(Outcome::Unknown);
                 }
                 other => return other,
             }
         }
-        Err(last)
+        if unknown { Ok(Outcome::Unknown) } else { Err(last) }
     }
     async fn try_change(
         &self,
         epoch: u64,
         routing: Option<(RoutingVersion, RoutingVersion)>,
         writes: &Writes,
+        unknown: bool,
     ) -> Result<Outcome> {
         let tx = self.tx();
         let lease: Option<EpochRecord> = one(&tx, &keys::epoch()).await?;
@@ -182,8 +192,9 @@ impl Store {
         }
         if let Some((from, to)) = routing {
             let now: RoutingVersion = one(&tx, &keys::routing()).await?.unwrap_or_default();
-            if now == to {
-                // Only this primary can have written it. Wait until it is on disk.
+            if now == to && unknown {
+                // An attempt of ours, for only this primary can have written it, and it steps down before another change if it does not know what
+                // became of one. Wait until it is on disk.
                 self.engine.flush_barrier().await?;
                 return Ok(Outcome::Done);
             }
@@ -214,7 +225,92 @@ async fn one<T: for<'b> minicbor::Decode<'b, ()>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glowfs_kv::Memory;
+    use glowfs_kv::{Key, Memory, RangePage, Value, Version};
+    use glowfs_rt::BoxFuture;
+    use glowfs_types::wire::kv::Commit;
+    use std::cell::Cell;
+
+    /// An engine that is lost while it answers a commit: it has kept it or not, nobody hears which, and the next `away` questions fail.
+    struct Lost {
+        engine: Memory,
+        commits: Cell<u32>,
+        keeps: bool,
+        away: Cell<u32>,
+    }
+    /// Which commit it is (the first one makes the lease).
+    const LOST: u32 = 2;
+
+    impl Lost {
+        fn answers<T: 'static>(&self, answer: BoxFuture<Result<T>>) -> BoxFuture<Result<T>> {
+            if self.commits.get() < LOST || self.away.get() == 0 {
+                return answer;
+            }
+            self.away.set(self.away.get() - 1);
+            Box::pin(std::future::ready(Err(Status::Disconnected.into())))
+        }
+    }
+    impl Engine for Lost {
+        fn begin(&self) -> BoxFuture<Result<Version>> {
+            self.answers(self.engine.begin())
+        }
+        fn get(&self, v: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
+            self.answers(self.engine.get(v, keys))
+        }
+        fn get_range(
+            &self,
+            version: Version,
+            begin: Key,
+            end: Key,
+            limit: u32,
+            reverse: bool,
+        ) -> BoxFuture<Result<RangePage>> {
+            self.answers(self.engine.get_range(version, begin, end, limit, reverse))
+        }
+        fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>> {
+            self.commits.set(self.commits.get() + 1);
+            if self.commits.get() != LOST {
+                return self.engine.commit(commit);
+            }
+            if self.keeps {
+                drop(self.engine.commit(commit));
+            }
+            Box::pin(std::future::ready(Err(Status::CommitUnknown.into())))
+        }
+        fn flush_barrier(&self) -> BoxFuture<Result<()>> {
+            self.answers(self.engine.flush_barrier())
+        }
+    }
+
+    fn write(key: &[u8], value: u8) -> Writes {
+        Writes::from([(key.to_vec(), Some(vec![value]))])
+    }
+
+    /// A change of which nobody knows whether it is stored is made, or the primary is none any more: another change never passes for it.
+    #[test]
+    fn a_change_of_unknown_outcome_is_never_taken_for_another_one() {
+        for (keeps, away) in [(true, 0), (false, 0), (true, 1), (false, 1), (true, 2), (true, 3)] {
+            glowfs_rt::real::run(move |_| async move {
+                let (commits, away) = (Cell::new(0), Cell::new(away));
+                let lost = Rc::new(Lost { engine: Memory::new(), commits, keeps, away });
+                let store = Store { engine: lost.clone() };
+                let (tx, before) = store.lease().await.expect("no lease yet");
+                let record = LeaseRecord { epoch: 1, holder: NodeId(1), ..LeaseRecord::default() };
+                store.put_lease(tx, before.as_ref(), &record).await.expect("primary");
+                let step = Some((RoutingVersion(0), RoutingVersion(1)));
+                let first = store.change(1, step, &write(b"a", 1)).await.expect("an outcome");
+                lost.away.set(0);
+                // The next one, from the same version if the first is not known to be in force.
+                if first != Outcome::Done {
+                    assert_eq!(first, Outcome::Unknown);
+                    return;
+                }
+                let tx = store.tx();
+                assert_eq!(tx.get(b"a").await.expect("read"), Some(vec![1]), "{keeps}");
+                let second = store.change(1, step, &write(b"b", 1)).await.expect("an outcome");
+                assert_eq!(second, Outcome::Superseded, "it was not made");
+            });
+        }
+    }
 
     #[test]
     fn before_the_cluster_is_set_up_no_token_is_called_wrong() {

@@ -12,6 +12,8 @@ use glowfs_types::{
     ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
 };
 
+use std::collections::BTreeSet;
+
 /// The greatest number of stores of one node.
 const STORES_PER_NODE_MAX: usize = 1024;
 /// Chains laid by one transaction.
@@ -27,16 +29,18 @@ impl Inner {
             return bad("stores and their nodes have ids greater than 0".into());
         }
         let _held = self.lock.acquire(1).await;
+        let here: BTreeSet<StoreId> = register.stores.iter().map(|s| s.store).collect();
         let edit = self.with(|s| {
             let mut edit = Edit::default();
             for offer in register.stores {
                 let known = s.stores.get(&offer.store);
                 let away = known.map_or(0, |r| r.away);
                 let record = StoreRecord { node: register.node, offer, away, superseded: false };
+                // One that is named as well has only moved to another index.
                 let others = s.stores.values().filter(|r| {
-                    r.node == record.node
+                    !here.contains(&r.offer.store)
+                        && r.node == record.node
                         && r.offer.disk_index == record.offer.disk_index
-                        && r.offer.store != record.offer.store
                         && !r.superseded
                 });
                 edit.stores.extend(others.map(|r| StoreRecord { superseded: true, ..r.clone() }));

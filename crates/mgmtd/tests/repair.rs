@@ -4,12 +4,12 @@
 
 mod common;
 use common::*;
-use glowfs_mgmtd::Running;
+use glowfs_mgmtd::{Running, Timing};
 use glowfs_rt::{Rt, real};
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
-use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
+use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem, RegisterStores, StoreOffer};
 use glowfs_types::wire::operate::*;
+use glowfs_types::wire::{Empty, method};
 use glowfs_types::*;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,10 +18,18 @@ use std::rc::Rc;
 const BOUND: glowfs_rt::Duration = glowfs_rt::Duration::from_secs(30);
 
 async fn cluster(rt: &Rt, n: u64, replace_after_ms: u64) -> (World, Running, Vec<FakeStorage>) {
+    cluster_with(rt, n, |t| t.replace_after_ms = replace_after_ms).await
+}
+
+async fn cluster_with(
+    rt: &Rt,
+    n: u64,
+    tune: impl FnOnce(&mut Timing),
+) -> (World, Running, Vec<FakeStorage>) {
     let w = World::new(rt);
     let mut config = w.config(100);
-    config.timing.replace_after_ms = replace_after_ms;
     config.timing.repair_ms = 50;
+    tune(&mut config.timing);
     let m = w.mgmtd_with(config).await;
     let storages: Vec<_> =
         (1..=n).map(|i| FakeStorage::start(&w, i, at(&m), Rc::default())).collect();
@@ -206,6 +214,78 @@ fn a_replaced_disk_is_filled_again() {
                 && r.targets.values().all(|t| t.store != StoreId(3))
         })
         .await;
+        m.stop().await;
+    });
+}
+
+/// Targets of a disk that is broken while its node lives are being copied by nobody: they take no place among those that are.
+#[test]
+fn a_broken_disk_of_a_node_that_lives_does_not_hold_up_its_replacement() {
+    real::run(|rt| async move {
+        let (_w, m, storages) = cluster_with(&rt, 4, |t| {
+            t.replace_after_ms = 300;
+            t.recoveries_max = 2;
+        })
+        .await;
+        let watch = storages[0].agent.clone();
+        let broken = &storages[3];
+        let had = on(&watch.routing(), broken.node);
+        assert!(had > 2, "{had} targets");
+        broken.fake.broken.set(true);
+        broken.agent.report_now();
+        until(&rt, &watch, BOUND, "made anew elsewhere", |r| {
+            complete(r)
+                && r.chains.values().all(|c| c.members.iter().all(|m| m.node != broken.node))
+        })
+        .await;
+        m.stop().await;
+    });
+}
+
+async fn register(s: &FakeStorage, disks: &[(StoreId, u32)]) {
+    let offer = |&(store, disk_index)| StoreOffer { store, disk_index, capacity_bytes: 1 << 30 };
+    let register = RegisterStores { node: s.node, stores: disks.iter().map(offer).collect() };
+    let done: Result<Empty> =
+        s.agent.link().call(method::REGISTER_STORES, &register, ms(5000)).await;
+    done.expect("registered");
+}
+
+/// A disk is meant by the place that it has now, not by the one that it had when its targets were made.
+#[test]
+fn a_disk_that_moved_to_another_place_is_drained_by_its_new_one() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 4, 0).await;
+        let s = &storages[3];
+        let had = on(&s.agent.routing(), s.node);
+        assert!(had > 0);
+        register(s, &[(s.store, 5)]).await;
+        let ask =
+            |disk| MoveAway { node: s.node, disk: Some(disk), what: away::DRAIN, dry_run: true };
+        let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask(0)).await;
+        assert!(e.is_err(), "no disk is there any more: {e:?}");
+        let drain = MoveAway { dry_run: false, ..ask(5) };
+        let reply: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &drain).await.expect("drains");
+        assert_eq!(reply.left.len(), had, "{reply:?}");
+        m.stop().await;
+    });
+}
+
+/// Disks that move up when one before them is taken out of the configuration have replaced nobody but that one.
+#[test]
+fn disks_that_change_places_are_all_there_still() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 3, 0).await;
+        let s = &storages[2];
+        let (a, b, c) = (s.store, StoreId(902), StoreId(903));
+        register(s, &[(a, 0), (b, 1), (c, 2)]).await;
+        register(s, &[(a, 0), (c, 1), (b, 2)]).await;
+        for disk in [1, 2] {
+            let ask =
+                MoveAway { node: s.node, disk: Some(disk), what: away::REPLACE, dry_run: true };
+            let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask).await;
+            let e = e.expect_err("both work: there is nothing to replace");
+            assert!(e.message.contains("has no new disk"), "{e}");
+        }
         m.stop().await;
     });
 }

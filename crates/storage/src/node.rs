@@ -268,6 +268,10 @@ impl Node {
         }
         self.creating.borrow_mut().remove(&id);
     }
+    /// Whether a target is being made.
+    pub fn is_creating(&self, id: TargetId) -> bool {
+        self.creating.borrow().contains(&id)
+    }
     /// Whether a store may take one more update that needs room.
     pub fn has_room(&self, store: &Store) -> bool {
         store.free_bytes() > self.config.reserve_bytes / SPARE_PART

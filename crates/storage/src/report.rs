@@ -43,10 +43,13 @@ impl Report for Reporter {
                 known: t.known(),
             })
             .collect();
-        // Targets whose disk could not be opened are ours all the same.
+        // Targets whose disk could not be opened are ours all the same; and those that left their chain until their chunks are removed: mgmtd
+        // forgets what is not named, and what it does not know is kept for ever.
         let known: Vec<_> = targets.iter().map(|t| t.id).collect();
-        let open: Vec<StoreId> =
-            node.disks.iter().filter_map(|d| d.store().ok()).map(|s| s.id()).collect();
+        let stores: Vec<_> = node.disks.iter().filter_map(|d| d.store().ok()).collect();
+        let open: Vec<StoreId> = stores.iter().map(|s| s.id()).collect();
+        let held: Vec<_> = stores.iter().flat_map(|s| s.targets()).collect();
+        let leaving = |id| held.contains(&id) && !node.is_creating(id);
         let routing = node.routing();
         reports.extend(
             routing
@@ -55,7 +58,7 @@ impl Report for Reporter {
                 .filter(|t| {
                     t.node == node.config.node()
                         && !known.contains(&t.id)
-                        && !open.contains(&t.store)
+                        && (!open.contains(&t.store) || leaving(t.id))
                 })
                 .map(|t| TargetReport {
                     target: t.id,

@@ -50,7 +50,9 @@ impl Node {
         let chain = info.and_then(|t| routing.chains.get(&t.chain));
         chain.is_some_and(|c| {
             let mut all = c.members.iter();
-            all.any(|m| m.target == target.id && m.state == PublicState::Offline)
+            // As the last one, too: its chain waits for it.
+            let out = |s| matches!(s, PublicState::Offline | PublicState::LastSrv);
+            all.any(|m| m.target == target.id && out(m.state))
         })
     }
 }

@@ -104,6 +104,8 @@ pub struct Fake {
     /// Whether it resyncs when it is told to.
     pub syncs: Cell<bool>,
     pub used: Cell<u64>,
+    /// Whether its disk is broken, and it says so.
+    pub broken: Cell<bool>,
 }
 
 impl Report for Fake {
@@ -116,9 +118,14 @@ impl Report for Fake {
         mine.map(|t| {
             let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
             let synced = self.synced.borrow().get(&t.id) == Some(&adopted);
+            let local = match synced {
+                _ if self.broken.get() => LocalState::Offline,
+                true => LocalState::UpToDate,
+                false => LocalState::Online,
+            };
             TargetReport {
                 target: t.id,
-                local: if synced { LocalState::UpToDate } else { LocalState::Online },
+                local,
                 incarnation: self.life,
                 clean: self.clean,
                 machine_since: Incarnation(0),
@@ -153,6 +160,7 @@ impl FakeStorage {
             synced: RefCell::default(),
             syncs: Cell::new(true),
             used: Cell::new(0),
+            broken: Cell::new(false),
         });
         let mut config =
             AgentConfig::new(CLUSTER, Role::Storage, NodeId(node), mgmtd, SERVICE_TOKEN.into());
