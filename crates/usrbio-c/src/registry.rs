@@ -3,7 +3,7 @@
 use glowfs_usrbio::{Buffer, Connection, RegisteredFile, mount_point_of_device};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -20,8 +20,8 @@ pub struct Registry {
     connections: HashMap<u64, Connection>,
     /// By the caller's descriptor and by the one that is kept.
     files: HashMap<RawFd, Arc<Registered>>,
-    /// By name.
-    pub buffers: HashMap<[u8; 16], Arc<Buffer>>,
+    /// By name: one for each structure of the caller's that stands for it.
+    buffers: HashMap<[u8; 16], Vec<Arc<Buffer>>>,
 }
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
@@ -68,7 +68,7 @@ impl Registry {
             Some(c) => c.clone(),
             None => self.connection(&mount_point_of_device(device)?)?,
         };
-        let file = connection.register(borrowed)?;
+        let file = connection.register_kept(self.duplicate(borrowed)?)?;
         let kept = file.as_raw_fd();
         let access = flags.bits() as i32 & libc::O_ACCMODE;
         let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
@@ -77,9 +77,39 @@ impl Registry {
         self.files.insert(kept, registered);
         Ok(kept)
     }
+    /// A duplicate whose number names nothing here yet: the caller may have closed a descriptor that stands for another file still, and the
+    /// kernel gives its number out again.
+    fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let mut lowest = 0;
+        loop {
+            let kept = rustix::io::fcntl_dupfd_cloexec(fd, lowest)?;
+            if !self.files.contains_key(&kept.as_raw_fd()) {
+                return Ok(kept);
+            }
+            lowest = kept.as_raw_fd() + 1;
+        }
+    }
     /// A registered file, by either number.
     pub fn file(&self, fd: RawFd) -> Option<Arc<Registered>> {
         self.files.get(&fd).cloned()
+    }
+    /// A buffer by its name.
+    pub fn buffer(&self, id: &[u8; 16]) -> Option<Arc<Buffer>> {
+        self.buffers.get(id)?.last().cloned()
+    }
+    /// Another structure stands for a buffer of that name.
+    pub fn add_buffer(&mut self, id: [u8; 16], buffer: Arc<Buffer>) {
+        self.buffers.entry(id).or_default().push(buffer);
+    }
+    /// One of them does no longer.
+    pub fn remove_buffer(&mut self, id: &[u8; 16], buffer: &Arc<Buffer>) {
+        let Some(all) = self.buffers.get_mut(id) else { return };
+        if let Some(at) = all.iter().position(|b| Arc::ptr_eq(b, buffer)) {
+            all.swap_remove(at);
+        }
+        if all.is_empty() {
+            self.buffers.remove(id);
+        }
     }
     /// Forgets a file.
     pub fn deregister(&mut self, fd: RawFd) {

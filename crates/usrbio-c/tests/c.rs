@@ -24,8 +24,8 @@ fn must(command: &mut Command) -> String {
     text
 }
 
-/// Compiles an example; returns the program.
-fn compile(dir: &Path, name: &str, library_name: &str) -> PathBuf {
+/// Compiles a program of `from`; returns it.
+fn compile(dir: &Path, from: &str, name: &str, library_name: &str) -> PathBuf {
     let root = env!("CARGO_MANIFEST_DIR");
     let link = dir.join(format!("lib{library_name}.so"));
     if !link.exists() {
@@ -34,10 +34,10 @@ fn compile(dir: &Path, name: &str, library_name: &str) -> PathBuf {
     let program = dir.join(name);
     must(
         Command::new("cc")
-            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+            .args(["-std=gnu11", "-pthread", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
             .args([
-                format!("{root}/examples/{name}.c"),
+                format!("{root}/{from}/{name}.c"),
                 format!("-I{root}/include"),
                 format!("-L{}", dir.display()),
                 format!("-Wl,-rpath,{}:{}", dir.display(), library().display()),
@@ -51,7 +51,7 @@ fn compile(dir: &Path, name: &str, library_name: &str) -> PathBuf {
 fn a_program_for_3fs_runs_unmodified() {
     let Some(m) = TestMount::new(60) else { return };
     let dir = tempfile::tempdir().expect("a directory");
-    let program = compile(dir.path(), "hf3fs", "hf3fs_api_shared");
+    let program = compile(dir.path(), "examples", "hf3fs", "hf3fs_api_shared");
     let file = m.join("file");
     assert_eq!(must(Command::new(program).arg(&file)).trim(), "ok");
     assert_eq!(std::fs::metadata(file).expect("the file").len(), 1 << 20);
@@ -61,8 +61,16 @@ fn a_program_for_3fs_runs_unmodified() {
 fn a_program_with_our_own_names() {
     let Some(m) = TestMount::new(60) else { return };
     let dir = tempfile::tempdir().expect("a directory");
-    let program = compile(dir.path(), "rings", "glowfs_c");
+    let program = compile(dir.path(), "examples", "rings", "glowfs_c");
     let file = m.join("file");
     std::fs::write(&file, "0123456789").expect("the file");
     assert_eq!(must(Command::new(program).arg(&file)).trim(), "9876543210");
+}
+
+#[test]
+fn numbers_threads_and_holders_are_kept_apart() {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "tests/programs", "numbers", "hf3fs_api_shared");
+    assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
 }

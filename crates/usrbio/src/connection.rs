@@ -9,7 +9,7 @@ use crate::mounts::mount_point_of;
 use crate::producer::{Producer, Waiter};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -142,7 +142,11 @@ impl Connection {
     /// Lets rings use an open file, with the rights it is open with. It stays open until the result is dropped, whatever the caller
     /// does with its own descriptor.
     pub fn register(&self, file: impl AsFd) -> io::Result<RegisteredFile> {
-        let kept = File::from(file.as_fd().try_clone_to_owned()?);
+        self.register_kept(file.as_fd().try_clone_to_owned()?)
+    }
+    /// The same with the descriptor that is to be kept.
+    pub fn register_kept(&self, kept: OwnedFd) -> io::Result<RegisteredFile> {
+        let kept = File::from(kept);
         let mut add = control::AddFile {
             session: self.0.session,
             secret: self.0.secret,

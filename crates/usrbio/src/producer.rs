@@ -115,9 +115,7 @@ impl Waiter {
             if left == Some(Duration::ZERO) {
                 return Ok(false);
             }
-            waits.store(1, SeqCst);
-            if there() || self.check().is_err() {
-                waits.store(0, SeqCst);
+            if self.look_twice(taken) || self.check().is_err() {
                 continue;
             }
             // Not for ever, even without an end of time: a daemon that was killed wakes nobody.
@@ -129,6 +127,13 @@ impl Waiter {
                 return Err(io::ErrorKind::Interrupted.into());
             }
         }
+    }
+
+    /// Asks to be woken, and says whether there are more completions than `taken` by then. The wish is never taken back, not even by one that
+    /// finds news: another thread may sleep on it already, and a wake that nobody needs costs the daemon one call.
+    fn look_twice(&self, taken: u32) -> bool {
+        self.0.atomic(at::APPLICATION_WAITS).store(1, SeqCst);
+        self.0.atomic(at::COMPLETE_TAIL).load(SeqCst) != taken
     }
 
     /// Whether the daemon has given the ring up.
@@ -245,6 +250,33 @@ mod tests {
         assert_eq!(c.available(), Ok(1));
         c.complete(Completion { user: c.take().user, result: 3 });
         assert!(waits.join().unwrap().unwrap());
+    }
+
+    #[test]
+    fn who_finds_news_leaves_the_wish_of_others_to_be_woken() {
+        let (mut p, c) = pair(2);
+        for user in 0..2 {
+            p.prepare(Submission { user, ..Submission::default() }).unwrap();
+        }
+        p.submit().unwrap();
+        assert_eq!(c.available(), Ok(2));
+        // One waits for the second completion.
+        let (waiter, memory) = (p.waiter().clone(), p.waiter().0.clone());
+        let waits = std::thread::spawn(move || {
+            let begun = Instant::now();
+            (waiter.wait(1, None).unwrap(), begun.elapsed())
+        });
+        c.put(Completion { user: c.take().user, result: 0 });
+        let asleep = || memory.atomic(at::APPLICATION_WAITS).load(SeqCst) == 1;
+        while !asleep() {
+            std::thread::yield_now();
+        }
+        // The other one announces itself, too, and finds the first.
+        assert!(p.waiter().look_twice(0), "there is news");
+        assert!(asleep(), "the sleeper is woken still");
+        c.complete(Completion { user: c.take().user, result: 0 });
+        let (there, waited) = waits.join().unwrap();
+        assert!(there && waited < LOOK_AGAIN / 2, "{waited:?}");
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub struct Cqe {
 /// What is behind an `Ior`.
 struct Handle {
     ring: SharedRing,
+    /// Locked inside the ring's lock, never around it.
     slots: Mutex<Slots>,
 }
 
@@ -56,6 +57,13 @@ impl Handle {
     }
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// A number for an operation; None: all are taken. It is fixed before the ring is locked: who waits locks these in the other order.
+    fn number(&self, userdata: *const c_void) -> Option<u32> {
+        let mut slots = self.slots();
+        let index = slots.free.pop()?;
+        slots.userdata[index as usize] = userdata as u64;
+        Some(index)
     }
     /// The result of an operation, for the caller.
     fn answer(&self, c: Completion) -> Cqe {
@@ -264,23 +272,21 @@ pub unsafe extern "C" fn hf3fs_prep_io(
     }
     let (file, buffer) = {
         let registry = registry();
-        (registry.file(fd), registry.buffers.get(&iov.id).cloned())
+        (registry.file(fd), registry.buffer(&iov.id))
     };
     let Some(file) = file else { return -libc::EBADF };
     let Some(buffer) = buffer else { return -libc::EINVAL };
     if (read && !file.readable) || (!read && !file.writable) {
         return -libc::EACCES;
     }
-    let mut slots = ring.slots();
-    let Some(index) = slots.free.pop() else { return -libc::EAGAIN };
+    let Some(index) = ring.number(userdata) else { return -libc::EAGAIN };
     let prepared =
         ring.ring.with(|r| r.prepare(&file.file, off as u64, &buffer, at, len, index.into()));
     if prepared.is_err() {
         // There was a number left, so there was room: the buffer is of another mount.
-        slots.free.push(index);
+        ring.slots().free.push(index);
         return -libc::EINVAL;
     }
-    slots.userdata[index as usize] = userdata as u64;
     index as c_int
 }
 

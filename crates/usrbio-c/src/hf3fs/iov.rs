@@ -4,17 +4,18 @@
 
 use super::{PATH_BYTES, code, error, mount_point};
 use crate::own::path;
-use crate::registry::registry;
-use glowfs_usrbio::{Buffer, Connection};
+use crate::registry::{Registry, registry};
+use glowfs_usrbio::Buffer;
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 /// `struct hf3fs_iov`.
 #[repr(C)]
 pub struct Iov {
     pub(super) base: *mut u8,
-    /// An `Arc<Buffer>`, leaked; null if the memory is somebody else's.
+    /// An `Arc<Buffer>`, leaked.
     pub(super) handle: *mut c_void,
     pub(super) id: [u8; 16],
     pub(super) mount_point: [u8; PATH_BYTES],
@@ -22,6 +23,21 @@ pub struct Iov {
     pub(super) block_size: usize,
     pub(super) numa: c_int,
 }
+/// What an iov is to stand for.
+struct Found {
+    buffer: Arc<Buffer>,
+    id: [u8; 16],
+    /// Where the caller sees the memory.
+    base: *mut u8,
+}
+
+impl Found {
+    fn new(buffer: Buffer, id: [u8; 16]) -> Self {
+        let base = buffer.as_ptr();
+        Self { buffer: Arc::new(buffer), id, base }
+    }
+}
+
 /// Fills an iov in for a buffer that was made or found.
 ///
 /// # Safety
@@ -30,7 +46,7 @@ unsafe fn fill(
     iov: *mut Iov,
     p: *const c_char,
     (size, block_size, numa): (usize, usize, c_int),
-    get: impl FnOnce(&Connection) -> io::Result<(Buffer, [u8; 16])>,
+    get: impl FnOnce(&mut Registry, &Path) -> io::Result<Found>,
 ) -> io::Result<()> {
     if iov.is_null() {
         return Err(error(libc::EINVAL));
@@ -38,13 +54,11 @@ unsafe fn fill(
     // SAFETY: by the caller.
     let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
     let mut registry = registry();
-    let (buffer, id) = get(&registry.connection(path)?)?;
+    let Found { buffer, id, base } = get(&mut registry, path)?;
     if buffer.len() < size {
         return Err(error(libc::EINVAL));
     }
-    let buffer = Arc::new(buffer);
-    registry.buffers.insert(id, buffer.clone());
-    let base = buffer.as_ptr();
+    registry.add_buffer(id, buffer.clone());
     let handle = Arc::into_raw(buffer).cast_mut().cast();
     // SAFETY: the caller's structure.
     unsafe { iov.write(Iov { base, handle, id, mount_point, size, block_size, numa }) };
@@ -67,10 +81,11 @@ pub unsafe extern "C" fn hf3fs_iovcreate(
     block_size: usize,
     numa: c_int,
 ) -> c_int {
-    let create = |c: &Connection| {
+    let create = |registry: &mut Registry, path: &Path| {
+        let c = registry.connection(path)?;
         let (buffer, id) = (c.buffer(size)?, new_id()?);
         c.name(&buffer, id)?;
-        Ok((buffer, id))
+        Ok(Found::new(buffer, id))
     };
     // SAFETY: by the caller.
     code(unsafe { fill(iov, p, (size, block_size, numa), create) })
@@ -88,8 +103,11 @@ pub unsafe extern "C" fn hf3fs_iovopen(
 ) -> c_int {
     // SAFETY: by the caller.
     let Some(&id) = (unsafe { id.as_ref() }) else { return -libc::EINVAL };
+    let open = |registry: &mut Registry, path: &Path| {
+        Ok(Found::new(registry.connection(path)?.find(id)?, id))
+    };
     // SAFETY: by the caller.
-    code(unsafe { fill(iov, p, (size, block_size, numa), |c| Ok((c.find(id)?, id))) })
+    code(unsafe { fill(iov, p, (size, block_size, numa), open) })
 }
 /// # Safety
 /// See the module.
@@ -105,26 +123,18 @@ pub unsafe extern "C" fn hf3fs_iovwrap(
 ) -> c_int {
     // SAFETY: by the caller.
     let Some(&id) = (unsafe { id.as_ref() }) else { return -libc::EINVAL };
-    if iov.is_null() || base.is_null() {
+    if base.is_null() {
         return -libc::EINVAL;
     }
-    let known = registry().buffers.contains_key(&id);
-    let wrapped = (|| {
-        // SAFETY: by the caller.
-        let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
-        if !known {
-            let mut registry = registry();
-            let found = registry.connection(path)?.find(id)?;
-            registry.buffers.insert(id, Arc::new(found));
-        }
-        let handle = std::ptr::null_mut();
-        // SAFETY: the caller's structure.
-        unsafe {
-            iov.write(Iov { base: base.cast(), handle, id, mount_point, size, block_size, numa })
+    let wrap = |registry: &mut Registry, path: &Path| {
+        let buffer = match registry.buffer(&id) {
+            Some(known) => known,
+            None => Arc::new(registry.connection(path)?.find(id)?),
         };
-        Ok(())
-    })();
-    code(wrapped)
+        Ok(Found { buffer, id, base: base.cast() })
+    };
+    // SAFETY: by the caller.
+    code(unsafe { fill(iov, p, (size, block_size, numa), wrap) })
 }
 /// # Safety
 /// See the module.
@@ -164,10 +174,7 @@ pub unsafe extern "C" fn hf3fs_iovdestroy(iov: *mut Iov) {
     // SAFETY: made by `Arc::into_raw` in `fill`, taken back once: the handle is cleared below.
     let buffer = unsafe { Arc::from_raw(iov.handle.cast::<Buffer>().cast_const()) };
     (iov.handle, iov.base) = (std::ptr::null_mut(), std::ptr::null_mut());
-    let mut registry = registry();
-    if registry.buffers.get(&iov.id).is_some_and(|b| Arc::ptr_eq(b, &buffer)) {
-        registry.buffers.remove(&iov.id);
-    }
+    registry().remove_buffer(&iov.id, &buffer);
 }
 
 /// See the module.
