@@ -5,6 +5,7 @@ use crate::daemon::Asked;
 use crate::filesystem::FileData;
 use crate::late::Heard;
 use crate::open::{OpenInode, OpenedFile};
+use crate::uses::Uses;
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
@@ -62,6 +63,8 @@ pub struct Handle<F> {
     pub direct: bool,
     /// Which of the errors of late writes its application has been told.
     pub heard: Heard,
+    /// What goes on through it that the kernel does not know of.
+    pub uses: Uses,
 }
 
 /// An open directory.

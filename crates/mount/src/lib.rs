@@ -26,6 +26,7 @@ pub mod ram;
 mod recall;
 mod rings;
 mod service;
+mod uses;
 
 pub use config::{FuseTransport, MountConfig};
 pub use filesystem::{FileData, FileSystem};

@@ -1,14 +1,15 @@
-//! Sessions that end while a file is open, and files that are opened while one ends. One test at a time: the switches are the process's.
+//! Sessions that end while a file is open, files that are opened while one ends, and files that are closed while they are written. One test at a time: the switches are the process's.
 
 mod common;
 
 use common::{TestMount, sh};
-use glowfs_mount::ram::{COUNT_FAILS, COUNTS_WAIT, LIFE};
+use glowfs_mount::ram::{COUNT_FAILS, COUNTS_WAIT, LIFE, WRITES, WRITES_WAIT};
+use glowfs_usrbio::{Connection, Kind, RingOptions};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const O_DIRECT: i32 = 0o40000;
 const EIO: Option<i32> = Some(5);
@@ -70,4 +71,38 @@ fn a_session_that_is_used_again_does_not_end() {
     // Nobody has it open any more, so this is what meta knows.
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(fs::metadata(m.join("f")).expect("stat").len(), (2 << 20) + 7);
+}
+
+/// The kernel lets go of a file though an operation of a ring is on its way: what that writes counts.
+#[test]
+fn a_file_is_closed_when_the_operations_of_rings_have_ended() {
+    const LEN: usize = 1 << 20;
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let c = Connection::open(m.path()).expect("a session");
+    let buffer = c.buffer(LEN).expect("a buffer");
+    buffer.fill(0, &[7; LEN]);
+    let mut ring = c.ring(RingOptions::new(Kind::Write, 8)).expect("a ring");
+    let file = open(&m, 0);
+    let registered = c.register(&file).expect("registered");
+
+    let before = WRITES.load(SeqCst);
+    WRITES_WAIT.store(true, SeqCst);
+    ring.prepare(&registered, 0, &buffer, 0, LEN, 1).expect("room");
+    ring.submit().expect("submitted");
+    while WRITES.load(SeqCst) == before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop((registered, file));
+    // Nobody waits for that; the kernel tells the daemon meanwhile.
+    std::thread::sleep(Duration::from_millis(100));
+    WRITES_WAIT.store(false, SeqCst);
+    let soon = Some(Instant::now() + Duration::from_secs(20));
+    assert!(ring.wait(soon).expect("alive"), "no completion");
+    assert_eq!(ring.take().expect("it").result, LEN as i64);
+    assert_eq!(fs::metadata(m.join("f")).expect("there").len(), LEN as u64);
+    // Also when nothing of it is open here any more.
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(fs::read(m.join("f")).expect("read") == [7; LEN]);
+    assert_eq!(WRITES.load(SeqCst), before + 1);
 }

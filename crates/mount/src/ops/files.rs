@@ -8,7 +8,9 @@ use crate::inodes::{Handle, Pin};
 use crate::known::Edit;
 use crate::open::{Dirty, OpenInode, OpenedFile};
 use crate::ops::names::one;
+use crate::uses::Uses;
 use glowfs_client::FileAccess;
+use glowfs_fuse::Reply;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
@@ -91,8 +93,8 @@ impl<S: FileSystem> Context<S> {
         let no_atime = flags & O_NOATIME != 0;
         let answer = self.open_flags(&inode, wish);
         let direct = wish.direct;
-        let heard = inode.late.begin();
-        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard };
+        let (heard, uses) = (inode.late.begin(), Uses::default());
+        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard, uses };
         Ok(Answer::Open(self.inodes.add_file(handle), answer))
     }
 
@@ -201,8 +203,8 @@ impl<S: FileSystem> Context<S> {
         let no_atime = flags & O_NOATIME != 0;
         let answer = self.open_flags(&inode, wish);
         let direct = wish.direct;
-        let heard = inode.late.begin();
-        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard };
+        let (heard, uses) = (inode.late.begin(), Uses::default());
+        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard, uses };
         let fh = self.inodes.add_file(handle);
         Ok(Answer::Create(entry, fh, answer))
     }
@@ -315,7 +317,14 @@ impl<S: FileSystem> Context<S> {
         Ok(Answer::Done)
     }
 
-    pub(crate) async fn release(&self, fh: u64) -> Outcome {
+    pub(crate) async fn release(&self, fh: u64, reply: &Reply) -> Outcome {
+        if let Some(handle) = self.inodes.file(fh) {
+            if handle.uses.any() {
+                // Nobody waits for the answer. If too many wait here already, it takes the place of a request for a while.
+                let _ = reply.park();
+            }
+            handle.uses.close().await;
+        }
         let unlocked = self.unlock_released(fh).await;
         close(self, fh).await?;
         unlocked?;

@@ -47,6 +47,9 @@ pub static COUNT_FAILS: AtomicBool = AtomicBool::new(false);
 /// Counts of the blocks of files wait as long as it is set. For tests.
 pub static COUNTS_WAIT: AtomicBool = AtomicBool::new(false);
 
+/// Writes wait as long as it is set. For tests.
+pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
+
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
@@ -596,6 +599,9 @@ impl FileData for RamFile {
     }
     async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
         WRITES.fetch_add(1, Relaxed);
+        while let Some(fs) = self.fs.upgrade().filter(|_| WRITES_WAIT.load(Relaxed)) {
+            fs.rt.sleep(Duration::from_millis(1)).await;
+        }
         self.check_owner()?;
         if NO_ROOM.load(Relaxed) {
             return Err(no(Status::NoSpace));

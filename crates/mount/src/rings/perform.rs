@@ -6,12 +6,11 @@ use super::session::{Ring, Session};
 use crate::daemon::{Context, Failure};
 use crate::errno::{EBADF, EINVAL, EIO, errno};
 use crate::filesystem::FileSystem;
-use crate::inodes::Handle;
 use crate::ops::HowToWrite;
+use crate::uses::InUse;
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_types::InodeId;
 use glowfs_usrbio::{Kind, Submission, flags};
-use std::rc::Rc;
 
 /// Greater operations are carried out in pieces of so many bytes, one after the other.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -22,7 +21,7 @@ const ENODATA: i32 = 61;
 /// What a submission names, found and checked.
 struct Operation<S: FileSystem> {
     region: ForeignRegion,
-    handle: Rc<Handle<S::File>>,
+    handle: InUse<S::File>,
     forbid_holes: bool,
 }
 
@@ -99,6 +98,7 @@ fn find<S: FileSystem>(
     if !may {
         return Err(EBADF);
     }
+    let handle = InUse::begin(handle).ok_or(EBADF)?;
     let forbid_holes = (s.flags | ring.flags) & flags::FORBID_READ_HOLES != 0;
     Ok(Operation { region, handle, forbid_holes })
 }
