@@ -7,7 +7,7 @@ use crate::recall::Recalls;
 use glowfs_client::{Client, ClientConfig};
 use glowfs_fuse::{MountOptions, Mounted, Options, Session};
 use glowfs_rt::{Address, Duration, Rt, Task};
-use glowfs_telemetry::HttpServer;
+use glowfs_telemetry::{HttpServer, StatusFn};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
@@ -61,6 +61,10 @@ pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
     start_on(rt, config, client).await
 }
 
+/// How long the address of health and metrics may still belong to another daemon, and how often we look.
+const HTTP_PATIENCE: Duration = Duration::from_secs(5);
+const HTTP_PAUSE: Duration = Duration::from_millis(50);
+
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
@@ -101,12 +105,15 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
     fs.listen(Recalls::new(&daemon));
     let transport = if session.negotiated().over_io_uring() { "io_uring" } else { "/dev/fuse" };
     let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
-    let http = match http.map(|a| serve_http(rt, &a)).transpose() {
-        Ok(http) => http,
-        Err(e) => {
-            let _ = unmount(rt, &mounted, true).await;
-            return Err(e);
-        }
+    let http = match http {
+        None => None,
+        Some(address) => match serve_http(rt, &address).await {
+            Ok(http) => Some(http),
+            Err(e) => {
+                let _ = unmount(rt, &mounted, true).await;
+                return Err(e);
+            }
+        },
     };
     tracing::info!(path = %mounted.path().display(), transport, "mounted");
     Ok(Running {
@@ -132,11 +139,12 @@ pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) ->
     })
 }
 
-fn serve_http(rt: &Rt, address: &str) -> Result<HttpServer> {
+/// Where the daemon before us listens still, it is waited for: an unmount returns before the daemon has ended.
+async fn serve_http(rt: &Rt, address: &str) -> Result<HttpServer> {
     let address: Address =
         address.parse().map_err(|e| Error::new(Status::InvalidArgument, format!("`http`: {e}")))?;
     let (clock, began) = (rt.clone(), rt.now());
-    let status = Rc::new(move || ServiceStatus {
+    let status: StatusFn = Rc::new(move || ServiceStatus {
         role: Some(Role::Mount),
         node: NodeId(0),
         pid: std::process::id(),
@@ -145,7 +153,13 @@ fn serve_http(rt: &Rt, address: &str) -> Result<HttpServer> {
         detail: "mounted".into(),
         uptime_ns: clock.now().since(began).as_nanos() as u64,
     });
-    HttpServer::start(rt, &address, status)
+    let until = rt.now() + HTTP_PATIENCE;
+    loop {
+        match HttpServer::start(rt, &address, status.clone()) {
+            Err(_) if rt.now() < until => rt.sleep(HTTP_PAUSE).await,
+            started => return started,
+        }
+    }
 }
 
 async fn unmount(rt: &Rt, mounted: &Arc<Mounted>, force: bool) -> std::io::Result<()> {
