@@ -61,6 +61,8 @@ pub struct Handle<F> {
     pub no_atime: bool,
     /// The kernel passes its reads and writes on as they are.
     pub direct: bool,
+    /// What is written through it is to be durable at once (O_DSYNC, O_SYNC).
+    pub durable: bool,
     /// Which of the errors of late writes its application has been told.
     pub heard: Heard,
     /// What goes on through it that the kernel does not know of.

@@ -4,6 +4,7 @@ mod common;
 
 use common::TestMount;
 use glowfs_mount::ram::{DURABLE_SYNCS, FLUSHES};
+use glowfs_usrbio::{Connection, Kind, RingOptions};
 use rustix::io::{ReadWriteFlags, pwritev2};
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Write};
@@ -67,5 +68,37 @@ fn a_write_that_is_to_be_durable_is_when_it_returns() {
         };
         assert_eq!(made(&|| write(ReadWriteFlags::DSYNC)), (1, 1), "RWF_DSYNC, flags {way:o}");
         assert_eq!(made(&|| write(ReadWriteFlags::empty())), (0, 0), "flags {way:o}");
+    }
+}
+
+/// The same through a ring: the kernel does not see these at all.
+#[test]
+fn a_ring_write_that_is_to_be_durable_is_when_it_completes() {
+    const LEN: usize = 9 << 20;
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let c = Connection::open(m.path()).expect("a session");
+    let buffer = c.buffer(LEN).expect("a buffer");
+    let mut ring = c.ring(RingOptions::new(Kind::Write, 8)).expect("a ring");
+    for (flags, made) in [(0, 0), (O_DSYNC, 1), (O_SYNC, 1), (O_DIRECT, 0), (O_DIRECT | O_SYNC, 1)]
+    {
+        // Opened as it is made, and again.
+        for name in [format!("f{flags:o}"), "g".to_owned()] {
+            let mut options = OpenOptions::new();
+            options.create(true).truncate(false).write(true).custom_flags(flags);
+            let file = options.open(m.join(&name)).expect("open");
+            let registered = c.register(&file).expect("registered");
+            // The second one takes several pieces.
+            for len in [4096, LEN] {
+                let before = (FLUSHES.load(SeqCst), DURABLE_SYNCS.load(SeqCst));
+                ring.prepare(&registered, 0, &buffer, 0, len, 1).expect("room");
+                ring.submit().expect("submitted");
+                assert!(ring.wait(None).expect("alive"));
+                assert_eq!(ring.take().expect("it").result, len as i64);
+                let after = (FLUSHES.load(SeqCst), DURABLE_SYNCS.load(SeqCst));
+                let done = (after.0 - before.0, after.1 - before.1);
+                assert_eq!(done, (made, made), "{name}, flags {flags:o}, {len} bytes");
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::{Handle, Pin};
 use crate::known::Edit;
 use crate::open::{Dirty, OpenInode, OpenedFile};
+use crate::ops::io::O_DSYNC;
 use crate::ops::names::one;
 use crate::uses::Uses;
 use glowfs_client::FileAccess;
@@ -34,6 +35,8 @@ struct Wish {
     truncate: bool,
     direct: bool,
     append: bool,
+    durable: bool,
+    no_atime: bool,
 }
 
 impl Wish {
@@ -48,6 +51,8 @@ impl Wish {
             append: flags & O_APPEND != 0,
             // The kernel must not cache an append where it believes the end of the file to be.
             direct: flags & O_DIRECT != 0 || (write && flags & O_APPEND != 0),
+            durable: flags & O_DSYNC != 0,
+            no_atime: flags & O_NOATIME != 0,
         }
     }
     fn writes(self) -> bool {
@@ -89,13 +94,8 @@ impl<S: FileSystem> Context<S> {
             }
         };
         drop(pass);
-        let (read, write) = (wish.read, wish.write);
-        let no_atime = flags & O_NOATIME != 0;
-        let answer = self.open_flags(&inode, wish);
-        let direct = wish.direct;
-        let (heard, uses) = (inode.late.begin(), Uses::default());
-        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard, uses };
-        Ok(Answer::Open(self.inodes.add_file(handle), answer))
+        let (fh, answer) = self.add_handle(inode, file, caller, wish);
+        Ok(Answer::Open(fh, answer))
     }
 
     async fn open_at_meta(
@@ -135,7 +135,30 @@ impl<S: FileSystem> Context<S> {
         Ok(inode.add(file, read, write))
     }
 
-    /// Which promises the kernel gets with the handle.
+    /// A handle, and which promises the kernel gets with it.
+    fn add_handle(
+        &self,
+        inode: Pin<S::File>,
+        file: Rc<OpenedFile<S::File>>,
+        caller: Caller,
+        wish: Wish,
+    ) -> (u64, u32) {
+        let promises = self.open_flags(&inode, wish);
+        let handle = Handle {
+            file,
+            caller,
+            read: wish.read,
+            write: wish.write,
+            no_atime: wish.no_atime,
+            direct: wish.direct,
+            durable: wish.durable,
+            heard: inode.late.begin(),
+            uses: Uses::default(),
+            inode,
+        };
+        (self.inodes.add_file(handle), promises)
+    }
+    /// Which promises the kernel gets with a handle.
     fn open_flags(&self, inode: &OpenInode<S::File>, wish: Wish) -> u32 {
         let mut flags = 0;
         if wish.direct {
@@ -199,13 +222,7 @@ impl<S: FileSystem> Context<S> {
         };
         self.inodes.seen(&reply.attr);
         let file = self.adopt(&inode, &reply, wish, &caller)?;
-        let (read, write) = (wish.read, wish.write);
-        let no_atime = flags & O_NOATIME != 0;
-        let answer = self.open_flags(&inode, wish);
-        let direct = wish.direct;
-        let (heard, uses) = (inode.late.begin(), Uses::default());
-        let handle = Handle { inode, file, caller, read, write, no_atime, direct, heard, uses };
-        let fh = self.inodes.add_file(handle);
+        let (fh, answer) = self.add_handle(inode, file, caller, wish);
         Ok(Answer::Create(entry, fh, answer))
     }
 

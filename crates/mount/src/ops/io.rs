@@ -16,7 +16,7 @@ use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
 /// Also a part of O_SYNC; the kernel sets it for a write with RWF_DSYNC or RWF_SYNC, too.
-const O_DSYNC: u32 = 0o10000;
+pub(super) const O_DSYNC: u32 = 0o10000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
 /// of reach for longer than this.
 const READ_MAX: Duration = Duration::from_millis(500);

@@ -25,14 +25,20 @@ struct Operation<S: FileSystem> {
     forbid_holes: bool,
 }
 
-fn number(failure: &Failure) -> i32 {
-    match failure {
+/// What the application is told of a failure.
+fn told(failure: &Failure, inode: InodeId) -> i32 {
+    let e = match failure {
         Failure::Errno(e) => *e,
         Failure::Error(e) => errno(e),
+    };
+    if e == EIO {
+        tracing::error!(%inode, "a ring's operation gets EIO");
     }
+    e
 }
 
-/// Carries it out: bytes done, or a negated errno. What was done before an error counts, as with read(2) and write(2).
+/// Carries it out: bytes done, or a negated errno. What was done before an error counts, as with read(2) and write(2); what is to be
+/// durable and is not does not.
 pub(super) async fn perform<S: FileSystem>(
     context: &Context<S>,
     session: &Session,
@@ -60,14 +66,14 @@ pub(super) async fn perform<S: FileSystem>(
                 }
             }
             Err(e) if done == 0 => {
-                let e = number(&e);
-                if e == EIO {
-                    tracing::error!(inode = %op.handle.inode.id, "a ring's operation gets EIO");
-                }
-                return -i64::from(e);
+                return -i64::from(told(&e, op.handle.inode.id));
             }
             Err(_) => break,
         }
+    }
+    let owes = ring.kind == Kind::Write && done > 0 && op.handle.durable;
+    if owes && let Err(e) = context.make_durable(&op.handle).await {
+        return -i64::from(told(&e, op.handle.inode.id));
     }
     done as i64
 }
