@@ -12,6 +12,7 @@ mod helpers;
 mod notify;
 mod offload;
 mod ops;
+mod ring;
 mod socket;
 mod uring;
 

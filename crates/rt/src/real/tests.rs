@@ -449,7 +449,8 @@ fn commands_reach_their_drivers() {
         let tell: Rc<dyn crate::backend::Commanded> = told.clone();
         let memory = Rc::new(());
         let fds = [Arc::new(null.into()), Arc::new(pipe)];
-        // More than the ring has room for at once.
+        // More than the ring has room for at once; and the kernel has none at all for a while.
+        uring::NO_ROOM.set(3);
         for tag in 0..600 {
             let command = Command {
                 fd: fds[(tag % 2) as usize].clone(),
@@ -477,5 +478,54 @@ fn commands_reach_their_drivers() {
     for (io, commands) in [(Io::Uring, false), (Io::Epoll, true)] {
         let config = Config { io, commands, ..Config::default() };
         run_with(config, |rt| async move { assert!(!rt.takes_commands()) }).expect("a runtime");
+    }
+}
+
+/// Memory is short in the kernel, in the middle of a turn: operations and waits for readiness begin later, and none is lost or fails.
+#[test]
+fn what_the_kernel_has_no_room_for_is_asked_again() {
+    const OPERATIONS: usize = 1500;
+    const BELLS: usize = 300;
+    let work = |rt: Rt| async move {
+        let temp = tempfile::tempdir().expect("dir");
+        let dir = rt.open_dir(temp.path()).expect("open");
+        let options = OpenOptions { create: true, direct: false };
+        let file = dir.open("f", options).await.expect("open");
+        for i in 0..OPERATIONS {
+            let mut b = rt.alloc(512);
+            b.fill((i % 251) as u8);
+            file.write(vec![b.freeze()], i as u64 * 512).await.expect("write");
+        }
+        uring::NO_ROOM.set(5);
+        let reads = join_all((0..OPERATIONS).map(|i| file.read(rt.alloc(512), i as u64 * 512)));
+        let all = rt.timeout(Duration::from_secs(20), reads).await.expect("none is lost");
+        for (i, (n, got)) in all.iter().enumerate() {
+            assert!(matches!(n, Ok(512)), "{n:?}");
+            assert!(got[..] == [(i % 251) as u8; 512]);
+        }
+        assert_eq!(uring::NO_ROOM.get(), 0);
+
+        use rustix::event::{EventfdFlags, eventfd};
+        let bells: Vec<_> =
+            (0..BELLS).map(|_| eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd")).collect();
+        uring::NO_ROOM.set(1);
+        let waits = join_all(
+            bells.iter().map(|b| poll_fn(|cx| rt.poll_readable(b.as_fd(), cx))).collect::<Vec<_>>(),
+        );
+        let ring = async {
+            rt.sleep(Duration::from_millis(20)).await;
+            bells.iter().for_each(|b| {
+                rustix::io::write(b, &1u64.to_ne_bytes()).expect("it rings");
+            });
+            std::future::pending::<()>().await
+        };
+        let waits = rt.timeout(Duration::from_secs(20), select(waits, ring)).await;
+        assert!(matches!(waits, Ok(Either::Left(all)) if all.iter().all(Result::is_ok)));
+        assert_eq!(uring::NO_ROOM.get(), 0);
+        bells.iter().for_each(|b| rt.forget_readable(b.as_fd()));
+    };
+    for commands in [false, true] {
+        let config = Config { io: Io::Uring, commands, ..Config::default() };
+        run_with(config, work).expect("a runtime");
     }
 }

@@ -8,8 +8,9 @@ use super::driver::{Direction, Driver, SourceKey};
 use super::notify::Bell;
 use super::offload::Offload;
 use super::ops::{Kind, OpTable};
+use super::ring::{COMPLETIONS_MAX, build, check};
 use crate::backend::Command;
-use io_uring::{Builder, IoUring, Probe, cqueue, opcode, squeue, types};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -17,15 +18,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Requests that are handed over in one go, at most.
-const SUBMISSIONS_MAX: u32 = 256;
-/// Room for completions; the kernel keeps more aside.
-const COMPLETIONS_MAX: u32 = 4096;
 /// File operations that the kernel has at one time; more wait in their order.
 const RING_OPS_MAX: usize = 1024;
 /// Messages are complete as soon as the kernel has taken them, and are no reason to end the wait; should one of them not be, the wait ends
 /// for anything else after so many microseconds.
 const POSTS_WAIT_US: u32 = 50;
+/// A wait is no longer than this while the kernel has no room for requests.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of a single read or write request (its length field has 32 bits).
 const REQUEST_BYTES_MAX: usize = 1 << 30;
 
@@ -50,7 +49,12 @@ pub(crate) struct Uring<S: Width> {
     posts: Cell<usize>,
     /// The kernel can wait for several completions, but not for long.
     patient: bool,
+    /// Operations that wait for their turn, in their order.
     waiting: RefCell<VecDeque<usize>>,
+    /// Other requests that the kernel had no room for, in their order.
+    held: RefCell<VecDeque<S>>,
+    /// The kernel had no room for what was asked: it is asked again in the next turn.
+    refused: Cell<bool>,
     offload: Offload,
     completions: RefCell<Vec<(u64, i32, u32)>>,
 }
@@ -68,53 +72,20 @@ struct Entry {
     armed: [bool; 2],
 }
 
-/// Makes a ring, with the cheapest way of running completions that this kernel has.
-fn build<S: Width>() -> io::Result<IoUring<S>> {
-    let base = |b: &mut Builder<S>| {
-        b.dontfork().setup_clamp().setup_cqsize(COMPLETIONS_MAX);
-    };
-    let mut best = IoUring::<S>::builder();
-    base(&mut best);
-    best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
-    if S::COMMANDS {
-        // The other ways run what drivers do at any system call of this thread.
-        return best.build(SUBMISSIONS_MAX);
-    }
-    let mut coop = IoUring::<S>::builder();
-    base(&mut coop);
-    coop.setup_coop_taskrun().setup_taskrun_flag();
-    let mut plain = IoUring::<S>::builder();
-    base(&mut plain);
-    best.build(SUBMISSIONS_MAX)
-        .or_else(|_| coop.build(SUBMISSIONS_MAX))
-        .or_else(|_| plain.build(SUBMISSIONS_MAX))
-}
-
-/// Whether the kernel has all that is used here.
-fn check<S: Width>(ring: &IoUring<S>) -> io::Result<()> {
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe)?;
-    let needed = [
-        opcode::Read::CODE,
-        opcode::Write::CODE,
-        opcode::Readv::CODE,
-        opcode::Writev::CODE,
-        opcode::Fsync::CODE,
-        opcode::Fallocate::CODE,
-        opcode::PollAdd::CODE,
-        opcode::AsyncCancel::CODE,
-    ];
-    let all = needed.iter().all(|code| probe.is_supported(*code))
-        && (!S::COMMANDS || probe.is_supported(opcode::UringCmd80::CODE));
-    if all && ring.params().is_feature_ext_arg() && ring.params().is_feature_nodrop() {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::Unsupported, "this kernel's io_uring is too old"))
+/// The kernel could not take requests now, and can later: it has no memory for them, or completions are to be fetched first.
+fn no_room(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY))
 }
 
 /// How long to wait for `want` completions; after that, one is enough.
 fn patience(want: usize) -> types::SubmitArgs<'static, 'static> {
     types::SubmitArgs::new().min_wait_usec(if want > 1 { POSTS_WAIT_US } else { 0 })
+}
+
+#[cfg(test)]
+thread_local! {
+    /// So many times more, handing over in mid-turn answers that the kernel has no room.
+    pub(super) static NO_ROOM: Cell<u32> = const { Cell::new(0) };
 }
 
 impl<S: Width> Uring<S> {
@@ -132,6 +103,8 @@ impl<S: Width> Uring<S> {
             posts: Cell::new(0),
             patient,
             waiting: RefCell::default(),
+            held: RefCell::default(),
+            refused: Cell::new(false),
             offload,
             completions: RefCell::new(Vec::with_capacity(COMPLETIONS_MAX as usize)),
         };
@@ -143,23 +116,14 @@ impl<S: Width> Uring<S> {
     ///
     /// # Safety
     /// What the request points to stays valid until its completion.
-    unsafe fn push(&self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.push_wide(&S::from(entry.clone())) }
-    }
-
-    /// See [`Uring::push`].
-    ///
-    /// # Safety
-    /// As there.
-    unsafe fn push_wide(&self, entry: &S) -> io::Result<()> {
+    unsafe fn push(&self, entry: &S) -> io::Result<()> {
         let mut ring = self.ring.borrow_mut();
         loop {
             // SAFETY: the caller's promise.
             if unsafe { ring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
-            match ring.submit() {
+            match self.hand_over(&ring) {
                 Ok(_) => self.posts.set(0),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -167,11 +131,61 @@ impl<S: Width> Uring<S> {
         }
     }
 
+    #[cfg(test)]
+    fn hand_over(&self, ring: &IoUring<S>) -> io::Result<usize> {
+        if let Some(left) = NO_ROOM.get().checked_sub(1) {
+            NO_ROOM.set(left);
+            return Err(io::Error::from_raw_os_error(
+                [libc::EAGAIN, libc::EBUSY][left as usize % 2],
+            ));
+        }
+        ring.submit()
+    }
+    #[cfg(not(test))]
+    fn hand_over(&self, ring: &IoUring<S>) -> io::Result<usize> {
+        ring.submit()
+    }
+
+    /// Puts a request in the queue: now, or when the kernel has room again.
+    ///
+    /// # Safety
+    /// What the request points to stays valid until its completion, or until the ring is closed.
+    unsafe fn push_or_hold(&self, entry: S) -> io::Result<()> {
+        // Not past those that are held: what takes back must not come before what it takes back.
+        if self.held.borrow().is_empty() {
+            // SAFETY: the caller's promise.
+            match unsafe { self.push(&entry) } {
+                Err(e) if no_room(&e) => self.refused.set(true),
+                other => return other,
+            }
+        }
+        self.held.borrow_mut().push_back(entry);
+        Ok(())
+    }
+    /// The same for one that points to nothing.
+    fn push_plain(&self, entry: squeue::Entry) -> io::Result<()> {
+        // SAFETY: it points to nothing.
+        unsafe { self.push_or_hold(S::from(entry)) }
+    }
+
+    /// Asks again for what the kernel had no room for.
+    fn ask_again(&self) -> io::Result<()> {
+        if !self.refused.take() {
+            return Ok(());
+        }
+        let held = std::mem::take(&mut *self.held.borrow_mut());
+        for entry in held {
+            // SAFETY: whoever had it held has promised.
+            unsafe { self.push_or_hold(entry)? };
+        }
+        self.begin_waiting();
+        Ok(())
+    }
+
     fn arm_bell(&self) -> io::Result<()> {
         let fd = types::Fd(self.bell.fd().as_raw_fd());
         let entry = opcode::PollAdd::new(fd, libc::POLLIN as u32).multi(true).build();
-        // SAFETY: points to nothing; the eventfd lives as long as `self`.
-        unsafe { self.push(&entry.user_data(TAG_BELL << TAG_SHIFT)) }
+        self.push_plain(entry.user_data(TAG_BELL << TAG_SHIFT))
     }
 
     /// Hands an operation's next system call to the ring. The table keeps its memory until `finish`.
@@ -192,7 +206,6 @@ impl<S: Width> Uring<S> {
                 opcode::Writev::new(fd, iovecs, count).offset(call.offset).build()
             }
             (Kind::Post, _) => {
-                self.posts.set(self.posts.get() + 1);
                 // As in write(2): where the file stands.
                 opcode::Writev::new(fd, iovecs, count).offset(u64::MAX).build()
             }
@@ -207,15 +220,33 @@ impl<S: Width> Uring<S> {
             }
         };
         // SAFETY: the table keeps descriptor, iovecs and buffers until the completion was handed to `finish`.
-        unsafe { self.push(&entry.user_data((TAG_OP << TAG_SHIFT) | key as u64))? };
+        unsafe { self.push(&S::from(entry.user_data((TAG_OP << TAG_SHIFT) | key as u64)))? };
+        if call.kind == Kind::Post {
+            self.posts.set(self.posts.get() + 1);
+        }
         self.running.set(self.running.get() + 1);
         Ok(())
     }
 
+    /// Begins an operation; if the kernel has no room for it, it is the first to be begun later.
     fn begin_or_fail(&self, key: usize) {
-        if let Err(e) = self.begin(key) {
+        match self.begin(key) {
+            Ok(()) => {}
+            Err(e) if no_room(&e) => {
+                self.refused.set(true);
+                self.waiting.borrow_mut().push_front(key);
+            }
             // Never handed over, so nothing refers to its memory.
-            self.ops.finish(key, Err(e));
+            Err(e) => {
+                self.ops.finish(key, Err(e));
+            }
+        }
+    }
+
+    fn begin_waiting(&self) {
+        while self.running.get() < RING_OPS_MAX && !self.refused.get() {
+            let Some(next) = self.waiting.borrow_mut().pop_front() else { break };
+            self.begin_or_fail(next);
         }
     }
 
@@ -244,10 +275,7 @@ impl<S: Width> Uring<S> {
         if self.ops.finish(key, result) {
             self.begin_or_fail(key);
         }
-        while self.running.get() < RING_OPS_MAX {
-            let Some(next) = self.waiting.borrow_mut().pop_front() else { break };
-            self.begin_or_fail(next);
-        }
+        self.begin_waiting();
     }
 
     fn fetch(&self) -> io::Result<()> {
@@ -294,7 +322,7 @@ impl<S: Width> Uring<S> {
                 ring.submitter().submit_with_args(want, &args)
             }
         };
-        if S::COMMANDS && ring.submission().is_empty() {
+        if S::COMMANDS && self.held.borrow().is_empty() && ring.submission().is_empty() {
             self.commands.handed_over();
         }
         match outcome.map_err(|e| (e.raw_os_error(), e)) {
@@ -340,9 +368,7 @@ impl<S: Width> Driver for Uring<S> {
             Direction::Write => libc::POLLOUT,
         };
         let data = (TAG_POLL << TAG_SHIFT) | (key.0 << 1) | direction as u64;
-        let entry = opcode::PollAdd::new(types::Fd(fd), events as u32).build().user_data(data);
-        // SAFETY: points to nothing.
-        unsafe { self.push(&entry) }
+        self.push_plain(opcode::PollAdd::new(types::Fd(fd), events as u32).build().user_data(data))
     }
 
     fn take_event(&self, key: SourceKey, direction: Direction) -> bool {
@@ -357,8 +383,7 @@ impl<S: Width> Driver for Uring<S> {
             if entry.armed[direction as usize] {
                 let data = (TAG_POLL << TAG_SHIFT) | (key.0 << 1) | direction;
                 let cancel = opcode::AsyncCancel::new(data).build();
-                // SAFETY: points to nothing.
-                let pushed = unsafe { self.push(&cancel.user_data(TAG_IGNORE << TAG_SHIFT)) };
+                let pushed = self.push_plain(cancel.user_data(TAG_IGNORE << TAG_SHIFT));
                 // If it fails the poll stays until the descriptor's end wakes it; nobody listens to it.
                 drop(pushed);
             }
@@ -379,7 +404,7 @@ impl<S: Width> Driver for Uring<S> {
     }
 
     fn start(&self, key: usize) {
-        if self.running.get() >= RING_OPS_MAX {
+        if self.running.get() >= RING_OPS_MAX || self.refused.get() {
             self.waiting.borrow_mut().push_back(key);
         } else {
             self.begin_or_fail(key);
@@ -395,7 +420,7 @@ impl<S: Width> Driver for Uring<S> {
         let key = self.commands.next_key();
         entry.set_user_data((TAG_COMMAND << TAG_SHIFT) | key as u64);
         // SAFETY: the caller's promise; `keep` is in the table until the answer, or until the ring is closed.
-        let pushed = unsafe { self.push_wide(&entry) }.is_ok();
+        let pushed = unsafe { self.push_or_hold(entry) }.is_ok();
         if pushed {
             self.commands.insert(command);
         }
@@ -403,7 +428,7 @@ impl<S: Width> Driver for Uring<S> {
     }
 
     fn poll_handed_over(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.ring.borrow_mut().submission().is_empty() {
+        if self.held.borrow().is_empty() && self.ring.borrow_mut().submission().is_empty() {
             return Poll::Ready(());
         }
         self.commands.wait_until_handed_over(cx);
@@ -412,8 +437,15 @@ impl<S: Width> Driver for Uring<S> {
 
     fn turn(&self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = if self.offload.has_results() { Some(Duration::ZERO) } else { timeout };
+        let timeout = if self.refused.get() {
+            // Most likely its memory is short: it gets a moment.
+            Some(timeout.unwrap_or(ROOM_PAUSE).min(ROOM_PAUSE))
+        } else {
+            timeout
+        };
         self.enter(timeout)?;
         self.fetch()?;
+        self.ask_again()?;
         self.offload.collect(&self.ops);
         Ok(())
     }
