@@ -1,5 +1,7 @@
 //! The tests of the mount over `/dev/fuse`.
 
+#[path = "suite/bounds.rs"]
+mod bounds;
 mod common;
 #[path = "suite/posix.rs"]
 mod posix;

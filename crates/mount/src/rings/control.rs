@@ -1,10 +1,7 @@
 //! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
 
 use super::session::{Ring, Session, SharedBuffer};
-use super::{
-    BUFFER_DESCRIPTORS, BUFFERS_MAX, FILES_MAX, RING_DESCRIPTORS, RINGS_MAX, SESSIONS_MAX, adopt,
-    serve,
-};
+use super::{FILES_MAX, SESSIONS_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
@@ -134,18 +131,14 @@ impl<S: FileSystem> Context<S> {
     }
 
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
-        if session.buffers.borrow().len() >= BUFFERS_MAX
-            || !self.rings.has_descriptors(BUFFER_DESCRIPTORS)
-            || !self.rings.has_addresses(q.len)
-        {
+        let Some(_reserved) = self.rings.reserve_buffer(session, q.len) else {
             return fail(ENOSPC);
-        }
+        };
         let fetched = adopt::memfd(&self.rt, self.header.pid, q.fd).await;
         let (fd, process) = fetched.map_err(refused("a buffer"))?;
         let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
-        // Others may have come meanwhile.
-        if !self.rings.has_addresses(q.len) {
-            return fail(ENOSPC);
+        if session.ended.get() {
+            return fail(EBADF);
         }
         q.buffer = self.rings.number();
         let buffer = SharedBuffer { region, place: (process, q.fd), name: [0; 16] };
@@ -181,11 +174,7 @@ impl<S: FileSystem> Context<S> {
         if q.flags & !flags::KNOWN != 0 || i64::from(q.io_depth) > i64::from(q.entries) {
             return fail(EINVAL);
         }
-        if session.rings.borrow().len() >= RINGS_MAX
-            || !self.rings.has_descriptors(RING_DESCRIPTORS)
-        {
-            return fail(ENOSPC);
-        }
+        let Some(_reserved) = self.rings.reserve_ring(&session) else { return fail(ENOSPC) };
         if q.entries == 0 || q.entries > glowfs_usrbio::ENTRIES_MAX {
             return fail(EINVAL);
         }
@@ -197,6 +186,9 @@ impl<S: FileSystem> Context<S> {
             tracing::debug!(error = %e, "refused");
             Failure::Errno(EINVAL)
         })?;
+        if session.ended.get() {
+            return fail(EBADF);
+        }
         let ring = Rc::new(Ring {
             consumer,
             bell,
@@ -210,7 +202,7 @@ impl<S: FileSystem> Context<S> {
         });
         q.ring = self.rings.number();
         session.rings.borrow_mut().insert(q.ring, ring.clone());
-        self.rt.spawn_detached(serve::serve(self.clone(), session, ring));
+        self.rt.spawn_detached(serve::serve(self.clone(), session.clone(), ring));
         answer(q)
     }
 }

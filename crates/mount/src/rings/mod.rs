@@ -8,10 +8,13 @@
 mod adopt;
 mod control;
 mod perform;
+mod room;
 mod serve;
 mod session;
 mod turns;
 
+use glowfs_rt::sync::Semaphore;
+use room::Room;
 use session::Session;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,22 +23,13 @@ use turns::Turns;
 
 /// Sessions of a mount at a time.
 const SESSIONS_MAX: usize = 4096;
-/// Buffers of a session.
-const BUFFERS_MAX: usize = 4096;
-/// Rings of a session.
-const RINGS_MAX: usize = 16_384;
 /// Files of a session.
 const FILES_MAX: usize = 65_536;
-/// Descriptors that this process keeps for everything else: connections, files, logs. Rings and buffers get no more than what it may have
-/// beyond that, or half if it may have less than twice this.
-const DESCRIPTORS_KEPT: u64 = 2048;
-/// Descriptors of a ring here: its memory and its doorbell.
-const RING_DESCRIPTORS: u64 = 2;
-/// Descriptors of a buffer here.
-const BUFFER_DESCRIPTORS: u64 = 1;
-/// Bytes of all buffers of a mount together: they cost addresses, of which the daemon needs some for itself, also where there is no memory
-/// behind them yet. (A process has 128 TiB.)
-const BUFFER_BYTES_MAX: u64 = 32 << 40;
+/// Operations of all rings that were taken and are not answered: each is a task here, of a few KiB. What waits beyond that stays in the memory
+/// of the applications.
+const OPERATIONS_MAX: usize = 16_384;
+/// The same for one session: whose storage does not answer leaves room for others.
+const SESSION_OPERATIONS_MAX: usize = 4096;
 /// Bytes of operations of all rings in work at a time: what they need in memory of the daemon's own.
 const WORK_BYTES_MAX: usize = 128 << 20;
 
@@ -45,8 +39,9 @@ pub struct Rings {
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
     turns: Turns,
     next: Cell<u32>,
-    /// Descriptors that rings and buffers of all sessions may have together.
-    descriptors_max: u64,
+    room: Room,
+    /// Operations that may still be taken.
+    operations: Semaphore,
 }
 
 impl Rings {
@@ -56,36 +51,9 @@ impl Rings {
             sessions: RefCell::default(),
             turns: Turns::new(WORK_BYTES_MAX),
             next: Cell::new(1),
-            descriptors_max: descriptors.saturating_sub(DESCRIPTORS_KEPT).max(descriptors / 2),
+            room: Room::new(descriptors),
+            operations: Semaphore::new(OPERATIONS_MAX),
         }
-    }
-    /// Whether rings and buffers may take so many more descriptors: without any left, the mount could not even reach its cluster again.
-    fn has_descriptors(&self, more: u64) -> bool {
-        let of = |s: &Rc<Session>| {
-            let (rings, buffers) = (s.rings.borrow().len(), s.buffers.borrow().len());
-            rings as u64 * RING_DESCRIPTORS + buffers as u64 * BUFFER_DESCRIPTORS
-        };
-        let used: u64 = self.sessions.borrow().values().map(of).sum();
-        if used + more > self.descriptors_max {
-            let limit = self.descriptors_max;
-            tracing::warn!(
-                used,
-                limit,
-                "a ring or buffer is refused: its descriptors would be missing elsewhere; raise the limit of descriptors of the mount (ulimit -Hn)"
-            );
-            return false;
-        }
-        true
-    }
-    /// Whether buffers may take so many more bytes of addresses.
-    fn has_addresses(&self, more: u64) -> bool {
-        let of = |s: &Rc<Session>| s.buffers.borrow().values().map(|b| b.region.len()).sum::<u64>();
-        let used: u64 = self.sessions.borrow().values().map(of).sum();
-        let there = more <= BUFFER_BYTES_MAX.saturating_sub(used);
-        if !there {
-            tracing::warn!(used, more, limit = BUFFER_BYTES_MAX, "a buffer is refused");
-        }
-        there
     }
     /// A directory was closed: its session ends.
     pub fn forget(&self, directory: u64) {

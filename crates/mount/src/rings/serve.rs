@@ -4,11 +4,12 @@ use super::perform::perform;
 use super::session::{Ring, Session};
 use crate::daemon::Context;
 use crate::filesystem::FileSystem;
-use glowfs_rt::sync::{Either, select};
+use glowfs_rt::sync::{Either, Permit, select};
 use glowfs_rt::{Duration, Instant};
 use glowfs_usrbio::Completion;
 use std::future::poll_fn;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// Serves a ring until it ends.
@@ -18,6 +19,10 @@ pub(super) async fn serve<S: FileSystem>(
     ring: Rc<Ring>,
 ) {
     let rt = context.rt.clone();
+    let served = Rc::new(Served { context, session, ring });
+    let ring = &served.ring;
+    // Operations that are to begin and were not taken yet.
+    let mut due = 0;
     // Since when fewer than a full batch wait.
     let mut partial: Option<Instant> = None;
     while !ring.ended.get() {
@@ -27,19 +32,20 @@ pub(super) async fn serve<S: FileSystem>(
         let there = match ring.consumer.available() {
             Ok(there) => there,
             Err(broken) => {
-                tracing::warn!(%broken, pid = context.header.pid, "a ring is given up");
+                tracing::warn!(%broken, pid = served.context.header.pid, "a ring is given up");
                 break;
             }
         };
         let patience = Duration::from_millis(ring.timeout_ms.into());
         let waited = ring.timeout_ms > 0 && partial.is_some_and(|p| rt.now().since(p) >= patience);
         let working = ring.consumer.working() as usize;
-        let now = ring.depth.begins(there as usize, working, waited);
-        if now > 0 {
+        if due == 0 {
+            due = ring.depth.begins(there as usize, working, waited);
+        }
+        due = due.min(there as usize);
+        if due > 0 {
             partial = None;
-            for _ in 0..now {
-                begin(&context, &session, &ring);
-            }
+            due -= begin(&served, due).await;
             // Let what has begun get on its way, and others have their turn.
             rt.yield_now().await;
             continue;
@@ -56,7 +62,7 @@ pub(super) async fn serve<S: FileSystem>(
             ring.consumer.sleeps(false);
             continue;
         }
-        sleep(&rt, &ring, moved, wake_at).await;
+        sleep(&rt, ring, moved, wake_at).await;
         ring.consumer.sleeps(false);
     }
     rt.forget_readable(ring.bell.as_fd());
@@ -84,17 +90,64 @@ async fn sleep(
     }
 }
 
+/// A ring, with what its operations need.
+struct Served<S: FileSystem> {
+    context: Context<S>,
+    session: Rc<Session>,
+    ring: Rc<Ring>,
+}
+
+/// The right to have an operation taken: of the session, and of all.
+type Permits = (Permit, Permit);
+
+/// Begins up to `due` operations, as many as may be taken now; waits for the first if it must. How many began.
+async fn begin<S: FileSystem>(served: &Rc<Served<S>>, due: usize) -> usize {
+    let (of_session, of_all) = (&served.session.operations, &served.context.rings.operations);
+    let now = || Some((of_session.try_acquire(1)?, of_all.try_acquire(1)?));
+    let mut begun = 0;
+    while begun < due {
+        let permits = match now() {
+            None if begun == 0 => permits(served).await,
+            now => now,
+        };
+        let Some(permits) = permits else { break };
+        begin_one(served, permits);
+        begun += 1;
+    }
+    begun
+}
+
+/// Waits until an operation may be taken; tells the application of completions meanwhile. None: the ring ended.
+async fn permits<S: FileSystem>(served: &Served<S>) -> Option<Permits> {
+    let Served { context, session, ring } = served;
+    let mut permits = pin!(async {
+        // In this order: who waits for others does not keep what is of all.
+        let of_session = session.operations.acquire(1).await;
+        (of_session, context.rings.operations.acquire(1).await)
+    });
+    while !ring.ended.get() {
+        let moved = ring.moved.wait();
+        ring.consumer.tell();
+        match select(permits.as_mut(), Box::pin(moved)).await {
+            Either::Left(permits) => return Some(permits),
+            Either::Right(()) => {}
+        }
+    }
+    None
+}
+
 /// Takes one submission and carries it out beside this.
-fn begin<S: FileSystem>(context: &Context<S>, session: &Rc<Session>, ring: &Rc<Ring>) {
-    let submission = ring.consumer.take();
-    let (context, session, ring) = (context.clone(), session.clone(), ring.clone());
-    let rt = context.rt.clone();
+fn begin_one<S: FileSystem>(served: &Rc<Served<S>>, permits: Permits) {
+    let submission = served.ring.consumer.take();
+    let served = served.clone();
+    let rt = served.context.rt.clone();
     rt.spawn_detached(async move {
+        let Served { context, session, ring } = &*served;
         let work = context.daemon.work();
-        let result = perform(&context, &session, &ring, &submission).await;
+        let result = perform(context, session, ring, &submission).await;
         ring.consumer.put(Completion { user: submission.user, result });
         // `serve` tells the application; a ring that is over has told it so.
         ring.moved.notify_all();
-        drop(work);
+        drop((permits, work));
     });
 }

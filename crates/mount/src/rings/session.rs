@@ -1,7 +1,8 @@
 //! [`Session`]: what an application shares with the mount through one open directory.
 
+use super::SESSION_OPERATIONS_MAX;
 use glowfs_rt::mem::ForeignRegion;
-use glowfs_rt::sync::Notify;
+use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
 use glowfs_usrbio::{Consumer, Doorbell, Kind};
 use std::cell::{Cell, RefCell};
@@ -22,6 +23,13 @@ pub(super) struct Session {
     pub files: RefCell<BTreeMap<u32, u64>>,
     /// Rings by number.
     pub rings: RefCell<BTreeMap<u32, Rc<Ring>>>,
+    /// Buffers and rings that are being made.
+    pub buffers_coming: Cell<usize>,
+    pub rings_coming: Cell<usize>,
+    /// Operations that its rings may still take.
+    pub operations: Semaphore,
+    /// It is over: nothing more is added.
+    pub ended: Cell<bool>,
 }
 
 /// Memory that an application shares.
@@ -64,10 +72,15 @@ impl Session {
             buffers: RefCell::default(),
             files: RefCell::default(),
             rings: RefCell::default(),
+            buffers_coming: Cell::new(0),
+            rings_coming: Cell::new(0),
+            operations: Semaphore::new(SESSION_OPERATIONS_MAX),
+            ended: Cell::new(false),
         }
     }
     /// Ends all of it. Operations on their way come to their end unheard.
     pub fn end(&self) {
+        self.ended.set(true);
         let rings = std::mem::take(&mut *self.rings.borrow_mut());
         rings.values().for_each(|r| r.end());
         self.files.borrow_mut().clear();

@@ -1,0 +1,113 @@
+//! What applications with rings can take of the daemon at most, however many ask at once.
+
+use crate::common::TestMount;
+use glowfs_usrbio::control::{self, Control};
+use glowfs_usrbio::{Connection, Kind, Ring, RingOptions};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const ENOSPC: i32 = 28;
+/// Operations of a session that are taken and not answered, at most.
+const SESSION_OPERATIONS_MAX: u32 = 4096;
+/// Buffers of a session.
+const BUFFERS_MAX: usize = 4096;
+
+fn ioctl<C: Control>(fd: &impl AsFd, message: &mut C) -> io::Result<()> {
+    // SAFETY: the command carries the size of the record.
+    let r = unsafe {
+        libc::ioctl(fd.as_fd().as_raw_fd(), C::COMMAND as libc::Ioctl, std::ptr::from_mut(message))
+    };
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Operations of a ring that are taken and not answered: so many at least.
+fn working(ring: &Ring) -> u32 {
+    let index = |offset| {
+        // SAFETY: an aligned word of the ring's first page, which both ends only use as an atomic.
+        let word = unsafe { AtomicU32::from_ptr(ring.memory().as_ptr().add(offset).cast()) };
+        word.load(SeqCst)
+    };
+    // docs/formats/rings.md: submissions taken, completions there. What is answered between these lines makes it smaller.
+    let taken = index(128);
+    taken.saturating_sub(index(192))
+}
+
+#[test]
+fn what_is_taken_of_rings_is_bounded_and_nobody_is_forgotten() {
+    const ENTRIES: u32 = 1 << 16;
+    let Some(m) = TestMount::new(120) else { return };
+    let c = Connection::open(m.path()).unwrap();
+    std::fs::write(m.join("f"), "x").unwrap();
+    let f = c.register(File::open(m.join("f")).unwrap()).unwrap();
+    let buffer = c.buffer(4096).unwrap();
+    // As soon as possible, and a whole batch at a time that is greater than what may be taken.
+    let depths = [0, 0, ENTRIES as i32];
+    let mut rings = depths.map(|io_depth| {
+        let options = RingOptions { io_depth, ..RingOptions::new(Kind::Read, ENTRIES) };
+        c.ring(options).unwrap()
+    });
+    for ring in &mut rings {
+        for i in 0..ENTRIES {
+            ring.prepare(&f, 0, &buffer, 0, 1, i.into()).unwrap();
+        }
+    }
+    rings.iter_mut().for_each(|r| r.submit().unwrap());
+    let mut most = 0;
+    let mut done = [0; 3];
+    let end = Instant::now() + Duration::from_secs(60);
+    while done != [ENTRIES; 3] {
+        assert!(Instant::now() < end, "{done:?}");
+        most = most.max(rings.iter().map(working).sum());
+        // The last one reads its completions when all have come.
+        for (ring, done) in rings.iter_mut().zip(&mut done).take(2) {
+            while let Some(c) = ring.take() {
+                assert_eq!(c.result, 1);
+                *done += 1;
+            }
+        }
+        if done[..2] == [ENTRIES; 2] {
+            let last = &mut rings[2];
+            assert!(last.wait(Some(end)).unwrap());
+            done[2] += std::iter::from_fn(|| last.take()).count() as u32;
+        }
+    }
+    assert!(most > 0 && most <= SESSION_OPERATIONS_MAX, "{most} at a time");
+}
+
+#[test]
+fn limits_hold_for_many_who_ask_at_once() {
+    const LAST: usize = 4;
+    const THREADS: usize = 32;
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = File::open(m.path()).unwrap();
+    ioctl(&dir, &mut control::Open { version: 1, ..Default::default() }).unwrap();
+    let memory = glowfs_usrbio::SharedMemory::new("t", 4096).unwrap();
+    let add = || {
+        let fd = memory.as_fd().as_raw_fd();
+        let mut q = control::AddBuffer { fd, buffer: 0, len: 4096 };
+        ioctl(&dir, &mut q).map_err(|e| e.raw_os_error())
+    };
+    for i in 0..BUFFERS_MAX - LAST {
+        if add() == Err(Some(ENOSPC)) {
+            eprintln!("SKIPPED: this process may have descriptors for {i} buffers only");
+            return;
+        }
+    }
+    let (added, begin) = (AtomicUsize::new(0), Barrier::new(THREADS));
+    std::thread::scope(|s| {
+        for _ in 0..THREADS {
+            s.spawn(|| {
+                begin.wait();
+                match add() {
+                    Ok(()) => drop(added.fetch_add(1, SeqCst)),
+                    Err(e) => assert_eq!(e, Some(ENOSPC)),
+                }
+            });
+        }
+    });
+    assert_eq!(added.into_inner(), LAST);
+}
