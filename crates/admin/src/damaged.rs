@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use glowfs_client::Client;
 use glowfs_types::checksum::BLOCK_BYTES;
 use glowfs_types::routing::{Role, RoutingInfo};
-use glowfs_types::wire::meta::{InodeKind, ROOT_INODE, ReadDir};
+use glowfs_types::wire::meta::{AtimeRule, InodeKind, ROOT_INODE, ReadDir};
 use glowfs_types::wire::method;
 use glowfs_types::wire::repair::{Damaged, DamagedChunk, DamagedReply};
 use glowfs_types::{ChainId, ChunkId, DataId, InodeId};
@@ -173,6 +173,7 @@ async fn names_of(
                 after,
                 limit: PAGE_ENTRIES,
                 attributes: true,
+                atime: AtimeRule::Never,
             };
             let page = match client.readdir(ask).await {
                 Ok(page) => page,

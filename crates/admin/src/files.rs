@@ -5,7 +5,9 @@ use anyhow::{Result, anyhow, bail};
 use glowfs_client::{Client, FileAccess};
 use glowfs_types::VolumeId;
 use glowfs_types::routing::RoutingInfo;
-use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, Open, OpenFlags, ROOT_INODE, ReadDir};
+use glowfs_types::wire::meta::{
+    AtimeRule, Caller, InodeKind, OfInode, Open, OpenFlags, ROOT_INODE, ReadDir,
+};
 use serde::Serialize;
 use std::io::Write;
 use std::rc::Rc;
@@ -133,6 +135,7 @@ pub async fn ls(out: Output, client: &Client, path: &str) -> Result<()> {
                 after,
                 limit: PAGE_ENTRIES,
                 attributes: true,
+                atime: AtimeRule::default(),
             })
             .await?;
         let Some(last) = page.entries.last() else { break };

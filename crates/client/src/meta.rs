@@ -49,6 +49,7 @@ queries! {
     Unlink: once;
     Rename: once;
     ReadDir: plain;
+    ReadLink: plain;
     Open: once;
     Sync: once;
     OfXattr: once;
@@ -92,7 +93,7 @@ calls! {
     /// CLOSE.
     close_session(Sync) -> AttrReply = CLOSE;
     /// READLINK.
-    readlink(OfInode) -> ReadLinkReply = READLINK;
+    readlink(ReadLink) -> ReadLinkReply = READLINK;
     /// STATFS.
     statfs(OfInode) -> StatFsReply = STATFS;
     /// GETXATTR.

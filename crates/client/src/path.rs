@@ -2,7 +2,8 @@
 
 use crate::{Client, FileAccess, OpenFile};
 use glowfs_types::wire::meta::{
-    Attr, Caller, InodeKind, Lookup, Make, OfInode, Open, OpenFlags, ROOT_INODE, Sync, Time,
+    AtimeRule, Attr, Caller, InodeKind, Lookup, Make, OfInode, Open, OpenFlags, ROOT_INODE,
+    ReadLink, Sync, Time,
 };
 use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
 use std::rc::Rc;
@@ -108,7 +109,8 @@ impl Client {
                     let e = format!("more than {SYMLINKS_MAX} symbolic links");
                     return Err(Error::new(Status::Loop, e));
                 }
-                let link = OfInode { caller: caller.clone(), inode: found.inode };
+                let (caller, atime) = (caller.clone(), AtimeRule::default());
+                let link = ReadLink { caller, inode: found.inode, atime };
                 let to = self.readlink(link).await?.target;
                 parent = if to.starts_with(b"/") { ROOT_INODE } else { parent };
                 names.extend(names_of(&to));

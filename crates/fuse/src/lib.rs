@@ -12,6 +12,7 @@
 
 pub mod abi;
 mod device;
+mod flags;
 mod mount;
 mod negotiate;
 mod reply;
@@ -19,7 +20,8 @@ pub mod request;
 mod session;
 mod uring;
 
-pub use mount::{MountError, MountOptions, Mounted, abort_connection, mount};
+pub use flags::{MountFlags, remount};
+pub use mount::{MountError, MountOptions, Mounted, abort_connection, mount, release_dead};
 pub use negotiate::{Negotiated, Options};
 pub use reply::{DirWriter, Reply};
 pub use request::{BadRequest, Header, Op, Request};

@@ -3,6 +3,7 @@
 //! Root mounts directly; others (and root where mount(2) is refused, as in some containers) go through the set-user-id
 //! helper `fusermount3`, which sends the device over a socket.
 
+use crate::flags::MountFlags;
 use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,8 +30,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Whether the kernel checks permission bits.
     pub default_permissions: bool,
-    /// Whether the kernel refuses changes.
-    pub read_only: bool,
+    /// What the kernel itself does with it.
+    pub flags: MountFlags,
     /// Whether the mount point may have entries (they are hidden while mounted).
     pub allow_non_empty: bool,
 }
@@ -44,7 +45,7 @@ impl MountOptions {
             subtype: subtype.to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
             default_permissions: true,
-            read_only: false,
+            flags: MountFlags::default(),
             allow_non_empty: false,
         }
     }
@@ -82,6 +83,8 @@ pub enum MountError {
         "mounting on {path} is not permitted: run as root, or install fusermount3 (package fuse3); {detail}"
     )]
     NotPermitted { path: PathBuf, detail: String },
+    #[error("only root can mount with `{0}`")]
+    RootOnly(&'static str),
     #[error("mounting on {0} failed: {1}")]
     Failed(PathBuf, String),
 }
@@ -96,6 +99,11 @@ pub struct Mounted {
 
 /// Checks the mount point and mounts. The device is for [`crate::Session::start`].
 pub fn mount(options: &MountOptions) -> Result<(Mounted, OwnedFd), MountError> {
+    if let Some(flag) = options.flags.for_root_only()
+        && !rustix::process::geteuid().is_root()
+    {
+        return Err(MountError::RootOnly(flag));
+    }
     let path = check_mountpoint(options)?;
     let (fd, by_helper) = match mount_direct(&path, options) {
         Ok(fd) => (fd, false),
@@ -194,10 +202,7 @@ fn mount_direct(path: &Path, o: &MountOptions) -> Result<OwnedFd, MountError> {
     };
     let (source, kind) = (c(o.source.as_bytes())?, c(format!("fuse.{}", o.subtype).as_bytes())?);
     let (target, data) = (c(path.as_os_str().as_bytes())?, c(data.as_bytes())?);
-    let mut flags = libc::MS_NOSUID | libc::MS_NODEV;
-    if o.read_only {
-        flags |= libc::MS_RDONLY;
-    }
+    let flags = o.flags.bits();
     // SAFETY: all four strings end with NUL and outlive the call.
     let done = unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
@@ -220,16 +225,7 @@ fn mount_by_helper(path: &Path, o: &MountOptions, why: &str) -> Result<OwnedFd, 
     // The helper finds its socket by number, so it must survive exec.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())
         .map_err(|e| failed(e.to_string()))?;
-    let mut options = format!("fsname={},subtype={},nosuid,nodev", o.source, o.subtype);
-    for (on, word) in [
-        (o.default_permissions, ",default_permissions"),
-        (o.allow_other, ",allow_other"),
-        (o.read_only, ",ro"),
-    ] {
-        if on {
-            options.push_str(word);
-        }
-    }
+    let options = helper_options(o);
     let mut said = String::new();
     for helper in HELPERS {
         let run = Command::new(helper)
@@ -262,6 +258,19 @@ fn mount_by_helper(path: &Path, o: &MountOptions, why: &str) -> Result<OwnedFd, 
     Err(failed(said))
 }
 
+/// All in one string, separated by commas, so in a name they are escaped.
+fn helper_options(o: &MountOptions) -> String {
+    let name = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
+    let mut options = format!("fsname={},subtype={}", name(&o.source), name(&o.subtype));
+    let more = [(o.default_permissions, "default_permissions"), (o.allow_other, "allow_other")];
+    let more = more.into_iter().filter(|(on, _)| *on).map(|(_, word)| word);
+    for word in o.flags.words().chain(more) {
+        options.push(',');
+        options.push_str(word);
+    }
+    options
+}
+
 fn receive_fd(socket: &std::os::unix::net::UnixStream) -> io::Result<OwnedFd> {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut byte = [0u8; 1];
@@ -290,34 +299,11 @@ impl Mounted {
     /// Unmounts. With `force`, detaches it even if it is in use; without, EBUSY says that it is. A mount that is gone
     /// already is no error.
     pub fn unmount(&self, force: bool) -> io::Result<()> {
-        if connection_of(&self.path) != self.connection {
-            return Ok(());
+        match connection_of(&self.path) == self.connection {
+            true if self.by_helper => unmount_by_helper(&self.path, force),
+            true => unmount_direct(&self.path, force),
+            false => Ok(()),
         }
-        if self.by_helper {
-            return self.unmount_by_helper(force);
-        }
-        let path = CString::new(self.path.as_os_str().as_bytes())?;
-        let flags = libc::UMOUNT_NOFOLLOW | if force { libc::MNT_DETACH } else { 0 };
-        // SAFETY: the string ends with NUL and outlives the call.
-        match unsafe { libc::umount2(path.as_ptr(), flags) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-    fn unmount_by_helper(&self, force: bool) -> io::Result<()> {
-        let mut said = String::new();
-        for helper in HELPERS {
-            let mut command = Command::new(helper);
-            command.arg(if force { "-uz" } else { "-u" }).arg("--").arg(&self.path);
-            match command.stdin(Stdio::null()).output() {
-                Ok(out) if out.status.success() => return Ok(()),
-                Ok(out) => said = String::from_utf8_lossy(&out.stderr).trim().to_owned(),
-                Err(e) if said.is_empty() => said = e.to_string(),
-                Err(_) => {}
-            }
-        }
-        let busy = said.to_lowercase().contains("busy");
-        Err(if busy { io::Error::from_raw_os_error(libc::EBUSY) } else { io::Error::other(said) })
     }
     /// Ends every request at once with an error (last resort against a hang). Root only.
     pub fn abort(&self) -> io::Result<()> {
@@ -325,7 +311,56 @@ impl Mounted {
     }
 }
 
+fn unmount_direct(path: &Path, force: bool) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::UMOUNT_NOFOLLOW | if force { libc::MNT_DETACH } else { 0 };
+    // SAFETY: the string ends with NUL and outlives the call.
+    match unsafe { libc::umount2(path.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn unmount_by_helper(path: &Path, force: bool) -> io::Result<()> {
+    let mut said = String::new();
+    for helper in HELPERS {
+        let mut command = Command::new(helper);
+        command.arg(if force { "-uz" } else { "-u" }).arg("--").arg(path);
+        match command.stdin(Stdio::null()).output() {
+            Ok(out) if out.status.success() => return Ok(()),
+            Ok(out) => said = String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+            Err(e) if said.is_empty() => said = e.to_string(),
+            Err(_) => {}
+        }
+    }
+    let busy = said.to_lowercase().contains("busy");
+    Err(if busy { io::Error::from_raw_os_error(libc::EBUSY) } else { io::Error::other(said) })
+}
+
+/// Releases a mount point whose daemon is gone (all that it answers is ENOTCONN). Anything else is left alone. Whether there was one.
+pub fn release_dead(path: &Path) -> io::Result<bool> {
+    match std::fs::metadata(path).map_err(|e| e.raw_os_error()) {
+        Err(Some(libc::ENOTCONN | libc::ECONNABORTED)) => {}
+        _ => return Ok(false),
+    }
+    unmount_direct(path, true).or_else(|_| unmount_by_helper(path, true))?;
+    Ok(true)
+}
+
 /// Ends every request of a connection at once with an error. Root only.
 pub fn abort_connection(connection: u32) -> io::Result<()> {
     std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), b"1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_of_a_name_do_not_end_it() {
+        let mut o = MountOptions::new("/mnt", "10.0.0.1:80,10.0.0.2:80\\x", "glowfs");
+        (o.allow_other, o.flags.read_only) = (true, true);
+        let want = "fsname=10.0.0.1:80\\,10.0.0.2:80\\\\x,subtype=glowfs,ro,nosuid,nodev,default_permissions,allow_other";
+        assert_eq!(helper_options(&o), want);
+    }
 }

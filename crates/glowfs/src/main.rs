@@ -8,6 +8,7 @@ mod mount;
 mod service;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 #[global_allocator]
@@ -29,7 +30,7 @@ enum Role {
     Meta(service::ServiceArgs),
     /// Storage service
     Storage(service::ServiceArgs),
-    /// Mount the file system (runs in the foreground until it is unmounted or ended)
+    /// Mount the file system (in the foreground until it is unmounted or ended, or with --background)
     Mount(mount::MountArgs),
     /// Look at a cluster and operate it
     Admin(glowfs_admin::AdminArgs),
@@ -41,6 +42,10 @@ enum Role {
 
 fn main() -> ExitCode {
     closed_output::ends_quietly();
+    let mut words = std::env::args_os();
+    if mount::mount8::is_name(words.next().as_deref()) {
+        return mount::mount8::run(words);
+    }
     let result = match Cli::parse().role {
         Role::Mgmtd(args) => service::mgmtd(&args),
         Role::Meta(args) => service::meta(&args),
@@ -53,7 +58,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("glowfs: {e:#}");
+            // In one piece: where it is a message of the system's log, pieces would be several.
+            let _ = std::io::stderr().write_all(format!("glowfs: {e:#}\n").as_bytes());
             ExitCode::FAILURE
         }
     }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::task::Poll;
 
 /// How long a graceful stop may take.
-const STOP_BOUND: Duration = Duration::from_secs(15);
+pub const STOP_BOUND: Duration = Duration::from_secs(15);
 
 /// The command line of a service.
 #[derive(Args, Debug)]
@@ -32,10 +32,18 @@ pub struct ServiceArgs {
 pub struct LogArgs {
     /// error, warn, info, debug, or a list such as info,glowfs_net=debug
     #[arg(long, env = "GLOWFS_LOG", default_value = "info", value_name = "LEVEL")]
-    log_level: String,
+    pub log_level: String,
     /// One JSON object a line
     #[arg(long)]
-    log_json: bool,
+    pub log_json: bool,
+}
+
+impl Default for LogArgs {
+    /// As without arguments.
+    fn default() -> Self {
+        let log_level = std::env::var("GLOWFS_LOG").unwrap_or_else(|_| "info".into());
+        Self { log_level, log_json: false }
+    }
 }
 
 impl LogArgs {

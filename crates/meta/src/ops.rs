@@ -173,9 +173,9 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::GETATTR => leased!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await),
         method::READDIR => Reply::msg(&readdir(s, id, body).await?),
         method::READLINK => {
-            let (target, accessed, who) = read_ops!(s, id, body; OfInode, q, cx => {
+            let (target, accessed, who) = read_ops!(s, id, body; ReadLink, q, cx => {
                 let (target, accessed) = ns::readlink(cx, &q).await?;
-                Ok((target, accessed.then_some(q.inode), q.caller.client))
+                Ok((target, accessed.then_some((q.inode, q.atime)), q.caller.client))
             });
             touch(s, who, accessed).await?;
             Reply::msg(&ReadLinkReply { target })
@@ -255,16 +255,16 @@ async fn readdir(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<ReadDirReply
         entry.leased = lease_ms > 0;
         page.lease_ms = page.lease_ms.max(lease_ms);
     }
-    touch(s, q.caller.client, accessed.then_some(q.inode)).await?;
+    touch(s, q.caller.client, accessed.then_some((q.inode, q.atime))).await?;
     Ok(page)
 }
 
 /// Notes that a directory or symlink was read, if that moves its time of last access.
-async fn touch(s: &Service, by: ClientId, inode: Option<InodeId>) -> Result<()> {
-    let Some(inode) = inode else { return Ok(()) };
+async fn touch(s: &Service, by: ClientId, inode: Option<(InodeId, AtimeRule)>) -> Result<()> {
+    let Some((inode, rule)) = inode else { return Ok(()) };
     s.settle().await;
     let caller = Caller { volume: VOLUME, ..Caller::default() };
-    let work = async |tx: &Transaction| ns::touch(&Context::new(tx, &caller, s), inode).await;
+    let work = async |tx: &Transaction| ns::touch(&Context::new(tx, &caller, s), inode, rule).await;
     s.run(false, true, work).await?;
     s.changed(by, &[Change::attributes(inode)]).await;
     Ok(())

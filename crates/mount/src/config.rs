@@ -1,5 +1,7 @@
 //! Configuration of a mount: one TOML table, unknown keys refused.
 
+use glowfs_fuse::MountFlags;
+use glowfs_types::wire::meta::{AtimeRule, InodeKind};
 use glowfs_types::{Error, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -15,6 +17,19 @@ pub enum FuseTransport {
     Dev,
     /// By FUSE over io_uring, if the kernel offers it; else as `Dev`.
     Uring,
+}
+
+/// Which reads move times of last access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Atime {
+    /// The first one after a change, and then one a day.
+    #[default]
+    Relatime,
+    /// Every one that the kernel does not answer from its pages.
+    Strictatime,
+    /// None.
+    Noatime,
 }
 
 /// Configuration of a mount.
@@ -47,8 +62,18 @@ pub struct MountConfig {
     pub source: String,
     /// How long the kernel may keep attributes, in ms; never longer than what is left of the lease that meta gave.
     pub attr_timeout_ms: u64,
-    /// Whether a read moves a file's time of last access: the first one after a change, and then one a day.
-    pub relatime: bool,
+    /// Which reads move times of last access: `relatime`, `strictatime`, `noatime`. Absent: as `relatime` says. With `read_only` none do.
+    pub atime: Option<Atime>,
+    /// Listing a directory does not move its time of last access.
+    pub nodiratime: bool,
+    /// The older form of `atime`: false is `noatime`, true or absent is `relatime`.
+    pub relatime: Option<bool>,
+    /// Whether set-user-id and set-group-id bits of programs count.
+    pub suid: bool,
+    /// Whether special files can be opened as devices.
+    pub dev: bool,
+    /// Whether programs can be run.
+    pub exec: bool,
     /// The greatest request payload, in bytes.
     pub max_request_bytes: u32,
     /// The greatest number of requests in work.
@@ -90,7 +115,12 @@ impl Default for MountConfig {
             allow_non_empty: false,
             source: "glowfs".into(),
             attr_timeout_ms: 10_000,
-            relatime: true,
+            atime: None,
+            nodiratime: false,
+            relatime: None,
+            suid: false,
+            dev: false,
+            exec: true,
             max_request_bytes: 1 << 20,
             max_outstanding: 1024,
             max_background: 64,
@@ -119,6 +149,34 @@ impl MountConfig {
     pub fn writes_back(&self) -> bool {
         let asked = || std::env::var_os("GLOWFS_WRITE_BACK").is_some_and(|v| v == "1");
         self.write_back.unwrap_or_else(asked)
+    }
+    /// The mode of times of last access, as configured.
+    fn atime(&self) -> Atime {
+        let older = if self.relatime == Some(false) { Atime::Noatime } else { Atime::Relatime };
+        self.atime.unwrap_or(older)
+    }
+    /// Which reads move a time of last access.
+    pub fn atime_rule(&self, kind: InodeKind) -> AtimeRule {
+        if self.read_only || (self.nodiratime && kind == InodeKind::Directory) {
+            return AtimeRule::Never;
+        }
+        match self.atime() {
+            Atime::Relatime => AtimeRule::Relative,
+            Atime::Strictatime => AtimeRule::Always,
+            Atime::Noatime => AtimeRule::Never,
+        }
+    }
+    /// What the kernel itself is to do with the mount.
+    pub fn flags(&self) -> MountFlags {
+        MountFlags {
+            read_only: self.read_only,
+            suid: self.suid,
+            dev: self.dev,
+            noexec: !self.exec,
+            noatime: self.atime() == Atime::Noatime,
+            strictatime: self.atime() == Atime::Strictatime,
+            nodiratime: self.nodiratime,
+        }
     }
     /// How the runtime of the mount's thread is to be.
     pub fn runtime(&self) -> glowfs_rt::real::Config {
@@ -151,5 +209,36 @@ impl MountConfig {
             return bad("`block_bytes` must be a power of two from 4096 to 16777216");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use InodeKind::{Directory, File, Symlink};
+
+    fn rules(text: &str) -> [AtimeRule; 3] {
+        let config: MountConfig = toml::from_str(text).expect("a configuration");
+        [File, Directory, Symlink].map(|kind| config.atime_rule(kind))
+    }
+
+    #[test]
+    fn times_of_last_access() {
+        use AtimeRule::*;
+        assert_eq!(rules(""), [Relative; 3]);
+        assert_eq!(rules("atime = 'relatime'"), [Relative; 3]);
+        assert_eq!(rules("atime = 'strictatime'"), [Always; 3]);
+        assert_eq!(rules("atime = 'noatime'"), [Never; 3]);
+        assert_eq!(rules("nodiratime = true"), [Relative, Never, Relative]);
+        assert_eq!(rules("atime = 'strictatime'\nread_only = true"), [Never; 3]);
+        assert!(toml::from_str::<MountConfig>("atime = 'sometimes'").is_err());
+    }
+
+    #[test]
+    fn the_older_key_is_read() {
+        use AtimeRule::*;
+        assert_eq!(rules("relatime = true"), [Relative; 3]);
+        assert_eq!(rules("relatime = false"), [Never; 3]);
+        assert_eq!(rules("relatime = false\natime = 'strictatime'"), [Always; 3]);
     }
 }

@@ -99,7 +99,7 @@ file_system! {
     open(Open) -> OpenReply;
     sync(Sync) -> AttrReply;
     close_session(Sync) -> AttrReply;
-    readlink(OfInode) -> ReadLinkReply;
+    readlink(ReadLink) -> ReadLinkReply;
     statfs(OfInode) -> StatFsReply;
     getxattr(OfXattr) -> XattrReply;
     setxattr(SetXattr) -> Empty;

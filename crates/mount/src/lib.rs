@@ -28,6 +28,7 @@ mod rings;
 mod service;
 mod uses;
 
-pub use config::{FuseTransport, MountConfig};
+pub use config::{Atime, FuseTransport, MountConfig};
 pub use filesystem::{FileData, FileSystem};
-pub use service::{Running, start, start_on};
+pub use glowfs_fuse::{MountFlags, release_dead, remount};
+pub use service::{Running, connect, start, start_on};

@@ -10,7 +10,7 @@ use crate::gate::Gate;
 use crate::late::Late;
 use glowfs_rt::Instant;
 use glowfs_rt::sync::Notify;
-use glowfs_types::wire::meta::{Attr, Time};
+use glowfs_types::wire::meta::{AtimeRule, Attr, Time};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Durability, InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell, RefMut};
@@ -173,9 +173,9 @@ impl<F: FileData> OpenInode<F> {
         a
     }
     /// It was read.
-    pub fn accessed(&self, now_ns: u64) {
+    pub fn accessed(&self, rule: AtimeRule, now_ns: u64) {
         let now = time_of(now_ns);
-        let wants = self.attr().wants_atime(now);
+        let wants = self.attr().wants_atime(rule, now);
         if wants {
             self.state.borrow_mut().read_at = Some(now);
         }

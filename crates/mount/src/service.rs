@@ -32,6 +32,13 @@ pub struct Running {
 
 /// Connects to the cluster and mounts. Returns when the mount can be used.
 pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
+    let client = connect(rt, &config).await?;
+    start_on(rt, config, client).await
+}
+
+/// The first half of [`start`], which may be given up at any time: connects to the cluster. [`start_on`] is the other half; it has to be
+/// awaited to its end, or a mount may stay that nobody serves.
+pub async fn connect(rt: &Rt, config: &MountConfig) -> Result<Rc<Client>> {
     config.validate()?;
     let token_file = config.token_file.clone();
     let token = std::fs::read_to_string(&token_file).map_err(|e| {
@@ -57,8 +64,7 @@ pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
         connect_timeout: Duration::from_millis(config.connect_ms),
         ..ClientConfig::default()
     };
-    let client = Client::connect(rt, client).await?;
-    start_on(rt, config, client).await
+    Client::connect(rt, client).await
 }
 
 /// How long the address of health and metrics may still belong to another daemon, and how often we look.
@@ -74,7 +80,7 @@ fn hostname() -> String {
 pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) -> Result<Running> {
     config.validate()?;
     let mut options = MountOptions::new(&config.mountpoint, &config.source, "glowfs");
-    options.read_only = config.read_only;
+    options.flags = config.flags();
     options.allow_non_empty = config.allow_non_empty;
     if let Some(allow) = config.allow_other {
         options.allow_other = allow;

@@ -13,7 +13,8 @@ use glowfs_namespace::{
 use glowfs_rt::{BoxFuture, real};
 use glowfs_types::wire::kv::{Commit, Mutation};
 use glowfs_types::wire::meta::{
-    InodeKind, Lookup, Make, OfInode, Open, OpenFlags, ReadDir, Rename, SetAttr, Sync, Unlink,
+    AtimeRule, InodeKind, Lookup, Make, OfInode, Open, OpenFlags, ReadDir, Rename, SetAttr, Sync,
+    Unlink,
 };
 use glowfs_types::{Error, InodeId, RequestId, Result, SessionId, TruncateEpoch};
 use std::cell::RefCell;
@@ -193,7 +194,14 @@ impl Asking {
             ..SetAttr::default()
         };
         self.row("chmod", async |cx| setattr(cx, &q).await).await?;
-        let q = ReadDir { caller: caller(), inode: dir, after: 0, limit: 1000, attributes: true };
+        let q = ReadDir {
+            caller: caller(),
+            inode: dir,
+            after: 0,
+            limit: 1000,
+            attributes: true,
+            atime: AtimeRule::default(),
+        };
         self.row("list with attributes", async |cx| readdir(cx, &q).await).await?;
         let q = Rename {
             caller: caller(),

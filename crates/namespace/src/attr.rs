@@ -15,7 +15,9 @@ use crate::name;
 use crate::record::{Inode, number, unpack, whole_blocks};
 use glowfs_kv::Transaction;
 use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::wire::meta::{Attr, InodeKind, Lookup, OfInode, SetAttr, SetTime, inode_flags};
+use glowfs_types::wire::meta::{
+    Attr, InodeKind, Lookup, OfInode, ReadLink, SetAttr, SetTime, inode_flags,
+};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch, VolumeId};
 
@@ -43,9 +45,9 @@ pub async fn getattr(cx: &Context<'_>, req: &OfInode) -> Result<Attr> {
 }
 
 /// The target of a symlink, and whether [`crate::touch`] is to be called.
-pub async fn readlink(cx: &Context<'_>, req: &OfInode) -> Result<(Vec<u8>, bool)> {
+pub async fn readlink(cx: &Context<'_>, req: &ReadLink) -> Result<(Vec<u8>, bool)> {
     let inode = cx.inode(req.inode).await?;
-    let accessed = inode.attr(req.inode).wants_atime(cx.now);
+    let accessed = inode.attr(req.inode).wants_atime(req.atime, cx.now);
     match inode.symlink {
         Some(target) if inode.kind == InodeKind::Symlink => Ok((target.into(), accessed)),
         _ => err(Status::InvalidArgument),

@@ -37,7 +37,7 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, b
         add_attributes(cx, &mut entries).await?;
     }
     let begins = req.after == 0;
-    let accessed = begins && cx.attr_of(req.inode, &dir).await?.wants_atime(cx.now);
+    let accessed = begins && cx.attr_of(req.inode, &dir).await?.wants_atime(req.atime, cx.now);
     let (end, parent) = (!page.more, dir.parent);
     Ok((ReadDirReply { entries, end, parent, lease_ms: 0 }, accessed))
 }

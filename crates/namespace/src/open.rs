@@ -7,7 +7,7 @@ use crate::inline;
 use crate::keys;
 use crate::record::{Inode, Session, pack};
 use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::wire::meta::{Attr, InodeKind, Open, OpenFlags, Renew, Sync};
+use glowfs_types::wire::meta::{AtimeRule, Attr, InodeKind, Open, OpenFlags, Renew, Sync};
 use glowfs_types::{Error, InodeId, Result, SessionId, Status};
 
 /// A file that may be read or written: the service makes a capability of it.
@@ -158,9 +158,9 @@ pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
 }
 
 /// Directories and symlinks are read by meta itself: notes the time of last access, if this one moves it.
-pub async fn touch(cx: &Context<'_>, id: InodeId) -> Result<()> {
+pub async fn touch(cx: &Context<'_>, id: InodeId, rule: AtimeRule) -> Result<()> {
     let Some(mut inode) = cx.find_inode(id).await? else { return Ok(()) };
-    if cx.attr_of(id, &inode).await?.wants_atime(cx.now) {
+    if cx.attr_of(id, &inode).await?.wants_atime(rule, cx.now) {
         inode.atime = cx.now;
         cx.put_inode(id, &mut inode)?;
     }

@@ -172,8 +172,14 @@ async fn tree(w: &World) -> Model {
         let mut entries = BTreeMap::new();
         let mut after = 0;
         loop {
-            let q =
-                ReadDir { caller: who(0), inode: InodeId(dir), after, limit: 2, attributes: true };
+            let q = ReadDir {
+                caller: who(0),
+                inode: InodeId(dir),
+                after,
+                limit: 2,
+                attributes: true,
+                atime: AtimeRule::default(),
+            };
             let (page, _) = op!(*w, ns::readdir, q.clone()).expect("readdir");
             assert_eq!(page.parent.0, m.parents[&dir]);
             for e in page.entries {
@@ -600,8 +606,14 @@ fn acls_are_enforced_and_inherited() {
         let of = |inode| OfInode { caller: who(0), inode };
         let attr = op!(w, ns::getattr, of(d)).expect("attr");
         assert_eq!((attr.mode, attr.has_acl), (0o750, true));
-        let list =
-            |uid| ReadDir { caller: who(uid), inode: d, after: 0, limit: 9, attributes: false };
+        let list = |uid| ReadDir {
+            caller: who(uid),
+            inode: d,
+            after: 0,
+            limit: 9,
+            attributes: false,
+            atime: AtimeRule::default(),
+        };
         op!(w, ns::readdir, list(5)).expect("named");
         assert_eq!(op!(w, ns::readdir, list(6)).expect_err("others").status, Status::AccessDenied);
         let made = op!(w, ns::make, make_q(who(5), d, "no", InodeKind::File)).expect_err("masked");

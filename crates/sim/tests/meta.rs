@@ -189,7 +189,14 @@ fn no_id_is_given_out_twice() {
     let list = lab.run(0, |c| async move {
         let (after, limit) = (0, 1000);
         let caller = caller(&c);
-        let query = ReadDir { caller, inode: ROOT_INODE, after, limit, attributes: true };
+        let query = ReadDir {
+            caller,
+            inode: ROOT_INODE,
+            after,
+            limit,
+            attributes: true,
+            atime: AtimeRule::default(),
+        };
         c.readdir(query).await.expect("listed").entries
     });
     let listed: BTreeSet<_> = list.iter().map(|e| e.inode).collect();

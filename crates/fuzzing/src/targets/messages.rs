@@ -43,6 +43,7 @@ messages! {
     RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
     Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
     FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply InlineRead InlineWrite InlineReply
+    ReadLink
 }
 
 pub fn run(input: &[u8]) {

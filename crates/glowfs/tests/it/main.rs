@@ -23,6 +23,7 @@ mod fio;
 mod flags;
 mod flushes;
 mod fsck;
+mod fstab;
 mod fsx;
 mod harness;
 mod inline;

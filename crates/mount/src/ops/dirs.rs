@@ -78,6 +78,7 @@ impl<S: FileSystem> Context<S> {
             after,
             limit: PAGE_ENTRIES,
             attributes,
+            atime: self.config.atime_rule(InodeKind::Directory),
         };
         let (asked, name_changes) = (self.asking(), self.directories.name_changes(q.inode));
         let page = self.fs.readdir(q).await?;

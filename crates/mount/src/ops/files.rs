@@ -165,8 +165,8 @@ impl<S: FileSystem> Context<S> {
             // Each read and write comes here as it is, and writes inside the file come in parallel.
             flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         }
-        let now = time_of(self.rt.unix_ns());
-        let unseen = wish.read && self.config.relatime && inode.attr().wants_atime(now);
+        let (now, rule) = (time_of(self.rt.unix_ns()), self.config.atime_rule(InodeKind::File));
+        let unseen = wish.read && inode.attr().wants_atime(rule, now);
         if inode.dirty().is_some() || inode.back().last() != 0 || unseen {
             // A read that moves the time of last access has to come here.
             self.inodes.drop_cache(inode.id);

@@ -11,7 +11,7 @@ use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::wire::meta::{SetAttr, inode_flags};
+use glowfs_types::wire::meta::{AtimeRule, InodeKind, SetAttr, inode_flags};
 use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
@@ -54,10 +54,18 @@ impl<S: FileSystem> Context<S> {
         let _inside = handle.inode.gate.shared().await;
         self.settle(&handle.inode).await;
         let outcome = self.read_inside(handle, offset, size, alloc).await;
-        if outcome.is_ok() && self.config.relatime && !handle.no_atime {
-            handle.inode.accessed(self.rt.unix_ns());
+        if outcome.is_ok() && !handle.no_atime {
+            self.accessed(&handle.inode);
         }
         outcome
+    }
+
+    /// A file was read.
+    fn accessed(&self, inode: &OpenInode<S::File>) {
+        let rule = self.config.atime_rule(InodeKind::File);
+        if rule != AtimeRule::Never {
+            inode.accessed(rule, self.rt.unix_ns());
+        }
     }
 
     async fn read_inside(

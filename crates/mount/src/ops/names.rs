@@ -209,7 +209,8 @@ impl<S: FileSystem> Context<S> {
         Ok(Answer::Done)
     }
     pub(crate) async fn readlink(&self) -> Outcome {
-        let q = OfInode { caller: self.caller(), inode: InodeId(self.header.node) };
+        let (caller, inode) = (self.caller(), InodeId(self.header.node));
+        let q = ReadLink { caller, inode, atime: self.config.atime_rule(InodeKind::Symlink) };
         Ok(Answer::Bytes(self.fs.readlink(q).await?.target))
     }
     pub(crate) async fn statfs(&self) -> Outcome {

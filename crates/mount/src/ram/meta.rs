@@ -470,7 +470,7 @@ impl FileSystem for RamFs {
         let attr = self.get(q.inode)?.attr.borrow().clone();
         Ok(AppendReply { attr: (!q.release).then_some(attr) })
     }
-    async fn readlink(&self, q: OfInode) -> Result<ReadLinkReply> {
+    async fn readlink(&self, q: ReadLink) -> Result<ReadLinkReply> {
         Ok(ReadLinkReply { target: self.get(q.inode)?.symlink.clone() })
     }
     async fn statfs(&self, _: OfInode) -> Result<StatFsReply> {

@@ -4,7 +4,9 @@
 use super::workload::{Shared, caller};
 use glowfs_client::Client;
 use glowfs_rt::{Duration, Rt};
-use glowfs_types::wire::meta::{InodeKind, Lookup, Make, ROOT_INODE, ReadDir, Rename, Unlink};
+use glowfs_types::wire::meta::{
+    AtimeRule, InodeKind, Lookup, Make, ROOT_INODE, ReadDir, Rename, Unlink,
+};
 use glowfs_types::{Error, InodeId, RequestId, Result, Status};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -136,7 +138,14 @@ async fn ops(rt: &Rt, client: &Client, shared: &Shared, dir: &str) -> Result<()>
 }
 
 async fn list(client: &Client, inode: InodeId) -> Result<Model> {
-    let query = ReadDir { caller: caller(client), inode, after: 0, limit: 1000, attributes: false };
+    let query = ReadDir {
+        caller: caller(client),
+        inode,
+        after: 0,
+        limit: 1000,
+        attributes: false,
+        atime: AtimeRule::default(),
+    };
     let reply = client.readdir(query).await?;
     let mut out = Model::new();
     for e in reply.entries {

@@ -106,7 +106,14 @@ fn what_the_mode_denies_is_denied() {
         let lookup = Lookup { caller: m.caller(), parent: closed, name: name.clone() };
         refused(m.call(method::LOOKUP, &lookup).await, Status::AccessDenied);
         let (after, limit) = (0, 10);
-        let list = ReadDir { caller: m.caller(), inode: closed, after, limit, attributes: true };
+        let list = ReadDir {
+            caller: m.caller(),
+            inode: closed,
+            after,
+            limit,
+            attributes: true,
+            atime: AtimeRule::default(),
+        };
         refused(m.call(method::READDIR, &list).await, Status::AccessDenied);
         refused(
             m.call(method::MAKE, &m.make(closed, "mine", 7, both(7))).await,

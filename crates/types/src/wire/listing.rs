@@ -1,5 +1,6 @@
 //! READDIR: pages of a directory.
 
+use super::atime::AtimeRule;
 use super::meta::{Attr, Caller, InodeKind, Name};
 use crate::InodeId;
 use minicbor::{Decode, Encode};
@@ -22,6 +23,9 @@ pub struct ReadDir {
     /// With attributes.
     #[n(4)]
     pub attributes: bool,
+    /// Whether the directory's time of last access moves.
+    #[cbor(n(5), default, skip_if = "AtimeRule::is_default")]
+    pub atime: AtimeRule,
 }
 
 /// An entry of a directory.

@@ -3,6 +3,7 @@
 //! Every request carries the caller's identity ([`Caller`]), which the service checks against the connection's
 //! token, and changing requests carry a [`crate::RequestId`] so that a retry takes effect once.
 
+pub use super::atime::{AtimeRule, ReadLink};
 pub use super::listing::{DirEntry, ReadDir, ReadDirReply};
 pub use super::recall::{IN_USE_MAX, InUse, InUseReply, Recall};
 use crate::{
@@ -174,17 +175,6 @@ pub mod inode_flags {
     pub const KNOWN: u32 = IMMUTABLE | APPEND;
 }
 
-/// How old a time of last access may grow before a read renews it all the same, in seconds.
-const ACCESS_AGE_SECS: i64 = 24 * 60 * 60;
-
-impl Attr {
-    /// Whether a read at `now` moves the time of last access (relatime): the first one after a change, and then one a day.
-    pub fn wants_atime(&self, now: Time) -> bool {
-        let unread = self.atime <= self.mtime.max(self.ctime);
-        now > self.atime && (unread || now.secs.saturating_sub(self.atime.secs) >= ACCESS_AGE_SECS)
-    }
-}
-
 /// LOOKUP. The names `.` and `..` are understood.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Lookup {
@@ -230,7 +220,7 @@ pub struct DirChanged {
     pub before: u64,
 }
 
-/// GETATTR, READLINK, LISTXATTR: of an inode.
+/// GETATTR, LISTXATTR: of an inode.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct OfInode {
     /// Who asks.

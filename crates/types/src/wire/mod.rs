@@ -5,6 +5,7 @@
 //! else are CBOR with numbered fields, in which unknown fields are ignored and missing optional ones are `None`.
 
 pub mod append;
+pub mod atime;
 pub mod closes;
 pub mod copy;
 pub mod data;
