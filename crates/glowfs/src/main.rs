@@ -1,4 +1,4 @@
-//! The one binary of GlowFS: every role is a sub-command. Only command line, configuration files and logging live here.
+//! The one binary of GlowFS: every role is a sub-command. Only command line, configuration files, logging and going into the background live here.
 
 mod admin;
 mod closed_output;

@@ -10,7 +10,7 @@ mod waiter;
 
 use crate::config;
 use crate::service::{LogArgs, STOP_BOUND, Service, until_the_end};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use glowfs_mount::{MountConfig, Running};
 use glowfs_rt::sync::{Either, select};
@@ -151,9 +151,11 @@ async fn start(
     // To its end, though nobody may wait any more: given up half-way it could leave a mount that nobody serves.
     let mount = glowfs_mount::start_on(rt, config, client).await.with_context(mounting)?;
     if waiter.waits() {
-        let told = match answers(rt, &at, until).await {
-            Ok(()) => waiter.told_ready().context("whoever asked for the mount is gone"),
-            Err(e) => Err(e),
+        let gone = "whoever asked for the mount is gone";
+        let told = match select(answers(rt, &at, until), waiter.gone(rt)).await {
+            Either::Left(Ok(())) => waiter.told_ready().context(gone),
+            Either::Left(Err(e)) => Err(e),
+            Either::Right(()) => Err(anyhow!(gone)),
         };
         if let Err(e) = told {
             let _ = rt.timeout(STOP_BOUND, mount.stop()).await;

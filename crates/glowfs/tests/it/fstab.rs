@@ -201,6 +201,31 @@ fn what_is_wrong_is_said(p: &Place) {
     assert!(p.line().is_none() && daemons(&p.mnt).is_empty());
 }
 
+/// It can be mounted, but does not serve: the metadata service hangs. (Where it is the engine as well, mgmtd would hang with it.)
+#[test]
+fn a_mount_whose_root_does_not_answer_is_taken_down() {
+    let c = Cluster::up_with("fstab-root", &["--meta-engine", "etcd"]);
+    let p = Place::of(&c);
+    c.dev("kill", &["meta-1", "--signal", "STOP"]);
+    let o = p.mount("timeout=2");
+    assert!(o.code == 32 && o.err.contains("did not answer within"), "{o:?}");
+    assert!(p.line().is_none());
+    eventually("the daemon ends", || daemons(&p.mnt).is_empty());
+    // Who waits for it gives up when it is mounted already.
+    let mut waiting = Command::new(&p.helper)
+        .arg(&p.mgmtd)
+        .arg(&p.mnt)
+        .arg("-o")
+        .arg(format!("token_file={},timeout=300", p.token))
+        .spawn()
+        .expect("mount");
+    eventually("mounted", || p.line().is_some());
+    waiting.kill().expect("kill");
+    waiting.wait().expect("wait");
+    eventually("unmounted", || p.line().is_none() && daemons(&p.mnt).is_empty());
+    c.dev("kill", &["meta-1", "--signal", "CONT"]);
+}
+
 /// mount(8) finds its helpers in /sbin only: in a mount namespace of the test's there is a /sbin of the test's.
 fn by_mount_itself(c: &Cluster, p: &Place) {
     let sbin = c.local.join("sbin");
