@@ -3,12 +3,13 @@
 //! An acknowledged update may not be committed here yet, so it waits for pending ones as a read does.
 
 use crate::node::Node;
+use crate::target::Target;
 use glowfs_net::Incoming;
 use glowfs_types::capability::rights;
 use glowfs_types::wire::sparse::{
     EXTENT_RUNS_MAX, LIST_EXTENTS_MAX, ListExtents, ListExtentsReply,
 };
-use glowfs_types::{Capability, Error, Result, Status};
+use glowfs_types::{Capability, ChainVersion, ChunkId, Error, Result, Status};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
@@ -28,12 +29,7 @@ impl Node {
             may(rights::READ).or_else(|_| may(rights::WRITE))?;
         }
         let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
-        let mut pending = target.store.chunks_pending(target.id);
-        pending.retain(|c| (c.volume, c.data) == (ask.from.volume, ask.from.data));
-        for chunk in pending.into_iter().filter(|c| c.index >= ask.from.index) {
-            let settled = self.may_read(&target, ask.chain_version, chunk).await;
-            settled.map_err(|status| target.refusal(status))?;
-        }
+        self.settled(&target, ask.chain_version, ask.from).await?;
         let reply = if ask.sum_only {
             let bytes = target.store.present_bytes(target.id, ask.from);
             ListExtentsReply { bytes, ..ListExtentsReply::default() }
@@ -44,5 +40,21 @@ impl Node {
         };
         self.check_answer()?;
         Ok(reply)
+    }
+
+    /// Waits for the updates that are pending of a data id, from a chunk on: some may be acknowledged and not committed here yet.
+    pub(crate) async fn settled(
+        &self,
+        target: &Rc<Target>,
+        version: ChainVersion,
+        from: ChunkId,
+    ) -> Result<()> {
+        let mut pending = target.store.chunks_pending(target.id);
+        pending.retain(|c| (c.volume, c.data) == (from.volume, from.data));
+        for chunk in pending.into_iter().filter(|c| c.index >= from.index) {
+            let settled = self.may_read(target, version, chunk).await;
+            settled.map_err(|status| target.refusal(status))?;
+        }
+        Ok(())
     }
 }

@@ -9,16 +9,27 @@ use glowfs_types::wire::data::{
     StorageInfo, SyncListReply,
 };
 use glowfs_types::wire::hello::ServiceStatus;
-use glowfs_types::{Error, Result, Status, StoreId};
+use glowfs_types::{ChunkId, Error, Result, Status, StoreId};
 use std::rc::Rc;
 
 impl Node {
-    pub(crate) fn query_extent(&self, incoming: &Incoming) -> Result<QueryExtentReply> {
+    /// What there is of a data id, with all that was acknowledged: lengths of files are settled by it.
+    pub(crate) async fn query_extent(
+        self: &Rc<Self>,
+        incoming: &Incoming,
+    ) -> Result<QueryExtentReply> {
         self.require_service(incoming)?;
         self.check_lease()?;
         let ask: QueryExtent = incoming.msg()?;
-        let (target, _) = self.member(ask.chain, ask.chain_version, "serving", |v| v.serving())?;
-        Ok(target.store.data_extent(target.id, ask.data.volume, ask.data.data))
+        let member = || self.member(ask.chain, ask.chain_version, "serving", |v| v.serving());
+        let (target, _) = member()?;
+        let all = ChunkId { index: 0, ..ask.data };
+        self.settled(&target, ask.chain_version, all).await?;
+        // It may have lost its place while it waited.
+        member()?;
+        let extent = target.store.data_extent(target.id, ask.data.volume, ask.data.data);
+        self.check_answer()?;
+        Ok(extent)
     }
 
     pub(crate) fn query_chunk(&self, incoming: &Incoming) -> Result<QueryChunkReply> {

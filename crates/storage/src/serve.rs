@@ -36,10 +36,7 @@ impl Handler for Service {
                 let result = node.sync_list(&incoming);
                 incoming.reply_msg(result);
             }
-            method::QUERY_EXTENT => {
-                let result = node.query_extent(&incoming);
-                incoming.reply_msg(result);
-            }
+            method::QUERY_EXTENT => answer!(node, incoming, query_extent),
             method::QUERY_CHUNK => {
                 let result = node.query_chunk(&incoming);
                 incoming.reply_msg(result);

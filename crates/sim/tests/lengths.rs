@@ -1,0 +1,91 @@
+//! What a writer that died had been told is stored lies behind a length that leads to it.
+#![allow(clippy::expect_used, missing_docs)]
+
+use glowfs_client::Client;
+use glowfs_meta::Tuning;
+use glowfs_rt::{Buf, Duration};
+use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
+use glowfs_sim::cluster::workload::{caller, open_or_make};
+
+use glowfs_sim::world::Link;
+use glowfs_types::wire::meta::{Lookup, ROOT_INODE};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+const SHAPE: Shape = Shape {
+    managers: 1,
+    metas: 1,
+    storages: 1,
+    disks: 1,
+    replicas: 1,
+    chains: 1,
+    stripe: 1,
+    clients: 2,
+};
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Looks for dead clients all the time.
+fn hasty() -> Tuning {
+    Tuning { session_scan_ms: 1, session_grace_ms: 1000, ..Tuning::default() }
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+async fn len_of(client: &Client, file: &str) -> u64 {
+    let name = file.as_bytes().to_vec().into();
+    let query = Lookup { caller: caller(client), parent: ROOT_INODE, name };
+    client.lookup(query).await.expect("there").attr.len
+}
+
+/// All replicas and the writer die with updates acknowledged of which not every replica knows that they are committed.
+#[test]
+fn what_is_not_committed_yet_counts_if_it_was_acknowledged() {
+    for seed in 52..55 {
+        let shape = Shape { storages: 3, replicas: 3, ..SHAPE };
+        let cluster = Cluster::start_tuned(seed, shape, hasty());
+        cluster.bootstrap().expect("a cluster");
+        let node = cluster.clients[1].clone();
+        // An acknowledgement is there before the head has noted anything more.
+        for storage in &cluster.storages {
+            let link = cluster.world.link(&storage.node, &node);
+            let quick = Link { latency_ns_min: 1, latency_ns_max: 2, ..link };
+            cluster.world.set_link(&storage.node, &node, quick);
+        }
+        let (rt, config) = (node.rt(), cluster.client_config());
+        let acknowledged: Rc<RefCell<u64>> = Rc::default();
+        let (noted, begun) = (acknowledged.clone(), Rc::new(Cell::new(false)));
+        let go = begun.clone();
+        node.rt().spawn_detached(async move {
+            let client = Client::connect(&rt, config).await.expect("a client");
+            let (file, _) = open_or_make(&client, "f").await.expect("made");
+            go.set(true);
+            for chunk in 0.. {
+                let at = chunk * u64::from(CHUNK_BYTES);
+                file.write(at, Buf::from_vec(vec![7; 4096])).await.expect("written");
+                *noted.borrow_mut() = at + 4096;
+            }
+        });
+        assert!(cluster.run_until(LIMIT, || begun.get()));
+        cluster.run_for(Duration::from_micros(40_000 + 611 * (seed - 50)));
+        let before = *acknowledged.borrow();
+        assert!(cluster.run_until(LIMIT, || *acknowledged.borrow() > before), "one more");
+        let end = *acknowledged.borrow();
+        node.crash();
+        for storage in &cluster.storages {
+            cluster.crash(storage, false);
+        }
+        cluster.run_for(secs(40));
+        for storage in &cluster.storages {
+            cluster.restart(storage);
+        }
+        cluster.run_for(secs(60));
+        let len = cluster
+            .with_client(&cluster.clients[0].clone(), LIMIT, |_, client| async move {
+                Ok(len_of(&client, "f").await)
+            })
+            .expect("a length");
+        assert!(len >= end, "seed {seed}: {len} of {end} acknowledged bytes");
+    }
+}
