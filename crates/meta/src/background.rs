@@ -11,7 +11,7 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::capability::rights;
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::data::DiskInfo;
-use glowfs_types::wire::meta::{Caller, InodeKind, OfInode, StatFsReply};
+use glowfs_types::wire::meta::{Attr, Caller, InodeKind, OfInode, StatFsReply};
 use glowfs_types::wire::mgmtd::ClientList;
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ChainTableId, ClientId, Error, Layout, Result, Status};
@@ -48,10 +48,17 @@ pub fn start(s: &Rc<Service>) {
     let rt = &s.rt;
     let this = s.clone();
     rt.spawn_detached(async move {
-        let (mut eraser, mut queue) = (Eraser::new(&this), Queue::default());
+        let mut eraser = Eraser::new(&this);
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
             log("emptying the trash", crate::trash::expire(&this).await);
             log("erasing removed files", eraser.round(&this).await);
+        }
+    });
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        let mut queue = Queue::default();
+        // Apart: the chunks of one great file take minutes.
+        while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
             log("garbage collection", queue.collect(&this).await);
         }
     });
@@ -96,10 +103,17 @@ pub fn log(what: &str, result: Result<()>) {
 
 async fn sweep(s: &Service) -> Result<()> {
     let (now, keep) = (s.now(), s.request_keep_secs());
-    while s.look(async |tx| ns::sweep_requests(tx, VOLUME, now, keep, SWEEP_PAGE).await).await? {
+    let mut after = None;
+    loop {
+        let step = async |tx: &Transaction| {
+            ns::sweep_requests(tx, VOLUME, (now, keep), after.as_ref(), SWEEP_PAGE).await
+        };
+        after = s.look(step).await?;
+        if after.is_none() {
+            return Ok(());
+        }
         s.rt.yield_now().await;
     }
-    Ok(())
 }
 
 /// The garbage queue as it was some time ago.
@@ -257,13 +271,23 @@ async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
     }
 }
 
+/// What a file that a dead client had open is like, if it is still there. Not to learn that is another thing: the session stays, for by it alone the
+/// length is found that the file's chunks have.
+fn if_there(attr: Result<Attr>) -> Result<Option<Attr>> {
+    match attr {
+        Ok(attr) => Ok(Some(attr)),
+        Err(e) if matches!(e.status, Status::Stale | Status::NotFound) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 async fn end_session(s: &Service, client: ClientId, entry: &SessionEntry) -> Result<()> {
     let caller = Caller { client, volume: VOLUME, ..Caller::default() };
     let (mut settled, mut allocated) = (None, None);
     if entry.write {
         let of = OfInode { caller: caller.clone(), inode: entry.inode };
         let attr = s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
-        if let Ok(attr) = attr
+        if let Some(attr) = if_there(attr)?
             && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
             && !attr.inline
         {
@@ -318,4 +342,21 @@ pub async fn look_at_space(s: &Service) {
     };
     *s.space.borrow_mut() = space;
     *s.space_of.borrow_mut() = known;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine that did not answer was taken for a file that is gone, and its session ended without its length.
+    #[test]
+    fn only_a_file_that_is_gone_is_gone() {
+        let asked = |status: Status| if_there(Err(status.into()));
+        assert_eq!(asked(Status::Stale), Ok(None));
+        assert_eq!(asked(Status::NotFound), Ok(None));
+        for away in [Status::Disconnected, Status::TimedOut, Status::Conflict, Status::Overloaded] {
+            assert_eq!(asked(away).expect_err("not known").status, away);
+        }
+        assert_eq!(if_there(Ok(Attr::default())), Ok(Some(Attr::default())));
+    }
 }

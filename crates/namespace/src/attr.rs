@@ -114,9 +114,12 @@ fn check_owner(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
 
 fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
     let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    if let Some(SetTime::At(t)) =
-        req.atime.filter(|t| matches!(t, SetTime::At(t) if t.nanos > 999_999_999))
-    {
+    let at = |t: Option<SetTime>| match t {
+        Some(SetTime::At(t)) => Some(t),
+        _ => None,
+    };
+    let given = [at(req.atime), at(req.mtime), req.ctime];
+    if let Some(t) = given.into_iter().flatten().find(|t| t.nanos > 999_999_999) {
         return Err(Error::new(Status::InvalidArgument, format!("{} nanoseconds", t.nanos)));
     }
     if access::owns(cx.caller, inode) {

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::keys;
 use crate::open::end;
 use crate::record::{GarbageRecord, Inode, Session, pack, unpack};
-use crate::request::bucket;
+use crate::request::first_kept;
 use glowfs_kv::{Key, Transaction, key_after};
 use glowfs_types::wire::meta::Time;
 use glowfs_types::{ClientId, DataId, InodeId, Layout, Result, SessionId, TruncateEpoch, VolumeId};
@@ -242,19 +242,22 @@ pub async fn end_session(
     end(cx, id, session, client, &mut inode, false).await
 }
 
-/// Forgets up to `limit` requests that nobody retries any more. Returns whether there are more.
+/// Forgets up to `limit` requests that nobody retries any more, behind `after`. Returns how far it came, if there are more: what stood there is passed over by
+/// the next step, also where the engine has not let go of it yet.
 pub async fn sweep_requests(
     tx: &Transaction,
     volume: VolumeId,
-    now: Time,
-    keep_secs: u64,
+    (now, keep_secs): (Time, u64),
+    after: Option<&Key>,
     limit: u32,
-) -> Result<bool> {
-    let keep = bucket(now.secs, keep_secs).saturating_sub(1);
-    let (begin, end) = keys::requests_before(volume, keep);
-    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    if let Some((last, _)) = page.entries.last() {
-        tx.clear_range(&begin, &key_after(last))?;
+) -> Result<Option<Key>> {
+    let (mut begin, end) = keys::requests_before(volume, first_kept(now, keep_secs));
+    if let Some(after) = after {
+        begin.clone_from(after);
     }
-    Ok(page.more)
+    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
+    let Some((last, _)) = page.entries.last() else { return Ok(None) };
+    let next = key_after(last);
+    tx.clear_range(&begin, &next)?;
+    Ok(page.more.then_some(next))
 }

@@ -10,9 +10,10 @@ use crate::keys;
 use crate::locks::{Held, LockTable};
 use crate::record::{pack, unpack};
 use glowfs_kv::{Transaction, key_after};
+use glowfs_types::wire::kv::VALUE_BYTES_MAX;
 use glowfs_types::wire::lock::{Lock, LockHolder, LockWish};
 use glowfs_types::wire::meta::{Caller, InodeKind};
-use glowfs_types::{ClientId, InodeId, Result, Status, VolumeId};
+use glowfs_types::{ClientId, Error, InodeId, Result, Status, VolumeId};
 use minicbor::{Decode, Encode};
 use std::collections::BTreeSet;
 
@@ -120,7 +121,12 @@ pub(crate) fn store(cx: &Context<'_>, inode: InodeId, table: &LockTable) -> Resu
     if table.is_empty() {
         cx.tx.clear(key)?
     } else {
-        cx.tx.put(key, pack(table))?
+        let record = pack(table);
+        if record.len() > VALUE_BYTES_MAX {
+            let e = format!("the locks of a file take at most {VALUE_BYTES_MAX} bytes");
+            return Err(Error::new(Status::NoLocks, e));
+        }
+        cx.tx.put(key, record)?
     }
     let key = keys::client_lock(v, client, inode);
     if table.has(client) { cx.tx.put(key, Vec::new()) } else { cx.tx.clear(key) }

@@ -16,7 +16,7 @@ use glowfs_types::wire::encode;
 use glowfs_types::wire::inline::InlineWrite;
 use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
-    Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
+    Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Time, Unlink,
 };
 use glowfs_types::{Error, InodeId, RequestId, Result, Status};
 
@@ -24,8 +24,19 @@ use glowfs_types::{Error, InodeId, RequestId, Result, Status};
 const SKEW_SECS: u64 = 30;
 
 /// The bucket of a time.
-pub fn bucket(secs: i64, keep_secs: u64) -> u32 {
+fn bucket(secs: i64, keep_secs: u64) -> u32 {
     (u64::try_from(secs).unwrap_or(0) / keep_secs.max(1)) as u32
+}
+
+fn first_bucket(now: Time, keep_secs: u64, skew_secs: u64) -> u32 {
+    let oldest = u64::try_from(now.secs).unwrap_or(0).saturating_sub(keep_secs + skew_secs);
+    bucket(oldest as i64, keep_secs)
+}
+
+/// The first bucket that any service may still ask for, as one says whose clock shows `now`: another one may be behind by as much as clocks differ, and
+/// looks so much further back.
+pub(crate) fn first_kept(now: Time, keep_secs: u64) -> u32 {
+    first_bucket(now, keep_secs, 2 * SKEW_SECS)
 }
 
 /// A change that takes effect once.
@@ -90,14 +101,11 @@ impl Context<'_> {
         if request == RequestId(0) {
             return Ok(None);
         }
-        let now = self.bucket_at(self.now.secs);
-        let mut ask = vec![now, now.saturating_sub(1)];
-        let soon = self.bucket_at(self.now.secs.saturating_add(SKEW_SECS as i64));
-        if soon != now {
-            ask.push(soon);
-        }
+        // The first copy may be as old as a retry can be, by a clock that is behind this one or ahead of it.
+        let oldest = first_bucket(self.now, self.env.request_keep_secs(), SKEW_SECS);
+        let newest = self.bucket_at(self.now.secs.saturating_add(SKEW_SECS as i64));
         let ask: Vec<_> =
-            ask.into_iter().map(|b| keys::request(self.volume(), b, request)).collect();
+            (oldest..=newest).rev().map(|b| keys::request(self.volume(), b, request)).collect();
         let found = self.tx.get_all(&ask).await?.into_iter().flatten().next();
         found.map(|v| unpack("request", &v)).transpose()
     }

@@ -9,7 +9,7 @@ use crate::layouts::{self, LAYOUT_XATTR};
 use crate::record::Inode;
 use crate::trash::{self, TRASH_XATTR};
 use glowfs_types::wire::meta::{InodeKind, Name, OfInode, OfXattr, SetXattr};
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Error, RequestId, Result, Status};
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
@@ -209,11 +209,22 @@ pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
     if is_acl(&req.name) || [LAYOUT_XATTR, TRASH_XATTR].contains(&req.name.as_slice()) {
         let OfXattr { caller, request, inode, name } = req.clone();
         let set = SetXattr { caller, request, inode, name, value: Vec::new(), flags: 0 };
-        return match req.name.as_slice() {
-            LAYOUT_XATTR => layouts::set(cx, &set).await,
-            TRASH_XATTR => trash::set(cx, &set).await,
-            _ => set_acl(cx, &set).await,
+        let done = match cx.done_before(req).await {
+            // Former releases remembered it as if the attribute had been set.
+            Err(e) if e.status == Status::NotPermitted => cx.done_before(&set).await?,
+            done => done?,
         };
+        if done.is_some() {
+            return Ok(());
+        }
+        // Remembered below, as the request that a retry is compared with.
+        let set = SetXattr { request: RequestId(0), ..set };
+        match req.name.as_slice() {
+            LAYOUT_XATTR => layouts::set(cx, &set).await?,
+            TRASH_XATTR => trash::set(cx, &set).await?,
+            _ => set_acl(cx, &set).await?,
+        }
+        return cx.remember(req, req.inode);
     }
     let class = class(&req.name)?;
     if cx.done_before(req).await?.is_some() {

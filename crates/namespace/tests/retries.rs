@@ -1,0 +1,190 @@
+//! Retries of requests, by services whose clocks differ; and what is refused with the right error.
+
+mod world;
+
+use glowfs_kv::{Transaction, run_transaction};
+use glowfs_namespace::{self as ns, Context, Env};
+use glowfs_rt::{Rt, real};
+use glowfs_types::wire::lock::{Lock, LockWish};
+use glowfs_types::wire::meta::*;
+use glowfs_types::*;
+use world::{NEXT, V, World, layout};
+
+const ROOT: InodeId = InodeId(1);
+/// How long requests are remembered, as [`Env`] says if nobody else does, and how much clocks may differ.
+const KEEP: i64 = 75;
+const SKEW: i64 = 30;
+
+fn who() -> Caller {
+    Caller { client: ClientId(1), volume: V, ..Caller::default() }
+}
+
+fn name(n: &str) -> Name {
+    n.as_bytes().to_vec().into()
+}
+
+macro_rules! op {
+    ($w:expr, $f:path, $q:expr) => {{
+        let (w, q) = (&$w, $q);
+        run_transaction(&w.rt, &w.engine, async |tx| $f(&Context::new(tx, &q.caller, w), &q).await)
+            .await
+    }};
+}
+
+async fn world(rt: &Rt) -> World {
+    let w = World::new(rt, 0).await;
+    assert!(w.id.get() < NEXT && layout(0).stripe > 0 && w.request_keep_secs() == KEEP as u64);
+    w
+}
+
+async fn sweep(w: &World, limit: u32) {
+    let mut after = None;
+    loop {
+        let step = async |tx: &Transaction| {
+            ns::sweep_requests(tx, V, (w.now(), KEEP as u64), after.as_ref(), limit).await
+        };
+        after = run_transaction(&w.rt, &w.engine, step).await.expect("swept");
+        if after.is_none() {
+            return;
+        }
+    }
+}
+
+/// The first copy was made by a service whose clock was behind, wherever in a bucket of time that was, and its answer was lost; the next one is
+/// ahead, and a third one, still further ahead of the first, forgets what is old.
+#[test]
+fn a_retry_is_known_whatever_the_clocks_say() {
+    real::run(|rt| async move {
+        for at in 0..KEEP {
+            for (skew, later) in [(0, 74), (SKEW, 46), (SKEW, 74), (-SKEW, 20), (-SKEW, 74)] {
+                let w = world(&rt).await;
+                let began = 1_000_000 * KEEP + at;
+                w.clock.set(began);
+                let make = || Make {
+                    caller: who(),
+                    request: RequestId(7),
+                    parent: ROOT,
+                    name: name("f"),
+                    mode: 0o644,
+                    exclusive: true,
+                    ..Make::default()
+                };
+                let first = op!(w, ns::make, make()).expect("made").attr.inode;
+                // Of the three clocks no two differ by more than they may.
+                w.clock.set(began + later + skew.max(0));
+                sweep(&w, 1).await;
+                w.clock.set(began + later + skew);
+                let again = op!(w, ns::make, make()).map(|m| m.attr.inode);
+                assert_eq!(again.expect("the same again"), first, "{at} {skew} {later}");
+            }
+        }
+    });
+}
+
+#[test]
+fn old_requests_are_forgotten_in_steps() {
+    real::run(|rt| async move {
+        for limit in [1, 2, 3, 100] {
+            let w = world(&rt).await;
+            for n in 1..8u128 {
+                let file = name(&format!("f{n}"));
+                let request = RequestId(n);
+                let make =
+                    Make { caller: who(), request, parent: ROOT, name: file, ..Make::default() };
+                op!(w, ns::make, make).expect("made");
+            }
+            w.clock.set(w.clock.get() + 4 * KEEP);
+            sweep(&w, limit).await;
+            let again = Make {
+                caller: who(),
+                request: RequestId(7),
+                parent: ROOT,
+                name: name("f7"),
+                exclusive: true,
+                ..Make::default()
+            };
+            assert_eq!(op!(w, ns::make, again).expect_err("not known").status, Status::Exists);
+        }
+    });
+}
+
+/// The refusal was remembered with one mark and compared with another: the retry got EPERM.
+#[test]
+fn a_refused_removal_of_an_attribute_is_refused_alike_again() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let q = OfXattr {
+            caller: who(),
+            request: RequestId(5),
+            inode: ROOT,
+            name: name("glowfs.trash"),
+        };
+        let refused = op!(w, ns::removexattr, q.clone()).expect_err("there is none");
+        assert_eq!(refused.status, Status::NoAttribute);
+        let remember = async |tx: &Transaction| {
+            ns::refuse(&Context::new(tx, &q.caller, &w), &q, refused.status).await
+        };
+        assert!(run_transaction(&w.rt, &w.engine, remember).await.expect("remembered"));
+        let again = op!(w, ns::removexattr, q.clone()).expect_err("as before");
+        assert_eq!(again.status, Status::NoAttribute, "{again}");
+        let set = SetXattr {
+            caller: who(),
+            request: RequestId(6),
+            inode: ROOT,
+            name: name("glowfs.trash"),
+            value: b"7d".to_vec(),
+            flags: 0,
+        };
+        op!(w, ns::setxattr, set).expect("set");
+        let q = OfXattr { request: RequestId(8), ..q };
+        for _ in 0..2 {
+            op!(w, ns::removexattr, q.clone()).expect("removed, or known to be");
+        }
+    });
+}
+
+#[test]
+fn times_that_are_none_are_refused() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let bad = Time { secs: 5, nanos: 1_000_000_000 };
+        let none = || SetAttr { caller: who(), inode: ROOT, ..SetAttr::default() };
+        for q in [
+            SetAttr { atime: Some(SetTime::At(bad)), ..none() },
+            SetAttr { mtime: Some(SetTime::At(bad)), ..none() },
+            SetAttr { ctime: Some(bad), ..none() },
+        ] {
+            let e = op!(w, ns::setattr, q).expect_err("no time");
+            assert_eq!(e.status, Status::InvalidArgument);
+        }
+    });
+}
+
+/// The record of the locks got too long for the engine before there were as many as are allowed: E2BIG, which no program expects.
+#[test]
+fn locks_beyond_what_fits_are_refused_as_such() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let caller = Caller { client: ClientId(u128::MAX), ..who() };
+        let q = Make { caller: caller.clone(), parent: ROOT, name: name("f"), ..Make::default() };
+        let inode = op!(w, ns::make, q).expect("made").attr.inode;
+        let mut refused = None;
+        for n in 0..3000u64 {
+            let start = u64::MAX / 2 + n * 2;
+            let wish = LockWish::Exclusive;
+            let (owner, pid) = (u64::MAX, u32::MAX);
+            let caller = caller.clone();
+            let q = Lock { caller, inode, owner, pid, wish, start, end: start, ..Lock::default() };
+            match op!(w, ns::lock, q) {
+                Ok(locked) => assert!(locked.holder.is_none()),
+                Err(e) => {
+                    refused = Some((n, e));
+                    break;
+                }
+            }
+        }
+        let (n, e) = refused.expect("there is a bound");
+        assert!(n > 1000, "{n}");
+        assert_eq!(e.status, Status::NoLocks, "{e}");
+    });
+}
