@@ -25,6 +25,7 @@ mod metrics;
 mod once;
 mod ops;
 mod orphans;
+mod portions;
 mod recall;
 mod removed;
 mod service;

@@ -4,6 +4,7 @@
 //! interrupted while he waits has nothing to give back. Who waits is woken by the change itself if it is made here; what another meta
 //! service changes is looked at from time to time.
 
+use crate::portions::Portions;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context, Locked};
@@ -24,7 +25,7 @@ const WAIT_MAX: Duration = Duration::from_secs(3);
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that wait at once; more are refused for a while.
 const WAITING_MAX: u32 = 16_384;
-/// Files whose locks of a dead client end in one transaction.
+/// Files whose locks of a dead client end in one transaction, if the engine takes so many.
 const END_PAGE: u32 = 128;
 
 /// Who waits for locks of which file.
@@ -132,11 +133,16 @@ pub fn grace(s: &Service) -> Duration {
 /// Gives the locks of a dead client back.
 pub async fn end_of(s: &Service, client: ClientId) -> Result<()> {
     let caller = Caller { client, volume: VOLUME, ..Caller::default() };
+    let portions = Portions::new(END_PAGE as usize);
     loop {
+        let limit = portions.items();
         let work = async |tx: &Transaction| {
-            ns::end_locks(&Context::new(tx, &caller, s), client, END_PAGE).await
+            ns::end_locks(&Context::new(tx, &caller, s), client, limit as u32).await
         };
-        let files = s.run(false, true, work).await?;
+        let files = match s.run(false, true, work).await {
+            Err(e) if portions.smaller(limit, e.status) => continue,
+            files => files?,
+        };
         if files.is_empty() {
             return Ok(());
         }

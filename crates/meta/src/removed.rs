@@ -4,6 +4,7 @@
 //! final, and a file goes when each client that lived at that time has said no or is dead to mgmtd. A client that cannot be
 //! asked holds up only the files that were removed while it was alive, and only until its session with mgmtd ends.
 
+use crate::portions::Portions;
 use crate::state::{Service, VOLUME};
 use glowfs_namespace::{self as ns, Context, Doom, Removed};
 use glowfs_rt::sync::join_all;
@@ -15,7 +16,7 @@ use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ClientId, InodeId, Result, UserId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Files erased by one transaction, and asked for by one message.
+/// Files asked for by one message, and erased by one transaction if the engine takes so many.
 const BATCH_FILES: u32 = 256;
 /// Batches that wait for answers, at most; more removed files wait in the engine.
 const BATCHES_MAX: usize = 64;
@@ -47,13 +48,22 @@ pub struct Eraser {
     doom: Doom,
     batches: Vec<Batch>,
     held: BTreeMap<InodeId, Held>,
+    dooming: Portions,
+    erasing: Portions,
 }
 
 impl Eraser {
     /// Nothing begun.
     pub fn new(s: &Service) -> Self {
         let doom = Doom { node: s.config.node(), life: s.rt.random() };
-        Self { doom, batches: Vec::new(), held: BTreeMap::new() }
+        let portions = || Portions::new(BATCH_FILES as usize);
+        Self {
+            doom,
+            batches: Vec::new(),
+            held: BTreeMap::new(),
+            dooming: portions(),
+            erasing: portions(),
+        }
     }
 
     /// Asks for what waits, erases what nobody has open, begins with what was removed since.
@@ -126,23 +136,23 @@ impl Eraser {
     }
 
     async fn doom(&self, s: &Service, files: &[Removed]) -> Result<Vec<InodeId>> {
-        if files.is_empty() {
-            return Ok(Vec::new());
-        }
         let caller = Caller { volume: VOLUME, ..Caller::default() };
-        s.run(false, true, async |tx| {
-            let cx = Context::new(tx, &caller, s);
-            let mut doomed = Vec::new();
-            for r in files {
-                // A repetition finds its own doom.
-                let done = r.doomed == Some(self.doom);
-                if done || ns::doom(&cx, r, self.doom).await? {
-                    doomed.push(r.inode);
+        let doom = async |some: &[Removed]| {
+            s.run(false, true, async |tx| {
+                let cx = Context::new(tx, &caller, s);
+                let mut doomed = Vec::new();
+                for r in some {
+                    // A repetition finds its own doom.
+                    let done = r.doomed == Some(self.doom);
+                    if done || ns::doom(&cx, r, self.doom).await? {
+                        doomed.push(r.inode);
+                    }
                 }
-            }
-            Ok(doomed)
-        })
-        .await
+                Ok(doomed)
+            })
+            .await
+        };
+        Ok(self.dooming.each(files, doom).await?.concat())
     }
 
     async fn ask(&mut self, s: &Service, live: &Clients) -> Result<()> {
@@ -192,14 +202,17 @@ impl Eraser {
             self.held.insert(*inode, Held { again: s.rt.now() + pause, pause });
         }
         let caller = Caller { volume: VOLUME, ..Caller::default() };
-        s.run(false, true, async |tx| {
-            let cx = Context::new(tx, &caller, s);
-            for inode in &mine {
-                ns::undoom(&cx, *inode, self.doom).await?;
-            }
-            Ok(())
-        })
-        .await
+        let undoom = async |some: &[InodeId]| {
+            s.run(false, true, async |tx| {
+                let cx = Context::new(tx, &caller, s);
+                for inode in some {
+                    ns::undoom(&cx, *inode, self.doom).await?;
+                }
+                Ok(())
+            })
+            .await
+        };
+        self.dooming.each(&mine, undoom).await.map(|_| ())
     }
 
     async fn erase(&mut self, s: &Service) -> Result<()> {
@@ -209,20 +222,23 @@ impl Eraser {
         let caller = Caller { volume: VOLUME, ..Caller::default() };
         // A batch that fails here is found again, with its doom, by a later round.
         for batch in done {
-            let erased = s
-                .run(false, true, async |tx| {
+            let files: Vec<InodeId> = batch.files.into_iter().collect();
+            let erase = async |some: &[InodeId]| {
+                s.run(false, true, async |tx| {
                     let cx = Context::new(tx, &caller, s);
                     let mut erased = 0;
-                    for inode in &batch.files {
+                    for inode in some {
                         erased += u64::from(ns::erase_removed(&cx, *inode, self.doom).await?);
                     }
                     Ok(erased)
                 })
-                .await?;
-            for inode in &batch.files {
+                .await
+            };
+            let erased = self.erasing.each(&files, erase).await?;
+            for inode in &files {
                 self.held.remove(inode);
             }
-            s.metrics.erased.add(erased);
+            s.metrics.erased.add(erased.into_iter().sum());
             s.rt.yield_now().await;
         }
         Ok(())
