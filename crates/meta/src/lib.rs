@@ -30,6 +30,7 @@ mod recall;
 mod removed;
 mod service;
 mod state;
+mod telling;
 mod trash;
 mod users;
 

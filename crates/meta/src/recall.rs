@@ -120,15 +120,23 @@ impl Service {
         own: impl Fn(&Change) -> Option<u64>,
     ) {
         let now = self.rt.now();
-        let mut told = Vec::new();
+        let (mut told, mut earlier) = (Vec::new(), Vec::new());
         for change in changes {
             let names = change.name.is_some();
             let who = (by, own(change));
+            // Whose lease another change has just taken, but has not been told yet.
+            earlier.extend(self.telling.others(change.inode, by));
             let holders = self.leases.borrow_mut().take(change.inode, who, names, now);
-            told.extend(holders.into_iter().map(|h| self.tell(change, h)));
+            told.extend(holders.into_iter().map(|h| {
+                let teller = self.telling.begin(change.inode, h.client);
+                async move {
+                    self.tell(change, h).await;
+                    drop(teller);
+                }
+            }));
         }
-        if !told.is_empty() {
-            join_all(told).await;
+        if !told.is_empty() || !earlier.is_empty() {
+            join(join_all(told), join_all(earlier.iter().map(|r| r.over()))).await;
         }
     }
 

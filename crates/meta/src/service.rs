@@ -13,6 +13,7 @@ use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
 use crate::state::{Service, VOLUME, ms};
+use crate::telling::Telling;
 use crate::users::Users;
 use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
 use glowfs_client::{Client, ClientConfig};
@@ -69,6 +70,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         inflight: Cell::new(0),
         orphans: Orphans::default(),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
+        telling: Telling::default(),
         lock_waits: LockWaits::default(),
         spills: Spills::default(),
         started: rt.now(),

@@ -8,6 +8,7 @@ use crate::leases::Leases;
 use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::orphans::Orphans;
+use crate::telling::Telling;
 use crate::users::Users;
 use glowfs_agent::Agent;
 use glowfs_client::ChunkIo;
@@ -51,6 +52,8 @@ pub struct Service {
     pub orphans: Orphans,
     /// Who may have cached what.
     pub leases: RefCell<Leases<Rc<Conn>>>,
+    /// Who is being told of changes.
+    pub telling: Telling,
     /// Who waits for locks.
     pub lock_waits: LockWaits,
     /// Contents on their way into chunks.
