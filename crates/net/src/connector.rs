@@ -1,15 +1,16 @@
 //! The connecting side: one connection per service, kept and renewed.
 
+use crate::dial::Dial;
 use crate::limits::{CONNECTOR_ENTRIES_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN};
 use crate::waiters::Waiters;
-use crate::{Conn, Handler, handshake};
-use glowfs_rt::{Address, Duration, Instant, Rt, Stream};
-use glowfs_types::wire::hello::{Hello, features};
+use crate::{Conn, Handler};
+use glowfs_rt::{Duration, Instant, Rt};
+use glowfs_types::wire::hello::Hello;
 use glowfs_types::{Error, HostId, NodeId, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 /// A way to talk to a service.
@@ -82,9 +83,10 @@ pub struct Target {
 /// Connects, and remembers the connections.
 pub struct Connector {
     rt: Rt,
-    hello: RefCell<Hello>,
-    handler: Rc<dyn Handler>,
-    options: ConnectorOptions,
+    dial: Rc<Dial>,
+    /// Counts how often all connections were ended.
+    round: Cell<u64>,
+    this: Weak<Connector>,
     entries: RefCell<BTreeMap<Target, Entry>>,
     closed: Cell<bool>,
 }
@@ -102,19 +104,14 @@ struct Entry {
     not_before: Instant,
 }
 
-/// Gives the right to connect up, whatever happens to the attempt.
-struct Attempt<'a> {
-    connector: &'a Connector,
-    target: &'a Target,
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let mut entries = self.connector.entries.borrow_mut();
-        if let Some(entry) = entries.get_mut(self.target) {
-            entry.busy = false;
-            entry.waiters.wake();
+/// What becomes of an attempt whose connection nobody may use.
+fn closed(result: Result<Rc<Conn>>) -> Error {
+    match result {
+        Ok(conn) => {
+            conn.close();
+            Error::new(Status::Disconnected, "the connections were closed while this one was made")
         }
+        Err(e) => e,
     }
 }
 
@@ -130,18 +127,18 @@ impl Connector {
         handler: Rc<dyn Handler>,
         options: ConnectorOptions,
     ) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new_cyclic(|this| Self {
             rt: rt.clone(),
-            hello: RefCell::new(hello),
-            handler,
-            options,
+            dial: Dial::new(rt, hello, handler, options),
+            round: Cell::new(0),
+            this: this.clone(),
             entries: RefCell::default(),
             closed: Cell::new(false),
         })
     }
     /// What later connections are told of us.
     pub fn set_hello(&self, hello: Hello) {
-        *self.hello.borrow_mut() = hello;
+        *self.dial.hello.borrow_mut() = hello;
     }
     /// The connection to the service at one of `addresses`: the cached one, or a new one. After failures it pauses before it
     /// tries again (at most a second), so callers bound it with their own deadline.
@@ -164,13 +161,21 @@ impl Connector {
                 return Err(failure);
             }
         }
-        let _attempt = Attempt { connector: self, target };
-        let not_before = self.entries.borrow().get(target).map(|e| e.not_before);
-        if let Some(at) = not_before.filter(|&at| at > self.rt.now()) {
-            self.rt.sleep_until(at).await;
-        }
-        let result = self.attempt(target).await;
-        self.remember(target, result)
+        let (rt, dial, this) = (self.rt.clone(), self.dial.clone(), self.this.clone());
+        let (target, round) = (target.clone(), self.round.get());
+        let not_before = self.entries.borrow().get(&target).map(|e| e.not_before);
+        // It goes on when the caller's time is up: the address that answers may be the last one of the list.
+        let attempt = self.rt.spawn(async move {
+            if let Some(at) = not_before.filter(|&at| at > rt.now()) {
+                rt.sleep_until(at).await;
+            }
+            let result = dial.attempt(&target).await;
+            match this.upgrade() {
+                Some(connector) => connector.remember(&target, round, result),
+                None => Err(closed(result)),
+            }
+        });
+        attempt.await
     }
 
     fn cached(&self, target: &Target) -> Option<Rc<Conn>> {
@@ -210,11 +215,16 @@ impl Connector {
         .await
     }
 
-    fn remember(&self, target: &Target, result: Result<Rc<Conn>>) -> Result<Rc<Conn>> {
-        if self.closed.get()
-            && let Ok(conn) = &result
-        {
-            conn.close();
+    /// Ends an attempt: what came of it is there for all who wait.
+    fn remember(
+        &self,
+        target: &Target,
+        round: u64,
+        mut result: Result<Rc<Conn>>,
+    ) -> Result<Rc<Conn>> {
+        if self.closed.get() || self.round.get() != round {
+            // What the service was told of us does not hold any more, or nobody wants it.
+            result = Err(closed(result));
         }
         let jitter = self.rt.random_below(1000) as u32;
         let now = self.rt.now();
@@ -233,82 +243,10 @@ impl Connector {
                     entry.not_before = now + entry.pause / 2 + entry.pause * jitter / 2000;
                 }
             }
+            entry.busy = false;
+            entry.waiters.wake();
         }
         result
-    }
-
-    /// Tries the addresses, the best first.
-    async fn attempt(&self, target: &Target) -> Result<Rc<Conn>> {
-        let mut failures = Vec::new();
-        let mut status = Status::Disconnected;
-        for address in self.candidates(target, &mut failures) {
-            let deadline = self.options.connect_deadline;
-            let outcome = match self.rt.timeout(deadline, self.one(&address, target)).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(Error::new(Status::TimedOut, format!("no answer in {deadline:?}"))),
-            };
-            match outcome {
-                Ok(conn) => return Ok(conn),
-                Err(e) => {
-                    // What the service itself said tells more than that another address cannot be reached.
-                    if !matches!(e.status, Status::Disconnected | Status::TimedOut) {
-                        status = e.status;
-                    }
-                    failures.push(format!("{address}: {}", e.message));
-                }
-            }
-        }
-        if failures.is_empty() {
-            failures.push("no address that the configured transports can use".into());
-        }
-        Err(Error::new(status, format!("cannot connect: {}", failures.join("; "))))
-    }
-
-    /// Unix sockets first, where they may be used, then the others in their order.
-    fn candidates(&self, target: &Target, failures: &mut Vec<String>) -> Vec<Address> {
-        let may = |t: Transport| self.options.transports.contains(&t);
-        let own_host = self.hello.borrow().host;
-        let same_host = target.host.is_none_or(|h| h == own_host && h != HostId::default());
-        let mut unix = Vec::new();
-        let mut tcp = Vec::new();
-        for text in &target.addresses {
-            match text.parse() {
-                Ok(address @ Address::Unix(_)) => {
-                    if same_host && (may(Transport::Unix) || may(Transport::Shm)) {
-                        unix.push(address);
-                    }
-                }
-                Ok(address) if may(Transport::Tcp) => tcp.push(address),
-                Ok(_) => {}
-                Err(e) => failures.push(e.to_string()),
-            }
-        }
-        unix.extend(tcp);
-        unix
-    }
-
-    async fn one(&self, address: &Address, target: &Target) -> Result<Rc<Conn>> {
-        let stream = self
-            .rt
-            .connect(address)
-            .await
-            .map_err(|e| Error::new(Status::Disconnected, e.to_string()))?;
-        let guard = Unfinished(Some(stream.clone()));
-        let mut hello = self.hello.borrow().clone();
-        hello.features =
-            if self.options.transports.contains(&Transport::Shm) { features::SHM } else { 0 };
-        if hello.release.is_empty() {
-            hello.release = glowfs_telemetry::RELEASE.into();
-        }
-        let (inbound, peer) = handshake::connect(&self.rt, stream, &hello).await?;
-        if let Some(node) = target.node
-            && peer.node != node
-        {
-            let what = format!("is node {}, not node {node}", peer.node);
-            return Err(Error::new(Status::Disconnected, what));
-        }
-        guard.finish();
-        Ok(Conn::start(&self.rt, inbound, peer, self.handler.clone()))
     }
 
     /// Closes all connections and forgets them, for good.
@@ -319,6 +257,7 @@ impl Connector {
 
     /// Closes all connections; later calls connect anew, with the hello of then.
     pub fn disconnect(&self) {
+        self.round.set(self.round.get() + 1);
         let conns: Vec<_> =
             self.entries.borrow_mut().values_mut().filter_map(|e| e.conn.take()).collect();
         conns.into_iter().for_each(|conn| conn.close());
@@ -328,22 +267,5 @@ impl Connector {
 impl Drop for Connector {
     fn drop(&mut self) {
         self.close();
-    }
-}
-
-/// Shuts a stream down whose handshake failed or was given up.
-struct Unfinished(Option<Stream>);
-
-impl Unfinished {
-    fn finish(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(stream) = self.0.take() {
-            stream.shutdown();
-        }
     }
 }

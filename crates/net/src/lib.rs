@@ -12,11 +12,13 @@ pub mod limits;
 
 mod conn;
 mod connector;
+mod dial;
 mod handshake;
 mod inbound;
 mod incoming;
 mod message;
 mod metrics;
+mod names;
 mod peer;
 mod regions;
 mod server;

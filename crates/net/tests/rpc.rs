@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use glowfs_net::{Bulk, Conn, Request, Target};
+use glowfs_net::{Bulk, Conn, Connector, ConnectorOptions, Request, Target};
 use glowfs_rt::{Address, Buf, Duration, Rt, real};
 use glowfs_types::wire::method::ECHO;
 use glowfs_types::{ClusterId, HostId, NodeId, Status, UserId};
@@ -347,6 +347,53 @@ fn connectors_choose_cache_and_reconnect() {
         connector.connect(&addresses).await.expect("back");
         connector.close();
         assert!(connector.connect(&addresses).await.is_err());
+    });
+}
+
+/// The first address takes connections and never says a word. Each caller has less time than that takes; still they reach the second one.
+#[test]
+fn an_attempt_outlives_callers_with_little_time() {
+    real::run(|rt| async move {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let service = Service::new(&rt);
+        let server = start(&rt, vec![any_tcp()], service.clone());
+        let mut addresses = vec![format!("tcp://{}", silent.local_addr().expect("bound"))];
+        addresses.extend(names(&server));
+        let options = ConnectorOptions {
+            connect_deadline: Duration::from_millis(600),
+            ..ConnectorOptions::default()
+        };
+        let connector = Connector::with_options(&rt, hello(), service.clone(), options);
+        let short = || rt.timeout(Duration::from_millis(450), connector.connect(&addresses));
+        assert!(short().await.is_err(), "not yet");
+        let conn = short().await.expect("in time").expect("the second address");
+        assert_eq!(server.connections().len(), 1);
+        // What is made while all connections are closed is not kept: it was introduced as somebody else.
+        connector.disconnect();
+        conn.closed().await;
+        assert!(short().await.is_err(), "the silent one again");
+        connector.disconnect();
+        let e = short().await.expect("in time").err().expect("of the round before");
+        assert_eq!(e.status, Status::Disconnected);
+        // Nobody is left who wants it.
+        assert!(short().await.is_err(), "the silent one again");
+        drop(connector);
+        rt.sleep(Duration::from_millis(600)).await;
+        assert!(server.connections().is_empty());
+    });
+}
+
+#[test]
+fn names_of_hosts_are_looked_up() {
+    real::run(|rt| async move {
+        let service = Service::new(&rt);
+        let server = start(&rt, vec![any_tcp()], service.clone());
+        let there = names(&server)[0].replace("127.0.0.1", "localhost");
+        let connector = connector(&rt, &service, &[]);
+        connector.connect(&[there]).await.expect("found");
+        let nowhere = ["no such host:1".to_owned()];
+        let e = connector.connect(&nowhere).await.err().expect("nowhere");
+        assert!(e.message.contains("is not an address"), "{e}");
     });
 }
 

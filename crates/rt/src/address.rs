@@ -37,18 +37,28 @@ impl fmt::Display for BadAddress {
 }
 impl std::error::Error for BadAddress {}
 
-impl std::str::FromStr for Address {
-    type Err = BadAddress;
-    /// Also takes a bare `HOST:PORT`. A host name is resolved (the first address counts).
-    fn from_str(s: &str) -> Result<Self, BadAddress> {
-        let bad = || BadAddress(s.to_owned());
+impl Address {
+    /// An address that needs no resolver; None: it names a host.
+    pub fn literal(s: &str) -> Option<Result<Self, BadAddress>> {
         if let Some(path) = s.strip_prefix("unix://") {
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(bad()) };
+            let absolute = path.starts_with('/');
+            return Some(absolute.then(|| Self::Unix(path.into())).ok_or(BadAddress(s.to_owned())));
         }
         let host = s.strip_prefix("tcp://").unwrap_or(s);
-        if let Ok(addr) = host.parse() {
-            return Ok(Self::Tcp(addr));
+        host.parse().ok().map(|address| Ok(Self::Tcp(address)))
+    }
+}
+
+impl std::str::FromStr for Address {
+    type Err = BadAddress;
+    /// Also takes a bare `HOST:PORT`. A host name is resolved (the first address counts), which may wait for the network: on a loop, only while
+    /// the process starts.
+    fn from_str(s: &str) -> Result<Self, BadAddress> {
+        if let Some(literal) = Self::literal(s) {
+            return literal;
         }
+        let bad = || BadAddress(s.to_owned());
+        let host = s.strip_prefix("tcp://").unwrap_or(s);
         let mut found = std::net::ToSocketAddrs::to_socket_addrs(host).map_err(|_| bad())?;
         found.next().map(Self::Tcp).ok_or_else(bad)
     }
@@ -67,6 +77,7 @@ mod tests {
             "127.0.0.1:9".parse::<Address>().expect("bare").to_string(),
             "tcp://127.0.0.1:9"
         );
+        assert_eq!(Address::literal("localhost:9"), None, "needs a resolver");
         for s in ["", "nonsense", "unix://relative", "tcp://", "1.2.3.4"] {
             assert!(s.parse::<Address>().is_err(), "{s}");
         }

@@ -25,7 +25,7 @@ mod handle;
 mod heap;
 mod pool;
 
-pub use address::Address;
+pub use address::{Address, BadAddress};
 pub use backend::{BoxFuture, Dir, File, Listener, Stream};
 pub use handle::{Elapsed, Rt, Sleep, Task};
 pub use heap::Heap;
