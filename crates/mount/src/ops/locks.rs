@@ -3,19 +3,28 @@
 //! Before a lock is given back, meta is told what was written (so other clients are told to forget what they had cached): whoever gets
 //! it next sees that.
 
-use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINTR, EINVAL, ENOLCK};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{self, LkIn, LkOut, lk};
-use glowfs_rt::sync::{Either, select};
+use glowfs_rt::Duration;
+use glowfs_rt::sync::{Either, Notify, select};
 use glowfs_types::wire::lock::{Lock, LockWish};
-use glowfs_types::{InodeId, RequestId};
+use glowfs_types::wire::meta::Caller;
+use glowfs_types::{InodeId, RequestId, Status};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// The greatest number of owners that wait on one mount.
 const WAITING_MAX: u32 = 1024;
+
+/// A lock that could not be given back is given back again after so long, and after twice as long each time,
+const AGAIN_FIRST: Duration = Duration::from_millis(500);
+/// but at the latest after so long.
+const AGAIN_LAST: Duration = Duration::from_secs(10);
 
 /// An owner's locks of a file: flocks and ranges apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,7 +38,30 @@ pub struct Owner {
 #[derive(Default)]
 pub struct Owners {
     handles: BTreeMap<Owner, BTreeSet<u64>>,
+    /// Owners whose locks are on their way back.
+    returning: BTreeSet<Owner>,
+    returned: Rc<Notify>,
     waiting: u32,
+}
+
+/// The locks of an owner are on their way back. (The kernel may give the number of an owner that is gone to a new one.)
+struct Returning<'a>(&'a RefCell<Owners>, Owner);
+
+impl<'a> Returning<'a> {
+    /// None: somebody is at it, or the owner uses locks again.
+    fn begin(owners: &'a RefCell<Owners>, owner: Owner) -> Option<Self> {
+        let mut all = owners.borrow_mut();
+        let begins = !all.handles.contains_key(&owner) && all.returning.insert(owner);
+        begins.then(|| Self(owners, owner))
+    }
+}
+
+impl Drop for Returning<'_> {
+    fn drop(&mut self) {
+        let mut all = self.0.borrow_mut();
+        all.returning.remove(&self.1);
+        all.returned.notify_all();
+    }
 }
 
 impl Owners {
@@ -67,10 +99,6 @@ impl<S: FileSystem> Context<S> {
             ..Lock::default()
         })
     }
-    fn once(&self, q: &Lock) -> Lock {
-        Lock { request: RequestId(self.rt.random_u128()), ..q.clone() }
-    }
-
     pub(crate) async fn getlk(&self, i: LkIn) -> Outcome {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
@@ -98,6 +126,7 @@ impl<S: FileSystem> Context<S> {
         // Noted first: if the outcome is not known, it is given back all the same.
         let owner = Owner { inode: q.inode, owner: q.owner, whole: q.whole };
         self.owners.borrow_mut().handles.entry(owner).or_default().insert(i.fh);
+        self.returned(owner).await;
         if q.wish == LockWish::Shared {
             // It may be less than the owner had, and so let others in.
             self.report(&handle, false).await?;
@@ -140,7 +169,7 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(fh) else { return Ok(()) };
         let owner = Owner { inode: handle.inode.id, owner, whole: false };
         if self.owners.borrow_mut().handles.remove(&owner).is_some() {
-            self.give_back(&handle, owner).await?;
+            self.give_back(handle.caller.clone(), owner).await?;
         }
         Ok(())
     }
@@ -149,16 +178,64 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn unlock_released(&self, fh: u64) -> Result<(), Failure> {
         let Some(handle) = self.inodes.file(fh) else { return Ok(()) };
         let done = self.owners.borrow_mut().closes(fh);
-        for owner in done {
-            self.report(&handle, false).await?;
-            self.give_back(&handle, owner).await?;
+        if done.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        // Nobody will ask for them once more: whatever comes of it, all of them go back.
+        let mut outcome = self.report(&handle, false).await;
+        for owner in done {
+            let given = self.give_back(handle.caller.clone(), owner).await;
+            outcome = outcome.and(given.map_err(Failure::from));
+        }
+        outcome
     }
 
-    async fn give_back(&self, handle: &Handle<S::File>, owner: Owner) -> Result<(), Failure> {
+    /// Waits until no locks of the owner are on their way back.
+    async fn returned(&self, owner: Owner) {
+        loop {
+            let returned = self.owners.borrow().returned.clone();
+            let news = returned.wait();
+            if !self.owners.borrow().returning.contains(&owner) {
+                return;
+            }
+            news.await;
+        }
+    }
+}
+
+impl<S: FileSystem> Daemon<S> {
+    fn once(&self, q: &Lock) -> Lock {
+        Lock { request: RequestId(self.rt.random_u128()), ..q.clone() }
+    }
+
+    /// Gives back all that an owner has who is gone. If that fails, it is tried until it succeeds: to others the file would be locked for as long as this
+    /// client lives.
+    async fn give_back(&self, caller: Caller, owner: Owner) -> glowfs_types::Result<()> {
+        let given = self.try_to_give_back(&caller, owner).await;
+        if let Err(e) = &given {
+            tracing::warn!(inode = %owner.inode, error = %e, "a lock is not given back yet");
+            let (this, rt, life) = (self.this.clone(), self.rt.clone(), self.fs.life());
+            self.rt.spawn_detached(async move {
+                let mut pause = AGAIN_FIRST;
+                loop {
+                    rt.sleep(pause).await;
+                    // What an earlier life of the client had locked is taken from it.
+                    let daemon = this.upgrade().filter(|d| d.fs.life() == life);
+                    let Some(daemon) = daemon else { return };
+                    match daemon.try_to_give_back(&caller, owner).await {
+                        Err(e) if e.status != Status::Stale => pause = AGAIN_LAST.min(pause * 2),
+                        _ => return,
+                    }
+                }
+            });
+        }
+        given
+    }
+
+    async fn try_to_give_back(&self, caller: &Caller, owner: Owner) -> glowfs_types::Result<()> {
+        let Some(_returning) = Returning::begin(&self.owners, owner) else { return Ok(()) };
         let q = Lock {
-            caller: handle.caller.clone(),
+            caller: caller.clone(),
             inode: owner.inode,
             owner: owner.owner,
             whole: owner.whole,

@@ -53,6 +53,9 @@ pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
+/// No lock is given back: meta is away. For tests.
+pub static LOCKS_STAY: AtomicBool = AtomicBool::new(false);
+
 /// What is listed is leased for long. For tests.
 pub static LISTS_LEASED: AtomicBool = AtomicBool::new(false);
 
@@ -508,6 +511,9 @@ impl FileSystem for RamFs {
         gone.map(|_| Empty::default()).ok_or_else(|| no(Status::NoAttribute))
     }
     async fn lock(&self, q: Lock) -> Result<LockReply> {
+        if q.wish == LockWish::Release && LOCKS_STAY.load(Relaxed) {
+            return Err(no(Status::TimedOut));
+        }
         let n = self.get(q.inode)?;
         let holder = n.locks.borrow().conflicts(&q).next().map(Held::holder);
         if holder.is_none() && q.wish != LockWish::GiveUp && n.locks.borrow_mut().apply(&q)? {
