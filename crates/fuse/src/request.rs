@@ -7,8 +7,8 @@
 use crate::abi::{self, opcode};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
-/// The longest name accepted, in bytes.
-pub const NAME_BYTES_MAX: usize = 1024;
+/// The longest name accepted, in bytes: what a kernel may pass on to be refused. (Without MAX_PAGES it is 1024.)
+pub const NAME_BYTES_MAX: usize = 4095;
 /// The longest target of a symbolic link, in bytes.
 pub const SYMLINK_BYTES_MAX: usize = 4096;
 

@@ -6,6 +6,8 @@ use glowfs_types::{Error, Status};
 pub const EPERM: i32 = 1;
 /// EINTR.
 pub const EINTR: i32 = 4;
+/// ENAMETOOLONG.
+pub const ENAMETOOLONG: i32 = 36;
 /// ENOLCK.
 pub const ENOLCK: i32 = 37;
 /// EIO.

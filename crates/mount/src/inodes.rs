@@ -9,7 +9,7 @@ use crate::uses::Uses;
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
-use glowfs_types::wire::meta::{Attr, Caller, DirEntry, ROOT_INODE, Time};
+use glowfs_types::wire::meta::{Attr, Caller, DirEntry, InodeKind, ROOT_INODE, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -38,10 +38,10 @@ struct Node {
     bare_until: Instant,
 }
 
-/// What the kernel was last told of an inode by its name.
+/// What the kernel was last told of an inode.
 struct Told {
-    /// The change that these attributes are of.
-    change: u64,
+    /// The change that these attributes are of. None: they may be old, or nothing leads to the inode any more.
+    change: Option<u64>,
     entry: abi::EntryOut,
 }
 
@@ -78,6 +78,8 @@ pub struct DirHandle {
     pub after: u64,
     /// Whether the directory ends behind `ahead`.
     pub end: bool,
+    /// The cookie that the listing ends with: the greatest one when it began.
+    pub last: Option<u64>,
     /// The directory's parent, once known.
     pub parent: Option<InodeId>,
     /// What `ahead` is of.
@@ -144,8 +146,8 @@ impl<F> Inodes<F> {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0) {
             // What our writes did came with answers that went to the open file only.
             n.change = n.change.max(open.change());
-            if n.told.as_ref().is_some_and(|t| !open.is_as_of(t.change)) {
-                n.told = None;
+            if let Some(t) = &mut n.told {
+                t.change = t.change.filter(|c| open.is_as_of(*c));
             }
         }
     }
@@ -226,7 +228,7 @@ impl<F: FileData> Inodes<F> {
     /// The kernel is told this of the inode.
     pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&attr.inode.0) {
-            let told = Told { change: attr.change, entry: *entry };
+            let told = Told { change: Some(attr.change), entry: *entry };
             match &mut n.told {
                 Some(before) => **before = told,
                 None => n.told = Some(Box::new(told)),
@@ -241,7 +243,7 @@ impl<F: FileData> Inodes<F> {
         }
         let mut nodes = self.nodes.borrow_mut();
         let node = nodes.get_mut(&inode.0)?;
-        let told = node.told.as_ref().filter(|t| t.change == node.change)?;
+        let told = node.told.as_ref().filter(|t| t.change == Some(node.change))?;
         let entry = abi::EntryOut {
             entry_valid: 0,
             attr_valid: 0,
@@ -251,6 +253,26 @@ impl<F: FileData> Inodes<F> {
         };
         node.lookups += 1;
         Some(Box::new(entry))
+    }
+    /// Our removal took an inode its last name, and left these attributes.
+    pub fn removed(&self, gone: &Attr, mut attr: abi::Attr) {
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&gone.inode.0) {
+            let told = n.told.get_or_insert_with(|| {
+                Box::new(Told { change: None, entry: abi::EntryOut::default() })
+            });
+            if gone.kind == InodeKind::Directory {
+                // Meta keeps the time of its entries beside it, and does not look there any more.
+                let before = (told.entry.attr.mtime, told.entry.attr.mtimensec);
+                (attr.mtime, attr.mtimensec) = before.max((attr.mtime, attr.mtimensec));
+            }
+            **told = Told { change: None, entry: abi::EntryOut { attr, ..told.entry } };
+        }
+    }
+    /// The attributes of an inode that is no more, for who still has it in his hands: those that were told last.
+    pub fn last_told(&self, inode: InodeId) -> Option<abi::Attr> {
+        let nodes = self.nodes.borrow();
+        let told = nodes.get(&inode.0)?.told.as_ref()?;
+        Some(abi::Attr { nlink: 0, ..told.entry.attr })
     }
     /// Until when the kernel may keep attributes of an inode that it says it does not know: it is about to take them in.
     pub fn introduced(&self, inode: InodeId) -> Instant {
@@ -302,7 +324,9 @@ impl<F: FileData> Inodes<F> {
         match self.nodes.borrow_mut().get_mut(&inode.0) {
             Some(n) => {
                 n.recalled = number;
-                n.told = None;
+                if let Some(t) = &mut n.told {
+                    t.change = None;
+                }
                 n.bare_until = Instant(0);
                 if data {
                     n.cached = None;

@@ -3,6 +3,8 @@
 #[path = "suite/bounds.rs"]
 mod bounds;
 mod common;
+#[path = "suite/demands.rs"]
+mod demands;
 #[path = "suite/posix.rs"]
 mod posix;
 #[path = "suite/programs.rs"]

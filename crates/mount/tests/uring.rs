@@ -1,6 +1,8 @@
 //! The tests of the mount once more over FUSE over io_uring, and what only concerns that.
 
 mod common;
+#[path = "suite/demands.rs"]
+mod demands;
 #[path = "suite/posix.rs"]
 mod posix;
 #[path = "suite/programs.rs"]

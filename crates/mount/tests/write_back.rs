@@ -1,6 +1,8 @@
 //! The tests of the mount once more with writes that are answered before they are sent, and random operations against bytes in memory.
 
 mod common;
+#[path = "suite/demands.rs"]
+mod demands;
 #[path = "suite/posix.rs"]
 mod posix;
 #[path = "suite/programs.rs"]

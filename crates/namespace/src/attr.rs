@@ -24,12 +24,20 @@ use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch, VolumeId};
 /// Looks a name up.
 pub async fn lookup(cx: &Context<'_>, req: &Lookup) -> Result<Attr> {
     name::check(&req.name)?;
-    if name::is_dots(&req.name) {
+    if req.name.as_slice() == b"." {
+        // So a kernel asks for an inode of which it has nothing but a handle, whatever it is; like GETATTR.
+        let inode = cx.inode(req.parent).await?;
+        return if inode.nlink > 0 {
+            cx.attr_of(req.parent, &inode).await
+        } else {
+            err(Status::NotFound)
+        };
+    }
+    if req.name.as_slice() == b".." {
         let dir = cx.dir(req.parent).await?;
         access::check(cx.caller, &dir, EXEC)?;
-        let id = if req.name.as_slice() == b".." { dir.parent } else { req.parent };
-        let inode = cx.inode(id).await?;
-        return cx.attr_of(id, &inode).await;
+        let inode = cx.inode(dir.parent).await?;
+        return cx.attr_of(dir.parent, &inode).await;
     }
     let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
     access::check(cx.caller, &dir, EXEC)?;

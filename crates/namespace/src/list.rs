@@ -5,9 +5,9 @@ use crate::access::{self, READ};
 use crate::context::{Context, DirSide, dir_attr};
 use crate::keys;
 use crate::record::{CookieEntry, Inode, unpack};
-use glowfs_types::Result;
 use glowfs_types::wire::kv::RANGE_ENTRIES_MAX;
 use glowfs_types::wire::meta::{Attr, DirEntry, InodeKind, ReadDir, ReadDirReply};
+use glowfs_types::{InodeId, Result};
 
 /// Entries of one page with attributes.
 const ATTR_ENTRIES_MAX: u32 = 1024;
@@ -38,8 +38,16 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, b
     }
     let begins = req.after == 0;
     let accessed = begins && cx.attr_of(req.inode, &dir).await?.wants_atime(req.atime, cx.now);
-    let (end, parent) = (!page.more, dir.parent);
-    Ok((ReadDirReply { entries, end, parent, lease_ms: 0 }, accessed))
+    let (more, parent) = (page.more, dir.parent);
+    let last = if begins && more { last_cookie(cx, req.inode).await? } else { None };
+    Ok((ReadDirReply { entries, end: !more, parent, lease_ms: 0, last }, accessed))
+}
+
+/// Where a listing that begins now has to end: each rename puts its entry behind all others, so who renames what he lists would never come to an end.
+async fn last_cookie(cx: &Context<'_>, dir: InodeId) -> Result<Option<u64>> {
+    let (begin, end) = keys::cookies_after(cx.volume(), dir, 0);
+    let page = cx.tx.get_range_snapshot(&begin, &end, 1, true).await?;
+    Ok(page.entries.first().and_then(|(key, _)| keys::cookie_of(key)))
 }
 
 async fn add_attributes(cx: &Context<'_>, entries: &mut [DirEntry]) -> Result<()> {

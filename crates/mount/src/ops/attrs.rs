@@ -4,11 +4,11 @@ use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
-use glowfs_fuse::abi::{FallocateIn, SetattrIn, fattr};
+use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, SessionId};
+use glowfs_types::{Error, InodeId, RequestId, SessionId, Status};
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -42,11 +42,24 @@ impl<S: FileSystem> Context<S> {
         let margin = self.longest_lease.get() / 4;
         let (attr, end) = match self.directories.attr(self.inode(), self.rt.now(), margin) {
             Some(known) => known,
-            None => self.fresh(self.inode()).await?,
+            None => match self.fresh(self.inode()).await {
+                Err(Failure::Error(e)) if e.status == Status::Stale => return self.gone(e),
+                fresh => fresh?,
+            },
         };
         self.inodes.gives(attr.inode);
         self.inodes.tells(&attr, &entry_out(&attr, self.config.block_bytes, Duration::ZERO));
         self.attr_answer(&attr, self.valid(end))
+    }
+
+    /// Meta knows the inode no more. Files that are open here it keeps; of everything else (directories, named pipes, ...) whoever still has it open or
+    /// works in it may ask for what it was.
+    fn gone(&self, e: Error) -> Outcome {
+        let lost = self.inodes.opened(self.inode()).is_some();
+        match self.inodes.last_told(self.inode()).filter(|_| !lost) {
+            Some(attr) => Ok(Answer::Attr(Box::new(AttrOut { attr, ..AttrOut::default() }))),
+            None => Err(e.into()),
+        }
     }
 
     /// The session of the handle, or of any handle of the inode.

@@ -1,8 +1,8 @@
 //! Names: lookup, making, linking, removing, renaming.
 
-use crate::attr::{entry_out, kind_of};
+use crate::attr::{entry_out, kind_of, to_abi};
 use crate::daemon::{Answer, Asked, Context, Outcome, fail};
-use crate::errno::{EINVAL, ENOENT};
+use crate::errno::{EINVAL, ENAMETOOLONG, ENOENT};
 use crate::filesystem::FileSystem;
 use crate::known::{Changing, Edit, Named};
 use glowfs_fuse::abi;
@@ -68,7 +68,12 @@ impl<S: FileSystem> Context<S> {
     }
 
     pub(crate) async fn lookup(&self, name: Vec<u8>) -> Outcome {
-        match self.named(&name).await {
+        if name.len() > NAME_BYTES_MAX {
+            return fail(ENAMETOOLONG);
+        }
+        // An inode by its number, or its parent: names in directories that are followed here are others.
+        let dots = [&b"."[..], b".."].contains(&name.as_slice());
+        match if dots { Named::Unknown } else { self.named(&name).await } {
             Named::Missing => return fail(ENOENT),
             Named::There(inode) => {
                 if let Some(entry) = self.inodes.tell_again(inode) {
@@ -157,10 +162,7 @@ impl<S: FileSystem> Context<S> {
         let r = self.fs.unlink(q).await?;
         self.changed_dirs(changing, asked, one(&r.dir), |_| vec![Edit::Remove(&name)]);
         match r.attr {
-            Some(gone) => {
-                self.directories.recalled(gone.inode);
-                self.inodes.seen(&gone);
-            }
+            Some(gone) => self.lost_name(&gone),
             None if directory => self.directories.forget_all(),
             None => {}
         }
@@ -203,10 +205,17 @@ impl<S: FileSystem> Context<S> {
             self.directories.touched(dir);
         }
         if let Some(gone) = r.replaced {
-            self.directories.recalled(gone.inode);
-            self.inodes.seen(&gone);
+            self.lost_name(&gone);
         }
         Ok(Answer::Done)
+    }
+    /// A change of ours took the inode a name.
+    fn lost_name(&self, gone: &Attr) {
+        self.directories.recalled(gone.inode);
+        self.inodes.seen(gone);
+        if gone.nlink == 0 {
+            self.inodes.removed(gone, to_abi(gone, self.config.block_bytes));
+        }
     }
     pub(crate) async fn readlink(&self) -> Outcome {
         let (caller, inode) = (self.caller(), InodeId(self.header.node));

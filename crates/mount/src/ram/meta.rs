@@ -281,9 +281,11 @@ impl FileSystem for RamFs {
     type File = RamFile;
 
     async fn lookup(&self, q: Lookup) -> Result<AttrReply> {
+        if q.name.as_slice() == b"." {
+            return Ok(Self::reply(self.get(q.parent)?.attr.borrow().clone()));
+        }
         let dir = self.dir(q.parent)?;
         let n = match q.name.as_slice() {
-            b"." => dir,
             b".." => self.get(dir.parent.get())?,
             name => self.child(&dir, name)?,
         };
@@ -409,6 +411,7 @@ impl FileSystem for RamFs {
         all.retain(|(c, ..)| *c > q.after);
         all.sort_unstable();
         let end = all.len() <= q.limit as usize;
+        let last = all.last().filter(|_| q.after == 0 && !end).map(|(c, ..)| *c);
         all.truncate(q.limit as usize);
         let mut entries = Vec::new();
         let leased = LISTS_LEASED.load(Relaxed);
@@ -417,7 +420,8 @@ impl FileSystem for RamFs {
             let (kind, attr) = (attr.kind, q.attributes.then_some(attr));
             entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr, leased });
         }
-        Ok(ReadDirReply { entries, end, parent: dir.parent.get(), lease_ms: 60_000 })
+        let parent = dir.parent.get();
+        Ok(ReadDirReply { entries, end, parent, lease_ms: 60_000, last })
     }
     async fn open(&self, q: Open) -> Result<OpenReply> {
         if REPLACED_BEFORE_OPEN.swap(false, Relaxed) {

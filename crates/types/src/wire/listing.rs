@@ -66,8 +66,29 @@ pub struct ReadDirReply {
     /// How long what is leased of the page may be kept, counted from before the question.
     #[cbor(n(3), default)]
     pub lease_ms: u64,
+    /// Of the first page, if the directory does not end with it: the greatest cookie there was. What comes behind it was made, or renamed,
+    /// since. (Left out otherwise, and by older releases.)
+    #[n(4)]
+    pub last: Option<u64>,
 }
 
 fn not_leased(leased: &bool) -> bool {
     !leased
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{decode, encode};
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let page = ReadDirReply { parent: InodeId(7), lease_ms: 9, ..ReadDirReply::default() };
+        let before = [0x84, 0x80, 0xf4, 7, 9];
+        assert_eq!(encode(&page), before, "as written by older releases");
+        assert_eq!(decode::<ReadDirReply>(&before).expect("read"), page);
+        let first = ReadDirReply { last: Some(5), ..page };
+        assert_eq!(encode(&first), [0x85, 0x80, 0xf4, 7, 9, 5]);
+        assert_eq!(decode::<ReadDirReply>(&encode(&first)).expect("read"), first);
+    }
 }

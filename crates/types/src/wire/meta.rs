@@ -175,7 +175,7 @@ pub mod inode_flags {
     pub const KNOWN: u32 = IMMUTABLE | APPEND;
 }
 
-/// LOOKUP. The names `.` and `..` are understood.
+/// LOOKUP. The names `.` and `..` are understood: `.` of whatever has a name, also of what is no directory.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct Lookup {
     /// Who asks.
