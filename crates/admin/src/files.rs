@@ -180,7 +180,7 @@ pub async fn cat(client: &Rc<Client>, path: &str) -> Result<()> {
         Open { caller: caller(client), request: client.new_request(), inode: a.inode, flags };
     let reply = client.open(query).await?;
     let len = reply.attr.len;
-    let access = FileAccess { caller: caller(client), read: true, write: false };
+    let access = FileAccess { caller: caller(client), read: true, write: false, exec: false };
     let file = client.open_file(&reply, access)?;
     let mut stdout = std::io::stdout().lock();
     let mut at = 0;

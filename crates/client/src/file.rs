@@ -28,6 +28,8 @@ pub struct FileAccess {
     pub read: bool,
     /// For writing.
     pub write: bool,
+    /// It is read to run it: see [`glowfs_types::wire::meta::OpenFlags::exec`].
+    pub exec: bool,
 }
 
 /// What changes during the life of an open file.
@@ -399,6 +401,7 @@ impl OpenFile {
             read: self.access.read,
             write: self.access.write,
             spill,
+            exec: self.access.exec,
         };
         let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
         let reply: OpenReply = decode(&answer)?;

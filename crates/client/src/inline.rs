@@ -19,7 +19,8 @@ pub(crate) async fn content(file: &OpenFile) -> Result<Option<InlineReply>> {
     }
     file.check_owner()?;
     let caller = file.access().caller.clone();
-    let q = InlineRead { caller, inode: file.inode(), session: file.session() };
+    let (session, exec) = (file.session(), file.access().exec);
+    let q = InlineRead { caller, inode: file.inode(), session, exec };
     let reply = file.client().inline_read(q).await?;
     file.update_attr(&reply.attr);
     Ok(Some(reply).filter(|r| r.content.is_some()))

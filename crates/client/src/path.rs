@@ -65,7 +65,8 @@ impl Client {
 
     async fn open_names(self: &Rc<Self>, path: &str, how: &OpenHow) -> Result<Rc<OpenFile>> {
         let caller = how.caller();
-        let access = FileAccess { caller: caller.clone(), read: how.read, write: how.write };
+        let access =
+            FileAccess { caller: caller.clone(), read: how.read, write: how.write, exec: false };
         let session = if how.write { self.new_session() } else { Default::default() };
         let flags = OpenFlags { read: how.read, write: how.write, session, ..OpenFlags::default() };
         let Place { parent, name, found } = self.walk(&caller, path, true).await?;

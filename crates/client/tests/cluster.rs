@@ -21,10 +21,11 @@ async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
         session: client.new_session(),
         append: false,
         inline: false,
+        exec: false,
     };
     let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
     let reply = client.open(query).await.expect("open");
-    let access = FileAccess { caller: Caller::default(), read: true, write: true };
+    let access = FileAccess { caller: Caller::default(), read: true, write: true, exec: false };
     client.open_file(&reply, access).expect("file")
 }
 

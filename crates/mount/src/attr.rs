@@ -38,12 +38,10 @@ pub const fn kind_of(mode: u32) -> Option<InodeKind> {
     })
 }
 
-/// Set-user-id, or set-group-id with group execute: what a write by someone else clears.
-pub const fn without_suid(mode: u32) -> Option<u32> {
-    let mut kept = mode & !0o4000;
-    if mode & 0o2010 == 0o2010 {
-        kept &= !0o2000;
-    }
+/// Set-user-id and set-group-id: what a write by someone who is not root clears. Set-group-id without group execute stays if he is in the group.
+pub const fn without_suid(mode: u32, in_group: bool) -> Option<u32> {
+    let stays = if in_group && mode & 0o010 == 0 { 0o2000 } else { 0 };
+    let kept = mode & (!0o6000 | stays);
     if kept == mode { None } else { Some(kept) }
 }
 
@@ -118,9 +116,12 @@ mod tests {
 
     #[test]
     fn suid_goes_as_posix_says() {
-        assert_eq!(without_suid(0o4755), Some(0o755));
-        assert_eq!(without_suid(0o2755), Some(0o755));
-        assert_eq!(without_suid(0o2745), None, "no group execute: mandatory locking, kept");
-        assert_eq!(without_suid(0o755), None);
+        for in_group in [false, true] {
+            assert_eq!(without_suid(0o4755, in_group), Some(0o755));
+            assert_eq!(without_suid(0o2755, in_group), Some(0o755));
+            assert_eq!(without_suid(0o755, in_group), None);
+        }
+        assert_eq!(without_suid(0o6745, true), Some(0o2745), "no group execute");
+        assert_eq!(without_suid(0o6745, false), Some(0o745));
     }
 }

@@ -211,6 +211,9 @@ impl<F: FileData> Inodes<F> {
     /// We give it an extended attribute.
     pub fn dress(&self, inode: InodeId) {
         self.made(inode, Instant(0));
+        if let Some(open) = self.opened(inode) {
+            open.bare.set(false);
+        }
     }
     /// Whether newer attributes of the inode went through here than these.
     pub fn is_old(&self, attr: &Attr) -> bool {
@@ -320,6 +323,7 @@ impl<F: FileData> Inodes<F> {
         self.recalls.set(number);
         if let Some(open) = self.opened(inode) {
             open.lease.set(Instant(0));
+            open.bare.set(false);
         }
         match self.nodes.borrow_mut().get_mut(&inode.0) {
             Some(n) => {

@@ -8,6 +8,7 @@ use crate::back::{Back, Waiting};
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use crate::late::Late;
+use glowfs_client::FileAccess;
 use glowfs_rt::Instant;
 use glowfs_rt::sync::Notify;
 use glowfs_types::wire::meta::{AtimeRule, Attr, Time};
@@ -25,12 +26,23 @@ fn whole_blocks(bytes: u64) -> u64 {
 pub struct OpenedFile<F> {
     /// The file.
     pub file: Rc<F>,
-    /// For reading.
-    pub read: bool,
-    /// For writing.
-    pub write: bool,
+    /// Who opened it, and for what.
+    pub access: FileAccess,
     /// Handles that use it.
     pub users: Cell<u32>,
+}
+
+/// Whether meta lets both go on in the same cases.
+fn same_right(a: &FileAccess, b: &FileAccess) -> bool {
+    a.exec == b.exec && a.caller == b.caller
+}
+
+impl<F: FileData> OpenedFile<F> {
+    /// Whether it can be used so.
+    fn allows(&self, read: bool, write: bool) -> bool {
+        let a = &self.access;
+        (a.read || !read) && (a.write || !write) && self.file.lives()
+    }
 }
 
 /// What our writes did that meta does not know yet.
@@ -71,6 +83,8 @@ pub struct OpenInode<F> {
     pub gate: Gate,
     /// Until when meta would tell us of a change by others; what is known may be used without asking until then.
     pub lease: Cell<Instant>,
+    /// It has no `security.capability`, as far as we have asked.
+    pub bare: Cell<bool>,
     /// When its blocks were last counted.
     pub counted: Cell<Instant>,
     /// A set of writes that were answered before they were sent has ended.
@@ -109,7 +123,8 @@ impl<F: FileData> OpenInode<F> {
         let (lease, counted) = (Cell::new(Instant(0)), Cell::new(Instant(0)));
         let (back, state) = (RefCell::new(Back::new(waiting.clone())), RefCell::new(state));
         let (sent, late) = (Notify::new(), Late::default());
-        Self { id, gate: Gate::default(), lease, counted, sent, late, back, state }
+        let (gate, bare) = (Gate::default(), Cell::new(false));
+        Self { id, gate, lease, bare, counted, sent, late, back, state }
     }
     /// What was written and is not sent yet.
     pub fn back(&self) -> RefMut<'_, Back> {
@@ -320,18 +335,26 @@ impl<F: FileData> OpenInode<F> {
     }
 
     /// A file with at least these rights that can be used.
-    pub fn find(&self, read: bool, write: bool) -> Option<Rc<OpenedFile<F>>> {
+    pub fn find(&self, wish: &FileAccess) -> Option<Rc<OpenedFile<F>>> {
         let s = self.state.borrow();
-        let fits = |f: &OpenedFile<F>| (f.read || !read) && (f.write || !write) && f.file.lives();
+        let fits = |f: &OpenedFile<F>| {
+            // Without a session, what its opener may do now decides whether it can go on being used.
+            let lasts = f.file.session().is_some() || same_right(&f.access, wish);
+            f.allows(wish.read, wish.write) && lasts
+        };
         s.files.iter().find(|f| fits(f)).cloned()
+    }
+    /// A file that can be written to.
+    pub fn find_writable(&self) -> Option<Rc<OpenedFile<F>>> {
+        self.state.borrow().files.iter().find(|f| f.allows(false, true)).cloned()
     }
     /// Whether one of its files cannot be used any more: the cluster ended the session while it was open.
     pub fn has_dead(&self) -> bool {
         self.state.borrow().files.iter().any(|f| !f.file.lives())
     }
     /// Adds a file.
-    pub fn add(&self, file: Rc<F>, read: bool, write: bool) -> Rc<OpenedFile<F>> {
-        let opened = Rc::new(OpenedFile { file, read, write, users: Cell::new(0) });
+    pub fn add(&self, file: Rc<F>, access: FileAccess) -> Rc<OpenedFile<F>> {
+        let opened = Rc::new(OpenedFile { file, access, users: Cell::new(0) });
         self.state.borrow_mut().files.push(opened.clone());
         opened
     }

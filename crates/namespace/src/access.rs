@@ -46,6 +46,11 @@ pub fn check(caller: &Caller, inode: &Inode, want: u32) -> Result<()> {
     if bits & want == want { Ok(()) } else { err(Status::AccessDenied) }
 }
 
+/// What who opens a file to read it needs: who opens it to run it does not need to be allowed to read it.
+pub const fn to_read(exec: bool) -> u32 {
+    if exec { EXEC } else { READ }
+}
+
 /// Whether the caller may take the entry of `inode` out of `dir`: flags, write and search permission, and the sticky bit.
 pub fn check_delete(caller: &Caller, dir: &Inode, inode: &Inode) -> Result<()> {
     flags::check_remove(dir, inode)?;
@@ -56,9 +61,10 @@ pub fn check_delete(caller: &Caller, dir: &Inode, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// The mode after somebody else than root changed the owner or the contents: no set-user-id, and no set-group-id where
-/// the group can execute.
-pub fn without_privileges(mode: u32) -> u32 {
-    let mode = mode & !SETUID;
-    if mode & 0o010 != 0 { mode & !SETGID } else { mode }
+/// The mode after the caller changed the owner or the contents: no set-user-id, and no set-group-id where the group can execute, or where
+/// the caller is not in the group.
+pub fn without_privileges(caller: &Caller, inode: &Inode) -> u32 {
+    let mode = inode.mode & !SETUID;
+    let stays = mode & 0o010 == 0 && (is_root(caller) || in_group(caller, inode.gid));
+    if stays { mode } else { mode & !SETGID }
 }

@@ -168,11 +168,11 @@ async fn check_len(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()>
 
 fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Result<()> {
     if req.uid.is_some() || req.gid.is_some() {
+        if !inode.is_dir() {
+            inode.mode = access::without_privileges(cx.caller, inode);
+        }
         inode.uid = req.uid.unwrap_or(inode.uid);
         inode.gid = req.gid.unwrap_or(inode.gid);
-        if !inode.is_dir() {
-            inode.mode = access::without_privileges(inode.mode);
-        }
     }
     if let Some(mode) = req.mode {
         let mut mode = mode & 0o7777;
@@ -206,7 +206,7 @@ pub(crate) async fn truncate(
         inode.cut = Some(len);
     }
     if !access::is_root(cx.caller) && len != inode.len {
-        inode.mode = access::without_privileges(inode.mode);
+        inode.mode = access::without_privileges(cx.caller, inode);
     }
     // What is added has no blocks. What is left of a file with holes is counted when the rest is cut off: until then it is one with holes.
     let blocks = match inode.allocated {

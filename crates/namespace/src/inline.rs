@@ -8,7 +8,7 @@
 //! one goes to the garbage. So what a late or dead attempt writes is never seen. Must never: let a data id be used by a file while chunks
 //! under it may hold anything but its contents.
 
-use crate::access::{self, READ};
+use crate::access;
 use crate::context::{Context, err, file_bytes};
 use crate::flags;
 use crate::keys;
@@ -75,7 +75,7 @@ pub async fn inline_read(cx: &Context<'_>, q: &InlineRead) -> Result<(Attr, Opti
             }
         }
         None if access::owns(cx.caller, &inode) => {}
-        None => access::check(cx.caller, &inode, READ)?,
+        None => access::check(cx.caller, &inode, access::to_read(q.exec))?,
     }
     let bytes = match inode.is_inline() {
         true => Some(content(cx, q.inode).await?),

@@ -82,7 +82,8 @@ pub(crate) async fn open_inode(
         }
     }
     if check {
-        let want = if flags.read { READ } else { 0 } | if writes { WRITE } else { 0 };
+        let read = if flags.read { access::to_read(flags.exec) } else { 0 };
+        let want = read | if writes { WRITE } else { 0 };
         access::check(cx.caller, inode, want)?;
     }
     if writes {
@@ -335,7 +336,7 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
             return Err(Error::new(Status::InvalidArgument, "writing needs a session"));
         }
         None if access::owns(cx.caller, &inode) => {}
-        None => access::check(cx.caller, &inode, READ)?,
+        None => access::check(cx.caller, &inode, access::to_read(req.exec))?,
     }
     if req.spill && inode.is_inline() {
         return Err(inline::in_the_way("the client that has it open needs chunks"));

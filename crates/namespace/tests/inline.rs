@@ -55,7 +55,7 @@ impl World {
         run!(self, cx => ns::inline_write(cx, q).await)
     }
     async fn read(&self, inode: InodeId) -> (Attr, Option<Vec<u8>>) {
-        let q = InlineRead { caller: who(), inode, session: None };
+        let q = InlineRead { caller: who(), inode, session: None, exec: false };
         run!(self, cx => ns::inline_read(cx, &q).await).expect("read")
     }
     async fn cut(&self, inode: InodeId, len: u64) -> Result<Attr> {
@@ -204,6 +204,7 @@ fn what_needs_chunks_gets_them() {
             read: true,
             write: false,
             spill: false,
+            exec: false,
         };
         assert!(run!(&w, cx => ns::renew(cx, &renew).await).expect("renewed").attr.inline);
         let spill = Renew { spill: true, ..renew };

@@ -549,7 +549,12 @@ fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
                 let (caller, request) = (caller(&c), RequestId(0));
                 c.open(Open { caller, request, inode, flags }).await.expect("opened")
             };
-            let access = glowfs_client::FileAccess { caller: caller(&c), read: true, write: true };
+            let access = glowfs_client::FileAccess {
+                caller: caller(&c),
+                read: true,
+                write: true,
+                exec: false,
+            };
             *keep.borrow_mut() = Some(c.open_file(&reply, access).expect("a file"));
         });
         lab.cluster.run_for(Duration::from_millis(100));

@@ -172,10 +172,12 @@ fn what_somebody_owns_is_never_taken() {
                 session: client.new_session(),
                 append: false,
                 inline: false,
+                exec: false,
             };
             let open = Open { caller: caller(&client), request: RequestId(0), inode, flags };
             let open = client.open(open).await?;
-            let access = FileAccess { caller: caller(&client), read: true, write: true };
+            let access =
+                FileAccess { caller: caller(&client), read: true, write: true, exec: false };
             let again = client.open_file(&open, access)?;
             again.write(0, Buf::from_vec(vec![round ^ 0xff; 3 * CHUNK])).await?;
             rt.sleep(Duration::from_millis(700)).await;

@@ -109,6 +109,7 @@ async fn make(client: &Rc<Client>) -> Result<Rc<OpenFile>> {
         truncate: false,
         append: false,
         inline: false,
+        exec: false,
         session: client.new_session(),
     };
     let make = Make {
@@ -123,5 +124,5 @@ async fn make(client: &Rc<Client>) -> Result<Rc<OpenFile>> {
         ..Make::default()
     };
     let opened = client.make(make).await?.open.context("the file was made and not opened")?;
-    Ok(client.open_file(&opened, FileAccess { caller, read: true, write: true })?)
+    Ok(client.open_file(&opened, FileAccess { caller, read: true, write: true, exec: false })?)
 }

@@ -35,6 +35,7 @@ mod model;
 mod moves;
 mod netns;
 mod orphans;
+mod permitted;
 mod programs;
 mod resync;
 mod scrub;

@@ -305,7 +305,7 @@ impl<S: FileSystem> Daemon<S> {
     async fn report_length(&self, inode: InodeId, caller: &Caller) -> Result<()> {
         let Some(open) = self.inodes.opened(inode) else { return Ok(()) };
         self.settle(&open).await;
-        let (Some(dirty), Some(writer)) = (open.dirty(), open.find(false, true)) else {
+        let (Some(dirty), Some(writer)) = (open.dirty(), open.find_writable()) else {
             return Ok(());
         };
         let q = self.sync_query(&open, &writer, caller, false);

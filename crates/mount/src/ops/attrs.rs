@@ -67,7 +67,7 @@ impl<S: FileSystem> Context<S> {
         let by_handle = fh.and_then(|fh| self.inodes.file(fh)).and_then(|h| h.file.file.session());
         by_handle.or_else(|| {
             let open = self.inodes.opened(self.inode())?;
-            open.find(false, true)?.file.session()
+            open.find_writable()?.file.session()
         })
     }
 
@@ -146,16 +146,18 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(i.fh).filter(|h| h.write) else {
             return fail(EBADF);
         };
-        if keep && !punch && !zero {
-            return Ok(Answer::Done);
-        }
         let inode = &handle.inode;
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
         self.settle(inode).await;
         self.known(inode).await?;
-        if inode.attr().flags & inode_flags::APPEND != 0 {
+        let flags = inode.attr().flags;
+        let cuts = (punch || zero) && flags & inode_flags::APPEND != 0;
+        if cuts || flags & inode_flags::IMMUTABLE != 0 {
             return fail(EPERM);
+        }
+        if self.header.uid != 0 {
+            self.kill_suid(&handle).await?;
         }
         let len = inode.len();
         let grown = (!keep && end > len).then_some(end);

@@ -223,7 +223,7 @@ impl<S: FileSystem> Daemon<S> {
 
     async fn send_runs(&self, inode: &OpenInode<S::File>, runs: &[Run], at_ns: u64) -> Result<()> {
         // It may be older than the end of a session, and others may have gone on with the file since.
-        let file = inode.find(false, true).filter(|_| !inode.has_dead());
+        let file = inode.find_writable().filter(|_| !inode.has_dead());
         let file = file.ok_or_else(|| Error::from(Status::SessionEnded))?;
         let layout = inode.attr().layout;
         let chunk = layout.map_or(u64::MAX, |l| u64::from(l.chunk_bytes).max(1));

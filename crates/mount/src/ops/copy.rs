@@ -38,7 +38,7 @@ impl<S: FileSystem> Context<S> {
         for _ in 0..ATTEMPTS {
             self.known(&source.inode).await?;
             self.known(&handle.inode).await?;
-            if handle.inode.attr().flags & inode_flags::APPEND != 0 {
+            if handle.inode.attr().flags & (inode_flags::APPEND | inode_flags::IMMUTABLE) != 0 {
                 return fail(EPERM);
             }
             if source.inode.attr().inline {
@@ -55,6 +55,9 @@ impl<S: FileSystem> Context<S> {
             }
             if i.off_out.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
                 return fail(EFBIG);
+            }
+            if self.header.uid != 0 {
+                self.kill_suid(&handle).await?;
             }
             let copied = self.copy_into(&handle, &source, (i.off_in, i.off_out, len)).await;
             match &copied {

@@ -21,6 +21,8 @@ use std::rc::Rc;
 const O_ACCMODE: u32 = 3;
 const O_WRONLY: u32 = 1;
 const O_RDWR: u32 = 2;
+/// Of Linux inside the kernel: it is opened to be run.
+const FMODE_EXEC: u32 = 0x20;
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
@@ -37,6 +39,7 @@ struct Wish {
     append: bool,
     durable: bool,
     no_atime: bool,
+    exec: bool,
 }
 
 impl Wish {
@@ -49,6 +52,7 @@ impl Wish {
             // O_TRUNC with O_RDONLY cuts, too (if the caller may write), through a session like any other.
             truncate: flags & O_TRUNC != 0,
             append: flags & O_APPEND != 0,
+            exec: flags & FMODE_EXEC != 0,
             // The kernel must not cache an append where it believes the end of the file to be.
             direct: flags & O_DIRECT != 0 || (write && flags & O_APPEND != 0),
             durable: flags & O_DSYNC != 0,
@@ -74,13 +78,14 @@ impl<S: FileSystem> Context<S> {
             self.settle(&inode).await;
         }
         // The kernel has checked permissions, so a file that is open here with the same rights is shared.
-        let file = match inode.find(wish.read, wish.write) {
+        let file = match inode.find(&self.access(wish, &caller)) {
             // Whether a file with flags may be opened so, only meta says.
             Some(file) if !wish.truncate && (!wish.write || inode.attr().flags == 0) => file,
             _ => {
                 let asked = self.asking();
                 let reply = self.open_at_meta(&inode, wish, &caller).await?;
                 inode.lease.set(self.lease_end(asked, inode.id, reply.lease_ms));
+                inode.bare.set(false);
                 if wish.truncate {
                     self.inodes.drop_cache(inode.id);
                     inode.merge_truncated(&reply.attr);
@@ -120,7 +125,12 @@ impl<S: FileSystem> Context<S> {
             append: wish.append,
             session: if wish.writes() { self.fs.new_session() } else { SessionId(0) },
             inline: true,
+            exec: wish.exec,
         }
+    }
+    fn access(&self, wish: Wish, caller: &Caller) -> FileAccess {
+        let Wish { read, write, exec, .. } = wish;
+        FileAccess { caller: caller.clone(), read, write, exec }
     }
     fn adopt(
         &self,
@@ -129,10 +139,9 @@ impl<S: FileSystem> Context<S> {
         wish: Wish,
         caller: &Caller,
     ) -> Result<Rc<OpenedFile<S::File>>, Failure> {
-        let (read, write) = (wish.read, wish.writes());
-        let access = FileAccess { caller: caller.clone(), read, write };
-        let file = self.fs.open_file(reply, access)?;
-        Ok(inode.add(file, read, write))
+        let access = FileAccess { write: wish.writes(), ..self.access(wish, caller) };
+        let file = self.fs.open_file(reply, access.clone())?;
+        Ok(inode.add(file, access))
     }
 
     /// A handle, and which promises the kernel gets with it.
@@ -271,7 +280,7 @@ impl<S: FileSystem> Context<S> {
     }
     fn sync_of(&self, handle: &Handle<S::File>, durable: bool) -> Sync {
         // Whoever has the file open for writing reports; a handle for reading has no session of its own.
-        let writer = handle.inode.find(false, true);
+        let writer = handle.inode.find_writable();
         let file = writer.as_ref().unwrap_or(&handle.file);
         self.sync_query(&handle.inode, file, &handle.caller, durable)
     }
@@ -309,7 +318,7 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn syncfs(&self) -> Outcome {
         for fh in self.inodes.file_handles() {
             if let Some(handle) = self.inodes.file(fh)
-                && handle.file.write
+                && handle.file.access.write
             {
                 self.make_durable(&handle).await?;
             }

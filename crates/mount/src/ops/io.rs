@@ -17,6 +17,8 @@ use glowfs_types::{RequestId, Status};
 const O_APPEND: u32 = 0o2000;
 /// Also a part of O_SYNC; the kernel sets it for a write with RWF_DSYNC or RWF_SYNC, too.
 pub(super) const O_DSYNC: u32 = 0o10000;
+/// Set-user-id and set-group-id in a mode.
+const SUID_SGID: u32 = 0o6000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
 /// of reach for longer than this.
 const READ_MAX: Duration = Duration::from_millis(500);
@@ -130,6 +132,10 @@ impl<S: FileSystem> Context<S> {
             later: i.write_flags & WRITE_CACHE == 0
                 && self.may_gather(&handle, i.flags, payload.len()),
         };
+        let past = handle.direct && i.write_flags & WRITE_CACHE == 0;
+        if past && self.may_have_capability(&handle) {
+            Box::pin(self.kill_capability(&handle)).await?;
+        }
         if how.append {
             let turn = Box::pin(self.append_turn(&handle, reply)).await?;
             let place = self.write_at(&handle, i.offset, payload, how).await?;
@@ -188,7 +194,7 @@ impl<S: FileSystem> Context<S> {
             // Others may have cut the file, or made it longer.
             self.known(inode).await?;
         }
-        let kills = how.kill_suid && without_suid(inode.mode()).is_some();
+        let kills = how.kill_suid && inode.mode() & SUID_SGID != 0;
         if how.later
             && !kills
             && let Some(place) = self.gather(handle, offset, &payload, how.append).await?
@@ -223,8 +229,10 @@ impl<S: FileSystem> Context<S> {
 
     /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the
     /// file, so this is done as root.
-    async fn kill_suid(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        let Some(mode) = without_suid(handle.inode.mode()) else { return Ok(()) };
+    pub(crate) async fn kill_suid(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        let (attr, writer) = (handle.inode.attr(), &handle.caller);
+        let in_group = writer.gid == attr.gid || writer.groups.contains(&attr.gid);
+        let Some(mode) = without_suid(attr.mode, in_group) else { return Ok(()) };
         let q = SetAttr {
             caller: self.callers.root(),
             request: RequestId(self.rt.random_u128()),

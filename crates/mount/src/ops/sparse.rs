@@ -53,7 +53,7 @@ impl<S: FileSystem> Daemon<S> {
         if !inode.wants_count() || (often && now < inode.counted.get() + COUNT_PAUSE) {
             return None;
         }
-        let writer = inode.find(false, true)?;
+        let writer = inode.find_writable()?;
         match writer.file.allocated().await {
             Ok(bytes) => {
                 inode.counted.set(now);

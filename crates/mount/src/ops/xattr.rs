@@ -1,10 +1,11 @@
 //! Extended attributes.
 
-use crate::daemon::{Answer, Context, Outcome, fail};
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{ENODATA, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
+use crate::inodes::Handle;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId};
+use glowfs_types::{InodeId, RequestId, Status};
 
 /// What a program may do that is run from the file. The kernel asks for it before it writes to a file for the first time.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -45,11 +46,18 @@ impl<S: FileSystem> Context<S> {
             return fail(EOPNOTSUPP);
         }
         let OfXattr { caller, request, inode, name } = self.of_xattr(name);
-        self.inodes.dress(inode);
-        if is_acl(&name) {
-            self.inodes.note_acl(inode);
-        }
-        self.fs.setxattr(SetXattr { caller, request, inode, name, value, flags }).await?;
+        let acl = is_acl(&name);
+        let note = || {
+            self.inodes.dress(inode);
+            if acl {
+                self.inodes.note_acl(inode);
+            }
+        };
+        note();
+        let set = self.fs.setxattr(SetXattr { caller, request, inode, name, value, flags }).await;
+        // Once more: attributes from before may have come meanwhile.
+        note();
+        set?;
         Ok(Answer::Done)
     }
     pub(crate) async fn listxattr(&self, size: u32) -> Outcome {
@@ -65,7 +73,49 @@ impl<S: FileSystem> Context<S> {
         if refused(&name) {
             return fail(EOPNOTSUPP);
         }
-        self.fs.removexattr(self.of_xattr(name)).await?;
+        if name == CAPABILITY {
+            self.remove_capability(InodeId(self.header.node), self.header.uid != 0).await?;
+        } else {
+            self.fs.removexattr(self.of_xattr(name)).await?;
+        }
         Ok(Answer::Done)
+    }
+
+    /// What may be done by running a file goes when it is written to, cut or given away. The kernel asks for that itself on behalf of whoever does it,
+    /// and has seen to it that nobody else asks who may not: so it is done as root. `lax`: it may be gone already.
+    async fn remove_capability(&self, inode: InodeId, lax: bool) -> Result<(), Failure> {
+        let caller = self.callers.root();
+        let request = RequestId(self.rt.random_u128());
+        let q = OfXattr { caller, request, inode, name: CAPABILITY.to_vec().into() };
+        match self.fs.removexattr(q).await {
+            Ok(_) => Ok(()),
+            Err(e) if lax && e.status == Status::NoAttribute => Ok(()),
+            // A mount of a user who is not root: he cannot have given the file what is root's to give.
+            Err(e) if matches!(e.status, Status::NotPermitted | Status::AccessDenied) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Whether [`Context::kill_capability`] has to be called before a write that goes past the kernel's page cache, and so past its own removal of it.
+    pub(crate) fn may_have_capability(&self, handle: &Handle<S::File>) -> bool {
+        let bare = &handle.inode.bare;
+        !bare.get() && !self.inodes.is_bare(handle.inode.id, self.rt.now())
+    }
+    /// Asks for it, once, and removes it.
+    pub(crate) async fn kill_capability(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        let inode = handle.inode.id;
+        // Whoever gives it one while we ask takes this away again.
+        handle.inode.bare.set(true);
+        let name = CAPABILITY.to_vec().into();
+        let (caller, request) = (handle.caller.clone(), RequestId(0));
+        let killed = match self.fs.getxattr(OfXattr { caller, request, inode, name }).await {
+            Ok(_) => self.remove_capability(inode, true).await,
+            Err(e) if e.status == Status::NoAttribute => Ok(()),
+            Err(e) => Err(e.into()),
+        };
+        if killed.is_err() {
+            handle.inode.bare.set(false);
+        }
+        killed
     }
 }

@@ -308,7 +308,7 @@ impl FileSystem for RamFs {
         };
         Ok(Self::reply(self.change(&n, |a| {
             if q.uid.is_some() || q.gid.is_some() {
-                a.mode = crate::attr::without_suid(a.mode).unwrap_or(a.mode);
+                a.mode = crate::attr::without_suid(a.mode, true).unwrap_or(a.mode);
             }
             a.mode = q.mode.unwrap_or(a.mode);
             a.flags = q.flags.unwrap_or(a.flags);

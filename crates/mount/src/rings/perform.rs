@@ -142,6 +142,9 @@ async fn write<S: FileSystem>(
     let mut own = context.rt.alloc(len as usize);
     own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
     let how = HowToWrite { append: false, later: false, kill_suid: session.kill_suid };
+    if context.may_have_capability(&op.handle) {
+        Box::pin(context.kill_capability(&op.handle)).await?;
+    }
     context.write_at(&op.handle, s.file_offset + done, own.freeze(), how).await?;
     forget(context, op.handle.inode.id).await;
     Ok(len)

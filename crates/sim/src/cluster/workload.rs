@@ -107,6 +107,7 @@ pub async fn open_or_make_in(
         session: client.new_session(),
         append: false,
         inline: false,
+        exec: false,
     };
     let reply = client
         .make(Make {
@@ -126,7 +127,7 @@ pub async fn open_or_make_in(
     let open = reply
         .open
         .ok_or_else(|| Error::new(Status::Internal, "MAKE with open answered without"))?;
-    let access = FileAccess { caller: caller(client), read: true, write: true };
+    let access = FileAccess { caller: caller(client), read: true, write: true, exec: false };
     Ok((client.open_file(&open, access)?, open))
 }
 
@@ -139,10 +140,11 @@ pub async fn open(client: &Rc<Client>, inode: InodeId) -> Result<(Rc<OpenFile>, 
         session: client.new_session(),
         append: false,
         inline: false,
+        exec: false,
     };
     let query = Open { caller: caller(client), request: RequestId(0), inode, flags };
     let open = client.open(query).await?;
-    let access = FileAccess { caller: caller(client), read: true, write: true };
+    let access = FileAccess { caller: caller(client), read: true, write: true, exec: false };
     Ok((client.open_file(&open, access)?, open))
 }
 

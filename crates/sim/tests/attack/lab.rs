@@ -93,6 +93,7 @@ pub async fn make(
         session,
         append: false,
         inline: false,
+        exec: false,
     };
     let query = Make {
         caller: caller(client.id(), uid),
@@ -171,7 +172,8 @@ impl Lab {
         let home = self.home().await;
         let made = make(&client, ALICE, home, name, InodeKind::File, 0o600).await.expect("a file");
         let open = made.open.expect("open");
-        let access = FileAccess { caller: caller(client.id(), ALICE), read: true, write: true };
+        let access =
+            FileAccess { caller: caller(client.id(), ALICE), read: true, write: true, exec: false };
         let file = client.open_file(&open, access).expect("open");
         file.write(0, Buf::from_vec(SECRET.to_vec())).await.expect("written");
         let capability = capability_of(&open);

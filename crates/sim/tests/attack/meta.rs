@@ -67,6 +67,7 @@ fn both(session: u128) -> OpenFlags {
         session: SessionId(session),
         append: false,
         inline: false,
+        exec: false,
     }
 }
 
@@ -130,6 +131,7 @@ fn what_the_mode_denies_is_denied() {
                 session: SessionId(9),
                 append: false,
                 inline: false,
+                exec: false,
             };
             refused(m.call(method::OPEN, &m.open(inode, 8, flags)).await, Status::AccessDenied);
         }
@@ -143,6 +145,7 @@ fn what_the_mode_denies_is_denied() {
             read: true,
             write: false,
             spill: false,
+            exec: false,
         };
         refused(m.call(method::RENEW, &renew(None)).await, Status::AccessDenied);
         let set = |len, mode, uid| SetAttr {
@@ -230,8 +233,15 @@ fn anothers_session_is_of_no_use() {
         let secret = lab.secret("secret").await;
         let (inode, session) = (secret.attr.inode, Some(secret.session));
         let m = Mallory::new(&lab).await;
-        let renew =
-            Renew { caller: m.caller(), inode, session, read: true, write: true, spill: false };
+        let renew = Renew {
+            caller: m.caller(),
+            inode,
+            session,
+            read: true,
+            write: true,
+            spill: false,
+            exec: false,
+        };
         refused(m.call(method::RENEW, &renew).await, Status::SessionEnded);
         for method in [method::SYNC, method::CLOSE] {
             let sync = m.sync(&secret.attr, session);
@@ -256,6 +266,7 @@ fn anothers_session_is_of_no_use() {
             session: secret.session,
             append: false,
             inline: false,
+            exec: false,
         };
         refused(m.call(method::OPEN, &m.open(inode, 5, flags)).await, Status::SessionEnded);
         // A session for reading: not for writing, and not for saying how long the file is.
@@ -270,6 +281,7 @@ fn anothers_session_is_of_no_use() {
             read: true,
             write: true,
             spill: false,
+            exec: false,
         };
         refused(m.call(method::RENEW, &renew).await, Status::AccessDenied);
         m.call(method::SYNC, &m.sync(&secret.attr, opened.session)).await.expect("answered");
@@ -302,6 +314,7 @@ fn a_session_for_writing_does_not_read() {
             read: true,
             write: true,
             spill: false,
+            exec: false,
         };
         refused(m.call(method::RENEW, &renew).await, Status::AccessDenied);
     });

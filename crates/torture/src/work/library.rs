@@ -107,6 +107,7 @@ async fn open(client: &Rc<Client>, job: &Job, dir: &str) -> Result<Rc<OpenFile>>
         session: client.new_session(),
         append: false,
         inline: false,
+        exec: false,
     };
     let make = Make {
         caller: caller.clone(),
@@ -125,7 +126,7 @@ async fn open(client: &Rc<Client>, job: &Job, dir: &str) -> Result<Rc<OpenFile>>
     let opened = reply
         .open
         .ok_or_else(|| Error::new(glowfs_types::Status::Internal, "MAKE did not open the file"))?;
-    client.open_file(&opened, FileAccess { caller, read: true, write: true })
+    client.open_file(&opened, FileAccess { caller, read: true, write: true, exec: false })
 }
 
 impl Worker {

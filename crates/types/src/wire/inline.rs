@@ -3,7 +3,7 @@
 //! A file begins so if its layout has [`crate::Layout::inline_bytes`] and the client that makes it knows of it. It ends when its contents would
 //! become longer, or when somebody needs chunks (RENEW with `spill`), and never begins again. Each read and write is a transaction.
 
-use super::meta::{Attr, Caller};
+use super::meta::{Attr, Caller, is_false};
 use crate::{InodeId, RequestId, SessionId};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
@@ -20,6 +20,9 @@ pub struct InlineRead {
     /// Its session, if any.
     #[n(2)]
     pub session: Option<SessionId>,
+    /// As in [`super::meta::OpenFlags::exec`].
+    #[cbor(n(3), default, skip_if = "is_false")]
+    pub exec: bool,
 }
 
 /// INLINE_WRITE: puts bytes at an offset; what lies between the end of the file and them becomes zeros.
@@ -60,4 +63,41 @@ pub struct InlineReply {
     /// INLINE_WRITE: it is done. Otherwise it had no effect, because the contents are in chunks.
     #[n(3)]
     pub done: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::meta::{OpenFlags, Renew};
+    use super::super::{decode, encode};
+    use super::*;
+
+    /// What is not run is written as by releases that know nothing of it, and what they wrote is read.
+    #[test]
+    fn golden_bytes_of_what_is_run() {
+        let flags = OpenFlags { read: true, inline: true, ..OpenFlags::default() };
+        let session = [0x50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let before = [&[0x86, 0xf5, 0xf4, 0xf4], &session[..], &[0xf4, 0xf5]].concat();
+        assert_eq!(encode(&flags), before);
+        let runs = OpenFlags { exec: true, ..flags };
+        assert_eq!(encode(&runs), [&[0x87], &before[1..], &[0xf5]].concat());
+        assert_eq!(decode::<OpenFlags>(&before).expect("read"), flags);
+        assert_eq!(decode::<OpenFlags>(&encode(&runs)).expect("read"), runs);
+        let read = InlineRead::default();
+        assert_eq!(encode(&read)[0], 0x82, "no session, so nothing behind the inode");
+        let read = InlineRead { exec: true, ..read };
+        assert_eq!(decode::<InlineRead>(&encode(&read)).expect("read"), read);
+        let (caller, inode) = (Caller::default(), InodeId(7));
+        let renew = Renew {
+            caller,
+            inode,
+            session: None,
+            read: true,
+            write: false,
+            spill: false,
+            exec: false,
+        };
+        assert_eq!(encode(&renew)[0], 0x85);
+        let renew = Renew { exec: true, ..renew };
+        assert_eq!(decode::<Renew>(&encode(&renew)).expect("read"), renew);
+    }
 }

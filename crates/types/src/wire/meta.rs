@@ -161,7 +161,7 @@ pub struct Attr {
     pub inline: bool,
 }
 
-fn is_false(flag: &bool) -> bool {
+pub(super) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
@@ -364,6 +364,9 @@ pub struct OpenFlags {
     /// The client knows of contents that are kept with the metadata. For one that does not, they are put into chunks first.
     #[cbor(n(5), default, skip_if = "is_false")]
     pub inline: bool,
+    /// With `read`: to run it, so who may run it need not be allowed to read it. (Left out if not, as by older releases.)
+    #[cbor(n(6), default, skip_if = "is_false")]
+    pub exec: bool,
 }
 
 /// OPEN.
@@ -427,6 +430,9 @@ pub struct Renew {
     /// Contents that are kept with the metadata are to be put into chunks first.
     #[cbor(n(5), default, skip_if = "is_false")]
     pub spill: bool,
+    /// As in [`OpenFlags::exec`].
+    #[cbor(n(6), default, skip_if = "is_false")]
+    pub exec: bool,
 }
 
 /// SYNC and CLOSE: what a session has done to a file.

@@ -1,0 +1,114 @@
+//! What the test suites of other file systems demand of the rules.
+
+mod checked;
+mod world;
+
+use checked::checked;
+use glowfs_kv::run_transaction;
+use glowfs_namespace::{self as ns, Context};
+use glowfs_rt::real;
+use glowfs_types::wire::inline::InlineRead;
+use glowfs_types::wire::meta::*;
+use glowfs_types::*;
+use world::{V, World};
+
+const ROOT: InodeId = InodeId(1);
+
+fn who(uid: u32) -> Caller {
+    Caller { uid, gid: uid, client: ClientId(1), volume: V, ..Caller::default() }
+}
+
+macro_rules! run {
+    ($w:expr, $who:expr, $cx:ident => $work:expr) => {{
+        let (w, who) = ($w, &$who);
+        run_transaction(&w.rt, &w.engine, async |tx| {
+            let $cx = &Context::new(tx, who, w);
+            $work
+        })
+        .await
+    }};
+}
+
+async fn make(w: &World, name: &str, kind: InodeKind, mode: u32) -> Attr {
+    let name = name.as_bytes().to_vec().into();
+    let q = Make { caller: who(0), parent: ROOT, name, kind, mode, ..Make::default() };
+    run!(w, q.caller, cx => ns::make(cx, &q).await).expect("made").attr
+}
+
+/// Opened to be run, a file needs no right to read it: nor when its capability is renewed, nor where its contents are with the metadata.
+#[test]
+fn to_run_a_file_is_not_to_read_it() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, 100).await;
+        for (mode, runs, reads) in [(0o711, true, false), (0o744, false, true)] {
+            let inode = make(&w, &format!("{mode:o}"), InodeKind::File, mode).await.inode;
+            for (exec, may) in [(true, runs), (false, reads)] {
+                let flags = OpenFlags { read: true, inline: true, exec, ..OpenFlags::default() };
+                let open = Open { caller: who(7), request: RequestId(0), inode, flags };
+                let renew = Renew {
+                    caller: who(7),
+                    inode,
+                    session: None,
+                    read: true,
+                    write: false,
+                    spill: false,
+                    exec,
+                };
+                let read = InlineRead { caller: who(7), inode, session: None, exec };
+                let outcomes = [
+                    run!(&w, open.caller, cx => ns::open(cx, &open).await).map(|_| ()),
+                    run!(&w, renew.caller, cx => ns::renew(cx, &renew).await).map(|_| ()),
+                    run!(&w, read.caller, cx => ns::inline_read(cx, &read).await).map(|_| ()),
+                ];
+                for outcome in outcomes {
+                    let outcome = outcome.map_err(|e| e.status);
+                    let expected = if may { Ok(()) } else { Err(Status::AccessDenied) };
+                    assert_eq!(outcome, expected, "{mode:o}, exec: {exec}");
+                }
+            }
+        }
+        checked(&w.rt, &w.engine, &w, &who(0), "run").await;
+    });
+}
+
+/// A listing is told where it has to end, so that who renames what he lists comes to an end.
+#[test]
+fn a_listing_knows_its_end_when_it_begins() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, 0).await;
+        let list = async |after: u64, limit: u32| {
+            let caller = who(0);
+            let q = ReadDir {
+                caller,
+                inode: ROOT,
+                after,
+                limit,
+                attributes: false,
+                atime: Default::default(),
+            };
+            run!(&w, q.caller, cx => ns::readdir(cx, &q).await).expect("listed").0
+        };
+        assert_eq!(list(0, 10).await.last, None, "empty");
+        for i in 0..10 {
+            make(&w, &format!("{i}"), InodeKind::File, 0o600).await;
+        }
+        let all = list(0, 10).await;
+        assert_eq!((all.last, all.end), (None, true), "all of it");
+        let newest = all.entries.last().expect("entries").cookie;
+        let page = list(0, 3).await;
+        assert_eq!((page.last, page.end), (Some(newest), false));
+        assert_eq!(list(page.entries[2].cookie, 3).await.last, None, "it has begun before");
+        let name = |n: &str| Name::from(n.as_bytes().to_vec());
+        let q = Rename {
+            caller: who(0),
+            request: RequestId(1),
+            parent: ROOT,
+            name: name("0"),
+            new_parent: ROOT,
+            new_name: name("p_0"),
+            flags: 0,
+        };
+        run!(&w, q.caller, cx => ns::rename(cx, &q).await).expect("renamed");
+        assert!(list(0, 3).await.last.expect("many") > newest);
+    });
+}
