@@ -130,11 +130,20 @@ impl<S: FileSystem> Context<S> {
         answer(q)
     }
 
+    /// Looks at descriptors of the caller, where waiting does no harm.
+    async fn at_descriptors<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        self.rings.adoptions.run(&self.rt, self.header.uid, work).await
+    }
+
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
         let Some(_reserved) = self.rings.reserve_buffer(session, q.len) else {
             return fail(ENOSPC);
         };
-        let fetched = adopt::memfd(&self.rt, self.header.pid, q.fd).await;
+        let (thread, number) = (self.header.pid, q.fd);
+        let fetched = self.at_descriptors(move || adopt::memfd(thread, number)).await;
         let (fd, process) = fetched.map_err(refused("a buffer"))?;
         let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
         if session.ended.get() {
@@ -178,10 +187,11 @@ impl<S: FileSystem> Context<S> {
         if q.entries == 0 || q.entries > glowfs_usrbio::ENTRIES_MAX {
             return fail(EINVAL);
         }
-        let (rt, thread) = (&self.rt, self.header.pid);
-        let memory = adopt::memory(rt, thread, q.memory, ring_bytes(q.entries)).await;
+        let (thread, memory, len) = (self.header.pid, q.memory, ring_bytes(q.entries));
+        let memory = self.at_descriptors(move || adopt::memory(thread, memory, len)).await;
         let memory = memory.map_err(refused("the memory of a ring"))?;
-        let bell = adopt::doorbell(rt, thread, q.doorbell).await.map_err(refused("a doorbell"))?;
+        let bell = self.at_descriptors(move || adopt::doorbell(thread, q.doorbell)).await;
+        let bell = bell.map_err(refused("a doorbell"))?;
         let consumer = Consumer::new(memory, q.entries).map_err(|e| {
             tracing::debug!(error = %e, "refused");
             Failure::Errno(EINVAL)

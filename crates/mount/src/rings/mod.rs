@@ -13,13 +13,14 @@ mod serve;
 mod session;
 mod turns;
 
+use adopt::Adoptions;
 use glowfs_rt::sync::Semaphore;
 use room::Room;
 use session::Session;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use turns::Turns;
+use turns::{Turn, Turns};
 
 /// Sessions of a mount at a time.
 const SESSIONS_MAX: usize = 4096;
@@ -33,6 +34,9 @@ const SESSION_OPERATIONS_MAX: usize = 4096;
 /// Bytes of operations of all rings in work at a time: what they need in memory of the daemon's own.
 const WORK_BYTES_MAX: usize = 128 << 20;
 
+/// The same for one session.
+const SESSION_WORK_BYTES_MAX: usize = 32 << 20;
+
 /// The sessions of a mount.
 pub struct Rings {
     /// By the directory handle.
@@ -40,6 +44,7 @@ pub struct Rings {
     turns: Turns,
     next: Cell<u32>,
     room: Room,
+    adoptions: Adoptions,
     /// Operations that may still be taken.
     operations: Semaphore,
 }
@@ -52,8 +57,15 @@ impl Rings {
             turns: Turns::new(WORK_BYTES_MAX),
             next: Cell::new(1),
             room: Room::new(descriptors),
+            adoptions: Adoptions::new(),
             operations: Semaphore::new(OPERATIONS_MAX),
         }
+    }
+    /// The right to have so many bytes of a session in work: first of the session's own share, so that one whose storage does not answer holds no
+    /// more of what is everybody's than that.
+    async fn turn(&self, session: &Session, bytes: usize, priority: i32) -> (Turn, Turn) {
+        let of_session = session.turns.take(bytes, priority).await;
+        (of_session, self.turns.take(bytes, priority).await)
     }
     /// A directory was closed: its session ends.
     pub fn forget(&self, directory: u64) {
@@ -75,5 +87,38 @@ impl Rings {
         let n = self.next.get();
         self.next.set(n.wrapping_add(1).max(1));
         n
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    fn now<F: Future>(f: Pin<&mut F>) -> Option<F::Output> {
+        match f.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(out) => Some(out),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn a_session_at_a_standstill_leaves_turns_to_others() {
+        const PIECE: usize = 4 << 20;
+        let rings = Rings::new(10_000);
+        let (stuck, lively) = (Session::new(0, false), Session::new(0, false));
+        // Its storage does not answer: it asks for all it can get, and gives nothing back.
+        let mut waiting: Vec<_> =
+            (0..64).map(|_| Box::pin(rings.turn(&stuck, PIECE, -1))).collect();
+        let held: Vec<_> = waiting.iter_mut().filter_map(|w| now(w.as_mut())).collect();
+        assert_eq!(held.len(), SESSION_WORK_BYTES_MAX / PIECE);
+        let others: Vec<_> =
+            (0..8).filter_map(|_| now(pin!(rings.turn(&lively, PIECE, 0)))).collect();
+        assert_eq!(others.len(), 8, "though they are less urgent");
+        drop(held);
+        let next: Vec<_> = waiting.iter_mut().skip(8).filter_map(|w| now(w.as_mut())).collect();
+        assert_eq!(next.len(), 8, "what waits goes on");
     }
 }

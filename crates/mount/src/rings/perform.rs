@@ -52,7 +52,7 @@ pub(super) async fn perform<S: FileSystem>(
     let mut done = 0;
     while done < s.len {
         let len = (s.len - done).min(PIECE_BYTES);
-        let turn = context.rings.turns.take(len as usize, ring.priority).await;
+        let turn = context.rings.turn(session, len as usize, ring.priority).await;
         let outcome = match ring.kind {
             Kind::Read => read(context, &op, s, done, len).await,
             Kind::Write => write(context, session, &op, s, done, len).await,

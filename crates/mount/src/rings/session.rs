@@ -1,6 +1,7 @@
 //! [`Session`]: what an application shares with the mount through one open directory.
 
-use super::SESSION_OPERATIONS_MAX;
+use super::turns::Turns;
+use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
@@ -26,6 +27,8 @@ pub(super) struct Session {
     /// Buffers and rings that are being made.
     pub buffers_coming: Cell<usize>,
     pub rings_coming: Cell<usize>,
+    /// Bytes of its operations in work.
+    pub turns: Turns,
     /// Operations that its rings may still take.
     pub operations: Semaphore,
     /// It is over: nothing more is added.
@@ -74,6 +77,7 @@ impl Session {
             rings: RefCell::default(),
             buffers_coming: Cell::new(0),
             rings_coming: Cell::new(0),
+            turns: Turns::new(SESSION_WORK_BYTES_MAX),
             operations: Semaphore::new(SESSION_OPERATIONS_MAX),
             ended: Cell::new(false),
         }
