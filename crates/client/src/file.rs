@@ -42,6 +42,8 @@ struct State {
     valid: bool,
     /// Capabilities of older epochs were recalled, also those that are on their way here.
     recalled: TruncateEpoch,
+    /// How often something was heard that may have overtaken an answer: a recall, or a newer epoch.
+    overtakers: u64,
     expires: Instant,
     /// From here on a new one is fetched beside the I/O.
     renew_at: Instant,
@@ -161,6 +163,7 @@ impl OpenFile {
                 capability,
                 valid: true,
                 recalled: reply.attr.epoch,
+                overtakers: 0,
                 // The answer was on its way for a while: half of the life is left for sure.
                 expires: now + life / 2,
                 renew_at: now + life / 3,
@@ -227,6 +230,7 @@ impl OpenFile {
             s.inline = false;
             s.valid = false;
         }
+        s.overtakers += u64::from(attr.epoch > s.epoch);
         s.epoch = attr.epoch;
         s.data = attr.data;
         if let Ok(layout) = layout_of(attr) {
@@ -403,13 +407,15 @@ impl OpenFile {
             spill,
             exec: self.access.exec,
         };
+        let before = self.state.borrow().overtakers;
         let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
         let reply: OpenReply = decode(&answer)?;
         let capability = parse_capability(&reply)?;
         self.update_attr(&reply.attr);
         let mut s = self.state.borrow_mut();
-        if reply.attr.epoch < s.recalled.max(s.epoch) {
-            // A truncate or a recall was faster than this answer: what it brings is for data that nobody sees any more.
+        if s.overtakers != before && reply.attr.epoch < s.recalled.max(s.epoch) {
+            // A truncate or a recall was faster than this answer: what it brings is for data that nobody sees any more. (An answer that is older
+            // than what was heard before it was asked for tells of a truncate that went with the metadata engine's power.)
             return Ok(());
         }
         let life = Duration::from_millis(reply.capability_ms);
@@ -511,6 +517,7 @@ impl OpenFile {
         {
             let mut s = self.state.borrow_mut();
             s.recalled = s.recalled.max(epoch);
+            s.overtakers += 1;
             if s.epoch < epoch {
                 s.valid = false;
             }

@@ -373,6 +373,25 @@ fn a_writer_whose_renewals_are_overtaken_again_and_again_has_the_newest_at_last(
     });
 }
 
+/// A truncate of which this client was told goes with the power of the metadata engine, before it was flushed: the file is as before.
+#[test]
+fn a_truncate_that_never_was_locks_nobody_out() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        fake.state.uncollected.set(true);
+        let client = fake.client().await;
+        let file = open(&client).await;
+        fake.cut().await;
+        fake.state.epoch.set(0);
+        let before = fake.calls(NodeId(10), method::RENEW);
+        let write = file.write(0, Buf::from_vec(vec![5]));
+        rt.timeout(Duration::from_secs(5), write).await.expect("at once").expect("written");
+        assert_eq!(fake.content(7, 0, 1), [5]);
+        let asked = fake.calls(NodeId(10), method::RENEW) - before;
+        assert!(asked <= 2, "asked {asked} times");
+    });
+}
+
 #[test]
 fn flushes_that_run_together_share() {
     run(|rt| async move {

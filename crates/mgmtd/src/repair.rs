@@ -7,7 +7,7 @@ use crate::tables::{new_target, places, rack_of};
 use glowfs_cluster::{Move, next_move};
 use glowfs_placement::{Place, replacement};
 use glowfs_rt::{Duration, Instant};
-use glowfs_types::routing::{LocalState, PublicState};
+use glowfs_types::routing::{LocalState, PublicState, TargetInfo};
 use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -68,12 +68,14 @@ impl Ground {
 
 /// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
 fn usable(s: &State) -> Vec<Place> {
-    let broken: BTreeSet<StoreId> = s
-        .targets
-        .values()
-        .filter(|t| s.heard.get(&t.value.id).is_some_and(|h| h.report.local == LocalState::Offline))
-        .map(|t| t.value.store)
-        .collect();
+    let offline = |t: &TargetInfo| {
+        let heard = s.heard.get(&t.id).map(|h| &h.report);
+        let listed = s.chains.get(&t.chain).is_some_and(|c| c.value.records.contains_key(&t.id));
+        // One that left its chain takes bytes only where its disk works: then its chunks are being removed.
+        heard.is_some_and(|r| r.local == LocalState::Offline && (listed || r.used_bytes == 0))
+    };
+    let broken: BTreeSet<StoreId> =
+        s.targets.values().filter(|t| offline(&t.value)).map(|t| t.value.store).collect();
     let mut all = places(s);
     all.retain(|p| s.leases.alive(p.node) && !broken.contains(&p.store));
     all.sort_by_key(|p| (p.node, p.disk_index, p.store));

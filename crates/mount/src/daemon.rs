@@ -346,7 +346,7 @@ impl<S: FileSystem> Context<S> {
             Op::Create { name, flags, mode, umask, .. } => {
                 Box::pin(self.create(name, flags, (mode, umask), false))
             }
-            Op::Release(i) => Box::pin(self.release(i.fh, reply)),
+            Op::Release(i) => Box::pin(self.release(i.fh)),
             Op::Flush(i) => Box::pin(self.flush(i.fh, i.lock_owner)),
             op => Box::pin(self.run_rarer(op, reply)),
         }

@@ -143,7 +143,13 @@ async fn replace(
         });
     }
     cx.remove(from.parent, from.name, source)?;
-    cx.insert(to.parent, to.name, source.inode, source.kind, cx.env.new_id()?)?;
+    // A name keeps its place in listings that are under way: one that is replaced is there at every moment, and must be found by all of them.
+    let cookie = match target {
+        Some(target) => target.cookie,
+        None if from.parent == to.parent => source.cookie,
+        None => cx.env.new_id()?,
+    };
+    cx.insert(to.parent, to.name, source.inode, source.kind, cookie)?;
     arrived(cx, source.inode, moved, to)?;
     Ok(replaced)
 }
@@ -163,8 +169,8 @@ async fn exchange(
     check_move(cx, to, from, target.inode, &other).await?;
     cx.remove(from.parent, from.name, source)?;
     cx.remove(to.parent, to.name, target)?;
-    cx.insert(to.parent, to.name, source.inode, source.kind, cx.env.new_id()?)?;
-    cx.insert(from.parent, from.name, target.inode, target.kind, cx.env.new_id()?)?;
+    cx.insert(to.parent, to.name, source.inode, source.kind, target.cookie)?;
+    cx.insert(from.parent, from.name, target.inode, target.kind, source.cookie)?;
     arrived(cx, source.inode, moved, to)?;
     arrived(cx, target.inode, &mut other, from)
 }

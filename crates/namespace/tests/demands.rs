@@ -8,6 +8,7 @@ use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
 use glowfs_types::wire::inline::InlineRead;
+use glowfs_types::wire::listing::ReadDir;
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use world::{V, World};
@@ -98,17 +99,49 @@ fn a_listing_knows_its_end_when_it_begins() {
         let page = list(0, 3).await;
         assert_eq!((page.last, page.end), (Some(newest), false));
         assert_eq!(list(page.entries[2].cookie, 3).await.last, None, "it has begun before");
-        let name = |n: &str| Name::from(n.as_bytes().to_vec());
-        let q = Rename {
-            caller: who(0),
-            request: RequestId(1),
-            parent: ROOT,
-            name: name("0"),
-            new_parent: ROOT,
-            new_name: name("p_0"),
-            flags: 0,
-        };
-        run!(&w, q.caller, cx => ns::rename(cx, &q).await).expect("renamed");
+        make(&w, "p_0", InodeKind::File, 0o600).await;
         assert!(list(0, 3).await.last.expect("many") > newest);
+    });
+}
+
+async fn cookies(w: &World) -> Vec<(Vec<u8>, u64)> {
+    let (caller, atime) = (who(0), AtimeRule::default());
+    let q = ReadDir { caller, inode: ROOT, after: 0, limit: 100, attributes: false, atime };
+    let (page, _) = run!(w, q.caller, cx => ns::readdir(cx, &q).await).expect("listed");
+    page.entries.iter().map(|e| (e.name.to_vec(), e.cookie)).collect()
+}
+
+/// A name that is replaced, or exchanged with another one, is there at every moment: a listing that has come half way finds it where it was.
+#[test]
+fn a_name_keeps_its_place_when_it_is_replaced() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 100).await;
+        for name in ["a", "b", "c"] {
+            make(w, name, InodeKind::File, 0o644).await;
+        }
+        let place = |all: &[(Vec<u8>, u64)], name: &str| {
+            all.iter().find(|e| e.0 == name.as_bytes()).map(|e| e.1)
+        };
+        let before = cookies(w).await;
+        let rename = |from: &str, to: &str, flags| Rename {
+            caller: who(0),
+            request: RequestId(0),
+            parent: ROOT,
+            name: from.as_bytes().to_vec().into(),
+            new_parent: ROOT,
+            new_name: to.as_bytes().to_vec().into(),
+            flags,
+        };
+        let q = rename("a", "b", 0);
+        run!(w, q.caller, cx => ns::rename(cx, &q).await).expect("replaced");
+        let after = cookies(w).await;
+        assert_eq!(place(&after, "b"), place(&before, "b"));
+        assert_eq!(after.len(), before.len() - 1);
+        let q = rename("b", "c", 2);
+        run!(w, q.caller, cx => ns::rename(cx, &q).await).expect("exchanged");
+        assert_eq!(cookies(w).await, after, "names keep their places");
+        let q = rename("c", "d", 0);
+        run!(w, q.caller, cx => ns::rename(cx, &q).await).expect("renamed");
+        assert_eq!(place(&cookies(w).await, "d"), place(&after, "c"));
     });
 }

@@ -50,6 +50,7 @@ impl Report for Reporter {
         let open: Vec<StoreId> = stores.iter().map(|s| s.id()).collect();
         let held: Vec<_> = stores.iter().flat_map(|s| s.targets()).collect();
         let leaving = |id| held.contains(&id) && !node.is_creating(id);
+        let works = |id| stores.iter().any(|s| s.id() == id && s.failure().is_none());
         let routing = node.routing();
         reports.extend(
             routing
@@ -67,7 +68,8 @@ impl Report for Reporter {
                     clean: false,
                     machine_since: Incarnation(0),
                     adopted: ChainVersion(0),
-                    used_bytes: 0,
+                    // Something, where its chunks are being removed.
+                    used_bytes: u64::from(works(t.store) && leaving(t.id)),
                     store: t.store,
                     known: ChainVersion(0),
                 }),

@@ -34,7 +34,11 @@ pub fn init(config: &LogConfig) -> Result<()> {
             config.level
         ))
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(true);
+    // What cannot be logged (a full disk, a system log that is gone) is not: saying so in the same place would end the process.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(true)
+        .log_internal_errors(false);
     // An error of `try_init` means that logging is set up already.
     let _ = match &config.file {
         None => {

@@ -80,7 +80,8 @@ impl Registry {
     /// A duplicate whose number names nothing here yet: the caller may have closed a descriptor that stands for another file still, and the
     /// kernel gives its number out again.
     fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let mut lowest = 0;
+        // Above the standard ones, which a program may have closed and write to all the same.
+        let mut lowest = 3;
         loop {
             let kept = rustix::io::fcntl_dupfd_cloexec(fd, lowest)?;
             if !self.files.contains_key(&kept.as_raw_fd()) {

@@ -85,7 +85,8 @@ impl<S: FileSystem> Context<S> {
         let mut d = dir.borrow_mut();
         d.page = Some(Page { asked, lease_ms: page.lease_ms, name_changes });
         d.parent = Some(page.parent);
-        d.last = page.last.or(d.last);
+        // From the beginning, it is another listing.
+        d.last = if after == 0 { page.last } else { page.last.or(d.last) };
         let last = d.last.unwrap_or(u64::MAX);
         d.end = page.end || page.entries.last().is_none_or(|e| e.cookie >= last);
         d.ahead.extend(page.entries.into_iter().filter(|e| e.cookie <= last));

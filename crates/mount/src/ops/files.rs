@@ -11,7 +11,6 @@ use crate::ops::io::O_DSYNC;
 use crate::ops::names::one;
 use crate::uses::Uses;
 use glowfs_client::FileAccess;
-use glowfs_fuse::Reply;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
@@ -343,14 +342,25 @@ impl<S: FileSystem> Context<S> {
         Ok(Answer::Done)
     }
 
-    pub(crate) async fn release(&self, fh: u64, reply: &Reply) -> Outcome {
-        if let Some(handle) = self.inodes.file(fh) {
-            if handle.uses.any() {
-                // Nobody waits for the answer. If too many wait here already, it takes the place of a request for a while.
-                let _ = reply.park();
-            }
+    /// Nobody waits for the answer, but the kernel counts it among few: it comes at once, also if rings use the file still.
+    pub(crate) async fn release(&self, fh: u64) -> Outcome {
+        let Some(handle) = self.inodes.file(fh) else { return self.let_go(fh).await };
+        if !handle.uses.any() {
             handle.uses.close().await;
+            return self.let_go(fh).await;
         }
+        let (context, work) = (self.clone(), self.daemon.work());
+        self.rt.spawn_detached(async move {
+            let _work = work;
+            handle.uses.close().await;
+            if context.let_go(fh).await.is_err() {
+                tracing::debug!(inode = %handle.inode.id, "not closed in order after its ring operations");
+            }
+        });
+        Ok(Answer::Done)
+    }
+
+    async fn let_go(&self, fh: u64) -> Outcome {
         let unlocked = self.unlock_released(fh).await;
         close(self, fh).await?;
         unlocked?;

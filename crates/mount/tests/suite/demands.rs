@@ -55,7 +55,7 @@ PY
     );
 }
 
-/// generic/736: each rename puts the entry behind all others, and the listing must end all the same. What was there when it began comes once.
+/// generic/736: the listing must end, wherever a rename puts an entry. What was there when it began comes once.
 #[test]
 fn a_listing_ends_though_its_reader_renames_what_he_reads() {
     mounted!(m);
