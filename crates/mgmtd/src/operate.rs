@@ -2,7 +2,7 @@
 
 use crate::core::{Edit, Inner};
 use crate::records::StoreRecord;
-use crate::repair::{Ground, leaving};
+use crate::repair::{Ground, has_failed, leaving};
 use crate::state::State;
 use glowfs_cluster::{explain, explain_force, force};
 use glowfs_types::routing::PublicState;
@@ -127,14 +127,17 @@ fn explain_move(
         let Some(chain) = s.chains.get(&t.chain).map(|c| &c.value) else { continue };
         // A chain that no table lists holds nothing (its table was never finished), and nobody moves its members.
         let Some(wanted) = ground.wanted.get(&t.chain).copied() else { continue };
-        if !chain.records.contains_key(&t.id) {
-            // Its chain goes on without it: the disk may be taken away, also one that failed and removes nothing any more.
+        let dismissed = !chain.records.contains_key(&t.id);
+        if dismissed && s.heard.get(&t.id).is_some_and(|h| has_failed(&h.report)) {
+            // Its chain goes on without it, and its disk removes nothing any more.
             continue;
         }
         let stay: Vec<_> =
             chain.info.members.iter().filter(|m| !ground.leaving.contains(&m.target)).collect();
         let newest = stay.iter().max_by_key(|m| m.target);
-        let (to, doing) = if stay.len() >= wanted {
+        let (to, doing) = if dismissed {
+            (Some((t.node, t.disk_index)), "its chain goes on without it; its node drops it".into())
+        } else if stay.len() >= wanted {
             let place = newest.and_then(|m| {
                 s.targets.get(&m.target).map(|t| ((t.value.node, t.value.disk_index), m.state))
             });

@@ -8,6 +8,7 @@ use glowfs_cluster::{Move, next_move};
 use glowfs_placement::{Place, replacement};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{LocalState, PublicState, TargetInfo};
+use glowfs_types::wire::mgmtd::TargetReport;
 use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -66,13 +67,17 @@ impl Ground {
     }
 }
 
+/// Whether a target that left its chain is on a disk that failed: on one that works its chunks are being removed, and it takes bytes.
+pub(crate) fn has_failed(report: &TargetReport) -> bool {
+    report.local == LocalState::Offline && report.used_bytes == 0
+}
+
 /// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
 fn usable(s: &State) -> Vec<Place> {
     let offline = |t: &TargetInfo| {
         let heard = s.heard.get(&t.id).map(|h| &h.report);
         let listed = s.chains.get(&t.chain).is_some_and(|c| c.value.records.contains_key(&t.id));
-        // One that left its chain takes bytes only where its disk works: then its chunks are being removed.
-        heard.is_some_and(|r| r.local == LocalState::Offline && (listed || r.used_bytes == 0))
+        heard.is_some_and(|r| has_failed(r) || (listed && r.local == LocalState::Offline))
     };
     let broken: BTreeSet<StoreId> =
         s.targets.values().filter(|t| offline(&t.value)).map(|t| t.value.store).collect();
