@@ -316,10 +316,13 @@ struct Waiting {
     child: Child,
     daemon: Pid,
     mnt: PathBuf,
+    _silent: TcpListener,
 }
 
 impl Waiting {
-    fn new(scratch: &Scratch, silent: &TcpListener) -> Self {
+    fn new(scratch: &Scratch) -> Self {
+        // One for each: what a former daemon tried last may still be in the queue of its own.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("listen");
         let mnt = scratch.path.join("mnt");
         std::fs::create_dir_all(&mnt).expect("mount point");
         let token = scratch.path.join("token");
@@ -335,7 +338,7 @@ impl Waiting {
             .expect("mount");
         eventually("the daemon has begun", || daemons(&mnt).len() == 1);
         silent.accept().expect("a connection");
-        Self { child, daemon: daemons(&mnt)[0], mnt }
+        Self { child, daemon: daemons(&mnt)[0], mnt, _silent: silent }
     }
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("signal");
@@ -355,20 +358,19 @@ impl Waiting {
 #[test]
 fn who_gives_up_waiting_leaves_no_mount() {
     let scratch = Scratch::new("given-up");
-    let silent = TcpListener::bind("127.0.0.1:0").expect("listen");
     // Killed, or by Ctrl-C, which reaches the command only: the daemon notices.
     for signal in [Signal::KILL, Signal::INT] {
-        let waiting = Waiting::new(&scratch, &silent);
+        let waiting = Waiting::new(&scratch);
         waiting.signal(signal);
         waiting.nothing_is_left();
     }
     // The daemon is killed: the command says so.
-    let waiting = Waiting::new(&scratch, &silent);
+    let waiting = Waiting::new(&scratch);
     kill_process(waiting.daemon, Signal::KILL).expect("signal");
     let (code, said) = waiting.nothing_is_left();
     assert!(code == 1 && said.contains("ended before it served"), "{code}: {said}");
     // It is told to end.
-    let waiting = Waiting::new(&scratch, &silent);
+    let waiting = Waiting::new(&scratch);
     kill_process(waiting.daemon, Signal::TERM).expect("signal");
     let (code, said) = waiting.nothing_is_left();
     assert!(code == 1 && said.contains("given up"), "{code}: {said}");
