@@ -327,7 +327,10 @@ impl Waiting {
         std::fs::create_dir_all(&mnt).expect("mount point");
         let token = scratch.path.join("token");
         std::fs::write(&token, "word").expect("token");
-        let child = Command::new(binary())
+        // A background job of a script has SIGINT ignored, and so would what it starts, were it not given back its default.
+        let child = Command::new("env")
+            .arg("--default-signal=INT")
+            .arg(binary())
             .args(["mount", "--background", "--timeout", "300", "--mgmtd"])
             .arg(silent.local_addr().expect("address").to_string())
             .arg("--token-file")
