@@ -49,46 +49,67 @@ struct MoveRow {
 
 /// `drain` and `disk replace`.
 pub async fn move_away(out: Output, client: &Client, ask: MoveAway, wait: bool) -> Result<()> {
-    let mut said = usize::MAX;
-    loop {
-        let reply: MoveAwayReply = client.mgmtd(method::MOVE_AWAY, &ask).await.context("moving")?;
-        let done = reply.left.is_empty() || !wait || ask.dry_run;
-        if !done {
-            if !out.json && reply.left.len() != said {
-                said = reply.left.len();
-                print(&format!("{said} targets to go\n"))?;
-            }
-            client.rt().sleep(POLL).await;
-            continue;
-        }
-        let left = reply.left.into_iter().map(|l| LeaverRow {
-            target: l.target.0,
-            chain: l.chain.0,
-            to_node: l.to_node.0,
-            to_disk: l.to_disk,
-            doing: l.doing,
-            bytes: l.bytes,
-        });
-        let row =
-            MoveRow { dry_run: ask.dry_run, explanation: reply.explanation, left: left.collect() };
-        if out.json {
-            return out.value(&row);
-        }
-        let dry = if row.dry_run { "Dry run, nothing was changed: " } else { "" };
-        print(&format!("{dry}{}\n", row.explanation))?;
-        if row.left.is_empty() {
-            return Ok(());
-        }
-        return out.rows(&row.left, &["target", "chain", "bytes", "to", "progress"], |l| {
-            vec![
-                l.target.to_string(),
-                l.chain.to_string(),
-                bytes(l.bytes),
-                format!("{}:{}", l.to_node, l.to_disk),
-                l.doing.clone(),
-            ]
-        });
+    let mut reply: MoveAwayReply = client.mgmtd(method::MOVE_AWAY, &ask).await.context("moving")?;
+    if wait && !ask.dry_run {
+        reply = nothing_left(out, client, &ask, reply).await?;
     }
+    let left = reply.left.into_iter().map(|l| LeaverRow {
+        target: l.target.0,
+        chain: l.chain.0,
+        to_node: l.to_node.0,
+        to_disk: l.to_disk,
+        doing: l.doing,
+        bytes: l.bytes,
+    });
+    let row =
+        MoveRow { dry_run: ask.dry_run, explanation: reply.explanation, left: left.collect() };
+    if out.json {
+        return out.value(&row);
+    }
+    let dry = if row.dry_run { "Dry run, nothing was changed: " } else { "" };
+    print(&format!("{dry}{}\n", row.explanation))?;
+    if row.left.is_empty() {
+        return Ok(());
+    }
+    out.rows(&row.left, &["target", "chain", "bytes", "to", "progress"], |l| {
+        vec![
+            l.target.to_string(),
+            l.chain.to_string(),
+            bytes(l.bytes),
+            format!("{}:{}", l.to_node, l.to_disk),
+            l.doing.clone(),
+        ]
+    })
+}
+
+/// Waits until an order that was given is done. It only looks: whoever gives another order meanwhile has the last word.
+async fn nothing_left(
+    out: Output,
+    client: &Client,
+    order: &MoveAway,
+    mut reply: MoveAwayReply,
+) -> Result<MoveAwayReply> {
+    let look = MoveAway { dry_run: true, ..order.clone() };
+    let mut said = usize::MAX;
+    while !reply.left.is_empty() {
+        if !out.json && reply.left.len() != said {
+            said = reply.left.len();
+            print(&format!("{said} targets to go\n"))?;
+        }
+        client.rt().sleep(POLL).await;
+        reply = client.mgmtd(method::MOVE_AWAY, &look).await.context("looking how far it is")?;
+        if reply.in_force == Some(false) {
+            bail!(
+                "this order is not in force any more: somebody has called it off or given another one for {}, or a further disk has come there; {} targets are left",
+                order.disk.map_or_else(
+                    || format!("node {}", order.node),
+                    |d| format!("{}:{d}", order.node)
+                ),
+                reply.left.len()
+            );
+        }
+    }
+    Ok(reply)
 }
 
 /// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.
@@ -188,6 +209,7 @@ fn people(row: &ForceRow) -> String {
     }
     match (row.forced, row.waits) {
         (Some(t), true) => text + &format!("target {t} serves now\n"),
+        (Some(t), false) => text + &format!("nothing was changed: target {t} serves already\n"),
         (None, true) => {
             text + "Nothing was changed. To force it: glowfs admin force CHAIN --target TARGET --yes\n"
         }

@@ -22,7 +22,8 @@ impl Inner {
                 stores.iter().filter_map(|r| s.stores.get(&r.offer.store).cloned()).collect();
             // Explained as if it were so already; in force only when it is stored.
             put(s, &stores);
-            let reply = explain_move(s, &ask, leaving(s, now, None));
+            let mut reply = explain_move(s, &ask, leaving(s, now, None));
+            reply.in_force = Some(before == stores);
             put(s, &before);
             Ok::<_, Error>((Edit { stores, ..Edit::default() }, reply))
         })??;
@@ -161,5 +162,5 @@ fn explain_move(
         (_, 0) => "nothing is left on it; it can be taken away".into(),
         (_, n) => format!("{n} targets have to go"),
     };
-    MoveAwayReply { left, explanation }
+    MoveAwayReply { left, explanation, in_force: None }
 }

@@ -114,11 +114,19 @@ fn a_drain_that_is_called_off_leaves_every_chain_whole() {
         }
         let node = storages[1].node;
         let ask = away_of(node, away::DRAIN, false);
+        let look = away_of(node, away::DRAIN, true);
+        let in_force = async || {
+            let r: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &look).await.expect("look");
+            r.in_force
+        };
+        assert_eq!(in_force().await, Some(false));
         let _: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask).await.expect("drain");
+        assert_eq!(in_force().await, Some(true));
         let copying = |r: &RoutingInfo| r.chains.values().any(|c| c.members.len() == 4);
         until(&rt, &watch, BOUND, "copying", copying).await;
         let ask = away_of(node, away::CANCEL, false);
         let _: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask).await.expect("cancel");
+        assert_eq!(in_force().await, Some(false), "who waits for the drain hears of it");
         until(&rt, &watch, BOUND, "as before", |r| complete(r) && r.targets.len() == 18).await;
         assert!(on(&watch.routing(), node) > 0);
         m.stop().await;

@@ -21,6 +21,39 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// Who waits for a drain only looks: that another operator calls it off is the last word.
+#[test]
+fn a_drain_that_is_waited_for_can_be_called_off() {
+    let c = Cluster::up_with("calloff", &["--storages", "4", "--disks", "1", "--replicas", "3"]);
+    sh(&c.mnt, "for i in $(seq 40); do head -c 2M /dev/urandom > f$i; done; sync");
+    let before = targets_on(&c, 1004);
+    // Copies take for ever.
+    c.admin(&["set-config", "storage", "sync_bytes_per_s=1000"]);
+    let waiting = std::process::Command::new(crate::harness::binary())
+        .args(["admin", "--dev"])
+        .arg(&c.dir)
+        .args(["drain", "1004", "--wait"])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("drain");
+    until("copying", || {
+        let chains = c.admin(&["list-chains"]);
+        let members = |k: &Value| k["members"].as_array().map_or(0, Vec::len);
+        chains.as_array().expect("chains").iter().any(|k| members(k) == 4)
+    });
+    c.admin(&["drain", "1004", "--cancel"]);
+    let o = waiting.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&o.stderr);
+    assert!(!o.status.success() && said.contains("called it off"), "{said}");
+    c.admin(&["set-config", "storage", "sync_bytes_per_s="]);
+    c.wait_serving(BOUND);
+    assert!(targets_on(&c, 1004) > 0, "of {before}, what had not moved stays");
+    let chains = c.admin(&["list-chains"]);
+    let whole = |k: &Value| k["members"].as_array().map_or(0, Vec::len) == 3;
+    assert!(chains.as_array().expect("chains").iter().all(whole), "{chains}");
+}
+
 /// A disk of a running node is lost with all it had: what is put in its place is taken up by the same process.
 #[test]
 fn a_disk_is_replaced_while_its_service_runs() {

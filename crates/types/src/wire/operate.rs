@@ -13,7 +13,7 @@ pub mod away {
     pub const REPLACE: u8 = 2;
 }
 
-/// MOVE_AWAY: a disk or node is to be emptied. Repeating it shows what is left to do.
+/// MOVE_AWAY: a disk or node is to be emptied. A dry run of the same order shows what is left to do, and whether it is in force still.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct MoveAway {
     /// The node.
@@ -62,6 +62,10 @@ pub struct MoveAwayReply {
     /// What was or would be done, for people.
     #[n(1)]
     pub explanation: String,
+    /// The disks were marked so before this request; if it is repeated as a dry run, then nobody has given another order since. (None from builds
+    /// that do not say.)
+    #[n(2)]
+    pub in_force: Option<bool>,
 }
 
 /// FORCE_CHAIN: makes a target serve a chain that nobody serves, whatever is lost.
