@@ -27,7 +27,7 @@ impl Output {
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(columns.iter().map(|c| c.to_uppercase()));
         for r in rows {
-            table.add_row(row(r));
+            table.add_row(row(r).iter().map(|cell| plain(cell)));
         }
         print(&format!("{}\n", table.trim_fmt()))
     }
@@ -49,6 +49,15 @@ pub fn print(text: &str) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// Names may have any bytes: without what would move the cursor of a terminal, or begin a line that is none.
+pub fn plain(text: &str) -> String {
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// Bytes as people read them: `1.5 GiB`.
@@ -78,6 +87,11 @@ pub fn ago(then_ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_do_not_speak_to_the_terminal() {
+        assert_eq!(plain("größe 7\u{1b}[2J\nroot"), "größe 7\\u{1b}[2J\\nroot");
+    }
 
     #[test]
     fn bytes_read_well() {

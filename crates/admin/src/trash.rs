@@ -1,6 +1,6 @@
 //! The trash: `trash list|restore|purge`.
 
-use crate::output::{Output, bytes};
+use crate::output::{Output, bytes, plain};
 use anyhow::{Result, bail};
 use glowfs_client::Client;
 use glowfs_types::wire::meta::Name;
@@ -81,7 +81,7 @@ pub async fn list(out: Output, client: &Client, which: Which<'_>) -> Result<()> 
     out.either(&rows, |rows| {
         let mut text = String::new();
         for r in rows {
-            text += &format!("{}  {}  uid {}  {}\n", r.id, bytes(r.length), r.uid, r.path);
+            text += &format!("{}  {}  uid {}  {}\n", r.id, bytes(r.length), r.uid, plain(&r.path));
         }
         text + &format!("{} files\n", rows.len())
     })
@@ -157,7 +157,7 @@ async fn each(
                 (_, false, TrashWish::Purge) => "would go for good; --yes does it",
                 _ => "would be restored",
             };
-            text += &format!("{}  {}: {outcome}\n", r.id, r.path);
+            text += &format!("{}  {}: {outcome}\n", r.id, plain(&r.path));
         }
         text + &format!("{} files\n", rows.len())
     })?;
