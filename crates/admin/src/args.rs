@@ -1,10 +1,17 @@
 //! The command line of `glowfs admin`.
 
+use crate::users::Groups;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
 use glowfs_types::NodeId;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::trash::TrashId;
 use std::path::PathBuf;
+
+/// What can be a uid: 32 bits, and all ones say «none».
+fn uids() -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(..u64::from(u32::MAX))
+}
 
 /// Look at a cluster and operate it.
 #[derive(Args, Debug)]
@@ -288,11 +295,12 @@ pub enum Command {
     UserAdd {
         /// uid
         uid: u64,
+        #[arg(value_parser = uids())]
         /// Name
         name: String,
         /// Groups, the primary one first
-        #[arg(long, value_delimiter = ',')]
-        groups: Vec<u32>,
+        #[arg(long, value_parser = crate::users::groups, default_value = "", value_name = "GID,...")]
+        groups: Groups,
         /// May act as any user
         #[arg(long)]
         root: bool,
@@ -301,6 +309,27 @@ pub enum Command {
         admin: bool,
     },
     /// Users
+    /// Changes of a user what is named, and nothing else
+    UserChange {
+        /// uid
+        #[arg(value_parser = uids())]
+        uid: u64,
+        /// Name
+        #[arg(long)]
+        name: Option<String>,
+        /// Groups, all of them, the primary one first; '' for none
+        #[arg(long, value_parser = crate::users::groups, value_name = "GID,...")]
+        groups: Option<Groups>,
+        /// May act as any user: true or false
+        #[arg(long, value_name = "BOOL")]
+        root: Option<bool>,
+        /// May administer the cluster: true or false
+        #[arg(long, value_name = "BOOL")]
+        admin: Option<bool>,
+        /// Print a new token, once; the old one is void
+        #[arg(long)]
+        new_token: bool,
+    },
     UserList,
 }
 

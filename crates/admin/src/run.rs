@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::Role;
-use glowfs_types::wire::mgmtd::{CreateTable, UserInfo};
+use glowfs_types::wire::mgmtd::{CreateTable, UserChange, UserInfo};
 use glowfs_types::wire::operate::{MoveAway, away};
 use glowfs_types::wire::orphans::search as ask;
 use glowfs_types::{ChainTableId, NodeId, UserId};
@@ -116,12 +116,23 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             let user = UserInfo {
                 user: UserId(*uid),
                 name: name.clone(),
-                groups: groups.clone(),
+                groups: groups.0.clone(),
                 root: *root,
                 admin: *admin,
                 service: false,
             };
             users::add(out, client, user).await
+        }
+        Command::UserChange { uid, name, groups, root, admin, new_token } => {
+            let change = UserChange {
+                user: UserId(*uid),
+                name: name.clone(),
+                groups: groups.as_ref().map(|g| g.0.clone()),
+                root: *root,
+                admin: *admin,
+                new_token: *new_token,
+            };
+            users::change(out, client, change).await
         }
         Command::UserList => users::list(out, client).await,
     }

@@ -1,9 +1,12 @@
 //! Commands on users and their tokens.
 
-use crate::output::Output;
-use anyhow::{Context, Result};
+use crate::output::{Output, plain, print};
+use anyhow::{Context, Result, anyhow, bail};
 use glowfs_client::Client;
-use glowfs_types::wire::mgmtd::{UserAdd, UserAddReply, UserInfo, UserList};
+use glowfs_types::Status;
+use glowfs_types::wire::mgmtd::{
+    UserAdd, UserAddReply, UserChange, UserChangeReply, UserInfo, UserList,
+};
 use glowfs_types::wire::{Empty, method};
 use serde::Serialize;
 
@@ -17,23 +20,32 @@ struct UserRow {
     service: bool,
 }
 
-/// `user-list`.
-pub async fn list(out: Output, client: &Client) -> Result<()> {
-    let list: UserList =
-        client.mgmtd(method::USER_LIST, &Empty {}).await.context("listing users")?;
-    let rows: Vec<_> = list
-        .users
-        .into_iter()
-        .map(|u| UserRow {
+impl From<UserInfo> for UserRow {
+    fn from(u: UserInfo) -> Self {
+        Self {
             uid: u.user.0,
             name: u.name,
             groups: u.groups,
             root: u.root,
             admin: u.admin,
             service: u.service,
-        })
-        .collect();
-    out.rows(&rows, &["uid", "name", "groups", "root", "admin", "service"], |u| {
+        }
+    }
+}
+
+/// Groups of a user, as one argument.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Groups(pub Vec<u32>);
+
+/// `user-list`.
+pub async fn list(out: Output, client: &Client) -> Result<()> {
+    let list: UserList =
+        client.mgmtd(method::USER_LIST, &Empty {}).await.context("listing users")?;
+    rows(out, &list.users.into_iter().map(UserRow::from).collect::<Vec<_>>())
+}
+
+fn rows(out: Output, rows: &[UserRow]) -> Result<()> {
+    out.rows(rows, &["uid", "name", "groups", "root", "admin", "service"], |u| {
         let groups: Vec<_> = u.groups.iter().map(u32::to_string).collect();
         let yes = |b| if b { "yes" } else { "-" }.to_owned();
         vec![
@@ -56,7 +68,67 @@ struct NewToken {
 /// `user-add`.
 pub async fn add(out: Output, client: &Client, user: UserInfo) -> Result<()> {
     let uid = user.user.0;
-    let reply: UserAddReply =
-        client.mgmtd(method::USER_ADD, &UserAdd { user }).await.context("adding the user")?;
-    out.either(&NewToken { uid, token: reply.token }, |t| format!("{}\n", t.token))
+    // An mgmtd of an older release replaces who is there, whatever is asked.
+    let there: UserList =
+        client.mgmtd(method::USER_LIST, &Empty {}).await.context("listing users")?;
+    if let Some(old) = there.users.iter().find(|u| u.user == user.user) {
+        return Err(is_there(uid, &old.name));
+    }
+    let name = user.name.clone();
+    let ask = UserAdd { user, only_new: true };
+    match client.mgmtd::<_, UserAddReply>(method::USER_ADD, &ask).await {
+        Ok(reply) => {
+            out.either(&NewToken { uid, token: reply.token }, |t| format!("{}\n", t.token))
+        }
+        // By somebody else just now, or by an attempt of ours whose answer was lost.
+        Err(e) if e.status == Status::Exists => Err(is_there(uid, &name)),
+        Err(e) => Err(e).context("adding the user"),
+    }
+}
+
+fn is_there(uid: u64, name: &str) -> anyhow::Error {
+    let name = plain(name);
+    anyhow!(
+        "user {uid} is there already, as «{name}»: `user-change {uid}` changes what is named, with --new-token it prints a new token"
+    )
+}
+
+#[derive(Serialize)]
+struct Changed {
+    #[serde(flatten)]
+    user: UserRow,
+    /// If a new one was wanted.
+    token: Option<String>,
+}
+
+/// `user-change`.
+pub async fn change(out: Output, client: &Client, change: UserChange) -> Result<()> {
+    if change == (UserChange { user: change.user, ..UserChange::default() }) {
+        bail!("nothing to change: give --name, --groups, --root, --admin or --new-token");
+    }
+    let reply: UserChangeReply =
+        client.mgmtd(method::USER_CHANGE, &change).await.map_err(|e| match e.status {
+            Status::UnknownMethod => {
+                anyhow!("mgmtd is of a release that cannot change users; update it first")
+            }
+            _ => anyhow::Error::from(e).context("changing the user"),
+        })?;
+    let changed = Changed { user: reply.user.into(), token: reply.token };
+    if out.json {
+        return out.value(&changed);
+    }
+    match changed.token {
+        Some(token) => print(&format!("{token}\n")),
+        None => rows(out, &[changed.user]),
+    }
+}
+
+/// Parses groups as `--groups` takes them: numbers with commas; nothing for none.
+pub fn groups(text: &str) -> Result<Groups, String> {
+    let number = |g: &str| {
+        g.trim().parse().map_err(|_| format!("«{g}» is no number of a group; write 1000,27"))
+    };
+    let text = text.trim();
+    let all = if text.is_empty() { Ok(vec![]) } else { text.split(',').map(number).collect() };
+    all.map(Groups)
 }

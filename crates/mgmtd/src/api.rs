@@ -92,6 +92,10 @@ impl Inner {
                 admin()?;
                 reply(self.user_add(incoming.msg()?).await?)
             }
+            method::USER_CHANGE => {
+                admin()?;
+                reply(self.user_change(incoming.msg()?).await?)
+            }
             method::USER_LIST => {
                 admin()?;
                 reply(self.user_list()?)

@@ -7,7 +7,8 @@ use crate::records::UserRecord;
 use crate::store::Writes;
 use crate::tuning::check_config;
 use glowfs_types::wire::mgmtd::{
-    CheckToken, ClusterConfig, UserAdd, UserAddReply, UserInfo, UserList,
+    CheckToken, ClusterConfig, UserAdd, UserAddReply, UserChange, UserChangeReply, UserInfo,
+    UserList,
 };
 use glowfs_types::{Error, Result, Status, UserId};
 use std::fmt::Write;
@@ -16,6 +17,28 @@ use std::fmt::Write;
 const NAME_BYTES_MAX: usize = 256;
 /// The most groups of a user.
 const GROUPS_MAX: usize = 1024;
+
+/// Refuses a user that cannot be.
+fn check_user(info: &UserInfo) -> Result<()> {
+    let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
+    if info.name.is_empty() || info.name.len() > NAME_BYTES_MAX || info.groups.len() > GROUPS_MAX {
+        return bad(format!(
+            "a user has a name of 1 to {NAME_BYTES_MAX} bytes and at most {GROUPS_MAX} groups"
+        ));
+    }
+    if info.name.contains(char::is_control) {
+        return bad("a user's name has no control characters".into());
+    }
+    if info.user.0 >= u64::from(u32::MAX) {
+        return bad(format!("uid {}: Linux knows none above {}", info.user, u32::MAX - 1));
+    }
+    if info.user == UserId(0) && !info.root {
+        return bad(
+            "user 0 passes every check of permissions: it is root, or take another uid".into()
+        );
+    }
+    Ok(())
+}
 
 impl Inner {
     pub fn check_token(&self, question: CheckToken) -> Result<UserInfo> {
@@ -30,48 +53,70 @@ impl Inner {
 
     pub async fn user_add(&self, add: UserAdd) -> Result<UserAddReply> {
         let info = add.user;
-        if info.name.is_empty()
-            || info.name.len() > NAME_BYTES_MAX
-            || info.groups.len() > GROUPS_MAX
-        {
+        check_user(&info)?;
+        let (token, hash) = self.new_token();
+        let _held = self.lock.acquire(1).await;
+        let old = self.with(|s| s.users.get(&info.user).map(|u| u.info.name.clone()))?;
+        if let Some(name) = old.filter(|_| add.only_new) {
             return Err(Error::new(
-                Status::InvalidArgument,
-                format!(
-                    "a user has a name of 1 to {NAME_BYTES_MAX} bytes and at most {GROUPS_MAX} groups"
-                ),
+                Status::Exists,
+                format!("user {} is there already, as «{name}»", info.user),
             ));
         }
-        if info.user == UserId(0) && !info.root {
-            return Err(Error::new(
-                Status::InvalidArgument,
-                "user 0 passes every check of permissions: add it as root, or take another uid",
-            ));
-        }
+        self.put_user(UserRecord { info, hash: hash.into() }).await?;
+        Ok(UserAddReply { token })
+    }
+
+    pub async fn user_change(&self, change: UserChange) -> Result<UserChangeReply> {
+        let _held = self.lock.acquire(1).await;
+        let old = self.with(|s| s.users.get(&change.user).cloned())?;
+        let UserRecord { info: old, hash } = old.ok_or_else(|| {
+            Error::new(Status::NotFound, format!("there is no user {}", change.user))
+        })?;
+        let info = UserInfo {
+            name: change.name.unwrap_or(old.name),
+            groups: change.groups.unwrap_or(old.groups),
+            root: change.root.unwrap_or(old.root),
+            admin: change.admin.unwrap_or(old.admin),
+            ..old
+        };
+        check_user(&info)?;
+        let new = change.new_token.then(|| self.new_token());
+        let hash = new.as_ref().map_or(hash, |(_, hash)| (*hash).into());
+        self.put_user(UserRecord { info: info.clone(), hash }).await?;
+        Ok(UserChangeReply { user: info, token: new.map(|(token, _)| token) })
+    }
+
+    /// A token and its hash.
+    fn new_token(&self) -> (String, [u8; 32]) {
         let mut token = String::with_capacity(64);
         for _ in 0..4 {
             // Writing into a String cannot fail.
             let _ = write!(token, "{:016x}", self.rt.random());
         }
         let hash = *blake3::hash(token.as_bytes()).as_bytes();
-        let record = UserRecord { info, hash: hash.into() };
+        (token, hash)
+    }
+
+    /// Stores a user; a token that he had before, and has not any more, is void. The lock is held.
+    async fn put_user(&self, record: UserRecord) -> Result<()> {
         let id = record.info.user;
-        let _held = self.lock.acquire(1).await;
-        let (epoch, old) = self.with(|s| (s.epoch, s.users.get(&id).map(|u| *u.hash)))?;
+        let (epoch, old) = self.with(|s| (s.epoch, s.users.get(&id).map(|u| u.hash)))?;
+        let void = old.filter(|old| *old != record.hash);
         let mut writes = Writes::new();
-        if let Some(old) = old {
-            writes.insert(keys::token(&old), None);
+        if let Some(void) = void {
+            writes.insert(keys::token(&void), None);
         }
         writes.insert(keys::user(id), Some(keys::encode(&record)));
-        writes.insert(keys::token(&hash), Some(keys::encode(&id)));
+        writes.insert(keys::token(&record.hash), Some(keys::encode(&id)));
         self.write(epoch, None, &writes).await?;
         self.with(|s| {
-            if let Some(old) = old {
-                s.tokens.remove(&old);
+            if let Some(void) = void {
+                s.tokens.remove(&*void);
             }
-            s.tokens.insert(hash, id);
+            s.tokens.insert(*record.hash, id);
             s.users.insert(id, record);
-        })?;
-        Ok(UserAddReply { token })
+        })
     }
 
     pub fn user_list(&self) -> Result<UserList> {

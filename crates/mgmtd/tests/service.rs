@@ -220,6 +220,7 @@ fn tokens_users_and_rights() {
                 admin: false,
                 service: false,
             },
+            only_new: false,
         };
         let added: UserAddReply =
             root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
@@ -233,6 +234,41 @@ fn tokens_users_and_rights() {
         // A new token replaces the old one.
         let _: UserAddReply = root.call_msg(method::USER_ADD, &add, SECOND).await.expect("again");
         assert!(w.conn(&at(&m), &added.token).await.is_err(), "the old token is void");
+        let only_new = UserAdd { only_new: true, ..add };
+        let e = root.call_msg::<_, UserAddReply>(method::USER_ADD, &only_new, SECOND).await;
+        assert_eq!(e.expect_err("he is there").status, Status::Exists);
+        // What is not named stays, also the token.
+        let call = async |c: UserChange| {
+            root.call_msg::<_, UserChangeReply>(method::USER_CHANGE, &c, SECOND).await
+        };
+        let ann = UserChange { user: UserId(1000), ..UserChange::default() };
+        let first = call(UserChange { new_token: true, ..ann.clone() }).await.expect("a token");
+        assert_eq!(first.user, only_new.user);
+        let token = first.token.expect("a token");
+        let changed = call(UserChange { admin: Some(true), ..ann.clone() }).await.expect("changed");
+        assert_eq!(changed.token, None);
+        assert_eq!(changed.user, UserInfo { admin: true, ..only_new.user.clone() });
+        let changed =
+            call(UserChange { groups: Some(vec![5, 1000]), ..ann.clone() }).await.expect("changed");
+        assert!(changed.user.admin && changed.user.groups == [5, 1000], "{changed:?}");
+        let conn = w.conn(&at(&m), &token).await.expect("the token is good still");
+        let listed = conn.call_msg::<_, UserList>(method::USER_LIST, &Empty {}, SECOND).await;
+        assert_eq!(listed.expect("an administrator").users.len(), 2);
+        let refused = [
+            (UserChange { user: UserId(4), ..ann.clone() }, Status::NotFound),
+            (UserChange { name: Some("a\nb".into()), ..ann }, Status::InvalidArgument),
+            (
+                UserChange { user: UserId(0), root: Some(false), ..UserChange::default() },
+                Status::InvalidArgument,
+            ),
+        ];
+        for (change, status) in refused {
+            assert_eq!(
+                call(change.clone()).await.expect_err("refused").status,
+                status,
+                "{change:?}"
+            );
+        }
         m.stop().await;
         // Users outlive the instance.
         let m = w.mgmtd(101).await;
@@ -240,6 +276,9 @@ fn tokens_users_and_rights() {
             rt.sleep(ms(5)).await;
         }
         assert!(w.conn(&at(&m), ROOT_TOKEN).await.is_ok());
+        let ann = w.conn(&at(&m), &token).await.expect("with the token");
+        let listed = ann.call_msg::<_, UserList>(method::USER_LIST, &Empty {}, SECOND).await;
+        assert_eq!(listed.expect("an administrator still").users.len(), 2);
         m.stop().await;
     });
 }

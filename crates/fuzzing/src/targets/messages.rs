@@ -9,6 +9,7 @@ use glowfs_types::wire::inline::*;
 use glowfs_types::wire::kv::*;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::mgmtd::*;
+use glowfs_types::wire::operate::*;
 use glowfs_types::wire::repair::*;
 use glowfs_types::wire::{Empty, ErrorBody, decode, encode};
 use glowfs_types::{ChunkId, Layout};
@@ -43,7 +44,7 @@ messages! {
     RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
     Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
     FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply InlineRead InlineWrite InlineReply
-    ReadLink
+    ReadLink UserChange UserChangeReply MoveAway MoveAwayReply
 }
 
 pub fn run(input: &[u8]) {

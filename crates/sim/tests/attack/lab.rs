@@ -157,7 +157,9 @@ impl Lab {
             admin: false,
             service: false,
         };
-        let reply = call(&conn, method::USER_ADD, &UserAdd { user }).await.expect("a user");
+        let reply = call(&conn, method::USER_ADD, &UserAdd { user, only_new: false })
+            .await
+            .expect("a user");
         decode::<UserAddReply>(&reply).expect("a token").token
     }
     pub async fn home(&self) -> InodeId {

@@ -64,6 +64,7 @@ fn what_is_for_services_and_administrators_is_not_for_users() {
             method::FORCE_CHAIN,
             method::CHECK_TOKEN,
             method::USER_ADD,
+            method::USER_CHANGE,
             method::USER_LIST,
             method::GET_CONFIG,
             method::SET_CONFIG,
@@ -121,8 +122,13 @@ fn bodies_that_are_none_are_answered_and_root_is_not_given_away() {
     siege(|lab| async move {
         let token = glowfs_sim::cluster::harness::ROOT_TOKEN;
         let conn = lab.conn(&lab.mgmtd, token, ClientId(0)).await.expect("root");
-        for m in [method::CLIENT_SESSION, method::GET_ROUTING, method::USER_ADD, method::SET_CONFIG]
-        {
+        for m in [
+            method::CLIENT_SESSION,
+            method::GET_ROUTING,
+            method::USER_ADD,
+            method::USER_CHANGE,
+            method::SET_CONFIG,
+        ] {
             for body in bad_bodies(&[0x85; 40]) {
                 refused(call_raw(&conn, m, body).await, Status::BadMessage);
             }
@@ -135,6 +141,9 @@ fn bodies_that_are_none_are_answered_and_root_is_not_given_away() {
             admin: false,
             service: false,
         };
-        refused(call(&conn, method::USER_ADD, &UserAdd { user }).await, Status::InvalidArgument);
+        let add = UserAdd { user, only_new: false };
+        refused(call(&conn, method::USER_ADD, &add).await, Status::InvalidArgument);
+        let change = UserChange { user: UserId(0), root: Some(false), ..UserChange::default() };
+        refused(call(&conn, method::USER_CHANGE, &change).await, Status::InvalidArgument);
     });
 }

@@ -56,6 +56,8 @@ methods! {
     MOVE_AWAY = 114;
     /// Explains a chain that nobody serves, and forces it ([`super::operate`]).
     FORCE_CHAIN = 115;
+    /// Changes of a user what is named.
+    USER_CHANGE = 116;
 
     // Storage (200..): see `data`.
     /// Reads pieces of chunks of one file.

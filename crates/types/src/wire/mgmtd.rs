@@ -1,5 +1,6 @@
 //! Messages of mgmtd.
 
+use super::meta::is_false;
 use crate::routing::{LocalState, NodeInfo, Role, RoutingInfo};
 use crate::{
     ChainId, ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation,
@@ -280,12 +281,15 @@ pub struct UserInfo {
     pub service: bool,
 }
 
-/// USER_ADD: adds or replaces a user; the answer carries the new token, shown once.
+/// USER_ADD: adds a user; the answer carries the token, shown once.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct UserAdd {
     /// The user.
     #[n(0)]
     pub user: UserInfo,
+    /// Who is there already is left as he is, and the request refused. (Older builds replace him, whether he should be or not.)
+    #[cbor(n(1), default, skip_if = "is_false")]
+    pub only_new: bool,
 }
 
 /// Its answer.
@@ -294,6 +298,40 @@ pub struct UserAddReply {
     /// The token.
     #[n(0)]
     pub token: String,
+}
+
+/// USER_CHANGE: changes of a user what is named, and nothing else.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct UserChange {
+    /// The uid.
+    #[n(0)]
+    pub user: UserId,
+    /// The name.
+    #[n(1)]
+    pub name: Option<String>,
+    /// The groups, all of them; the first is the primary one.
+    #[n(2)]
+    pub groups: Option<Vec<u32>>,
+    /// May act as any user.
+    #[n(3)]
+    pub root: Option<bool>,
+    /// May administer the cluster.
+    #[n(4)]
+    pub admin: Option<bool>,
+    /// A new token in the place of the one that is good until now.
+    #[n(5)]
+    pub new_token: bool,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct UserChangeReply {
+    /// The user as he is now.
+    #[n(0)]
+    pub user: UserInfo,
+    /// The new token, if one was wanted; shown once.
+    #[n(1)]
+    pub token: Option<String>,
 }
 
 /// USER_LIST's answer.
