@@ -3,11 +3,17 @@
 use crate::output::Output;
 use anyhow::{Context, Result, bail};
 use glowfs_client::Client;
-use glowfs_types::routing::Role;
+use glowfs_rt::Duration;
+use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ConfigVersion, NodeId};
 use serde::Serialize;
+
+/// Attempts at a change that others get ahead of.
+const ATTEMPTS_MAX: u32 = 20;
+/// The longest pause before the next one.
+const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Serialize)]
 struct Row {
@@ -58,27 +64,52 @@ pub struct Change<'a> {
     pub settings: &'a [String],
 }
 
-/// `set-config`: changes some keys and leaves the others.
-pub async fn set(out: Output, client: &Client, change: Change<'_>) -> Result<()> {
-    let now: ClusterConfig =
-        client.mgmtd(method::GET_CONFIG, &Empty {}).await.context("reading the configuration")?;
-    let item = now.items.into_iter().find(|i| i.role == change.role);
+/// `set-config`: changes some keys and leaves the others. What others have changed since it was read is read again.
+pub async fn set(
+    out: Output,
+    client: &Client,
+    routing: &RoutingInfo,
+    change: Change<'_>,
+) -> Result<()> {
+    if let Some(node) = change.node.and_then(|n| routing.nodes.get(&n))
+        && node.role != change.role
+    {
+        bail!("node {} is of {}, not of {}", node.id, node.role, change.role);
+    }
+    for attempt in 1.. {
+        let now: ClusterConfig = client
+            .mgmtd(method::GET_CONFIG, &Empty {})
+            .await
+            .context("reading the configuration")?;
+        let new = edited(&now, &change)?;
+        match client.mgmtd_once(method::SET_CONFIG, &new).await {
+            Ok(done) => return show(out, &done),
+            // Changed meanwhile, or not answered: what stands there now says more.
+            Err(e) if e.status.is_retriable() && attempt < ATTEMPTS_MAX => {
+                let pause = client.rt().random() % PAUSE.as_nanos() as u64;
+                client.rt().sleep(Duration::from_nanos(pause)).await;
+            }
+            Err(e) => return Err(e).context("changing the configuration"),
+        }
+    }
+    Ok(())
+}
+
+/// What is sent to mgmtd, which refuses it if the configuration of the role is not that of `now` any more. An override of a node
+/// counts as a change of its role, so it goes with the role's item as it was read.
+fn edited(now: &ClusterConfig, change: &Change<'_>) -> Result<ClusterConfig> {
+    let none = ConfigItem { version: ConfigVersion(0), role: change.role, toml: String::new() };
+    let mut item = now.items.iter().find(|i| i.role == change.role).cloned().unwrap_or(none);
     let mut new = ClusterConfig::default();
     match change.node {
         Some(node) => {
             let text = now.overrides.get(&node).map_or("", String::as_str);
             new.overrides.insert(node, edit(text, change.settings)?);
         }
-        None => {
-            let (version, text) =
-                item.map_or((ConfigVersion(0), String::new()), |i| (i.version, i.toml));
-            let toml = edit(&text, change.settings)?;
-            new.items.push(ConfigItem { version, role: change.role, toml });
-        }
+        None => item.toml = edit(&item.toml, change.settings)?,
     }
-    let done: ClusterConfig =
-        client.mgmtd(method::SET_CONFIG, &new).await.context("changing the configuration")?;
-    show(out, &done)
+    new.items.push(item);
+    Ok(new)
 }
 
 fn edit(text: &str, settings: &[String]) -> Result<String> {
@@ -103,6 +134,26 @@ fn edit(text: &str, settings: &[String]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_of_a_node_goes_with_the_version_that_was_read() {
+        let node = NodeId(1001);
+        let now = ClusterConfig {
+            items: vec![ConfigItem {
+                version: ConfigVersion(7),
+                role: Role::Storage,
+                toml: "sync_chunks = 1\n".into(),
+            }],
+            overrides: [(node, "sync_chunks = 2\n".to_owned())].into(),
+        };
+        let settings = ["sync_bytes_per_s=5".to_owned()];
+        let change = Change { role: Role::Storage, node: Some(node), settings: &settings };
+        let new = edited(&now, &change).expect("TOML");
+        assert_eq!(new.items, now.items, "mgmtd compares it");
+        assert_eq!(new.overrides[&node], "sync_bytes_per_s = 5\nsync_chunks = 2\n");
+        let new = edited(&ClusterConfig::default(), &change).expect("TOML");
+        assert_eq!((new.items.len(), new.items[0].version), (1, ConfigVersion(0)));
+    }
 
     #[test]
     fn keys_are_set_changed_and_taken_away() {

@@ -64,7 +64,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::GetConfig => config::get(out, client).await,
         Command::SetConfig { role, settings, node } => {
             let change = config::Change { role: *role, node: node.map(NodeId), settings };
-            config::set(out, client, change).await
+            config::set(out, client, &routing, change).await
         }
         Command::Status => cluster::status(out, client, &routing).await,
         Command::Stat { path } => files::stat(out, client, &routing, path).await,

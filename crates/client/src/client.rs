@@ -156,6 +156,13 @@ impl Client {
     {
         decode(&self.core.primary_retry(method, encode(q), self.core.config.meta_total).await?)
     }
+    /// The same, not repeated: for what the caller has to think about again when it was refused.
+    pub async fn mgmtd_once<Q: Encode<()>, R>(&self, method: u16, q: &Q) -> Result<R>
+    where
+        R: for<'b> Decode<'b, ()>,
+    {
+        decode(&self.core.primary_call(method, &encode(q), self.core.config.meta_attempt).await?)
+    }
     /// A control call to one node of the routing info; one attempt.
     pub async fn node_call<Q: Encode<()>, R>(&self, node: NodeId, method: u16, q: &Q) -> Result<R>
     where

@@ -66,3 +66,71 @@ fn lists_files_and_any_address() {
         run(Command::new(binary()).args(["admin", "--dev"]).arg(&c.dir).args(["stat", "/nope"]));
     assert!(o.code != 0 && o.err.contains("nope"), "{}", o.err);
 }
+
+#[test]
+fn users_are_not_replaced_and_changed_only_in_what_is_named() {
+    let c = Cluster::up("users");
+    c.admin(&["user-add", "1000", "ann", "--groups", "1000,27", "--admin"]);
+    let e = c.admin_fails(&["user-add", "1000", "bob"]);
+    assert!(e.contains("«ann»") && e.contains("user-change 1000"), "{e}");
+    let ann = || {
+        let users = c.admin(&["user-list"]);
+        users.as_array().expect("users").iter().find(|u| u["uid"] == 1000).expect("ann").clone()
+    };
+    assert_eq!(ann()["groups"], serde_json::json!([1000, 27]));
+    assert_eq!(ann()["admin"], true);
+    let changed = c.admin(&["user-change", "1000", "--name", "anna"]);
+    assert!(changed["token"].is_null() && changed["admin"] == true, "{changed}");
+    c.admin(&["user-change", "1000", "--groups", "", "--admin", "false"]);
+    assert_eq!(
+        ann(),
+        serde_json::json!({"uid": 1000, "name": "anna", "groups": [], "root": false, "admin": false, "service": false})
+    );
+    let token = c.admin(&["user-change", "1000", "--new-token"])["token"].clone();
+    assert_eq!(token.as_str().map(str::len), Some(64));
+    for (args, word) in [
+        (&["user-change", "1000"][..], "nothing to change"),
+        (&["user-change", "7", "--root", "true"], "no user 7"),
+        (&["user-change", "0", "--root", "false"], "user 0"),
+        (&["user-add", "5", "a\nb"], "control characters"),
+        (&["user-add", "4294967295", "nobody"], "4294967295"),
+        (&["user-add", "5", "x", "--groups", "1,,2"], "number of a group"),
+    ] {
+        let e = c.admin_fails(args);
+        assert!(e.contains(word), "{args:?}: {e}");
+    }
+}
+
+/// Several at once change other settings of the same node, and of its role: none is lost.
+#[test]
+fn settings_that_are_changed_at_once_are_all_kept() {
+    let c = Cluster::up("settings");
+    let keys = ["sync_chunks", "sync_bytes_per_s", "sync_share_percent", "scrub_bytes_per_s"];
+    for round in 1..=6 {
+        std::thread::scope(|s| {
+            for key in keys {
+                let c = &c;
+                s.spawn(move || {
+                    let setting = format!("{key}={round}");
+                    c.admin(&["set-config", "storage", &setting, "--node", "1001"]);
+                    if key == "sync_chunks" {
+                        c.admin(&["set-config", "storage", &setting]);
+                    }
+                });
+            }
+        });
+        let all = c.admin(&["get-config"]);
+        let of = |pick: &dyn Fn(&serde_json::Value) -> bool| {
+            let rows = all.as_array().expect("rows");
+            let row = rows.iter().find(|r| pick(r)).expect("a row");
+            row["toml"].as_str().expect("text").to_owned()
+        };
+        let node = of(&|r| r["node"] == 1001);
+        for key in keys {
+            assert!(node.lines().any(|l| l == format!("{key} = {round}")), "{key}: {node}");
+        }
+        assert_eq!(of(&|r| r["role"] == "storage").trim(), format!("sync_chunks = {round}"));
+    }
+    let e = c.admin_fails(&["set-config", "mgmtd", "replace_after_ms=5", "--node", "1001"]);
+    assert!(e.contains("of storage, not of mgmtd"), "{e}");
+}
