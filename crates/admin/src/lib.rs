@@ -14,6 +14,7 @@ mod meta;
 mod operate;
 mod orphans;
 mod output;
+mod part;
 mod progress;
 mod resyncs;
 mod run;

@@ -2,6 +2,7 @@
 
 use crate::args::{AdminArgs, Command, MetaCommand};
 use crate::output::{Output, bytes};
+use crate::part::Part;
 use crate::progress::ProgressLine;
 use anyhow::{Context, Result, bail};
 use glowfs_kv::dump::format::{Header, Summary};
@@ -88,10 +89,7 @@ async fn close(embedded: Option<Embedded>) -> Result<()> {
 }
 
 async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
-    let shown = file.display();
-    if file.exists() {
-        bail!("{shown} exists; a dump is written over nothing");
-    }
+    let mut part = Part::new(file, || rt.random())?;
     if let EngineConfig::Embedded { dir } = &config.engine
         && !std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
     {
@@ -99,21 +97,18 @@ async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result
     }
     let (engine, embedded) = open_engine(rt, config, "meta-dump", 0).await?;
     let header = Header { cluster: config.cluster()?, taken_ns: rt.unix_ns(), version: 0 };
-    // Under its name only when it is whole.
-    let part = file.with_extension("part");
-    let target = File::create(&part).with_context(|| format!("making {}", part.display()))?;
     let mut line = ProgressLine::new(rt);
-    let writer = BufWriter::with_capacity(FILE_BYTES, &target);
+    let writer = BufWriter::with_capacity(FILE_BYTES, &mut part.file);
     let written = dump::dump(&engine, header, writer, |n| line.show("dumping keys", n, 0)).await;
     drop(line);
     close(embedded).await?;
-    if let Err(e) = written.map_err(anyhow::Error::from).and_then(|_| Ok(target.sync_all()?)) {
-        let _ = std::fs::remove_file(&part);
-        return Err(e.context("dumping"));
-    }
+    written
+        .map_err(anyhow::Error::from)
+        .and_then(|_| Ok(part.file.sync_all()?))
+        .context("dumping")?;
     // As it is on the disk, not as it was in memory.
-    let (header, sum) = verify(rt, &part)?;
-    std::fs::rename(&part, file).with_context(|| format!("naming {shown}"))?;
+    let (header, sum) = verify(rt, &part.path)?;
+    part.name(file)?;
     show(out, &header, &sum, "dumped and verified")
 }
 

@@ -37,10 +37,15 @@ fn metadata_moves_by_a_file() {
     let o = run(&mut meta(&["dump"], &file, &own));
     assert!(o.code != 0 && o.err.contains("stop that one first") && !file.exists(), "{}", o.err);
     c.dev("down", &[]);
+    let neighbour = c.local.join("all.part");
+    std::fs::write(&neighbour, "of somebody").expect("written");
     let said = must(&mut meta(&["dump"], &file, &own));
     assert!(said.contains("dumped and verified"), "{said}");
+    assert_eq!(std::fs::read_to_string(&neighbour).expect("as it was"), "of somebody");
     let o = run(&mut meta(&["dump"], &file, &own));
     assert!(o.code != 0 && o.err.contains("exists"), "{}", o.err);
+    std::fs::remove_file(&neighbour).expect("removed");
+    assert_eq!(sh(&c.local, "ls | grep part || true"), "", "nothing else is left");
 
     // Cut, damaged, newer: refused, and nothing is touched.
     let new = c.dir.join("data/meta-new");
