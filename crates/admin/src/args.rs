@@ -160,7 +160,8 @@ pub enum Command {
         #[arg(long, conflicts_with = "dry_run")]
         reclaim: bool,
     },
-    /// Checks the whole metadata while it is in use; exits with 1 if something is wrong. Without --repair it changes nothing
+    /// Checks the whole metadata while it is in use. Without --repair it changes nothing. Exits with 1 if something is wrong or it could not be checked,
+    /// with 3 if nothing wrong was found but some inodes kept changing and were not decided
     Fsck {
         /// Mend what is found, after a question; what has lost its name goes to /lost+found
         #[arg(long)]
@@ -291,11 +292,11 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Adds a user, or gives an existing one a new token; prints the token, once
+    /// Adds a user; prints the token, once. Who is there already is refused: `user-change`
     UserAdd {
         /// uid
-        uid: u64,
         #[arg(value_parser = uids())]
+        uid: u64,
         /// Name
         name: String,
         /// Groups, the primary one first
@@ -308,7 +309,6 @@ pub enum Command {
         #[arg(long)]
         admin: bool,
     },
-    /// Users
     /// Changes of a user what is named, and nothing else
     UserChange {
         /// uid
@@ -330,6 +330,7 @@ pub enum Command {
         #[arg(long)]
         new_token: bool,
     },
+    /// Users
     UserList,
 }
 

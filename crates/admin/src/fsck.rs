@@ -106,13 +106,25 @@ pub async fn run(out: Output, client: &Client, routing: &RoutingInfo, wish: Wish
     }
     drop(line);
     out.either(&shown, people)?;
+    verdict(&shown, wish)
+}
+
+fn verdict(shown: &Shown, wish: Wish) -> Result<()> {
     if shown.wrong() > 0 {
         let curable = shown.problems.iter().filter(|r| !r.cure.is_empty()).count();
         let way = if wish.repair || curable == 0 { "" } else { "; --repair mends them" };
         bail!("{} problems, {curable} of them can be mended{way}", shown.wrong());
     }
-    Ok(())
+    match shown.undecided.len() {
+        0 => Ok(()),
+        n => Err(NotDecided(n).into()),
+    }
 }
+
+/// Nothing wrong was found, but of so many inodes it is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing wrong was found, but {0} inodes kept changing and were not decided: check again")]
+pub struct NotDecided(pub usize);
 
 fn agrees(curable: usize) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
@@ -155,5 +167,24 @@ fn people(s: &Shown) -> String {
     for f in &s.failed {
         text += &format!("not mended: {f}\n");
     }
-    text + if s.wrong() == 0 { "nothing is wrong\n" } else { "" }
+    text + if s.wrong() == 0 && s.undecided.is_empty() { "nothing is wrong\n" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_decided_is_not_called_sound() {
+        let wish = Wish { repair: false, yes: false };
+        let mut shown = Shown::default();
+        assert!(verdict(&shown, wish).is_ok() && people(&shown).contains("nothing is wrong"));
+        shown.undecided = vec![7, 9];
+        assert!(!people(&shown).contains("nothing is wrong"), "{}", people(&shown));
+        let e = verdict(&shown, wish).expect_err("not known");
+        assert_eq!(crate::exit_code(&e), 3, "{e}");
+        shown.more = 1;
+        let e = verdict(&shown, wish).expect_err("wrong");
+        assert_eq!(crate::exit_code(&e), 1, "what is wrong comes first: {e}");
+    }
 }

@@ -25,3 +25,11 @@ mod users;
 pub use args::{AdminArgs, Command};
 pub use meta::{offline, run as run_offline};
 pub use run::run;
+
+/// What `glowfs admin fsck` exits with when it found nothing wrong and could not decide everything. (2 is for wrong arguments.)
+const NOT_DECIDED: u8 = 3;
+
+/// What the process exits with after an error of a command.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<fsck::NotDecided>() { NOT_DECIDED } else { 1 }
+}

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Err(e) => {
             // In one piece: where it is a message of the system's log, pieces would be several.
             let _ = std::io::stderr().write_all(format!("glowfs: {e:#}\n").as_bytes());
-            ExitCode::FAILURE
+            ExitCode::from(glowfs_admin::exit_code(&e))
         }
     }
 }

@@ -84,7 +84,10 @@ fn clean_under_load_and_mended_after_damage() {
         .collect();
     for _ in 0..8 {
         let (code, shown) = fsck(&c, &[]);
-        assert_eq!(code, 0, "{shown:#}");
+        // Whatever keeps changing is said to be undecided, and only that is not called sound.
+        let undecided = shown["undecided"].as_array().expect("inodes").len();
+        assert_eq!(code, if undecided == 0 { 0 } else { 3 }, "{shown:#}");
+        assert_eq!(shown["problems"], serde_json::json!([]), "{shown:#}");
         assert!(shown["inodes"].as_u64().expect("a number") > 0);
     }
     std::fs::write(&stop, "").expect("stop");
