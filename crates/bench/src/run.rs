@@ -11,11 +11,29 @@ use crate::row::{Machine, Report, Row};
 use anyhow::{Context, Result, ensure};
 use glowfs_rt::real;
 use glowfs_rt::signal::Termination;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Whether a report can be written to this file, found out before it is measured for an hour. Nothing is changed.
+fn writable(file: &Path) -> Result<()> {
+    let there = file.symlink_metadata();
+    // A pipe or a device is not opened before it is written to: its other end would notice.
+    if there.as_ref().is_ok_and(|m| !m.is_file() && !m.is_dir() && !m.is_symlink()) {
+        return Ok(());
+    }
+    let open = File::options().write(true).create(true).truncate(false).open(file);
+    open.with_context(|| format!("{} cannot be written", file.display()))?;
+    if there.is_err() {
+        std::fs::remove_file(file).with_context(|| format!("removing {} again", file.display()))?;
+    }
+    Ok(())
+}
+
 /// Measures what was asked for and writes the report.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    let json = args.json.iter().filter(|f| f.as_os_str() != "-");
+    json.chain(&args.html).try_for_each(|f| writable(f))?;
     let report = match &args.from {
         Some(file) => {
             let text = std::fs::read_to_string(file)

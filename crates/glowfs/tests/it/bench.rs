@@ -54,6 +54,26 @@ fn wrong_options() {
     }
 }
 
+/// Said at once, not after everything was measured.
+#[test]
+fn results_that_cannot_be_written() {
+    let scratch = Scratch::new("bench-nowhere");
+    let there = scratch.path.join("there");
+    std::fs::write(&there, "results of before").expect("written");
+    let nowhere = scratch.path.join("no/where.json");
+    for (json, html) in [(&nowhere, &there), (&there, &nowhere), (&there, &scratch.path)] {
+        let began = std::time::Instant::now();
+        let mut c = Command::new(binary());
+        c.args("bench --layer checksum --seconds 100 --size 64M --dir".split(' '));
+        let o = run(c.arg(&scratch.path).arg("--json").arg(json).arg("--html").arg(html));
+        assert!(o.code != 0 && o.err.contains("cannot be written"), "{}", o.err);
+        assert!(began.elapsed().as_secs() < 50, "{:?}", began.elapsed());
+        assert_eq!(std::fs::read_to_string(&there).expect("as it was"), "results of before");
+        let left = std::fs::read_dir(&scratch.path).expect("directory").count();
+        assert_eq!(left, 1, "nothing else is there");
+    }
+}
+
 #[test]
 fn interrupted_it_leaves_nothing() {
     let _alone = alone();
