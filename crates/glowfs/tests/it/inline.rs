@@ -1,10 +1,11 @@
 //! Small files whose contents are kept with the metadata (docs/semantics.md), from two mounts.
 
-use crate::harness::{Cluster, Mount, scrape, sh};
+use crate::harness::{Cluster, Mount, binary, must, scrape, sh};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 
 const LIMIT: usize = 16 << 10;
 
@@ -43,6 +44,9 @@ fn a_write_is_seen_by_everybody_and_chunks_come_when_they_are_needed() {
     }
     let whole = std::fs::read(&here).expect("read");
     assert!(whole == std::fs::read(&there).expect("read"));
+    let cat =
+        must(Command::new(binary()).args(["admin", "--dev"]).arg(&c.dir).args(["cat", "/d/f"]));
+    assert!(cat.as_bytes() == whole || cat == String::from_utf8_lossy(&whole));
     assert_eq!(chunk_writes(&c), before, "no chunk was made");
     // A gap is zeros; a cut, and growth after it.
     a.write_all_at(b"end", 5000).expect("write");
