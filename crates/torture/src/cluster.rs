@@ -2,6 +2,7 @@
 
 use crate::hand::Hand;
 use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -44,6 +45,14 @@ pub struct Service {
     pub network: Option<Network>,
 }
 
+impl Service {
+    /// Whether a SIGSTOP holds it.
+    pub fn stopped(&self) -> bool {
+        let stat = self.pid.and_then(|p| std::fs::read_to_string(format!("/proc/{p}/stat")).ok());
+        stat.is_some_and(|s| s.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+    }
+}
+
 /// The network of a service that runs as if on a machine of its own.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -71,12 +80,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes and starts it. Call before any file of a mount is open.
-    pub fn up(shape: &Shape) -> Result<Self> {
+    /// One in the directory of `shape`, not started. Call before any file of a mount is open.
+    pub fn new(shape: &Shape) -> Result<Self> {
         let top = &shape.dir;
         std::fs::create_dir_all(top).with_context(|| format!("making {}", top.display()))?;
         let top = top.canonicalize()?;
-        let c = Self {
+        Ok(Self {
             shape: shape.clone(),
             dir: top.join("cluster"),
             mounts: [top.join("mnt1"), top.join("mnt2")],
@@ -84,14 +93,16 @@ impl Cluster {
             hand: Mutex::new(Hand::new(&top)?),
             second: Mutex::new(None),
             third: Mutex::new(None),
-        };
-        let storages = shape.storages.to_string();
-        let mount = c.mounts[0].to_string_lossy().into_owned();
+        })
+    }
+    /// Makes and starts it.
+    pub fn start(&self) -> Result<()> {
+        let storages = self.shape.storages.to_string();
+        let mount = self.mounts[0].to_string_lossy().into_owned();
         let mut args = vec!["--mount", &mount, "--storages", &storages];
-        args.extend(shape.options.iter().map(String::as_str));
-        c.dev("up", &args)?;
-        c.mount_second()?;
-        Ok(c)
+        args.extend(self.shape.options.iter().map(String::as_str));
+        self.dev("up", &args)?;
+        self.mount_second()
     }
     /// Brings all up again after [`Cluster::down`].
     pub fn up_again(&self) -> Result<()> {
@@ -140,6 +151,17 @@ impl Cluster {
     pub fn status(&self) -> Result<Value> {
         let text = self.dev("status", &["--json"])?;
         serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
+    }
+    /// The process of a service, if it is one of this cluster's binary still.
+    pub fn process(&self, s: &Service) -> Result<Pid> {
+        let number = s.pid.with_context(|| format!("{} does not run", s.id))?;
+        let exe = std::fs::read_link(format!("/proc/{number}/exe"))
+            .with_context(|| format!("{} does not run any more", s.id))?;
+        // A binary that was built anew meanwhile is said to be deleted.
+        if exe.file_name().is_none_or(|n| !n.to_string_lossy().starts_with("glowfs")) {
+            bail!("process {number} is no {}, but {}", s.id, exe.display());
+        }
+        pid(number)
     }
     /// All services but the mount.
     pub fn services(&self) -> Result<Vec<Service>> {
@@ -206,10 +228,13 @@ impl Cluster {
         *lock(&self.third) = Some(pid);
         Ok(())
     }
-    /// Kills it as it stands. What is open in it fails at once.
-    pub fn kill_doomed(&self) -> Result<()> {
-        let pid = lock(&self.third).take().context("there is no third mount")?;
-        self.run(&["kill".to_owned(), "-KILL".to_owned(), pid.to_string()])?;
+    /// Its process.
+    pub fn doomed_process(&self) -> Result<u32> {
+        lock(&self.third).context("there is no third mount")
+    }
+    /// Takes away what is left of it, after its process was killed.
+    pub fn clear_doomed(&self) -> Result<()> {
+        let _ = lock(&self.third).take();
         let at = self.doomed.to_string_lossy().into_owned();
         self.run(&["umount".to_owned(), "-l".to_owned(), at]).map(|_| ())
     }
@@ -240,8 +265,11 @@ impl Cluster {
         argv.push("--token-file".into());
         argv.push(status["token_file"].as_str().unwrap_or_default().to_owned());
         argv.push(at.to_string_lossy().into_owned());
+        // The guard finds the daemon by it.
+        let note = at.with_file_name(format!("{log}.pid"));
         let log = self.dir.join(format!("log/{log}.log"));
         let pid = self.hand().start(&argv, &log)?;
+        std::fs::write(note, format!("{pid}\n"))?;
         let end = Instant::now() + MOUNT_BOUND;
         while !mounted(at) {
             if Instant::now() > end {
@@ -271,6 +299,11 @@ impl Cluster {
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// A process id.
+pub fn pid(number: u32) -> Result<Pid> {
+    i32::try_from(number).ok().and_then(Pid::from_raw).context("no process id")
 }
 
 /// Whether something is mounted at `at`.

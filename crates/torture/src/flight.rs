@@ -1,5 +1,6 @@
 //! Operations in flight: who is in one, since when, how long the slow ones took, and which failed.
 
+use serde::Serialize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ struct Lane {
     name: String,
     /// When the operation in flight began, in ns since the start, plus 1; 0: none.
     since: AtomicU64,
+    what: Mutex<String>,
     done: AtomicU64,
     slow: Mutex<Vec<(u64, u64)>>,
 }
@@ -36,6 +38,19 @@ pub struct Flight {
     errors: Mutex<Vec<String>>,
     counts: [AtomicU64; 3],
     log: Mutex<Vec<String>>,
+    faults: Mutex<Vec<Fault>>,
+    over: AtomicBool,
+}
+
+/// A fault, from when to when in ns since the start; it is over when the cluster is whole again.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fault {
+    /// What, to whom.
+    pub what: String,
+    /// It began.
+    pub from: u64,
+    /// It was over; none if it is not.
+    pub to: Option<u64>,
 }
 
 /// What went wrong so far.
@@ -59,6 +74,7 @@ impl Flight {
         let lane = |name| Lane {
             name,
             since: AtomicU64::new(0),
+            what: Mutex::default(),
             done: AtomicU64::new(0),
             slow: Mutex::default(),
         };
@@ -74,6 +90,8 @@ impl Flight {
             errors: Mutex::default(),
             counts: Default::default(),
             log: Mutex::default(),
+            faults: Mutex::default(),
+            over: AtomicBool::new(false),
         }
     }
     /// Now, in ns since the start.
@@ -81,16 +99,17 @@ impl Flight {
         self.began.elapsed().as_nanos() as u64
     }
     /// Runs one operation of a worker.
-    pub fn op<T>(&self, lane: usize, f: impl FnOnce() -> T) -> T {
-        let began = self.begin(lane);
+    pub fn op<T>(&self, lane: usize, what: &str, f: impl FnOnce() -> T) -> T {
+        let began = self.begin(lane, what);
         let result = f();
         self.end(lane, began);
         result
     }
     /// An operation begins (see [`Flight::end`]).
-    pub fn begin(&self, lane: usize) -> u64 {
+    pub fn begin(&self, lane: usize, what: &str) -> u64 {
         let now = self.now();
         if let Some(l) = self.lanes.get(lane) {
+            what.clone_into(&mut lock(&l.what));
             l.since.store(now + 1, Ordering::SeqCst);
         }
         now
@@ -155,6 +174,51 @@ impl Flight {
             since == 0 || since > at
         })
     }
+    /// A fault begins.
+    pub fn fault_begins(&self, what: String) {
+        lock(&self.faults).push(Fault { what, from: self.now(), to: None });
+    }
+    /// The last one is over.
+    pub fn fault_ends(&self) {
+        if let Some(f) = lock(&self.faults).last_mut() {
+            f.to = Some(self.now());
+        }
+    }
+    /// All of them.
+    pub fn faults(&self) -> Vec<Fault> {
+        lock(&self.faults).clone()
+    }
+    /// The operation that goes on for longer than `bound` although no fault has been in force for so long: what, whose, since when, and which
+    /// fault there was when it began.
+    pub fn hanging(&self, bound: Duration) -> Option<String> {
+        let faults = self.faults();
+        let quiet = match faults.last() {
+            None => 0,
+            Some(last) => last.to?,
+        };
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let (now, bound) = (self.now(), bound.as_nanos() as u64);
+        self.lanes.iter().find_map(|l| {
+            let since = l.since.load(Ordering::SeqCst).checked_sub(1)?;
+            if now.saturating_sub(since.max(quiet)) <= bound {
+                return None;
+            }
+            // The fault in force when it began, or the first after that.
+            let fault = faults.iter().find(|f| f.to.is_none_or(|to| to > since));
+            let fault = fault.or(faults.last()).map_or("no fault has struck".into(), |f| {
+                let to = f.to.map_or("now".into(), |to| format!("{:.1} s", seconds(to)));
+                format!("the fault then: {} from {:.1} s to {to}", f.what, seconds(f.from))
+            });
+            Some(format!(
+                "an operation of {} does not end: «{}», begun at {:.1} s, {:.0} s ago; {fault}; no fault since {:.1} s",
+                l.name,
+                lock(&l.what),
+                seconds(since),
+                seconds(now.saturating_sub(since)),
+                seconds(quiet)
+            ))
+        })
+    }
     /// Between two operations of a worker: waits while paused. False: end.
     pub fn go_on(&self) -> bool {
         while self.pause.load(Ordering::Relaxed) && !self.stop.load(Ordering::Relaxed) {
@@ -170,6 +234,11 @@ impl Flight {
     pub fn paused(&self) -> bool {
         self.pause.load(Ordering::Relaxed)
     }
+    /// The run is given up: what the workers meet from here on is its end and no news.
+    pub fn give_up(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        self.stop.store(true, Ordering::SeqCst);
+    }
     /// Bytes or names are wrong.
     pub fn wrong(&self, what: String) {
         self.note(0, &self.wrong, what);
@@ -184,6 +253,9 @@ impl Flight {
         self.note(1, &self.errors, format!("{who}: {what}: {e}"));
     }
     fn note(&self, count: usize, list: &Mutex<Vec<String>>, what: String) {
+        if self.over.load(Ordering::SeqCst) {
+            return;
+        }
         self.counts[count].fetch_add(1, Ordering::Relaxed);
         let what = format!("at {:.3} s: {what}", self.now() as f64 / 1e9);
         self.say(&format!("PROBLEM {what}"));
@@ -223,7 +295,7 @@ mod tests {
         let f = Flight::new(["a".into(), "b".into()]);
         assert_eq!(f.in_flight(), 0);
         let at = f.now();
-        f.op(0, || {
+        f.op(0, "nap", || {
             assert_eq!(f.in_flight(), 1);
             assert!(!f.settled(f.now()));
             std::thread::sleep(Duration::from_millis(60));
@@ -231,11 +303,32 @@ mod tests {
         let (long, who) = f.longest(at, f.now());
         assert!(long >= Duration::from_millis(60) && who == "a", "{long:?} {who}");
         assert_eq!(f.longest(0, at).0, Duration::ZERO, "it began later");
-        let began = f.begin(1);
+        let began = f.begin(1, "nap");
         std::thread::sleep(Duration::from_millis(80));
         assert_eq!(f.longest(f.now(), u64::MAX).1, "b", "still in flight");
         f.end(1, began);
         assert!(f.settled(u64::MAX) && f.done() == 2);
+    }
+
+    #[test]
+    fn an_operation_that_hangs_is_named_but_not_while_a_fault_is_in_force() {
+        let f = Flight::new(["a".into(), "b".into()]);
+        let bound = Duration::from_millis(30);
+        let wait = || std::thread::sleep(bound * 2);
+        let began = f.begin(0, "quick");
+        assert_eq!(f.hanging(bound), None, "too early");
+        f.end(0, began);
+        f.fault_begins("Kill storage-1".into());
+        f.begin(1, "read blocks 1..2");
+        wait();
+        assert_eq!(f.hanging(bound), None, "a fault holds it up");
+        f.fault_ends();
+        assert_eq!(f.hanging(bound), None, "not long enough after it");
+        wait();
+        let said = f.hanging(bound).expect("it hangs");
+        for part in ["of b", "«read blocks 1..2»", "Kill storage-1"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
     }
 
     #[test]

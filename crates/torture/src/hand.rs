@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -29,6 +30,8 @@ impl Hand {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .current_dir("/")
+            // Ctrl-C is not for it: what it runs ends by itself, and the guard needs no half-done commands.
+            .process_group(0)
             .spawn()
             .context("starting a shell")?;
         let to = shell.stdin.take();
@@ -70,9 +73,15 @@ impl Hand {
     fn say(&mut self, script: &str) -> Result<String> {
         let to = self.to.as_mut().context("the shell is gone")?;
         to.write_all(script.as_bytes()).context("telling the shell")?;
-        self.from
-            .recv_timeout(COMMAND_BOUND)
-            .with_context(|| format!("no end within {COMMAND_BOUND:?} of: {script}"))
+        match self.from.recv_timeout(COMMAND_BOUND) {
+            Ok(answer) => Ok(answer),
+            Err(_) => {
+                // A late answer would be taken for that of the next command: this shell is of no use any more.
+                self.to = None;
+                let _ = self.shell.kill();
+                bail!("no end within {COMMAND_BOUND:?} of: {script}")
+            }
+        }
     }
 }
 

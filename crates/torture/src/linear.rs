@@ -12,13 +12,19 @@ mod registers;
 pub use history::{Kept, Recorder, overlapping};
 pub use model::{MountNames, NameOp, Names, Register, RegisterOp};
 
-use crate::cluster::{Cluster, Shape};
+use crate::cluster::Shape;
 use crate::flight::Flight;
 use crate::machine::Machine;
-use crate::nemesis::{Kind, Nemesis, Strike};
+use crate::nemesis::{self, Kind, Nemesis, Strike};
 use crate::random::Random;
+use crate::replicas::Compared;
+use crate::report::effective_line;
+use crate::run::all_replicas;
+use crate::site::Site;
+use crate::watchdog::{Patience, Watchdog};
 use anyhow::Result;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,6 +46,10 @@ pub struct Plan {
     pub seed: u64,
     /// Which faults.
     pub faults: Vec<Kind>,
+    /// Leave the cluster's directory when it failed.
+    pub keep: bool,
+    /// When to give up.
+    pub patience: Patience,
 }
 
 /// What was found about one kind of keys.
@@ -99,6 +109,10 @@ pub struct Report {
     pub registers: Verdict,
     /// Directories.
     pub names: Verdict,
+    /// How often each kind that was asked for struck with effect, while operations were in flight.
+    pub effective: BTreeMap<Kind, usize>,
+    /// All replicas of all chunks, compared at the end.
+    pub compared: Compared,
     /// Every fault.
     pub strikes: Vec<Strike>,
 }
@@ -118,7 +132,10 @@ impl Report {
                 v.violations.len()
             );
         }
-        let _ = writeln!(t, "{} faults", self.strikes.len());
+        let (replicas, chunks) = (self.compared.replicas, self.compared.chunks);
+        let faults = self.strikes.len();
+        let _ = writeln!(t, "{faults} faults; {replicas} replicas of {chunks} chunks compared");
+        t += &effective_line(&self.effective);
         for f in &self.failures {
             let _ = writeln!(t, "FAILED: {f}");
         }
@@ -129,22 +146,21 @@ impl Report {
 /// Runs the plan.
 pub fn run(plan: &Plan) -> Result<Report> {
     let machine = Arc::new(Machine::watch());
-    let cluster = Arc::new(Cluster::up(&plan.shape)?);
-    let result = recorded(plan, &cluster, machine);
-    let destroyed = cluster.destroy();
-    let report = result?;
-    destroyed?;
-    let _ = std::fs::remove_dir_all(&plan.shape.dir);
-    Ok(report)
+    let site = Site::up(&plan.shape, &plan.faults, plan.keep)?;
+    let result = recorded(plan, &site, machine);
+    site.close(result, |r| r.passed)
 }
 
-fn recorded(plan: &Plan, cluster: &Arc<Cluster>, machine: Arc<Machine>) -> Result<Report> {
+fn recorded(plan: &Plan, site: &Site, machine: Arc<Machine>) -> Result<Report> {
+    let cluster = &site.cluster;
     let threads = 2 * THREADS;
     let lane = |i: usize| format!("{} {i}, mount {}", ["blocks", "names"][i / threads], i % 2 + 1);
     let flight = Arc::new(Flight::new((0..2 * threads).map(lane)));
+    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.give_up());
     let dirs = [cluster.mounts[0].clone(), cluster.mounts[1].clone()];
-    let blocks = Arc::new(registers::Blocks::make(&dirs[0])?);
-    let dir = Arc::new(names::Directories::make(&dirs[0])?);
+    let blocks = flight.op(0, "making the file", || registers::Blocks::make(&dirs[0]))?;
+    let dir = flight.op(0, "making a directory", || names::Directories::make(&dirs[0]))?;
+    let (blocks, dir) = (Arc::new(blocks), Arc::new(dir));
     let mut workers = vec![];
     for i in 0..threads {
         let (flight, mount) = (flight.clone(), dirs[i % 2].clone());
@@ -170,9 +186,21 @@ fn recorded(plan: &Plan, cluster: &Arc<Cluster>, machine: Arc<Machine>) -> Resul
     }
     let p = flight.problems();
     failures.extend(p.wrong.into_iter().chain(p.errors).take(20));
+    // Its workers are done: the first lane is free.
+    let compared = all_replicas(cluster, &flight, 0, "at the end", &mut failures);
     flight.say("looking for an order that explains it all");
     let (registers, names) = (Verdict::of(blocks.check()), Verdict::of(dir.check()));
     failures.extend(registers.failures("blocks"));
     failures.extend(names.failures("names"));
-    Ok(Report { passed: failures.is_empty(), failures, registers, names, strikes: nemesis.done })
+    let effective = nemesis::effective(&plan.faults, &nemesis.done);
+    failures.extend(nemesis::never_struck(&effective, &nemesis.done));
+    Ok(Report {
+        passed: failures.is_empty(),
+        failures,
+        registers,
+        names,
+        effective,
+        compared,
+        strikes: nemesis.done,
+    })
 }

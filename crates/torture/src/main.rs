@@ -7,6 +7,7 @@ use glowfs_torture::linear;
 use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
 use glowfs_torture::stalls;
+use glowfs_torture::watchdog::{HANG_BOUND, Patience};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -88,7 +89,7 @@ struct Common {
     /// The glowfs binary [default: beside this one]
     #[arg(long, value_name = "FILE")]
     glowfs: Option<PathBuf>,
-    /// Where the cluster is made; empty or new
+    /// Where the run makes a directory of its own for the cluster; what else is there stays [default: /var/tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Storage nodes
@@ -103,6 +104,9 @@ struct Common {
     /// Leave the cluster for a look when the run failed
     #[arg(long)]
     keep: bool,
+    /// The run fails when an operation goes on for so long although no fault is in force
+    #[arg(long, default_value_t = HANG_BOUND.as_secs(), value_name = "SECONDS")]
+    patience: u64,
 }
 
 impl Common {
@@ -121,12 +125,12 @@ impl Common {
         print!("{text}");
         Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+    fn patience(&self) -> Patience {
+        Patience { bound: Duration::from_secs(self.patience), json: self.json.clone() }
+    }
     fn shape(&self) -> Result<Shape> {
         let beside = std::env::current_exe()?.with_file_name("glowfs");
-        let dir = self
-            .dir
-            .clone()
-            .unwrap_or_else(|| format!("/var/tmp/glowfs-torture-{}", std::process::id()).into());
+        let dir = self.dir.clone().unwrap_or_else(|| "/var/tmp".into());
         Ok(Shape {
             glowfs: self.glowfs.clone().unwrap_or(beside),
             dir,
@@ -145,14 +149,29 @@ fn main() -> Result<ExitCode> {
             let mut shape = common.shape()?;
             shape.options.extend(["--mgmtds", "3", "--metas", "2"].map(String::from));
             let seed = common.seed();
-            let report = stalls::run(&stalls::Plan { shape, count, roles, bound, seed })?;
+            let report = stalls::run(&stalls::Plan {
+                shape,
+                count,
+                roles,
+                bound,
+                seed,
+                keep: common.keep,
+                patience: common.patience(),
+            })?;
             common.report(&report, &report.text(), report.passed)
         }
         Some(Mode::Linear { minutes, faults, common }) => {
             let time = Duration::from_secs_f64(minutes * 60.0);
             let mut shape = common.shape()?;
             apart(&mut shape, &faults)?;
-            let plan = linear::Plan { shape, time, seed: common.seed(), faults };
+            let plan = linear::Plan {
+                shape,
+                time,
+                seed: common.seed(),
+                faults,
+                keep: common.keep,
+                patience: common.patience(),
+            };
             let report = linear::run(&plan)?;
             common.report(&report, &report.text(), report.passed)
         }
@@ -186,6 +205,7 @@ fn torture(args: Torture) -> Result<ExitCode> {
         faults: args.faults,
         think: Duration::from_millis(common.think),
         keep: common.keep,
+        patience: common.patience(),
     };
     let report = run(&plan)?;
     common.report(&report, &report.text(), report.passed)

@@ -4,13 +4,15 @@ mod cut;
 mod damage;
 mod full;
 
-use crate::cluster::{Cluster, Service};
+use crate::cluster::{Cluster, Service, pid};
 use crate::flight::Flight;
 use crate::machine::Machine;
 use crate::random::Random;
 use crate::work::doomed;
 use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, kill_process};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -59,8 +61,10 @@ pub struct Strike {
     pub target: String,
     /// When, in seconds since the start.
     pub at_s: f64,
-    /// Operations in flight when it struck.
+    /// Operations in flight at the moment when it struck.
     pub in_flight: usize,
+    /// Why it does not count, if it does not.
+    pub without_effect: Option<String>,
     /// How long it lasted.
     pub held_s: f64,
     /// The longest operation that the fault touched.
@@ -111,17 +115,22 @@ impl Nemesis {
         self.all_lost = Some(tell);
     }
 
-    /// One fault after another until the time is up; an error if the cluster does not become whole.
+    /// One fault after another until the time is up and each kind has struck; an error if the cluster does not become whole.
     pub fn rage(&mut self, until: Instant) -> Result<()> {
-        // Each kind comes once before chance decides, so that a short run has them all.
+        // Each kind comes once before chance decides, also where the time is too short for that.
         let mut first = self.kinds.clone();
-        while Instant::now() < until {
+        while Instant::now() < until || !first.is_empty() {
             let kind = if first.is_empty() {
                 self.random.pick(&self.kinds).copied().context("no faults")?
             } else {
                 first.remove(self.random.below(first.len() as u64) as usize)
             };
-            self.strike(kind)?;
+            let done = self.strike(kind);
+            if done.is_err() {
+                // Whatever it is that fails, nothing more is done to the cluster.
+                self.flight.fault_ends();
+            }
+            done?;
             let calm = self.random.between(Duration::ZERO, Duration::from_millis(1500));
             std::thread::sleep(calm.min(until.saturating_duration_since(Instant::now())));
         }
@@ -135,16 +144,14 @@ impl Nemesis {
         let alone = targets.iter().any(|t| t.role != "storage");
         let long = if alone { LONG_ALONE } else { LONG };
         let hold = self.random.between(Duration::from_millis(100), long);
-        let in_flight = self.aim(kind)?;
         let (since, at, done) = (Instant::now(), self.flight.now(), self.flight.done());
-        self.flight.say(&format!(
-            "{kind:?} {names} for {:.1} s, {in_flight} operations in flight",
-            hold.as_secs_f64()
-        ));
-        self.harm(kind, &targets, hold)?;
+        self.flight.say(&format!("{kind:?} {names} for {:.1} s", hold.as_secs_f64()));
+        self.flight.fault_begins(format!("{kind:?} {names}"));
+        let hit = self.harm(kind, &targets, hold)?;
         let held = since.elapsed();
         let done_meanwhile = self.flight.done() - done;
         let whole = self.cluster.wait_complete(WHOLE_BOUND)?;
+        self.flight.fault_ends();
         let end = self.flight.now();
         self.settle(end)?;
         let (stall, who) = self.flight.longest(at, end);
@@ -152,7 +159,8 @@ impl Nemesis {
             kind,
             target: names,
             at_s: at as f64 / 1e9,
-            in_flight,
+            in_flight: hit.in_flight,
+            without_effect: hit.without_effect(),
             held_s: held.as_secs_f64(),
             stall_s: stall.as_secs_f64(),
             who,
@@ -160,15 +168,18 @@ impl Nemesis {
             done_meanwhile,
             machine_s: self.machine.longest_since(since).as_secs_f64(),
         };
+        if let Some(why) = &strike.without_effect {
+            self.flight.say(&format!("it had no effect: {why}"));
+        }
         self.flight.say(&format!(
-            "whole {:.1} s after the end; longest stall {:.2} s ({}); machine {:.2} s",
-            strike.whole_s, strike.stall_s, strike.who, strike.machine_s
+            "{} operations in flight; whole {:.1} s after the end; longest stall {:.2} s ({}); machine {:.2} s",
+            strike.in_flight, strike.whole_s, strike.stall_s, strike.who, strike.machine_s
         ));
         self.done.push(strike);
         Ok(())
     }
 
-    /// Waits until operations are in flight; refuses to strike when there are none.
+    /// Waits until operations are in flight; refuses to strike when there are none. How many at this very moment.
     fn aim(&self, kind: Kind) -> Result<usize> {
         let began = Instant::now();
         loop {
@@ -182,6 +193,16 @@ impl Nemesis {
             }
             std::thread::yield_now();
         }
+    }
+
+    /// Sends a signal to all of them while operations are in flight: nothing lies between the look and the first signal.
+    fn signal(&self, targets: &[Service], signal: Signal) -> Result<Hit> {
+        let found = targets.iter().map(|t| self.cluster.process(t)).collect::<Result<Vec<_>>>()?;
+        let in_flight = self.aim(Kind::Kill)?;
+        for p in &found {
+            kill_process(*p, signal).context("sending a signal")?;
+        }
+        Ok(Hit { in_flight, missed: None })
     }
 
     fn settle(&self, at: u64) -> Result<()> {
@@ -224,81 +245,128 @@ impl Nemesis {
         })
     }
 
-    fn harm(&mut self, kind: Kind, targets: &[Service], hold: Duration) -> Result<()> {
+    /// Does it, for `hold`; what came of it at the moment when it struck.
+    fn harm(&mut self, kind: Kind, targets: &[Service], hold: Duration) -> Result<Hit> {
         let c = self.cluster.clone();
-        let signal = |name: &str| -> Result<()> {
-            for t in targets {
-                c.dev("kill", &[&t.id, "--signal", name])?;
-            }
-            Ok(())
-        };
-        let start = || -> Result<()> {
-            for t in targets {
-                c.dev("start", &[&t.id])?;
-            }
-            Ok(())
-        };
+        let start = || targets.iter().try_for_each(|t| c.dev("start", &[&t.id]).map(drop));
         match kind {
             Kind::Kill | Kind::All => {
-                signal("KILL")?;
+                let hit = self.signal(targets, Signal::KILL)?;
+                gone(&c, targets)?;
                 std::thread::sleep(hold);
                 // Nobody serves and whoever read something has noted it by now.
                 if let Some(tell) = self.all_lost.as_ref().filter(|_| kind == Kind::All) {
                     tell();
                 }
-                start()
+                start()?;
+                Ok(hit)
             }
             Kind::Stop => {
-                signal("STOP")?;
+                let mut hit = self.signal(targets, Signal::STOP)?;
                 std::thread::sleep(hold);
-                signal("CONT")
+                let runs = targets.iter().find(|t| !t.stopped());
+                hit.missed = runs.map(|t| format!("{} was not stopped", t.id));
+                for t in targets {
+                    kill_process(c.process(t)?, Signal::CONT).context("SIGCONT")?;
+                }
+                Ok(hit)
             }
             Kind::Restart => {
-                signal("TERM")?;
+                let hit = self.signal(targets, Signal::TERM)?;
                 gone(&c, targets)?;
-                start()
+                start()?;
+                Ok(hit)
             }
-            Kind::Mount => {
-                self.flight.mount_kills.fetch_add(1, Ordering::SeqCst);
-                c.kill_doomed()?;
-                std::thread::sleep(hold);
-                c.mount_doomed()?;
-                self.flight.mount_returns.fetch_add(1, Ordering::SeqCst);
-                Ok(())
-            }
+            Kind::Mount => self.kill_mount(hold),
             Kind::Cut => {
                 let cut = cut::choose(&c.services()?, targets, &mut self.random)?;
                 self.flight.say(&cut.name);
+                self.aim(kind)?;
                 cut.make(&c)?;
+                // Those that the cut finds on their way; making it takes a moment.
+                let hit = Hit { in_flight: self.flight.in_flight(), missed: None };
                 std::thread::sleep(hold);
-                cut.mend(&c)
+                cut.mend(&c)?;
+                Ok(hit)
             }
             Kind::Corrupt => {
                 let t = targets.first().context("no storage")?;
-                let places = damage::damage(t, &mut self.random)?;
+                self.aim(kind)?;
+                let (flight, mut in_flight) = (&self.flight, 0);
+                let moment = || in_flight = in_flight.max(flight.in_flight());
+                let places = damage::damage(t, &mut self.random, moment)?;
                 self.flight.say(&format!("{places} places damaged"));
                 std::thread::sleep(hold);
-                Ok(())
+                let none = "no block of that node holds anything";
+                Ok(Hit { in_flight, missed: (places == 0).then(|| none.to_owned()) })
             }
-            Kind::Fill => {
-                self.flight.full.store(true, Ordering::SeqCst);
-                let t = targets.first().context("no storage")?;
-                let ballast = full::fill(t)?;
-                std::thread::sleep(hold);
-                drop(ballast);
-                // What is refused now was decided while it was full; the next ENOSPC would be wrong.
-                let now = self.flight.now();
-                self.settle(now)?;
-                std::thread::sleep(full::NOTICED);
-                self.flight.full.store(false, Ordering::SeqCst);
-                Ok(())
-            }
+            Kind::Fill => self.fill(targets, hold),
         }
+    }
+
+    fn kill_mount(&self, hold: Duration) -> Result<Hit> {
+        let process = pid(self.cluster.doomed_process()?)?;
+        let in_flight = self.aim(Kind::Mount)?;
+        self.flight.mount_kills.fetch_add(1, Ordering::SeqCst);
+        kill_process(process, Signal::KILL).context("killing a mount")?;
+        self.cluster.clear_doomed()?;
+        std::thread::sleep(hold);
+        self.cluster.mount_doomed()?;
+        self.flight.mount_returns.fetch_add(1, Ordering::SeqCst);
+        Ok(Hit { in_flight, missed: None })
+    }
+
+    fn fill(&self, targets: &[Service], hold: Duration) -> Result<Hit> {
+        self.flight.full.store(true, Ordering::SeqCst);
+        let t = targets.first().context("no storage")?;
+        self.aim(Kind::Fill)?;
+        let ballast = full::fill(t)?;
+        let in_flight = self.flight.in_flight();
+        let free = full::free(t)?;
+        std::thread::sleep(hold);
+        drop(ballast);
+        // What is refused now was decided while it was full; the next ENOSPC would be wrong.
+        let now = self.flight.now();
+        self.settle(now)?;
+        std::thread::sleep(full::NOTICED);
+        self.flight.full.store(false, Ordering::SeqCst);
+        let room = free > 2 * full::LEFT;
+        Ok(Hit { in_flight, missed: room.then(|| format!("{free} bytes were free still")) })
     }
 }
 
+/// How a fault struck.
+struct Hit {
+    in_flight: usize,
+    missed: Option<String>,
+}
+
+impl Hit {
+    /// Why it proves nothing, if so.
+    fn without_effect(&self) -> Option<String> {
+        let idle = || "no operation was in flight when it struck".to_owned();
+        self.missed.clone().or_else(|| (self.in_flight == 0).then(idle))
+    }
+}
+
+/// Each kind that was asked for, with how often it struck with effect.
+pub fn effective(asked: &[Kind], done: &[Strike]) -> BTreeMap<Kind, usize> {
+    let count = |k: Kind| done.iter().filter(|s| s.kind == k && s.without_effect.is_none()).count();
+    asked.iter().map(|k| (*k, count(*k))).collect()
+}
+
+/// Kinds that were asked for and never struck with effect: the run did not prove what it was for.
+pub fn never_struck(effective: &BTreeMap<Kind, usize>, done: &[Strike]) -> Vec<String> {
+    let never = effective.iter().filter(|(_, n)| **n == 0).map(|(k, _)| *k);
+    let why = |k: Kind| {
+        let last = done.iter().rev().find(|s| s.kind == k);
+        last.and_then(|s| s.without_effect.as_deref()).unwrap_or("its turn never came").to_owned()
+    };
+    never.map(|k| format!("the fault {k:?} never struck with effect: {}", why(k))).collect()
+}
+
 /// Waits until the processes of these services are gone.
-fn gone(c: &Cluster, targets: &[Service]) -> Result<()> {
+pub fn gone(c: &Cluster, targets: &[Service]) -> Result<()> {
     let began = Instant::now();
     loop {
         let now = c.services()?;
@@ -308,5 +376,47 @@ fn gone(c: &Cluster, targets: &[Service]) -> Result<()> {
             bail!("{} does not end within 30 s of SIGTERM", left.id);
         }
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strike(kind: Kind, hit: Hit) -> Strike {
+        Strike {
+            kind,
+            target: "storage-1".into(),
+            at_s: 0.0,
+            in_flight: hit.in_flight,
+            without_effect: hit.without_effect(),
+            held_s: 0.0,
+            stall_s: 0.0,
+            who: String::new(),
+            whole_s: 0.0,
+            done_meanwhile: 0,
+            machine_s: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_kind_that_did_nothing_or_never_came_is_not_done() {
+        let asked = [Kind::Kill, Kind::Corrupt, Kind::Stop, Kind::Fill];
+        let done = [
+            strike(Kind::Kill, Hit { in_flight: 3, missed: None }),
+            strike(Kind::Kill, Hit { in_flight: 0, missed: None }),
+            strike(Kind::Corrupt, Hit { in_flight: 3, missed: Some("no blocks".into()) }),
+            strike(Kind::Stop, Hit { in_flight: 0, missed: None }),
+        ];
+        let counts = effective(&asked, &done);
+        assert_eq!(counts.values().copied().collect::<Vec<_>>(), [1, 0, 0, 0]);
+        let said = never_struck(&counts, &done).join("\n");
+        for part in [
+            "Corrupt never struck with effect: no blocks",
+            "Fill never struck with effect: its turn never came",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert!(said.contains("Stop") && !said.contains("Kill"), "{said}");
     }
 }

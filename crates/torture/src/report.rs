@@ -2,7 +2,8 @@
 
 use crate::flight::Problems;
 use crate::machine::SET_ASIDE;
-use crate::nemesis::Strike;
+use crate::nemesis::{self, Kind, Strike};
+use crate::replicas::Compared;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -55,6 +56,8 @@ pub struct Evidence {
     pub seconds: f64,
     /// See [`Report`].
     pub by_worker: Vec<(String, u64)>,
+    /// Kinds of faults that were asked for.
+    pub asked: Vec<Kind>,
     /// See [`Report`].
     pub strikes: Vec<Strike>,
     /// What workers and checker found.
@@ -63,6 +66,8 @@ pub struct Evidence {
     pub failures: Vec<String>,
     /// See [`Report`].
     pub blocks: (u64, u64),
+    /// See [`Report`].
+    pub compared: Compared,
     /// See [`Report`].
     pub machine_s: f64,
 }
@@ -84,6 +89,8 @@ pub struct Report {
     pub by_worker: Vec<(String, u64)>,
     /// Faults by kind and role.
     pub faults: BTreeMap<String, KindRow>,
+    /// How often each kind that was asked for struck with effect, while operations were in flight.
+    pub effective: BTreeMap<Kind, usize>,
     /// Lost or wrong bytes and names: how many checks failed.
     pub wrong: u64,
     /// Errors that applications saw.
@@ -92,6 +99,8 @@ pub struct Report {
     pub enospc_while_full: u64,
     /// Blocks checked at the end, of these made durable by fsync.
     pub blocks: (u64, u64),
+    /// All replicas of all chunks, compared at the end.
+    pub compared: Compared,
     /// The longest stall of the machine itself.
     pub machine_s: f64,
     /// Every fault.
@@ -105,10 +114,12 @@ impl Report {
             seed,
             seconds,
             by_worker,
+            asked,
             strikes,
             problems,
             mut failures,
             blocks,
+            compared,
             machine_s,
         } = e;
         if problems.wrong_count > 0 {
@@ -122,9 +133,8 @@ impl Report {
         if strikes.is_empty() {
             failures.push("no fault struck".into());
         }
-        if strikes.iter().any(|s| s.in_flight == 0) {
-            failures.push("a fault struck while no operation was in flight".into());
-        }
+        let effective = nemesis::effective(&asked, &strikes);
+        failures.extend(nemesis::never_struck(&effective, &strikes));
         Self {
             passed: failures.is_empty(),
             failures,
@@ -133,10 +143,12 @@ impl Report {
             operations: by_worker.iter().map(|w| w.1).sum(),
             by_worker,
             faults: table(&strikes),
+            effective,
             wrong: problems.wrong_count,
             errors: problems.error_count,
             enospc_while_full: problems.excused,
             blocks,
+            compared,
             machine_s,
             strikes,
         }
@@ -148,7 +160,7 @@ impl Report {
         let _ = writeln!(
             t,
             "seed {}: {} operations in {:.0} s; {} faults; {} wrong, {} errors ({} ENOSPC while a disk was full); \
-             {} blocks checked at the end, {} of them covered by an fsync; longest stall of the machine {:.2} s",
+             {} blocks checked at the end, {} of them covered by an fsync; {} replicas of {} chunks compared; longest stall of the machine {:.2} s",
             self.seed,
             self.operations,
             self.seconds,
@@ -158,6 +170,8 @@ impl Report {
             self.enospc_while_full,
             self.blocks.0,
             self.blocks.1,
+            self.compared.replicas,
+            self.compared.chunks,
             self.machine_s
         );
         let _ = writeln!(
@@ -178,12 +192,19 @@ impl Report {
                 r.whole_s.worst
             );
         }
+        t += &effective_line(&self.effective);
         for f in &self.failures {
             let _ = writeln!(t, "FAILED: {f}");
         }
         let _ = writeln!(t, "{}", if self.passed { "PASSED" } else { "FAILED" });
         t
     }
+}
+
+/// How often each kind struck with effect, for people.
+pub fn effective_line(effective: &BTreeMap<Kind, usize>) -> String {
+    let each = effective.iter().map(|(k, n)| format!("{k:?} {n}").to_lowercase());
+    format!("struck with effect: {}\n", each.collect::<Vec<_>>().join(", "))
 }
 
 fn table(strikes: &[Strike]) -> BTreeMap<String, KindRow> {
@@ -225,5 +246,9 @@ mod tests {
     fn nothing_passes_without_faults_or_with_errors() {
         let r = Report::new(Evidence::default());
         assert!(!r.passed && r.text().contains("no fault struck"));
+        let asked = Report::new(Evidence { asked: vec![Kind::Corrupt], ..Evidence::default() });
+        assert!(
+            asked.text().contains("corrupt 0") && asked.text().contains("Corrupt never struck")
+        );
     }
 }

@@ -6,7 +6,10 @@ use crate::ledger::Ledger;
 use crate::machine::Machine;
 use crate::nemesis::{self, Kind, Nemesis};
 use crate::random::Random;
+use crate::replicas::{self, Compared};
 use crate::report::{Evidence, Report};
+use crate::site::Site;
+use crate::watchdog::{Patience, Watchdog};
 use crate::work::{Files, Job, direct, doomed, library, log, names, open};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
@@ -39,6 +42,8 @@ pub struct Plan {
     pub think: Duration,
     /// Leave the cluster's directory when it failed.
     pub keep: bool,
+    /// When to give up.
+    pub patience: Patience,
 }
 
 /// The workers of a run.
@@ -66,14 +71,22 @@ const LANES: [&str; 11] = [
     "doomed-9",
     "checker",
 ];
+const CHECKER: usize = LANES.len() - 1;
 
 impl Workers {
     /// Makes the files and starts the workers in a new directory `dir` of the mounts.
-    pub fn start(cluster: &Cluster, dir: &str, seed: u64, think: Duration) -> Result<Self> {
-        let flight = Arc::new(Flight::new(LANES.map(String::from)));
+    pub fn start(
+        cluster: &Cluster,
+        flight: Arc<Flight>,
+        dir: &str,
+        seed: u64,
+        think: Duration,
+    ) -> Result<Self> {
         let files = Arc::new(Files::default());
         let dirs: [PathBuf; 2] = [cluster.mounts[0].join(dir), cluster.mounts[1].join(dir)];
-        std::fs::create_dir(&dirs[0]).with_context(|| format!("mkdir {}", dirs[0].display()))?;
+        flight
+            .op(CHECKER, "mkdir", || std::fs::create_dir(&dirs[0]))
+            .with_context(|| format!("mkdir {}", dirs[0].display()))?;
         let job = |lane: usize| Job {
             lane,
             random: Random::new(seed, lane as u64),
@@ -87,7 +100,7 @@ impl Workers {
             files: files.clone(),
             threads: vec![],
             names: vec![],
-            template: job(LANES.len() - 1),
+            template: job(CHECKER),
         };
         let (mgmtd, token) = cluster.access()?;
         let access = library::Access { mgmtd, token, dir: dir.to_owned() };
@@ -107,7 +120,7 @@ impl Workers {
         for lane in 5..7 {
             let known: Arc<Mutex<names::Known>> = Arc::default();
             let put = known.clone();
-            w.names.push((job(LANES.len() - 1), known));
+            w.names.push((job(CHECKER), known));
             if let Some((j, _)) = w.names.last_mut() {
                 j.lane = lane;
             }
@@ -182,38 +195,16 @@ impl Workers {
 pub fn run(plan: &Plan) -> Result<Report> {
     let began = Instant::now();
     let machine = Arc::new(Machine::watch());
-    let cluster = Arc::new(Cluster::up(&plan.shape)?);
-    let mut small = None;
-    if plan.faults.contains(&Kind::Fill) {
-        cluster.down()?;
-        small = Some(nemesis::make_small_disk(&cluster)?);
-        cluster.up_again()?;
-    }
-    let result = under_load(plan, &cluster, &machine, began);
-    let good = result.as_ref().is_ok_and(|r| r.passed);
-    if plan.keep && !good {
-        eprintln!("the cluster stays in {} for a look", cluster.dir.display());
-        return result;
-    }
-    if let Some(disk) = small {
-        cluster.down()?;
-        cluster.run(&["umount".into(), disk.to_string_lossy().into_owned()])?;
-    }
-    let destroyed = cluster.destroy();
-    let report = result?;
-    destroyed?;
-    let _ = std::fs::remove_dir_all(&plan.shape.dir);
-    Ok(report)
+    let site = Site::up(&plan.shape, &plan.faults, plan.keep)?;
+    let result = under_load(plan, &site, &machine, began);
+    site.close(result, |r| r.passed)
 }
 
-fn under_load(
-    plan: &Plan,
-    cluster: &Arc<Cluster>,
-    machine: &Arc<Machine>,
-    began: Instant,
-) -> Result<Report> {
-    let mut workers = Workers::start(cluster, "torture", plan.seed, plan.think)?;
-    let flight = workers.flight.clone();
+fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) -> Result<Report> {
+    let cluster = &site.cluster;
+    let flight = Arc::new(Flight::new(LANES.map(String::from)));
+    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.give_up());
+    let mut workers = Workers::start(cluster, flight.clone(), "torture", plan.seed, plan.think)?;
     let doomed = plan.faults.contains(&Kind::Mount);
     if doomed {
         cluster.mount_doomed()?;
@@ -236,16 +227,22 @@ fn under_load(
         failures.push(format!("{e:#}"));
     }
     failures.extend(workers.stop());
+    let mut compared = Compared::default();
     if whole.is_ok() {
         if doomed && let Err(e) = cluster.wait_mounts(3, SESSION_BOUND) {
             failures.push(format!("sessions of killed mounts stay: {e:#}"));
         }
         workers.verify("at the end");
+        compared = all_replicas(cluster, &flight, CHECKER, "at the end", &mut failures);
         if let Err(e) = cluster.admin(&["--timeout", "60", "fsck"]) {
             failures.push(format!("the metadata: {e:#}"));
         }
         match cluster.down().and_then(|()| cluster.up_again()) {
-            Ok(()) => workers.verify("after everything was stopped and started"),
+            Ok(()) => {
+                let when = "after everything was stopped and started";
+                workers.verify(when);
+                all_replicas(cluster, &flight, CHECKER, when, &mut failures);
+            }
             Err(e) => failures.push(format!("stopping and starting everything: {e:#}")),
         }
     }
@@ -253,10 +250,40 @@ fn under_load(
         seed: plan.seed,
         seconds: began.elapsed().as_secs_f64(),
         by_worker: flight.done_by_worker(),
+        asked: plan.faults.clone(),
         strikes: nemesis.done,
         problems: flight.problems(),
         failures,
         blocks: workers.blocks(),
+        compared,
         machine_s: machine.longest().as_secs_f64(),
     }))
+}
+
+/// Compares all replicas of all chunks, as an operation of `lane`.
+pub fn all_replicas(
+    cluster: &Cluster,
+    flight: &Flight,
+    lane: usize,
+    when: &str,
+    failures: &mut Vec<String>,
+) -> Compared {
+    flight.say(&format!("comparing all replicas {when}"));
+    // Who was started again may still be on its way back into its chains.
+    let found = cluster.wait_complete(nemesis::WHOLE_BOUND).and_then(|_| {
+        let (mgmtd, token) = cluster.access()?;
+        Ok(flight.op(lane, "comparing replicas", || {
+            replicas::compare(library::Access { mgmtd, token, dir: String::new() })
+        })?)
+    });
+    match found {
+        Ok(compared) => {
+            failures.extend(compared.failures(when));
+            compared
+        }
+        Err(e) => {
+            failures.push(format!("comparing all replicas {when}: {e:#}"));
+            Compared::default()
+        }
+    }
 }

@@ -5,11 +5,14 @@ use crate::cluster::{Cluster, Service, Shape};
 use crate::flight::Flight;
 use crate::ledger::Ledger;
 use crate::machine::{Machine, SET_ASIDE};
-use crate::nemesis::WHOLE_BOUND;
+use crate::nemesis::{WHOLE_BOUND, gone};
 use crate::random::Random;
 use crate::report::Distribution;
+use crate::site::Site;
+use crate::watchdog::{Patience, Watchdog};
 use crate::work::{Files, Job, library, open};
 use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, kill_process};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -64,6 +67,10 @@ pub struct Plan {
     pub bound: Duration,
     /// Chooses.
     pub seed: u64,
+    /// Leave the cluster's directory when it failed.
+    pub keep: bool,
+    /// When to give up.
+    pub patience: Patience,
 }
 
 /// One kill.
@@ -141,20 +148,18 @@ struct Bench {
 /// Measures.
 pub fn run(plan: &Plan) -> Result<Report> {
     let machine = Machine::watch();
-    let cluster = Arc::new(Cluster::up(&plan.shape)?);
-    let result = measured(plan, cluster.clone(), machine);
-    let destroyed = cluster.destroy();
-    let report = result?;
-    destroyed?;
-    let _ = std::fs::remove_dir_all(&plan.shape.dir);
-    Ok(report)
+    let site = Site::up(&plan.shape, &[], plan.keep)?;
+    let result = measured(plan, &site, machine);
+    site.close(result, |r| r.passed)
 }
 
-fn measured(plan: &Plan, cluster: Arc<Cluster>, machine: Machine) -> Result<Report> {
+fn measured(plan: &Plan, site: &Site, machine: Machine) -> Result<Report> {
+    let cluster = site.cluster.clone();
     let callers = (0..CALLERS).map(|i| format!("caller {i}"));
     let flight = Arc::new(Flight::new(LANES.map(String::from).into_iter().chain(callers)));
+    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.give_up());
     let dirs: [PathBuf; 2] = [cluster.mounts[0].join("stalls"), cluster.mounts[1].join("stalls")];
-    std::fs::create_dir(&dirs[0])?;
+    flight.op(0, "mkdir", || std::fs::create_dir(&dirs[0]))?;
     let job = |lane: usize| Job {
         lane,
         random: Random::new(plan.seed, lane as u64),
@@ -165,11 +170,11 @@ fn measured(plan: &Plan, cluster: Arc<Cluster>, machine: Machine) -> Result<Repo
     };
     let ledger = Arc::new(Ledger::new(1, "file".into(), BLOCKS));
     let j = job(0);
-    let file = open(&dirs[0].join("file"), true, true, true)?;
+    let file = flight.op(0, "create", || open(&dirs[0].join("file"), true, true, true))?;
     if !j.write(&ledger, &file, 0..BLOCKS) || !j.fsync(&ledger, &file) {
         bail!("the file cannot be made: {:?}", flight.problems().errors);
     }
-    drop(file);
+    flight.op(0, "close", || drop(file));
     let (l1, l2) = (ledger.clone(), ledger);
     let (j0, j1, j2, j3) = (job(0), job(1), job(2), job(3));
     let threads = [
@@ -202,7 +207,9 @@ impl Bench {
         for _ in 0..tries {
             for role in &plan.roles {
                 if self.kills.iter().filter(|k| k.role == *role).count() < plan.count {
-                    self.kill(*role)?;
+                    let done = self.kill(*role);
+                    self.flight.fault_ends();
+                    done?;
                 }
             }
         }
@@ -245,6 +252,8 @@ impl Bench {
         self.cluster.wait_complete(WHOLE_BOUND)?;
         let target = self.victim(role)?;
         let callers = (role == Role::Meta).then(|| Callers::start(self)).transpose()?;
+        let process = self.cluster.process(&target)?;
+        self.flight.fault_begins(format!("kill of {role:?} {}", target.id));
         let began = Instant::now();
         while self.flight.in_flight() == 0 {
             if began.elapsed() > SETTLE_BOUND {
@@ -253,7 +262,8 @@ impl Bench {
             std::thread::yield_now();
         }
         let (since, at) = (Instant::now(), self.flight.now());
-        self.cluster.dev("kill", &[&target.id])?;
+        kill_process(process, Signal::KILL).context("killing it")?;
+        gone(&self.cluster, std::slice::from_ref(&target))?;
         if role != Role::Engine {
             std::thread::sleep(AWAY);
             self.settle(at + AWAY.as_nanos() as u64 / 4 * 3)?;
@@ -336,7 +346,7 @@ fn write_blocks(mut job: Job, l: &Ledger) {
         let at = job.random.below(BLOCKS);
         job.write(l, &file, at..at + 1);
     }
-    job.flight.op(job.lane, || drop(file));
+    job.flight.op(job.lane, "close", || drop(file));
 }
 
 fn read_blocks(mut job: Job, l: &Ledger) {
@@ -346,7 +356,7 @@ fn read_blocks(mut job: Job, l: &Ledger) {
         let at = job.random.below(BLOCKS);
         job.read(l, &file, at..at + 1, "mount 2");
     }
-    job.flight.op(job.lane, || drop(file));
+    job.flight.op(job.lane, "close", || drop(file));
 }
 
 fn make_and_remove(mut job: Job, mount: usize) {

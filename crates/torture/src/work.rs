@@ -67,7 +67,7 @@ impl Job {
     }
     /// One operation that must succeed; its failure is noted.
     pub fn op<T>(&self, what: &str, f: impl FnOnce() -> io::Result<T>) -> Option<T> {
-        match self.flight.op(self.lane, f) {
+        match self.flight.op(self.lane, what, f) {
             Ok(v) => Some(v),
             Err(e) => {
                 self.flight.error(self.lane, what, &e);

@@ -5,6 +5,7 @@ use glowfs_torture::cluster::Shape;
 use glowfs_torture::linear;
 use glowfs_torture::nemesis::Kind;
 use glowfs_torture::run::{Plan, run};
+use glowfs_torture::watchdog::Patience;
 use std::time::Duration;
 
 fn shape(scratch: &Scratch) -> Shape {
@@ -28,6 +29,7 @@ fn half_a_minute_of_torture_loses_nothing_and_errors_nothing() {
         // Two cores have to be enough.
         think: Duration::from_millis(20),
         keep: false,
+        patience: Patience::default(),
     };
     let report = run(&plan).expect("the run");
     eprintln!("{}", report.text());
@@ -43,6 +45,8 @@ fn two_mounts_see_linearizable_blocks_under_faults() {
         time: Duration::from_secs(10),
         seed: 11,
         faults: vec![Kind::Kill, Kind::Stop],
+        keep: false,
+        patience: Patience::default(),
     };
     let report = linear::run(&plan).expect("the run");
     eprintln!("{}", report.text());

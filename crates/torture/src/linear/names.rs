@@ -47,7 +47,7 @@ impl Directories {
             return;
         }
         let number = old.number + 1;
-        match flight.op(lane, || std::fs::create_dir(mount.join(dir(number)))) {
+        match flight.op(lane, "mkdir", || std::fs::create_dir(mount.join(dir(number)))) {
             Ok(()) => {
                 let key = Arc::new(Key { number, history: Recorder::new(dir(number)) });
                 self.all.lock().unwrap_or_else(|e| e.into_inner()).push(key.clone());
@@ -74,7 +74,7 @@ impl Directories {
                 continue;
             }
             let place = mount.join(dir(key.number));
-            let done = flight.op(lane, || perform(&op, &place));
+            let done = flight.op(lane, &format!("{op:?}"), || perform(&op, &place));
             if let Err(e) = &done {
                 flight.error(lane, &format!("{op:?}"), e);
             }

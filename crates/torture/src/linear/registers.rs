@@ -87,14 +87,14 @@ impl Blocks {
                 let stamp =
                     Stamp { file: NUMBER, block: key.block, version: value, writer: lane as u32 };
                 block::fill(stamp, buf.bytes_mut());
-                let done = flight.op(lane, || file.write_all_at(buf.bytes(), at));
+                let done = flight.op(lane, "write", || file.write_all_at(buf.bytes(), at));
                 key.history.answer(lane, done.is_ok().then_some(op));
                 if let Err(e) = done {
                     flight.error(lane, "write", &e);
                 }
                 continue;
             }
-            let done = flight.op(lane, || read_at_most(&file, buf.bytes_mut(), at));
+            let done = flight.op(lane, "read", || read_at_most(&file, buf.bytes_mut(), at));
             let parsed = done.map(|n| block::parse(NUMBER, key.block, &buf.bytes()[..n]));
             let seen = match parsed {
                 Ok(Ok(stamp)) => Some(RegisterOp::Read(stamp.version)),

@@ -13,8 +13,8 @@ const PLACES: usize = 16;
 /// Tries to find a place that holds something.
 const TRIES: usize = 400;
 
-/// Flips bits in blocks of the node that hold something; how many.
-pub fn damage(node: &Service, random: &mut Random) -> Result<usize> {
+/// Flips bits in blocks of the node that hold something; how many. `moment` is called at each.
+pub fn damage(node: &Service, random: &mut Random, mut moment: impl FnMut()) -> Result<usize> {
     let mut files: Vec<PathBuf> = vec![];
     for dir in &node.data {
         for entry in std::fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
@@ -40,6 +40,7 @@ pub fn damage(node: &Service, random: &mut Random) -> Result<usize> {
         let byte = random.below(BLOCK as u64);
         let flipped = block.get(byte as usize).copied().unwrap_or_default() ^ 0x40;
         file.write_all_at(&[flipped], at + byte)?;
+        moment();
         done += 1;
         if done == PLACES {
             break;

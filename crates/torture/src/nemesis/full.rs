@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The size of that disk.
 const DISK: &str = "size=768m";
 /// What the ballast leaves, in bytes.
-const LEFT: u64 = 256 << 10;
+pub const LEFT: u64 = 256 << 10;
 /// After room is there again, this long until every service has noticed.
 pub const NOTICED: Duration = Duration::from_secs(5);
 
@@ -44,8 +44,7 @@ pub fn fill(node: &Service) -> Result<Ballast> {
     let path = disk.join("ballast");
     let file = File::create(&path)?;
     let ballast = Ballast(path);
-    let stat = rustix::fs::statvfs(disk).context("statvfs")?;
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let free = free(node)?;
     rustix::fs::fallocate(
         &file,
         rustix::fs::FallocateFlags::empty(),
@@ -54,4 +53,11 @@ pub fn fill(node: &Service) -> Result<Ballast> {
     )
     .context("filling the disk")?;
     Ok(ballast)
+}
+
+/// What is free on that disk, in bytes.
+pub fn free(node: &Service) -> Result<u64> {
+    let disk = node.data.first().context("no disk")?;
+    let stat = rustix::fs::statvfs(disk).context("statvfs")?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -50,7 +50,7 @@ pub fn work(mut job: Job, l: Arc<Ledger>) {
         }
     }
     for f in files {
-        job.flight.op(job.lane, || drop(f));
+        job.flight.op(job.lane, "close", || drop(f));
     }
 }
 
@@ -74,6 +74,6 @@ pub fn read_others(mut job: Job) {
         job.read(l, f, from..from + count, through);
     }
     for (_, _, f) in opened {
-        job.flight.op(job.lane, || drop(f));
+        job.flight.op(job.lane, "close", || drop(f));
     }
 }

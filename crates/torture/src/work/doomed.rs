@@ -44,7 +44,7 @@ pub fn work(mut job: Job, own: &Path) {
         number += 1;
         let name = format!("doomed-{number}");
         let l = job.files.add(Ledger::new(NUMBERS + number, name, 0));
-        let made = job.flight.op(LANE, || open(&own.join(&l.name), true, true, false));
+        let made = job.flight.op(LANE, "create", || open(&own.join(&l.name), true, true, false));
         let file = match made {
             Ok(file) => file,
             Err(e) => {
@@ -55,7 +55,7 @@ pub fn work(mut job: Job, own: &Path) {
         };
         let written = append(&mut job, &l, &file, kills);
         // Closing what lay in a killed mount does nothing.
-        job.flight.op(LANE, || drop(file));
+        job.flight.op(LANE, "close", || drop(file));
         check(&job, &l, &written);
         // It is not written any more: the checker at the end need not look again.
         job.files.remove(&l);
@@ -77,9 +77,9 @@ fn append(job: &mut Job, l: &Arc<Ledger>, file: &File, kills: u64) -> Written {
         let count = 1 + job.random.below(APPEND);
         let writing = l.write(w.acked..w.acked + count, LANE as u32, vec![]);
         let at = w.acked * BLOCK as u64;
-        let done = job
-            .flight
-            .op(LANE, || std::os::unix::fs::FileExt::write_all_at(file, writing.bytes(), at));
+        let done = job.flight.op(LANE, "append", || {
+            std::os::unix::fs::FileExt::write_all_at(file, writing.bytes(), at)
+        });
         l.wrote(writing, done.is_ok());
         if let Err(e) = done {
             w.killed = failed(job, kills, "write", &e);
@@ -87,7 +87,7 @@ fn append(job: &mut Job, l: &Arc<Ledger>, file: &File, kills: u64) -> Written {
         }
         w.acked += count;
         if job.random.chance(20) {
-            match job.flight.op(LANE, || file.sync_all()) {
+            match job.flight.op(LANE, "fsync", || file.sync_all()) {
                 Ok(()) => w.synced = w.acked,
                 Err(e) => {
                     w.killed = failed(job, kills, "fsync", &e);
@@ -123,7 +123,7 @@ fn check(job: &Job, l: &Ledger, w: &Written) {
     let opened = job.op("open of a killed mount's file", || open(&path, false, false, false));
     let Some(file) = opened else { return };
     job.read(l, &file, 0..w.acked, "mount 1, after mount 3 was killed");
-    job.flight.op(LANE, || drop(file));
+    job.flight.op(LANE, "close", || drop(file));
 }
 
 fn length(job: &Job, path: &Path) -> Option<u64> {

@@ -48,6 +48,7 @@ pub fn work(job: Job, access: Access, ready: Sender<bool>) {
         let flight = job.flight.clone();
         let lane = job.lane;
         if let Err(e) = run(&rt, job, access, ready).await {
+            flight.end(lane, flight.now());
             flight.error(lane, "library", &io::Error::from_raw_os_error(e.errno()));
             flight.say(&format!("library: {e}"));
             let _ = told.send(false);
@@ -56,8 +57,10 @@ pub fn work(job: Job, access: Access, ready: Sender<bool>) {
 }
 
 async fn run(rt: &Rt, job: Job, access: Access, ready: Sender<bool>) -> Result<()> {
+    let began = job.flight.begin(job.lane, "connecting and opening by the library");
     let client = connect(rt, &access).await?;
     let file = open(&client, &job, &access.dir).await?;
+    job.flight.end(job.lane, began);
     let ledger =
         job.files.add(Ledger::new(job.lane as u64, format!("library-{}", job.lane), BLOCKS));
     let mut w = Worker { job, ledger, client, file };
@@ -85,7 +88,8 @@ async fn run(rt: &Rt, job: Job, access: Access, ready: Sender<bool>) -> Result<(
     Ok(())
 }
 
-async fn connect(rt: &Rt, access: &Access) -> Result<Rc<Client>> {
+/// A client of its own.
+pub(crate) async fn connect(rt: &Rt, access: &Access) -> Result<Rc<Client>> {
     let config = ClientConfig {
         mgmtd: access.mgmtd.clone(),
         token: access.token.clone(),
@@ -141,7 +145,7 @@ impl Worker {
         let at = blocks.start * BLOCK as u64;
         let w = self.ledger.write(blocks, self.job.lane as u32, vec![]);
         let bytes = Buf::from_vec(w.bytes().to_vec());
-        let began = self.job.flight.begin(self.job.lane);
+        let began = self.job.flight.begin(self.job.lane, "write by the library");
         let result = self.file.write(at, bytes).await;
         self.job.flight.end(self.job.lane, began);
         if let Err(e) = &result {
@@ -152,7 +156,7 @@ impl Worker {
     async fn read(&mut self, rt: &Rt, blocks: Range<u64>) {
         let r = self.ledger.read(blocks.clone());
         let buf = rt.alloc(blocks.clone().count() * BLOCK);
-        let began = self.job.flight.begin(self.job.lane);
+        let began = self.job.flight.begin(self.job.lane, "read by the library");
         let (result, buf) = self.file.read(blocks.start * BLOCK as u64, buf).await;
         self.job.flight.end(self.job.lane, began);
         match result {
@@ -167,7 +171,7 @@ impl Worker {
     }
     async fn sync(&mut self) {
         let covered = self.ledger.sync();
-        let began = self.job.flight.begin(self.job.lane);
+        let began = self.job.flight.begin(self.job.lane, "sync by the library");
         let result = self.flush().await;
         self.job.flight.end(self.job.lane, began);
         match result {
@@ -194,10 +198,12 @@ impl Worker {
         }
     }
     async fn close(self) {
+        let began = self.job.flight.begin(self.job.lane, "close by the library");
         if let Err(e) = self.client.close_session(self.query(false)).await {
             self.failed("close", &e);
         }
         self.client.close().await;
+        self.job.flight.end(self.job.lane, began);
     }
 }
 
@@ -223,7 +229,7 @@ pub fn look_up(c: Caller, ready: Sender<()>) {
         let _ = ready.send(());
         while !c.stop.load(Ordering::Relaxed) {
             let query = OfInode { caller: Identity::default(), inode: ROOT_INODE };
-            let began = c.flight.begin(c.lane);
+            let began = c.flight.begin(c.lane, "getattr");
             let result = client.getattr(query).await;
             c.flight.end(c.lane, began);
             if let Err(e) = result {

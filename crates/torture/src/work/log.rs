@@ -28,7 +28,7 @@ pub fn work(mut job: Job, own: usize) {
         };
         let l = job.files.add(Ledger::new(NUMBERS * job.lane as u64 + number, name, 0));
         let end = fill(&mut job, &l, &file, own);
-        job.flight.op(job.lane, || drop(file));
+        job.flight.op(job.lane, "close", || drop(file));
         check(&job, &l, end, 1 - own);
         // The one before goes, so that space comes and goes under the faults.
         if let Some(old) = old.replace(l) {
@@ -81,5 +81,5 @@ fn check(job: &Job, l: &Ledger, blocks: u64, other: usize) {
         ));
     }
     job.read(l, &file, 0..blocks, through);
-    job.flight.op(job.lane, || drop(file));
+    job.flight.op(job.lane, "close", || drop(file));
 }

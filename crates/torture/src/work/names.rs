@@ -75,7 +75,7 @@ fn make(job: &mut Job, known: &mut Known, dir: &Path, name: &str) {
     let sync = job.random.chance(20);
     let path = dir.join(name);
     let there = known.contains_key(name);
-    let made = job.flight.op(job.lane, || {
+    let made = job.flight.op(job.lane, "make", || {
         let mut f = std::fs::File::options().write(true).create_new(true).open(&path)?;
         f.write_all(&bytes)?;
         if sync {
@@ -98,7 +98,7 @@ fn make(job: &mut Job, known: &mut Known, dir: &Path, name: &str) {
 }
 
 fn rename(job: &Job, known: &mut Known, dir: &Path, from: &str, to: &str) {
-    let done = job.flight.op(job.lane, || std::fs::rename(dir.join(from), dir.join(to)));
+    let done = job.flight.op(job.lane, "rename", || std::fs::rename(dir.join(from), dir.join(to)));
     let (old_from, old_to) = (known.get(from).copied(), known.get(to).copied());
     match (done, old_from) {
         (Ok(()), Some(c)) => {
@@ -117,7 +117,7 @@ fn rename(job: &Job, known: &mut Known, dir: &Path, from: &str, to: &str) {
 }
 
 fn remove(job: &Job, known: &mut Known, dir: &Path, name: &str) {
-    let done = job.flight.op(job.lane, || std::fs::remove_file(dir.join(name)));
+    let done = job.flight.op(job.lane, "unlink", || std::fs::remove_file(dir.join(name)));
     let old = known.remove(name);
     match (done, old) {
         (Ok(()), Some(_)) => {}
