@@ -173,10 +173,11 @@ impl Core {
             let time = retry.attempt_time(self.rt.now()).unwrap_or(Duration::from_millis(1));
             match self.primary_call(method, &body, time).await {
                 Ok(answer) => return Ok(answer),
+                // An answer: it says by itself who gave it, and to what.
+                Err(e) if !again_meta(e.status) => return Err(e),
                 Err(e) => {
-                    let again = again_meta(e.status);
                     let what = || format!("{} at mgmtd", method::name(method));
-                    self.wait_or_give_up(&mut retry, &what, &Site::default(), e, again).await?;
+                    self.wait_or_give_up(&mut retry, &what, &Site::default(), e, true).await?;
                 }
             }
         }

@@ -24,7 +24,7 @@ pub fn check_config(role: Role, text: &str) -> Result<()> {
         Role::Storage => toml::from_str::<StorageTuning>(text)
             .map_err(|e| bad(&e))?
             .validate()
-            .map_err(|e| bad(&e)),
+            .map_err(|e| bad(&e.message)),
         Role::Mgmtd => toml::from_str::<MgmtdTuning>(text).map(drop).map_err(|e| bad(&e)),
         // No other role has anything to set yet.
         _ => match toml::from_str::<toml::Table>(text).map_err(|e| bad(&e))?.keys().next() {
