@@ -1,10 +1,12 @@
 //! Commands that show the cluster: nodes, chains, tables, targets, clients, health.
 
+use crate::everyone::ask_all;
 use crate::output::{Output, ago, bytes};
 use anyhow::{Context, Result};
 use glowfs_client::Client;
 use glowfs_types::routing::{NodeInfo, RoutingInfo};
 use glowfs_types::wire::Empty;
+use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ClientList, CreateTable, CreateTableReply};
 use serde::Serialize;
@@ -178,10 +180,9 @@ struct TargetRow {
 
 /// `list-targets`.
 pub fn targets(out: Output, routing: &RoutingInfo) -> Result<()> {
-    let public = |id| {
-        let member = routing.chains.values().flat_map(|c| &c.members).find(|m| m.target == id);
-        member.map_or_else(|| "orphan".into(), |m| m.state.to_string())
-    };
+    let members = routing.chains.values().flat_map(|c| &c.members);
+    let states: BTreeMap<_, _> = members.map(|m| (m.target, m.state)).collect();
+    let public = |id| states.get(&id).map_or_else(|| "orphan".into(), ToString::to_string);
     let rows: Vec<_> = routing
         .targets
         .values()
@@ -275,26 +276,21 @@ struct HealthRow {
 
 /// `status`: asks each service itself.
 pub async fn status(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
-    let mut rows = vec![];
-    for node in routing.nodes.values() {
-        let row = match client.status(node.id).await {
+    let answers = ask_all(routing.nodes.values(), |n: &NodeInfo| client.status(n.id)).await;
+    let row = |(node, answer): (&NodeInfo, glowfs_types::Result<ServiceStatus>)| {
+        let (node, role) = (node.id.0, node.role.to_string());
+        match answer {
             Ok(s) => HealthRow {
-                node: node.id.0,
-                role: node.role.to_string(),
+                node,
+                role,
                 healthy: s.healthy,
                 uptime_s: s.uptime_ns / 1_000_000_000,
                 detail: s.detail,
             },
-            Err(e) => HealthRow {
-                node: node.id.0,
-                role: node.role.to_string(),
-                healthy: false,
-                uptime_s: 0,
-                detail: e.to_string(),
-            },
-        };
-        rows.push(row);
-    }
+            Err(e) => HealthRow { node, role, healthy: false, uptime_s: 0, detail: e.to_string() },
+        }
+    };
+    let rows: Vec<_> = answers.into_iter().map(row).collect();
     out.rows(&rows, &["node", "role", "healthy", "uptime", "detail"], |r| {
         vec![
             r.node.to_string(),

@@ -1,10 +1,11 @@
 //! Commands on files of the cluster, without a mount.
 
+use crate::everyone::ask_all;
 use crate::output::{Output, bytes};
 use anyhow::{Result, anyhow, bail};
 use glowfs_client::{Client, FileAccess};
 use glowfs_types::VolumeId;
-use glowfs_types::routing::RoutingInfo;
+use glowfs_types::routing::{NodeInfo, RoutingInfo};
 use glowfs_types::wire::meta::{
     AtimeRule, Caller, InodeKind, OfInode, Open, OpenFlags, ROOT_INODE, ReadDir,
 };
@@ -222,8 +223,8 @@ pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<(
     let mut disks = vec![];
     let storages =
         routing.nodes.values().filter(|n| n.role == glowfs_types::routing::Role::Storage);
-    for node in storages {
-        match client.storage_info(node.id).await {
+    for (node, answer) in ask_all(storages, |n: &NodeInfo| client.storage_info(n.id)).await {
+        match answer {
             Ok(info) => disks.extend(info.disks.into_iter().map(|d| DiskRow {
                 node: node.id.0,
                 path: d.path,

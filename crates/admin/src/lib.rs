@@ -7,6 +7,7 @@ mod args;
 mod cluster;
 mod config;
 mod damaged;
+mod everyone;
 mod files;
 mod fsck;
 mod layout;

@@ -4,7 +4,7 @@ use crate::output::{Output, bytes, print};
 use anyhow::{Context, Result, bail};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
-use glowfs_types::routing::{ChainInfo, RoutingInfo};
+use glowfs_types::routing::{ChainInfo, Role, RoutingInfo};
 use glowfs_types::wire::data::{ChunkSummary, ListChunks, SyncListReply};
 use glowfs_types::wire::method;
 use glowfs_types::wire::operate::{
@@ -113,7 +113,15 @@ async fn nothing_left(
 }
 
 /// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.
-pub async fn take_disk(client: &Client, node: NodeId, disk: u32) -> Result<()> {
+pub async fn take_disk(
+    client: &Client,
+    routing: &RoutingInfo,
+    node: NodeId,
+    disk: u32,
+) -> Result<()> {
+    if routing.nodes.get(&node).is_none_or(|n| n.role != Role::Storage) {
+        bail!("{node} is no storage node; see `glowfs admin list-nodes`");
+    }
     match client.node_call::<_, TakeDiskReply>(node, method::TAKE_DISK, &TakeDisk { disk }).await {
         Ok(_) => Ok(()),
         // Of an older release, or not running: it took the disk up when it was started, or will.

@@ -1,9 +1,10 @@
 //! `list-resyncs`: what is being brought up to date, how far it is, how long it will take.
 
+use crate::everyone::ask_all;
 use crate::output::{Output, bytes};
 use anyhow::Result;
 use glowfs_client::Client;
-use glowfs_types::routing::{Role, RoutingInfo};
+use glowfs_types::routing::{NodeInfo, Role, RoutingInfo};
 use glowfs_types::wire::data::ResyncInfo;
 use serde::Serialize;
 
@@ -43,8 +44,9 @@ impl Row {
 /// Asks every storage node for the resyncs that it sends. Nodes that do not answer are named on standard error.
 pub async fn list(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
     let mut rows = vec![];
-    for node in routing.nodes.values().filter(|n| n.role == Role::Storage) {
-        match client.storage_info(node.id).await {
+    let storages = routing.nodes.values().filter(|n| n.role == Role::Storage);
+    for (node, answer) in ask_all(storages, |n: &NodeInfo| client.storage_info(n.id)).await {
+        match answer {
             Ok(info) => rows.extend(info.resyncs.iter().map(|r| Row::new(node.id.0, r))),
             Err(e) => eprintln!("node {} was left out: {e}", node.id),
         }

@@ -101,7 +101,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         }
         Command::Disk { command: DiskCommand::Replace { place: (node, disk), dry_run, wait } } => {
             if let Some(disk) = disk.filter(|_| !dry_run) {
-                operate::take_disk(client, *node, disk).await?;
+                operate::take_disk(client, &routing, *node, disk).await?;
             }
             let ask = MoveAway { node: *node, disk: *disk, what: away::REPLACE, dry_run: *dry_run };
             operate::move_away(out, client, ask, *wait).await

@@ -1,9 +1,10 @@
 //! `scrub`: how the verification of what is at rest stands, and starting one.
 
+use crate::everyone::ask_all;
 use crate::output::{Output, ago, bytes};
 use anyhow::{Result, bail};
 use glowfs_client::Client;
-use glowfs_types::routing::{Role, RoutingInfo};
+use glowfs_types::routing::{NodeInfo, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::repair::{Scrub, ScrubReply};
 use serde::Serialize;
@@ -27,9 +28,11 @@ struct ScrubRow {
 pub async fn scrub(out: Output, client: &Client, routing: &RoutingInfo, now: bool) -> Result<()> {
     let mut rows = Vec::new();
     let mut silent = Vec::new();
-    for node in routing.nodes.values().filter(|n| n.role == Role::Storage) {
-        let reply: ScrubReply = match client.node_call(node.id, method::SCRUB, &Scrub { now }).await
-        {
+    let storages = routing.nodes.values().filter(|n| n.role == Role::Storage);
+    let ask = Scrub { now };
+    let question = |n: &NodeInfo| client.node_call::<_, ScrubReply>(n.id, method::SCRUB, &ask);
+    for (node, answer) in ask_all(storages, question).await {
+        let reply = match answer {
             Ok(reply) => reply,
             Err(e) => {
                 silent.push(format!("node {}: {e}", node.id));

@@ -134,3 +134,26 @@ fn settings_that_are_changed_at_once_are_all_kept() {
     let e = c.admin_fails(&["set-config", "mgmtd", "replace_after_ms=5", "--node", "1001"]);
     assert!(e.contains("of storage, not of mgmtd"), "{e}");
 }
+
+/// Services that hang cost their time once, however many they are; what is refused says so without what went before.
+#[test]
+fn services_that_do_not_answer_are_asked_at_once() {
+    let c = Cluster::up("silent");
+    let nodes = ["storage-1", "storage-2", "storage-3"];
+    let signal = |s: &str| nodes.iter().for_each(|id| drop(c.dev("kill", &["--signal", s, id])));
+    signal("STOP");
+    for command in ["status", "list-resyncs"] {
+        let began = std::time::Instant::now();
+        c.admin(&[command]);
+        // Five seconds for each.
+        assert!(began.elapsed().as_secs() < 12, "{command}: {:?}", began.elapsed());
+    }
+    signal("CONT");
+    c.wait_serving(std::time::Duration::from_secs(60));
+    let e = c.admin_fails(&["disk", "replace", "9:9"]);
+    assert!(e.contains("no storage node"), "{e}");
+    let e = c.admin_fails(&["drain", "9"]);
+    assert!(e.contains("9 has no disk") && !e.contains("before sending"), "{e}");
+    let e = c.admin_fails(&["set-config", "storage", "sync_chunks=0"]);
+    assert_eq!(e.matches("InvalidArgument").count(), 1, "{e}");
+}
