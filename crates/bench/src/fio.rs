@@ -33,6 +33,14 @@ pub struct Place {
     pub who: Processes,
 }
 
+/// How to get it.
+const MISSING: &str = "starting fio (Debian: apt-get install fio; without it: --layer)";
+
+/// Whether there is a fio.
+pub fn find() -> Result<()> {
+    Command::new("fio").arg("--version").output().map(drop).context(MISSING)
+}
+
 /// What is swept, and how.
 pub struct Sweeping<'a> {
     /// How much.
@@ -234,7 +242,7 @@ fn finish(mut command: Command, patience: Duration) -> Result<String> {
     let out = tempfile::tempfile()?;
     let err = tempfile::tempfile()?;
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
-    let mut child = command.spawn().context("starting fio (Debian: apt-get install fio)")?;
+    let mut child = command.spawn().context(MISSING)?;
     RUNNING.store(child.id(), Relaxed);
     let end = Instant::now() + patience;
     let status = loop {

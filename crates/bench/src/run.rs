@@ -67,7 +67,15 @@ fn measure(args: &BenchArgs) -> Result<Report> {
     ensure!(args.size >= 64 << 20, "--size: at least 64M");
     let bounded = |all: &[u32]| all.iter().all(|n| (1..=4096).contains(n));
     ensure!(bounded(&args.depths) && bounded(&args.jobs), "--depths, --jobs: from 1 to 4096");
-    let dir = tempfile::Builder::new().prefix("glowfs-bench.").tempdir_in(&args.dir)?;
+    // What comes last is looked for first: it would be missed after all else was measured.
+    if args.wants(Layer::Sweep) {
+        fio::find()?;
+        if let Some(engine) = &args.fio_engine {
+            ensure!(engine.is_file(), "--fio-engine: there is no file {}", engine.display());
+        }
+    }
+    let dir = tempfile::Builder::new().prefix("glowfs-bench.").tempdir_in(&args.dir);
+    let dir = dir.with_context(|| format!("--dir {}", args.dir.display()))?;
     end_on_signal(dir.path().to_owned())?;
     let progress = Progress::new();
     let mut report = Report {

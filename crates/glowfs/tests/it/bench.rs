@@ -44,6 +44,8 @@ fn wrong_options() {
         ("--seconds 0", "time"),
         ("--layer all", "all"),
         ("--from x", "--html"),
+        ("--fio-engine /no/engine.so", "/no/engine.so"),
+        ("--layer checksum --dir /no/where", "--dir /no/where"),
     ] {
         let o = run(Command::new(binary()).arg("bench").args(options.split(' ')));
         assert!(
