@@ -330,6 +330,15 @@ pub enum Command {
         #[arg(long)]
         new_token: bool,
     },
+    /// Removes a user: his token is void, and what he has open ends. His files stay. Without --yes it only says who it would be
+    UserRemove {
+        /// uid
+        #[arg(value_parser = uids())]
+        uid: u64,
+        /// Really
+        #[arg(long)]
+        yes: bool,
+    },
     /// Users
     UserList,
 }

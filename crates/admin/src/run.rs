@@ -134,6 +134,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             };
             users::change(out, client, change).await
         }
+        Command::UserRemove { uid, yes } => users::remove(out, client, UserId(*uid), *yes).await,
         Command::UserList => users::list(out, client).await,
     }
 }

@@ -3,11 +3,11 @@
 use crate::output::{Output, plain, print};
 use anyhow::{Context, Result, anyhow, bail};
 use glowfs_client::Client;
-use glowfs_types::Status;
 use glowfs_types::wire::mgmtd::{
-    UserAdd, UserAddReply, UserChange, UserChangeReply, UserInfo, UserList,
+    UserAdd, UserAddReply, UserChange, UserChangeReply, UserInfo, UserList, UserRemove,
 };
 use glowfs_types::wire::{Empty, method};
+use glowfs_types::{Status, UserId};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -106,13 +106,8 @@ pub async fn change(out: Output, client: &Client, change: UserChange) -> Result<
     if change == (UserChange { user: change.user, ..UserChange::default() }) {
         bail!("nothing to change: give --name, --groups, --root, --admin or --new-token");
     }
-    let reply: UserChangeReply =
-        client.mgmtd(method::USER_CHANGE, &change).await.map_err(|e| match e.status {
-            Status::UnknownMethod => {
-                anyhow!("mgmtd is of a release that cannot change users; update it first")
-            }
-            _ => anyhow::Error::from(e).context("changing the user"),
-        })?;
+    let reply = client.mgmtd::<_, UserChangeReply>(method::USER_CHANGE, &change).await;
+    let reply = reply.map_err(|e| too_old(e, "changing the user"))?;
     let changed = Changed { user: reply.user.into(), token: reply.token };
     if out.json {
         return out.value(&changed);
@@ -120,6 +115,48 @@ pub async fn change(out: Output, client: &Client, change: UserChange) -> Result<
     match changed.token {
         Some(token) => print(&format!("{token}\n")),
         None => rows(out, &[changed.user]),
+    }
+}
+
+#[derive(Serialize)]
+struct Removed {
+    #[serde(flatten)]
+    user: UserRow,
+    removed: bool,
+}
+
+/// `user-remove`: without `yes` it only says who it would be.
+pub async fn remove(out: Output, client: &Client, user: UserId, yes: bool) -> Result<()> {
+    let there: UserList =
+        client.mgmtd(method::USER_LIST, &Empty {}).await.context("listing users")?;
+    let Some(info) = there.users.into_iter().find(|u| u.user == user) else {
+        bail!("there is no user {user}; see `glowfs admin user-list`");
+    };
+    if yes {
+        let ask = UserRemove { user };
+        match client.mgmtd::<_, Empty>(method::USER_REMOVE, &ask).await {
+            // Not found: by an attempt of ours whose answer was lost.
+            Err(e) if e.status != Status::NotFound => {
+                return Err(too_old(e, "removing the user"));
+            }
+            _ => {}
+        }
+    }
+    out.either(&Removed { user: info.into(), removed: yes }, |r| {
+        let (uid, name) = (r.user.uid, plain(&r.user.name));
+        match r.removed {
+            true => format!("user {uid} «{name}» and his token are removed; his files stay\n"),
+            false => format!("user {uid} «{name}» would be removed; --yes does it\n"),
+        }
+    })
+}
+
+fn too_old(e: glowfs_types::Error, doing: &'static str) -> anyhow::Error {
+    match e.status {
+        Status::UnknownMethod => {
+            anyhow!("mgmtd is of a release that cannot do this; update it first")
+        }
+        _ => anyhow::Error::from(e).context(doing),
     }
 }
 

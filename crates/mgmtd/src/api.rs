@@ -96,6 +96,10 @@ impl Inner {
                 admin()?;
                 reply(self.user_change(incoming.msg()?).await?)
             }
+            method::USER_REMOVE => {
+                admin()?;
+                reply(self.user_remove(incoming.msg()?).await?)
+            }
             method::USER_LIST => {
                 admin()?;
                 reply(self.user_list()?)

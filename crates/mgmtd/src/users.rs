@@ -6,9 +6,10 @@ use crate::keys;
 use crate::records::UserRecord;
 use crate::store::Writes;
 use crate::tuning::check_config;
+use glowfs_types::wire::Empty;
 use glowfs_types::wire::mgmtd::{
     CheckToken, ClusterConfig, UserAdd, UserAddReply, UserChange, UserChangeReply, UserInfo,
-    UserList,
+    UserList, UserRemove,
 };
 use glowfs_types::{Error, Result, Status, UserId};
 use std::fmt::Write;
@@ -38,6 +39,10 @@ fn check_user(info: &UserInfo) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn no_user(id: UserId) -> Error {
+    Error::new(Status::NotFound, format!("there is no user {id}; see `glowfs admin user-list`"))
 }
 
 impl Inner {
@@ -70,9 +75,7 @@ impl Inner {
     pub async fn user_change(&self, change: UserChange) -> Result<UserChangeReply> {
         let _held = self.lock.acquire(1).await;
         let old = self.with(|s| s.users.get(&change.user).cloned())?;
-        let UserRecord { info: old, hash } = old.ok_or_else(|| {
-            Error::new(Status::NotFound, format!("there is no user {}", change.user))
-        })?;
+        let UserRecord { info: old, hash } = old.ok_or_else(|| no_user(change.user))?;
         let info = UserInfo {
             name: change.name.unwrap_or(old.name),
             groups: change.groups.unwrap_or(old.groups),
@@ -85,6 +88,29 @@ impl Inner {
         let hash = new.as_ref().map_or(hash, |(_, hash)| (*hash).into());
         self.put_user(UserRecord { info: info.clone(), hash }).await?;
         Ok(UserChangeReply { user: info, token: new.map(|(token, _)| token) })
+    }
+
+    pub async fn user_remove(&self, remove: UserRemove) -> Result<Empty> {
+        let id = remove.user;
+        if id == UserId(0) {
+            return Err(Error::new(
+                Status::InvalidArgument,
+                "user 0 is who administers the cluster when nobody else does; give it a new token instead",
+            ));
+        }
+        let _held = self.lock.acquire(1).await;
+        let (epoch, hash) = self.with(|s| (s.epoch, s.users.get(&id).map(|u| u.hash)))?;
+        let hash = hash.ok_or_else(|| no_user(id))?;
+        let mut writes = Writes::new();
+        writes.insert(keys::user(id), None);
+        writes.insert(keys::token(&hash), None);
+        self.write(epoch, None, &writes).await?;
+        self.with(|s| {
+            s.tokens.remove(&*hash);
+            s.users.remove(&id);
+        })?;
+        tracing::info!(user = %id, "user removed");
+        Ok(Empty {})
     }
 
     /// A token and its hash.

@@ -279,6 +279,14 @@ fn tokens_users_and_rights() {
         let ann = w.conn(&at(&m), &token).await.expect("with the token");
         let listed = ann.call_msg::<_, UserList>(method::USER_LIST, &Empty {}, SECOND).await;
         assert_eq!(listed.expect("an administrator still").users.len(), 2);
+        let remove = async |uid| {
+            let ask = UserRemove { user: UserId(uid) };
+            ann.call_msg::<_, Empty>(method::USER_REMOVE, &ask, SECOND).await
+        };
+        assert_eq!(remove(0).await.expect_err("root").status, Status::InvalidArgument);
+        remove(1000).await.expect("herself");
+        assert_eq!(remove(1000).await.expect_err("gone").status, Status::NotFound);
+        assert!(w.conn(&at(&m), &token).await.is_err(), "the token is void");
         m.stop().await;
     });
 }

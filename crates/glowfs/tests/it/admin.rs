@@ -88,9 +88,15 @@ fn users_are_not_replaced_and_changed_only_in_what_is_named() {
     );
     let token = c.admin(&["user-change", "1000", "--new-token"])["token"].clone();
     assert_eq!(token.as_str().map(str::len), Some(64));
+    assert_eq!(c.admin(&["user-remove", "1000"])["removed"], false);
+    assert_eq!(ann()["name"], "anna", "without --yes nothing is done");
+    assert_eq!(c.admin(&["user-remove", "1000", "--yes"])["removed"], true);
+    assert_eq!(c.admin(&["user-list"]).as_array().map(Vec::len), Some(1));
     for (args, word) in [
         (&["user-change", "1000"][..], "nothing to change"),
         (&["user-change", "7", "--root", "true"], "no user 7"),
+        (&["user-remove", "1000", "--yes"], "no user 1000"),
+        (&["user-remove", "0", "--yes"], "user 0"),
         (&["user-change", "0", "--root", "false"], "user 0"),
         (&["user-add", "5", "a\nb"], "control characters"),
         (&["user-add", "4294967295", "nobody"], "4294967295"),

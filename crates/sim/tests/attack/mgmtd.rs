@@ -65,6 +65,7 @@ fn what_is_for_services_and_administrators_is_not_for_users() {
             method::CHECK_TOKEN,
             method::USER_ADD,
             method::USER_CHANGE,
+            method::USER_REMOVE,
             method::USER_LIST,
             method::GET_CONFIG,
             method::SET_CONFIG,

@@ -58,6 +58,8 @@ methods! {
     FORCE_CHAIN = 115;
     /// Changes of a user what is named.
     USER_CHANGE = 116;
+    /// Removes a user.
+    USER_REMOVE = 117;
 
     // Storage (200..): see `data`.
     /// Reads pieces of chunks of one file.

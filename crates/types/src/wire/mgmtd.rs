@@ -334,6 +334,14 @@ pub struct UserChangeReply {
     pub token: Option<String>,
 }
 
+/// USER_REMOVE: the user and his token are no more.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct UserRemove {
+    /// The uid.
+    #[n(0)]
+    pub user: UserId,
+}
+
 /// USER_LIST's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct UserList {
