@@ -7,16 +7,7 @@ use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
 use glowfs_sim::cluster::workload::{caller, open, open_or_make, report};
 use glowfs_types::wire::meta::SetAttr;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 3,
-    disks: 1,
-    replicas: 3,
-    chains: 2,
-    stripe: 2,
-    clients: 1,
-};
+const SHAPE: Shape = Shape { storages: 3, replicas: 3, chains: 2, stripe: 2, ..Shape::SINGLE };
 const CHUNK: usize = CHUNK_BYTES as usize;
 /// Bytes of the two writes: one lies in slots, one in the log.
 const WRITES: [usize; 2] = [20_000, 3_000];

@@ -3,22 +3,14 @@
 
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
+use glowfs_sim::cluster::harness::{Cluster, Shape};
 use glowfs_sim::cluster::workload::open_or_make;
 use glowfs_types::Result;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 3,
-    disks: 1,
-    replicas: 3,
-    chains: 3,
-    stripe: 3,
-    clients: 2,
-};
+const SHAPE: Shape =
+    Shape { storages: 3, replicas: 3, chains: 3, stripe: 3, clients: 2, ..Shape::SINGLE };
 /// Bytes of a chunk.
 const CHUNK: u64 = 64 << 10;
 /// Chunks that are there before the damage, some to each chain.
@@ -37,20 +29,6 @@ struct Both {
 
 async fn write(file: &OpenFile, chunk: u64) -> Result<()> {
     file.write(chunk * CHUNK, Buf::from_vec(vec![1; CHUNK as usize])).await
-}
-
-/// Turns bits over in all blocks that one disk holds of chunks.
-fn damage(storage: &Service) -> u64 {
-    let disk = storage.node.disk("/disk0");
-    let mut flipped = 0;
-    for (name, len) in disk.files() {
-        if name.starts_with("log") || name.starts_with("blocks") {
-            for block in 0..len / 4096 {
-                flipped += u64::from(disk.flip(&name, block * 4096 + 1000));
-            }
-        }
-    }
-    flipped
 }
 
 /// Writes a part of a damaged block of every chain, so that a head on that disk fails, and then new chunks.
@@ -109,7 +87,7 @@ fn a_head_that_failed_lists_nothing() {
         assert!(cluster.world.run_until(limit, || both.late.borrow().is_some()));
         // It hears nothing any more of who serves what, and goes on with what it knows.
         cluster.world.cut(&cluster.managers[0].node, &late);
-        assert!(damage(&cluster.storages[0]) > 100);
+        assert!(cluster.storages[0].damage_chunks() > 100);
         let done = Rc::new(Cell::new(false));
         let (_client, file) = both.late.borrow().clone().expect("connected");
         let outcome = Rc::new(Cell::new(None));

@@ -6,22 +6,12 @@ use glowfs_meta::Tuning;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make};
-
 use glowfs_sim::world::Link;
 use glowfs_types::wire::meta::{Lookup, ROOT_INODE};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 1,
-    disks: 1,
-    replicas: 1,
-    chains: 1,
-    stripe: 1,
-    clients: 2,
-};
+const SHAPE: Shape = Shape { clients: 2, ..Shape::SINGLE };
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Looks for dead clients all the time.

@@ -1,7 +1,7 @@
 //! The metadata service with several clients, and what must outlive its restarts: requests that take effect once, ids, sessions.
 #![allow(clippy::expect_used, missing_docs)]
 
-use glowfs_client::Client;
+use glowfs_client::{Client, OpenFile};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{Cluster, Shape};
@@ -14,16 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 1,
-    disks: 1,
-    replicas: 1,
-    chains: 1,
-    stripe: 1,
-    clients: 2,
-};
+const SHAPE: Shape = Shape { clients: 2, ..Shape::SINGLE };
 const LIMIT: Duration = Duration::from_secs(600);
 
 struct Lab {
@@ -60,6 +51,20 @@ impl Lab {
         self.cluster.crash(&self.cluster.metas[0], power);
         self.cluster.run_for(Duration::from_millis(300));
         self.cluster.restart(&self.cluster.metas[0]);
+    }
+    /// The second client writes behind the end of the file "f", which was cut to nothing: the first one reads that, and zeros before it.
+    fn written_behind_a_cut_is_there(&self, file: Rc<OpenFile>, case: String) {
+        self.run(1, move |c| async move {
+            file.write(4096, Buf::from_vec(vec![9; 4096])).await.expect("written");
+            file.flush().await.expect("flushed");
+            c.sync(report(&c, &file, true)).await.expect("synced");
+        });
+        self.run(0, move |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            let (result, buf) = file.read(0, c.rt().alloc(8192)).await;
+            assert_eq!(result.expect("read"), 8192, "{case}");
+            assert!(buf[..4096].iter().all(|b| *b == 0) && buf[4096..].iter().all(|b| *b == 9));
+        });
     }
 }
 
@@ -476,7 +481,7 @@ fn what_is_written_after_a_truncate_to_nothing_by_another_client_is_there() {
     for by_open in [false, true] {
         let lab = Lab::with(32, Shape { metas: 2, ..SHAPE });
         lab.cluster.run_for(Duration::from_secs(3));
-        let opened: Rc<RefCell<Option<Rc<glowfs_client::OpenFile>>>> = Rc::default();
+        let opened: Rc<RefCell<Option<Rc<OpenFile>>>> = Rc::default();
         let keep = opened.clone();
         lab.run(1, move |c| async move {
             let file = open_or_make(&c, "f").await.expect("open").0;
@@ -502,17 +507,7 @@ fn what_is_written_after_a_truncate_to_nothing_by_another_client_is_there() {
             }
         });
         let file = opened.take().expect("open");
-        lab.run(1, move |c| async move {
-            file.write(4096, Buf::from_vec(vec![9; 4096])).await.expect("written");
-            file.flush().await.expect("flushed");
-            c.sync(report(&c, &file, true)).await.expect("synced");
-        });
-        lab.run(0, move |c| async move {
-            let file = open_or_make(&c, "f").await.expect("open").0;
-            let (result, buf) = file.read(0, c.rt().alloc(8192)).await;
-            assert_eq!(result.expect("read"), 8192);
-            assert!(buf[..4096].iter().all(|b| *b == 0) && buf[4096..].iter().all(|b| *b == 9));
-        });
+        lab.written_behind_a_cut_is_there(file, format!("by_open: {by_open}"));
     }
 }
 
@@ -539,7 +534,7 @@ fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
             glowfs_sim::world::Link { latency_ns_min: late, latency_ns_max: late, ..link },
         );
 
-        let opened: Rc<RefCell<Option<Rc<glowfs_client::OpenFile>>>> = Rc::default();
+        let opened: Rc<RefCell<Option<Rc<OpenFile>>>> = Rc::default();
         let (keep, c) = (opened.clone(), lab.clients[1].clone());
         lab.cluster.clients[1].rt().spawn_detached(async move {
             let session = c.new_session();
@@ -575,16 +570,6 @@ fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
         assert!(opened.borrow().is_none(), "the first one waits for what the other one is told");
         assert!(lab.cluster.run_until(LIMIT, || opened.borrow().is_some()), "opened");
         let file = opened.take().expect("open");
-        lab.run(1, move |c| async move {
-            file.write(4096, Buf::from_vec(vec![9; 4096])).await.expect("written");
-            file.flush().await.expect("flushed");
-            c.sync(report(&c, &file, true)).await.expect("synced");
-        });
-        lab.run(0, move |c| async move {
-            let file = open_or_make(&c, "f").await.expect("open").0;
-            let (result, buf) = file.read(0, c.rt().alloc(8192)).await;
-            assert_eq!(result.expect("read"), 8192, "by_make: {by_make}");
-            assert!(buf[..4096].iter().all(|b| *b == 0) && buf[4096..].iter().all(|b| *b == 9));
-        });
+        lab.written_behind_a_cut_is_there(file, format!("by_make: {by_make}"));
     }
 }

@@ -10,16 +10,7 @@ use glowfs_types::*;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 1,
-    disks: 1,
-    replicas: 1,
-    chains: 1,
-    stripe: 1,
-    clients: 3,
-};
+const SHAPE: Shape = Shape { clients: 3, ..Shape::SINGLE };
 const LIMIT: Duration = Duration::from_secs(600);
 /// What is sent to the client that has a lease is on its way for so long: not so long as a lease.
 const LATE: Duration = Duration::from_millis(400);

@@ -102,16 +102,8 @@ impl Writer {
 }
 
 /// A small cluster, for one broken thing at a time.
-const SMALL: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 3,
-    disks: 1,
-    replicas: 3,
-    chains: 3,
-    stripe: 3,
-    clients: 2,
-};
+const SMALL: Shape =
+    Shape { storages: 3, replicas: 3, chains: 3, stripe: 3, clients: 2, ..Shape::SINGLE };
 
 /// So that the file has some chunks (of 64 KiB) on every chain.
 const STRIDE: u64 = 16 << 10;
@@ -311,20 +303,6 @@ fn a_broken_disk_takes_out_its_own_targets_only() {
     }
 }
 
-/// Turns bits over in all that one disk holds of chunks.
-fn damage(cluster: &Cluster, storage: usize) -> u64 {
-    let disk = cluster.storages[storage].node.disk("/disk0");
-    let mut flipped = 0;
-    for (name, len) in disk.files() {
-        if name.starts_with("log") || name.starts_with("blocks") {
-            for block in 0..len / 4096 {
-                flipped += u64::from(disk.flip(&name, block * 4096 + 1000));
-            }
-        }
-    }
-    flipped
-}
-
 /// The scrub states of one node, after a pass that is started now if `passes` is none, or when all targets had so many.
 async fn scrubbed(rt: &Rt, client: &Client, node: NodeId) -> Result<Vec<ScrubState>> {
     let before: ScrubReply = client.node_call(node, method::SCRUB, &Scrub { now: true }).await?;
@@ -345,7 +323,7 @@ fn damage_at_rest_is_read_around_and_repaired() {
     assert!(cluster.world.run_until(Duration::from_secs(60), || writer.done.get() > 800));
     writer.stop.set(true);
     assert!(cluster.world.run_until(Duration::from_secs(60), || writer.ended.get()));
-    assert!(damage(&cluster, 1) > 100);
+    assert!(cluster.storages[1].damage_chunks() > 100);
     let held = writer.held.borrow().clone();
     let node = cluster.storages[1].id();
     let limit = Duration::from_secs(600);

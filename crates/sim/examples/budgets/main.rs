@@ -24,16 +24,7 @@ const DEPTH: u64 = 16;
 /// What everything may take, in simulated time.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 3,
-    disks: 1,
-    replicas: 3,
-    chains: 3,
-    stripe: 3,
-    clients: 1,
-};
+const SHAPE: Shape = Shape { storages: 3, replicas: 3, chains: 3, stripe: 3, ..Shape::SINGLE };
 
 fn main() -> std::process::ExitCode {
     let mut args = std::env::args().skip(1);

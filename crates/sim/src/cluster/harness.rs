@@ -54,6 +54,20 @@ pub struct Shape {
     pub clients: usize,
 }
 
+impl Shape {
+    /// One of each.
+    pub const SINGLE: Self = Self {
+        managers: 1,
+        metas: 1,
+        storages: 1,
+        disks: 1,
+        replicas: 1,
+        chains: 1,
+        stripe: 1,
+        clients: 1,
+    };
+}
+
 impl Default for Shape {
     fn default() -> Self {
         Self {
@@ -83,6 +97,19 @@ impl Service {
     /// Its node id.
     pub fn id(&self) -> NodeId {
         NodeId(self.id)
+    }
+    /// Turns bits over in all blocks that the first disk of a storage node holds of chunks; in how many.
+    pub fn damage_chunks(&self) -> u64 {
+        let disk = self.node.disk("/disk0");
+        let mut flipped = 0;
+        for (name, len) in disk.files() {
+            if name.starts_with("log") || name.starts_with("blocks") {
+                for block in 0..len / 4096 {
+                    flipped += u64::from(disk.flip(&name, block * 4096 + 1000));
+                }
+            }
+        }
+        flipped
     }
 }
 

@@ -13,16 +13,6 @@ use glowfs_types::*;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 1,
-    disks: 1,
-    replicas: 1,
-    chains: 1,
-    stripe: 1,
-    clients: 1,
-};
 /// Simulated time that a test may take.
 const LIMIT: Duration = Duration::from_secs(900);
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -46,7 +36,7 @@ pub struct Lab {
 
 /// Runs `work` in a cluster that serves.
 pub fn siege<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<Lab>) -> F + 'static) {
-    let cluster = Cluster::start(7, SHAPE);
+    let cluster = Cluster::start(7, Shape::SINGLE);
     cluster.bootstrap().expect("a cluster");
     let node = cluster.clients[0].clone();
     let at = |s: &glowfs_sim::cluster::harness::Service| vec![Cluster::address(s)];
