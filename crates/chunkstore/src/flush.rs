@@ -5,9 +5,10 @@
 //! flushed batch is then found instead of being taken for a torn tail.
 
 use crate::record::Record;
+use crate::signal::Signal;
 use crate::state::Inner;
-use crate::util::{Signal, join_all};
 use glowfs_rt::Duration;
+use glowfs_rt::sync::join_all;
 use glowfs_types::Result;
 use glowfs_types::mutant::{Mutant, planted};
 use std::cell::{Cell, RefCell};
@@ -121,8 +122,7 @@ impl Inner {
         if planted(Mutant::MissingFlush) {
             files.clear();
         }
-        let syncs = files.iter().map(|f| f.sync()).collect();
-        for result in join_all(syncs).await {
+        for result in join_all(files.iter().map(|f| f.sync())).await {
             result.map_err(|e| self.poison("flush", &e))?;
         }
         if state.dirty_dir.replace(false) {

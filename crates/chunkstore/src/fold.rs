@@ -8,7 +8,7 @@ use crate::extents::{Extent, Loc};
 use crate::format::BLOCK;
 use crate::slots::{blocks_of, bytes_of};
 use crate::state::Inner;
-use crate::util::{Job, join_all};
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, BufMut, Duration};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
@@ -106,11 +106,9 @@ impl Inner {
         let mut short = None;
         for group in todo.chunks(FOLD_CHUNKS) {
             self.check_not_failed()?;
-            let mut jobs: Vec<Job<'_, Result<()>>> = Vec::new();
-            for (target, chunk) in group {
-                jobs.push(Box::pin(self.fold_wholly(*target, *chunk, segment, short.is_none())));
-            }
-            for result in join_all(jobs).await {
+            let fresh = short.is_none();
+            let folds = group.iter().map(|(t, c)| self.fold_wholly(*t, *c, segment, fresh));
+            for result in join_all(folds).await {
                 match result {
                     Err(e) if e.status == Status::NoSpace => short = short.or(Some(e)),
                     other => other?,

@@ -1,8 +1,8 @@
 //! The order of the updates of one chunk that are under way: they may write their data side by side, but enter the
 //! log in version order, and none enters after one before it failed.
 
+use crate::signal::Signal;
 use crate::state::Inner;
-use crate::util::Signal;
 use glowfs_types::{ChunkId, ChunkVersion, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

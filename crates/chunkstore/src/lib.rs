@@ -14,6 +14,7 @@ mod chunk;
 mod codec;
 mod crc;
 mod doubt;
+mod epochs;
 mod extents;
 mod flush;
 mod fold;
@@ -28,11 +29,11 @@ mod read;
 mod record;
 mod recovery;
 mod room;
+mod signal;
 mod slots;
 mod stage;
 mod state;
 mod store;
-mod util;
 
 pub use api::{
     ChunkState, PENDING_MAX, PendingState, ReadOutcome, SMALL_WRITE_BYTES, ScrubResult, StageKind,

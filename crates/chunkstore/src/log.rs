@@ -11,8 +11,9 @@ use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::gate::Gate;
 use crate::record::Record;
 use crate::room::RESERVE_SEGMENTS;
+use crate::signal::Signal;
 use crate::state::{Inner, Retired, RetiredPlace};
-use crate::util::{Promise, Signal};
+use glowfs_rt::sync::{OneReceiver, OneSender, oneshot};
 use glowfs_rt::{Buf, File};
 use glowfs_types::{Error, Result, Status, TargetId};
 use std::cell::{Cell, RefCell};
@@ -39,7 +40,7 @@ pub(crate) struct Entry {
     pub gate: Option<Rc<Gate>>,
     /// The slots that the record refers to; given back if it is not written.
     pub taken: Option<Taken>,
-    pub done: Rc<Promise<Result<u64>>>,
+    pub done: OneSender<Result<u64>>,
 }
 
 impl Entry {
@@ -65,18 +66,30 @@ impl Entry {
     }
     /// Tells what became of it.
     fn end(self, outcome: Result<u64>) {
-        tell(self.gate, &self.done, outcome);
+        tell(self.gate, self.done, outcome);
     }
 }
 
-fn tell(gate: Option<Rc<Gate>>, done: &Promise<Result<u64>>, outcome: Result<u64>) {
+fn tell(gate: Option<Rc<Gate>>, done: OneSender<Result<u64>>, outcome: Result<u64>) {
     if let Some(g) = gate {
         if outcome.is_err() {
             g.refused.set(true);
         }
         g.applied();
     }
-    done.set(outcome);
+    // Who asked for it may be gone; what is written counts all the same.
+    let _ = done.send(outcome);
+}
+
+/// A record in the queue of the log.
+pub(crate) struct Queued(OneReceiver<Result<u64>>);
+
+impl Queued {
+    /// Waits until it is written and applied; its batch.
+    pub async fn written(self) -> Result<u64> {
+        let ended = |_| Err(Error::new(Status::ShuttingDown, "the log ended before the update"));
+        self.0.await.unwrap_or_else(ended)
+    }
 }
 
 /// A segment with batches that a recovery needs.
@@ -150,9 +163,9 @@ impl Inner {
         payload: Vec<Buf>,
         gate: Option<Rc<Gate>>,
         taken: Option<Taken>,
-    ) -> Result<Rc<Promise<Result<u64>>>> {
+    ) -> Result<Queued> {
         self.check_open()?;
-        let done = Promise::new();
+        let (done, written) = oneshot();
         let payload_blocks = (payload.iter().map(|b| b.len()).sum::<usize>() / BLOCK) as u32;
         {
             let mut queue = self.log.queue.borrow_mut();
@@ -176,7 +189,7 @@ impl Inner {
                 base: 0,
                 gate,
                 taken,
-                done: done.clone(),
+                done,
             });
         }
         if !self.log.running.replace(true) {
@@ -187,12 +200,12 @@ impl Inner {
                 inner.write_queue().await;
             });
         }
-        Ok(done)
+        Ok(Queued(written))
     }
 
     /// Puts a record there and waits until it is written; its batch.
     pub async fn append(self: &Rc<Self>, target: TargetId, record: Record) -> Result<u64> {
-        self.enqueue(target, record, Vec::new(), None, None)?.get().await
+        self.enqueue(target, record, Vec::new(), None, None)?.written().await
     }
 
     async fn write_queue(self: &Rc<Self>) {
@@ -351,7 +364,7 @@ impl Inner {
                 taken.keep();
             }
             self.apply(target, record, lsn);
-            tell(gate, &done, Ok(lsn));
+            tell(gate, done, Ok(lsn));
         }
         self.maybe_checkpoint();
     }

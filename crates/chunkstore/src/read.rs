@@ -8,8 +8,8 @@ use crate::extents::Loc;
 use crate::format::BLOCK;
 use crate::slots::bytes_of;
 use crate::state::Inner;
-use crate::util::{Job, join_all};
 use glowfs_rt::mem::PAGE_BYTES;
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{BufMut, File};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::mutant::{Mutant, planted};
@@ -164,24 +164,13 @@ impl Inner {
     }
 
     async fn read_runs(&self, places: &[Place], mut buf: BufMut) -> (Result<Joined>, BufMut) {
-        let mut jobs: Vec<Job<'_, (Result<Joined>, BufMut)>> = Vec::new();
-        for run in runs(places) {
-            let mut piece = buf.split_to(run.len() * BLOCK);
-            jobs.push(Box::pin(async move {
-                let Some(Place { loc: Some(loc), .. }) = run.first() else {
-                    piece.fill(0);
-                    let mut joined = Joined::default();
-                    run.iter().for_each(|_| joined.push_block(zero_crc()));
-                    return (Ok(joined), piece);
-                };
-                let (result, piece) = self.read_place(*loc, piece).await;
-                (result.and_then(|()| verify(run, &piece)), piece)
-            }));
-        }
+        let pieces: Vec<_> =
+            runs(places).map(|run| (run, buf.split_to(run.len() * BLOCK))).collect();
+        let reads = pieces.into_iter().map(|(run, piece)| self.read_run(run, piece));
         let mut joined = Ok(Joined::default());
         let mut whole: Option<BufMut> = None;
         let mut apart: Vec<BufMut> = Vec::new();
-        for (result, piece) in join_all(jobs).await {
+        for (result, piece) in join_all(reads).await {
             joined = joined.and_then(|j: Joined| result.map(|r| j.append(r)));
             match &mut whole {
                 Some(w) => {
@@ -206,6 +195,17 @@ impl Inner {
             }
             None => (joined, buf),
         }
+    }
+
+    async fn read_run(&self, run: &[Place], mut piece: BufMut) -> (Result<Joined>, BufMut) {
+        let Some(Place { loc: Some(loc), .. }) = run.first() else {
+            piece.fill(0);
+            let mut joined = Joined::default();
+            run.iter().for_each(|_| joined.push_block(zero_crc()));
+            return (Ok(joined), piece);
+        };
+        let (result, piece) = self.read_place(*loc, piece).await;
+        (result.and_then(|()| verify(run, &piece)), piece)
     }
 }
 

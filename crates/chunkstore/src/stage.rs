@@ -161,9 +161,9 @@ impl Inner {
             damaged: req.damaged,
         };
         let record = Record::Stage { chunk: req.chunk, commit: req.commit, delta };
-        let done = self.enqueue(target, record, payload, Some(ticket.gate.clone()), taken)?;
+        let queued = self.enqueue(target, record, payload, Some(ticket.gate.clone()), taken)?;
         ticket.enter();
-        let result = done.get().await;
+        let result = queued.written().await;
         self.sweep_gate(target, req.chunk);
         result
     }
@@ -359,14 +359,14 @@ impl Inner {
         ticket.gate.newest.set(before);
         ticket.gate.len.set(len);
         // Who comes next must find the pending versions gone.
-        let done = self.enqueue(
+        let queued = self.enqueue(
             target,
             Record::Discard { chunk: id, version },
             Vec::new(),
             Some(ticket.gate.clone()),
             None,
         )?;
-        let result = done.get().await;
+        let result = queued.written().await;
         ticket.enter();
         self.sweep_gate(target, id);
         result.map(|_| ())

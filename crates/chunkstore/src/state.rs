@@ -3,6 +3,7 @@
 use crate::api::{StageKind, StoreConfig};
 use crate::checkpoint::Running;
 use crate::chunk::Chunk;
+use crate::epochs::Epochs;
 use crate::extents::{Extent, Loc};
 use crate::flush::FlushState;
 use crate::format::Superblock;
@@ -10,8 +11,8 @@ use crate::gate::Gate;
 use crate::health::KnownSpace;
 use crate::log::Log;
 use crate::record::{Delta, Record};
+use crate::signal::Signal;
 use crate::slots::{Slots, bytes_of};
-use crate::util::{Epochs, Signal};
 use glowfs_rt::{Dir, File, Rt};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, TargetId};
@@ -82,7 +83,7 @@ pub(crate) struct Inner {
     /// The file of the next one is there.
     pub checkpoint_spare: Cell<bool>,
     pub failed: RefCell<Option<Error>>,
-    pub failed_signal: glowfs_rt::sync::Notify,
+    pub failed_signal: Signal,
     pub closing: Cell<bool>,
     pub known_space: KnownSpace,
 }
@@ -116,7 +117,7 @@ impl Inner {
             failed.get_or_insert_with(|| error).clone()
         };
         tracing::error!(error = %first, "store failed");
-        self.failed_signal.notify_all();
+        self.failed_signal.wake();
         self.flush.signal.wake();
         self.checkpoint_done.wake();
         self.log.space.wake();

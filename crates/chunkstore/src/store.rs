@@ -55,13 +55,7 @@ impl Store {
     }
     /// Resolves when a write or flush failed and the store takes no more updates.
     pub async fn failed(&self) -> Error {
-        loop {
-            let news = self.inner.failed_signal.wait();
-            if let Some(error) = self.failure() {
-                return error;
-            }
-            news.await;
-        }
+        self.inner.failed_signal.wait(|| self.failure()).await
     }
     /// Makes an empty target; a known one is left as it is. Durable.
     pub async fn create_target(&self, target: TargetId) -> Result<()> {

@@ -1,6 +1,10 @@
 //! What tasks of one thread wait for each other with: [`Notify`], [`oneshot`], [`channel`], [`Semaphore`],
 //! [`join_all`], [`select`]. Nothing here crosses threads.
 
+mod oneshot;
+
+pub use oneshot::{OneReceiver, OneSender, oneshot};
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -264,34 +268,6 @@ impl<T> Drop for Receiver<T> {
         for (_, w) in woken {
             w.wake();
         }
-    }
-}
-
-/// A channel for one value.
-pub fn oneshot<T>() -> (OneSender<T>, OneReceiver<T>) {
-    let (tx, rx) = channel(1);
-    (OneSender(tx), OneReceiver(rx))
-}
-
-/// Sends one value.
-pub struct OneSender<T>(Sender<T>);
-/// A future of that value; [`Closed`] if the sender is dropped without it.
-pub struct OneReceiver<T>(Receiver<T>);
-
-impl<T> OneSender<T> {
-    /// Sends it; gives it back if nobody waits.
-    pub fn send(self, value: T) -> Result<(), T> {
-        self.0.try_send(value)
-    }
-    /// Whether nobody waits any more.
-    pub fn is_closed(&self) -> bool {
-        self.0.is_closed()
-    }
-}
-impl<T> Future for OneReceiver<T> {
-    type Output = Result<T, Closed>;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_recv(cx).map(|v| v.ok_or(Closed))
     }
 }
 
