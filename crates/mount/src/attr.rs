@@ -38,13 +38,6 @@ pub const fn kind_of(mode: u32) -> Option<InodeKind> {
     })
 }
 
-/// Set-user-id and set-group-id: what a write by someone who is not root clears. Set-group-id without group execute stays if he is in the group.
-pub const fn without_suid(mode: u32, in_group: bool) -> Option<u32> {
-    let stays = if in_group && mode & 0o010 == 0 { 0o2000 } else { 0 };
-    let kept = mode & (!0o6000 | stays);
-    if kept == mode { None } else { Some(kept) }
-}
-
 /// For the kernel.
 pub fn to_abi(a: &Attr, block_bytes: u32) -> abi::Attr {
     abi::Attr {
@@ -112,16 +105,5 @@ mod tests {
         }
         assert_eq!(kind_of(0o644), Some(File));
         assert_eq!(kind_of(0o150_000), None);
-    }
-
-    #[test]
-    fn suid_goes_as_posix_says() {
-        for in_group in [false, true] {
-            assert_eq!(without_suid(0o4755, in_group), Some(0o755));
-            assert_eq!(without_suid(0o2755, in_group), Some(0o755));
-            assert_eq!(without_suid(0o755, in_group), None);
-        }
-        assert_eq!(without_suid(0o6745, true), Some(0o2745), "no group execute");
-        assert_eq!(without_suid(0o6745, false), Some(0o745));
     }
 }

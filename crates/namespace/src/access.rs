@@ -4,6 +4,8 @@ use crate::acl::Acl;
 use crate::context::err;
 use crate::flags;
 use crate::record::Inode;
+use glowfs_types::mode;
+pub use glowfs_types::mode::SETGID;
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::{Result, Status};
 
@@ -11,8 +13,6 @@ pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 pub const EXEC: u32 = 1;
 
-pub const SETUID: u32 = 0o4000;
-pub const SETGID: u32 = 0o2000;
 pub const STICKY: u32 = 0o1000;
 
 pub fn in_group(caller: &Caller, gid: u32) -> bool {
@@ -61,10 +61,7 @@ pub fn check_delete(caller: &Caller, dir: &Inode, inode: &Inode) -> Result<()> {
     Ok(())
 }
 
-/// The mode after the caller changed the owner or the contents: no set-user-id, and no set-group-id where the group can execute, or where
-/// the caller is not in the group.
+/// The mode after the caller changed the owner or the contents.
 pub fn without_privileges(caller: &Caller, inode: &Inode) -> u32 {
-    let mode = inode.mode & !SETUID;
-    let stays = mode & 0o010 == 0 && (is_root(caller) || in_group(caller, inode.gid));
-    if stays { mode } else { mode & !SETGID }
+    mode::without_privileges(inode.mode, is_root(caller) || in_group(caller, inode.gid))
 }

@@ -9,6 +9,7 @@ mod depth;
 mod ids;
 pub mod layout;
 pub mod limits;
+pub mod mode;
 pub mod mutant;
 pub mod routing;
 mod status;

@@ -1,6 +1,5 @@
 //! Reading and writing.
 
-use crate::attr::without_suid;
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
@@ -11,6 +10,7 @@ use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::mode::without_privileges;
 use glowfs_types::wire::meta::{AtimeRule, InodeKind, SetAttr, inode_flags};
 use glowfs_types::{RequestId, Status};
 
@@ -232,7 +232,10 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn kill_suid(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
         let (attr, writer) = (handle.inode.attr(), &handle.caller);
         let in_group = writer.gid == attr.gid || writer.groups.contains(&attr.gid);
-        let Some(mode) = without_suid(attr.mode, in_group) else { return Ok(()) };
+        let mode = without_privileges(attr.mode, in_group);
+        if mode == attr.mode {
+            return Ok(());
+        }
         let q = SetAttr {
             caller: self.callers.root(),
             request: RequestId(self.rt.random_u128()),

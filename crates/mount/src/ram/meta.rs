@@ -6,6 +6,7 @@ use glowfs_client::{FileAccess, RecallHandler};
 use glowfs_namespace::{Held, LockTable};
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Duration, Rt};
+use glowfs_types::mode::without_privileges;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::inline::InlineReply;
@@ -308,7 +309,7 @@ impl FileSystem for RamFs {
         };
         Ok(Self::reply(self.change(&n, |a| {
             if q.uid.is_some() || q.gid.is_some() {
-                a.mode = crate::attr::without_suid(a.mode, true).unwrap_or(a.mode);
+                a.mode = without_privileges(a.mode, true);
             }
             a.mode = q.mode.unwrap_or(a.mode);
             a.flags = q.flags.unwrap_or(a.flags);
