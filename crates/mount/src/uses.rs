@@ -16,13 +16,16 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Whether there are any.
-    pub fn any(&self) -> bool {
+    fn any(&self) -> bool {
         self.now.get() > 0
     }
-    /// From now on none begins; returns when those on their way have ended.
-    pub async fn close(&self) {
+    /// From now on none begins. Whether there are any on their way: [`Uses::ended`] waits for them.
+    pub fn close(&self) -> bool {
         self.closing.set(true);
+        self.any()
+    }
+    /// Resolves when there are none.
+    pub async fn ended(&self) {
         loop {
             let news = self.ended.wait();
             if !self.any() {

@@ -345,14 +345,13 @@ impl<S: FileSystem> Context<S> {
     /// Nobody waits for the answer, but the kernel counts it among few: it comes at once, also if rings use the file still.
     pub(crate) async fn release(&self, fh: u64) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return self.let_go(fh).await };
-        if !handle.uses.any() {
-            handle.uses.close().await;
+        if !handle.uses.close() {
             return self.let_go(fh).await;
         }
         let (context, work) = (self.clone(), self.daemon.work());
         self.rt.spawn_detached(async move {
             let _work = work;
-            handle.uses.close().await;
+            handle.uses.ended().await;
             if context.let_go(fh).await.is_err() {
                 tracing::debug!(inode = %handle.inode.id, "not closed in order after its ring operations");
             }
