@@ -162,7 +162,7 @@ async fn serve_http(rt: &Rt, address: &str) -> Result<HttpServer> {
     let until = rt.now() + HTTP_PATIENCE;
     loop {
         match HttpServer::start(rt, &address, status.clone()) {
-            Err(_) if rt.now() < until => rt.sleep(HTTP_PAUSE).await,
+            Err(e) if e.status == Status::Busy && rt.now() < until => rt.sleep(HTTP_PAUSE).await,
             started => return started,
         }
     }
@@ -225,5 +225,31 @@ impl Running {
         }
         (self.stop)().await;
         tracing::info!(path = %self.path().display(), "unmounted");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_listens_still_is_waited_for() {
+        glowfs_rt::real::run(|rt| async move {
+            // An address of nobody's machine (RFC 5737).
+            let began = rt.now();
+            let refused = serve_http(&rt, "192.0.2.1:80").await.map(drop).expect_err("not ours");
+            assert_eq!(refused.status, Status::InvalidArgument);
+            assert!(rt.now().since(began) < HTTP_PATIENCE, "answered at once");
+
+            let before = serve_http(&rt, "127.0.0.1:0").await.expect("any port");
+            let address = before.address().to_string();
+            let clock = rt.clone();
+            let leaves = rt.spawn(async move {
+                clock.sleep(HTTP_PAUSE * 2).await;
+                drop(before);
+            });
+            serve_http(&rt, &address).await.expect("the one before left");
+            leaves.await;
+        });
     }
 }

@@ -43,10 +43,12 @@ struct Shared {
 }
 
 impl HttpServer {
-    /// Starts to listen.
+    /// Starts to listen. [`Status::Busy`]: somebody does so there already.
     pub fn start(rt: &Rt, address: &Address, status: StatusFn) -> Result<Self> {
         let listener = rt.listen(address).map_err(|e| {
-            Error::new(Status::InvalidArgument, format!("cannot listen on {address}: {e}"))
+            let taken = e.kind() == std::io::ErrorKind::AddrInUse;
+            let status = if taken { Status::Busy } else { Status::InvalidArgument };
+            Error::new(status, format!("cannot listen on {address}: {e}"))
         })?;
         let shared = Rc::new(Shared {
             rt: rt.clone(),
