@@ -11,7 +11,6 @@ use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply, RegisterStores};
 use glowfs_types::{
     ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
 };
-
 use std::collections::BTreeSet;
 
 /// The greatest number of stores of one node.

@@ -43,7 +43,8 @@ pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, b
     Ok((ReadDirReply { entries, end: !more, parent, lease_ms: 0, last }, accessed))
 }
 
-/// Where a listing that begins now has to end: each rename puts its entry behind all others, so who renames what he lists would never come to an end.
+/// Where a listing that begins now has to end: what is made, or moved in, comes behind all others, so who makes
+/// entries while he lists would never come to an end.
 async fn last_cookie(cx: &Context<'_>, dir: InodeId) -> Result<Option<u64>> {
     let (begin, end) = keys::cookies_after(cx.volume(), dir, 0);
     let page = cx.tx.get_range_snapshot(&begin, &end, 1, true).await?;

@@ -134,12 +134,11 @@ impl Call {
     }
 
     fn understand(&self) -> Result<Job> {
-        let options = Options::parse(&self.options, self.sloppy);
         // Of a mount that is there mount(8) names all options, also the kernel's.
         if self.options.split(',').any(|word| word == "remount") {
             return Options::parse_remount(&self.options).map(Job::Remount);
         }
-        let mut options = options?;
+        let mut options = Options::parse(&self.options, self.sloppy)?;
         let mut mgmtd = Vec::new();
         if self.spec.starts_with('/') {
             let file = PathBuf::from(&self.spec);

@@ -66,8 +66,8 @@ pub struct ReadDirReply {
     /// How long what is leased of the page may be kept, counted from before the question.
     #[cbor(n(3), default)]
     pub lease_ms: u64,
-    /// Of the first page, if the directory does not end with it: the greatest cookie there was. What comes behind it was made, or renamed,
-    /// since. (Left out otherwise, and by older releases.)
+    /// Of the first page, if the directory does not end with it: the greatest cookie there was. What comes behind it was made, or moved
+    /// in, since: a new name in the same directory keeps its place. (Left out otherwise, and by older releases.)
     #[n(4)]
     pub last: Option<u64>,
 }

@@ -27,7 +27,7 @@ pub struct TargetReport {
     /// The newest chain version it adopted.
     #[n(4)]
     pub adopted: ChainVersion,
-    /// Bytes its chunks use.
+    /// Bytes its chunks use. Of one that left its chain: 1 or more while it is removed from a disk that works, 0 on one that failed.
     #[n(5)]
     pub used_bytes: u64,
     /// The store it lies on.
