@@ -247,7 +247,7 @@ impl OpenFile {
             return (Err(self.not_open_for("reading")), buf);
         }
         match self.this.upgrade() {
-            Some(file) if file.is_inline() => inline::read(&file, offset, buf).await,
+            Some(file) if file.is_inline() => Box::pin(inline::read(&file, offset, buf)).await,
             Some(file) => read::read(&self.client.core, &file, offset, buf).await,
             None => (Err(Status::Internal.into()), buf),
         }
@@ -263,7 +263,7 @@ impl OpenFile {
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         if file.is_inline()
-            && let Some(attr) = inline::write(&file, offset, &buf).await?
+            && let Some(attr) = Box::pin(inline::write(&file, offset, &buf)).await?
         {
             return Ok(Some(attr));
         }

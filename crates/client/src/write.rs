@@ -21,6 +21,7 @@ use glowfs_types::{
     Capability, ChunkId, ClientId, Durability, Error, HostId, Layout, NodeId, Result, Status,
     TruncateEpoch, VolumeId,
 };
+use std::pin::pin;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -69,24 +70,17 @@ pub(crate) async fn write(
         ));
     }
     let layout = file.layout();
-    let parts: Vec<_> = layout
-        .extents(offset, len)
-        .map(|e| {
-            write_extent(
-                core,
-                file,
-                layout,
-                offset,
-                e,
-                buf.slice(e.at as usize..e.at as usize + e.len as usize),
-            )
-        })
-        .collect();
-    let results = match <[_; 1]>::try_from(parts) {
-        Ok([only]) => vec![only.await],
-        Err(parts) => join_all(parts).await,
+    let mut extents = layout.extents(offset, len);
+    // Most writes are within one chunk, and a future is copied as often as it is handed on.
+    if let Some(whole) = extents.next().filter(|e| u64::from(e.len) == len) {
+        return write_extent(core, file, layout, offset, whole, buf).await;
+    }
+    let part = |e: Extent| {
+        let at = e.at as usize;
+        Box::pin(write_extent(core, file, layout, offset, e, buf.slice(at..at + e.len as usize)))
     };
-    results.into_iter().collect()
+    let parts: Vec<_> = layout.extents(offset, len).map(part).collect();
+    join_all(parts).await.into_iter().collect()
 }
 
 async fn write_extent(
@@ -163,7 +157,7 @@ pub(crate) async fn apply(
                 let give_up = refusals > REFUSALS_MAX || (rights.is_signed() && refusals > 0);
                 let again = again_write(e.status) && !give_up;
                 let what = || describe(rights, change);
-                core.wait_or_give_up(&mut retry, &what, &site, e, again).await?;
+                Box::pin(core.wait_or_give_up(&mut retry, &what, &site, e, again)).await?;
             }
         }
     }
@@ -180,7 +174,10 @@ struct Grant {
 async fn grant(rights: &Rights) -> Result<Grant> {
     match rights {
         Rights::File(file) => {
-            let p = file.permission().await?;
+            let p = match file.permission_now() {
+                Some(p) => p,
+                None => Box::pin(file.permission()).await?,
+            };
             Ok(Grant {
                 capability: p.capability,
                 chunk_data: p.data,
@@ -253,7 +250,10 @@ async fn attempt(
 ) -> Result<UpdateResult> {
     let late = || Error::new(Status::Disconnected, "the time for this write is up");
     let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
-    let info = core.routing(time).await?;
+    let info = match core.routing_now() {
+        Some(info) => info,
+        None => Box::pin(core.routing(time)).await?,
+    };
     site.info = Some(info.clone());
     let chain = routes::chain_of(&info, &change.layout, change.index)?;
     let head = routes::head(&info, chain)?;
@@ -281,18 +281,21 @@ async fn attempt(
     let (method, body) = match &change.source {
         None => (method::WRITE, Update::encode(&update, &change.crcs)),
         Some(source) => {
-            let permission = source.file.permission().await?;
+            let permission = Box::pin(source.file.permission()).await?;
             let ask = source.ask(core, &info, &permission, &update, head.node)?;
             held = Some(permission);
             (method::COPY_CHUNK, encode(&ask))
         }
     };
     let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
-    let outcome = async {
-        let conn = core.conn(&info, head.node, time).await?;
+    let outcome = pin!(async {
+        let conn = match core.conn_now(&info, head.node) {
+            Some(conn) => conn,
+            None => Box::pin(core.conn(&info, head.node, time)).await?,
+        };
         let bulk = change.payload.clone().map_or(Bulk::None, |b| Bulk::Send(vec![b]));
         conn.call(Request { method, body, bulk, tenant: core.config.tenant, deadline: time }).await
-    };
+    });
     let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
     let response = outcome.await.inspect_err(|e| core.blame(head.node, e))?;
     drop(held);

@@ -13,6 +13,7 @@ use super::format::{
     PageHeader, checkpoint_name, log_name, number_of, read_entries, read_records, u64_at,
 };
 use super::log::{Tail, aligned, create_segment};
+use crate::engine::Version;
 use crate::mvcc::Mvcc;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{BufMut, Dir, File, Rt};
@@ -26,6 +27,9 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 
 /// More versions than were ever given out and not flushed, which a loss of power takes; and 2^32 recoveries fit into a version.
 const LOST_VERSIONS_MAX: u64 = 1 << 32;
+
+/// The greatest version with which an engine is opened: what counts on from there never overflows.
+const VERSION_MAX: Version = Version::MAX / 2;
 
 /// What was found.
 pub struct Recovered {
@@ -74,6 +78,11 @@ async fn format_empty(
 ) -> Result<Recovered> {
     for s in segments {
         dir.remove(&log_name(*s)).await?;
+    }
+    if config.first_version > VERSION_MAX {
+        let what =
+            format!("version {} to begin with: no engine ever reached it", config.first_version);
+        return Err(Error::new(Status::InvalidArgument, what));
     }
     let header = FileHeader {
         cluster: config.cluster,
@@ -262,13 +271,18 @@ async fn replay(
             "the segment behind the checkpoint is missing",
         ));
     };
+    let version = store.version().max(base.version);
+    if version > VERSION_MAX {
+        let what = format!("it has version {version}, which no engine ever reached");
+        return Err(damaged(log_name(base.sequence), what));
+    }
     dir.sync().await?;
     // What stands behind the end must never be taken for the future of another past.
     file.set_len(end).await?;
     file.allocate(end, config.segment_bytes.saturating_sub(end).max(BLOCK as u64)).await?;
     file.sync().await?;
     // Versions that were given out and lost must not come again with other contents: a transaction of then would go on with what never was.
-    let version = store.version().max(base.version).saturating_add(LOST_VERSIONS_MAX);
+    let version = version + LOST_VERSIONS_MAX;
     store.set_version(version);
     tracing::info!(version, keys = store.len(), batches = next.0, "metadata engine recovered");
     Ok(Recovered {
