@@ -301,14 +301,19 @@ impl Replica {
         // A syncing successor is sent only what is staged here.
         let alone = self.view.is_some_and(|v| v.successor.is_none_or(|(_, _, syncing)| syncing));
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        let mut first = None;
         for at in 0..lane.entries.len() {
             let e = &mut lane.entries[at];
+            if let Stage::Refused(s) = e.stage {
+                first.get_or_insert(s);
+            }
             match (e.stage, e.ack) {
                 (Stage::Refused(s), _) if alone => return self.take_back(chunk, at, s, out),
-                (Stage::Refused(s), Ack::Acked(_)) => return self.fail(s, out),
+                // For the reason of the first one, of which those behind it are only the consequence.
+                (Stage::Refused(s), Ack::Acked(_)) => return self.fail(first.unwrap_or(s), out),
                 // It cannot be sent again as it came, and was not staged; what became of it behind us is not known.
                 (Stage::Refused(s), Ack::Unsent | Ack::InOrder) if !e.original => {
-                    return self.fail(s, out);
+                    return self.fail(first.unwrap_or(s), out);
                 }
                 (Stage::Refused(_) | Stage::Done { .. }, Ack::Refused(s @ Status::NoSpace))
                 | (Stage::Refused(_), Ack::Refused(s)) => return self.take_back(chunk, at, s, out),
@@ -495,6 +500,29 @@ mod tests {
         step(&mut r, Event::Staged(chunk, ChunkVersion(1), Err(Status::NoSpace)));
         let ended = step(&mut r, Event::Timer(timer));
         assert!(ended.contains(&Action::Failed(Status::NoSpace)), "{ended:?}");
+    }
+
+    /// What an update builds on is damaged here, so those behind it cannot be staged either; the successor's answer to one of those comes first. The
+    /// reason is the damage: with that the target comes back when its chain goes on without it.
+    #[test]
+    fn a_target_ends_for_what_refused_the_first_update() {
+        let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+        let chunk = ChunkId::default();
+        let mut write = |ticket| {
+            let (ticket, update) = (Ticket(ticket), Update::default());
+            let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
+            let forward = sent.iter().find_map(|a| match a {
+                Action::Forward { id, .. } => Some(*id),
+                _ => None,
+            });
+            forward.expect("sent as it came")
+        };
+        let (_, second) = (write(1), write(2));
+        for (version, status) in [(1, Status::Corrupt), (2, Status::VersionGap)] {
+            step(&mut r, Event::Staged(chunk, ChunkVersion(version), Err(status)));
+        }
+        let ended = step(&mut r, Event::Answer(second, Ok(0)));
+        assert!(ended.contains(&Action::Failed(Status::Corrupt)), "{ended:?}");
     }
 
     /// A disk that hangs never says that a stage ended: who waits is answered all the same, and nobody after that waits.
