@@ -7,6 +7,7 @@ use crate::filesystem::FileSystem;
 use crate::inodes::Inodes;
 use crate::known::Directories;
 use crate::metrics::Metrics;
+use crate::moves::Moves;
 use crate::ops::{Appends, Owners, WriteBack};
 use crate::rings::Rings;
 use glowfs_fuse::abi;
@@ -84,6 +85,8 @@ pub struct Daemon<S: FileSystem> {
     pub inodes: Rc<Inodes<S::File>>,
     /// What is known of directories that this client changes.
     pub directories: Rc<Directories>,
+    /// Where names were renamed to.
+    pub moves: Rc<Moves>,
     /// Who asks.
     pub callers: Callers,
     /// Who may have locks.
@@ -172,6 +175,7 @@ impl<S: FileSystem> Daemon<S> {
             fs,
             inodes: Inodes::new(),
             directories: Rc::default(),
+            moves: Rc::default(),
             callers: Callers::new(rt, VolumeId(config.volume), ttl),
             owners: RefCell::default(),
             appends: Appends::default(),

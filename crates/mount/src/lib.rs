@@ -20,6 +20,7 @@ mod inodes;
 mod known;
 mod late;
 mod metrics;
+mod moves;
 mod open;
 mod ops;
 pub mod ram;

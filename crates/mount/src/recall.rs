@@ -5,8 +5,11 @@
 
 use crate::daemon::Daemon;
 use crate::filesystem::FileSystem;
+use crate::moves::{Follow, Place};
 use glowfs_client::RecallHandler;
+use glowfs_fuse::Session;
 use glowfs_rt::BoxFuture;
+use glowfs_rt::sync::join_all;
 use glowfs_types::wire::meta::Recall;
 use glowfs_types::{InodeId, RequestId, Result, Status};
 use std::future::Future;
@@ -33,10 +36,7 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
             return Box::pin(async {});
         };
         if let Some(name) = recall.name {
-            return Box::pin(async move {
-                let told = session.notify_inval_entry(recall.inode.0, &name);
-                forgotten(&daemon, recall.inode, told).await;
-            });
+            return Box::pin(forget_name(daemon, session, (recall.inode, name.to_vec())));
         }
         // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
         let known = daemon.inodes.recalled(recall.inode, recall.data);
@@ -69,6 +69,20 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
 
     fn in_use(&self, inode: InodeId) -> bool {
         self.daemon.upgrade().is_some_and(|d| d.inodes.opened(inode).is_some())
+    }
+}
+
+/// Has the kernel forget a name, and what it has taken along from there to other names.
+async fn forget_name<S: FileSystem>(daemon: Rc<Daemon<S>>, session: Rc<Session>, place: Place) {
+    let until = daemon.rt.now() + daemon.longest_lease.get();
+    let forget = async |(dir, name): &Place| {
+        forgotten(&daemon, *dir, session.notify_inval_entry(dir.0, name)).await;
+    };
+    // A rename of ours in that directory is through the kernel when this returns, or nothing is leased any more.
+    forget(&place).await;
+    match daemon.moves.follow(&place, daemon.rt.now(), until) {
+        Follow::Names(names) => drop(join_all(names.iter().map(forget)).await),
+        Follow::Until(end) => daemon.rt.sleep_until(end).await,
     }
 }
 

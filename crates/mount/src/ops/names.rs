@@ -185,10 +185,18 @@ impl<S: FileSystem> Context<S> {
             flags,
         };
         let (from, to) = (q.parent, q.new_parent);
+        let exchanged = flags & RENAME_EXCHANGE != 0;
+        let (old, new) = ((from, name.clone()), (to, new_name.clone()));
+        let back = exchanged.then(|| self.moves.begin(new.clone(), old.clone()));
+        let moves = [Some(self.moves.begin(old, new)), back];
         let changing = self.directories.change(&[from, to], true);
         let asked = self.asking();
-        let r = self.fs.rename(q).await?;
-        let exchanged = flags & RENAME_EXCHANGE != 0;
+        let renamed = self.fs.rename(q).await;
+        let now = self.rt.now();
+        for m in moves.into_iter().flatten() {
+            m.end(now, now + self.longest_lease.get());
+        }
+        let r = renamed?;
         self.changed_dirs(changing, asked, &r.dirs, |dir| {
             let (old, new) = match exchanged {
                 true => (Edit::Changed(&name), Edit::Changed(&new_name)),

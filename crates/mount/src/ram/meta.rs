@@ -63,6 +63,9 @@ pub static LISTS_LEASED: AtomicBool = AtomicBool::new(false);
 /// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
 pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
 
+/// Before the next rename is carried out, another client exchanges what it moves with «other» in the same directory, and recalls the name. For tests.
+pub static RENAME_OVERTAKEN: AtomicBool = AtomicBool::new(false);
+
 /// See [`super`].
 pub struct RamFs {
     rt: Rt,
@@ -109,6 +112,19 @@ impl RamFs {
         root.parent.set(ROOT_INODE);
         fs.nodes.borrow_mut().insert(1, root);
         Rc::new(fs)
+    }
+    /// What another client does.
+    async fn exchange_with_other(&self, q: &Rename) -> Result<()> {
+        let (caller, request, parent, name) =
+            (q.caller.clone(), q.request, q.parent, q.name.clone());
+        let (new_parent, new_name, flags) = (parent, b"other".to_vec().into(), 2);
+        let exchange = Rename { caller, request, parent, name, new_parent, new_name, flags };
+        Box::pin(self.rename(exchange)).await?;
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let (volume, name) = (q.caller.volume, Some(q.name.clone()));
+        let recall = Recall { volume, inode: parent, name, epoch: None, data: false, append: None };
+        self.rt.spawn_detached(async move { listener.recall(recall).await });
+        Ok(())
     }
     fn now(&self) -> Time {
         crate::attr::time_of(self.rt.unix_ns())
@@ -372,6 +388,9 @@ impl FileSystem for RamFs {
         Ok(UnlinkReply { attr: Some(self.drop_link(&n)), dir: None })
     }
     async fn rename(&self, q: Rename) -> Result<RenameReply> {
+        if RENAME_OVERTAKEN.swap(false, Relaxed) {
+            self.exchange_with_other(&q).await?;
+        }
         let (from, to) = (self.dir(q.parent)?, self.dir(q.new_parent)?);
         let moving = self.child(&from, &q.name)?;
         let target = self.child(&to, &q.new_name).ok();
