@@ -78,11 +78,19 @@ async fn forget_name<S: FileSystem>(daemon: Rc<Daemon<S>>, session: Rc<Session>,
     let forget = async |(dir, name): &Place| {
         forgotten(&daemon, *dir, session.notify_inval_entry(dir.0, name)).await;
     };
-    // A rename of ours in that directory is through the kernel when this returns, or nothing is leased any more.
-    forget(&place).await;
-    match daemon.moves.follow(&place, daemon.rt.now(), until) {
-        Follow::Names(names) => drop(join_all(names.iter().map(forget)).await),
-        Follow::Until(end) => daemon.rt.sleep_until(end).await,
+    loop {
+        let begun = daemon.moves.begun();
+        // A rename of ours in that directory is through the kernel when this returns, or nothing is leased any more.
+        forget(&place).await;
+        let mut places = match daemon.moves.follow(&place, daemon.rt.now(), until) {
+            Follow::Names(names) => names,
+            Follow::Until(end) => return daemon.rt.sleep_until(end).await,
+        };
+        join_all(places.iter().map(forget)).await;
+        places.push(place.clone());
+        if daemon.rt.now() >= until || !daemon.moves.went_on(&places, begun) {
+            return;
+        }
     }
 }
 

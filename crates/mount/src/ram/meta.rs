@@ -66,6 +66,10 @@ pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
 /// Before the next rename is carried out, another client exchanges what it moves with «other» in the same directory, and recalls the name. For tests.
 pub static RENAME_OVERTAKEN: AtomicBool = AtomicBool::new(false);
 
+/// Renames take [`SLOW`]. For tests.
+pub static RENAMES_SLOW: AtomicBool = AtomicBool::new(false);
+const SLOW: Duration = Duration::from_millis(200);
+
 /// See [`super`].
 pub struct RamFs {
     rt: Rt,
@@ -113,13 +117,47 @@ impl RamFs {
         fs.nodes.borrow_mut().insert(1, root);
         Rc::new(fs)
     }
+    fn move_name(&self, q: &Rename) -> Result<RenameReply> {
+        let (from, to) = (self.dir(q.parent)?, self.dir(q.new_parent)?);
+        let moving = self.child(&from, &q.name)?;
+        let target = self.child(&to, &q.new_name).ok();
+        let replaced = match (target, q.flags) {
+            (Some(_), 1) => return Err(no(Status::Exists)),
+            (None, 2) => return Err(no(Status::NotFound)),
+            (Some(t), _) if Rc::ptr_eq(&t, &moving) => return Ok(RenameReply::default()),
+            (Some(t), 2) => {
+                self.take(&from, &q.name)?;
+                self.take(&to, &q.new_name)?;
+                self.insert(&from, &q.name, &t)?;
+                self.insert(&to, &q.new_name, &moving)?;
+                return Ok(RenameReply::default());
+            }
+            (Some(t), 0) => {
+                let (a, b) = (t.attr.borrow().kind, moving.attr.borrow().kind);
+                match (a == InodeKind::Directory, b == InodeKind::Directory) {
+                    (true, false) => return Err(no(Status::IsDirectory)),
+                    (false, true) => return Err(no(Status::NotDirectory)),
+                    _ if !t.entries.borrow().is_empty() => return Err(no(Status::NotEmpty)),
+                    _ => {}
+                }
+                self.take(&to, &q.new_name)?;
+                Some(self.drop_link(&t))
+            }
+            (None, 0 | 1) => None,
+            _ => return Err(no(Status::InvalidArgument)),
+        };
+        self.take(&from, &q.name)?;
+        self.insert(&to, &q.new_name, &moving)?;
+        self.change(&moving, |_| ());
+        Ok(RenameReply { replaced, ..RenameReply::default() })
+    }
     /// What another client does.
-    async fn exchange_with_other(&self, q: &Rename) -> Result<()> {
+    fn exchange_with_other(&self, q: &Rename) -> Result<()> {
         let (caller, request, parent, name) =
             (q.caller.clone(), q.request, q.parent, q.name.clone());
         let (new_parent, new_name, flags) = (parent, b"other".to_vec().into(), 2);
         let exchange = Rename { caller, request, parent, name, new_parent, new_name, flags };
-        Box::pin(self.rename(exchange)).await?;
+        self.move_name(&exchange)?;
         let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
         let (volume, name) = (q.caller.volume, Some(q.name.clone()));
         let recall = Recall { volume, inode: parent, name, epoch: None, data: false, append: None };
@@ -389,40 +427,12 @@ impl FileSystem for RamFs {
     }
     async fn rename(&self, q: Rename) -> Result<RenameReply> {
         if RENAME_OVERTAKEN.swap(false, Relaxed) {
-            self.exchange_with_other(&q).await?;
+            self.exchange_with_other(&q)?;
         }
-        let (from, to) = (self.dir(q.parent)?, self.dir(q.new_parent)?);
-        let moving = self.child(&from, &q.name)?;
-        let target = self.child(&to, &q.new_name).ok();
-        let replaced = match (target, q.flags) {
-            (Some(_), 1) => return Err(no(Status::Exists)),
-            (None, 2) => return Err(no(Status::NotFound)),
-            (Some(t), _) if Rc::ptr_eq(&t, &moving) => return Ok(RenameReply::default()),
-            (Some(t), 2) => {
-                self.take(&from, &q.name)?;
-                self.take(&to, &q.new_name)?;
-                self.insert(&from, &q.name, &t)?;
-                self.insert(&to, &q.new_name, &moving)?;
-                return Ok(RenameReply::default());
-            }
-            (Some(t), 0) => {
-                let (a, b) = (t.attr.borrow().kind, moving.attr.borrow().kind);
-                match (a == InodeKind::Directory, b == InodeKind::Directory) {
-                    (true, false) => return Err(no(Status::IsDirectory)),
-                    (false, true) => return Err(no(Status::NotDirectory)),
-                    _ if !t.entries.borrow().is_empty() => return Err(no(Status::NotEmpty)),
-                    _ => {}
-                }
-                self.take(&to, &q.new_name)?;
-                Some(self.drop_link(&t))
-            }
-            (None, 0 | 1) => None,
-            _ => return Err(no(Status::InvalidArgument)),
-        };
-        self.take(&from, &q.name)?;
-        self.insert(&to, &q.new_name, &moving)?;
-        self.change(&moving, |_| ());
-        Ok(RenameReply { replaced, ..RenameReply::default() })
+        if RENAMES_SLOW.load(Relaxed) {
+            self.rt.sleep(SLOW).await;
+        }
+        self.move_name(&q)
     }
     async fn readdir(&self, q: ReadDir) -> Result<ReadDirReply> {
         let dir = self.dir(q.inode)?;
