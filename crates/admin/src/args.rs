@@ -333,7 +333,6 @@ pub enum Command {
     /// Removes a user: his token is void, and what he has open ends. His files stay. Without --yes it only says who it would be
     UserRemove {
         /// uid
-        #[arg(value_parser = uids())]
         uid: u64,
         /// Really
         #[arg(long)]

@@ -27,7 +27,9 @@ impl Inner {
             put(s, &before);
             Ok::<_, Error>((Edit { stores, ..Edit::default() }, reply))
         })??;
-        if let Some(stuck) = reply.left.iter().find(|l| l.to_node == NodeId(0)) {
+        // An order that is in force stays so, also while another node is away: who only looks at it waits.
+        let stuck = reply.left.iter().find(|l| l.to_node == NodeId(0));
+        if let Some(stuck) = stuck.filter(|_| !dry_run || reply.in_force != Some(true)) {
             return Err(Error::new(
                 Status::NoSpace,
                 format!(

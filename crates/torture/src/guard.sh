@@ -19,7 +19,8 @@ dying() {
 }
 started || exit 0
 began=$began_now
-while sleep 0.5; do
+while :; do
+    sleep 0.5
     [ -d "$place" ] && [ ! -e "$place/leave" ] || exit 0
     [ ! -e "$place/down" ] || break
     # All stays but what hangs in the mounts, which would keep that process from ending.

@@ -2,6 +2,7 @@
 
 use crate::flight::{Fault, Flight};
 use serde::Serialize;
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,9 +61,14 @@ impl Watchdog {
                 by_worker: flight.done_by_worker(),
                 faults: flight.faults(),
             };
-            println!("{} operations, {} faults", flight.done(), report.faults.len());
-            report.failures.iter().for_each(|f| println!("FAILED: {f}"));
-            println!("FAILED");
+            // Nobody may read it any more: all the same what was started has to end.
+            let mut out = std::io::stdout().lock();
+            let _ = writeln!(out, "{} operations, {} faults", flight.done(), report.faults.len());
+            for f in &report.failures {
+                let _ = writeln!(out, "FAILED: {f}");
+            }
+            let _ = writeln!(out, "FAILED");
+            drop(out);
             if let (Some(file), Ok(text)) = (&json, serde_json::to_string_pretty(&report))
                 && let Err(e) = std::fs::write(file, text)
             {
