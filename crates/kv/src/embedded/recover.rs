@@ -25,7 +25,7 @@ const WINDOW: usize = 2 << 20;
 /// The greatest segment that is read, in bytes.
 const SEGMENT_BYTES_MAX: u64 = 4 << 30;
 
-/// More versions than were ever given out and not flushed, which a loss of power takes; and 2^32 recoveries fit into a version.
+/// More versions than were ever given out and not flushed, which a loss of power takes; and 2^31 recoveries fit below [`VERSION_MAX`].
 const LOST_VERSIONS_MAX: u64 = 1 << 32;
 
 /// The greatest version with which an engine is opened: what counts on from there never overflows.
@@ -76,13 +76,13 @@ async fn format_empty(
     config: &EmbeddedConfig,
     segments: &[u64],
 ) -> Result<Recovered> {
-    for s in segments {
-        dir.remove(&log_name(*s)).await?;
-    }
     if config.first_version > VERSION_MAX {
         let what =
             format!("version {} to begin with: no engine ever reached it", config.first_version);
         return Err(Error::new(Status::InvalidArgument, what));
+    }
+    for s in segments {
+        dir.remove(&log_name(*s)).await?;
     }
     let header = FileHeader {
         cluster: config.cluster,
