@@ -18,6 +18,7 @@ mod negotiate;
 mod reply;
 pub mod request;
 mod session;
+mod table;
 mod uring;
 
 pub use flags::{MountFlags, remount};
@@ -26,3 +27,4 @@ pub use negotiate::{Negotiated, Options};
 pub use reply::{DirWriter, Reply};
 pub use request::{BadRequest, Header, Op, Request};
 pub use session::{Incoming, Session};
+pub use table::lets_through;

@@ -138,33 +138,9 @@ fn check_mountpoint(options: &MountOptions) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// The minor device number of what is mounted at `path`, from /proc (a stat would ask the file system itself).
+/// The connection of what is mounted at `path`.
 fn connection_of(path: &Path) -> Option<u32> {
-    let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let wanted = escape(path.as_os_str().as_bytes());
-    let mut found = None;
-    for line in table.split(|&b| b == b'\n') {
-        let mut fields = line.split(|&b| b == b' ');
-        let device = fields.nth(2);
-        let at = fields.nth(1);
-        if at == Some(&wanted) {
-            let minor = device.and_then(|d| d.split(|&b| b == b':').nth(1));
-            found = minor.and_then(|m| std::str::from_utf8(m).ok()?.parse().ok());
-        }
-    }
-    found
-}
-
-/// As the kernel writes paths in mountinfo.
-fn escape(path: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(path.len());
-    for &b in path {
-        match b {
-            b' ' | b'\t' | b'\n' | b'\\' => out.extend(format!("\\{b:03o}").bytes()),
-            _ => out.push(b),
-        }
-    }
-    out
+    crate::table::at(path)?.minor
 }
 
 fn open_device() -> Result<OwnedFd, MountError> {

@@ -31,5 +31,5 @@ mod uses;
 
 pub use config::{Atime, FuseTransport, MountConfig};
 pub use filesystem::{FileData, FileSystem};
-pub use glowfs_fuse::{MountFlags, release_dead, remount};
+pub use glowfs_fuse::{MountFlags, lets_through, release_dead, remount};
 pub use service::{Running, connect, start, start_on};

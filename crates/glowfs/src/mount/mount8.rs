@@ -24,7 +24,7 @@ usage: mount.glowfs SPEC MNT [-sfnv] [-o OPTIONS] [-t TYPE]      (or: mount -t g
 SPEC     where mgmtd listens, HOST:PORT[,HOST:PORT...], or the absolute path of a mount's configuration file
 MNT      an existing, empty directory
 OPTIONS  token_file=FILE  config=FILE  log_file=FILE  log_level=LEVEL  timeout=SECONDS  ro  rw
-         relatime strictatime noatime nodiratime  suid nosuid dev nodev exec noexec  allow_other
+         relatime strictatime noatime nodiratime  suid=true nosuid dev=true nodev exec noexec  allow_other
          fsname=NAME (what /proc/mounts shows, instead of SPEC), and any key of the mount's configuration as KEY=VALUE
 -f       do all but mount       -s  ignore unknown options       -v  say what was done       -n  ignored
 
@@ -136,7 +136,8 @@ impl Call {
     fn understand(&self) -> Result<Job> {
         // Of a mount that is there mount(8) names all options, also the kernel's.
         if self.options.split(',').any(|word| word == "remount") {
-            return Options::parse_remount(&self.options).map(Job::Remount);
+            let now = glowfs_mount::lets_through(&self.mountpoint).unwrap_or_default();
+            return Options::parse_remount(&self.options, now).map(Job::Remount);
         }
         let mut options = Options::parse(&self.options, self.sloppy)?;
         let mut mgmtd = Vec::new();

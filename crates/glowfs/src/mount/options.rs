@@ -71,9 +71,11 @@ impl Options {
         }
         Ok(options)
     }
-    /// The same for a mount that is there: of it, mount(8) names all options that it has, and only flags can change.
-    pub fn parse_remount(text: &str) -> Result<MountFlags> {
-        let mut options = Self::default();
+    /// The same for a mount that is there: of it, mount(8) names all options that it has, and only flags can change. But it never says `suid` and
+    /// `dev`, so that where it does not deny them it stays as it is `now`.
+    pub fn parse_remount(text: &str, now: MountFlags) -> Result<MountFlags> {
+        let sets = vec![format!("suid={}", now.suid), format!("dev={}", now.dev)];
+        let mut options = Self { sets, ..Self::default() };
         for word in split(text)? {
             // What else is said was said, and checked, when it was mounted.
             let _ = options.take(word, true);
@@ -338,6 +340,15 @@ mod tests {
         let text = "remount,ro,nosuid,nodev,noexec,noatime,user_id=0,group_id=0,default_permissions,allow_other,token_file=x";
         let want =
             MountFlags { read_only: true, noexec: true, noatime: true, ..Default::default() };
-        assert_eq!(Options::parse_remount(text).expect("flags"), want);
+        let now = MountFlags { suid: true, dev: true, ..Default::default() };
+        assert_eq!(Options::parse_remount(text, now).expect("flags"), want);
+    }
+
+    #[test]
+    fn a_remount_keeps_what_it_does_not_name() {
+        let now = MountFlags { suid: true, ..Default::default() };
+        assert_eq!(Options::parse_remount("remount,rw", now).expect("flags"), now);
+        let other = MountFlags { dev: true, ..Default::default() };
+        assert_eq!(Options::parse_remount("remount,dev=true,nosuid", now).expect("flags"), other);
     }
 }

@@ -253,6 +253,19 @@ fn by_mount_itself(c: &Cluster, p: &Place) {
         mount -o remount,ro "$PWD/mnt8"
         if echo no > mnt8/by; then exit 1; fi 2>/dev/null
         umount "$PWD/mnt8"
+        # Of `suid` and `dev` mount(8) says nothing to its helper, for they are what others do by default.
+        mount -T fstab -o suid=true,dev=true "$PWD/mnt8"
+        mknod mnt8/null c 1 3
+        echo gone > mnt8/null
+        mount -o remount,ro "$PWD/mnt8"
+        mount -o remount,rw "$PWD/mnt8"
+        echo gone > mnt8/null
+        if grep " $PWD/mnt8 " /proc/mounts | grep -e nosuid -e nodev; then exit 1; fi
+        mount -o remount,nosuid,nodev "$PWD/mnt8"
+        mount -o remount,rw "$PWD/mnt8"
+        grep " $PWD/mnt8 .*nosuid,nodev" /proc/mounts
+        rm mnt8/null
+        umount "$PWD/mnt8"
     "#;
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "bash", "-euxc", script]);
