@@ -14,6 +14,8 @@ use glowfs_types::{Error, InodeId, RequestId, SessionId, Status};
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
+/// Room that fallocate promises without asking whether there is so much.
+const ROOM_UNASKED_BYTES: u64 = 16 << 20;
 
 impl<S: FileSystem> Context<S> {
     fn inode(&self) -> InodeId {
@@ -133,7 +135,7 @@ impl<S: FileSystem> Context<S> {
         self.attr_answer(&attr, Duration::ZERO)
     }
 
-    /// Makes the file at least as long (unless KEEP_SIZE) and, with PUNCH_HOLE or ZERO_RANGE, the range zeros. Space is not reserved.
+    /// Makes the file at least as long (unless KEEP_SIZE) and, with PUNCH_HOLE or ZERO_RANGE, the range zeros. Space is not reserved, but what there is no space for is refused.
     pub(crate) async fn fallocate(&self, i: FallocateIn) -> Outcome {
         let has = |bit| i.mode & bit != 0;
         let (keep, punch, zero) = (has(KEEP_SIZE), has(PUNCH_HOLE), has(ZERO_RANGE));
@@ -161,6 +163,9 @@ impl<S: FileSystem> Context<S> {
         }
         let len = inode.len();
         let grown = (!keep && end > len).then_some(end);
+        if !punch {
+            self.has_room(end.saturating_sub(len.max(i.offset))).await?;
+        }
         let stop = end.min(len);
         let file = &handle.file.file;
         if !(punch || zero) && grown.is_none() {
@@ -186,5 +191,16 @@ impl<S: FileSystem> Context<S> {
             self.report(&handle, true).await?;
         }
         Ok(Answer::Done)
+    }
+    /// Refuses to promise more bytes than the cluster has free.
+    async fn has_room(&self, bytes: u64) -> Result<(), Failure> {
+        if bytes <= ROOM_UNASKED_BYTES {
+            return Ok(());
+        }
+        let q = OfInode { caller: self.caller(), inode: self.inode() };
+        if self.fs.statfs(q).await?.free_bytes < bytes {
+            return Err(Failure::Error(Status::NoSpace.into()));
+        }
+        Ok(())
     }
 }

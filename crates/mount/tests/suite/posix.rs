@@ -206,6 +206,11 @@ fn special_files_xattrs_and_space() {
         test "$(stat -f -c %l .)" = 255
         umask 027; touch masked; test "$(stat -c %a masked)" = 640
         fallocate -l 1000000 grown; test "$(stat -c %s grown)" = 1000000
+        room=$(($(stat -f -c '%a * %S' .)))
+        for how in "" -n; do
+            if fallocate $how -l $((room + 1000001)) grown 2>err; then exit 1; fi
+            grep -q "No space left" err; test "$(stat -c %s grown)" = 1000000
+        done
         head -c 300000 /dev/urandom > full; cp full want
         fallocate -p -o 5000 -l 100000 full; dd if=/dev/zero of=want bs=1000 seek=5 count=100 conv=notrunc status=none; cmp full want
         fallocate -z -o 299000 -l 2000 full; truncate -s 299000 want; truncate -s 301000 want; cmp full want
