@@ -1,11 +1,12 @@
 //! The cluster under torture: a dev cluster with a second mount, by the documented interface.
 
 use crate::hand::Hand;
+use crate::process::Process;
+use crate::view::View;
 use anyhow::{Context, Result, bail};
-use rustix::process::Pid;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long the second mount may take.
@@ -27,20 +28,22 @@ pub struct Shape {
 }
 
 /// One service, from `dev status`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Service {
     /// As `dev kill` takes it.
     pub id: String,
     /// Its role.
     pub role: String,
     /// Its process, if it runs.
-    pub pid: Option<u32>,
+    pub process: Option<Process>,
     /// `running`, `stopped` or `down`.
     pub state: String,
     /// Its node id.
     pub node: u64,
     /// Its data directories.
     pub data: Vec<PathBuf>,
+    /// Its log.
+    pub log: PathBuf,
     /// Its network, if it has one of its own.
     pub network: Option<Network>,
 }
@@ -48,8 +51,7 @@ pub struct Service {
 impl Service {
     /// Whether a SIGSTOP holds it.
     pub fn stopped(&self) -> bool {
-        let stat = self.pid.and_then(|p| std::fs::read_to_string(format!("/proc/{p}/stat")).ok());
-        stat.is_some_and(|s| s.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+        self.process.and_then(|p| p.state()) == Some('T')
     }
 }
 
@@ -73,10 +75,12 @@ pub struct Cluster {
     pub mounts: [PathBuf; 2],
     /// A third one, which is killed now and then.
     pub doomed: PathBuf,
+    /// What mgmtd knows of it.
+    pub view: Arc<View>,
     hand: Mutex<Hand>,
     /// The processes of the second and third mount.
-    second: Mutex<Option<u32>>,
-    third: Mutex<Option<u32>>,
+    second: Mutex<Option<Process>>,
+    third: Mutex<Option<Process>>,
 }
 
 impl Cluster {
@@ -87,10 +91,11 @@ impl Cluster {
         let top = top.canonicalize()?;
         Ok(Self {
             shape: shape.clone(),
+            view: Arc::new(View::new(&shape.glowfs, &top, &top.join("cluster"))?),
             dir: top.join("cluster"),
             mounts: [top.join("mnt1"), top.join("mnt2")],
             doomed: top.join("mnt3"),
-            hand: Mutex::new(Hand::new(&top)?),
+            hand: Mutex::new(Hand::new(&top, "hand")?),
             second: Mutex::new(None),
             third: Mutex::new(None),
         })
@@ -153,15 +158,14 @@ impl Cluster {
         serde_json::from_str(&text).with_context(|| format!("not JSON: {text}"))
     }
     /// The process of a service, if it is one of this cluster's binary still.
-    pub fn process(&self, s: &Service) -> Result<Pid> {
-        let number = s.pid.with_context(|| format!("{} does not run", s.id))?;
-        let exe = std::fs::read_link(format!("/proc/{number}/exe"))
-            .with_context(|| format!("{} does not run any more", s.id))?;
+    pub fn process(&self, s: &Service) -> Result<Process> {
+        let process = s.process.with_context(|| format!("{} does not run", s.id))?;
+        let program = process.program()?;
         // A binary that was built anew meanwhile is said to be deleted.
-        if exe.file_name().is_none_or(|n| !n.to_string_lossy().starts_with("glowfs")) {
-            bail!("process {number} is no {}, but {}", s.id, exe.display());
+        if !program.starts_with("glowfs") {
+            bail!("{process} is no {}, but {program}", s.id);
         }
-        pid(number)
+        Ok(process)
     }
     /// All services but the mount.
     pub fn services(&self) -> Result<Vec<Service>> {
@@ -171,10 +175,11 @@ impl Cluster {
         let row = |s: &Value| Service {
             id: text(&s["id"]),
             role: text(&s["role"]),
-            pid: s["pid"].as_u64().and_then(|p| u32::try_from(p).ok()),
+            process: s["pid"].as_u64().and_then(|p| Process::now(u32::try_from(p).ok()?).ok()),
             state: text(&s["state"]),
             node: s["node"].as_u64().unwrap_or_default(),
             data: s["data"].as_array().into_iter().flatten().map(|d| text(d).into()).collect(),
+            log: text(&s["log"]).into(),
             network: s["namespace"].as_str().map(|namespace| Network {
                 namespace: namespace.to_owned(),
                 port: text(&s["port"]),
@@ -218,18 +223,18 @@ impl Cluster {
     }
 
     fn mount_second(&self) -> Result<()> {
-        let pid = self.mount(&self.mounts[1], "mount2")?;
-        *lock(&self.second) = Some(pid);
+        let process = self.mount(&self.mounts[1], "mount2")?;
+        *lock(&self.second) = Some(process);
         Ok(())
     }
     /// Mounts the one that will be killed.
     pub fn mount_doomed(&self) -> Result<()> {
-        let pid = self.mount(&self.doomed, "mount3")?;
-        *lock(&self.third) = Some(pid);
+        let process = self.mount(&self.doomed, "mount3")?;
+        *lock(&self.third) = Some(process);
         Ok(())
     }
     /// Its process.
-    pub fn doomed_process(&self) -> Result<u32> {
+    pub fn doomed_process(&self) -> Result<Process> {
         lock(&self.third).context("there is no third mount")
     }
     /// Takes away what is left of it, after its process was killed.
@@ -255,7 +260,7 @@ impl Cluster {
         }
     }
 
-    fn mount(&self, at: &Path, log: &str) -> Result<u32> {
+    fn mount(&self, at: &Path, log: &str) -> Result<Process> {
         let status = self.status()?;
         std::fs::create_dir_all(at)?;
         let mut argv = vec![self.glowfs(), "mount".into()];
@@ -268,8 +273,9 @@ impl Cluster {
         // The guard finds the daemon by it.
         let note = at.with_file_name(format!("{log}.pid"));
         let log = self.dir.join(format!("log/{log}.log"));
-        let pid = self.hand().start(&argv, &log)?;
-        std::fs::write(note, format!("{pid}\n"))?;
+        let process = Process::now(self.hand().start(&argv, &log)?)
+            .with_context(|| format!("a further mount; its log is {}", log.display()))?;
+        std::fs::write(note, format!("{} {}\n", process.pid, process.began))?;
         let end = Instant::now() + MOUNT_BOUND;
         while !mounted(at) {
             if Instant::now() > end {
@@ -277,10 +283,10 @@ impl Cluster {
             }
             std::thread::sleep(LOOK);
         }
-        Ok(pid)
+        Ok(process)
     }
-    fn unmount(&self, process: &Mutex<Option<u32>>, at: &Path) -> Result<()> {
-        let Some(pid) = lock(process).take() else { return Ok(()) };
+    fn unmount(&self, process: &Mutex<Option<Process>>, at: &Path) -> Result<()> {
+        let Some(process) = lock(process).take() else { return Ok(()) };
         if mounted(at) {
             let at = at.to_string_lossy().into_owned();
             if let Err(e) = self.run(&["umount".to_owned(), at.clone()]) {
@@ -290,7 +296,8 @@ impl Cluster {
         }
         // The daemon ends when it is unmounted.
         let end = Instant::now() + MOUNT_BOUND;
-        while Path::new(&format!("/proc/{pid}/exe")).exists() && Instant::now() < end {
+        // (What is left of it when it has ended is the hand's to take away.)
+        while process.state().is_some_and(|s| s != 'Z') && Instant::now() < end {
             std::thread::sleep(LOOK);
         }
         Ok(())
@@ -299,11 +306,6 @@ impl Cluster {
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// A process id.
-pub fn pid(number: u32) -> Result<Pid> {
-    i32::try_from(number).ok().and_then(Pid::from_raw).context("no process id")
 }
 
 /// Whether something is mounted at `at`.

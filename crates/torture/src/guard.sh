@@ -3,9 +3,9 @@
 place=$1 glowfs=$2 pid=$3
 trap '' INT TERM HUP PIPE
 cd /
-# When that process began: a later one may have its number.
+# When the process $1 began: a later one may have its number.
 started() {
-    { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return 1
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
     set -- ${stat##*) }
     case $1 in [ZX]) return 1 ;; esac
     [ $# -ge 20 ] && began_now=${20}
@@ -17,7 +17,7 @@ dying() {
     done <"/proc/$pid/status"
     return 1
 }
-started || exit 0
+started "$pid" || exit 0
 began=$began_now
 while :; do
     sleep 0.5
@@ -28,12 +28,13 @@ while :; do
         for at in mnt1 mnt2 mnt3; do umount -f "$place/$at"; done
         exit 0
     fi
-    started && [ "$began_now" = "$began" ] && ! dying || break
+    started "$pid" && [ "$began_now" = "$began" ] && ! dying || break
 done 2>/dev/null
 echo "taking down what is left in $place" >&2
 # The mounts' daemons first: what hangs in a mount ends with them.
 for file in "$place"/*.pid; do
-    { read -r daemon <"$file"; } 2>/dev/null || continue
+    { read -r daemon since <"$file"; } 2>/dev/null || continue
+    started "$daemon" && [ "$began_now" = "$since" ] || continue
     case $(readlink "/proc/$daemon/exe") in "$glowfs"*) kill -KILL "$daemon" ;; esac
 done
 for at in mnt3 mnt2; do umount -l "$place/$at" 2>/dev/null; done

@@ -20,12 +20,13 @@ pub struct Hand {
     shell: Child,
     to: Option<ChildStdin>,
     from: Receiver<String>,
-    dir: PathBuf,
+    out: PathBuf,
+    err: PathBuf,
 }
 
 impl Hand {
-    /// Starts it; `dir` takes the output of the commands.
-    pub fn new(dir: &Path) -> Result<Self> {
+    /// Starts it; `dir` takes the output of the commands, in files that begin with `name`.
+    pub fn new(dir: &Path, name: &str) -> Result<Self> {
         let mut shell = Command::new("sh")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -44,22 +45,22 @@ impl Hand {
                 }
             }
         });
-        Ok(Self { shell, to, from, dir: dir.to_owned() })
+        let file = |end: &str| dir.join(format!("{name}.{end}"));
+        Ok(Self { shell, to, from, out: file("out"), err: file("err") })
     }
     /// Runs a command to its end; its standard output, or an error with what it said.
     pub fn run(&mut self, argv: &[impl AsRef<OsStr>]) -> Result<String> {
         let line: Vec<String> = argv.iter().map(|a| quoted(a.as_ref())).collect();
         let line = line.join(" ");
-        let (out, err) = (self.dir.join("hand.out"), self.dir.join("hand.err"));
         let script = format!(
             "( {line} ) </dev/null >{} 2>{}; echo $?\n",
-            quoted(out.as_ref()),
-            quoted(err.as_ref())
+            quoted(self.out.as_ref()),
+            quoted(self.err.as_ref())
         );
         let code = self.say(&script)?;
-        let text = std::fs::read_to_string(&out).unwrap_or_default();
+        let text = std::fs::read_to_string(&self.out).unwrap_or_default();
         if code != "0" {
-            bail!("{line}: exit code {code}: {text}{}", std::fs::read_to_string(&err)?);
+            bail!("{line}: exit code {code}: {text}{}", std::fs::read_to_string(&self.err)?);
         }
         Ok(text)
     }
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn commands_run_and_fail_and_start() {
         let dir = tempfile::tempdir().expect("directory");
-        let mut h = Hand::new(dir.path()).expect("shell");
+        let mut h = Hand::new(dir.path(), "hand").expect("shell");
         assert_eq!(h.run(&["echo", "it's", "$HOME"]).expect("echo"), "it's $HOME\n");
         let e = h.run(&["ls", "/nowhere/at/all"]).expect_err("not there");
         assert!(e.to_string().contains("/nowhere/at/all"), "{e}");

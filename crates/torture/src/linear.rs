@@ -132,9 +132,7 @@ impl Report {
                 v.violations.len()
             );
         }
-        let (replicas, chunks) = (self.compared.replicas, self.compared.chunks);
-        let faults = self.strikes.len();
-        let _ = writeln!(t, "{faults} faults; {replicas} replicas of {chunks} chunks compared");
+        let _ = writeln!(t, "{} faults; {}", self.strikes.len(), self.compared.text());
         t += &effective_line(&self.effective);
         for f in &self.failures {
             let _ = writeln!(t, "FAILED: {f}");
@@ -156,7 +154,7 @@ fn recorded(plan: &Plan, site: &Site, machine: Arc<Machine>) -> Result<Report> {
     let threads = 2 * THREADS;
     let lane = |i: usize| format!("{} {i}, mount {}", ["blocks", "names"][i / threads], i % 2 + 1);
     let flight = Arc::new(Flight::new((0..2 * threads).map(lane)));
-    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.give_up());
+    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.view(), site.give_up());
     let dirs = [cluster.mounts[0].clone(), cluster.mounts[1].clone()];
     let blocks = flight.op(0, "making the file", || registers::Blocks::make(&dirs[0]))?;
     let dir = flight.op(0, "making a directory", || names::Directories::make(&dirs[0]))?;
@@ -187,7 +185,8 @@ fn recorded(plan: &Plan, site: &Site, machine: Arc<Machine>) -> Result<Report> {
     let p = flight.problems();
     failures.extend(p.wrong.into_iter().chain(p.errors).take(20));
     // Its workers are done: the first lane is free.
-    let compared = all_replicas(cluster, &flight, 0, "at the end", &mut failures);
+    let expected = nemesis.expected();
+    let compared = all_replicas(cluster, &flight, 0, "at the end", &expected, &mut failures);
     flight.say("looking for an order that explains it all");
     let (registers, names) = (Verdict::of(blocks.check()), Verdict::of(dir.check()));
     failures.extend(registers.failures("blocks"));

@@ -3,14 +3,16 @@
 mod cut;
 mod damage;
 mod full;
+mod turns;
 
-use crate::cluster::{Cluster, Service, pid};
+use crate::cluster::{Cluster, Service};
 use crate::flight::Flight;
 use crate::machine::Machine;
 use crate::random::Random;
+use crate::scrub::{self, Expected, Logs};
 use crate::work::doomed;
 use anyhow::{Context, Result, bail};
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 pub use full::make_small_disk;
+use turns::Turns;
 
 /// How long operations may take to be in flight before a fault strikes.
 const AIM_BOUND: Duration = Duration::from_secs(60);
@@ -85,7 +88,7 @@ pub struct Nemesis {
     flight: Arc<Flight>,
     machine: Arc<Machine>,
     random: Random,
-    kinds: Vec<Kind>,
+    turns: Turns,
     all_lost: Option<Box<dyn Fn()>>,
     /// What it did.
     pub done: Vec<Strike>,
@@ -105,9 +108,16 @@ impl Nemesis {
             flight,
             machine,
             random: Random::new(seed, 1 << 40),
-            kinds,
+            turns: Turns::new(&kinds),
             all_lost: None,
             done: vec![],
+        }
+    }
+    /// What a scrub may find after what was done.
+    pub fn expected(&self) -> Expected {
+        match self.done.iter().any(|s| s.kind == Kind::Corrupt) {
+            true => Expected::Planted,
+            false => Expected::Sound(Logs::default()),
         }
     }
     /// Called when all replicas were gone at once.
@@ -115,16 +125,11 @@ impl Nemesis {
         self.all_lost = Some(tell);
     }
 
-    /// One fault after another until the time is up and each kind has struck; an error if the cluster does not become whole.
+    /// One fault after another until the time is up and each kind has struck with effect (or not often enough); an error if the cluster does not become whole.
     pub fn rage(&mut self, until: Instant) -> Result<()> {
-        // Each kind comes once before chance decides, also where the time is too short for that.
-        let mut first = self.kinds.clone();
-        while Instant::now() < until || !first.is_empty() {
-            let kind = if first.is_empty() {
-                self.random.pick(&self.kinds).copied().context("no faults")?
-            } else {
-                first.remove(self.random.below(first.len() as u64) as usize)
-            };
+        // Also where the time is too short for that.
+        while Instant::now() < until || self.turns.due() {
+            let kind = self.turns.next(&mut self.random).context("no faults")?;
             let done = self.strike(kind);
             if done.is_err() {
                 // Whatever it is that fails, nothing more is done to the cluster.
@@ -175,6 +180,7 @@ impl Nemesis {
             "{} operations in flight; whole {:.1} s after the end; longest stall {:.2} s ({}); machine {:.2} s",
             strike.in_flight, strike.whole_s, strike.stall_s, strike.who, strike.machine_s
         ));
+        self.turns.came(kind, strike.without_effect.is_none());
         self.done.push(strike);
         Ok(())
     }
@@ -200,7 +206,7 @@ impl Nemesis {
         let found = targets.iter().map(|t| self.cluster.process(t)).collect::<Result<Vec<_>>>()?;
         let in_flight = self.aim(Kind::Kill)?;
         for p in &found {
-            kill_process(*p, signal).context("sending a signal")?;
+            p.signal(signal)?;
         }
         Ok(Hit { in_flight, missed: None })
     }
@@ -267,7 +273,7 @@ impl Nemesis {
                 let runs = targets.iter().find(|t| !t.stopped());
                 hit.missed = runs.map(|t| format!("{} was not stopped", t.id));
                 for t in targets {
-                    kill_process(c.process(t)?, Signal::CONT).context("SIGCONT")?;
+                    c.process(t)?.signal(Signal::CONT)?;
                 }
                 Ok(hit)
             }
@@ -279,36 +285,58 @@ impl Nemesis {
             }
             Kind::Mount => self.kill_mount(hold),
             Kind::Cut => {
-                let cut = cut::choose(&c.services()?, targets, &mut self.random)?;
+                let all = c.services()?;
+                let cut = cut::choose(&all, targets, &mut self.random)?;
                 self.flight.say(&cut.name);
                 self.aim(kind)?;
+                let before = cut::Counts::now(&all);
                 cut.make(&c)?;
                 // Those that the cut finds on their way; making it takes a moment.
-                let hit = Hit { in_flight: self.flight.in_flight(), missed: None };
+                let in_flight = self.flight.in_flight();
                 std::thread::sleep(hold);
                 cut.mend(&c)?;
-                Ok(hit)
+                let lost = cut.lost(&before, &all);
+                self.flight.say(&format!("{lost} packets did not pass"));
+                let none = "nothing was to pass where the network was cut";
+                Ok(Hit { in_flight, missed: (lost == 0).then(|| none.to_owned()) })
             }
-            Kind::Corrupt => {
-                let t = targets.first().context("no storage")?;
-                self.aim(kind)?;
-                let (flight, mut in_flight) = (&self.flight, 0);
-                let moment = || in_flight = in_flight.max(flight.in_flight());
-                let places = damage::damage(t, &mut self.random, moment)?;
-                self.flight.say(&format!("{places} places damaged"));
-                std::thread::sleep(hold);
-                let none = "no block of that node holds anything";
-                Ok(Hit { in_flight, missed: (places == 0).then(|| none.to_owned()) })
-            }
+            Kind::Corrupt => self.corrupt(targets, hold),
             Kind::Fill => self.fill(targets, hold),
         }
     }
 
+    fn corrupt(&mut self, targets: &[Service], hold: Duration) -> Result<Hit> {
+        let t = targets.first().context("no storage")?;
+        self.aim(Kind::Corrupt)?;
+        let (flight, mut in_flight, logs) = (&self.flight, 0, Logs::now(targets));
+        let moment = || in_flight = in_flight.max(flight.in_flight());
+        let places = damage::damage(t, &mut self.random, moment)?;
+        flight.say(&format!("{places} places damaged"));
+        std::thread::sleep(hold);
+        // Until it is known that damage is met at all, the scrub looks for it; later now and then, so that some waits for other faults.
+        let look = self.random.chance(50) || !self.turns.settled(Kind::Corrupt);
+        let mut met = logs.met(targets);
+        if met.is_empty() && places > 0 && look {
+            scrub::pass(&self.cluster, flight)?;
+            met = logs.met(targets);
+        }
+        flight.say(&format!("the node has said {} times that it met damage", met.len()));
+        let missed = match (places, look) {
+            (0, _) => Some("no block of that node holds anything"),
+            _ if !met.is_empty() => None,
+            (_, true) => {
+                Some("what was damaged was free, or was written again, before anybody read it")
+            }
+            (_, false) => Some("nobody has read so far what was damaged"),
+        };
+        Ok(Hit { in_flight, missed: missed.map(str::to_owned) })
+    }
+
     fn kill_mount(&self, hold: Duration) -> Result<Hit> {
-        let process = pid(self.cluster.doomed_process()?)?;
+        let process = self.cluster.doomed_process()?;
         let in_flight = self.aim(Kind::Mount)?;
         self.flight.mount_kills.fetch_add(1, Ordering::SeqCst);
-        kill_process(process, Signal::KILL).context("killing a mount")?;
+        process.signal(Signal::KILL)?;
         self.cluster.clear_doomed()?;
         std::thread::sleep(hold);
         self.cluster.mount_doomed()?;
@@ -370,7 +398,7 @@ pub fn gone(c: &Cluster, targets: &[Service]) -> Result<()> {
     let began = Instant::now();
     loop {
         let now = c.services()?;
-        let left = now.iter().find(|s| targets.iter().any(|t| t.id == s.id) && s.pid.is_some());
+        let left = now.iter().find(|s| targets.iter().any(|t| t.id == s.id) && s.process.is_some());
         let Some(left) = left else { return Ok(()) };
         if began.elapsed() > Duration::from_secs(30) {
             bail!("{} does not end within 30 s of SIGTERM", left.id);

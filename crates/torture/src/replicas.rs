@@ -1,6 +1,7 @@
 //! Whether all members of every chain hold the same. A read of the checker gets one replica of each chunk; the others count as much: every
 //! acknowledged byte is on every serving replica. So each member is asked for all that it holds, and the answers are compared.
 
+use crate::scrub::Scrubbed;
 use crate::work::library::{Access, connect};
 use glowfs_client::Client;
 use glowfs_rt::{Duration, real};
@@ -23,10 +24,14 @@ const NAMED_MAX: usize = 20;
 /// What was compared.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Compared {
-    /// Chunks, each counted once.
+    /// Chunks of chains with more than one member, each counted once.
     pub chunks: u64,
     /// Replicas of them.
     pub replicas: u64,
+    /// Chunks of chains with one member: there is nothing to compare them with.
+    pub alone: u64,
+    /// The scrub before.
+    pub scrubbed: Scrubbed,
     /// What is not the same everywhere: chunk, targets, versions.
     pub differences: Vec<String>,
     /// How many.
@@ -36,15 +41,37 @@ pub struct Compared {
 impl Compared {
     /// Why a run that found this fails.
     pub fn failures(&self, when: &str) -> Vec<String> {
-        let mut f = vec![];
+        let mut f: Vec<_> =
+            self.scrubbed.failures.iter().map(|why| format!("{why} ({when})")).collect();
         if self.difference_count > 0 {
             f.push(format!("{} chunks differ between replicas {when}", self.difference_count));
             f.extend(self.differences.iter().cloned());
         }
-        if self.chunks == 0 {
+        if self.chunks + self.alone == 0 {
             f.push(format!("no chunk was compared between replicas {when}"));
         }
         f
+    }
+    /// For people.
+    pub fn text(&self) -> String {
+        let s = &self.scrubbed;
+        let scrub = format!(
+            "after a scrub of {} replicas, {} MiB, {} of them mended",
+            s.replicas,
+            s.bytes >> 20,
+            s.found
+        );
+        match (self.chunks, self.alone) {
+            (0, 0) => "nothing compared between replicas".into(),
+            (0, n) => {
+                format!("NO REPLICAS COMPARED: each of {n} chunks has one replica only ({scrub})")
+            }
+            (n, 0) => format!("{} replicas of {n} chunks compared {scrub}", self.replicas),
+            (n, one) => format!(
+                "{} replicas of {n} chunks compared {scrub}; {one} chunks with one replica were not",
+                self.replicas
+            ),
+        }
     }
 }
 
@@ -55,12 +82,12 @@ struct Held {
     chunks: BTreeMap<ChunkId, ChunkSummary>,
 }
 
-/// Asks all members of all chains until they hold the same, or [`SETTLE_BOUND`] is over. Call when nobody writes.
-pub fn compare(access: Access) -> Result<Compared> {
+/// Asks all members of all chains until they hold the same, or `settle` is over (see [`SETTLE_BOUND`]). Call when nobody writes.
+pub fn compare(access: Access, settle: Duration) -> Result<Compared> {
     real::run(move |rt| async move {
         let client = connect(&rt, &access).await?;
         let mut all = Compared::default();
-        let until = rt.now() + SETTLE_BOUND;
+        let until = rt.now() + settle;
         let mut left: BTreeSet<ChainId> = client.routing().chains.keys().copied().collect();
         while !left.is_empty() {
             let last = rt.now() >= until;
@@ -74,8 +101,13 @@ pub fn compare(access: Access) -> Result<Compared> {
                     continue;
                 }
                 left.remove(&id);
-                all.chunks += counts.0;
-                all.replicas += counts.1;
+                match chain.members.len() {
+                    0 | 1 => all.alone += counts.0,
+                    _ => {
+                        (all.chunks, all.replicas) =
+                            (all.chunks + counts.0, all.replicas + counts.1)
+                    }
+                }
                 all.difference_count += found.len() as u64;
                 let room = NAMED_MAX.saturating_sub(all.differences.len());
                 all.differences.extend(found.into_iter().take(room));
@@ -210,6 +242,12 @@ mod tests {
         assert_eq!(Compared::default().failures("at the end").len(), 1);
         let good = Compared { chunks: 3, replicas: 9, ..Compared::default() };
         assert!(good.failures("at the end").is_empty());
+        assert!(good.text().starts_with("9 replicas of 3 chunks compared"), "{}", good.text());
+        let alone = Compared { alone: 3, ..Compared::default() };
+        assert!(alone.text().contains("NO REPLICAS COMPARED"), "{}", alone.text());
+        let mut damaged = good.clone();
+        damaged.scrubbed.failures.push("the scrub found 1".into());
+        assert_eq!(damaged.failures("at the end"), ["the scrub found 1 (at the end)"]);
         let bad = Compared { difference_count: 1, differences: vec!["chunk x".into()], ..good };
         assert_eq!(bad.failures("at the end").len(), 2);
     }

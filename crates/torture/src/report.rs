@@ -160,7 +160,7 @@ impl Report {
         let _ = writeln!(
             t,
             "seed {}: {} operations in {:.0} s; {} faults; {} wrong, {} errors ({} ENOSPC while a disk was full); \
-             {} blocks checked at the end, {} of them covered by an fsync; {} replicas of {} chunks compared; longest stall of the machine {:.2} s",
+             {} blocks checked at the end, {} of them covered by an fsync; {}; longest stall of the machine {:.2} s",
             self.seed,
             self.operations,
             self.seconds,
@@ -170,8 +170,7 @@ impl Report {
             self.enospc_while_full,
             self.blocks.0,
             self.blocks.1,
-            self.compared.replicas,
-            self.compared.chunks,
+            self.compared.text(),
             self.machine_s
         );
         let _ = writeln!(

@@ -8,6 +8,7 @@ use crate::nemesis::{self, Kind, Nemesis};
 use crate::random::Random;
 use crate::replicas::{self, Compared};
 use crate::report::{Evidence, Report};
+use crate::scrub::{self, Expected, Logs};
 use crate::site::Site;
 use crate::watchdog::{Patience, Watchdog};
 use crate::work::{Files, Job, direct, doomed, library, log, names, open};
@@ -203,7 +204,7 @@ pub fn run(plan: &Plan) -> Result<Report> {
 fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) -> Result<Report> {
     let cluster = &site.cluster;
     let flight = Arc::new(Flight::new(LANES.map(String::from)));
-    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.give_up());
+    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.view(), site.give_up());
     let mut workers = Workers::start(cluster, flight.clone(), "torture", plan.seed, plan.think)?;
     let doomed = plan.faults.contains(&Kind::Mount);
     if doomed {
@@ -233,15 +234,18 @@ fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) 
             failures.push(format!("sessions of killed mounts stay: {e:#}"));
         }
         workers.verify("at the end");
-        compared = all_replicas(cluster, &flight, CHECKER, "at the end", &mut failures);
+        let expected = nemesis.expected();
+        compared = all_replicas(cluster, &flight, CHECKER, "at the end", &expected, &mut failures);
         if let Err(e) = cluster.admin(&["--timeout", "60", "fsck"]) {
             failures.push(format!("the metadata: {e:#}"));
         }
+        // Whatever was damaged on purpose is mended by now.
+        let sound = Expected::Sound(Logs::now(&cluster.services()?));
         match cluster.down().and_then(|()| cluster.up_again()) {
             Ok(()) => {
                 let when = "after everything was stopped and started";
                 workers.verify(when);
-                all_replicas(cluster, &flight, CHECKER, when, &mut failures);
+                all_replicas(cluster, &flight, CHECKER, when, &sound, &mut failures);
             }
             Err(e) => failures.push(format!("stopping and starting everything: {e:#}")),
         }
@@ -260,21 +264,26 @@ fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) 
     }))
 }
 
-/// Compares all replicas of all chunks, as an operation of `lane`.
+/// Has all bytes at rest scrubbed, and compares all replicas of all chunks, as an operation of `lane`.
 pub fn all_replicas(
     cluster: &Cluster,
     flight: &Flight,
     lane: usize,
     when: &str,
+    expected: &Expected,
     failures: &mut Vec<String>,
 ) -> Compared {
-    flight.say(&format!("comparing all replicas {when}"));
+    flight.say(&format!("scrubbing and comparing all replicas {when}"));
     // Who was started again may still be on its way back into its chains.
     let found = cluster.wait_complete(nemesis::WHOLE_BOUND).and_then(|_| {
+        // Not an operation: it has bounds of its own, and may go on for longer than any.
+        let scrubbed = scrub::everything(cluster, flight, expected)?;
         let (mgmtd, token) = cluster.access()?;
-        Ok(flight.op(lane, "comparing replicas", || {
-            replicas::compare(library::Access { mgmtd, token, dir: String::new() })
-        })?)
+        let compared = flight.op(lane, "comparing replicas", || {
+            let access = library::Access { mgmtd, token, dir: String::new() };
+            replicas::compare(access, replicas::SETTLE_BOUND)
+        })?;
+        Ok(Compared { scrubbed, ..compared })
     });
     match found {
         Ok(compared) => {

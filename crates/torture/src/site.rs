@@ -4,6 +4,7 @@
 
 use crate::cluster::{Cluster, Shape};
 use crate::nemesis::{self, Kind};
+use crate::view::View;
 use anyhow::{Context, Result, bail};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -84,6 +85,10 @@ impl Site {
         }
         Ok(site)
     }
+    /// What mgmtd knows of the cluster.
+    pub fn view(&self) -> Arc<View> {
+        self.cluster.view.clone()
+    }
     /// Has the guard take down everything, also what hangs, and waits for it; for a run that cannot go on.
     pub fn give_up(&self) -> impl Fn() + Send + 'static {
         let (own, keep) = (self.place.own.clone(), self.keep);
@@ -159,6 +164,7 @@ fn guard(place: &Path, glowfs: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Process;
 
     #[test]
     fn only_what_was_made_is_removed() {
@@ -186,11 +192,18 @@ mod tests {
         let top = tempfile::tempdir().expect("directory");
         let place = Place::make(top.path()).expect("a place");
         std::fs::create_dir(place.own.join("data")).expect("data");
-        let mut run = Command::new("sleep").arg("1000").spawn().expect("a process");
+        let sleep = || Command::new("sleep").arg("1000").spawn().expect("a process");
+        let (mut run, mut mount, mut another) = (sleep(), sleep(), sleep());
+        // A mount's daemon, and one whose number another process has by now, of the very same program.
+        let began = |c: &std::process::Child| Process::now(c.id()).expect("it runs").began;
+        let note = |name: &str, pid: u32, began: u64| {
+            std::fs::write(place.own.join(name), format!("{pid} {began}\n")).expect("a note");
+        };
+        note("mount2.pid", mount.id(), began(&mount));
+        note("mount3.pid", another.id(), began(&another) - 1);
+        let program = std::fs::read_link(format!("/proc/{}/exe", mount.id())).expect("sleep");
         let mut sh = Command::new("sh");
-        sh.args(["-c", GUARD, "guard"])
-            .arg(&place.own)
-            .args(["/nowhere/glowfs", &run.id().to_string()]);
+        sh.args(["-c", GUARD, "guard"]).arg(&place.own).arg(program).arg(run.id().to_string());
         let mut guard = sh.spawn().expect("the guard");
         std::thread::sleep(Duration::from_millis(1200));
         assert!(place.own.exists(), "it lives");
@@ -198,5 +211,9 @@ mod tests {
         assert!(guard.wait().expect("the guard").success());
         assert!(!place.own.exists() && top.path().exists());
         run.wait().expect("wait");
+        assert!(!mount.wait().expect("its end").success(), "killed");
+        assert!(another.try_wait().expect("its state").is_none(), "it lives");
+        another.kill().expect("kill");
+        another.wait().expect("wait");
     }
 }

@@ -12,7 +12,7 @@ use crate::site::Site;
 use crate::watchdog::{Patience, Watchdog};
 use crate::work::{Files, Job, library, open};
 use anyhow::{Context, Result, bail};
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -157,7 +157,7 @@ fn measured(plan: &Plan, site: &Site, machine: Machine) -> Result<Report> {
     let cluster = site.cluster.clone();
     let callers = (0..CALLERS).map(|i| format!("caller {i}"));
     let flight = Arc::new(Flight::new(LANES.map(String::from).into_iter().chain(callers)));
-    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.give_up());
+    let _watchdog = Watchdog::watch(flight.clone(), &plan.patience, site.view(), site.give_up());
     let dirs: [PathBuf; 2] = [cluster.mounts[0].join("stalls"), cluster.mounts[1].join("stalls")];
     flight.op(0, "mkdir", || std::fs::create_dir(&dirs[0]))?;
     let job = |lane: usize| Job {
@@ -262,7 +262,7 @@ impl Bench {
             std::thread::yield_now();
         }
         let (since, at) = (Instant::now(), self.flight.now());
-        kill_process(process, Signal::KILL).context("killing it")?;
+        process.signal(Signal::KILL)?;
         gone(&self.cluster, std::slice::from_ref(&target))?;
         if role != Role::Engine {
             std::thread::sleep(AWAY);

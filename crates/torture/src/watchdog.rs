@@ -1,6 +1,7 @@
-//! Ends a run in which an operation never ends: says which, since when and after which fault, has everything taken down, and ends the process.
+//! Ends a run in which an operation never ends: says which, since when and after which fault, what mgmtd knows of the cluster, has everything taken down, and ends the process.
 
 use crate::flight::{Fault, Flight};
+use crate::view::View;
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
@@ -49,15 +50,19 @@ impl Watchdog {
     pub fn watch(
         flight: Arc<Flight>,
         patience: &Patience,
+        view: Arc<View>,
         take_down: impl Fn() + Send + 'static,
     ) -> Self {
         let json = patience.json.clone();
         Self::tell(flight.clone(), patience.bound, move |what| {
             flight.give_up();
             let p = flight.problems();
+            // Before anything is taken down.
+            let ailing = view.ailing().into_iter().map(|l| format!("mgmtd says: {l}"));
+            let all = [what].into_iter().chain(ailing).chain(p.wrong).chain(p.errors);
             let report = Report {
                 passed: false,
-                failures: [what].into_iter().chain(p.wrong).chain(p.errors).collect(),
+                failures: all.collect(),
                 by_worker: flight.done_by_worker(),
                 faults: flight.faults(),
             };

@@ -3,6 +3,10 @@
 use crate::cluster::{Cluster, Network, Service};
 use crate::random::Random;
 use anyhow::{Context, Result};
+use std::time::{Duration, Instant};
+
+/// What was lost in a short cut is sent again after a while (TCP's is 200 ms at least).
+const AGAIN_BOUND: Duration = Duration::from_secs(2);
 
 /// A cut, ready to be made.
 pub struct Cut {
@@ -10,6 +14,40 @@ pub struct Cut {
     pub name: String,
     make: Vec<String>,
     mend: Vec<String>,
+    /// A cable is out, on which packets are lost without a count: those that were sent again tell.
+    cable: bool,
+}
+
+/// What the kernel has counted in the networks of some services and of this process, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// Packets that no way was there for.
+    no_way: u64,
+    /// Packets of TCP that were sent again.
+    again: u64,
+}
+
+impl Counts {
+    /// As it is now.
+    pub fn now(all: &[Service]) -> Self {
+        let pids =
+            all.iter().filter_map(|s| s.network.as_ref().and(s.process)).map(|p| p.pid.to_string());
+        let mut sum = Self::default();
+        for of in pids.chain(["self".to_owned()]) {
+            let text = std::fs::read_to_string(format!("/proc/{of}/net/snmp")).unwrap_or_default();
+            sum.no_way += count(&text, "Ip:", "OutNoRoutes");
+            sum.again += count(&text, "Tcp:", "RetransSegs");
+        }
+        sum
+    }
+}
+
+/// One number of `/proc/PID/net/snmp`: of each protocol there is a line of names, and one of numbers.
+fn count(text: &str, protocol: &str, name: &str) -> u64 {
+    let mut lines = text.lines().filter(|l| l.starts_with(protocol));
+    let (names, numbers) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let mut both = names.split(' ').zip(numbers.split(' '));
+    both.find(|(n, _)| *n == name).and_then(|(_, v)| v.parse().ok()).unwrap_or_default()
 }
 
 impl Cut {
@@ -20,6 +58,19 @@ impl Cut {
     /// Mends it.
     pub fn mend(&self, c: &Cluster) -> Result<()> {
         self.mend.iter().try_for_each(|line| ip(c, line))
+    }
+    /// How many packets it took, or rather: at least one for each that was to pass and was tried again. Call when it is mended.
+    pub fn lost(&self, before: &Counts, all: &[Service]) -> u64 {
+        let began = Instant::now();
+        loop {
+            let now = Counts::now(all);
+            let again = if self.cable { now.again.saturating_sub(before.again) } else { 0 };
+            let lost = now.no_way.saturating_sub(before.no_way) + again;
+            if lost > 0 || !self.cable || began.elapsed() > AGAIN_BOUND {
+                return lost;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
     /// What `from` sends to `to` is lost; `None` is this side, with all clients.
     fn block(&mut self, from: Option<&Network>, to: &Network) {
@@ -40,13 +91,14 @@ pub fn choose(all: &[Service], targets: &[Service], random: &mut Random) -> Resu
     let target = targets.first().context("nobody to cut off")?;
     let own = |s: &Service| s.network.clone().context("no network of its own: dev up --separate");
     let net = own(target)?;
-    let mut cut = Cut { name: String::new(), make: vec![], mend: vec![] };
+    let mut cut = Cut { name: String::new(), make: vec![], mend: vec![], cable: false };
     let managers: Vec<&Service> =
         all.iter().filter(|s| s.role == "mgmtd" && s.id != target.id).collect();
     let others: Vec<&Service> = all.iter().filter(|s| s.id != target.id).collect();
     match random.below(5) {
         0 | 1 => {
             cut.name = format!("{} is cut off from all", target.id);
+            cut.cable = true;
             cut.make.push(format!("link set {} down", net.port));
             cut.mend.push(format!("link set {} up", net.port));
         }
@@ -73,4 +125,21 @@ pub fn choose(all: &[Service], targets: &[Service], random: &mut Random) -> Resu
         }
     }
     Ok(cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_counts_are_read_by_name() {
+        let text = "Ip: Forwarding OutNoRoutes\nIp: 1 7\nIcmp: InMsgs\nIcmp: 3\nTcp: RetransSegs InErrs\nTcp: 5 0\n";
+        assert_eq!(count(text, "Ip:", "OutNoRoutes"), 7);
+        assert_eq!(count(text, "Tcp:", "RetransSegs"), 5);
+        assert_eq!(count(text, "Udp:", "RetransSegs"), 0);
+        let mine = std::fs::read_to_string("/proc/self/net/snmp").expect("this kernel's");
+        for name in ["OutNoRoutes", "RetransSegs"] {
+            assert!(mine.contains(name), "{name}: {mine}");
+        }
+    }
 }

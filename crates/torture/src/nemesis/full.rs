@@ -1,7 +1,7 @@
 //! A full disk: one disk of the last storage node lies on a small tmpfs, and a ballast file takes what is free.
 
 use crate::cluster::{Cluster, Service};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +10,8 @@ use std::time::Duration;
 const DISK: &str = "size=768m";
 /// What the ballast leaves, in bytes.
 pub const LEFT: u64 = 256 << 10;
+/// The service may take room between the look at what is free and the filling: then it is filled again.
+const TRIES: usize = 100;
 /// After room is there again, this long until every service has noticed.
 pub const NOTICED: Duration = Duration::from_secs(5);
 
@@ -44,15 +46,15 @@ pub fn fill(node: &Service) -> Result<Ballast> {
     let path = disk.join("ballast");
     let file = File::create(&path)?;
     let ballast = Ballast(path);
-    let free = free(node)?;
-    rustix::fs::fallocate(
-        &file,
-        rustix::fs::FallocateFlags::empty(),
-        0,
-        free.saturating_sub(LEFT).max(1),
-    )
-    .context("filling the disk")?;
-    Ok(ballast)
+    for _ in 0..TRIES {
+        let room = free(node)?.saturating_sub(LEFT).max(1);
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, room) {
+            Ok(()) => return Ok(ballast),
+            Err(rustix::io::Errno::NOSPC) => {}
+            Err(e) => return Err(e).context("filling the disk"),
+        }
+    }
+    bail!("the disk is never as full as it is to be: others are faster")
 }
 
 /// What is free on that disk, in bytes.
