@@ -11,17 +11,33 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Leases in one generation; beyond that none are given.
 const LEASES_MAX: usize = 1 << 18;
 
-/// Somebody who may have cached an inode.
-#[derive(Clone)]
-pub struct Holder<C> {
+/// Somebody from whom a lease was taken.
+pub struct Taken<C> {
     /// The client.
     pub client: ClientId,
     /// How it can be called.
     pub conn: C,
     /// When its lease ends.
     pub until: Instant,
-    /// It has been told to forget the attributes, so only names are left.
-    names_only: bool,
+    /// It may have the name that went.
+    pub name: bool,
+}
+
+/// Somebody who may have cached an inode: its attributes and names of it, each until then.
+struct Holder<C> {
+    client: ClientId,
+    conn: C,
+    attributes: Instant,
+    names: Instant,
+}
+
+/// What is leased.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// The attributes of an inode.
+    Attributes,
+    /// And the name that it was found by.
+    AndName,
 }
 
 struct Generation<C> {
@@ -83,22 +99,28 @@ impl<C: Clone> Leases<C> {
         self.turned = now;
     }
 
-    /// Lets a client keep the attributes of an inode that a call read under `watch`; returns for how long. Zero: it may not.
+    /// Lets a client keep what a call read of an inode under `watch`; returns for how long. Zero: it may not.
     pub fn grant_read(
         &mut self,
         watch: u64,
-        inode: InodeId,
-        client: ClientId,
-        conn: &C,
+        (inode, what): (InodeId, What),
+        (client, conn): (ClientId, &C),
         now: Instant,
     ) -> Duration {
         match self.watches.get(&watch) {
-            Some(changed) if !changed.contains(&inode) => self.grant(inode, client, conn, now),
+            Some(changed) if !changed.contains(&inode) => {
+                self.grant((inode, what), (client, conn), now)
+            }
             _ => Duration::ZERO,
         }
     }
 
-    fn grant(&mut self, inode: InodeId, client: ClientId, conn: &C, now: Instant) -> Duration {
+    fn grant(
+        &mut self,
+        (inode, what): (InodeId, What),
+        (client, conn): (ClientId, &C),
+        now: Instant,
+    ) -> Duration {
         if self.life.is_zero() {
             return Duration::ZERO;
         }
@@ -110,44 +132,53 @@ impl<C: Clone> Leases<C> {
         }
         let until = now + self.life;
         let holders = self.young.holders.entry(inode).or_default();
+        let names = if what == What::AndName { until } else { Instant::default() };
         match holders.iter_mut().find(|h| h.client == client) {
-            Some(h) => (h.until, h.conn, h.names_only) = (until, conn.clone(), false),
+            Some(h) => {
+                h.conn = conn.clone();
+                (h.attributes, h.names) = (until, h.names.max(names));
+            }
             None => {
-                holders.push(Holder { client, conn: conn.clone(), until, names_only: false });
+                holders.push(Holder { client, conn: conn.clone(), attributes: until, names });
                 self.young.count += 1;
             }
         }
         self.life
     }
 
-    /// Takes away what others than `by` hold of an inode, because `by` changed it: its attributes, and with `names` the names that lead to
+    /// Takes away what others than `by` hold of an inode, because `by` changed it: its attributes, and with `name` a name that led to
     /// it as well. They have to be told. `own` is the watch of the call that changed it, if that knows what came of it: no other change that it
     /// may have missed is overlooked.
     pub fn take(
         &mut self,
         inode: InodeId,
         (by, own): (ClientId, Option<u64>),
-        names: bool,
+        name: bool,
         now: Instant,
-    ) -> Vec<Holder<C>> {
+    ) -> Vec<Taken<C>> {
         self.turn(now);
         for (_, changed) in self.watches.iter_mut().filter(|(w, _)| Some(**w) != own) {
             changed.insert(inode);
         }
-        let mut taken: Vec<Holder<C>> = Vec::new();
+        let mut taken: Vec<Taken<C>> = Vec::new();
         for generation in [&mut self.young, &mut self.old] {
             let Some(holders) = generation.holders.get_mut(&inode) else { continue };
             let before = holders.len();
-            holders.retain(|h| h.client == by || h.until > now);
+            holders.retain(|h| h.client == by || h.attributes.max(h.names) > now);
             for h in holders.iter_mut().filter(|h| h.client != by) {
-                if names || !h.names_only {
+                let has_name = name && h.names > now;
+                let until = if has_name { h.attributes.max(h.names) } else { h.attributes };
+                if until > now {
                     match taken.iter_mut().find(|t| t.client == h.client) {
-                        Some(t) => t.until = t.until.max(h.until),
-                        None => taken.push(h.clone()),
+                        Some(t) => (t.until, t.name) = (t.until.max(until), t.name || has_name),
+                        None => {
+                            let conn = h.conn.clone();
+                            taken.push(Taken { client: h.client, conn, until, name: has_name });
+                        }
                     }
                 }
                 // One name was recalled; it may know others, of a file with several.
-                h.names_only = true;
+                h.attributes = Instant::default();
             }
             generation.count -= before - holders.len();
             if holders.is_empty() {
@@ -160,6 +191,15 @@ impl<C: Clone> Leases<C> {
         taken
     }
 
+    /// Whether a client may have a name of an inode.
+    pub fn holds_name(&self, inode: InodeId, client: ClientId, now: Instant) -> bool {
+        let of = |g: &Generation<C>| {
+            let mut all = g.holders.get(&inode).into_iter().flatten();
+            all.any(|h| h.client == client && h.names > now)
+        };
+        of(&self.young) || of(&self.old)
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.young.count + self.old.count
@@ -168,6 +208,7 @@ impl<C: Clone> Leases<C> {
 
 #[cfg(test)]
 mod tests {
+    use super::What::{AndName, Attributes};
     use super::*;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -181,27 +222,45 @@ mod tests {
     #[test]
     fn a_change_takes_the_leases_of_others() {
         let mut l = Leases::new(MS(1000), at(0));
-        assert_eq!(l.grant(I, A, &"a", at(10)), MS(1000));
-        assert_eq!(l.grant(I, B, &"b", at(20)), MS(1000));
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(10)), MS(1000));
+        assert_eq!(l.grant((I, AndName), (B, &"b"), at(20)), MS(1000));
         let taken = l.take(I, (A, None), true, at(30));
         assert_eq!(taken.len(), 1);
         assert_eq!((taken[0].client, taken[0].until), (B, at(1020)));
         assert!(l.take(I, (A, None), false, at(31)).is_empty(), "taken once");
+        assert!(l.holds_name(I, A, at(1009)) && !l.holds_name(I, A, at(1010)));
+        assert!(l.holds_name(I, B, at(32)), "names of which it has not been told");
         assert_eq!(l.take(I, (B, None), true, at(32)).len(), 1, "its own stayed");
     }
 
     #[test]
     fn names_outlive_a_change_of_attributes() {
         let mut l = Leases::new(MS(1000), at(0));
-        l.grant(I, A, &"a", at(10));
+        l.grant((I, AndName), (A, &"a"), at(10));
         assert_eq!(l.take(I, (B, None), false, at(20)).len(), 1);
         assert!(l.take(I, (B, None), false, at(30)).is_empty(), "the attributes are gone already");
         assert_eq!(l.take(I, (B, None), true, at(40)).len(), 1, "the name was not");
         assert_eq!(l.take(I, (B, None), true, at(50)).len(), 1, "nor is a second one");
         assert!(l.take(I, (B, None), true, at(1010)).is_empty(), "ended by itself");
-        l.grant(I, A, &"a", at(3000));
+        l.grant((I, AndName), (A, &"a"), at(3000));
         assert_eq!(l.take(I, (B, None), false, at(3001)).len(), 1);
         assert!(l.take(I, (B, None), true, at(4001)).is_empty(), "ended by itself");
+    }
+
+    #[test]
+    fn names_are_recalled_from_who_may_have_some() {
+        let mut l = Leases::new(MS(1000), at(0));
+        l.grant((I, Attributes), (A, &"a"), at(10));
+        assert!(!l.holds_name(I, A, at(11)));
+        let taken = l.take(I, (B, None), true, at(20));
+        assert_eq!((taken.len(), taken[0].name), (1, false));
+        assert!(l.take(I, (B, None), true, at(21)).is_empty());
+        // A name from before stays, when attributes are leased later.
+        l.grant((I, AndName), (A, &"a"), at(4000));
+        l.grant((I, Attributes), (A, &"a"), at(4500));
+        assert!(l.holds_name(I, A, at(4999)) && !l.holds_name(I, A, at(5000)));
+        let taken = l.take(I, (B, None), true, at(4600));
+        assert_eq!((taken[0].name, taken[0].until), (true, at(5500)));
     }
 
     #[test]
@@ -209,10 +268,10 @@ mod tests {
         for granted in [0, 1, 999, 1000, 1001, 1999, 2500] {
             for asked in [1, 500, 998, 999] {
                 let mut l = Leases::new(MS(1000), at(0));
-                l.grant(InodeId(1), A, &"a", at(granted / 2));
-                l.grant(I, A, &"a", at(granted));
+                l.grant((InodeId(1), AndName), (A, &"a"), at(granted / 2));
+                l.grant((I, AndName), (A, &"a"), at(granted));
                 // Other traffic turns the generations meanwhile.
-                l.grant(InodeId(2), A, &"a", at(granted + asked / 2));
+                l.grant((InodeId(2), AndName), (A, &"a"), at(granted + asked / 2));
                 assert_eq!(
                     l.take(I, (B, None), true, at(granted + asked)).len(),
                     1,
@@ -220,7 +279,7 @@ mod tests {
                 );
             }
             let mut l = Leases::new(MS(1000), at(0));
-            l.grant(I, A, &"a", at(granted));
+            l.grant((I, AndName), (A, &"a"), at(granted));
             assert!(l.take(I, (B, None), true, at(granted + 1000)).is_empty(), "{granted}");
         }
     }
@@ -230,10 +289,10 @@ mod tests {
         let mut l = Leases::new(MS(1000), at(0));
         let w = l.watch();
         assert!(l.take(I, (B, None), true, at(1)).is_empty());
-        assert_eq!(l.grant_read(w, I, A, &"a", at(2)), Duration::ZERO);
-        assert_eq!(l.grant_read(w, InodeId(8), A, &"a", at(2)), MS(1000));
+        assert_eq!(l.grant_read(w, (I, AndName), (A, &"a"), at(2)), Duration::ZERO);
+        assert_eq!(l.grant_read(w, (InodeId(8), AndName), (A, &"a"), at(2)), MS(1000));
         l.unwatch(w);
-        assert_eq!(l.grant_read(w, InodeId(9), A, &"a", at(2)), Duration::ZERO);
+        assert_eq!(l.grant_read(w, (InodeId(9), AndName), (A, &"a"), at(2)), Duration::ZERO);
     }
 
     #[test]
@@ -241,31 +300,35 @@ mod tests {
         let mut l = Leases::new(MS(1000), at(0));
         let (mine, other) = (l.watch(), l.watch());
         assert!(l.take(I, (A, Some(mine)), false, at(1)).is_empty());
-        assert_eq!(l.grant_read(other, I, A, &"a", at(2)), Duration::ZERO, "not its own change");
-        assert_eq!(l.grant_read(mine, I, A, &"a", at(2)), MS(1000));
+        assert_eq!(
+            l.grant_read(other, (I, AndName), (A, &"a"), at(2)),
+            Duration::ZERO,
+            "not its own change"
+        );
+        assert_eq!(l.grant_read(mine, (I, AndName), (A, &"a"), at(2)), MS(1000));
         assert_eq!(l.take(I, (B, Some(other)), false, at(3)).len(), 1, "others are told");
-        assert_eq!(l.grant_read(mine, I, A, &"a", at(4)), Duration::ZERO);
+        assert_eq!(l.grant_read(mine, (I, AndName), (A, &"a"), at(4)), Duration::ZERO);
     }
 
     #[test]
     fn what_is_changed_by_turns_is_not_leased_for_a_while() {
         let mut l = Leases::new(MS(1000), at(0));
-        l.grant(I, A, &"a", at(0));
+        l.grant((I, AndName), (A, &"a"), at(0));
         assert_eq!(l.take(I, (B, None), true, at(1)).len(), 1);
-        assert_eq!(l.grant(I, A, &"a", at(2)), Duration::ZERO);
-        assert_eq!(l.grant(I, A, &"a", at(900)), Duration::ZERO);
-        assert_eq!(l.grant(I, A, &"a", at(3000)), MS(1000));
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(2)), Duration::ZERO);
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(900)), Duration::ZERO);
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(3000)), MS(1000));
     }
 
     #[test]
     fn leases_are_bounded_and_forgotten() {
         let mut l = Leases::new(MS(1000), at(0));
         for i in 0..LEASES_MAX as u64 {
-            assert!(!l.grant(InodeId(i), A, &"a", at(1)).is_zero());
+            assert!(!l.grant((InodeId(i), AndName), (A, &"a"), at(1)).is_zero());
         }
-        assert!(l.grant(InodeId(u64::MAX), A, &"a", at(1)).is_zero(), "full");
-        assert!(!l.grant(InodeId(u64::MAX), A, &"a", at(1500)).is_zero());
-        l.grant(I, A, &"a", at(4000));
+        assert!(l.grant((InodeId(u64::MAX), AndName), (A, &"a"), at(1)).is_zero(), "full");
+        assert!(!l.grant((InodeId(u64::MAX), AndName), (A, &"a"), at(1500)).is_zero());
+        l.grant((I, AndName), (A, &"a"), at(4000));
         assert_eq!(l.len(), 1);
     }
 }

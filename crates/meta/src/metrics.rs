@@ -18,6 +18,10 @@ pub struct Metrics {
     pub recalls: Counter,
     /// Recalls that were not answered, so that the lease had to end by itself.
     pub recalls_waited: Counter,
+    /// Clients told to forget a name that they had changed themselves, because another one came to see it.
+    pub finishes: Counter,
+    /// Waits for a client's kernel that was held up by another change in the directory.
+    pub held_up: Counter,
     /// Removed files erased.
     pub erased: Counter,
     /// Removed files that a client still had open when it was asked.
@@ -55,6 +59,16 @@ impl Metrics {
             recalls_waited: r.counter(
                 "glowfs_meta_recalls_waited_total",
                 "Recalls that were not answered: the lease had to end by itself.",
+                &[],
+            ),
+            finishes: r.counter(
+                "glowfs_meta_name_finishes_total",
+                "Names that a client had changed itself and was told to forget, because another one looked.",
+                &[],
+            ),
+            held_up: r.counter(
+                "glowfs_meta_names_held_up_total",
+                "Waits for the kernel of a client that was changing the same directory.",
                 &[],
             ),
             erased: r.counter(

@@ -143,9 +143,10 @@ macro_rules! write_ops {
     }};
 }
 
-/// A change of the entries of directories: others are told, and the caller learns what they are like now, and may keep it for a while.
+/// A change of the entries of directories (`$dirs`), after which the names `$gone` lead elsewhere: others are told, and the caller learns what the
+/// directories are like now, and may keep it for a while.
 macro_rules! name_ops {
-    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr; $out:ident => $changes:expr) => {{
+    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident in $dirs:expr, $gone:expr => $work:expr; $out:ident => $changes:expr) => {{
         let mut $q: $ty = decode($body)?;
         $s.who($conn, &mut $q.caller).await?;
         $s.settle().await;
@@ -156,10 +157,18 @@ macro_rules! name_ops {
             Ok((done, $cx.dirs_changed(), $cx.dirs_moved()))
         };
         let once = $q.request != RequestId(0);
-        let done = $s.once(&$q, async || $s.run(false, once, &work).await).await?;
-        let ($out, mut dirs, moved) = done;
+        let (by, in_dirs) = ($q.caller.client, $dirs);
+        let naming = $s.begin_names((by, $conn), $q.request, &in_dirs, &$gone);
+        let done = $s.once(&$q, async || $s.run(false, once, &work).await).await;
+        let Ok(($out, mut dirs, moved)) = done else {
+            // What went wrong may come of another client's change.
+            $s.others_finished(by, &in_dirs.map(|d| (d, None))).await;
+            return Err(done.unwrap_err());
+        };
         let changes: Vec<Change> = $changes;
-        $s.changed_dirs($q.caller.client, &changes, (&watch, &dirs)).await;
+        $s.names_committed(naming.as_ref(), by, &changes, &dirs);
+        $s.changed_dirs(by, &changes, (&watch, &dirs)).await;
+        $s.others_finished(by, &before(&dirs)).await;
         watch.lease_dirs(&mut dirs, $q.caller.client, $conn);
         ($out, dirs, moved)
     }};
@@ -169,7 +178,7 @@ macro_rules! name_ops {
 pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<Reply> {
     let stat = Change::attributes;
     Ok(match m {
-        method::LOOKUP => leased!(s, id, body; Lookup, q, cx => ns::lookup(cx, &q).await),
+        method::LOOKUP => Reply::msg(&lookup(s, id, body).await?),
         method::GETATTR => leased!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await),
         method::READDIR => Reply::msg(&readdir(s, id, body).await?),
         method::READLINK => {
@@ -197,12 +206,12 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             Reply::msg(&Empty {})
         }
         method::LINK => {
-            let (attr, dirs, _) = name_ops!(s, id, body; Link, q, cx => ns::link(cx, &q).await;
+            let (attr, dirs, _) = name_ops!(s, id, body; Link, q, cx in [q.parent], [] => ns::link(cx, &q).await;
                 attr => vec![stat(q.parent), stat(q.inode)]);
             Reply::msg(&AttrReply { dir: only(dirs), ..s.attr_reply(attr, None) })
         }
         method::UNLINK => {
-            let (attr, dirs, _) = name_ops!(s, id, body; Unlink, q, cx => ns::unlink(cx, &q).await;
+            let (attr, dirs, _) = name_ops!(s, id, body; Unlink, q, cx in [q.parent], [(q.parent, &q.name)] => ns::unlink(cx, &q).await;
             attr => {
                 let gone = attr.as_ref().map(|a| Change::name(a.inode, q.parent, &q.name));
                 [stat(q.parent)].into_iter().chain(gone).collect()
@@ -210,7 +219,8 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             Reply::msg(&UnlinkReply { attr, dir: only(dirs) })
         }
         method::RENAME => {
-            let ((replaced, _), dirs, moved) = name_ops!(s, id, body; Rename, q, cx => rename(cx, &q).await;
+            let ((replaced, _), dirs, moved) = name_ops!(s, id, body; Rename, q, cx in [q.parent, q.new_parent],
+                [(q.parent, &q.name), (q.new_parent, &q.new_name)] => rename(cx, &q).await;
                 out => [stat(q.parent), stat(q.new_parent)].into_iter().chain(out.1.clone()).collect());
             Reply::msg(&RenameReply { replaced, dirs, moved })
         }
@@ -239,8 +249,24 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
     })
 }
 
+/// What a call that changed these directories found there.
+fn before(dirs: &[DirChanged]) -> Vec<(InodeId, Option<u64>)> {
+    dirs.iter().map(|d| (d.attr.inode, Some(d.before))).collect()
+}
+
 fn only(dirs: Vec<DirChanged>) -> Option<Box<DirChanged>> {
     dirs.into_iter().next().map(Box::new)
+}
+
+async fn lookup(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
+    let mut q: Lookup = decode(body)?;
+    s.who(id, &mut q.caller).await?;
+    let (watch, by) = (s.watch(), q.caller.client);
+    let found = s.look(async |tx| ns::lookup(&Context::new(tx, &q.caller, s), &q).await).await;
+    s.others_finished(by, &[(q.parent, None)]).await;
+    let attr = found?;
+    let lease_ms = watch.lease_named(q.parent, attr.inode, by, id);
+    Ok(AttrReply { attr, lease_ms, open: None, dir: None })
 }
 
 /// A page of a directory. What it says of the entries may be kept, as if each of them had been looked up.
@@ -250,8 +276,9 @@ async fn readdir(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<ReadDirReply
     let watch = s.watch();
     let look = async |tx: &Transaction| ns::readdir(&Context::new(tx, &q.caller, s), &q).await;
     let (mut page, accessed) = s.look(look).await?;
+    s.others_finished(q.caller.client, &[(q.inode, None)]).await;
     for entry in page.entries.iter_mut().filter(|e| e.attr.is_some()) {
-        let lease_ms = watch.lease(entry.inode, q.caller.client, id);
+        let lease_ms = watch.lease_named(q.inode, entry.inode, q.caller.client, id);
         entry.leased = lease_ms > 0;
         page.lease_ms = page.lease_ms.max(lease_ms);
     }
@@ -316,8 +343,13 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: Make = decode(body)?;
     s.who(id, &mut q.caller).await?;
     s.settle().await;
-    let watch = s.watch();
-    let (made, mut dirs) = s.once(&q, async || make_named(s, &q).await).await?;
+    let (watch, by) = (s.watch(), q.caller.client);
+    s.begin_names((by, id), q.request, &[q.parent], &[]);
+    let made = s.once(&q, async || make_named(s, &q).await).await;
+    let Ok((made, mut dirs)) = made else {
+        s.others_finished(by, &[(q.parent, None)]).await;
+        return Err(made.unwrap_err());
+    };
     let mut changes = vec![Change::attributes(q.parent)];
     // What is new, nobody has anything of.
     let new = dirs.iter().any(|d| d.attr.entries != Some(d.before));
@@ -325,16 +357,17 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     if cut {
         changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
     }
-    s.changed_dirs(q.caller.client, &changes, (&watch, &dirs)).await;
+    s.changed_dirs(by, &changes, (&watch, &dirs)).await;
+    s.others_finished(by, &before(&dirs)).await;
     if cut {
-        cut::replaced(s, &made.attr, q.caller.client).await?;
+        cut::replaced(s, &made.attr, by).await?;
     }
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
-    let lease_ms = watch.lease(made.attr.inode, q.caller.client, id);
-    watch.lease_dirs(&mut dirs, q.caller.client, id);
-    let open = made.opened.map(|o| s.open_reply(o, q.caller.client, 0)).transpose()?;
+    let lease_ms = watch.lease_named(q.parent, made.attr.inode, by, id);
+    watch.lease_dirs(&mut dirs, by, id);
+    let open = made.opened.map(|o| s.open_reply(o, by, 0)).transpose()?;
     Ok(AttrReply { attr: made.attr, lease_ms, open, dir: only(dirs) })
 }
 

@@ -3,7 +3,8 @@
 //! A call that changes something is answered after every other client that may have cached it has been told, or its lease
 //! has ended. Leases are given only by a service that is the only one of its cluster: it alone then sees every change.
 
-use crate::leases::Holder;
+use crate::fought::HELD_UP;
+use crate::leases::{Taken, What};
 use crate::state::{Service, ms};
 use glowfs_net::Conn;
 use glowfs_rt::sync::{join, join_all};
@@ -51,18 +52,34 @@ pub struct Watch<'a> {
 impl Watch<'_> {
     /// Lets a client keep the attributes of an inode that were read since. Returns for how long, in ms.
     pub fn lease(&self, inode: InodeId, client: ClientId, conn: &Rc<Conn>) -> u64 {
+        self.lease_what((inode, What::Attributes), client, conn)
+    }
+    fn lease_what(&self, what: (InodeId, What), client: ClientId, conn: &Rc<Conn>) -> u64 {
         let s = self.service;
         if client == ClientId(0) || conn.peer().client != client || s.has_others() {
             return 0;
         }
         let now = s.rt.now();
-        let life = s.leases.borrow_mut().grant_read(self.number, inode, client, conn, now);
+        let life = s.leases.borrow_mut().grant_read(self.number, what, (client, conn), now);
         u64::try_from(life.as_millis()).unwrap_or(0)
+    }
+    /// The same for what a name in `dir` leads to, with the name.
+    pub fn lease_named(
+        &self,
+        dir: InodeId,
+        inode: InodeId,
+        client: ClientId,
+        conn: &Rc<Conn>,
+    ) -> u64 {
+        let keep = self.service.names_keep(dir, client);
+        if keep { self.lease_what((inode, What::AndName), client, conn) } else { 0 }
     }
     /// The same for directories that the call changed itself.
     pub fn lease_dirs(&self, dirs: &mut [DirChanged], client: ClientId, conn: &Rc<Conn>) {
         for dir in dirs {
-            dir.lease_ms = self.lease(dir.attr.inode, client, conn);
+            let id = dir.attr.inode;
+            let keep = self.service.names_keep(id, client);
+            dir.lease_ms = if keep { self.lease(id, client, conn) } else { 0 };
         }
     }
 }
@@ -88,10 +105,14 @@ impl Service {
 
     /// Waits until leases that a former life of this service gave have ended. Before the first change.
     pub async fn settle(&self) {
-        let end = self.started + ms(self.config.tuning.attr_lease_ms);
+        let end = self.leases_of_before();
         if self.rt.now() < end {
             self.rt.sleep_until(end).await;
         }
+    }
+    /// When the leases that a former life of this service gave have ended.
+    pub fn leases_of_before(&self) -> Instant {
+        self.started + ms(self.config.tuning.attr_lease_ms)
     }
 
     /// `by` changed these: everybody else who may have cached them is told, or has lost his lease when this returns.
@@ -122,11 +143,11 @@ impl Service {
         let now = self.rt.now();
         let (mut told, mut earlier) = (Vec::new(), Vec::new());
         for change in changes {
-            let names = change.name.is_some();
+            let name = change.name.is_some();
             let who = (by, own(change));
             // Whose lease another change has just taken, but has not been told yet.
             earlier.extend(self.telling.others(change.inode, by));
-            let holders = self.leases.borrow_mut().take(change.inode, who, names, now);
+            let holders = self.leases.borrow_mut().take(change.inode, who, name, now);
             told.extend(holders.into_iter().map(|h| {
                 let teller = self.telling.begin(change.inode, h.client);
                 async move {
@@ -140,26 +161,39 @@ impl Service {
         }
     }
 
-    async fn tell(&self, change: &Change, holder: Holder<Rc<Conn>>) {
+    async fn tell(&self, change: &Change, holder: Taken<Rc<Conn>>) {
         self.metrics.recalls.inc();
-        let left = holder.until.since(self.rt.now());
-        let (inode, name) = join(
-            self.recall(&holder.conn, change, left),
-            self.recall_name(&holder.conn, change, left),
-        )
-        .await;
+        let began = self.rt.now();
+        let left = holder.until.since(began);
+        let forget_name = async {
+            let Some((dir, name)) = change.name.as_ref().filter(|_| holder.name) else {
+                return Ok(());
+            };
+            self.recall_name(&holder.conn, (*dir, name), left).await
+        };
+        let (inode, name) = join(self.recall(&holder.conn, change, left), forget_name).await;
         if let Err(error) = inode.and(name) {
             self.metrics.recalls_waited.inc();
             tracing::debug!(client = %holder.client, inode = %change.inode, %error, "a recall is not answered; its lease ends by itself");
             self.rt.sleep_until(holder.until).await;
         }
+        if let Some((dir, _)) = change.name.as_ref().filter(|_| holder.name)
+            && self.rt.now().since(began) >= HELD_UP
+        {
+            self.held_up(*dir);
+        }
     }
 
-    async fn recall_name(&self, conn: &Rc<Conn>, change: &Change, within: Duration) -> Result<()> {
-        let Some((parent, name)) = &change.name else { return Ok(()) };
+    /// Has a client forget a name.
+    pub(crate) async fn recall_name(
+        &self,
+        conn: &Rc<Conn>,
+        (dir, name): (InodeId, &Name),
+        within: Duration,
+    ) -> Result<()> {
         let recall = Recall {
             volume: crate::state::VOLUME,
-            inode: *parent,
+            inode: dir,
             name: Some(name.clone()),
             epoch: None,
             data: false,

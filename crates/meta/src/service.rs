@@ -5,6 +5,8 @@ use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::engine;
+use crate::finishing::Finishing;
+use crate::fought::Fought;
 use crate::ids::{IdKind, Ids};
 use crate::inline::Spills;
 use crate::leases::Leases;
@@ -71,6 +73,8 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         orphans: Orphans::default(),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
         telling: Telling::default(),
+        finishing: Finishing::default(),
+        fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
         spills: Spills::default(),
         started: rt.now(),

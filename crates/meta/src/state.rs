@@ -2,6 +2,8 @@
 
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::finishing::Finishing;
+use crate::fought::Fought;
 use crate::ids::Ids;
 use crate::inline::Spills;
 use crate::leases::Leases;
@@ -54,6 +56,10 @@ pub struct Service {
     pub leases: RefCell<Leases<Rc<Conn>>>,
     /// Who is being told of changes.
     pub telling: Telling,
+    /// Changes of names whose own clients may still show what was before.
+    pub finishing: Finishing<Rc<Conn>>,
+    /// Where names are not leased for a while.
+    pub fought: RefCell<Fought>,
     /// Who waits for locks.
     pub lock_waits: LockWaits,
     /// Contents on their way into chunks.

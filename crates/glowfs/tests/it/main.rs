@@ -33,6 +33,7 @@ mod many_rings;
 mod mgmtds;
 mod model;
 mod moves;
+mod names;
 mod netns;
 mod orphans;
 mod permitted;

@@ -1,0 +1,314 @@
+//! Changes of names that the client who asked for them may not have finished yet.
+//!
+//! While a rename or removal is under way, the kernel of that client goes on finding the old name, if it is leased: it drops it when the answer
+//! has come. So nobody else may be told what came of the change before that kernel is through with it; then whatever is found there was found
+//! before. A kernel makes one change at a time in a directory. So a change is finished when the client begins the next one there, when it has
+//! been told to forget the name (which its kernel does between changes), or when no lease from before can last any longer.
+//!
+//! Must never: wait for changes that came later. (Of two changes of a directory only the later one waits for the earlier one; those that read
+//! wait, and nobody waits for them.)
+
+use glowfs_rt::sync::Notify;
+use glowfs_rt::{Duration, Instant};
+use glowfs_types::wire::meta::Name;
+use glowfs_types::{ClientId, InodeId, RequestId};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+/// See the module. `C`: how a client is called.
+pub struct Finishing<C> {
+    table: RefCell<Table<C>>,
+}
+
+struct Table<C> {
+    /// Those of the newest request of each client in a directory.
+    dirs: BTreeMap<InodeId, Vec<Rc<Unfinished<C>>>>,
+    /// When leases from before have ended, in the order of that time: no more than changes in one lease time.
+    ends: VecDeque<(Instant, InodeId)>,
+}
+
+/// How far a change is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Stage {
+    /// Its transaction may have been committed, or not.
+    Begun,
+    /// Committed; what others have of it is being taken from them.
+    Committed,
+    /// Its client is being answered, or has been.
+    Answered,
+    /// Its client's kernel is through with it.
+    Finished,
+}
+
+/// A change of a name in a directory.
+pub struct Unfinished<C> {
+    /// Who changes it.
+    pub client: ClientId,
+    /// How that client is called.
+    pub conn: C,
+    /// Where.
+    pub dir: InodeId,
+    /// A name that led to something else before.
+    pub name: Name,
+    /// When no lease from before can last any longer.
+    pub until: Instant,
+    request: RequestId,
+    stage: Cell<Stage>,
+    /// The count of changes of the directory with it, once it is known.
+    version: Cell<Option<u64>>,
+    /// Somebody is telling the client to forget the name.
+    telling: Cell<bool>,
+    news: Notify,
+}
+
+/// A change that is being carried out. When dropped, its client is being answered.
+pub struct Begun<C>(Vec<Rc<Unfinished<C>>>);
+
+/// What to do about a change of somebody else.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Next {
+    /// Go on.
+    Nothing,
+    /// Wait for news of it.
+    Wait,
+    /// Tell its client to forget the name, then call [`Unfinished::finish`].
+    Tell,
+}
+
+impl<C> Default for Finishing<C> {
+    fn default() -> Self {
+        let table = Table { dirs: BTreeMap::new(), ends: VecDeque::new() };
+        Self { table: RefCell::new(table) }
+    }
+}
+
+impl<C: Clone> Finishing<C> {
+    /// A client begins to change these names, as leases of `life` are given.
+    pub fn begin(
+        &self,
+        (client, conn): (ClientId, &C),
+        request: RequestId,
+        names: &[(InodeId, &Name)],
+        (now, life): (Instant, Duration),
+    ) -> Begun<C> {
+        let mut begun = Vec::with_capacity(names.len());
+        self.forget(now, life);
+        for (dir, name) in names {
+            self.went_on(*dir, client, request);
+            let until = now + life;
+            let change = Rc::new(Unfinished {
+                client,
+                conn: conn.clone(),
+                dir: *dir,
+                name: (*name).clone(),
+                until,
+                request,
+                stage: Cell::new(Stage::Begun),
+                version: Cell::new(None),
+                telling: Cell::new(false),
+                news: Notify::new(),
+            });
+            begun.push(change.clone());
+            let mut table = self.table.borrow_mut();
+            table.dirs.entry(*dir).or_default().push(change);
+            table.ends.push_back((until, *dir));
+        }
+        Begun(begun)
+    }
+
+    /// A client changes names in a directory by another request: what it changed there before is finished.
+    pub fn went_on(&self, dir: InodeId, client: ClientId, request: RequestId) {
+        let mut table = self.table.borrow_mut();
+        let Some(all) = table.dirs.get_mut(&dir) else { return };
+        let same = |u: &Unfinished<C>| u.client == client && u.request != request;
+        for earlier in all.extract_if(.., |u| same(u)) {
+            earlier.finish();
+        }
+        if all.is_empty() {
+            table.dirs.remove(&dir);
+        }
+    }
+
+    /// Changes in a directory that others than `by` have not finished.
+    pub fn others(&self, dir: InodeId, by: ClientId) -> Vec<Rc<Unfinished<C>>> {
+        let table = self.table.borrow();
+        let all = table.dirs.get(&dir).into_iter().flatten();
+        all.filter(|u| u.client != by && u.stage.get() != Stage::Finished).cloned().collect()
+    }
+
+    /// Whether what a client finds in a directory may be from before its own change.
+    pub fn is_changing(&self, dir: InodeId, client: ClientId) -> bool {
+        let table = self.table.borrow();
+        let mut all = table.dirs.get(&dir).into_iter().flatten();
+        all.any(|u| u.client == client && u.stage.get() == Stage::Begun)
+    }
+
+    fn forget(&self, now: Instant, life: Duration) {
+        let mut table = self.table.borrow_mut();
+        let mut later = BTreeSet::new();
+        while let Some((_, dir)) = table.ends.pop_front_if(|(until, _)| *until <= now) {
+            let Some(all) = table.dirs.get_mut(&dir) else { continue };
+            let in_work = |u: &Unfinished<C>| u.stage.get() < Stage::Answered;
+            all.retain(|u| u.until > now || in_work(u));
+            if all.is_empty() {
+                table.dirs.remove(&dir);
+            } else if all.iter().any(|u| u.until <= now) {
+                later.insert(dir);
+            }
+        }
+        table.ends.extend(later.into_iter().map(|dir| (now + life, dir)));
+    }
+}
+
+impl<C> Unfinished<C> {
+    /// What somebody has to do who found the directory after `seen` changes; None: after however many.
+    pub fn next(&self, seen: Option<u64>, now: Instant) -> Next {
+        let later = |version: Option<u64>| seen.zip(version).is_some_and(|(s, v)| v > s);
+        match self.stage.get() {
+            Stage::Finished => Next::Nothing,
+            Stage::Begun => Next::Wait,
+            _ if later(self.version.get()) || self.until <= now => Next::Nothing,
+            Stage::Committed => Next::Wait,
+            Stage::Answered if self.telling.replace(true) => Next::Wait,
+            Stage::Answered => Next::Tell,
+        }
+    }
+    /// Resolves when something about it may have changed since this was called.
+    pub fn news(&self) -> impl Future<Output = ()> {
+        self.news.wait()
+    }
+    /// Its client's kernel is through with it, or has no lease any more.
+    pub fn finish(&self) {
+        self.reach(Stage::Finished);
+    }
+    fn reach(&self, stage: Stage) {
+        if self.stage.get() < stage {
+            self.stage.set(stage);
+            self.news.notify_all();
+        }
+    }
+}
+
+impl<C> Begun<C> {
+    /// It is committed, and is about to be taken from others: `version` says what it has made of the count of changes of a directory.
+    pub fn committed(&self, version: impl Fn(InodeId) -> Option<u64>) {
+        for u in &self.0 {
+            u.version.set(version(u.dir));
+            u.reach(Stage::Committed);
+        }
+    }
+    /// Its client keeps nothing that it would have to forget.
+    pub fn finish(&self) {
+        self.0.iter().for_each(|u| u.finish());
+    }
+}
+
+impl<C> Drop for Begun<C> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|u| u.reach(Stage::Answered));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+    const LIFE: Duration = Duration::from_secs(1);
+    const D: InodeId = InodeId(7);
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+    fn at(ms: u64) -> Instant {
+        Instant(0) + MS(ms)
+    }
+    fn begin(
+        f: &Finishing<&'static str>,
+        who: ClientId,
+        request: u64,
+        ms: u64,
+    ) -> Begun<&'static str> {
+        let name = Name::from(b"n".to_vec());
+        f.begin((who, &"conn"), RequestId(request.into()), &[(D, &name)], (at(ms), LIFE))
+    }
+
+    #[test]
+    fn others_wait_until_it_is_answered_and_one_of_them_tells_its_client() {
+        let f = Finishing::default();
+        let begun = begin(&f, A, 1, 0);
+        assert!(f.others(D, A).is_empty() && f.others(InodeId(8), B).is_empty());
+        let seen = f.others(D, B);
+        assert_eq!(seen.len(), 1);
+        assert_eq!(seen[0].next(None, at(1)), Next::Wait);
+        begun.committed(|_| Some(5));
+        assert_eq!(seen[0].next(None, at(2)), Next::Wait);
+        drop(begun);
+        assert_eq!(seen[0].next(None, at(3)), Next::Tell);
+        assert_eq!(seen[0].next(None, at(3)), Next::Wait, "once");
+        seen[0].finish();
+        assert_eq!(seen[0].next(None, at(4)), Next::Nothing);
+        assert!(f.others(D, B).is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_what_came_later() {
+        let f = Finishing::default();
+        let (a, b) = (begin(&f, A, 1, 0), begin(&f, B, 2, 1));
+        let (of_a, of_b) = (&f.others(D, B)[0], &f.others(D, A)[0]);
+        assert_eq!(of_b.next(Some(4), at(2)), Next::Wait, "it may have been before ours");
+        a.committed(|_| Some(5));
+        b.committed(|_| Some(6));
+        assert_eq!(of_b.next(Some(4), at(2)), Next::Nothing, "it was not");
+        assert_eq!(of_a.next(Some(5), at(2)), Next::Wait);
+        // Two that did not see each other.
+        assert_eq!(of_a.next(Some(4), at(2)), Next::Nothing);
+    }
+
+    #[test]
+    fn the_next_change_of_a_client_shows_that_the_last_one_is_finished() {
+        let f = Finishing::default();
+        drop(begin(&f, A, 1, 0));
+        let first = f.others(D, B).remove(0);
+        f.went_on(D, A, RequestId(1));
+        assert_ne!(first.next(None, at(1)), Next::Nothing, "the same request, again");
+        let second = begin(&f, A, 2, 1);
+        assert_eq!(first.next(None, at(1)), Next::Nothing);
+        assert_eq!(f.others(D, B).len(), 1);
+        f.went_on(D, A, RequestId(3));
+        assert!(f.others(D, B).is_empty());
+        drop(second);
+    }
+
+    #[test]
+    fn without_leases_it_is_finished() {
+        let f = Finishing::default();
+        let begun = begin(&f, A, 1, 0);
+        assert!(f.is_changing(D, A) && !f.is_changing(D, B));
+        let seen = f.others(D, B).remove(0);
+        begun.committed(|_| None);
+        assert!(!f.is_changing(D, A));
+        begun.finish();
+        assert_eq!(seen.next(None, at(1)), Next::Nothing);
+        let long = begin(&f, A, 2, 2);
+        let seen = f.others(D, B).remove(0);
+        assert_eq!(seen.next(None, at(2000)), Next::Wait, "who knows what it has done");
+        long.committed(|_| None);
+        assert_eq!(seen.next(None, at(2000)), Next::Nothing, "nothing from before it is leased");
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten_and_what_is_in_work_is_not() {
+        let f = Finishing::default();
+        let in_work = begin(&f, A, 1, 0);
+        for i in 2..100 {
+            drop(begin(&f, B, i, 10 * i));
+        }
+        let sizes = || (f.table.borrow().dirs[&D].len(), f.table.borrow().ends.len());
+        assert_eq!(sizes(), (2, 99));
+        drop(begin(&f, B, 100, 2500));
+        assert_eq!(sizes(), (2, 2), "the one in work, once, and the last one");
+        drop(in_work);
+        drop(begin(&f, B, 101, 5000));
+        assert_eq!(sizes(), (1, 1));
+    }
+}
