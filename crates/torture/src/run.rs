@@ -236,10 +236,12 @@ fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) 
         workers.verify("at the end");
         let expected = nemesis.expected();
         compared = all_replicas(cluster, &flight, CHECKER, "at the end", &expected, &mut failures);
+        flight.say("checking the metadata");
         if let Err(e) = cluster.admin(&["--timeout", "60", "fsck"]) {
             failures.push(format!("the metadata: {e:#}"));
         }
         // Whatever was damaged on purpose is mended by now.
+        flight.say("stopping and starting everything");
         let sound = Expected::Sound(Logs::now(&cluster.services()?));
         match cluster.down().and_then(|()| cluster.up_again()) {
             Ok(()) => {
@@ -283,7 +285,9 @@ pub fn all_replicas(
             let access = library::Access { mgmtd, token, dir: String::new() };
             replicas::compare(access, replicas::SETTLE_BOUND)
         })?;
-        Ok(Compared { scrubbed, ..compared })
+        let compared = Compared { scrubbed, ..compared };
+        flight.say(&compared.text());
+        Ok(compared)
     });
     match found {
         Ok(compared) => {

@@ -1,4 +1,5 @@
-//! The check at the end of a run fails when it should: bytes on the disks and a replica are spoilt behind the backs of real services.
+//! The check at the end of a run fails when it should: bytes on the disks and a replica are spoilt behind the backs of real services. And what
+//! the watchdog says of a cluster that lacks somebody.
 
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt, real};
@@ -22,6 +23,8 @@ use std::rc::Rc;
 const BLOCK: usize = 4096;
 /// Blocks of the file.
 const BLOCKS: usize = 512;
+/// How long it may take until mgmtd knows that a node is gone.
+const BOUND: Duration = Duration::from_secs(60);
 /// Nobody writes: what is not equal after this will never be.
 const SETTLED: Duration = Duration::from_secs(3);
 
@@ -162,5 +165,17 @@ fn what_is_spoilt_or_differs_is_found() {
     let said = bad.failures("now").join("\n");
     assert!(bad.difference_count == 1 && said.contains("1 chunks differ"), "{said}");
     assert!(said.contains(&format!("target {tail} ")) && said.contains("4096 bytes"), "{said}");
+
+    // What the watchdog would say of a node that is gone, and of the chains that lack it.
+    c.dev("kill", &["storage-3"]).expect("killed");
+    let began = std::time::Instant::now();
+    loop {
+        let said = c.view.ailing().join("\n");
+        if said.contains("(storage) is failed") && said.contains("is degraded, version") {
+            break;
+        }
+        assert!(began.elapsed() < BOUND, "{said}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
     site.close(Ok(()), |()| true).expect("taken down");
 }
