@@ -4,6 +4,7 @@ use crate::hand::Hand;
 use crate::process::Process;
 use crate::view::View;
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long the second mount may take.
 const MOUNT_BOUND: Duration = Duration::from_secs(60);
+/// How long the daemon of a mount that nobody has any more may take to end.
+const ENDS_BY_ITSELF: Duration = Duration::from_secs(5);
 /// How often conditions are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -294,10 +297,20 @@ impl Cluster {
                 return Err(e);
             }
         }
-        // The daemon ends when it is unmounted.
-        let end = Instant::now() + MOUNT_BOUND;
-        // (What is left of it when it has ended is the hand's to take away.)
-        while process.state().is_some_and(|s| s != 'Z') && Instant::now() < end {
+        // The daemon ends when it is unmounted. (What is left of it then is the hand's to take away.)
+        let (began, mut told) = (Instant::now(), false);
+        while process.state().is_some_and(|s| s != 'Z') {
+            // Whoever took a copy of all mounts (a container, `unshare -m`) keeps it alive: then it has to be told.
+            if !told && began.elapsed() > ENDS_BY_ITSELF && held(at) {
+                told = process.signal(Signal::TERM).is_ok();
+            }
+            if began.elapsed() > MOUNT_BOUND {
+                let _ = process.signal(Signal::KILL);
+                let at = at.display();
+                bail!(
+                    "the daemon of {at} has not ended {MOUNT_BOUND:?} after it was unmounted: {process}"
+                );
+            }
             std::thread::sleep(LOOK);
         }
         Ok(())
@@ -310,7 +323,18 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Whether something is mounted at `at`.
 pub fn mounted(at: &Path) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounted_for("self", at)
+}
+
+/// Whether something is mounted there as some process sees it.
+fn held(at: &Path) -> bool {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut numbers = all.map(|p| p.file_name().to_string_lossy().into_owned());
+    numbers.any(|n| n.starts_with(|c: char| c.is_ascii_digit()) && mounted_for(&n, at))
+}
+
+fn mounted_for(process: &str, at: &Path) -> bool {
+    let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     let at = at.to_string_lossy();
     table.lines().any(|l| l.split(' ').nth(4) == Some(&at))
 }

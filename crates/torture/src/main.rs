@@ -132,7 +132,8 @@ impl Common {
         let beside = std::env::current_exe()?.with_file_name("glowfs");
         let dir = self.dir.clone().unwrap_or_else(|| "/var/tmp".into());
         Ok(Shape {
-            glowfs: self.glowfs.clone().unwrap_or(beside),
+            // Commands are run elsewhere.
+            glowfs: std::path::absolute(self.glowfs.clone().unwrap_or(beside))?,
             dir,
             storages: self.storages,
             options: self.up.split_whitespace().map(String::from).collect(),

@@ -243,7 +243,8 @@ fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) 
         // Whatever was damaged on purpose is mended by now.
         flight.say("stopping and starting everything");
         let sound = Expected::Sound(Logs::now(&cluster.services()?));
-        match cluster.down().and_then(|()| cluster.up_again()) {
+        let down = cluster.down().inspect(|()| flight.say("everything is down"));
+        match down.and_then(|()| cluster.up_again()) {
             Ok(()) => {
                 let when = "after everything was stopped and started";
                 workers.verify(when);
