@@ -8,7 +8,7 @@ use crate::keys;
 use crate::name;
 use crate::open::{Opened, open_inode, opened_before, put_session};
 use crate::record::{Contents, Inode, OrphanRecord, pack};
-use glowfs_types::wire::meta::{Attr, InodeKind, Make, SYMLINK_BYTES_MAX};
+use glowfs_types::wire::meta::{Attr, InodeKind, Make, Rename, SYMLINK_BYTES_MAX};
 use glowfs_types::{Error, InodeId, Result, Status};
 
 /// What MAKE made or opened.
@@ -72,6 +72,29 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     };
     let opened = req.open.map(|f| Opened { session, ..Opened::new(attr.clone(), f.read, f.write) });
     Ok(Made { attr, opened })
+}
+
+/// Leaves a whiteout at a name that was just taken away: a character device 0:0, which overlayfs takes for «removed». Anybody may make one.
+pub(crate) fn whiteout(cx: &Context<'_>, gone: &Rename, dir: &Inode, cookie: u64) -> Result<()> {
+    let req = Make {
+        caller: gone.caller.clone(),
+        request: gone.request,
+        parent: gone.parent,
+        name: gone.name.clone(),
+        kind: InodeKind::CharDevice,
+        mode: 0,
+        rdev: 0,
+        symlink: Vec::new(),
+        open: None,
+        exclusive: true,
+        unnamed: false,
+        umask: 0,
+    };
+    let id = InodeId(cx.env.new_id()?);
+    let mut inode = new_inode(cx, &req, dir)?;
+    cx.insert(req.parent, &req.name, id, req.kind, cookie)?;
+    cx.count(id, &inode, 1, 0)?;
+    cx.put_inode(id, &mut inode)
 }
 
 /// A file without a name: an orphan from the beginning, held by the session it is opened with.

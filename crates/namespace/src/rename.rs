@@ -1,4 +1,4 @@
-//! RENAME, with NOREPLACE and EXCHANGE.
+//! RENAME, with NOREPLACE, EXCHANGE and WHITEOUT.
 //!
 //! A directory never becomes its own descendant: the transaction reads every directory from the new parent up to the root, and a
 //! concurrent rename that would change one of them changes its record, so one of the two retries.
@@ -7,6 +7,7 @@ use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, err};
 use crate::flags;
 use crate::link::remove_dir;
+use crate::make::whiteout;
 use crate::name;
 use crate::record::{Dentry, Inode};
 use glowfs_types::wire::meta::{Attr, ROOT_INODE, Rename};
@@ -14,6 +15,7 @@ use glowfs_types::{Error, InodeId, Result, Status};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
 /// Directories above one another, at most.
 const DEPTH_MAX: usize = 65_536;
 
@@ -37,7 +39,8 @@ pub struct Renamed {
 pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Renamed> {
     name::check(&req.name)?;
     name::check(&req.new_name)?;
-    if req.flags & !(NOREPLACE | EXCHANGE) != 0 || req.flags == NOREPLACE | EXCHANGE {
+    let known = req.flags & !(NOREPLACE | EXCHANGE | WHITEOUT) == 0;
+    if !known || (req.flags & EXCHANGE != 0 && req.flags != EXCHANGE) {
         return err(Status::InvalidArgument);
     }
     if cx.done_before(req).await?.is_some() {
@@ -64,7 +67,8 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Renamed> {
         exchange(cx, &from, &to, &source, &mut moved, &target).await?;
         None
     } else {
-        replace(cx, &from, &to, &source, &mut moved, target.as_ref()).await?
+        let whiteout = (req.flags & WHITEOUT != 0).then_some(req);
+        replace(cx, &from, &to, &source, &mut moved, target.as_ref(), whiteout).await?
     };
     cx.remember(req, InodeId(0))?;
     Ok(Renamed { replaced, led_to })
@@ -119,6 +123,7 @@ async fn replace(
     source: &Dentry,
     moved: &mut Inode,
     target: Option<&Dentry>,
+    leaves_whiteout: Option<&Rename>,
 ) -> Result<Option<Attr>> {
     let mut replaced = None;
     if let Some(target) = target {
@@ -146,9 +151,13 @@ async fn replace(
     // A name keeps its place in listings that are under way: one that is replaced is there at every moment, and must be found by all of them.
     let cookie = match target {
         Some(target) => target.cookie,
-        None if from.parent == to.parent => source.cookie,
+        None if from.parent == to.parent && leaves_whiteout.is_none() => source.cookie,
         None => cx.env.new_id()?,
     };
+    if let Some(req) = leaves_whiteout {
+        flags::check_insert(&from.dir)?;
+        whiteout(cx, req, &from.dir, source.cookie)?;
+    }
     cx.insert(to.parent, to.name, source.inode, source.kind, cookie)?;
     arrived(cx, source.inode, moved, to)?;
     Ok(replaced)

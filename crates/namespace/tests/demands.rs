@@ -142,6 +142,20 @@ fn a_name_keeps_its_place_when_it_is_replaced() {
         assert_eq!(cookies(w).await, after, "names keep their places");
         let q = rename("c", "d", 0);
         run!(w, q.caller, cx => ns::rename(cx, &q).await).expect("renamed");
-        assert_eq!(place(&cookies(w).await, "d"), place(&after, "c"));
+        let after = cookies(w).await;
+        assert_eq!(place(&after, "d"), place(&before, "c"));
+        // Of RENAME_WHITEOUT both names are there afterwards.
+        let q = rename("d", "e", 4);
+        run!(w, q.caller, cx => ns::rename(cx, &q).await).expect("renamed");
+        let left = cookies(w).await;
+        assert_eq!((left.len(), place(&left, "d")), (after.len() + 1, place(&after, "d")));
+        let q = Lookup { caller: who(5), parent: ROOT, name: b"d".to_vec().into() };
+        let attr = run!(w, q.caller, cx => ns::lookup(cx, &q).await).expect("there");
+        assert_eq!((attr.kind, attr.rdev, attr.nlink), (InodeKind::CharDevice, 0, 1));
+        for flags in [6, 8] {
+            let q = rename("d", "e", flags);
+            let e = run!(w, q.caller, cx => ns::rename(cx, &q).await).expect_err("refused");
+            assert_eq!(e.status, Status::InvalidArgument, "{flags}");
+        }
     });
 }

@@ -36,6 +36,7 @@ mod moves;
 mod names;
 mod netns;
 mod orphans;
+mod overlay;
 mod permitted;
 mod programs;
 mod resync;

@@ -17,6 +17,8 @@ pub(crate) fn one(dir: &Option<Box<DirChanged>>) -> &[DirChanged] {
 
 /// RENAME_EXCHANGE of Linux.
 const RENAME_EXCHANGE: u32 = 2;
+/// RENAME_WHITEOUT of Linux: something else is at the old name then.
+const RENAME_WHITEOUT: u32 = 4;
 
 impl<S: FileSystem> Context<S> {
     /// The directory the request names.
@@ -198,7 +200,7 @@ impl<S: FileSystem> Context<S> {
         }
         let r = renamed?;
         self.changed_dirs(changing, asked, &r.dirs, |dir| {
-            let (old, new) = match exchanged {
+            let (old, new) = match flags & (RENAME_EXCHANGE | RENAME_WHITEOUT) != 0 {
                 true => (Edit::Changed(&name), Edit::Changed(&new_name)),
                 false => (Edit::Remove(&name), Edit::Arrived(&new_name)),
             };

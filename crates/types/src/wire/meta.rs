@@ -542,7 +542,7 @@ pub struct Rename {
     /// As this name.
     #[n(5)]
     pub new_name: Name,
-    /// Linux flags: RENAME_NOREPLACE 1, RENAME_EXCHANGE 2.
+    /// Linux flags: RENAME_NOREPLACE 1, RENAME_EXCHANGE 2, RENAME_WHITEOUT 4 (refused as EINVAL by older releases).
     #[n(6)]
     pub flags: u32,
 }
