@@ -69,6 +69,7 @@ impl Options {
         for word in split(text)? {
             options.take(word, sloppy)?;
         }
+        options.deny(text)?;
         Ok(options)
     }
     /// The same for a mount that is there: of it, mount(8) names all options that it has, and only flags can change. But it never says `suid` and
@@ -80,10 +81,27 @@ impl Options {
             // What else is said was said, and checked, when it was mounted.
             let _ = options.take(word, true);
         }
+        options.deny(text)?;
         let is_flag = |set: &String| FLAGS.contains(&set.split('=').next().unwrap_or_default());
         options.sets.retain(is_flag);
         let config: MountConfig = config::load(None, &options.sets)?;
         Ok(MountConfig { read_only: options.read_only, ..config }.flags())
+    }
+
+    /// mount(8) puts its own words in front of all others, so where the last of them denies something, that counts over `KEY=true`, whatever
+    /// was written last.
+    fn deny(&mut self, text: &str) -> Result<()> {
+        let words = split(text)?;
+        for (key, allows, denies) in
+            [("suid", "suid", "nosuid"), ("dev", "dev", "nodev"), ("exec", "exec", "noexec")]
+        {
+            if words.iter().rev().find(|w| **w == allows || **w == denies) == Some(&denies) {
+                let set = format!("{key}=false");
+                self.sets.retain(|s| *s != set);
+                self.sets.push(set);
+            }
+        }
+        Ok(())
     }
 
     fn take(&mut self, word: &str, sloppy: bool) -> Result<()> {
@@ -262,6 +280,10 @@ mod tests {
         let all = MountConfig { suid: true, dev: true, exec: false, ..c() };
         assert_eq!(config("suid,dev,noexec"), all);
         assert_eq!(config("suid,dev,exec,nosuid,nodev"), c(), "the last one counts");
+        let denied = config("rw,nosuid,nodev,noexec,suid=true,dev=true,exec=true");
+        assert_eq!(denied, MountConfig { exec: false, ..c() }, "in mount(8)'s order");
+        let other = Options::parse_remount("remount,nosuid,suid=true", MountFlags::default());
+        assert_eq!(other.expect("flags"), MountFlags::default());
         use glowfs_mount::Atime::*;
         for (text, atime) in [
             ("relatime", Relatime),
