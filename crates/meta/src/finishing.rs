@@ -16,6 +16,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
+/// Nobody waits longer for a transaction that may change a name, counted from the time when no lease from before it can last any longer: one that
+/// takes so long waits for the metadata engine.
+const BEGUN_MAX: Duration = Duration::from_secs(10);
+
 /// See the module. `C`: how a client is called.
 pub struct Finishing<C> {
     table: RefCell<Table<C>>,
@@ -57,9 +61,22 @@ pub struct Unfinished<C> {
     stage: Cell<Stage>,
     /// The count of changes of the directory with it, once it is known.
     version: Cell<Option<u64>>,
+    /// Whose kernels have to forget a name before its client is answered.
+    held_by: RefCell<Rc<[ClientId]>>,
     /// Somebody is telling the client to forget the name.
     telling: Cell<bool>,
     news: Notify,
+}
+
+/// What a call of a client has found out.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// Where.
+    pub dir: InodeId,
+    /// Of which name; None: of all.
+    pub name: Option<&'a Name>,
+    /// As it was after so many changes of the directory; None: not known how many.
+    pub version: Option<u64>,
 }
 
 /// A change that is being carried out. When dropped, its client is being answered.
@@ -106,6 +123,7 @@ impl<C: Clone> Finishing<C> {
                 request,
                 stage: Cell::new(Stage::Begun),
                 version: Cell::new(None),
+                held_by: RefCell::default(),
                 telling: Cell::new(false),
                 news: Notify::new(),
             });
@@ -121,7 +139,10 @@ impl<C: Clone> Finishing<C> {
     pub fn went_on(&self, dir: InodeId, client: ClientId, request: RequestId) {
         let mut table = self.table.borrow_mut();
         let Some(all) = table.dirs.get_mut(&dir) else { return };
-        let same = |u: &Unfinished<C>| u.client == client && u.request != request;
+        // Of those in work nothing is known yet, whatever else their client asks for meanwhile.
+        let same = |u: &Unfinished<C>| {
+            u.client == client && u.request != request && u.stage.get() >= Stage::Answered
+        };
         for earlier in all.extract_if(.., |u| same(u)) {
             earlier.finish();
         }
@@ -130,11 +151,16 @@ impl<C: Clone> Finishing<C> {
         }
     }
 
-    /// Changes in a directory that others than `by` have not finished.
-    pub fn others(&self, dir: InodeId, by: ClientId) -> Vec<Rc<Unfinished<C>>> {
+    /// Changes of what `by` has seen that others have not finished.
+    pub fn others(&self, seen: &Seen<'_>, by: ClientId) -> Vec<Rc<Unfinished<C>>> {
         let table = self.table.borrow();
-        let all = table.dirs.get(&dir).into_iter().flatten();
-        all.filter(|u| u.client != by && u.stage.get() != Stage::Finished).cloned().collect()
+        let all = table.dirs.get(&seen.dir).into_iter().flatten();
+        let of = |u: &Unfinished<C>| {
+            u.client != by
+                && u.stage.get() != Stage::Finished
+                && seen.name.is_none_or(|name| *name == u.name)
+        };
+        all.filter(|u| of(u)).cloned().collect()
     }
 
     /// Whether what a client finds in a directory may be from before its own change.
@@ -162,17 +188,27 @@ impl<C: Clone> Finishing<C> {
 }
 
 impl<C> Unfinished<C> {
-    /// What somebody has to do who found the directory after `seen` changes; None: after however many.
-    pub fn next(&self, seen: Option<u64>, now: Instant) -> Next {
-        let later = |version: Option<u64>| seen.zip(version).is_some_and(|(s, v)| v > s);
+    /// What `by` has to do about it, for what it has seen.
+    pub fn next(&self, seen: &Seen<'_>, by: ClientId, now: Instant) -> Next {
+        let later = |version: Option<u64>| seen.version.zip(version).is_some_and(|(s, v)| v > s);
         match self.stage.get() {
             Stage::Finished => Next::Nothing,
+            Stage::Begun if now >= self.until + BEGUN_MAX => Next::Nothing,
             Stage::Begun => Next::Wait,
             _ if later(self.version.get()) || self.until <= now => Next::Nothing,
+            // The listing has the directory locked there.
+            Stage::Committed if seen.name.is_none() && self.is_held_by(by) => Next::Nothing,
             Stage::Committed => Next::Wait,
             Stage::Answered if self.telling.replace(true) => Next::Wait,
             Stage::Answered => Next::Tell,
         }
+    }
+    /// When somebody who was told to wait has to look again, without news.
+    pub fn look_again(&self, now: Instant) -> Instant {
+        if self.until > now { self.until } else { self.until + BEGUN_MAX }
+    }
+    fn is_held_by(&self, client: ClientId) -> bool {
+        self.held_by.borrow().contains(&client)
     }
     /// Resolves when something about it may have changed since this was called.
     pub fn news(&self) -> impl Future<Output = ()> {
@@ -191,14 +227,16 @@ impl<C> Unfinished<C> {
 }
 
 impl<C> Begun<C> {
-    /// It is committed, and is about to be taken from others: `version` says what it has made of the count of changes of a directory.
-    pub fn committed(&self, version: impl Fn(InodeId) -> Option<u64>) {
+    /// It is committed, and is about to be taken from the kernels of `holders`: `version` says what it has made of the count of changes of a
+    /// directory.
+    pub fn committed(&self, version: impl Fn(InodeId) -> Option<u64>, holders: &[ClientId]) {
         for u in &self.0 {
             u.version.set(version(u.dir));
+            *u.held_by.borrow_mut() = holders.into();
             u.reach(Stage::Committed);
         }
     }
-    /// Its client keeps nothing that it would have to forget.
+    /// It came to nothing, or its client keeps nothing that it would have to forget.
     pub fn finish(&self) {
         self.0.iter().for_each(|u| u.finish());
     }
@@ -222,61 +260,120 @@ mod tests {
     fn at(ms: u64) -> Instant {
         Instant(0) + MS(ms)
     }
+    fn n() -> Name {
+        Name::from(b"n".to_vec())
+    }
+    /// What somebody has seen of the name when the directory had been changed so often.
+    fn seen(name: &Name, version: impl Into<Option<u64>>) -> Seen<'_> {
+        Seen { dir: D, name: Some(name), version: version.into() }
+    }
+    fn others(f: &Finishing<&'static str>, by: ClientId) -> Vec<Rc<Unfinished<&'static str>>> {
+        f.others(&seen(&n(), None), by)
+    }
+    fn next(u: &Unfinished<&'static str>, version: impl Into<Option<u64>>, ms: u64) -> Next {
+        u.next(&seen(&n(), version), ClientId(9), at(ms))
+    }
     fn begin(
         f: &Finishing<&'static str>,
         who: ClientId,
         request: u64,
         ms: u64,
     ) -> Begun<&'static str> {
-        let name = Name::from(b"n".to_vec());
-        f.begin((who, &"conn"), RequestId(request.into()), &[(D, &name)], (at(ms), LIFE))
+        f.begin((who, &"conn"), RequestId(request.into()), &[(D, &n())], (at(ms), LIFE))
     }
 
     #[test]
     fn others_wait_until_it_is_answered_and_one_of_them_tells_its_client() {
         let f = Finishing::default();
         let begun = begin(&f, A, 1, 0);
-        assert!(f.others(D, A).is_empty() && f.others(InodeId(8), B).is_empty());
-        let seen = f.others(D, B);
+        assert!(
+            others(&f, A).is_empty()
+                && f.others(&Seen { dir: InodeId(8), ..seen(&n(), None) }, B).is_empty()
+        );
+        let seen = others(&f, B);
         assert_eq!(seen.len(), 1);
-        assert_eq!(seen[0].next(None, at(1)), Next::Wait);
-        begun.committed(|_| Some(5));
-        assert_eq!(seen[0].next(None, at(2)), Next::Wait);
+        assert_eq!(next(&seen[0], None, 1), Next::Wait);
+        begun.committed(|_| Some(5), &[]);
+        assert_eq!(next(&seen[0], None, 2), Next::Wait);
         drop(begun);
-        assert_eq!(seen[0].next(None, at(3)), Next::Tell);
-        assert_eq!(seen[0].next(None, at(3)), Next::Wait, "once");
+        assert_eq!(next(&seen[0], None, 3), Next::Tell);
+        assert_eq!(next(&seen[0], None, 3), Next::Wait, "once");
         seen[0].finish();
-        assert_eq!(seen[0].next(None, at(4)), Next::Nothing);
-        assert!(f.others(D, B).is_empty());
+        assert_eq!(next(&seen[0], None, 4), Next::Nothing);
+        assert!(others(&f, B).is_empty());
     }
 
     #[test]
     fn nobody_waits_for_what_came_later() {
         let f = Finishing::default();
         let (a, b) = (begin(&f, A, 1, 0), begin(&f, B, 2, 1));
-        let (of_a, of_b) = (&f.others(D, B)[0], &f.others(D, A)[0]);
-        assert_eq!(of_b.next(Some(4), at(2)), Next::Wait, "it may have been before ours");
-        a.committed(|_| Some(5));
-        b.committed(|_| Some(6));
-        assert_eq!(of_b.next(Some(4), at(2)), Next::Nothing, "it was not");
-        assert_eq!(of_a.next(Some(5), at(2)), Next::Wait);
+        let (of_a, of_b) = (&others(&f, B)[0], &others(&f, A)[0]);
+        assert_eq!(next(of_b, 4, 2), Next::Wait, "it may have been before ours");
+        a.committed(|_| Some(5), &[]);
+        b.committed(|_| Some(6), &[]);
+        assert_eq!(next(of_b, 4, 2), Next::Nothing, "it was not");
+        assert_eq!(next(of_a, 5, 2), Next::Wait);
         // Two that did not see each other.
-        assert_eq!(of_a.next(Some(4), at(2)), Next::Nothing);
+        assert_eq!(next(of_a, 4, 2), Next::Nothing);
     }
 
     #[test]
     fn the_next_change_of_a_client_shows_that_the_last_one_is_finished() {
         let f = Finishing::default();
         drop(begin(&f, A, 1, 0));
-        let first = f.others(D, B).remove(0);
+        let first = others(&f, B).remove(0);
         f.went_on(D, A, RequestId(1));
-        assert_ne!(first.next(None, at(1)), Next::Nothing, "the same request, again");
+        assert_ne!(next(&first, None, 1), Next::Nothing, "the same request, again");
         let second = begin(&f, A, 2, 1);
-        assert_eq!(first.next(None, at(1)), Next::Nothing);
-        assert_eq!(f.others(D, B).len(), 1);
-        f.went_on(D, A, RequestId(3));
-        assert!(f.others(D, B).is_empty());
+        assert_eq!(next(&first, None, 1), Next::Nothing);
+        assert_eq!(others(&f, B).len(), 1);
         drop(second);
+        f.went_on(D, A, RequestId(3));
+        assert!(others(&f, B).is_empty());
+    }
+
+    #[test]
+    fn only_changes_of_what_was_seen_are_waited_for() {
+        let f = Finishing::default();
+        let begun = begin(&f, A, 1, 0);
+        let (other, all) = (Name::from(b"m".to_vec()), Seen { name: None, ..seen(&n(), None) });
+        assert!(f.others(&seen(&other, None), B).is_empty());
+        let u = f.others(&all, B).remove(0);
+        let of = |by| u.next(&all, by, at(1));
+        assert_eq!(of(B), Next::Wait, "who knows what the listing has seen");
+        begun.committed(|_| Some(5), &[B]);
+        assert_eq!(of(B), Next::Nothing, "its kernel could not forget the name meanwhile");
+        assert_eq!(of(ClientId(3)), Next::Wait);
+        assert_eq!(u.next(&seen(&n(), None), B, at(1)), Next::Wait);
+        drop(begun);
+        assert_eq!(of(B), Next::Tell);
+    }
+
+    #[test]
+    fn those_who_fail_of_each_other_do_not_wait_for_each_other() {
+        let f = Finishing::default();
+        let (a, b) = (begin(&f, A, 1, 0), begin(&f, B, 2, 0));
+        // One of them failed for good, of the other one it is not known.
+        a.finish();
+        drop(b);
+        assert!(others(&f, B).is_empty());
+        let of_b = others(&f, A).remove(0);
+        assert_eq!(next(&of_b, None, 1), Next::Tell);
+        assert_eq!(next(&of_b, None, 1000), Next::Nothing);
+    }
+
+    #[test]
+    fn what_is_in_work_stays_whatever_its_client_does_meanwhile() {
+        let f = Finishing::default();
+        let begun = begin(&f, A, 1, 0);
+        f.went_on(D, A, RequestId(2));
+        assert_eq!(next(&others(&f, B)[0], None, 1), Next::Wait);
+        begun.committed(|_| None, &[]);
+        f.went_on(D, A, RequestId(3));
+        assert_eq!(next(&others(&f, B)[0], None, 1), Next::Wait);
+        drop(begun);
+        f.went_on(D, A, RequestId(4));
+        assert!(others(&f, B).is_empty());
     }
 
     #[test]
@@ -284,16 +381,18 @@ mod tests {
         let f = Finishing::default();
         let begun = begin(&f, A, 1, 0);
         assert!(f.is_changing(D, A) && !f.is_changing(D, B));
-        let seen = f.others(D, B).remove(0);
-        begun.committed(|_| None);
+        let seen = others(&f, B).remove(0);
+        begun.committed(|_| None, &[]);
         assert!(!f.is_changing(D, A));
         begun.finish();
-        assert_eq!(seen.next(None, at(1)), Next::Nothing);
+        assert_eq!(next(&seen, None, 1), Next::Nothing);
         let long = begin(&f, A, 2, 2);
-        let seen = f.others(D, B).remove(0);
-        assert_eq!(seen.next(None, at(2000)), Next::Wait, "who knows what it has done");
-        long.committed(|_| None);
-        assert_eq!(seen.next(None, at(2000)), Next::Nothing, "nothing from before it is leased");
+        let seen = others(&f, B).remove(0);
+        assert_eq!(next(&seen, None, 2000), Next::Wait, "who knows what it has done");
+        assert_eq!(seen.look_again(at(2000)), at(1002) + BEGUN_MAX);
+        assert_eq!(next(&seen, None, 11_002), Next::Nothing, "not for ever");
+        long.committed(|_| None, &[]);
+        assert_eq!(next(&seen, None, 2000), Next::Nothing, "nothing from before it is leased");
     }
 
     #[test]

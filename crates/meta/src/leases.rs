@@ -191,13 +191,17 @@ impl<C: Clone> Leases<C> {
         taken
     }
 
-    /// Whether a client may have a name of an inode.
-    pub fn holds_name(&self, inode: InodeId, client: ClientId, now: Instant) -> bool {
-        let of = |g: &Generation<C>| {
-            let mut all = g.holders.get(&inode).into_iter().flatten();
-            all.any(|h| h.client == client && h.names > now)
-        };
-        of(&self.young) || of(&self.old)
+    /// The clients that may have a name of an inode.
+    pub fn holders_of_names(&self, inode: InodeId, now: Instant) -> Vec<ClientId> {
+        let all = [&self.young, &self.old].into_iter().filter_map(|g| g.holders.get(&inode));
+        all.flatten().filter(|h| h.names > now).map(|h| h.client).collect()
+    }
+
+    /// Something was changed of which it is not known what: no call that is under way may lease what it read. What is leased already ends within
+    /// the time that is returned.
+    pub fn doubt_all(&mut self) -> Duration {
+        self.watches.clear();
+        self.life
     }
 
     #[cfg(test)]
@@ -228,8 +232,11 @@ mod tests {
         assert_eq!(taken.len(), 1);
         assert_eq!((taken[0].client, taken[0].until), (B, at(1020)));
         assert!(l.take(I, (A, None), false, at(31)).is_empty(), "taken once");
-        assert!(l.holds_name(I, A, at(1009)) && !l.holds_name(I, A, at(1010)));
-        assert!(l.holds_name(I, B, at(32)), "names of which it has not been told");
+        assert!(
+            l.holders_of_names(I, at(1009)).contains(&A)
+                && !l.holders_of_names(I, at(1010)).contains(&A)
+        );
+        assert!(l.holders_of_names(I, at(32)).contains(&B), "names of which it has not been told");
         assert_eq!(l.take(I, (B, None), true, at(32)).len(), 1, "its own stayed");
     }
 
@@ -251,14 +258,17 @@ mod tests {
     fn names_are_recalled_from_who_may_have_some() {
         let mut l = Leases::new(MS(1000), at(0));
         l.grant((I, Attributes), (A, &"a"), at(10));
-        assert!(!l.holds_name(I, A, at(11)));
+        assert!(!l.holders_of_names(I, at(11)).contains(&A));
         let taken = l.take(I, (B, None), true, at(20));
         assert_eq!((taken.len(), taken[0].name), (1, false));
         assert!(l.take(I, (B, None), true, at(21)).is_empty());
         // A name from before stays, when attributes are leased later.
         l.grant((I, AndName), (A, &"a"), at(4000));
         l.grant((I, Attributes), (A, &"a"), at(4500));
-        assert!(l.holds_name(I, A, at(4999)) && !l.holds_name(I, A, at(5000)));
+        assert!(
+            l.holders_of_names(I, at(4999)).contains(&A)
+                && !l.holders_of_names(I, at(5000)).contains(&A)
+        );
         let taken = l.take(I, (B, None), true, at(4600));
         assert_eq!((taken[0].name, taken[0].until), (true, at(5500)));
     }

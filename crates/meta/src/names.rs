@@ -2,14 +2,15 @@
 //!
 //! Only where leases are given: by a service that is the only one of its cluster.
 
-use crate::finishing::{Begun, Next, Unfinished};
+use crate::finishing::{Begun, Next, Seen, Unfinished};
 use crate::fought::HELD_UP;
+use crate::once::is_final;
 use crate::recall::Change;
 use crate::state::{Service, ms};
 use glowfs_net::Conn;
 use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_types::wire::meta::{DirChanged, Name};
-use glowfs_types::{ClientId, InodeId, RequestId};
+use glowfs_types::{ClientId, Error, InodeId, RequestId};
 use std::rc::Rc;
 
 /// A change of names that is being carried out, of a client that may keep names.
@@ -23,29 +24,29 @@ impl Service {
             && !self.has_others()
     }
 
-    /// A client is about to change names of these directories; `gone` lead to something else afterwards, or to nothing. Before the transaction.
+    /// A client is about to change names; with `gone` they lead to something else afterwards, or to nothing. Before the transaction.
     pub fn begin_names(
         &self,
         (client, conn): (ClientId, &Rc<Conn>),
         request: RequestId,
-        dirs: &[InodeId],
-        gone: &[(InodeId, &Name)],
+        names: &[(InodeId, &Name)],
+        gone: bool,
     ) -> Option<Naming> {
         if !self.leases_names(client, conn) {
             return None;
         }
-        for dir in dirs {
+        for (dir, _) in names {
             self.finishing.went_on(*dir, client, request);
         }
-        if gone.is_empty() {
+        if !gone {
             return None;
         }
         let now = self.rt.now();
-        for (dir, _) in gone {
+        for (dir, _) in names {
             self.fought.borrow_mut().changed(*dir, client, now);
         }
         let life = ms(self.config.tuning.attr_lease_ms);
-        Some(self.finishing.begin((client, conn), request, gone, (now, life)))
+        Some(self.finishing.begin((client, conn), request, names, (now, life)))
     }
 
     /// It is committed, and has changed these.
@@ -57,38 +58,54 @@ impl Service {
         dirs: &[DirChanged],
     ) {
         let Some(naming) = naming else { return };
-        let version = |dir| dirs.iter().find(|d| d.attr.inode == dir)?.attr.entries;
-        naming.committed(version);
-        let now = self.rt.now();
-        let leases = self.leases.borrow();
+        let (now, leases) = (self.rt.now(), self.leases.borrow());
         let named = changes.iter().filter(|c| c.name.is_some());
-        if !named.clone().any(|c| leases.holds_name(c.inode, by, now)) {
+        let mut holders: Vec<_> =
+            named.flat_map(|c| leases.holders_of_names(c.inode, now)).collect();
+        let mine = holders.contains(&by);
+        holders.retain(|h| *h != by);
+        naming.committed(|dir| count_after(dirs, dir), &holders);
+        if !mine {
             naming.finish();
         }
     }
 
-    /// A call of `by` has found out about names of these directories, each as it was after so many changes (None: not known how many). Waits until
-    /// whoever else made some of these changes shows nothing from before.
-    pub async fn others_finished(&self, by: ClientId, seen: &[(InodeId, Option<u64>)]) {
+    /// It is committed, by an attempt of which no answer came: nobody knows what led where before. Whoever has leased it has lost it in the end.
+    pub async fn names_changed_unknown(&self, naming: Option<&Naming>) {
+        if !self.has_others() {
+            let life = self.leases.borrow_mut().doubt_all();
+            self.rt.sleep(life).await;
+        }
+        if let Some(naming) = naming {
+            naming.finish();
+        }
+    }
+
+    /// It failed.
+    pub fn names_failed(&self, naming: Option<Naming>, error: &Error) {
+        // Dropped: who knows what it has done.
+        if let Some(naming) = naming.filter(|_| is_final(error.status)) {
+            naming.finish();
+        }
+    }
+
+    /// A call of `by` has found out these. Waits until whoever else made some of the changes that it saw shows nothing from before.
+    pub async fn others_finished(&self, by: ClientId, seen: &[Seen<'_>]) {
         // What was under way in a former life of this service is not known.
         if self.rt.now() < self.leases_of_before() && !self.has_others() {
             self.settle().await;
         }
-        let of = |(dir, version): &(InodeId, Option<u64>)| {
-            let version = *version;
-            self.finishing.others(*dir, by).into_iter().map(move |u| (u, version))
-        };
+        let of = |seen| self.finishing.others(seen, by).into_iter().map(move |u| (u, seen));
         let waits: Vec<_> = seen.iter().flat_map(of).collect();
         if !waits.is_empty() {
-            join_all(waits.iter().map(|(u, version)| self.finished(u, *version))).await;
+            join_all(waits.iter().map(|(u, seen)| self.finished(u, by, seen))).await;
         }
     }
 
-    async fn finished(&self, change: &Unfinished<Rc<Conn>>, seen: Option<u64>) {
-        let began = self.rt.now();
+    async fn finished(&self, change: &Unfinished<Rc<Conn>>, by: ClientId, seen: &Seen<'_>) {
         loop {
             let (news, now) = (change.news(), self.rt.now());
-            match change.next(seen, now) {
+            match change.next(seen, by, now) {
                 Next::Nothing => break,
                 // Who could not be told has no lease in the end.
                 Next::Tell => {
@@ -98,15 +115,14 @@ impl Service {
                     if matches!(select(told, news).await, Either::Left(Ok(()))) {
                         change.finish();
                     }
+                    if self.rt.now().since(now) >= HELD_UP {
+                        self.held_up(change.dir);
+                    }
                 }
-                Next::Wait if change.until > now => {
-                    select(news, self.rt.sleep_until(change.until)).await;
+                Next::Wait => {
+                    select(news, self.rt.sleep_until(change.look_again(now))).await;
                 }
-                Next::Wait => news.await,
             }
-        }
-        if self.rt.now().since(began) >= HELD_UP {
-            self.held_up(change.dir);
         }
     }
 
@@ -120,4 +136,16 @@ impl Service {
     pub fn names_keep(&self, dir: InodeId, client: ClientId) -> bool {
         !self.finishing.is_changing(dir, client) && !self.fought.borrow().has(dir, self.rt.now())
     }
+}
+
+/// The count of changes of a directory after these.
+fn count_after(dirs: &[DirChanged], dir: InodeId) -> Option<u64> {
+    dirs.iter().find(|d| d.attr.inode == dir)?.attr.entries
+}
+
+/// What a call that is about these names, and has changed these directories, has found there.
+pub fn seen<'a>(names: &[(InodeId, &'a Name)], dirs: &[DirChanged]) -> Vec<Seen<'a>> {
+    let before = |dir| dirs.iter().find(|d| d.attr.inode == dir).map(|d| d.before);
+    let of = |&(dir, name)| Seen { dir, name: Some(name), version: before(dir) };
+    names.iter().map(of).collect()
 }

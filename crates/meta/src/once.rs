@@ -32,6 +32,6 @@ impl Service {
 }
 
 /// Whether the caller gets to see it. A client whose session ended asks again under the same id, in its next life.
-fn is_final(status: Status) -> bool {
+pub fn is_final(status: Status) -> bool {
     !status.is_retriable() && status != Status::SessionEnded
 }

@@ -4,9 +4,11 @@ use crate::append;
 use crate::background::look_at_space;
 use crate::closes;
 use crate::cut;
+use crate::finishing::Seen;
 use crate::fsck;
 use crate::inline;
 use crate::locks;
+use crate::names::seen;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use crate::trash;
@@ -143,10 +145,10 @@ macro_rules! write_ops {
     }};
 }
 
-/// A change of the entries of directories (`$dirs`), after which the names `$gone` lead elsewhere: others are told, and the caller learns what the
-/// directories are like now, and may keep it for a while.
+/// A change of the names `$names`; with `$gone` they lead elsewhere afterwards: others are told, and the caller learns what the directories are like
+/// now, and may keep it for a while.
 macro_rules! name_ops {
-    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident in $dirs:expr, $gone:expr => $work:expr; $out:ident => $changes:expr) => {{
+    ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident of $names:expr, gone $gone:expr => $work:expr; $out:ident => $changes:expr) => {{
         let mut $q: $ty = decode($body)?;
         $s.who($conn, &mut $q.caller).await?;
         $s.settle().await;
@@ -157,18 +159,26 @@ macro_rules! name_ops {
             Ok((done, $cx.dirs_changed(), $cx.dirs_moved()))
         };
         let once = $q.request != RequestId(0);
-        let (by, in_dirs) = ($q.caller.client, $dirs);
-        let naming = $s.begin_names((by, $conn), $q.request, &in_dirs, &$gone);
+        let (by, names) = ($q.caller.client, $names);
+        let naming = $s.begin_names((by, $conn), $q.request, &names, $gone);
         let done = $s.once(&$q, async || $s.run(false, once, &work).await).await;
-        let Ok(($out, mut dirs, moved)) = done else {
-            // What went wrong may come of another client's change.
-            $s.others_finished(by, &in_dirs.map(|d| (d, None))).await;
-            return Err(done.unwrap_err());
+        let ($out, mut dirs, moved) = match done {
+            Ok(done) => done,
+            Err(e) => {
+                // No more than that: who fails because of another's change must not be waited for by that.
+                $s.names_failed(naming, &e);
+                $s.others_finished(by, &seen(&names, &[])).await;
+                return Err(e);
+            }
         };
-        let changes: Vec<Change> = $changes;
-        $s.names_committed(naming.as_ref(), by, &changes, &dirs);
-        $s.changed_dirs(by, &changes, (&watch, &dirs)).await;
-        $s.others_finished(by, &before(&dirs)).await;
+        match $changes {
+            Some(changes) => {
+                $s.names_committed(naming.as_ref(), by, &changes, &dirs);
+                $s.changed_dirs(by, &changes, (&watch, &dirs)).await;
+            }
+            None => $s.names_changed_unknown(naming.as_ref()).await,
+        }
+        $s.others_finished(by, &seen(&names, &dirs)).await;
         watch.lease_dirs(&mut dirs, $q.caller.client, $conn);
         ($out, dirs, moved)
     }};
@@ -206,23 +216,19 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
             Reply::msg(&Empty {})
         }
         method::LINK => {
-            let (attr, dirs, _) = name_ops!(s, id, body; Link, q, cx in [q.parent], [] => ns::link(cx, &q).await;
-                attr => vec![stat(q.parent), stat(q.inode)]);
+            let (attr, dirs, _) = name_ops!(s, id, body; Link, q, cx of [(q.parent, &q.name)], gone false => ns::link(cx, &q).await;
+                attr => Some(vec![stat(q.parent), stat(q.inode)]));
             Reply::msg(&AttrReply { dir: only(dirs), ..s.attr_reply(attr, None) })
         }
         method::UNLINK => {
-            let (attr, dirs, _) = name_ops!(s, id, body; Unlink, q, cx in [q.parent], [(q.parent, &q.name)] => ns::unlink(cx, &q).await;
-            attr => {
-                let gone = attr.as_ref().map(|a| Change::name(a.inode, q.parent, &q.name));
-                [stat(q.parent)].into_iter().chain(gone).collect()
-            });
+            let (attr, dirs, _) = name_ops!(s, id, body; Unlink, q, cx of [(q.parent, &q.name)], gone true => ns::unlink(cx, &q).await;
+                attr => attr.as_ref().map(|a| vec![stat(q.parent), Change::name(a.inode, q.parent, &q.name)]));
             Reply::msg(&UnlinkReply { attr, dir: only(dirs) })
         }
         method::RENAME => {
-            let ((replaced, _), dirs, moved) = name_ops!(s, id, body; Rename, q, cx in [q.parent, q.new_parent],
-                [(q.parent, &q.name), (q.new_parent, &q.new_name)] => rename(cx, &q).await;
-                out => [stat(q.parent), stat(q.new_parent)].into_iter().chain(out.1.clone()).collect());
-            Reply::msg(&RenameReply { replaced, dirs, moved })
+            let (done, dirs, moved) = name_ops!(s, id, body; Rename, q, cx of [(q.parent, &q.name), (q.new_parent, &q.new_name)], gone true => ns::rename(cx, &q).await;
+                done => renamed(&q, &done));
+            Reply::msg(&RenameReply { replaced: done.replaced, dirs, moved })
         }
         method::SETATTR => Reply::msg(&setattr(s, id, body).await?),
         method::MAKE => Reply::msg(&make(s, id, body).await?),
@@ -249,11 +255,6 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
     })
 }
 
-/// What a call that changed these directories found there.
-fn before(dirs: &[DirChanged]) -> Vec<(InodeId, Option<u64>)> {
-    dirs.iter().map(|d| (d.attr.inode, Some(d.before))).collect()
-}
-
 fn only(dirs: Vec<DirChanged>) -> Option<Box<DirChanged>> {
     dirs.into_iter().next().map(Box::new)
 }
@@ -263,7 +264,7 @@ async fn lookup(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.who(id, &mut q.caller).await?;
     let (watch, by) = (s.watch(), q.caller.client);
     let found = s.look(async |tx| ns::lookup(&Context::new(tx, &q.caller, s), &q).await).await;
-    s.others_finished(by, &[(q.parent, None)]).await;
+    s.others_finished(by, &seen(&[(q.parent, &q.name)], &[])).await;
     let attr = found?;
     let lease_ms = watch.lease_named(q.parent, attr.inode, by, id);
     Ok(AttrReply { attr, lease_ms, open: None, dir: None })
@@ -276,7 +277,8 @@ async fn readdir(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<ReadDirReply
     let watch = s.watch();
     let look = async |tx: &Transaction| ns::readdir(&Context::new(tx, &q.caller, s), &q).await;
     let (mut page, accessed) = s.look(look).await?;
-    s.others_finished(q.caller.client, &[(q.inode, None)]).await;
+    let all = Seen { dir: q.inode, name: None, version: None };
+    s.others_finished(q.caller.client, &[all]).await;
     for entry in page.entries.iter_mut().filter(|e| e.attr.is_some()) {
         let lease_ms = watch.lease_named(q.inode, entry.inode, q.caller.client, id);
         entry.leased = lease_ms > 0;
@@ -297,23 +299,13 @@ async fn touch(s: &Service, by: ClientId, inode: Option<(InodeId, AtimeRule)>) -
     Ok(())
 }
 
-/// Renames; also answers which inodes and names may have changed by it.
-async fn rename(cx: &Context<'_>, q: &Rename) -> Result<(Option<Attr>, Vec<Change>)> {
-    let ns::Renamed { replaced, led_to } = ns::rename(cx, q).await?;
-    let mut changes = Vec::with_capacity(2);
-    let names = [(q.parent, &q.name), (q.new_parent, &q.new_name)];
-    for (which, (parent, name)) in names.into_iter().enumerate() {
-        let inode = match led_to {
-            Some((from, to)) => [Some(from), to][which],
-            None => {
-                let there = Lookup { caller: q.caller.clone(), parent, name: name.clone() };
-                // What is wrong with a name, the operation itself has said.
-                ns::lookup(cx, &there).await.ok().map(|attr| attr.inode)
-            }
-        };
-        changes.extend(inode.map(|inode| Change::name(inode, parent, name)));
-    }
-    Ok((replaced, changes))
+/// Which inodes and names a rename may have changed; None: a retry, so it is not known.
+fn renamed(q: &Rename, done: &ns::Renamed) -> Option<Vec<Change>> {
+    let (from, to) = done.led_to?;
+    let names = [(Some(from), q.parent, &q.name), (to, q.new_parent, &q.new_name)];
+    let named = names.into_iter().filter_map(|(inode, dir, n)| Some(Change::name(inode?, dir, n)));
+    let dirs = [q.parent, q.new_parent].map(Change::attributes);
+    Some(dirs.into_iter().chain(named).collect())
 }
 
 async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
@@ -344,10 +336,12 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.who(id, &mut q.caller).await?;
     s.settle().await;
     let (watch, by) = (s.watch(), q.caller.client);
-    s.begin_names((by, id), q.request, &[q.parent], &[]);
+    // What has no name yet, the kernel makes without locking the directory.
+    let names = if q.unnamed { &[][..] } else { &[(q.parent, &q.name)][..] };
+    s.begin_names((by, id), q.request, names, false);
     let made = s.once(&q, async || make_named(s, &q).await).await;
     let Ok((made, mut dirs)) = made else {
-        s.others_finished(by, &[(q.parent, None)]).await;
+        s.others_finished(by, &seen(names, &[])).await;
         return Err(made.unwrap_err());
     };
     let mut changes = vec![Change::attributes(q.parent)];
@@ -358,7 +352,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
         changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
     }
     s.changed_dirs(by, &changes, (&watch, &dirs)).await;
-    s.others_finished(by, &before(&dirs)).await;
+    s.others_finished(by, &seen(names, &dirs)).await;
     if cut {
         cut::replaced(s, &made.attr, by).await?;
     }

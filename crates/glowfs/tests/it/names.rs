@@ -4,8 +4,9 @@ use crate::harness::{Cluster, Mount};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 /// The inodes that `a` and `b` lead to.
@@ -85,5 +86,104 @@ fn clients_that_rename_in_one_directory_do_not_hold_each_other_up_for_long() {
         eprintln!("recalls that waited for a lease to end, turns: {before:?}, then {after:?}");
         assert_eq!(after.0, before.0, "recalls waited for leases to end");
         assert!(after.1 > before.1 + 20, "{before:?} {after:?}");
+    });
+}
+
+/// The longest that a call may take here, on a busy machine. One that waited for the end of a lease took a second; some waited for each other, for ever.
+const CALL_MAX: Duration = Duration::from_secs(5);
+
+/// All of these do something at once, again and again; returns how long each call took at most. A call that does not end ends the test.
+fn at_once(rounds: usize, what: Vec<Box<dyn FnMut(usize) + Send>>) -> Duration {
+    let start = Arc::new(Barrier::new(what.len()));
+    let (done, ends) = mpsc::channel();
+    let calls = rounds * what.len();
+    for mut each in what {
+        let (start, done) = (start.clone(), done.clone());
+        std::thread::spawn(move || {
+            for round in 0..rounds {
+                start.wait();
+                let began = Instant::now();
+                each(round);
+                let _ = done.send(began.elapsed());
+            }
+        });
+    }
+    let next = |_| ends.recv_timeout(4 * CALL_MAX).expect("a call does not end");
+    (0..calls).map(next).max().unwrap_or_default()
+}
+
+#[test]
+fn clients_that_fail_of_each_other_do_not_wait_for_each_other() {
+    // Where transactions take their time, calls overlap in them.
+    let c = Cluster::up_with("namefail", &["--meta-engine", "etcd"]);
+    let mounts = [Mount::new(&c, "mnt2"), Mount::new(&c, "mnt3")];
+    let dirs: Vec<PathBuf> =
+        [&c.mnt, &mounts[0].path, &mounts[1].path].iter().map(|m| m.join("d")).collect();
+    fs::create_dir(&dirs[0]).expect("mkdir");
+    // All take away the same file, by other calls in turn; one of them can.
+    let make = dirs[0].join("f");
+    let taking = |(i, dir): (usize, &PathBuf)| -> Box<dyn FnMut(usize) + Send> {
+        let (dir, make) = (dir.clone(), make.clone());
+        Box::new(move |round| match (round % 4, i) {
+            (0, 0) => fs::write(&make, "f").expect("write"),
+            (0, _) => {}
+            (turn, _) if (turn + i) % 2 == 0 => drop(fs::remove_file(dir.join("f"))),
+            _ => drop(fs::rename(dir.join("f"), dir.join(format!("g{i}")))),
+        })
+    };
+    let longest = at_once(100, dirs.iter().enumerate().map(taking).collect());
+    assert!(longest < CALL_MAX, "a call took {longest:?}");
+    // Directories that are not empty cannot be removed.
+    for full in ["x", "y"] {
+        fs::create_dir_all(dirs[0].join(full).join("z")).expect("mkdir");
+    }
+    let removing = |(i, dir): (usize, &PathBuf)| -> Box<dyn FnMut(usize) + Send> {
+        let dir = dir.clone();
+        Box::new(move |round| match i {
+            0 => fs::write(dir.join(format!("h{round}")), "h").expect("write"),
+            _ => drop(fs::remove_dir(dir.join(["x", "y"][i % 2])).expect_err("not empty")),
+        })
+    };
+    let longest = at_once(25, dirs.iter().enumerate().map(removing).collect());
+    assert!(longest < CALL_MAX, "a call took {longest:?}");
+}
+
+#[test]
+fn who_looks_at_a_directory_does_not_hold_up_who_changes_it() {
+    let c = Cluster::up("namelook");
+    let other = Mount::new(&c, "mnt2");
+    let (ours, theirs) = (c.mnt.join("d"), other.path.join("d"));
+    fs::create_dir(&ours).expect("mkdir");
+    let waited = || {
+        ["recalls_waited", "names_held_up"]
+            .map(|n| c.metric("meta", &format!("glowfs_meta_{n}_total")))
+    };
+    let (stop, before) = (AtomicBool::new(false), waited());
+    std::thread::scope(|s| {
+        let looking = s.spawn(|| {
+            let mut made = 0;
+            while !stop.load(Ordering::Relaxed) {
+                // A listing leases what it names; the names that are changed just now are not asked for one by one.
+                let _ = fs::read_dir(&theirs).expect("list").flatten().count();
+                let _ = theirs.join("missing").symlink_metadata();
+                made += usize::from(fs::File::create(theirs.join(format!("o{made}"))).is_ok());
+            }
+            made
+        });
+        let (end, mut turns) = (Instant::now() + Duration::from_secs(6), 0);
+        let mut longest = Duration::ZERO;
+        while Instant::now() < end {
+            let began = Instant::now();
+            let (a, b) = (ours.join(format!("a{turns}")), ours.join(format!("b{turns}")));
+            fs::write(&a, "a").expect("write");
+            fs::rename(&a, &b).expect("rename");
+            fs::remove_file(&b).expect("remove");
+            longest = longest.max(began.elapsed());
+            turns += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        let made = looking.join().expect("join");
+        eprintln!("{turns} turns, {made} files made, longest turn {longest:?}");
+        assert_eq!(waited(), before, "recalls waited for leases to end, or for a kernel");
     });
 }
