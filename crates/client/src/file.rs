@@ -5,7 +5,7 @@ use crate::{Client, flush, inline, read, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::inline::InlineReply;
-use glowfs_types::wire::meta::{Attr, Caller, OpenReply, Renew};
+use glowfs_types::wire::meta::{Attr, Caller, Edition, OpenReply, Renew};
 use glowfs_types::wire::{decode, encode, method};
 use glowfs_types::{
     Capability, ClientId, DataId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
@@ -37,6 +37,8 @@ struct State {
     layout: Layout,
     data: DataId,
     epoch: TruncateEpoch,
+    /// Of what meta last said of it.
+    said: Edition,
     capability: Capability,
     /// The capability may be used (it was not recalled or refused).
     valid: bool,
@@ -48,7 +50,7 @@ struct State {
     /// From here on a new one is fetched beside the I/O.
     renew_at: Instant,
     len_written: Option<u64>,
-    /// The contents are with the metadata. Once they are in chunks they stay there.
+    /// The contents are with the metadata. Once they are in chunks they stay there, if that is not lost with the engine's power.
     inline: bool,
     /// Attempts on their way, by the epoch of their capability.
     flying: BTreeMap<TruncateEpoch, u32>,
@@ -160,6 +162,7 @@ impl OpenFile {
                 layout,
                 data: reply.attr.data,
                 epoch: reply.attr.epoch,
+                said: reply.attr.edition(),
                 capability,
                 valid: true,
                 recalled: reply.attr.epoch,
@@ -215,19 +218,27 @@ impl OpenFile {
         self.state.borrow().len_written
     }
     /// Takes newer attributes over (after a truncate, or a recall): data id and epoch. A capability of an older epoch
-    /// is renewed before it is used again. Attributes of an older epoch change nothing.
+    /// is renewed before it is used again. Attributes of an older epoch change nothing, unless the metadata engine has lost the newer one with its
+    /// power.
     pub fn update_attr(&self, attr: &Attr) {
         let mut s = self.state.borrow_mut();
-        if attr.inode != self.inode || attr.epoch < s.epoch {
+        let said = attr.edition();
+        let anew = said.is_of_later_life_than(&s.said);
+        let late = s.said.is_of_later_life_than(&said);
+        if attr.inode != self.inode || late || (attr.epoch < s.epoch && !anew) {
             return;
         }
-        if attr.epoch > s.epoch || attr.data != s.data {
+        s.said = said;
+        if attr.epoch != s.epoch || attr.data != s.data {
             s.valid = false;
             s.len_written = None;
         }
-        if s.inline && !attr.inline {
-            // The capability is for no chunks at all.
-            s.inline = false;
+        if attr.epoch < s.epoch {
+            s.recalled = attr.epoch;
+        }
+        if (s.inline && !attr.inline) || (anew && s.inline != attr.inline) {
+            // The capability is for no chunks at all, or for chunks of which nobody knows any more.
+            s.inline = attr.inline;
             s.valid = false;
         }
         s.overtakers += u64::from(attr.epoch > s.epoch);

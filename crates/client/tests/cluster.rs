@@ -392,6 +392,38 @@ fn a_truncate_that_never_was_locks_nobody_out() {
     });
 }
 
+/// The same of a service that says in which life its engine is: the file is known to be as before, and what a former life said comes too late.
+#[test]
+fn a_truncate_that_never_was_is_forgotten() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        fake.state.uncollected.set(true);
+        fake.state.life.set(1);
+        let client = fake.client().await;
+        let file = open(&client).await;
+        let attr = async || {
+            let q = OfInode { caller: Caller::default(), inode: InodeId(5) };
+            client.getattr(q).await.expect("attributes").attr
+        };
+        fake.cut().await;
+        let lost = attr().await;
+        file.update_attr(&lost);
+        assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
+        fake.state.epoch.set(0);
+        fake.state.life.set(2);
+        file.update_attr(&attr().await);
+        file.update_attr(&lost);
+        assert_eq!((file.data(), file.epoch()), (DataId(7), TruncateEpoch(0)));
+        file.write(0, Buf::from_vec(vec![5])).await.expect("written");
+        assert_eq!(fake.content(7, 0, 1), [5]);
+        assert_eq!(file.len_written(), Some(1));
+        // Truncates count on from there.
+        fake.cut().await;
+        file.write(0, Buf::from_vec(vec![6])).await.expect("written");
+        assert_eq!((fake.content(8, 0, 1)[0], file.epoch()), (6, TruncateEpoch(1)));
+    });
+}
+
 #[test]
 fn flushes_that_run_together_share() {
     run(|rt| async move {

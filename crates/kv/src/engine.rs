@@ -63,6 +63,12 @@ pub trait Engine {
     fn keeps_versions(&self) -> bool {
         true
     }
+    /// The life of the engine that gave out `version`, which [`Engine::begin`] answered: 0 for an engine that loses nothing. What was committed and
+    /// not flushed in a life may be missing in the next, whose number is greater; no version of it comes again.
+    fn life(&self, version: Version) -> u64 {
+        let _ = version;
+        0
+    }
     /// From now on every versionstamp is greater than those that an engine at version `least` may have given out: keys that hold such stamps are about
     /// to be put here. Only while nobody else uses the engine.
     fn raise_stamps(&self, least: Version) -> BoxFuture<Result<()>> {

@@ -8,7 +8,12 @@ use glowfs_types::wire::kv::{
 };
 use glowfs_types::wire::method;
 use glowfs_types::{Error, Result, Status};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
+
+/// Lives of the host that are remembered, for transactions that began in one of them.
+const LIVES_MAX: usize = 8;
 
 /// How long one call may take.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
@@ -19,13 +24,28 @@ pub struct Remote {
     rt: Rt,
     connector: Rc<Connector>,
     target: Rc<Target>,
+    /// The first versions of the host's lives, ascending.
+    lives: Rc<RefCell<VecDeque<Version>>>,
 }
 
 impl Remote {
     /// The engine at one of `addresses`. Connects with the first call.
     pub fn new(rt: &Rt, connector: Rc<Connector>, addresses: Vec<String>) -> Self {
         let target = Target { addresses, ..Target::default() };
-        Self { rt: rt.clone(), connector, target: Rc::new(target) }
+        let lives = Rc::default();
+        Self { rt: rt.clone(), connector, target: Rc::new(target), lives }
+    }
+
+    /// An answer to KV_BEGIN. It may come after one of a later life.
+    fn began(lives: &RefCell<VecDeque<Version>>, reply: &BeginReply) {
+        let mut lives = lives.borrow_mut();
+        let place = lives.partition_point(|l| *l < reply.life);
+        if reply.life != 0 && lives.get(place) != Some(&reply.life) {
+            lives.insert(place, reply.life);
+            if lives.len() > LIVES_MAX {
+                lives.pop_front();
+            }
+        }
     }
 
     async fn conn(&self) -> Result<Rc<Conn>> {
@@ -60,7 +80,17 @@ impl Remote {
 
 impl Engine for Remote {
     fn begin(&self) -> BoxFuture<Result<Version>> {
-        self.ask(method::KV_BEGIN, glowfs_types::wire::Empty {}, |r: BeginReply| r.version)
+        let lives = self.lives.clone();
+        self.ask(method::KV_BEGIN, glowfs_types::wire::Empty {}, move |r: BeginReply| {
+            Self::began(&lives, &r);
+            r.version
+        })
+    }
+
+    fn life(&self, version: Version) -> u64 {
+        let lives = self.lives.borrow();
+        let place = lives.partition_point(|l| *l <= version);
+        place.checked_sub(1).map_or(0, |at| lives[at])
     }
 
     fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {

@@ -73,7 +73,7 @@ pub async fn answer(engine: &Rc<dyn Engine>, method: u16, body: &[u8]) -> Result
             let version = engine.begin().await?;
             // The caller does not come back to settle what it only read: give out what is settled.
             engine.commit(settle(version)).await?;
-            Ok(encode(&BeginReply { version }))
+            Ok(encode(&BeginReply { version, life: engine.life(version) }))
         }
         method::KV_GET => {
             let get: Get = decode(body)?;

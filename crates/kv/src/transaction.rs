@@ -103,6 +103,11 @@ impl Transaction {
         Ok(v)
     }
 
+    /// The life of the engine that it reads in ([`Engine::life`]); 0 before the first read.
+    pub fn life(&self) -> u64 {
+        self.version.get().map_or(0, |v| self.engine.life(v))
+    }
+
     /// Reads a key.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         self.read(key, true).await

@@ -155,6 +155,33 @@ fn versions_that_were_lost_do_not_come_again() {
 }
 
 /// The power goes at `stops`, and again at every operation of the recovery that follows.
+/// Whatever a loss of power takes, also all that a life has committed: the next life has a greater number, and what is read in a transaction is
+/// known to be of its life.
+#[test]
+fn every_life_has_a_greater_number() {
+    real::run(|rt| async move {
+        let slow = EmbeddedConfig { flush_interval: Duration::from_secs(3600), ..config() };
+        let (mut disk, mut seed) = (Disk::new(), 3);
+        let (mut last, mut versions) = (0, 0);
+        for life in 0..6 {
+            let engine = Embedded::open(&rt, disk.dir(), slow.clone()).await.expect("open");
+            let shared: Rc<dyn Engine> = Rc::new(engine.clone());
+            let tx = Transaction::new(shared.clone());
+            assert_eq!(tx.life(), 0, "nothing is read yet");
+            tx.get(b"k").await.expect("read");
+            assert!(tx.life() > last, "life {life}: {} after {last}", tx.life());
+            assert!(tx.life() > versions, "life {life}: {} after version {versions}", tx.life());
+            last = tx.life();
+            for i in 0..3u8 {
+                let tx = Transaction::new(shared.clone());
+                tx.put(b"k", [i]).expect("small");
+                versions = tx.commit(false).await.expect("commit");
+            }
+            disk = disk.unplugged(&mut seed);
+        }
+    });
+}
+
 async fn recovery_interrupted(rt: &Rt, stops: impl Iterator<Item = u64>, seed: &mut u64) -> u64 {
     let mut cuts = 0;
     for stop in stops {

@@ -9,7 +9,7 @@ use crate::uses::Uses;
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
-use glowfs_types::wire::meta::{Attr, Caller, DirEntry, InodeKind, ROOT_INODE, Time};
+use glowfs_types::wire::meta::{Attr, Caller, DirEntry, Edition, InodeKind, ROOT_INODE, Time};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -21,8 +21,8 @@ pub type Cached = (Time, u64);
 struct Node {
     /// How often the kernel was told of it and has not forgotten it.
     lookups: u64,
-    /// The newest change that was seen.
-    change: u64,
+    /// The newest edition that was seen.
+    edition: Edition,
     cached: Option<Cached>,
     /// The number of the last recall of it.
     recalled: u64,
@@ -38,10 +38,21 @@ struct Node {
     bare_until: Instant,
 }
 
+impl Node {
+    /// Notes what was seen, unless something newer was. Whether it did.
+    fn sees(&mut self, edition: Edition) -> bool {
+        let newest = !edition.is_older_than(&self.edition);
+        if newest {
+            self.edition = edition;
+        }
+        newest
+    }
+}
+
 /// What the kernel was last told of an inode.
 struct Told {
-    /// The change that these attributes are of. None: they may be old, or nothing leads to the inode any more.
-    change: Option<u64>,
+    /// The edition that these attributes are of. None: they may be old, or nothing leads to the inode any more.
+    edition: Option<Edition>,
     entry: abi::EntryOut,
 }
 
@@ -145,9 +156,9 @@ impl<F> Inodes<F> {
     fn closed(&self, open: &OpenInode<F>) {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0) {
             // What our writes did came with answers that went to the open file only.
-            n.change = n.change.max(open.change());
+            n.sees(open.edition());
             if let Some(t) = &mut n.told {
-                t.change = t.change.filter(|c| open.is_as_of(*c));
+                t.edition = t.edition.filter(|e| open.is_as_of(e));
             }
         }
     }
@@ -172,11 +183,10 @@ impl<F: FileData> Inodes<F> {
 
     /// Attributes came from meta: what is true on this client.
     pub fn seen(&self, from_meta: &Attr) -> Attr {
-        if let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0) {
-            if from_meta.change >= n.change {
-                n.no_acl = !from_meta.has_acl;
-            }
-            n.change = n.change.max(from_meta.change);
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0)
+            && n.sees(from_meta.edition())
+        {
+            n.no_acl = !from_meta.has_acl;
         }
         match self.opened(from_meta.inode) {
             Some(open) => open.merge(from_meta),
@@ -218,7 +228,7 @@ impl<F: FileData> Inodes<F> {
     /// Whether newer attributes of the inode went through here than these.
     pub fn is_old(&self, attr: &Attr) -> bool {
         let nodes = self.nodes.borrow();
-        nodes.get(&attr.inode.0).is_some_and(|n| n.change > attr.change)
+        nodes.get(&attr.inode.0).is_some_and(|n| attr.edition().is_older_than(&n.edition))
     }
     /// The kernel is told of the inode once more, with attributes that it may keep until then.
     pub fn looked_up(&self, inode: InodeId, valid_until: Instant) {
@@ -231,7 +241,7 @@ impl<F: FileData> Inodes<F> {
     /// The kernel is told this of the inode.
     pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&attr.inode.0) {
-            let told = Told { change: Some(attr.change), entry: *entry };
+            let told = Told { edition: Some(attr.edition()), entry: *entry };
             match &mut n.told {
                 Some(before) => **before = told,
                 None => n.told = Some(Box::new(told)),
@@ -246,7 +256,7 @@ impl<F: FileData> Inodes<F> {
         }
         let mut nodes = self.nodes.borrow_mut();
         let node = nodes.get_mut(&inode.0)?;
-        let told = node.told.as_ref().filter(|t| t.change == Some(node.change))?;
+        let told = node.told.as_ref().filter(|t| t.edition == Some(node.edition))?;
         let entry = abi::EntryOut {
             entry_valid: 0,
             attr_valid: 0,
@@ -261,14 +271,14 @@ impl<F: FileData> Inodes<F> {
     pub fn removed(&self, gone: &Attr, mut attr: abi::Attr) {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&gone.inode.0) {
             let told = n.told.get_or_insert_with(|| {
-                Box::new(Told { change: None, entry: abi::EntryOut::default() })
+                Box::new(Told { edition: None, entry: abi::EntryOut::default() })
             });
             if gone.kind == InodeKind::Directory {
                 // Meta keeps the time of its entries beside it, and does not look there any more.
                 let before = (told.entry.attr.mtime, told.entry.attr.mtimensec);
                 (attr.mtime, attr.mtimensec) = before.max((attr.mtime, attr.mtimensec));
             }
-            **told = Told { change: None, entry: abi::EntryOut { attr, ..told.entry } };
+            **told = Told { edition: None, entry: abi::EntryOut { attr, ..told.entry } };
         }
     }
     /// The attributes of an inode that is no more, for who still has it in his hands: those that were told last.
@@ -329,7 +339,7 @@ impl<F: FileData> Inodes<F> {
             Some(n) => {
                 n.recalled = number;
                 if let Some(t) = &mut n.told {
-                    t.change = None;
+                    t.edition = None;
                 }
                 n.bare_until = Instant(0);
                 if data {

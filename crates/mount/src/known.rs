@@ -38,8 +38,15 @@ struct Known {
 struct Names {
     /// What each leads to; [`SOME_INODE`]: it is there. Never iterated.
     all: HashMap<Vec<u8>, InodeId>,
-    /// As of so many changes.
-    entries: u64,
+    /// As of this life of the metadata engine, and so many changes of entries in it.
+    as_of: (u64, u64),
+}
+
+impl Names {
+    /// Whether they are those of a directory with these attributes.
+    fn are_of(&self, attr: &Attr) -> bool {
+        attr.entries.is_some_and(|entries| self.as_of == (attr.life, entries))
+    }
 }
 
 /// The inode of a name is not known.
@@ -153,7 +160,7 @@ impl Directories {
         if known.working == 0 && known.names.is_none() {
             known.last = last;
             known.attr = Some((attr.clone(), leased_until));
-            known.names = Some(Names::default());
+            known.names = Some(Names { as_of: (attr.life, 0), ..Names::default() });
         }
     }
 
@@ -164,7 +171,7 @@ impl Directories {
         if known.working > 0 || known.last > tick || leased_until == Instant(0) {
             return;
         }
-        if known.names.as_ref().is_some_and(|n| attr.entries != Some(n.entries)) {
+        if known.names.as_ref().is_some_and(|n| !n.are_of(attr)) {
             self.forget_names(known);
         }
         known.attr = Some((attr.clone(), leased_until));
@@ -205,10 +212,8 @@ impl Directories {
         let Some(known) = all.get(&dir.0) else { return Named::Unknown };
         let odd = name.len() > NAME_BYTES_MAX || matches!(name, b"" | b"." | b"..");
         let Some(names) = known.names.as_ref().filter(|_| !odd) else { return Named::Unknown };
-        let leased = known
-            .attr
-            .as_ref()
-            .is_some_and(|(attr, until)| *until > now && attr.entries == Some(names.entries));
+        let leased =
+            known.attr.as_ref().is_some_and(|(attr, until)| *until > now && names.are_of(attr));
         match names.all.get(name) {
             None if leased => Named::Missing,
             None => Named::MissingIfUnchanged,
@@ -228,7 +233,7 @@ impl Directories {
         known: &mut Known,
         edits: &[Edit<'_>],
         taken: &mut Option<InodeId>,
-        entries: u64,
+        as_of: (u64, u64),
     ) {
         let Some(names) = &mut known.names else { return };
         let before = names.all.len();
@@ -244,7 +249,7 @@ impl Directories {
             };
             names.all.insert(name.to_vec(), inode);
         }
-        names.entries = entries;
+        names.as_of = as_of;
         self.names.set(self.names.get() + names.all.len() - before);
         if self.names.get() > NAMES_MAX {
             self.forget_names(known);
@@ -289,12 +294,13 @@ impl Changing {
                 table.forget_names(known);
                 continue;
             };
-            let follows = known.names.as_ref().is_some_and(|n| n.entries == said.before);
+            let life = said.attr.life;
+            let follows = known.names.as_ref().is_some_and(|n| n.as_of == (life, said.before));
             match said.attr.entries {
                 // Nothing was done: the name that was to be made was there, or both are names of one file.
                 Some(entries) if follows && entries == said.before => {}
                 Some(entries) if follows => {
-                    table.edit(known, &edits(InodeId(dir)), &mut taken, entries);
+                    table.edit(known, &edits(InodeId(dir)), &mut taken, (life, entries));
                 }
                 _ => table.forget_names(known),
             }
@@ -368,6 +374,19 @@ mod tests {
         for odd in [&b"."[..], b"..", b"", &[b'x'; 256]] {
             assert_eq!(d.named(D, odd, NOW), Named::Unknown);
         }
+    }
+
+    /// The metadata engine has lost changes of ours with its power: others make as many, and the directory seems to be as it was.
+    #[test]
+    fn names_are_those_of_one_life_of_the_engine() {
+        let of = |life, entries| Attr { life, ..attr(entries) };
+        let d: Rc<Directories> = Rc::default();
+        d.made(&of(5, 0), END);
+        let said = DirChanged { attr: of(5, 1), lease_ms: 1, before: 0 };
+        d.change(&[D], true).done(&[(&said, END)], |_| vec![Edit::Add(b"a", F)]);
+        assert_eq!(d.named(D, b"a", NOW), Named::There(F));
+        d.heard(&of(6, 1), END, d.tick());
+        assert_eq!(d.named(D, b"a", NOW), Named::Unknown);
     }
 
     /// A change of ours from `before` on.

@@ -5,13 +5,14 @@
 
 use crate::attr::time_of;
 use crate::back::{Back, Waiting};
+use crate::errno::EIO;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use crate::late::Late;
 use glowfs_client::FileAccess;
 use glowfs_rt::Instant;
 use glowfs_rt::sync::Notify;
-use glowfs_types::wire::meta::{AtimeRule, Attr, Time};
+use glowfs_types::wire::meta::{AtimeRule, Attr, Edition, Time};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Durability, InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell, RefMut};
@@ -65,14 +66,16 @@ pub struct Dirty {
 struct State<F> {
     attr: Attr,
     dirty: Dirty,
+    /// What meta said when it was last told of writes of ours, and has not said since that they are durable.
+    told: Option<Edition>,
     /// When it was read, if that moves the time of last access and meta does not know yet.
     read_at: Option<Time>,
     /// The end of the last append that was given its place.
     reserved: u64,
     writing: u32,
     files: Vec<Rc<OpenedFile<F>>>,
-    /// Contents that are kept with the metadata, and the `change` of the attributes they came with.
-    content: Option<(u64, Rc<[u8]>)>,
+    /// Contents that are kept with the metadata, and the edition of the attributes they came with.
+    content: Option<(Edition, Rc<[u8]>)>,
 }
 
 /// See the module.
@@ -96,15 +99,18 @@ pub struct OpenInode<F> {
 }
 
 impl<F> OpenInode<F> {
-    /// Whether nothing was written here, and meta has said nothing newer than attributes of this change.
-    pub fn is_as_of(&self, change: u64) -> bool {
+    /// Whether nothing was written here, and meta has said nothing newer than attributes of this edition.
+    pub fn is_as_of(&self, edition: &Edition) -> bool {
         let s = self.state.borrow();
         let unsent = self.back.borrow().last() != 0;
-        s.dirty.generation == 0 && !unsent && s.read_at.is_none() && s.attr.change <= change
+        s.dirty.generation == 0
+            && !unsent
+            && s.read_at.is_none()
+            && !edition.is_older_than(&s.attr.edition())
     }
-    /// The change of the newest attributes that meta has said.
-    pub fn change(&self) -> u64 {
-        self.state.borrow().attr.change
+    /// The edition of the newest attributes that meta has said.
+    pub fn edition(&self) -> Edition {
+        self.state.borrow().attr.edition()
     }
 }
 
@@ -114,6 +120,7 @@ impl<F: FileData> OpenInode<F> {
         let state = State {
             attr: Attr::default(),
             dirty: Dirty::default(),
+            told: None,
             read_at: None,
             reserved: 0,
             writing: 0,
@@ -131,21 +138,33 @@ impl<F: FileData> OpenInode<F> {
         self.back.borrow_mut()
     }
 
-    /// Takes what meta said over, unless something newer is known. Returns what is true here.
+    /// Takes what meta said over, unless something newer is known. Returns what is true here. In a later life of its engine, meta may have lost what it
+    /// has told us: then the file is as it was before.
     pub fn merge(&self, from_meta: &Attr) -> Attr {
         let files = {
             let mut s = self.state.borrow_mut();
-            let newer_epoch = from_meta.epoch > s.attr.epoch;
+            let (said, knew) = (from_meta.edition(), s.attr.edition());
             let known = s.attr.inode == from_meta.inode;
-            let older = (from_meta.epoch, from_meta.change) < (s.attr.epoch, s.attr.change);
-            if known && older {
+            if s.told.is_some_and(|told| said.lost(&told)) {
+                s.told = None;
+                tracing::error!(inode = %self.id, "the metadata service has lost writes of this client with its power before they were made durable; the application hears of it at fsync or close");
+                self.late.note(EIO);
+            }
+            if known && said.is_older_than(&knew) {
                 None
             } else {
-                let moved = known && (newer_epoch || from_meta.data != s.attr.data);
-                if from_meta.epoch > s.dirty.epoch {
+                let anew = known && said.is_of_later_life_than(&knew);
+                let data = from_meta.data != s.attr.data;
+                let moved = known && (anew || data || from_meta.epoch > s.attr.epoch);
+                // Nobody replaced its contents: what we wrote to the new ones is lost.
+                let undone = anew && data && from_meta.epoch < s.dirty.epoch;
+                if from_meta.epoch > s.dirty.epoch || undone {
                     // Somebody cut the file: what we wrote before is not its length any more.
                     s.dirty.len = None;
                     s.reserved = 0;
+                }
+                if undone {
+                    s.dirty.epoch = from_meta.epoch;
                 }
                 s.attr = from_meta.clone();
                 moved.then(|| s.files.clone())
@@ -244,13 +263,13 @@ impl<F: FileData> OpenInode<F> {
     }
     /// Contents came with attributes.
     pub fn keep_content(&self, attr: &Attr, bytes: Vec<u8>) {
-        self.state.borrow_mut().content = Some((attr.change, bytes.into()));
+        self.state.borrow_mut().content = Some((attr.edition(), bytes.into()));
     }
     /// The contents, if they are those of the newest attributes that are known. Good only under a lease.
     pub fn content(&self) -> Option<Rc<[u8]>> {
         let s = self.state.borrow();
-        let (change, bytes) = s.content.as_ref()?;
-        (s.attr.inline && *change == s.attr.change).then(|| bytes.clone())
+        let (edition, bytes) = s.content.as_ref()?;
+        (s.attr.inline && *edition == s.attr.edition()).then(|| bytes.clone())
     }
 
     /// Whether its blocks have to be counted: something was written, and there are holes or may be.
@@ -315,10 +334,26 @@ impl<F: FileData> OpenInode<F> {
         let d = self.state.borrow().dirty;
         (d.len.is_some() || d.mtime.is_some() || d.holes).then_some(d)
     }
+    /// Meta knows of writes of ours, and may lose that with its power.
+    pub fn told(&self, from_meta: &Attr) {
+        let said = from_meta.edition();
+        let mut s = self.state.borrow_mut();
+        if s.told.is_none_or(|told| told.is_older_than(&said)) {
+            s.told = Some(said);
+        }
+    }
+    /// What meta knows as of this answer is durable.
+    pub fn durable(&self, from_meta: &Attr) {
+        let mut s = self.state.borrow_mut();
+        s.told = s.told.filter(|told| from_meta.edition().is_older_than(told));
+    }
     /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
     pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {
         let counted = counted || !self.wants_count();
         self.merge(from_meta);
+        if reported.len.is_some() {
+            self.told(from_meta);
+        }
         let mut s = self.state.borrow_mut();
         if s.dirty.generation == reported.generation {
             s.dirty.len = None;

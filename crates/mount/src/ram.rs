@@ -6,8 +6,8 @@
 
 mod content;
 mod meta;
+mod power;
+mod switches;
 
-pub use meta::{
-    COUNT_FAILS, COUNTS_WAIT, DURABLE_SYNCS, FLUSHES, LIFE, LISTS_LEASED, LOCKS_STAY, NO_ROOM,
-    RENAME_OVERTAKEN, RENAMES_SLOW, REPLACED_BEFORE_OPEN, RamFile, RamFs, WRITES, WRITES_WAIT,
-};
+pub use meta::{RamFile, RamFs};
+pub use switches::*;

@@ -50,5 +50,5 @@ pub async fn append(cx: &Context<'_>, q: &Append) -> Result<AppendOutcome> {
         table.append = Some(mine);
         store(cx, q.inode, &table)?;
     }
-    Ok(AppendOutcome::Granted(Box::new(inode.attr(q.inode))))
+    Ok(AppendOutcome::Granted(Box::new(cx.attr_here(q.inode, &inode))))
 }

@@ -55,7 +55,7 @@ pub async fn getattr(cx: &Context<'_>, req: &OfInode) -> Result<Attr> {
 /// The target of a symlink, and whether [`crate::touch`] is to be called.
 pub async fn readlink(cx: &Context<'_>, req: &ReadLink) -> Result<(Vec<u8>, bool)> {
     let inode = cx.inode(req.inode).await?;
-    let accessed = inode.attr(req.inode).wants_atime(req.atime, cx.now);
+    let accessed = cx.attr_here(req.inode, &inode).wants_atime(req.atime, cx.now);
     match inode.symlink {
         Some(target) if inode.kind == InodeKind::Symlink => Ok((target.into(), accessed)),
         _ => err(Status::InvalidArgument),
@@ -257,6 +257,7 @@ pub async fn finish_cut(
     if inode.cut.is_some() && inode.epoch == epoch {
         inode.cut = None;
         inode.epoch = inode.epoch.next();
+        inode.change += 1;
         if let Some(bytes) = allocated {
             inode.set_allocated(bytes);
         }
@@ -287,5 +288,5 @@ pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
 /// The truncate of an inode that is not finished, if there is one.
 pub async fn pending_cut(cx: &Context<'_>, id: InodeId) -> Result<Option<Cut>> {
     let Some(inode) = cx.find_inode(id).await? else { return Ok(None) };
-    Ok(inode.cut.map(|len| Cut { attr: inode.attr(id), len }))
+    Ok(inode.cut.map(|len| Cut { attr: cx.attr_here(id, &inode), len }))
 }

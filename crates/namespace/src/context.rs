@@ -141,7 +141,8 @@ impl<'a> Context<'a> {
                 subdirs: subdirs.wrapping_add(d.subdirs),
                 time: if d.changes > 0 { Some(self.now) } else { time },
             };
-            DirChanged { attr: dir_attr(d.id, &d.inode, side), lease_ms: 0, before: version as u64 }
+            let attr = dir_attr(d.id, &d.inode, side, self.tx.life());
+            DirChanged { attr, lease_ms: 0, before: version as u64 }
         });
         changed.collect()
     }
@@ -254,10 +255,16 @@ impl<'a> Context<'a> {
     /// What stat shows of an inode.
     pub(crate) async fn attr_of(&self, id: InodeId, inode: &Inode) -> Result<Attr> {
         if !inode.is_dir() {
-            return Ok(inode.attr(id));
+            return Ok(self.attr_here(id, inode));
         }
         let v = self.volume();
-        Ok(dir_attr(id, inode, DirSide::of(self.tx.get_all(&side_keys(v, id)).await?)))
+        let side = DirSide::of(self.tx.get_all(&side_keys(v, id)).await?);
+        Ok(dir_attr(id, inode, side, self.tx.life()))
+    }
+
+    /// The same of anything but a directory.
+    pub(crate) fn attr_here(&self, id: InodeId, inode: &Inode) -> Attr {
+        inode.attr(id, self.tx.life())
     }
 
     /// Whether a directory has no entries; conflicts with every insertion.
@@ -317,7 +324,7 @@ impl<'a> Context<'a> {
         } else {
             self.erase(id, inode)?;
         }
-        Ok(inode.attr(id))
+        Ok(self.attr_here(id, inode))
     }
 
     /// Removes an inode that nobody can reach any more, and all that belongs to it.
@@ -366,8 +373,8 @@ fn parse_entry(
 }
 
 /// What stat shows of a directory, with what stands beside its inode.
-pub(crate) fn dir_attr(id: InodeId, inode: &Inode, side: DirSide) -> Attr {
-    let mut attr = inode.attr(id);
+pub(crate) fn dir_attr(id: InodeId, inode: &Inode, side: DirSide, life: u64) -> Attr {
+    let mut attr = inode.attr(id, life);
     let subdirs = u32::try_from(side.subdirs.max(0)).unwrap_or(u32::MAX);
     attr.nlink = if inode.nlink == 0 { 0 } else { subdirs.saturating_add(2) };
     attr.entries = Some(side.version as u64);

@@ -81,7 +81,7 @@ pub async fn inline_read(cx: &Context<'_>, q: &InlineRead) -> Result<(Attr, Opti
         true => Some(content(cx, q.inode).await?),
         false => None,
     };
-    Ok((inode.attr(q.inode), bytes))
+    Ok((cx.attr_here(q.inode, &inode), bytes))
 }
 
 /// Writes; false: it had no effect, because the contents are in chunks.
@@ -89,7 +89,7 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     let done = cx.done_before(q).await?.is_some();
     let mut inode = cx.inode(q.inode).await?;
     if done {
-        return Ok((inode.attr(q.inode), true));
+        return Ok((cx.attr_here(q.inode, &inode), true));
     }
     if inode.kind != InodeKind::File {
         return err(Status::InvalidArgument);
@@ -103,9 +103,9 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
         return err(Status::NotPermitted);
     }
     match inode.contents {
-        Contents::Chunks => return Ok((inode.attr(q.inode), false)),
+        Contents::Chunks => return Ok((cx.attr_here(q.inode, &inode), false)),
         Contents::Spilling => return Err(in_the_way("they are on their way")),
-        Contents::Inline if q.bytes.is_empty() => return Ok((inode.attr(q.inode), true)),
+        Contents::Inline if q.bytes.is_empty() => return Ok((cx.attr_here(q.inode, &inode), true)),
         Contents::Inline => {}
     }
     let end = q.offset.checked_add(q.bytes.len() as u64).filter(|end| *end <= limit(&inode));
@@ -125,7 +125,7 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     cx.put_inode(q.inode, &mut inode)?;
     cx.count(q.inode, &inode, 0, file_bytes(&inode) - before)?;
     cx.remember(q, q.inode)?;
-    Ok((inode.attr(q.inode), true))
+    Ok((cx.attr_here(q.inode, &inode), true))
 }
 
 /// Truncate of an inline file: cuts its contents or adds zeros; the caller sets the length. Empty ones that are to become too long are chunks afterwards.
@@ -183,7 +183,7 @@ pub async fn spill(cx: &Context<'_>, id: InodeId, given_up: Option<DataId>) -> R
         return Ok(Spill::Over(true));
     }
     let bytes = content(cx, id).await?;
-    Ok(Spill::Store(Box::new(inode.attr(id)), bytes))
+    Ok(Spill::Store(Box::new(cx.attr_here(id, &inode)), bytes))
 }
 
 /// The data id under which the contents of a file are being stored, if they are.

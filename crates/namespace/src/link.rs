@@ -41,7 +41,7 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     cx.insert(req.parent, &req.name, req.inode, inode.kind, cookie)?;
     cx.put_inode(req.inode, &mut inode)?;
     cx.remember(req, req.inode)?;
-    Ok(inode.attr(req.inode))
+    Ok(cx.attr_here(req.inode, &inode))
 }
 
 /// Removes a name. Returns the inode as it is afterwards; `None` for a retry.
@@ -79,7 +79,7 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
     if crate::trash::takes(&dir, &inode) {
         let place = (req.parent, &dir);
         crate::trash::put(cx, place, &req.name, (entry.inode, &mut inode)).await?;
-        return Ok(Some(inode.attr(entry.inode)));
+        return Ok(Some(cx.attr_here(entry.inode, &inode)));
     }
     cx.drop_link(entry.inode, &mut inode).await.map(Some)
 }
@@ -93,5 +93,5 @@ pub(crate) fn remove_dir(
     inode.nlink = 0;
     inode.ctime = cx.now;
     cx.erase(id, inode)?;
-    Ok(crate::context::dir_attr(id, inode, Default::default()))
+    Ok(crate::context::dir_attr(id, inode, Default::default(), cx.tx.life()))
 }

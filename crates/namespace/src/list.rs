@@ -73,9 +73,9 @@ async fn add_attributes(cx: &Context<'_>, entries: &mut [DirEntry]) -> Result<()
         let inode: Inode = unpack("inode", &inode)?;
         let attr: Attr = match side {
             Some((version, subdirs, time)) => {
-                dir_attr(e.inode, &inode, DirSide::new(version, subdirs, time))
+                dir_attr(e.inode, &inode, DirSide::new(version, subdirs, time), cx.tx.life())
             }
-            None => inode.attr(e.inode),
+            None => cx.attr_here(e.inode, &inode),
         };
         e.attr = Some(attr);
     }

@@ -66,9 +66,9 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     }
     cx.put_inode(id, &mut inode)?;
     let attr = if inode.is_dir() {
-        crate::context::dir_attr(id, &inode, Default::default())
+        crate::context::dir_attr(id, &inode, Default::default(), cx.tx.life())
     } else {
-        inode.attr(id)
+        cx.attr_here(id, &inode)
     };
     let opened = req.open.map(|f| Opened { session, ..Opened::new(attr.clone(), f.read, f.write) });
     Ok(Made { attr, opened })
@@ -120,7 +120,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     cx.count(id, &inode, 1, 0)?;
     cx.remember(req, id)?;
     cx.put_inode(id, &mut inode)?;
-    let attr = inode.attr(id);
+    let attr = cx.attr_here(id, &inode);
     let (read, write) = (flags.read, flags.write);
     let opened = Opened { session: Some(session), ..Opened::new(attr.clone(), read, write) };
     Ok(Made { attr, opened: Some(opened) })

@@ -120,7 +120,13 @@ pub(crate) async fn open_inode(
         true => Some(inline::content(cx, id).await?),
         false => None,
     };
-    Ok(Opened { attr: inode.attr(id), session, read: flags.read, write: flags.write, content })
+    Ok(Opened {
+        attr: cx.attr_here(id, inode),
+        session,
+        read: flags.read,
+        write: flags.write,
+        content,
+    })
 }
 
 /// Records a session, if the flags name one.
@@ -176,17 +182,17 @@ pub async fn close(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
     };
     let Some(id) = req.session else {
         apply_of(cx, req, None, &mut inode)?;
-        return Ok(inode.attr(req.inode));
+        return Ok(cx.attr_here(req.inode, &inode));
     };
     let Some(session) = own_session(cx, req.inode, id).await? else {
         // A retry finds its own effect. A session that the cluster ended must not swallow what was written.
         let lost = req.epoch == inode.epoch && req.len_at_least.is_some_and(|l| l > inode.len);
-        return if lost { Err(ended()) } else { Ok(inode.attr(req.inode)) };
+        return if lost { Err(ended()) } else { Ok(cx.attr_here(req.inode, &inode)) };
     };
     apply_of(cx, req, Some(&session), &mut inode)?;
     let unwritten = session.write && req.len_at_least.is_none() && req.epoch == inode.epoch;
     end(cx, req.inode, id, session.client, &mut inode, unwritten).await?;
-    Ok(inode.attr(req.inode))
+    Ok(cx.attr_here(req.inode, &inode))
 }
 
 /// Takes a session away, and the inode with it if that was all that held it.
@@ -341,5 +347,8 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
     if req.spill && inode.is_inline() {
         return Err(inline::in_the_way("the client that has it open needs chunks"));
     }
-    Ok(Opened { session: req.session, ..Opened::new(inode.attr(req.inode), req.read, req.write) })
+    Ok(Opened {
+        session: req.session,
+        ..Opened::new(cx.attr_here(req.inode, &inode), req.read, req.write)
+    })
 }

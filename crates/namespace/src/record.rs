@@ -119,8 +119,8 @@ impl Inode {
     pub fn is_dir(&self) -> bool {
         self.kind == InodeKind::Directory
     }
-    /// What stat shows of anything but a directory.
-    pub fn attr(&self, id: InodeId) -> Attr {
+    /// What stat shows of anything but a directory, read in this life of the engine.
+    pub fn attr(&self, id: InodeId, life: u64) -> Attr {
         Attr {
             inode: id,
             kind: self.kind,
@@ -149,6 +149,7 @@ impl Inode {
             flags: self.flags,
             entries: None,
             inline: self.is_inline(),
+            life,
         }
     }
     /// Its blocks were counted; only what is less than all is kept.

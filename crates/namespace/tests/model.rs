@@ -438,6 +438,9 @@ fn sessions_lengths_truncates_and_garbage() {
         })
         .await
         .expect("cut");
+        let of = OfInode { caller: who(0), inode: i };
+        let after = op!(w, ns::getattr, of).expect("attributes");
+        assert!(after.epoch > attr.epoch && after.change > attr.change, "each state has a number");
         op!(w, ns::open, open_q(i, 0, true, false, 3)).expect("open");
         // A late report of the old epoch cannot revive the length.
         assert_eq!(op!(w, ns::sync, sync_q(i, 2, Some(9000), file.epoch)).expect("sync").len, 10);

@@ -171,6 +171,23 @@ fn a_late_copy_of_a_refused_request_has_no_effect() {
     there.expect("what was made after the refusal is there");
 }
 
+/// Whatever the engine has lost with its power, what a metadata service says afterwards is known to be newer than what any service said before:
+/// the one that hosts the engine, and the others.
+#[test]
+fn what_is_said_after_a_loss_of_power_is_newer() {
+    let lab = Lab::with(25, Shape { metas: 2, clients: 6, ..SHAPE });
+    lab.run(0, |c| async move { c.make(make(&c, 0, "f")).await.expect("made") });
+    let said = |client| lab.run(client, |c| async move { look(&c, "f").await.expect("there") });
+    let mut last = Edition::default();
+    for power in [true, true, false] {
+        let all: Vec<_> = (0..6).map(|c| said(c).edition()).collect();
+        assert!(all.iter().all(|e| *e == all[0] && e.life > last.life), "{all:?} after {last:?}");
+        assert_eq!(all[0].change, 1, "it was not changed");
+        last = all[0];
+        lab.restart(power);
+    }
+}
+
 /// Ids are taken in ranges; what a life of the service had left of one is never given out by another.
 #[test]
 fn no_id_is_given_out_twice() {

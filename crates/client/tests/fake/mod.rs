@@ -51,6 +51,8 @@ pub struct State {
     pub calls: RefCell<BTreeMap<(NodeId, u16), u64>>,
     pub requests: RefCell<Vec<RequestId>>,
     pub epoch: Cell<u64>,
+    /// The life of the metadata engine; 0: meta does not say.
+    pub life: Cell<u64>,
     /// Storage takes writes to the data of older epochs, as it does until that is collected.
     pub uncollected: Cell<bool>,
     pub capability_ms: Cell<u64>,
@@ -369,6 +371,7 @@ impl Node {
                 data,
                 layout: Some(layout()),
                 epoch: TruncateEpoch(state.epoch.get()),
+                life: state.life.get(),
                 ..Attr::default()
             },
             session: Some(SessionId(1)),

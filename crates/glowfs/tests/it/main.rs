@@ -29,6 +29,7 @@ mod harness;
 mod inline;
 mod layout;
 mod locks;
+mod lost_power;
 mod many_rings;
 mod mgmtds;
 mod model;

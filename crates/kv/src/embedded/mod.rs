@@ -17,7 +17,7 @@ use crate::mvcc::Mvcc;
 use crate::{Engine, Key, RangePage, Value, Version};
 use format::Records;
 use glowfs_rt::{BoxFuture, Dir, Duration, File, Instant, Rt};
-use glowfs_types::wire::kv::Commit;
+use glowfs_types::wire::kv::{Commit, Mutation};
 use glowfs_types::{ClusterId, Error, Result, Status};
 use notify::Notify;
 use std::cell::RefCell;
@@ -121,6 +121,8 @@ struct Inner {
     dir: Dir,
     config: EmbeddedConfig,
     engine: u128,
+    /// The first version of this life: none of a former one is as great.
+    life: Version,
     state: RefCell<State>,
     /// Something was written, flushed or failed.
     progress: Notify,
@@ -159,6 +161,7 @@ impl Embedded {
             dir,
             config,
             engine: found.engine,
+            life: version + 1,
             state: RefCell::new(State {
                 store: found.store,
                 records: Records::default(),
@@ -185,7 +188,20 @@ impl Embedded {
         rt.spawn_detached(log::write_loop(inner.clone(), found.tail));
         rt.spawn_detached(log::flush_loop(inner.clone()));
         rt.spawn_detached(checkpoint::background_loop(inner.clone()));
-        Ok(Self(inner))
+        let engine = Self(inner);
+        if let Err(e) = engine.begin_life().await {
+            engine.0.state.borrow_mut().closing = true;
+            engine.0.wake_all();
+            return Err(e);
+        }
+        Ok(engine)
+    }
+
+    /// Commits nothing, on disk: if all the rest of this life is lost, the next one still begins behind it.
+    async fn begin_life(&self) -> Result<()> {
+        let nothing = Mutation::ClearRange { begin: Vec::new(), end: Vec::new() };
+        let commit = Commit { mutations: vec![nothing], durable: true, ..Commit::default() };
+        self.commit(commit).await.map(|_| ())
     }
 
     /// Writes and flushes everything, ends the background work and releases the directory. Later calls fail.
@@ -392,6 +408,10 @@ impl Engine for Embedded {
 
     fn is_newest(&self, version: Version) -> bool {
         self.0.state.borrow().store.version() == version
+    }
+
+    fn life(&self, _version: Version) -> u64 {
+        self.0.life
     }
 
     fn flush_barrier(&self) -> BoxFuture<Result<()>> {

@@ -8,11 +8,12 @@ use crate::daemon::{Context, Daemon, Failure};
 use crate::errno::EINTR;
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
+use crate::open::OpenInode;
 use glowfs_fuse::Reply;
 use glowfs_rt::sync::{Either, Notify, select};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::append::{Append, AppendReply};
-use glowfs_types::wire::meta::Caller;
+use glowfs_types::wire::meta::{Caller, Edition};
 use glowfs_types::{ClientId, InodeId, RequestId, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -43,6 +44,8 @@ struct Right {
     /// The life of the client that got it.
     life: ClientId,
     caller: Caller,
+    /// What meta said of the file as it gave the right.
+    given: Cell<Edition>,
     stage: Cell<Stage>,
     /// Appends under it.
     users: Cell<u32>,
@@ -129,7 +132,7 @@ impl<S: FileSystem> Context<S> {
     ) -> Result<Turn, Failure> {
         let inode = handle.inode.id;
         if let Some(right) = self.appends.get(inode)
-            && self.usable(&right)
+            && self.usable(&right, &handle.inode)
         {
             return Ok(Turn::new(right));
         }
@@ -145,8 +148,11 @@ impl<S: FileSystem> Context<S> {
     }
 
     /// Whether one more append may go on under the right.
-    fn usable(&self, right: &Right) -> bool {
+    fn usable(&self, right: &Right, inode: &OpenInode<S::File>) -> bool {
         if right.stage.get() != Stage::Held || right.life != self.fs.life() {
+            return false;
+        }
+        if inode.edition().is_of_later_life_than(&right.given.get()) {
             return false;
         }
         let Some(wanted) = right.wanted.get() else { return true };
@@ -157,9 +163,10 @@ impl<S: FileSystem> Context<S> {
         let inode = handle.inode.id;
         loop {
             match self.appends.get(inode) {
-                Some(right) if self.usable(&right) => return Ok(Turn::new(right)),
+                Some(right) if self.usable(&right, &handle.inode) => return Ok(Turn::new(right)),
                 Some(right) if right.stage.get() == Stage::Held && right.wanted.get().is_none() => {
-                    // Of a former life of this client: the cluster has ended it.
+                    // Of a former life of this client: the cluster has ended it. Or of a former life of meta's engine, which may have lost it: then it
+                    // is asked for once more.
                     self.appends.drop(inode, &right);
                 }
                 Some(right) => right.moved.wait().await,
@@ -174,6 +181,7 @@ impl<S: FileSystem> Context<S> {
             grant: RequestId(self.rt.random_u128()),
             life: self.fs.life(),
             caller: handle.caller.clone(),
+            given: Cell::default(),
             stage: Cell::new(Stage::Taking),
             users: Cell::new(0),
             wanted: Cell::new(None),
@@ -188,6 +196,7 @@ impl<S: FileSystem> Context<S> {
             match self.fs.append(q.clone()).await {
                 Ok(AppendReply { attr: Some(attr) }) => {
                     self.inodes.seen(&attr);
+                    right.given.set(attr.edition());
                     break;
                 }
                 // A meta service of an older release knows of no such right: appends are whole on this client only.

@@ -296,6 +296,7 @@ impl<S: FileSystem> Daemon<S> {
             // Meta has it all, and everybody else may see it.
             let _ = inode.end_write(None, 0, at_ns);
             self.inodes.seen(&attr);
+            inode.told(&attr);
             return Ok(Stored { with_meta: Some(attr), cut_elsewhere: false });
         }
         if gap {

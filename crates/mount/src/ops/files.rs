@@ -252,6 +252,9 @@ impl<S: FileSystem> Context<S> {
         let told = dirty.filter(|_| q.session.is_some()).unwrap_or_default();
         let r = self.fs.sync(q).await?;
         inode.reported(told, allocated.is_some(), &r.attr);
+        if durable {
+            inode.durable(&r.attr);
+        }
         Ok(())
     }
     /// Tells meta when a file was read that nobody here has open for writing, together with ends of sessions. Beside the request: until meta knows,
@@ -417,8 +420,9 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     let mut q = context.sync_of(&handle, false);
     (q.session, q.allocated) = (Some(session), allocated);
     if q.len_at_least.is_none() {
-        // Reported before; said again, so that meta knows that something was written at all.
-        (q.len_at_least, q.epoch) = (file.len_written(), file.epoch());
+        // Reported before; said again, so that meta knows that something was written at all. No more than it has: what it lost is not the length any more.
+        let has = inode.stored_len();
+        (q.len_at_least, q.epoch) = (file.len_written().map(|l| l.min(has)), file.epoch());
     }
     if dirty.is_none() && allocated.is_none() && q.atime.is_none() && context.fs.closes_room() {
         close_later(context, handle, q);

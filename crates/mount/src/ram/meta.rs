@@ -1,6 +1,8 @@
 //! The namespace of the RAM file system and its open files.
 
 use super::content::Content;
+use super::power::Power;
+use super::switches::*;
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_client::{FileAccess, RecallHandler};
 use glowfs_namespace::{Held, LockTable};
@@ -16,10 +18,10 @@ use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-struct Node {
-    attr: RefCell<Attr>,
+pub(super) struct Node {
+    pub(super) attr: RefCell<Attr>,
     content: RefCell<Rc<Content>>,
     entries: RefCell<BTreeMap<Vec<u8>, (InodeId, u64)>>,
     next_cookie: Cell<u64>,
@@ -30,44 +32,7 @@ struct Node {
     unlocked: Notify,
 }
 
-/// How often all file systems of this process were asked to make something durable, for tests.
-pub static DURABLE_SYNCS: AtomicU64 = AtomicU64::new(0);
-
-/// How often a file of this process was written to, for tests.
-pub static WRITES: AtomicU64 = AtomicU64::new(0);
-
-/// How often a file of this process was flushed, for tests.
-pub static FLUSHES: AtomicU64 = AtomicU64::new(0);
-
-/// Which life of the client this is: sessions of another one have ended. For tests.
-pub static LIFE: AtomicU64 = AtomicU64::new(1);
-
-/// The next count of the blocks of a file fails. For tests.
-pub static COUNT_FAILS: AtomicBool = AtomicBool::new(false);
-
-/// Counts of the blocks of files wait as long as it is set. For tests.
-pub static COUNTS_WAIT: AtomicBool = AtomicBool::new(false);
-
-/// Writes wait as long as it is set. For tests.
-pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
-
-/// Writes find no room. For tests.
-pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
-
-/// No lock is given back: meta is away. For tests.
-pub static LOCKS_STAY: AtomicBool = AtomicBool::new(false);
-
-/// What is listed is leased for long. For tests.
-pub static LISTS_LEASED: AtomicBool = AtomicBool::new(false);
-
-/// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
-pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
-
-/// Before the next rename is carried out, another client exchanges what it moves with «other» in the same directory, and recalls the name. For tests.
-pub static RENAME_OVERTAKEN: AtomicBool = AtomicBool::new(false);
-
-/// Renames take [`SLOW`]. For tests.
-pub static RENAMES_SLOW: AtomicBool = AtomicBool::new(false);
+/// What a slow rename takes ([`RENAMES_SLOW`]).
 const SLOW: Duration = Duration::from_millis(200);
 
 /// See [`super`].
@@ -82,6 +47,7 @@ pub struct RamFs {
     next: Cell<u64>,
     /// The last file without a name, until it is open.
     made: RefCell<Option<Rc<Node>>>,
+    power: Power,
 }
 
 /// An open file of it.
@@ -89,6 +55,8 @@ pub struct RamFile {
     node: Rc<Node>,
     content: RefCell<Rc<Content>>,
     epoch: Cell<TruncateEpoch>,
+    /// Of the metadata engine, when the epoch was heard.
+    life: Cell<u64>,
     written: Cell<Option<u64>>,
     session: Option<SessionId>,
     owner: ClientId,
@@ -110,6 +78,7 @@ impl RamFs {
             listener: RefCell::default(),
             next: Cell::new(2),
             made: RefCell::default(),
+            power: Power::default(),
         };
         let root =
             fs.node(ROOT_INODE, InodeKind::Directory, 0o777, &Caller::default(), 0, Vec::new());
@@ -193,6 +162,7 @@ impl RamFs {
             data: DataId(inode.0),
             change: 1,
             generation: 1,
+            life: self.power.life(),
             ..Attr::default()
         };
         Rc::new(Node {
@@ -208,6 +178,7 @@ impl RamFs {
         })
     }
     fn get(&self, inode: InodeId) -> Result<Rc<Node>> {
+        self.power.look(|| self.nodes.borrow().values().cloned().collect());
         if let Some(n) = self.nodes.borrow().get(&inode.0) {
             return Ok(n.clone());
         }
@@ -505,6 +476,7 @@ impl FileSystem for RamFs {
     }
     async fn append(&self, q: Append) -> Result<AppendReply> {
         let attr = self.get(q.inode)?.attr.borrow().clone();
+        RIGHTS_GIVEN.fetch_add(u64::from(!q.release), Relaxed);
         Ok(AppendReply { attr: (!q.release).then_some(attr) })
     }
     async fn readlink(&self, q: ReadLink) -> Result<ReadLinkReply> {
@@ -586,6 +558,7 @@ impl FileSystem for RamFs {
             node,
             content,
             epoch,
+            life: Cell::new(reply.attr.life),
             written: Cell::new(None),
             session: reply.session,
             owner: self.life(),
@@ -618,7 +591,8 @@ impl FileData for RamFile {
         self.written.get()
     }
     fn update_attr(&self, attr: &Attr) {
-        if attr.epoch > self.epoch.get() {
+        let anew = self.life.replace(attr.life) < attr.life;
+        if attr.epoch > self.epoch.get() || (anew && attr.epoch != self.epoch.get()) {
             self.epoch.set(attr.epoch);
             self.written.set(None);
             *self.content.borrow_mut() = self.node.content.borrow().clone();

@@ -17,6 +17,9 @@ pub struct BeginReply {
     /// The newest committed version.
     #[n(0)]
     pub version: u64,
+    /// The first version of the engine's life; 0: it does not say (older releases).
+    #[cbor(n(1), default, skip_if = "super::meta::is_zero")]
+    pub life: u64,
 }
 
 /// KV_GET: reads keys as of a version.

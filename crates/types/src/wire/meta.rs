@@ -4,6 +4,7 @@
 //! token, and changing requests carry a [`crate::RequestId`] so that a retry takes effect once.
 
 pub use super::atime::{AtimeRule, ReadLink};
+pub use super::edition::Edition;
 pub use super::listing::{DirEntry, ReadDir, ReadDirReply};
 pub use super::recall::{IN_USE_MAX, InUse, InUseReply, Recall};
 use crate::{
@@ -159,10 +160,16 @@ pub struct Attr {
     /// Its contents are kept with the metadata ([`super::inline`]): no chunk of it may be read or written. Once that is over, it is for good.
     #[cbor(n(22), default, skip_if = "is_false")]
     pub inline: bool,
+    /// The life of the metadata engine that they were read in: see [`super::edition`]. 0: it loses nothing, or it is not known (older releases).
+    #[cbor(n(23), default, skip_if = "is_zero")]
+    pub life: u64,
 }
 
 pub(super) fn is_false(flag: &bool) -> bool {
     !flag
+}
+pub(super) fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Flags of an inode, with the numbers of Linux' FS_*_FL.

@@ -9,6 +9,7 @@ pub mod atime;
 pub mod closes;
 pub mod copy;
 pub mod data;
+pub mod edition;
 pub mod flush;
 pub mod frame;
 pub mod fsck;

@@ -1,0 +1,51 @@
+//! What tests can have the file system do, and what it counts for them. All of the process.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// How often all file systems of this process were asked to make something durable, for tests.
+pub static DURABLE_SYNCS: AtomicU64 = AtomicU64::new(0);
+
+/// How often a file of this process was written to, for tests.
+pub static WRITES: AtomicU64 = AtomicU64::new(0);
+
+/// How often a file of this process was flushed, for tests.
+pub static FLUSHES: AtomicU64 = AtomicU64::new(0);
+
+/// Which life of the client this is: sessions of another one have ended. For tests.
+pub static LIFE: AtomicU64 = AtomicU64::new(1);
+
+/// The next count of the blocks of a file fails. For tests.
+pub static COUNT_FAILS: AtomicBool = AtomicBool::new(false);
+
+/// Counts of the blocks of files wait as long as it is set. For tests.
+pub static COUNTS_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Writes wait as long as it is set. For tests.
+pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
+
+/// Writes find no room. For tests.
+pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
+
+/// No lock is given back: meta is away. For tests.
+pub static LOCKS_STAY: AtomicBool = AtomicBool::new(false);
+
+/// What is listed is leased for long. For tests.
+pub static LISTS_LEASED: AtomicBool = AtomicBool::new(false);
+
+/// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
+pub static REPLACED_BEFORE_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// Before the next rename is carried out, another client exchanges what it moves with «other» in the same directory, and recalls the name. For tests.
+pub static RENAME_OVERTAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The metadata of files as it is at the next question is what [`POWER_LOST`] leaves. For tests.
+pub static POWER_KEEPS: AtomicBool = AtomicBool::new(false);
+
+/// Before the next question the metadata engine loses its power, and goes on in another life. For tests.
+pub static POWER_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Renames take 200 ms. For tests.
+pub static RENAMES_SLOW: AtomicBool = AtomicBool::new(false);
+
+/// How often the right to append was given to a client. For tests.
+pub static RIGHTS_GIVEN: AtomicU64 = AtomicU64::new(0);

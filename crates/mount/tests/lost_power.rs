@@ -1,0 +1,126 @@
+//! The metadata engine loses its power, and with it what it had said and not flushed: the mount goes on from what is left. One test at a time: the
+//! switches are the process's.
+
+mod common;
+
+use common::TestMount;
+use glowfs_mount::ram::{POWER_KEEPS, POWER_LOST, RIGHTS_GIVEN};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
+
+static ONE: Mutex<()> = Mutex::new(());
+const EIO: i32 = 5;
+const FLUSHED: &str = "flushed;";
+const LOST: &str = "told to meta, and lost with the power;";
+
+/// A file of [`FLUSHED`], open for appends, to which [`LOST`] was appended.
+fn with_loss(m: &TestMount) -> File {
+    let path = m.join("log");
+    let mut file = File::options().append(true).create(true).open(&path).expect("open");
+    file.write_all(FLUSHED.as_bytes()).expect("append");
+    file.sync_all().expect("fsync");
+    let at = |len: usize| assert_eq!(fs::metadata(&path).expect("stat").len(), len as u64);
+    POWER_KEEPS.store(true, SeqCst);
+    at(FLUSHED.len());
+    assert!(!POWER_KEEPS.load(SeqCst), "nobody asked");
+    // More changes than there will be afterwards. Each close tells meta.
+    for byte in LOST.bytes() {
+        file.write_all(&[byte]).expect("append");
+        drop(file.try_clone().expect("another descriptor"));
+    }
+    at(FLUSHED.len() + LOST.len());
+    POWER_LOST.store(true, SeqCst);
+    file
+}
+
+#[test]
+fn a_file_that_went_back_is_shown_as_it_is() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let file = with_loss(&m);
+    assert_eq!(file.metadata().expect("stat").len(), FLUSHED.len() as u64);
+    assert!(!POWER_LOST.load(SeqCst), "nobody asked");
+    assert_eq!(fs::read_to_string(m.join("log")).expect("read"), FLUSHED);
+}
+
+#[test]
+fn appends_to_a_file_that_went_back_are_all_there() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let mut file = with_loss(&m);
+    for (i, record) in ["one;", "two;", "three;"].into_iter().enumerate() {
+        file.write_all(record.as_bytes()).expect("append");
+        match i {
+            0 => assert_eq!(
+                file.sync_all().expect_err("what was lost").raw_os_error(),
+                Some(EIO),
+                "an fsync does not hide that what was written before it is gone"
+            ),
+            1 => {}
+            _ => file.sync_all().expect("heard of once"),
+        }
+    }
+    drop(file);
+    let left = fs::read_to_string(m.join("log")).expect("read");
+    assert_eq!(left, format!("{FLUSHED}one;two;three;"));
+}
+
+/// Meta may have lost that this client has the right to append.
+#[test]
+fn the_right_to_append_is_asked_for_again_after_a_loss_of_power() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let mut file = with_loss(&m);
+    let before = RIGHTS_GIVEN.load(SeqCst);
+    assert_eq!(file.metadata().expect("stat").len(), FLUSHED.len() as u64);
+    file.write_all(b"one;").expect("append");
+    file.write_all(b"two;").expect("append");
+    assert_eq!(RIGHTS_GIVEN.load(SeqCst), before + 1);
+}
+
+/// What was durable is not lost, and nobody hears that it was.
+#[test]
+fn what_is_durable_is_no_loss() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("log");
+    let mut file = File::options().append(true).create(true).open(&path).expect("open");
+    file.write_all(FLUSHED.as_bytes()).expect("append");
+    file.sync_all().expect("fsync");
+    for switch in [&POWER_KEEPS, &POWER_LOST] {
+        switch.store(true, SeqCst);
+        assert_eq!(fs::metadata(&path).expect("stat").len(), FLUSHED.len() as u64);
+    }
+    file.sync_all().expect("all is there");
+    file.write_all(b"more").expect("append");
+    file.sync_all().expect("fsync");
+    assert_eq!(fs::metadata(&path).expect("stat").len(), FLUSHED.len() as u64 + 4);
+}
+
+/// A truncate goes with the power, and what this client wrote after it: what it writes from then on counts.
+#[test]
+fn a_truncate_that_never_was_takes_no_length_along() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("log");
+    let len = || fs::metadata(&path).expect("stat").len();
+    let file = File::create(&path).expect("create");
+    file.write_all_at(FLUSHED.as_bytes(), 0).expect("write");
+    file.sync_all().expect("fsync");
+    POWER_KEEPS.store(true, SeqCst);
+    assert_eq!(len(), FLUSHED.len() as u64);
+    file.set_len(0).expect("truncate");
+    file.write_all_at(LOST.as_bytes(), 0).expect("write");
+    assert_eq!(len(), LOST.len() as u64, "not told yet");
+    POWER_LOST.store(true, SeqCst);
+    assert_eq!(len(), FLUSHED.len() as u64);
+    file.write_all_at(b"more", FLUSHED.len() as u64).expect("write");
+    assert_eq!(len(), FLUSHED.len() as u64 + 4);
+    file.sync_all().expect("nothing was told before");
+    drop(file);
+    assert_eq!(len(), FLUSHED.len() as u64 + 4);
+}
