@@ -88,6 +88,9 @@ fn mend(image: &mut Files) {
     }
 }
 
+/// From here on an engine may have come to the end of all versions.
+const VERSIONS_END: u64 = u64::MAX / 2 - (1 << 33);
+
 async fn everything(engine: &Embedded) -> Vec<(Vec<u8>, Vec<u8>)> {
     let version = engine.begin().await.expect("begin");
     let page = engine.get_range(version, vec![], vec![0xff; 8], 256, false).await.expect("range");
@@ -108,10 +111,16 @@ async fn live(rt: Rt, dir: Dir) {
         return;
     }
     let before = everything(&engine).await;
+    let version = engine.begin().await.expect("begin");
     if engine.checkpoint().await.is_err() || engine.close().await.is_err() {
         return;
     }
-    let again = Embedded::open(&rt, dir, config()).await.expect("it was closed cleanly");
+    let again = match Embedded::open(&rt, dir, config()).await {
+        Ok(again) => again,
+        // Each opening takes some of the versions that there are; they end there.
+        Err(_) if version > VERSIONS_END => return,
+        Err(e) => panic!("it was closed cleanly: {e}"),
+    };
     assert_eq!(everything(&again).await, before, "changed by a restart");
     let _ = again.close().await;
 }
