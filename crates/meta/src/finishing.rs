@@ -61,8 +61,10 @@ pub struct Unfinished<C> {
     stage: Cell<Stage>,
     /// The count of changes of the directory with it, once it is known.
     version: Cell<Option<u64>>,
-    /// Whose kernels have to forget a name before its client is answered.
-    held_by: RefCell<Rc<[ClientId]>>,
+    /// Its client's kernel may have the name from before.
+    keeps: Cell<bool>,
+    /// Kernels have to forget a name before its client is answered.
+    held_up: Cell<bool>,
     /// Somebody is telling the client to forget the name.
     telling: Cell<bool>,
     news: Notify,
@@ -101,18 +103,17 @@ impl<C> Default for Finishing<C> {
 }
 
 impl<C: Clone> Finishing<C> {
-    /// A client begins to change these names, as leases of `life` are given.
+    /// A client begins to change these names, as leases of `life` are given; with `keeps` its kernel may have them from before.
     pub fn begin(
         &self,
         (client, conn): (ClientId, &C),
         request: RequestId,
-        names: &[(InodeId, &Name)],
+        (names, keeps): (&[(InodeId, &Name)], bool),
         (now, life): (Instant, Duration),
     ) -> Begun<C> {
         let mut begun = Vec::with_capacity(names.len());
         self.forget(now, life);
         for (dir, name) in names {
-            self.went_on(*dir, client, request);
             let until = now + life;
             let change = Rc::new(Unfinished {
                 client,
@@ -123,7 +124,8 @@ impl<C: Clone> Finishing<C> {
                 request,
                 stage: Cell::new(Stage::Begun),
                 version: Cell::new(None),
-                held_by: RefCell::default(),
+                keeps: Cell::new(keeps),
+                held_up: Cell::new(false),
                 telling: Cell::new(false),
                 news: Notify::new(),
             });
@@ -167,7 +169,7 @@ impl<C: Clone> Finishing<C> {
     pub fn is_changing(&self, dir: InodeId, client: ClientId) -> bool {
         let table = self.table.borrow();
         let mut all = table.dirs.get(&dir).into_iter().flatten();
-        all.any(|u| u.client == client && u.stage.get() == Stage::Begun)
+        all.any(|u| u.client == client && u.keeps.get() && u.stage.get() == Stage::Begun)
     }
 
     fn forget(&self, now: Instant, life: Duration) {
@@ -188,16 +190,16 @@ impl<C: Clone> Finishing<C> {
 }
 
 impl<C> Unfinished<C> {
-    /// What `by` has to do about it, for what it has seen.
-    pub fn next(&self, seen: &Seen<'_>, by: ClientId, now: Instant) -> Next {
+    /// What somebody has to do about it, for what he has seen.
+    pub fn next(&self, seen: &Seen<'_>, now: Instant) -> Next {
         let later = |version: Option<u64>| seen.version.zip(version).is_some_and(|(s, v)| v > s);
         match self.stage.get() {
             Stage::Finished => Next::Nothing,
             Stage::Begun if now >= self.until + BEGUN_MAX => Next::Nothing,
             Stage::Begun => Next::Wait,
             _ if later(self.version.get()) || self.until <= now => Next::Nothing,
-            // The listing has the directory locked there.
-            Stage::Committed if seen.name.is_none() && self.is_held_by(by) => Next::Nothing,
+            // A listing has the directory locked in a kernel.
+            Stage::Committed if seen.name.is_none() && self.held_up.get() => Next::Nothing,
             Stage::Committed => Next::Wait,
             Stage::Answered if self.telling.replace(true) => Next::Wait,
             Stage::Answered => Next::Tell,
@@ -206,9 +208,6 @@ impl<C> Unfinished<C> {
     /// When somebody who was told to wait has to look again, without news.
     pub fn look_again(&self, now: Instant) -> Instant {
         if self.until > now { self.until } else { self.until + BEGUN_MAX }
-    }
-    fn is_held_by(&self, client: ClientId) -> bool {
-        self.held_by.borrow().contains(&client)
     }
     /// Resolves when something about it may have changed since this was called.
     pub fn news(&self) -> impl Future<Output = ()> {
@@ -227,16 +226,20 @@ impl<C> Unfinished<C> {
 }
 
 impl<C> Begun<C> {
-    /// It is committed, and is about to be taken from the kernels of `holders`: `version` says what it has made of the count of changes of a
-    /// directory.
-    pub fn committed(&self, version: impl Fn(InodeId) -> Option<u64>, holders: &[ClientId]) {
+    /// It is committed, and is about to be taken from others, with `held_up` from kernels that have the name: `version` says what it has made of
+    /// the count of changes of a directory.
+    pub fn committed(&self, version: impl Fn(InodeId) -> Option<u64>, held_up: bool) {
         for u in &self.0 {
             u.version.set(version(u.dir));
-            *u.held_by.borrow_mut() = holders.into();
+            u.held_up.set(held_up);
             u.reach(Stage::Committed);
         }
     }
-    /// It came to nothing, or its client keeps nothing that it would have to forget.
+    /// Its client keeps nothing that it would have to forget.
+    pub fn keeps_nothing(&self) {
+        self.0.iter().for_each(|u| u.keeps.set(false));
+    }
+    /// It came to nothing, or nobody keeps anything from before.
     pub fn finish(&self) {
         self.0.iter().for_each(|u| u.finish());
     }
@@ -244,7 +247,9 @@ impl<C> Begun<C> {
 
 impl<C> Drop for Begun<C> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|u| u.reach(Stage::Answered));
+        let over =
+            |u: &Unfinished<C>| if u.keeps.get() { Stage::Answered } else { Stage::Finished };
+        self.0.iter().for_each(|u| u.reach(over(u)));
     }
 }
 
@@ -271,7 +276,7 @@ mod tests {
         f.others(&seen(&n(), None), by)
     }
     fn next(u: &Unfinished<&'static str>, version: impl Into<Option<u64>>, ms: u64) -> Next {
-        u.next(&seen(&n(), version), ClientId(9), at(ms))
+        u.next(&seen(&n(), version), at(ms))
     }
     fn begin(
         f: &Finishing<&'static str>,
@@ -279,7 +284,7 @@ mod tests {
         request: u64,
         ms: u64,
     ) -> Begun<&'static str> {
-        f.begin((who, &"conn"), RequestId(request.into()), &[(D, &n())], (at(ms), LIFE))
+        f.begin((who, &"conn"), RequestId(request.into()), (&[(D, &n())], true), (at(ms), LIFE))
     }
 
     #[test]
@@ -293,7 +298,7 @@ mod tests {
         let seen = others(&f, B);
         assert_eq!(seen.len(), 1);
         assert_eq!(next(&seen[0], None, 1), Next::Wait);
-        begun.committed(|_| Some(5), &[]);
+        begun.committed(|_| Some(5), false);
         assert_eq!(next(&seen[0], None, 2), Next::Wait);
         drop(begun);
         assert_eq!(next(&seen[0], None, 3), Next::Tell);
@@ -309,8 +314,8 @@ mod tests {
         let (a, b) = (begin(&f, A, 1, 0), begin(&f, B, 2, 1));
         let (of_a, of_b) = (&others(&f, B)[0], &others(&f, A)[0]);
         assert_eq!(next(of_b, 4, 2), Next::Wait, "it may have been before ours");
-        a.committed(|_| Some(5), &[]);
-        b.committed(|_| Some(6), &[]);
+        a.committed(|_| Some(5), false);
+        b.committed(|_| Some(6), false);
         assert_eq!(next(of_b, 4, 2), Next::Nothing, "it was not");
         assert_eq!(next(of_a, 5, 2), Next::Wait);
         // Two that did not see each other.
@@ -324,8 +329,9 @@ mod tests {
         let first = others(&f, B).remove(0);
         f.went_on(D, A, RequestId(1));
         assert_ne!(next(&first, None, 1), Next::Nothing, "the same request, again");
-        let second = begin(&f, A, 2, 1);
+        f.went_on(D, A, RequestId(2));
         assert_eq!(next(&first, None, 1), Next::Nothing);
+        let second = begin(&f, A, 2, 1);
         assert_eq!(others(&f, B).len(), 1);
         drop(second);
         f.went_on(D, A, RequestId(3));
@@ -339,14 +345,15 @@ mod tests {
         let (other, all) = (Name::from(b"m".to_vec()), Seen { name: None, ..seen(&n(), None) });
         assert!(f.others(&seen(&other, None), B).is_empty());
         let u = f.others(&all, B).remove(0);
-        let of = |by| u.next(&all, by, at(1));
-        assert_eq!(of(B), Next::Wait, "who knows what the listing has seen");
-        begun.committed(|_| Some(5), &[B]);
-        assert_eq!(of(B), Next::Nothing, "its kernel could not forget the name meanwhile");
-        assert_eq!(of(ClientId(3)), Next::Wait);
-        assert_eq!(u.next(&seen(&n(), None), B, at(1)), Next::Wait);
+        assert_eq!(u.next(&all, at(1)), Next::Wait, "who knows what the listing has seen");
+        begun.committed(|_| Some(5), true);
+        assert_eq!(u.next(&all, at(1)), Next::Nothing, "its kernel may be waited for");
+        assert_eq!(u.next(&seen(&n(), None), at(1)), Next::Wait);
         drop(begun);
-        assert_eq!(of(B), Next::Tell);
+        assert_eq!(u.next(&all, at(1)), Next::Tell);
+        let begun = begin(&f, A, 2, 0);
+        begun.committed(|_| Some(6), false);
+        assert_eq!(f.others(&all, B).remove(1).next(&all, at(1)), Next::Wait);
     }
 
     #[test]
@@ -368,7 +375,7 @@ mod tests {
         let begun = begin(&f, A, 1, 0);
         f.went_on(D, A, RequestId(2));
         assert_eq!(next(&others(&f, B)[0], None, 1), Next::Wait);
-        begun.committed(|_| None, &[]);
+        begun.committed(|_| None, false);
         f.went_on(D, A, RequestId(3));
         assert_eq!(next(&others(&f, B)[0], None, 1), Next::Wait);
         drop(begun);
@@ -382,16 +389,18 @@ mod tests {
         let begun = begin(&f, A, 1, 0);
         assert!(f.is_changing(D, A) && !f.is_changing(D, B));
         let seen = others(&f, B).remove(0);
-        begun.committed(|_| None, &[]);
+        begun.committed(|_| None, false);
         assert!(!f.is_changing(D, A));
-        begun.finish();
+        begun.keeps_nothing();
+        assert_eq!(next(&seen, None, 1), Next::Wait, "others may keep something");
+        drop(begun);
         assert_eq!(next(&seen, None, 1), Next::Nothing);
         let long = begin(&f, A, 2, 2);
         let seen = others(&f, B).remove(0);
         assert_eq!(next(&seen, None, 2000), Next::Wait, "who knows what it has done");
         assert_eq!(seen.look_again(at(2000)), at(1002) + BEGUN_MAX);
         assert_eq!(next(&seen, None, 11_002), Next::Nothing, "not for ever");
-        long.committed(|_| None, &[]);
+        long.committed(|_| None, false);
         assert_eq!(next(&seen, None, 2000), Next::Nothing, "nothing from before it is leased");
     }
 
@@ -400,10 +409,12 @@ mod tests {
         let f = Finishing::default();
         let in_work = begin(&f, A, 1, 0);
         for i in 2..100 {
+            f.went_on(D, B, RequestId(i.into()));
             drop(begin(&f, B, i, 10 * i));
         }
         let sizes = || (f.table.borrow().dirs[&D].len(), f.table.borrow().ends.len());
         assert_eq!(sizes(), (2, 99));
+        f.went_on(D, B, RequestId(100));
         drop(begin(&f, B, 100, 2500));
         assert_eq!(sizes(), (2, 2), "the one in work, once, and the last one");
         drop(in_work);

@@ -17,13 +17,6 @@ use std::rc::Rc;
 pub type Naming = Begun<Rc<Conn>>;
 
 impl Service {
-    fn leases_names(&self, client: ClientId, conn: &Conn) -> bool {
-        self.config.tuning.attr_lease_ms > 0
-            && client != ClientId(0)
-            && conn.peer().client == client
-            && !self.has_others()
-    }
-
     /// A client is about to change names; with `gone` they lead to something else afterwards, or to nothing. Before the transaction.
     pub fn begin_names(
         &self,
@@ -32,20 +25,19 @@ impl Service {
         names: &[(InodeId, &Name)],
         gone: bool,
     ) -> Option<Naming> {
-        if !self.leases_names(client, conn) {
-            return None;
-        }
-        for (dir, _) in names {
-            self.finishing.went_on(*dir, client, request);
-        }
-        if !gone {
+        let life = ms(self.config.tuning.attr_lease_ms);
+        if life.is_zero() || self.has_others() {
             return None;
         }
         let now = self.rt.now();
-        for (dir, _) in names {
-            self.fought.borrow_mut().changed(*dir, client, now);
+        let may_keep = client != ClientId(0) && conn.peer().client == client;
+        for (dir, _) in names.iter().filter(|_| may_keep) {
+            self.finishing.went_on(*dir, client, request);
+            if gone {
+                self.fought.borrow_mut().changed(*dir, client, now);
+            }
         }
-        let life = ms(self.config.tuning.attr_lease_ms);
+        let names = (names, may_keep && gone);
         Some(self.finishing.begin((client, conn), request, names, (now, life)))
     }
 
@@ -58,15 +50,16 @@ impl Service {
         dirs: &[DirChanged],
     ) {
         let Some(naming) = naming else { return };
+        // What was there already was opened, say: there is no order to keep.
+        if dirs.iter().all(|d| d.attr.entries == Some(d.before)) {
+            return naming.finish();
+        }
         let (now, leases) = (self.rt.now(), self.leases.borrow());
         let named = changes.iter().filter(|c| c.name.is_some());
-        let mut holders: Vec<_> =
-            named.flat_map(|c| leases.holders_of_names(c.inode, now)).collect();
-        let mine = holders.contains(&by);
-        holders.retain(|h| *h != by);
-        naming.committed(|dir| count_after(dirs, dir), &holders);
-        if !mine {
-            naming.finish();
+        let holders: Vec<_> = named.flat_map(|c| leases.holders_of_names(c.inode, now)).collect();
+        naming.committed(|dir| count_after(dirs, dir), holders.iter().any(|h| *h != by));
+        if !holders.contains(&by) {
+            naming.keeps_nothing();
         }
     }
 
@@ -98,14 +91,14 @@ impl Service {
         let of = |seen| self.finishing.others(seen, by).into_iter().map(move |u| (u, seen));
         let waits: Vec<_> = seen.iter().flat_map(of).collect();
         if !waits.is_empty() {
-            join_all(waits.iter().map(|(u, seen)| self.finished(u, by, seen))).await;
+            join_all(waits.iter().map(|(u, seen)| self.finished(u, seen))).await;
         }
     }
 
-    async fn finished(&self, change: &Unfinished<Rc<Conn>>, by: ClientId, seen: &Seen<'_>) {
+    async fn finished(&self, change: &Unfinished<Rc<Conn>>, seen: &Seen<'_>) {
         loop {
             let (news, now) = (change.news(), self.rt.now());
-            match change.next(seen, by, now) {
+            match change.next(seen, now) {
                 Next::Nothing => break,
                 // Who could not be told has no lease in the end.
                 Next::Tell => {

@@ -338,11 +338,14 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let (watch, by) = (s.watch(), q.caller.client);
     // What has no name yet, the kernel makes without locking the directory.
     let names = if q.unnamed { &[][..] } else { &[(q.parent, &q.name)][..] };
-    s.begin_names((by, id), q.request, names, false);
-    let made = s.once(&q, async || make_named(s, &q).await).await;
-    let Ok((made, mut dirs)) = made else {
-        s.others_finished(by, &seen(names, &[])).await;
-        return Err(made.unwrap_err());
+    let naming = s.begin_names((by, id), q.request, names, false);
+    let (made, mut dirs) = match s.once(&q, async || make_named(s, &q).await).await {
+        Ok(made) => made,
+        Err(e) => {
+            s.names_failed(naming, &e);
+            s.others_finished(by, &seen(names, &[])).await;
+            return Err(e);
+        }
     };
     let mut changes = vec![Change::attributes(q.parent)];
     // What is new, nobody has anything of.
@@ -351,8 +354,10 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     if cut {
         changes.push(Change::contents(made.attr.inode, Some(made.attr.epoch)));
     }
+    s.names_committed(naming.as_ref(), by, &changes, &dirs);
     s.changed_dirs(by, &changes, (&watch, &dirs)).await;
     s.others_finished(by, &seen(names, &dirs)).await;
+    drop(naming);
     if cut {
         cut::replaced(s, &made.attr, by).await?;
     }

@@ -8,13 +8,17 @@ use crate::filesystem::FileSystem;
 use crate::moves::{Follow, Place};
 use glowfs_client::RecallHandler;
 use glowfs_fuse::Session;
-use glowfs_rt::BoxFuture;
 use glowfs_rt::sync::join_all;
+use glowfs_rt::{BoxFuture, Duration};
 use glowfs_types::wire::meta::Recall;
 use glowfs_types::{InodeId, RequestId, Result, Status};
 use std::future::Future;
 use std::io;
 use std::rc::{Rc, Weak};
+
+/// A kernel that does not know an inode of which it may just be hearing is told again after this time, which doubles up to the other one.
+const INTRODUCED_PAUSE: Duration = Duration::from_micros(250);
+const INTRODUCED_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// See the module. Weak: the client that holds this is held by the daemon.
 pub struct Recalls<S: FileSystem> {
@@ -52,10 +56,19 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
             }
             // Negative: only the attributes.
             let from = if recall.data { 0 } else { -1 };
-            let told = session.notify_inval_inode(recall.inode.0, from, 0);
-            if !forgotten(&daemon, recall.inode, told).await {
-                // An answer that tells the kernel of the inode may be on its way to whoever looked it up.
-                daemon.rt.sleep_until(daemon.inodes.introduced(recall.inode)).await;
+            let mut pause = INTRODUCED_PAUSE;
+            loop {
+                let told = session.notify_inval_inode(recall.inode.0, from, 0);
+                if forgotten(&daemon, recall.inode, told).await {
+                    return;
+                }
+                // An answer that tells the kernel of the inode may be on its way to whoever looked it up, or listed it.
+                let (now, end) = (daemon.rt.now(), daemon.inodes.introduced(recall.inode));
+                if now >= end {
+                    return;
+                }
+                daemon.rt.sleep_until(end.min(now + pause)).await;
+                pause = (pause * 2).min(INTRODUCED_PAUSE_MAX);
             }
         })
     }

@@ -42,9 +42,10 @@ async fn unlink(client: &Client, file: &str) {
     client.unlink(query).await.expect("removed");
 }
 
-/// The third client has a lease on an inode, and has looked up these names in the root directory, when the first two change something, one shortly after the other. How long did each of them wait?
+/// The third client has a lease on an inode, and has looked up these names in the root directory, when the first two do something, one shortly after the
+/// other; `inode` is made by one of them long before. How long did each of them wait?
 fn waits<A, B>(
-    inode: impl AsyncFn(&Client) -> InodeId + 'static,
+    (maker, inode): (usize, impl AsyncFn(&Client) -> InodeId + 'static),
     names: &'static [&str],
     changes: (impl FnOnce(Rc<Client>) -> A, impl FnOnce(Rc<Client>) -> B),
     between: Duration,
@@ -63,9 +64,10 @@ where
         })
         .collect();
     cluster.run_for(Duration::from_secs(3));
-    let (first, third) = (clients[0].clone(), clients[2].clone());
+    let (maker_node, third) = (&cluster.clients[maker], clients[2].clone());
+    let first = clients[maker].clone();
     let work = async move { inode(&first).await };
-    let inode = cluster.world.run(&cluster.clients[0], LIMIT, work).expect("in time");
+    let inode = cluster.world.run(maker_node, LIMIT, work).expect("in time");
     cluster.run_for(Duration::from_secs(3));
     let work = async move {
         for n in names {
@@ -107,7 +109,7 @@ fn a_change_waits_for_the_recall_of_another_change() {
     let two = |c: Rc<Client>| async move {
         make(&c, "y").await;
     };
-    let waited = waits(async |_| ROOT_INODE, &[], (one, two), Duration::from_millis(20));
+    let waited = waits((0, async |_| ROOT_INODE), &[], (one, two), Duration::from_millis(20));
     let least = LATE - Duration::from_millis(50);
     assert!(waited.iter().all(|w| *w > least), "{waited:?}");
 }
@@ -129,6 +131,48 @@ fn each_name_of_a_file_is_recalled() {
     let one = |c: Rc<Client>| async move { unlink(&c, "a").await };
     let two = |c: Rc<Client>| async move { unlink(&c, "b").await };
     // When the first has been answered.
-    let waited = waits(linked, &["a", "b"], (one, two), LATE + Duration::from_millis(50));
+    let waited = waits((0, linked), &["a", "b"], (one, two), LATE + Duration::from_millis(50));
+    assert!(waited.iter().all(|w| *w > LATE - Duration::from_millis(50)), "{waited:?}");
+}
+
+/// The first client has no lease on the name that it renames: it made it long ago.
+#[test]
+fn what_others_find_of_a_rename_nobody_shows_otherwise() {
+    let file = async |c: &Client| make(c, "a").await.inode;
+    let rename = |c: Rc<Client>| async move {
+        let query = Rename {
+            caller: caller(&c),
+            request: RequestId(0),
+            parent: ROOT_INODE,
+            name: name("a"),
+            new_parent: ROOT_INODE,
+            new_name: name("b"),
+            flags: 0,
+        };
+        c.rename(query).await.expect("renamed");
+    };
+    for look in ["a", "b"] {
+        let found = move |c: Rc<Client>| async move {
+            let query = Lookup { caller: caller(&c), parent: ROOT_INODE, name: name(look) };
+            let found = c.lookup(query).await;
+            assert_eq!(found.is_ok(), look == "b");
+        };
+        let waited = waits((0, file), &["a"], (rename, found), Duration::from_millis(20));
+        assert!(waited.iter().all(|w| *w > LATE - Duration::from_millis(50)), "{look}: {waited:?}");
+    }
+}
+
+/// The third client may say of the root directory what is missing in it, until it has been told.
+#[test]
+fn what_others_find_of_a_creation_nobody_takes_for_missing() {
+    let creation = |c: Rc<Client>| async move {
+        make(&c, "n").await;
+    };
+    let found = |c: Rc<Client>| async move {
+        let query = Lookup { caller: caller(&c), parent: ROOT_INODE, name: name("n") };
+        c.lookup(query).await.expect("it was made before");
+    };
+    let waited =
+        waits((0, async |_| ROOT_INODE), &[], (creation, found), Duration::from_millis(20));
     assert!(waited.iter().all(|w| *w > LATE - Duration::from_millis(50)), "{waited:?}");
 }

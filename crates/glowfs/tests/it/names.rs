@@ -148,30 +148,23 @@ fn clients_that_fail_of_each_other_do_not_wait_for_each_other() {
     assert!(longest < CALL_MAX, "a call took {longest:?}");
 }
 
-#[test]
-fn who_looks_at_a_directory_does_not_hold_up_who_changes_it() {
-    let c = Cluster::up("namelook");
-    let other = Mount::new(&c, "mnt2");
-    let (ours, theirs) = (c.mnt.join("d"), other.path.join("d"));
-    fs::create_dir(&ours).expect("mkdir");
-    let waited = || {
-        ["recalls_waited", "names_held_up"]
-            .map(|n| c.metric("meta", &format!("glowfs_meta_{n}_total")))
-    };
-    let (stop, before) = (AtomicBool::new(false), waited());
+/// Makes, renames and removes files in one view of a directory while the other view is listed and files are made there. How long did a file take
+/// at most?
+fn longest_beside_a_looker(ours: &Path, theirs: &Path) -> Duration {
+    let stop = AtomicBool::new(false);
+    let (mut turns, mut longest) = (0, Duration::ZERO);
     std::thread::scope(|s| {
         let looking = s.spawn(|| {
             let mut made = 0;
             while !stop.load(Ordering::Relaxed) {
                 // A listing leases what it names; the names that are changed just now are not asked for one by one.
-                let _ = fs::read_dir(&theirs).expect("list").flatten().count();
+                let _ = fs::read_dir(theirs).expect("list").flatten().count();
                 let _ = theirs.join("missing").symlink_metadata();
                 made += usize::from(fs::File::create(theirs.join(format!("o{made}"))).is_ok());
             }
             made
         });
-        let (end, mut turns) = (Instant::now() + Duration::from_secs(6), 0);
-        let mut longest = Duration::ZERO;
+        let end = Instant::now() + Duration::from_secs(3);
         while Instant::now() < end {
             let began = Instant::now();
             let (a, b) = (ours.join(format!("a{turns}")), ours.join(format!("b{turns}")));
@@ -184,6 +177,25 @@ fn who_looks_at_a_directory_does_not_hold_up_who_changes_it() {
         stop.store(true, Ordering::Relaxed);
         let made = looking.join().expect("join");
         eprintln!("{turns} turns, {made} files made, longest turn {longest:?}");
-        assert_eq!(waited(), before, "recalls waited for leases to end, or for a kernel");
     });
+    longest
+}
+
+#[test]
+fn who_looks_at_a_directory_does_not_hold_up_who_changes_it() {
+    let c = Cluster::up("namelook");
+    let other = Mount::new(&c, "mnt2");
+    let waited = || {
+        ["recalls_waited", "names_held_up"]
+            .map(|n| c.metric("meta", &format!("glowfs_meta_{n}_total")))
+    };
+    let before = waited();
+    let one = |dir| {
+        fs::create_dir(c.mnt.join(dir)).expect("mkdir");
+        longest_beside_a_looker(&c.mnt.join(dir), &other.path.join(dir))
+    };
+    // Nobody waited for a lease of 1 s to end. (A busy machine may stand still as long, but not again and again.)
+    let quick = ["d", "e", "f"].map(one).iter().filter(|d| d.as_millis() < 900).count();
+    assert_ne!(quick, 0, "each time something took as long as a lease lasts");
+    assert_eq!(waited(), before, "recalls waited for leases to end, or for a kernel");
 }
