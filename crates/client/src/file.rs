@@ -418,12 +418,20 @@ impl OpenFile {
             spill,
             exec: self.access.exec,
         };
-        let before = self.state.borrow().overtakers;
+        let (before, heard) = (self.state.borrow().overtakers, self.state.borrow().said);
         let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
         let reply: OpenReply = decode(&answer)?;
         let capability = parse_capability(&reply)?;
+        if heard.is_of_later_life_than(&reply.attr.edition()) {
+            let e = "the metadata is of an earlier life than what this client has heard: it was put back from a backup; unmount this client and mount it anew";
+            return Err(Error::new(Status::Stale, e));
+        }
         self.update_attr(&reply.attr);
         let mut s = self.state.borrow_mut();
+        if s.said.is_of_later_life_than(&reply.attr.edition()) {
+            // It was overtaken.
+            return Ok(());
+        }
         if s.overtakers != before && reply.attr.epoch < s.recalled.max(s.epoch) {
             // A truncate or a recall was faster than this answer: what it brings is for data that nobody sees any more. (An answer that is older
             // than what was heard before it was asked for tells of a truncate that went with the metadata engine's power.)

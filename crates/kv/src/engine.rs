@@ -69,6 +69,10 @@ pub trait Engine {
         let _ = version;
         0
     }
+    /// No versionstamp that was given out is greater.
+    fn stamps_given(&self) -> BoxFuture<Result<Version>> {
+        self.begin()
+    }
     /// From now on every versionstamp is greater than those that an engine at version `least` may have given out: keys that hold such stamps are about
     /// to be put here. Only while nobody else uses the engine.
     fn raise_stamps(&self, least: Version) -> BoxFuture<Result<()>> {

@@ -176,7 +176,8 @@ impl<F: FileData> OpenInode<F> {
         self.attr()
     }
 
-    /// After a truncate of ours that drained all writes: nothing local is left to report.
+    /// After a truncate of ours that drained all writes: nothing local is left to report. What is written from here on goes with it, if meta loses it with
+    /// its power.
     pub fn merge_truncated(&self, from_meta: &Attr) -> Attr {
         {
             let mut s = self.state.borrow_mut();
@@ -185,7 +186,9 @@ impl<F: FileData> OpenInode<F> {
             s.dirty.written = 0;
             s.reserved = 0;
         }
-        self.merge(from_meta)
+        let attr = self.merge(from_meta);
+        self.told(from_meta);
+        attr
     }
 
     /// The attributes as they are on this client.
@@ -350,8 +353,10 @@ impl<F: FileData> OpenInode<F> {
     /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
     pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {
         let counted = counted || !self.wants_count();
+        // Without that the chunks hold what was written, whatever meta loses.
+        let grew = reported.len.is_some_and(|len| len > self.state.borrow().attr.len);
         self.merge(from_meta);
-        if reported.len.is_some() {
+        if grew {
             self.told(from_meta);
         }
         let mut s = self.state.borrow_mut();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::TestMount;
-use glowfs_mount::ram::{POWER_KEEPS, POWER_LOST, RIGHTS_GIVEN};
+use glowfs_mount::ram::{LAST_RIGHT, POWER_KEEPS, POWER_LOST, RIGHTS_GIVEN};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -75,11 +75,36 @@ fn the_right_to_append_is_asked_for_again_after_a_loss_of_power() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(m) = TestMount::new(60) else { return };
     let mut file = with_loss(&m);
-    let before = RIGHTS_GIVEN.load(SeqCst);
+    let right = || *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    let (before, held) = (RIGHTS_GIVEN.load(SeqCst), right());
     assert_eq!(file.metadata().expect("stat").len(), FLUSHED.len() as u64);
     file.write_all(b"one;").expect("append");
     file.write_all(b"two;").expect("append");
     assert_eq!(RIGHTS_GIVEN.load(SeqCst), before + 1);
+    assert_eq!(right(), held, "the same one: who asks it back is told the length first");
+}
+
+/// Where the bytes are in chunks and the length has not changed, a time is all that goes.
+#[test]
+fn what_was_overwritten_is_no_loss() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("log");
+    let file = File::create(&path).expect("create");
+    file.write_all_at(FLUSHED.as_bytes(), 0).expect("write");
+    file.sync_all().expect("fsync");
+    let here = || fs::metadata(&path).expect("stat").len();
+    POWER_KEEPS.store(true, SeqCst);
+    assert_eq!(here(), FLUSHED.len() as u64);
+    for _ in 0..3 {
+        file.write_all_at(b"F", 0).expect("write");
+        drop(file.try_clone().expect("another descriptor"));
+    }
+    POWER_LOST.store(true, SeqCst);
+    assert_eq!(here(), FLUSHED.len() as u64);
+    file.sync_all().expect("all is there");
+    drop(file);
+    assert_eq!(fs::read_to_string(&path).expect("read"), FLUSHED.replacen('f', "F", 1));
 }
 
 /// What was durable is not lost, and nobody hears that it was.
@@ -120,7 +145,9 @@ fn a_truncate_that_never_was_takes_no_length_along() {
     assert_eq!(len(), FLUSHED.len() as u64);
     file.write_all_at(b"more", FLUSHED.len() as u64).expect("write");
     assert_eq!(len(), FLUSHED.len() as u64 + 4);
-    file.sync_all().expect("nothing was told before");
+    let error = file.sync_all().expect_err("what was written after the truncate went with it");
+    assert_eq!(error.raw_os_error(), Some(EIO));
+    file.sync_all().expect("heard of once");
     drop(file);
     assert_eq!(len(), FLUSHED.len() as u64 + 4);
 }

@@ -33,7 +33,7 @@ fn end() -> Key {
     prefix_end(&[])
 }
 
-/// Writes everything in `engine` as of its newest version; if it does not keep that, as of several at which everything is the same. `header` says of whom; its version is set here.
+/// Writes everything in `engine` as of its newest version; if it does not keep that, as of several at which everything is the same. `header` says of whom; its version is set here: no stamp in it is greater.
 pub async fn dump(
     engine: &Rc<dyn Engine>,
     header: Header,
@@ -43,7 +43,10 @@ pub async fn dump(
     let mut tx = Transaction::new(engine.clone());
     let version = tx.read_version().await?;
     check_whole(&tx).await?;
-    let mut file = BlockWriter::new(out, &Header { version, ..header })?;
+    // Those of etcd are behind its stamps, once it was loaded from an engine that had gone further: an engine made of this must not begin behind that,
+    // neither with stamps nor with its lives.
+    let version_and_stamps = version.max(engine.stamps_given().await?);
+    let mut file = BlockWriter::new(out, &Header { version: version_and_stamps, ..header })?;
     let mut begin = Key::new();
     loop {
         let page = tx.get_range_snapshot(&begin, &end(), PAGE, false).await.map_err(too_old)?;

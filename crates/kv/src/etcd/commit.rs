@@ -255,20 +255,25 @@ impl Committer {
 
     /// Stamps count transactions here: the counter is set to at least `least`. For an engine that nobody else uses.
     pub async fn raise_stamps(&self, least: u64) -> Result<()> {
-        let key = &self.space.stamps;
-        let mut text = String::new();
-        Range { key: key.clone(), ..Range::default() }.json(&mut text);
-        let answer: RangeAnswer = self.parse(&self.members.ask(api::RANGE, &text).await?)?;
-        let now = answer.kvs.first().and_then(|kv| kv.value.0.as_slice().try_into().ok());
-        if now.map_or(0, u64::from_be_bytes) >= least {
+        if self.stamps().await? >= least {
             return Ok(());
         }
+        let key = &self.space.stamps;
         let put = Op::Put(key.clone(), least.to_be_bytes().to_vec());
         let mut text = String::new();
         api::Txn { then: vec![put], ..api::Txn::default() }.json(&mut text);
         self.members.ask(api::TXN, &text).await?;
         self.state.borrow_mut().bases.remove(key);
         Ok(())
+    }
+
+    /// The counter of stamps.
+    pub async fn stamps(&self) -> Result<u64> {
+        let mut text = String::new();
+        Range { key: self.space.stamps.clone(), ..Range::default() }.json(&mut text);
+        let answer: RangeAnswer = self.parse(&self.members.ask(api::RANGE, &text).await?)?;
+        let now = answer.kvs.first().and_then(|kv| kv.value.0.as_slice().try_into().ok());
+        Ok(now.map_or(0, u64::from_be_bytes))
     }
 
     /// Fetches what a transaction needs to know: the own key, and bases that are not remembered.

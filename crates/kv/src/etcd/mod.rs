@@ -258,6 +258,10 @@ impl Engine for Etcd {
         Box::pin(async move { this.commit(commit).await })
     }
 
+    fn stamps_given(&self) -> BoxFuture<Result<Version>> {
+        let this = self.0.clone();
+        Box::pin(async move { this.committer.stamps().await })
+    }
     fn raise_stamps(&self, least: Version) -> BoxFuture<Result<()>> {
         let this = self.0.clone();
         Box::pin(async move { this.committer.raise_stamps(least).await })

@@ -78,7 +78,8 @@ fn from_embedded_to_etcd_and_back() {
     let dir = tempfile::tempdir().expect("directory");
     let path = dir.path().to_owned();
     real::run(move |rt| async move {
-        let first = embedded(&rt, &path.join("first"), 0).await;
+        // Older than the etcd is by its revisions.
+        let first = embedded(&rt, &path.join("first"), 1 << 40).await;
         let from: Rc<dyn Engine> = Rc::new(first.clone());
         fill(&rt, &from).await;
         let before = all(&from).await;
@@ -100,6 +101,8 @@ fn from_embedded_to_etcd_and_back() {
 
         let back = dumped(&etcd).await;
         let (header, _) = dump::verify(&back[..], |_| ()).expect("whole");
+        let (of_first, _) = dump::verify(&file[..], |_| ()).expect("whole");
+        assert!(header.version >= of_first.version, "what is made of it would begin in the past");
         stamps_go_on(&rt, &etcd).await;
         let second = embedded(&rt, &path.join("second"), header.version).await;
         let to: Rc<dyn Engine> = Rc::new(second.clone());

@@ -102,6 +102,17 @@ impl Drop for Turn {
     }
 }
 
+/// A right that is asked for once more, for meta may have lost it; whatever comes of that, it is held again. (Nobody else gets it before its users have ended
+/// and meta knows their length.)
+struct Renewing(Rc<Right>);
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.stage.set(Stage::Held);
+        self.0.moved.notify_all();
+    }
+}
+
 /// A right that is being asked for; if nobody waits for the answer any more, it is given back.
 struct Taking<S: FileSystem> {
     daemon: Rc<Daemon<S>>,
@@ -165,14 +176,35 @@ impl<S: FileSystem> Context<S> {
             match self.appends.get(inode) {
                 Some(right) if self.usable(&right, &handle.inode) => return Ok(Turn::new(right)),
                 Some(right) if right.stage.get() == Stage::Held && right.wanted.get().is_none() => {
-                    // Of a former life of this client: the cluster has ended it. Or of a former life of meta's engine, which may have lost it: then it
-                    // is asked for once more.
-                    self.appends.drop(inode, &right);
+                    // Of a former life of this client: the cluster has ended it. Or of a former life of meta's engine, which may have lost it.
+                    if right.life != self.fs.life() || !self.ask_again(handle, &right).await? {
+                        self.appends.drop(inode, &right);
+                    }
                 }
                 Some(right) => right.moved.wait().await,
                 None => return self.take_right(handle, reply).await,
             }
         }
+    }
+
+    /// Has meta note a right once more. False: it was lost, and another client has it.
+    async fn ask_again(&self, handle: &Handle<S::File>, right: &Rc<Right>) -> Result<bool> {
+        right.stage.set(Stage::Taking);
+        let _renewing = Renewing(right.clone());
+        let inode = handle.inode.id;
+        let caller = Caller { client: right.life, ..handle.caller.clone() };
+        let q = Append { caller, inode, grant: right.grant, release: false };
+        let given = match self.fs.append(q).await {
+            Ok(AppendReply { attr: None }) => return Ok(false),
+            Ok(AppendReply { attr: Some(attr) }) => {
+                self.inodes.seen(&attr);
+                attr.edition()
+            }
+            Err(e) if e.status == Status::UnknownMethod => handle.inode.edition(),
+            Err(e) => return Err(e),
+        };
+        right.given.set(given);
+        Ok(true)
     }
 
     async fn take_right(&self, handle: &Handle<S::File>, reply: &Reply) -> Result<Turn, Failure> {
@@ -226,8 +258,11 @@ impl<S: FileSystem> Daemon<S> {
         loop {
             self.rt.sleep(IDLE).await;
             let there = self.appends.get(inode).is_some_and(|r| Rc::ptr_eq(&r, &right));
-            if !there || right.stage.get() != Stage::Held {
+            if !there {
                 return;
+            }
+            if right.stage.get() != Stage::Held {
+                continue;
             }
             let idle = self.rt.now().since(right.used.get().0) >= IDLE;
             if right.users.get() == 0 && right.wanted.get().is_none() && idle {

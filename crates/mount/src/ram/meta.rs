@@ -18,6 +18,7 @@ use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(super) struct Node {
@@ -477,6 +478,7 @@ impl FileSystem for RamFs {
     async fn append(&self, q: Append) -> Result<AppendReply> {
         let attr = self.get(q.inode)?.attr.borrow().clone();
         RIGHTS_GIVEN.fetch_add(u64::from(!q.release), Relaxed);
+        *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner) = Some((q.grant, q.release));
         Ok(AppendReply { attr: (!q.release).then_some(attr) })
     }
     async fn readlink(&self, q: ReadLink) -> Result<ReadLinkReply> {

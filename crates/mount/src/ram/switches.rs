@@ -1,5 +1,7 @@
 //! What tests can have the file system do, and what it counts for them. All of the process.
 
+use glowfs_types::RequestId;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How often all file systems of this process were asked to make something durable, for tests.
@@ -49,3 +51,6 @@ pub static RENAMES_SLOW: AtomicBool = AtomicBool::new(false);
 
 /// How often the right to append was given to a client. For tests.
 pub static RIGHTS_GIVEN: AtomicU64 = AtomicU64::new(0);
+
+/// The last right to append that was asked for, and whether it was given back. For tests.
+pub static LAST_RIGHT: Mutex<Option<(RequestId, bool)>> = Mutex::new(None);
