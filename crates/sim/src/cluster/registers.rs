@@ -21,6 +21,8 @@ struct Cell {
     spoiled: bool,
     /// The greatest value that a finished flush covers.
     flushed: u64,
+    /// The same when all power was last lost.
+    left: u64,
 }
 
 /// The cells of one shared file.
@@ -129,6 +131,7 @@ impl Registers {
         }
         self.losses += 1;
         for c in &mut self.cells {
+            c.left = c.flushed;
             c.acked = c.flushed;
             c.seen = c.acked;
         }
@@ -148,7 +151,12 @@ impl Registers {
             if c.spoiled {
                 continue;
             }
-            let floor = if r.losses == self.losses { floor } else { floor.min(c.acked) };
+            let floor = match self.losses - r.losses {
+                0 => floor,
+                // It may have been read at once after the loss, whatever was acknowledged since.
+                1 => floor.min(c.left),
+                _ => 0,
+            };
             if value < floor || value > c.begun {
                 self.problems.push(format!(
                     "{}: {who} read cell {i} as {value}, which is not between {floor} (known when it began) and {} (begun): {c:?}",
@@ -245,5 +253,26 @@ mod tests {
         let reading = r.read(2..3);
         r.check(reading, &two, "g");
         assert!(r.problems.len() > 4, "from nowhere");
+    }
+
+    #[test]
+    fn a_read_that_spans_a_loss_may_find_what_the_loss_left() {
+        let mut r = Registers::new("f", 1);
+        let write = |r: &mut Registers| {
+            let (w, bytes) = r.write(0..1);
+            r.wrote(w, true);
+            bytes
+        };
+        let one = write(&mut r);
+        let flushing = r.flush();
+        r.flushed(flushing);
+        write(&mut r);
+        let (reading, worse) = (r.read(0..1), r.read(0..1));
+        r.interrupted(true);
+        write(&mut r);
+        r.check(reading, &one, "read before the third write, heard after it");
+        assert!(r.problems.is_empty(), "{:?}", r.problems);
+        r.check(worse, &[0; 2048], "what was flushed is gone");
+        assert_eq!(r.problems.len(), 1);
     }
 }
