@@ -422,10 +422,7 @@ impl OpenFile {
         let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
         let reply: OpenReply = decode(&answer)?;
         let capability = parse_capability(&reply)?;
-        if heard.is_of_later_life_than(&reply.attr.edition()) {
-            let e = "the metadata is of an earlier life than what this client has heard: it was put back from a backup; unmount this client and mount it anew";
-            return Err(Error::new(Status::Stale, e));
-        }
+        reply.attr.edition().check_asked_after(&heard)?;
         self.update_attr(&reply.attr);
         let mut s = self.state.borrow_mut();
         if s.said.is_of_later_life_than(&reply.attr.edition()) {

@@ -51,6 +51,8 @@ impl<F: FileData> OpenedFile<F> {
 pub struct Dirty {
     /// The greatest end of an acknowledged write.
     pub len: Option<u64>,
+    /// The length that meta is known to know.
+    pub known: u64,
     /// The truncate epoch that it was made under.
     pub epoch: TruncateEpoch,
     /// When the last one was acknowledged.
@@ -334,7 +336,8 @@ impl<F: FileData> OpenInode<F> {
     }
     /// What has to be reported to meta, if anything.
     pub fn dirty(&self) -> Option<Dirty> {
-        let d = self.state.borrow().dirty;
+        let s = self.state.borrow();
+        let d = Dirty { known: s.attr.len, ..s.dirty };
         (d.len.is_some() || d.mtime.is_some() || d.holes).then_some(d)
     }
     /// Meta knows of writes of ours, and may lose that with its power.
@@ -354,7 +357,7 @@ impl<F: FileData> OpenInode<F> {
     pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {
         let counted = counted || !self.wants_count();
         // Without that the chunks hold what was written, whatever meta loses.
-        let grew = reported.len.is_some_and(|len| len > self.state.borrow().attr.len);
+        let grew = reported.len.is_some_and(|len| len > reported.known);
         self.merge(from_meta);
         if grew {
             self.told(from_meta);

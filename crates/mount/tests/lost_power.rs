@@ -4,7 +4,7 @@
 mod common;
 
 use common::TestMount;
-use glowfs_mount::ram::{LAST_RIGHT, POWER_KEEPS, POWER_LOST, RIGHTS_GIVEN};
+use glowfs_mount::ram::{LAST_RIGHT, POWER_KEEPS, POWER_LOST, PUT_BACK, RIGHTS_GIVEN};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 static ONE: Mutex<()> = Mutex::new(());
 const EIO: i32 = 5;
+const ESTALE: i32 = 116;
 const FLUSHED: &str = "flushed;";
 const LOST: &str = "told to meta, and lost with the power;";
 
@@ -82,6 +83,18 @@ fn the_right_to_append_is_asked_for_again_after_a_loss_of_power() {
     file.write_all(b"two;").expect("append");
     assert_eq!(RIGHTS_GIVEN.load(SeqCst), before + 1);
     assert_eq!(right(), held, "the same one: who asks it back is told the length first");
+}
+
+/// What it says cannot be told from what is old any more.
+#[test]
+fn a_mount_that_lives_through_a_restore_is_told_so() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let mut file = with_loss(&m);
+    assert_eq!(file.metadata().expect("stat").len(), FLUSHED.len() as u64);
+    PUT_BACK.store(true, SeqCst);
+    let error = file.write_all(b"one;").expect_err("of a life that has been before");
+    assert_eq!(error.raw_os_error(), Some(ESTALE));
 }
 
 /// Where the bytes are in chunks and the length has not changed, a time is all that goes.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Appends records for some seconds from processes of both mounts: whose, which one, length, then bytes that follow from these.
@@ -89,6 +90,26 @@ fn appends_of_two_mounts_are_whole_and_once() {
         log.read_exact_at(&mut bytes, 0).expect("read");
         assert!(!bytes.contains(&0), "zeros after {i} appends");
     }
+}
+
+/// Each life of the metadata service has the right noted anew; a write(2) of several requests that is under way stays whole.
+#[test]
+fn appends_are_whole_and_once_while_the_metadata_service_starts_again() {
+    let c = Cluster::up("appendlives");
+    let other = Mount::new(&c, "mnt2");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1500));
+                c.dev("kill", &["meta-1"]);
+                c.dev("start", &["meta-1"]);
+            }
+        });
+        let written = std::panic::catch_unwind(|| writers(&c, &other.path, "large", 8.0));
+        done.store(true, Ordering::Relaxed);
+        written.expect("whole");
+    });
 }
 
 #[test]

@@ -163,11 +163,11 @@ impl<S: FileSystem> Context<S> {
         if right.stage.get() != Stage::Held || right.life != self.fs.life() {
             return false;
         }
-        if inode.edition().is_of_later_life_than(&right.given.get()) {
-            return false;
+        // The rest of a write(2) goes on under it, also if meta has begun another life meanwhile.
+        if let Some(wanted) = right.wanted.get() {
+            return self.awaits_piece(right) && self.rt.now() < wanted + PIECES_MAX;
         }
-        let Some(wanted) = right.wanted.get() else { return true };
-        self.awaits_piece(right) && self.rt.now() < wanted + PIECES_MAX
+        !inode.edition().is_of_later_life_than(&right.given.get())
     }
 
     async fn take_turn(&self, handle: &Handle<S::File>, reply: &Reply) -> Result<Turn, Failure> {
@@ -194,6 +194,7 @@ impl<S: FileSystem> Context<S> {
         let inode = handle.inode.id;
         let caller = Caller { client: right.life, ..handle.caller.clone() };
         let q = Append { caller, inode, grant: right.grant, release: false };
+        let heard = handle.inode.edition();
         let given = match self.fs.append(q).await {
             Ok(AppendReply { attr: None }) => return Ok(false),
             Ok(AppendReply { attr: Some(attr) }) => {
@@ -203,7 +204,11 @@ impl<S: FileSystem> Context<S> {
             Err(e) if e.status == Status::UnknownMethod => handle.inode.edition(),
             Err(e) => return Err(e),
         };
+        given.check_asked_after(&heard)?;
         right.given.set(given);
+        // A write(2) in the middle of its pieces still is.
+        let (_, full) = right.used.get();
+        right.used.set((self.rt.now(), full));
         Ok(true)
     }
 
@@ -225,8 +230,10 @@ impl<S: FileSystem> Context<S> {
         let caller = Caller { client: right.life, ..right.caller.clone() };
         let q = Append { caller, inode, grant: right.grant, release: false };
         loop {
+            let heard = handle.inode.edition();
             match self.fs.append(q.clone()).await {
                 Ok(AppendReply { attr: Some(attr) }) => {
+                    attr.edition().check_asked_after(&heard)?;
                     self.inodes.seen(&attr);
                     right.given.set(attr.edition());
                     break;
@@ -279,9 +286,6 @@ impl<S: FileSystem> Daemon<S> {
         let Some(right) = self.appends.get(inode) else {
             return self.release_right(inode, grant, &self.callers.root()).await;
         };
-        if right.stage.get() == Stage::Taking && right.grant != grant {
-            return self.release_right(inode, grant, &right.caller).await;
-        }
         let first = right.wanted.get().is_none();
         if first {
             right.wanted.set(Some(self.rt.now()));

@@ -1,7 +1,7 @@
-//! Losses of power of the metadata engine, as [`POWER_KEEPS`] and [`POWER_LOST`] ask for them.
+//! Losses of power of the metadata engine, as [`POWER_KEEPS`], [`POWER_LOST`] and [`PUT_BACK`] ask for them.
 
 use super::meta::Node;
-use super::switches::{POWER_KEEPS, POWER_LOST};
+use super::switches::{POWER_KEEPS, POWER_LOST, PUT_BACK};
 use glowfs_types::wire::meta::Attr;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,10 +29,11 @@ impl Power {
         if POWER_KEEPS.swap(false, Relaxed) {
             *self.flushed.borrow_mut() = nodes().iter().map(|n| n.attr.borrow().clone()).collect();
         }
-        if !POWER_LOST.swap(false, Relaxed) {
-            return;
+        match (POWER_LOST.swap(false, Relaxed), PUT_BACK.swap(false, Relaxed)) {
+            (false, false) => return,
+            (_, true) => self.life.set(1),
+            (true, false) => self.life.set(self.life.get() + 1),
         }
-        self.life.set(self.life.get() + 1);
         for node in nodes() {
             let mut attr = node.attr.borrow_mut();
             if let Some(was) = self.flushed.borrow().iter().find(|was| was.inode == attr.inode) {

@@ -46,6 +46,9 @@ pub static POWER_KEEPS: AtomicBool = AtomicBool::new(false);
 /// Before the next question the metadata engine loses its power, and goes on in another life. For tests.
 pub static POWER_LOST: AtomicBool = AtomicBool::new(false);
 
+/// Before the next question the metadata engine is put back to its first life. For tests.
+pub static PUT_BACK: AtomicBool = AtomicBool::new(false);
+
 /// Renames take 200 ms. For tests.
 pub static RENAMES_SLOW: AtomicBool = AtomicBool::new(false);
 

@@ -4,7 +4,7 @@
 //! have heard, and is true all the same. So the life of the engine that said it counts first, then how often the inode had changed.
 
 use super::meta::Attr;
-use crate::TruncateEpoch;
+use crate::{Error, Result, Status, TruncateEpoch};
 use std::cmp::Ordering;
 
 /// Which state of an inode attributes are of.
@@ -30,6 +30,15 @@ impl Edition {
     /// Whether the engine has lost `other` with its power before it said this. (Not noticed if the inode has changed as often since.)
     pub fn lost(&self, other: &Self) -> bool {
         self.is_of_later_life_than(other) && self.within(other) == Ordering::Less
+    }
+    /// Refuses an answer to a question that was asked after `heard` was, and is of an earlier life: nothing that the engine says from now on could be told from what is
+    /// old.
+    pub fn check_asked_after(&self, heard: &Self) -> Result<()> {
+        if heard.is_of_later_life_than(self) {
+            let e = "the metadata is of an earlier life than what this client has heard: it was put back from a backup; unmount this client and mount it anew";
+            return Err(Error::new(Status::Stale, e));
+        }
+        Ok(())
     }
     fn within(&self, other: &Self) -> Ordering {
         (self.change, self.epoch).cmp(&(other.change, other.epoch))
