@@ -162,6 +162,8 @@ impl Inner {
             inner.flush.marking.set(false);
             let written = inner.log.written.get();
             let told = inner.flush.durable.get() < written || inner.flush.marked.get() >= written;
+            // What is recovered is flushed before this life has a segment, and to begin that may take long; its first flush tells.
+            let told = told || !inner.log.is_living();
             let target = inner.targets.borrow().keys().next().copied();
             if let Some(target) = target
                 && !told

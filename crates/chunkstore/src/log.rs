@@ -106,6 +106,8 @@ pub(crate) struct Log {
     pub free: RefCell<Vec<(u32, File)>>,
     /// Segment files that exist.
     pub files: Cell<u32>,
+    /// This life has begun a segment. Before that nothing may be written: where the last life's log ends, and in which segment, is no place for batches.
+    living: Cell<bool>,
     /// The segment that is written; 0: none yet.
     pub current: Cell<u64>,
     /// The next block in it.
@@ -122,6 +124,13 @@ pub(crate) struct Log {
     pub full: RefCell<Option<Error>>,
     /// A segment was freed, or the log failed.
     pub space: Signal,
+}
+
+impl Log {
+    /// Whether batches can be written.
+    pub fn is_living(&self) -> bool {
+        self.living.get()
+    }
 }
 
 pub(crate) fn segment_name(index: u32) -> String {
@@ -294,8 +303,12 @@ impl Inner {
                 ),
             ));
         }
+        if !log.living.get() {
+            let e = "the log of this store has not begun yet; this is a fault of ours";
+            return Err(Error::new(Status::Internal, e));
+        }
         let makes_room = batch.iter().all(Entry::makes_room);
-        let ended = log.current.get() == 0 || log.block.get() + need > capacity;
+        let ended = log.block.get() + need > capacity;
         if ended || (log.on_reserve.get() && !makes_room) {
             self.next_segment(makes_room).await?;
         }
@@ -442,6 +455,7 @@ impl Inner {
         self.flush.dirty_segments.borrow_mut().insert(seq);
         log.current.set(seq);
         log.block.set(1);
+        log.living.set(true);
         Ok(())
     }
 

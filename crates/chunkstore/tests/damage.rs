@@ -166,6 +166,27 @@ fn damage_of_the_very_last_flushed_batch_is_found() {
     assert_eq!(open_flipped(*mark).expect("the mark itself holds nothing"), 3);
 }
 
+/// To begin a life takes longer than a mark waits: it must not be written where the last life's log is.
+#[test]
+fn a_slow_start_leaves_the_log_of_the_last_life_alone() {
+    let mut disk = Disk::new(1);
+    let b = disk.clone();
+    run(1, &disk, |rt| async move { filled(&rt, &b, false).await });
+    for (i, millis) in (10..).zip([1, 30, 90, 130, 250, 900]) {
+        let d = disk.clone();
+        let opened = run(2, &disk, |rt| async move {
+            d.slow_down(&rt, Duration::from_millis(millis));
+            let store = Store::open(&rt, d.dir(), config()).await?;
+            let there = store.chunk(T, id(6)).is_some();
+            store.stage(T, request(i, 1, StageKind::Write, bytes(i, 9000))).await?;
+            store.flush(T).await?;
+            Ok::<_, glowfs_types::Error>(there)
+        });
+        assert!(opened.expect("ran").expect("opened"), "{millis} ms");
+        disk = disk.after(Crash::Kill, 5);
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_takes_deletes_and_recovers() {
     let disk = Disk::new(3);

@@ -4,7 +4,7 @@
 use glowfs_rt::backend::{Backend, BoxFuture, DirIo, FileIo, OpenOptions, Space};
 use glowfs_rt::tasks::Tasks;
 use glowfs_rt::timers::Timers;
-use glowfs_rt::{Address, Buf, BufMut, Dir, File, Instant, Listener, Pool, Rt, Stream};
+use glowfs_rt::{Address, Buf, BufMut, Dir, Duration, File, Instant, Listener, Pool, Rt, Stream};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -253,6 +253,8 @@ pub struct Disk {
     pub fail_sync: Cell<u64>,
     /// The read so many reads from now returns a wrong bit; 0: none does.
     pub flip_read: Cell<u64>,
+    /// Each operation takes so long, twice.
+    slow: RefCell<Option<(Rt, Duration)>>,
     /// Files (by their inner number) and blocks that cannot be read.
     unreadable: RefCell<BTreeSet<(u64, u64)>>,
 }
@@ -273,6 +275,7 @@ impl Disk {
             yields: Cell::new(false),
             fail_sync: Cell::new(0),
             flip_read: Cell::new(0),
+            slow: RefCell::default(),
             unreadable: RefCell::default(),
         })
     }
@@ -397,8 +400,16 @@ impl Disk {
         let id = self.names.borrow()[name];
         self.content(id, |f| f.now.blocks.get(&block).map_or(vec![0; BLOCK], |b| b.to_vec()))
     }
+    /// From now on each operation takes at least so long.
+    pub fn slow_down(&self, rt: &Rt, least: Duration) {
+        *self.slow.borrow_mut() = Some((rt.clone(), least / 2));
+    }
     /// Some other task may run, or several.
     async fn pause(&self) {
+        let slow = self.slow.borrow().clone();
+        if let Some((rt, pause)) = slow {
+            rt.sleep(pause).await;
+        }
         let mut n = self.rng.below(4).max(u64::from(self.yields.get()));
         poll_fn(|cx| {
             if n == 0 {
