@@ -106,11 +106,9 @@ pub(crate) struct Log {
     pub free: RefCell<Vec<(u32, File)>>,
     /// Segment files that exist.
     pub files: Cell<u32>,
-    /// This life has begun a segment. Before that nothing may be written: where the last life's log ends, and in which segment, is no place for batches.
-    living: Cell<bool>,
-    /// The segment that is written; 0: none yet.
+    /// The segment that is written; before this life has begun one, the last one of the life before; 0: there is none.
     pub current: Cell<u64>,
-    /// The next block in it.
+    /// The next block in it; 0: this life has begun no segment yet.
     pub block: Cell<u32>,
     pub next_lsn: Cell<u64>,
     /// The last batch that was written.
@@ -127,9 +125,9 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Whether batches can be written.
+    /// Whether batches can be written: only behind the header of a segment that this life has begun.
     pub fn is_living(&self) -> bool {
-        self.living.get()
+        self.block.get() > 0
     }
 }
 
@@ -303,7 +301,7 @@ impl Inner {
                 ),
             ));
         }
-        if !log.living.get() {
+        if !log.is_living() {
             let e = "the log of this store has not begun yet; this is a fault of ours";
             return Err(Error::new(Status::Internal, e));
         }
@@ -455,7 +453,6 @@ impl Inner {
         self.flush.dirty_segments.borrow_mut().insert(seq);
         log.current.set(seq);
         log.block.set(1);
-        log.living.set(true);
         Ok(())
     }
 
