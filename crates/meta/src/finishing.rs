@@ -26,7 +26,7 @@ pub struct Finishing<C> {
 }
 
 struct Table<C> {
-    /// Those of the newest request of each client in a directory.
+    /// Those of the newest request of each client in a directory, and all that are in work.
     dirs: BTreeMap<InodeId, Vec<Rc<Unfinished<C>>>>,
     /// When leases from before have ended, in the order of that time: no more than changes in one lease time.
     ends: VecDeque<(Instant, InodeId)>,

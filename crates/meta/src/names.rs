@@ -83,13 +83,17 @@ impl Service {
     }
 
     /// A call of `by` has found out these. Waits until whoever else made some of the changes that it saw shows nothing from before.
-    pub async fn others_finished(&self, by: ClientId, seen: &[Seen<'_>]) {
+    pub async fn others_finished<'a>(
+        &self,
+        by: ClientId,
+        seen: impl IntoIterator<Item = Seen<'a>>,
+    ) {
         // What was under way in a former life of this service is not known.
         if self.rt.now() < self.leases_of_before() && !self.has_others() {
             self.settle().await;
         }
-        let of = |seen| self.finishing.others(seen, by).into_iter().map(move |u| (u, seen));
-        let waits: Vec<_> = seen.iter().flat_map(of).collect();
+        let of = |seen| self.finishing.others(&seen, by).into_iter().map(move |u| (u, seen));
+        let waits: Vec<_> = seen.into_iter().flat_map(of).collect();
         if !waits.is_empty() {
             join_all(waits.iter().map(|(u, seen)| self.finished(u, seen))).await;
         }
@@ -137,8 +141,10 @@ fn count_after(dirs: &[DirChanged], dir: InodeId) -> Option<u64> {
 }
 
 /// What a call that is about these names, and has changed these directories, has found there.
-pub fn seen<'a>(names: &[(InodeId, &'a Name)], dirs: &[DirChanged]) -> Vec<Seen<'a>> {
+pub fn seen<'a>(
+    names: &[(InodeId, &'a Name)],
+    dirs: &[DirChanged],
+) -> impl Iterator<Item = Seen<'a>> {
     let before = |dir| dirs.iter().find(|d| d.attr.inode == dir).map(|d| d.before);
-    let of = |&(dir, name)| Seen { dir, name: Some(name), version: before(dir) };
-    names.iter().map(of).collect()
+    names.iter().map(move |&(dir, name)| Seen { dir, name: Some(name), version: before(dir) })
 }

@@ -167,7 +167,7 @@ macro_rules! name_ops {
             Err(e) => {
                 // No more than that: who fails because of another's change must not be waited for by that.
                 $s.names_failed(naming, &e);
-                $s.others_finished(by, &seen(&names, &[])).await;
+                $s.others_finished(by, seen(&names, &[])).await;
                 return Err(e);
             }
         };
@@ -178,7 +178,7 @@ macro_rules! name_ops {
             }
             None => $s.names_changed_unknown(naming.as_ref()).await,
         }
-        $s.others_finished(by, &seen(&names, &dirs)).await;
+        $s.others_finished(by, seen(&names, &dirs)).await;
         watch.lease_dirs(&mut dirs, $q.caller.client, $conn);
         ($out, dirs, moved)
     }};
@@ -264,7 +264,7 @@ async fn lookup(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.who(id, &mut q.caller).await?;
     let (watch, by) = (s.watch(), q.caller.client);
     let found = s.look(async |tx| ns::lookup(&Context::new(tx, &q.caller, s), &q).await).await;
-    s.others_finished(by, &seen(&[(q.parent, &q.name)], &[])).await;
+    s.others_finished(by, seen(&[(q.parent, &q.name)], &[])).await;
     let attr = found?;
     let lease_ms = watch.lease_named(q.parent, attr.inode, by, id);
     Ok(AttrReply { attr, lease_ms, open: None, dir: None })
@@ -278,7 +278,7 @@ async fn readdir(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<ReadDirReply
     let look = async |tx: &Transaction| ns::readdir(&Context::new(tx, &q.caller, s), &q).await;
     let (mut page, accessed) = s.look(look).await?;
     let all = Seen { dir: q.inode, name: None, version: None };
-    s.others_finished(q.caller.client, &[all]).await;
+    s.others_finished(q.caller.client, [all]).await;
     for entry in page.entries.iter_mut().filter(|e| e.attr.is_some()) {
         let lease_ms = watch.lease_named(q.inode, entry.inode, q.caller.client, id);
         entry.leased = lease_ms > 0;
@@ -343,7 +343,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
         Ok(made) => made,
         Err(e) => {
             s.names_failed(naming, &e);
-            s.others_finished(by, &seen(names, &[])).await;
+            s.others_finished(by, seen(names, &[])).await;
             return Err(e);
         }
     };
@@ -356,7 +356,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     }
     s.names_committed(naming.as_ref(), by, &changes, &dirs);
     s.changed_dirs(by, &changes, (&watch, &dirs)).await;
-    s.others_finished(by, &seen(names, &dirs)).await;
+    s.others_finished(by, seen(names, &dirs)).await;
     drop(naming);
     if cut {
         cut::replaced(s, &made.attr, by).await?;
