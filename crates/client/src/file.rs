@@ -1,6 +1,7 @@
 //! [`OpenFile`]: one open file, its capability, and the recall of it.
 
 use crate::copy::{self, Span};
+use crate::doubt::Doubts;
 use crate::{Client, flush, inline, read, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
@@ -71,6 +72,7 @@ pub struct OpenFile {
     /// A renewal ended, or an attempt landed.
     moved: Notify,
     background: Cell<bool>,
+    doubts: Doubts,
 }
 
 /// The right to make one attempt, held while it is on its way.
@@ -103,6 +105,12 @@ impl Files {
     /// Whether the file is open.
     pub fn has(&self, inode: InodeId) -> bool {
         self.0.borrow().contains_key(&inode)
+    }
+    /// The open files through which writes were sent that nobody knows the outcome of.
+    pub fn in_doubt(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
+        let files = self.0.borrow();
+        let open = files.get(&inode).into_iter().flatten().filter_map(Weak::upgrade);
+        open.filter(|f| f.doubts.any()).collect()
     }
     /// Stops the use of capabilities older than `epoch` and waits until attempts under them have ended.
     pub async fn recalled(&self, inode: InodeId, epoch: TruncateEpoch) {
@@ -177,6 +185,7 @@ impl OpenFile {
             }),
             moved: Notify::default(),
             background: Cell::new(false),
+            doubts: Doubts::default(),
         });
         client.core.files.0.borrow_mut().entry(file.inode).or_default().push(file.this.clone());
         Ok(file)
@@ -200,6 +209,10 @@ impl OpenFile {
     /// What it was opened for.
     pub fn access(&self) -> &FileAccess {
         &self.access
+    }
+    /// Writes to contents with the metadata whose outcome nobody knows.
+    pub(crate) fn doubts(&self) -> &Doubts {
+        &self.doubts
     }
     /// The data id its chunks are stored under now.
     pub fn data(&self) -> DataId {

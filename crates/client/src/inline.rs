@@ -11,6 +11,8 @@ use std::rc::Rc;
 
 /// How often a capability for chunks is asked for by somebody who just missed one.
 const SPILLS_MAX: u32 = 3;
+/// How often a write is sent that comes too late, because others were given up.
+const FENCES_MAX: u32 = 5;
 
 /// All of the contents; none if they are in chunks.
 pub(crate) async fn content(file: &OpenFile) -> Result<Option<InlineReply>> {
@@ -53,19 +55,34 @@ pub(crate) async fn write(file: &Rc<OpenFile>, offset: u64, buf: &Buf) -> Result
     if offset.checked_add(buf.len() as u64).is_none_or(|end| end > limit) {
         return spill(file).await.map(|()| None);
     }
-    file.check_owner()?;
     let session = file.session().ok_or_else(|| Error::from(Status::Internal))?;
-    let q = InlineWrite {
-        caller: file.access().caller.clone(),
-        request: RequestId(0),
-        inode: file.inode(),
-        session,
-        offset,
-        bytes: buf.to_vec().into(),
-    };
-    let reply = file.client().inline_write(q).await?;
-    file.update_attr(&reply.attr);
-    Ok(Some(reply.attr).filter(|_| reply.done))
+    for _ in 0..FENCES_MAX {
+        file.check_owner()?;
+        file.client().settle_doubts(file.inode()).await?;
+        let mut sent = file.doubts().sent();
+        let q = InlineWrite {
+            caller: file.access().caller.clone(),
+            request: RequestId(0),
+            inode: file.inode(),
+            session,
+            offset,
+            bytes: buf.to_vec().into(),
+            fence: sent.fence,
+        };
+        let outcome = file.client().inline_write(q).await;
+        sent.answered(&outcome);
+        match outcome {
+            // It had no effect, and never will: another write through this file was given up meanwhile, and all that were on their way with it.
+            Err(e) if e.status == Status::BadCapability => {}
+            outcome => {
+                let reply = outcome?;
+                file.update_attr(&reply.attr);
+                return Ok(Some(reply.attr).filter(|_| reply.done));
+            }
+        }
+    }
+    let e = format!("writes to inode {} are given up again and again", file.inode());
+    Err(Error::new(Status::TimedOut, e))
 }
 
 /// Makes what is with the metadata durable. If the contents turn out to be in chunks, the file knows it afterwards, and those are not flushed.

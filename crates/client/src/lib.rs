@@ -14,6 +14,7 @@ mod closes;
 mod config;
 mod copy;
 mod core;
+mod doubt;
 mod file;
 mod flush;
 mod heads;

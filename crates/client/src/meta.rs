@@ -78,8 +78,6 @@ calls! {
     lookup(Lookup) -> AttrReply = LOOKUP;
     /// GETATTR.
     getattr(OfInode) -> AttrReply = GETATTR;
-    /// SETATTR.
-    setattr(SetAttr) -> AttrReply = SETATTR;
     /// LINK.
     link(Link) -> AttrReply = LINK;
     /// UNLINK.
@@ -88,8 +86,6 @@ calls! {
     rename(Rename) -> RenameReply = RENAME;
     /// READDIR.
     readdir(ReadDir) -> ReadDirReply = READDIR;
-    /// SYNC.
-    sync(Sync) -> AttrReply = SYNC;
     /// CLOSE.
     close_session(Sync) -> AttrReply = CLOSE;
     /// READLINK.
@@ -123,8 +119,27 @@ calls! {
 }
 
 impl Client {
+    /// SETATTR.
+    pub async fn setattr(&self, query: SetAttr) -> Result<AttrReply> {
+        if query.len.is_some() {
+            self.settle_doubts(query.inode).await?;
+        }
+        self.meta_call(method::SETATTR, query).await
+    }
+    /// SYNC.
+    pub async fn sync(&self, query: Sync) -> Result<AttrReply> {
+        self.settle_doubts(query.inode).await?;
+        self.sync_as_it_is(query).await
+    }
+    /// The same, whatever is in doubt.
+    pub(crate) async fn sync_as_it_is(&self, query: Sync) -> Result<AttrReply> {
+        self.meta_call(method::SYNC, query).await
+    }
     /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.
     pub async fn open(&self, mut query: Open) -> Result<OpenReply> {
+        if query.flags.truncate {
+            self.settle_doubts(query.inode).await?;
+        }
         query.flags.inline = true;
         let opening = self.core.opens.begin(query.inode);
         let mut reply: OpenReply = self.meta_call(method::OPEN, query).await?;

@@ -39,14 +39,20 @@ impl Chain {
         let after = self.older.partition_point(|s| s.version <= version);
         self.older.get(after.checked_sub(1)?)?.value.as_ref()
     }
-    /// Takes a newer value. Whether an older one is kept for it: within one commit only the last value counts.
-    fn supersede(&mut self, newer: Stamped) -> bool {
+    /// Takes a newer value. Bytes of the older one if it is kept: within one commit only the last value counts.
+    fn supersede(&mut self, newer: Stamped) -> Option<u32> {
         let old = std::mem::replace(&mut self.newest, newer);
-        let kept = old.version < self.newest.version;
-        if kept {
+        (old.version < self.newest.version).then(|| {
+            let bytes = old.bytes();
             self.older.push_back(old);
-        }
-        kept
+            bytes
+        })
+    }
+}
+
+impl Stamped {
+    fn bytes(&self) -> u32 {
+        self.value.as_ref().map_or(0, |v| u32::try_from(v.len()).unwrap_or(u32::MAX))
     }
 }
 
@@ -67,13 +73,24 @@ impl Record for () {
     fn clear_range(&mut self, _: &[u8], _: &[u8]) {}
 }
 
+/// A value that a later one took the place of.
+struct Superseded {
+    /// Of the later one.
+    version: Version,
+    key: StoredKey,
+    /// Of the older one.
+    bytes: u32,
+}
+
 #[derive(Default)]
 pub(crate) struct Mvcc {
     map: BTreeMap<StoredKey, Chain>,
     version: Version,
     oldest: Version,
-    /// (version that superseded something, key), in version order.
-    superseded: VecDeque<(Version, StoredKey)>,
+    /// What superseded something, in version order.
+    superseded: VecDeque<Superseded>,
+    /// Bytes of the older values.
+    older_bytes: u64,
     /// Explicit write conflicts, in version order.
     range_writes: VecDeque<(Version, Vec<u8>, Vec<u8>)>,
     /// Bytes of keys and newest values, for metrics.
@@ -97,11 +114,21 @@ impl Mvcc {
     pub fn backlog(&self) -> usize {
         self.superseded.len()
     }
-    /// The version that superseded the entry `keep` places before the newest one: where `oldest` must move to so
-    /// that at most `keep` stay.
-    pub fn bound_for(&self, keep: usize) -> Option<Version> {
-        let at = self.superseded.len().checked_sub(keep + 1)?;
-        self.superseded.get(at).map(|(v, _)| *v)
+    /// Bytes of their values.
+    pub fn older_bytes(&self) -> u64 {
+        self.older_bytes
+    }
+    /// Where `oldest` must move to so that at most `keep` old versions stay, of at most `bytes` together.
+    pub fn bound_for(&self, keep: usize, bytes: u64) -> Option<Version> {
+        let many = self.superseded.len().checked_sub(keep + 1);
+        let mut over = self.older_bytes.saturating_sub(bytes);
+        let large = self.superseded.iter().take_while(|s| {
+            let before = over;
+            over = over.saturating_sub(u64::from(s.bytes));
+            before > 0
+        });
+        let at = many.max(large.count().checked_sub(1))?;
+        self.superseded.get(at).map(|s| s.version)
     }
     /// Starts from a recovered state.
     pub fn set_version(&mut self, version: Version) {
@@ -338,8 +365,11 @@ impl Mvcc {
                 let old = place.get().newest.value.as_deref();
                 let value = new(old);
                 self.bytes = self.bytes + value.len() as u64 - old.map_or(0, |v| v.len() as u64);
-                if place.get_mut().supersede(Stamped { version, value: Some(value) }) {
-                    self.superseded.push_back((version, place.key().clone()));
+                let newer = Stamped { version, value: Some(value) };
+                if let Some(bytes) = place.get_mut().supersede(newer) {
+                    self.older_bytes += u64::from(bytes);
+                    let key = place.key().clone();
+                    self.superseded.push_back(Superseded { version, key, bytes });
                 }
             }
         }
@@ -352,8 +382,9 @@ impl Mvcc {
         let mut clear = |key: &StoredKey, chain: &mut Chain| {
             let Some(old) = &chain.newest.value else { return };
             self.bytes -= old.len() as u64;
-            chain.supersede(Stamped { version, value: None });
-            self.superseded.push_back((version, key.clone()));
+            let bytes = chain.supersede(Stamped { version, value: None }).unwrap_or(0);
+            self.older_bytes += u64::from(bytes);
+            self.superseded.push_back(Superseded { version, key: key.clone(), bytes });
         };
         let key = StoredKey::new(begin);
         if is_single(begin, end) {
@@ -374,13 +405,14 @@ impl Mvcc {
         }
         for _ in 0..steps {
             match self.superseded.front() {
-                Some((v, _)) if *v <= self.oldest => {}
+                Some(s) if s.version <= self.oldest => {}
                 _ => return false,
             }
-            let Some((_, key)) = self.superseded.pop_front() else { return false };
+            let Some(Superseded { key, .. }) = self.superseded.pop_front() else { return false };
             let Some(chain) = self.map.get_mut(&key) else { continue };
             if chain.newest.version <= self.oldest {
-                chain.older = VecDeque::new();
+                let gone = std::mem::take(&mut chain.older);
+                self.older_bytes -= gone.iter().map(|s| u64::from(s.bytes())).sum::<u64>();
                 if chain.newest.value.is_none() {
                     self.bytes -= key.len() as u64;
                     self.map.remove(&key);
@@ -388,11 +420,12 @@ impl Mvcc {
             } else {
                 // The newest of the older ones that are visible at `oldest` stays.
                 while chain.older.get(1).is_some_and(|s| s.version <= self.oldest) {
-                    chain.older.pop_front();
+                    let gone = chain.older.pop_front();
+                    self.older_bytes -= gone.map_or(0, |s| u64::from(s.bytes()));
                 }
             }
         }
-        self.superseded.front().is_some_and(|(v, _)| *v <= self.oldest)
+        self.superseded.front().is_some_and(|s| s.version <= self.oldest)
     }
 }
 
@@ -404,4 +437,39 @@ pub(crate) fn stamped_key(prefix: &[u8], version: Version, order: u16, suffix: &
     key.extend_from_slice(&order.to_be_bytes());
     key.extend_from_slice(suffix);
     key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(store: &mut Mvcc, key: &[u8], bytes: usize) {
+        let put = Mutation::Put { key: key.to_vec(), value: vec![7; bytes] };
+        store.apply(&Commit { mutations: vec![put], ..Commit::default() }, &mut ());
+    }
+
+    #[test]
+    fn old_values_are_bounded_by_number_and_by_bytes() {
+        let mut store = Mvcc::default();
+        for _ in 0..10 {
+            put(&mut store, b"large", 1000);
+            put(&mut store, b"small", 1);
+        }
+        assert_eq!((store.backlog(), store.older_bytes()), (18, 9 * 1001));
+        assert_eq!(store.bound_for(18, 9 * 1001), None);
+        let version = store.version();
+        assert_eq!(store.bound_for(17, u64::MAX), Some(3), "one too many");
+        // Half of the large ones have to go.
+        let oldest = store.bound_for(usize::MAX - 1, 4 * 1001).expect("too large");
+        store.set_oldest(oldest);
+        assert!(!store.trim(100));
+        assert!(store.older_bytes() <= 4 * 1001 && store.older_bytes() > 3 * 1001);
+        assert!(store.get(oldest, b"large").is_ok() && store.get(oldest - 1, b"large").is_err());
+        // A removal, and all of it.
+        let gone = Mutation::ClearRange { begin: b"large".to_vec(), end: b"m".to_vec() };
+        store.apply(&Commit { mutations: vec![gone], ..Commit::default() }, &mut ());
+        store.set_oldest(version + 1);
+        assert!(!store.trim(100));
+        assert_eq!((store.backlog(), store.older_bytes(), store.len()), (0, 0, 1));
+    }
 }

@@ -85,7 +85,7 @@ pub fn start(s: &Rc<Service>) {
 }
 
 /// Sleeps; whether to go on.
-async fn pause(s: &Service, d: Duration) -> bool {
+pub async fn pause(s: &Service, d: Duration) -> bool {
     s.rt.sleep(d).await;
     let may_work = || s.ready.get() && s.agent.lease_valid();
     while !s.stopping.get() && !may_work() {

@@ -1,6 +1,6 @@
 //! Configuration of a metadata service: one TOML table, unknown keys refused.
 
-use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
+use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INLINE_BYTES_MAX};
 use glowfs_types::limits::CAPABILITY_LIFE_MAX_MS;
 use glowfs_types::{ClusterId, Durability, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
@@ -159,6 +159,9 @@ pub struct Tuning {
     pub attr_lease_ms: u64,
     /// Calls in work; more are answered with `Overloaded`.
     pub inflight_ops: u64,
+    /// Contents of small files that are kept with the metadata, in bytes, about: beyond it files begin with chunks, and those that get longer get chunks;
+    /// 0: as much as fits the engine (1 GiB in memory, 256 MiB in etcd, 64 GiB in FoundationDB).
+    pub contents_bytes_max: u64,
     /// Pause between looks for dead clients' sessions, in ms.
     pub session_scan_ms: u64,
     /// A client must be missing from mgmtd's list for this long before its sessions are ended, in ms.
@@ -185,6 +188,7 @@ impl Default for Tuning {
             capability_ms: 30_000,
             attr_lease_ms: 1000,
             inflight_ops: 4096,
+            contents_bytes_max: 0,
             session_scan_ms: 2000,
             session_grace_ms: 10_000,
             gc_pause_ms: 500,
@@ -242,6 +246,10 @@ impl MetaConfig {
         }
         if self.root.stripe == 0 || self.root.table == 0 {
             return bad("root.stripe and root.table begin at 1".into());
+        }
+        let inline = self.root.inline_bytes;
+        if inline > INLINE_BYTES_MAX {
+            return bad(format!("root.inline_bytes: {inline} is more than {INLINE_BYTES_MAX}"));
         }
         if self.root.mode > 0o7777 {
             return bad(format!("root.mode: {:o} has more than permission bits", self.root.mode));

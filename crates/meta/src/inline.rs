@@ -120,7 +120,11 @@ pub async fn spill(s: &Service, by: ClientId, inode: InodeId) -> Result<()> {
                 match store(s, &attr, bytes).await {
                     // Somebody took this attempt for given up and removed what it had stored; what it began is looked up.
                     Err(e) if e.status == Status::BadCapability => continue,
-                    stored => stored?,
+                    Err(e) => {
+                        abandon(s, inode, attr.data).await;
+                        return Err(e);
+                    }
+                    Ok(()) => {}
                 }
                 let finish = async |tx: &Transaction| {
                     ns::finish_spill(&Context::new(tx, &caller, s), inode, attr.data).await
@@ -135,6 +139,20 @@ pub async fn spill(s: &Service, by: ClientId, inode: InodeId) -> Result<()> {
     }
     let e = format!("the contents of inode {inode} are being put into chunks by somebody else");
     Err(Error::new(Status::Pending, e))
+}
+
+/// What could not be stored in chunks is changed where it is again, by whoever has no need of chunks. If this fails as well, the file stays in between until
+/// somebody needs it.
+async fn abandon(s: &Service, inode: InodeId, data: DataId) {
+    let caller = nobody();
+    let back = async |tx: &Transaction| {
+        ns::abandon_spill(&Context::new(tx, &caller, s), inode, data).await
+    };
+    match s.run(false, true, back).await {
+        Ok(true) => s.changed(ClientId(0), &[Change::contents(inode, None)]).await,
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%inode, %error, "contents stay on their way into chunks"),
+    }
 }
 
 /// Waits until another service, or a former life of this one, has ended what it began.

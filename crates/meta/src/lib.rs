@@ -18,6 +18,7 @@ mod engine;
 mod finishing;
 mod fought;
 mod fsck;
+mod held;
 mod ids;
 mod idset;
 mod inline;

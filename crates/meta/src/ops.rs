@@ -84,7 +84,12 @@ impl Service {
             match work().await {
                 Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
                     attempts += 1;
-                    self.clear_way(by, inode).await?;
+                    let Err(stuck) = self.clear_way(by, inode).await else { continue };
+                    // What could not be done may have been in the way of others only.
+                    return match work().await {
+                        Err(e) if is_cut_pending(&e) => Err(stuck),
+                        other => other,
+                    };
                 }
                 other => return other,
             }

@@ -7,6 +7,7 @@ use crate::config::MetaConfig;
 use crate::engine;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
+use crate::held::{self, Held};
 use crate::ids::{IdKind, Ids};
 use crate::inline::Spills;
 use crate::leases::Leases;
@@ -77,6 +78,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
         spills: Spills::default(),
+        held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),
         space: RefCell::default(),
@@ -101,6 +103,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
     let task = service.clone();
     rt.spawn_detached(async move { get_ready(&task).await });
     background::start(&service);
+    rt.spawn_detached(held::watch(service.clone(), embedded.clone()));
     Ok(Running { service, server, embedded, http })
 }
 
@@ -206,6 +209,7 @@ async fn prepare(s: &Rc<Service>) -> Result<()> {
         bootstrap(&Context::new(tx, &caller, &**s), &spec).await
     };
     run_transaction_with(&s.rt, &s.engine, options, work).await?;
+    s.look_at_contents().await?;
     if s.inode_ids.take().is_err() {
         s.inode_ids.fetch(&s.rt, &s.engine, VOLUME).await?;
     }

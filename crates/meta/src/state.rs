@@ -4,6 +4,7 @@ use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
+use crate::held::Held;
 use crate::ids::Ids;
 use crate::inline::Spills;
 use crate::leases::Leases;
@@ -64,6 +65,8 @@ pub struct Service {
     pub lock_waits: LockWaits,
     /// Contents on their way into chunks.
     pub spills: Spills,
+    /// What the engine holds.
+    pub held: Held,
     /// When this life of the service began.
     pub started: Instant,
     /// Connections that peers opened to us; set when the service listens.
@@ -218,6 +221,9 @@ impl Env for Service {
     }
     fn keeps_removed(&self) -> bool {
         true
+    }
+    fn room_for_contents(&self) -> bool {
+        self.has_room_for_contents()
     }
     fn request_keep_secs(&self) -> u64 {
         (self.config.tuning.request_keep_ms / 1000).max(1)

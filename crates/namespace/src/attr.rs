@@ -269,7 +269,7 @@ pub async fn finish_cut(
 /// What the volume holds.
 pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
     let (mut begin, end) = keys::all_usage(volume);
-    let mut sums = [0i64; 2];
+    let mut sums = [0i64; 3];
     loop {
         let page = tx.get_range_snapshot(&begin, &end, 4096, false).await?;
         for (key, value) in &page.entries {
@@ -282,7 +282,8 @@ pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
             _ => break,
         }
     }
-    Ok(Usage { inodes: sums[0].max(0) as u64, bytes: sums[1].max(0) as u64 })
+    let [inodes, bytes, contents] = sums.map(|sum| sum.max(0) as u64);
+    Ok(Usage { inodes, bytes, contents })
 }
 
 /// The truncate of an inode that is not finished, if there is one.

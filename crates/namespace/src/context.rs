@@ -36,6 +36,10 @@ pub trait Env {
     fn keeps_removed(&self) -> bool {
         false
     }
+    /// Whether more contents of small files may be kept with the metadata ([`Usage::contents`]).
+    fn room_for_contents(&self) -> bool {
+        true
+    }
     /// How long request ids are remembered at least, in seconds.
     fn request_keep_secs(&self) -> u64 {
         75
@@ -92,6 +96,9 @@ impl DirSide {
     }
 }
 
+/// Of the usage counters, the one of contents that are kept with the metadata; 0 counts inodes, and 1 bytes of files.
+const USAGE_CONTENTS: u8 = 2;
+
 /// Chunks to cut off before anybody may write: by the service, after the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cut {
@@ -108,6 +115,8 @@ pub struct Usage {
     pub inodes: u64,
     /// Bytes of files (their lengths).
     pub bytes: u64,
+    /// Bytes of contents that are kept with the metadata, of these.
+    pub contents: u64,
 }
 
 /// Whether an operation must wait for [`crate::finish_cut`] of its inode.
@@ -286,6 +295,15 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
+    /// Counts bytes of contents that are kept with the metadata.
+    pub(crate) fn count_contents(&self, id: InodeId, inode: &Inode, bytes: i64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let shard = (id.0 % keys::USAGE_SHARDS) as u8;
+        self.tx.add(keys::usage(self.volume(), inode.project, USAGE_CONTENTS, shard), bytes)
+    }
+
     /// The data of a file is out of reach.
     pub(crate) fn discard_data(&self, inode: &Inode) -> Result<()> {
         let Some(layout) = inode.layout.filter(|_| inode.stored) else { return Ok(()) };
@@ -336,6 +354,7 @@ impl<'a> Context<'a> {
         self.tx.clear_range(&begin, &end)?;
         if inode.is_inline() {
             self.tx.clear(keys::content(v, id))?;
+            self.count_contents(id, inode, -file_bytes(inode))?;
         }
         if inode.is_dir() {
             let (begin, end) = keys::dir_side(v, id);

@@ -4,7 +4,7 @@
 //! somebody needs chunks. Each read and write is one transaction. What was written fills the file: there are no holes.
 //!
 //! On the way into chunks the contents do not change any more: [`spill`] notes a fresh data id in the inode, the service stores the contents under it, makes them
-//! durable and calls [`finish_spill`], which takes effect only if no other attempt began meanwhile. Each attempt has a data id of its own; that of a failed
+//! durable and calls [`finish_spill`], which takes effect only if no other attempt began meanwhile, or [`abandon_spill`]. Each attempt has a data id of its own; that of a failed
 //! one goes to the garbage. So what a late or dead attempt writes is never seen. Must never: let a data id be used by a file while chunks
 //! under it may hold anything but its contents.
 
@@ -98,6 +98,10 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     if !session.write {
         return err(Status::AccessDenied);
     }
+    if q.fence < session.fence {
+        let e = "the client has given this write up and gone on without it";
+        return Err(Error::new(Status::BadCapability, e));
+    }
     flags::check_touch(&inode)?;
     if inode.flags & inode_flags::APPEND != 0 && q.offset < inode.len {
         return err(Status::NotPermitted);
@@ -110,6 +114,9 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     }
     let end = q.offset.checked_add(q.bytes.len() as u64).filter(|end| *end <= limit(&inode));
     let Some(end) = end else { return Err(in_the_way("they would become too long")) };
+    if end > inode.len && !cx.env.room_for_contents() {
+        return Err(in_the_way("there are enough of such contents"));
+    }
     let mut bytes = content(cx, q.inode).await?;
     // Both are at most `limit`.
     let (from, end) = (q.offset as usize, end as usize);
@@ -123,7 +130,9 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     inode.ctime = cx.now;
     put_content(cx, q.inode, bytes)?;
     cx.put_inode(q.inode, &mut inode)?;
-    cx.count(q.inode, &inode, 0, file_bytes(&inode) - before)?;
+    let grown = file_bytes(&inode) - before;
+    cx.count(q.inode, &inode, 0, grown)?;
+    cx.count_contents(q.inode, &inode, grown)?;
     cx.remember(q, q.inode)?;
     Ok((cx.attr_here(q.inode, &inode), true))
 }
@@ -142,13 +151,17 @@ pub(crate) async fn resize(
         return begin_chunks(cx, inode, Contents::Chunks);
     }
     if inode.contents == Contents::Spilling {
-        // Whoever is at it finds that it was in vain. So a disk without room hinders nobody from cutting a file.
-        begin_chunks(cx, inode, Contents::Inline)?;
-        inode.stored = false;
+        // So a disk without room hinders nobody from cutting a file.
+        take_back(cx, inode)?;
     }
     if len == inode.len {
         return Ok(());
     }
+    if len > inode.len && !cx.env.room_for_contents() {
+        return Err(in_the_way("there are enough of such contents"));
+    }
+    // Both are at most the limit.
+    cx.count_contents(id, inode, len as i64 - inode.len as i64)?;
     let mut bytes = if len == 0 { Vec::new() } else { content(cx, id).await? };
     bytes.resize(len as usize, 0);
     put_content(cx, id, bytes)
@@ -192,6 +205,25 @@ pub async fn spilling(cx: &Context<'_>, id: InodeId) -> Result<Option<DataId>> {
     Ok(inode.filter(|i| i.contents == Contents::Spilling).map(|i| i.data))
 }
 
+/// The attempt under `data` failed: the contents are with the metadata as before, and may be changed there again. Without effect if another attempt began
+/// meanwhile, or the file is gone.
+pub async fn abandon_spill(cx: &Context<'_>, id: InodeId, data: DataId) -> Result<bool> {
+    let Some(mut inode) = cx.find_inode(id).await? else { return Ok(false) };
+    if inode.data != data || inode.contents != Contents::Spilling {
+        return Ok(false);
+    }
+    take_back(cx, &mut inode)?;
+    cx.put_inode(id, &mut inode)?;
+    Ok(true)
+}
+
+/// Contents that were on their way into chunks stay where they are. Whoever is at it finds that it was in vain: its data id goes to the garbage.
+fn take_back(cx: &Context<'_>, inode: &mut Inode) -> Result<()> {
+    begin_chunks(cx, inode, Contents::Inline)?;
+    inode.stored = false;
+    Ok(())
+}
+
 /// The contents are on the disks of the chains under `data`. False: another attempt began meanwhile, or the file is gone.
 pub async fn finish_spill(cx: &Context<'_>, id: InodeId, data: DataId) -> Result<bool> {
     let Some(mut inode) = cx.find_inode(id).await? else { return Ok(false) };
@@ -201,6 +233,7 @@ pub async fn finish_spill(cx: &Context<'_>, id: InodeId, data: DataId) -> Result
     }
     inode.contents = Contents::Chunks;
     cx.tx.clear(keys::content(cx.volume(), id))?;
+    cx.count_contents(id, &inode, -file_bytes(&inode))?;
     cx.put_inode(id, &mut inode)?;
     Ok(true)
 }

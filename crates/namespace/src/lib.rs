@@ -46,7 +46,7 @@ pub use gc::{
     Garbage, SessionEntry, clients_with_sessions, data_of_garbage, data_of_inodes, drop_garbage,
     end_session, garbage, keep_garbage, newest_garbage, sessions_of, sweep_requests, writers,
 };
-pub use inline::{Spill, finish_spill, inline_read, inline_write, spill, spilling};
+pub use inline::{Spill, abandon_spill, finish_spill, inline_read, inline_write, spill, spilling};
 pub use keys::FORMAT;
 pub use keys::trash_key;
 pub use layouts::{LAYOUT_XATTR, layout_changed, layout_text};

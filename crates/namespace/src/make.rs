@@ -207,7 +207,8 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
             })?;
             inode.data = cx.env.new_data()?;
             inode.layout = Some(cx.env.place(&inherited, inode.data)?);
-            if inherited.inline_bytes > 0 && req.open.is_some_and(|f| f.inline) {
+            let knows = req.open.is_some_and(|f| f.inline);
+            if inherited.inline_bytes > 0 && knows && cx.env.room_for_contents() {
                 inode.contents = Contents::Inline;
             }
         }

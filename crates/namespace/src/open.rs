@@ -142,8 +142,13 @@ pub(crate) fn put_session(
             Ok(None)
         };
     }
-    let record =
-        Session { client: cx.caller.client, read: flags.read, write: flags.write, opened: cx.now };
+    let record = Session {
+        client: cx.caller.client,
+        read: flags.read,
+        write: flags.write,
+        opened: cx.now,
+        fence: 0,
+    };
     let v = cx.volume();
     cx.tx.put(keys::session(v, id, flags.session), pack(&record))?;
     cx.tx.put(
@@ -161,6 +166,12 @@ pub async fn sync(cx: &Context<'_>, req: &Sync) -> Result<Attr> {
         None => None,
     };
     apply_of(cx, req, session.as_ref(), &mut inode)?;
+    if let (Some(id), Some(session)) = (req.session, session)
+        && req.fence > session.fence
+    {
+        let key = keys::session(cx.volume(), req.inode, id);
+        cx.tx.put(key, pack(&Session { fence: req.fence, ..session }))?;
+    }
     cx.attr_of(req.inode, &inode).await
 }
 

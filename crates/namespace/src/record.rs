@@ -207,6 +207,13 @@ pub struct Session {
     /// When it was opened.
     #[n(3)]
     pub opened: Time,
+    /// Writes to contents with the metadata that come with a smaller number are too late.
+    #[cbor(n(4), default, skip_if = "is_zero")]
+    pub fence: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A file without a name that may still be open. The first two fields are the time since when.

@@ -49,7 +49,7 @@ impl World {
     }
     fn write_q(&self, inode: InodeId, request: u128, offset: u64, bytes: &[u8]) -> InlineWrite {
         let (request, bytes) = (RequestId(request), bytes.to_vec().into());
-        InlineWrite { caller: who(), request, inode, session: SESSION, offset, bytes }
+        InlineWrite { caller: who(), request, inode, session: SESSION, offset, bytes, fence: 0 }
     }
     async fn write(&self, q: &InlineWrite) -> Result<(Attr, bool)> {
         run!(self, cx => ns::inline_write(cx, q).await)
@@ -74,6 +74,9 @@ impl World {
     }
     async fn bytes_used(&self) -> u64 {
         run!(self, cx => ns::statfs(cx.tx, V).await).expect("statfs").bytes
+    }
+    async fn contents_kept(&self) -> u64 {
+        run!(self, cx => ns::statfs(cx.tx, V).await).expect("statfs").contents
     }
 }
 
@@ -119,7 +122,7 @@ fn random_writes_and_truncates_equal_the_model() {
                 let (attr, bytes) = w.read(f.inode).await;
                 assert_eq!(bytes.as_ref(), Some(&model), "seed {seed} step {step}");
                 assert_eq!((attr.len, attr.epoch), (model.len() as u64, f.epoch));
-                assert_eq!(w.bytes_used().await, attr.len);
+                assert_eq!((w.bytes_used().await, w.contents_kept().await), (attr.len, attr.len));
             }
             checked(&w.rt, &w.engine, &w, &who(), &format!("seed {seed}")).await;
             let q = Unlink {
@@ -134,6 +137,7 @@ fn random_writes_and_truncates_equal_the_model() {
                 Sync { caller: who(), inode: f.inode, session: Some(SESSION), ..Sync::default() };
             run!(&w, cx => ns::close(cx, &close).await).expect("closed");
             assert_eq!((w.garbage().await, w.bytes_used().await), (vec![], 0));
+            assert_eq!(w.contents_kept().await, 0);
             checked(&w.rt, &w.engine, &w, &who(), &format!("seed {seed}, removed")).await;
         }
     });
@@ -235,5 +239,79 @@ fn what_needs_chunks_gets_them() {
         let e = run!(&w, cx => ns::sync(cx, &q).await).expect_err("no chunks");
         assert_eq!(e.status, Status::SessionEnded);
         checked(&w.rt, &w.engine, &w, &who(), "ways out").await;
+    });
+}
+
+#[test]
+fn a_spill_that_failed_leaves_the_file_as_it_was() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, LIMIT as u32).await;
+        let f = w.make("f", true).await;
+        w.write(&w.write_q(f.inode, 1, 0, b"abc")).await.expect("written");
+        let abandon = async |data| {
+            run!(&w, cx => ns::abandon_spill(cx, f.inode, data).await).expect("abandon")
+        };
+        assert!(!abandon(f.data).await, "none is under way");
+        let Spill::Store(first, _) = w.spill(f.inode, None).await else { panic!("store") };
+        let Spill::Store(second, _) = w.spill(f.inode, Some(first.data)).await else {
+            panic!("store")
+        };
+        assert!(!abandon(first.data).await, "another one is at it");
+        assert!(abandon(second.data).await && !abandon(second.data).await);
+        assert!(!w.finish(f.inode, second.data).await, "too late");
+        assert!(w.write(&w.write_q(f.inode, 2, 1, b"x")).await.expect("written").1);
+        let (attr, bytes) = w.read(f.inode).await;
+        assert!(attr.inline && attr.data != second.data && attr.epoch > second.epoch);
+        assert_eq!(bytes.as_deref(), Some(&b"axc"[..]));
+        assert_eq!(w.garbage().await, [first.data, second.data]);
+        assert_eq!(w.contents_kept().await, 3);
+        let Spill::Store(third, _) = w.spill(f.inode, None).await else { panic!("store") };
+        assert!(w.finish(f.inode, third.data).await);
+        assert_eq!((w.contents_kept().await, w.bytes_used().await), (0, 3));
+        checked(&w.rt, &w.engine, &w, &who(), "abandoned").await;
+    });
+}
+
+#[test]
+fn a_write_that_was_given_up_is_refused_and_what_it_did_before_stays_done() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, LIMIT as u32).await;
+        let f = w.make("f", true).await;
+        let done = w.write_q(f.inode, 1, 0, b"abc");
+        w.write(&done).await.expect("written");
+        let fence = async |fence| {
+            let session = Some(SESSION);
+            let q = Sync { caller: who(), inode: f.inode, session, fence, ..Sync::default() };
+            run!(&w, cx => ns::sync(cx, &q).await).expect("told");
+        };
+        fence(2).await;
+        fence(1).await;
+        let late = w.write_q(f.inode, 2, 0, b"x");
+        assert_eq!(w.write(&late).await.expect_err("late").status, Status::BadCapability);
+        assert!(w.write(&done).await.expect("again").1, "a copy of what was done");
+        let next = InlineWrite { fence: 2, ..w.write_q(f.inode, 3, 1, b"y") };
+        assert!(w.write(&next).await.expect("written").1);
+        assert_eq!(w.read(f.inode).await.1.as_deref(), Some(&b"ayc"[..]));
+    });
+}
+
+#[test]
+fn without_room_files_begin_with_chunks_and_what_grows_gets_some() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, LIMIT as u32).await;
+        let f = w.make("f", true).await;
+        w.write(&w.write_q(f.inode, 1, 0, b"abc")).await.expect("written");
+        w.room.set(false);
+        assert!(!w.make("g", true).await.inline);
+        assert!(w.write(&w.write_q(f.inode, 2, 0, b"xyz")).await.expect("in place").1);
+        let longer = w.write_q(f.inode, 3, 2, b"12");
+        assert_eq!(w.write(&longer).await.expect_err("longer").status, Status::Pending);
+        assert_eq!(w.cut(f.inode, 4).await.expect_err("longer").status, Status::Pending);
+        w.cut(f.inode, 2).await.expect("shorter");
+        assert_eq!(w.contents_kept().await, 2);
+        w.room.set(true);
+        assert!(w.write(&longer).await.expect("room again").1);
+        assert_eq!(w.read(f.inode).await.1.as_deref(), Some(&b"xy12"[..]));
+        checked(&w.rt, &w.engine, &w, &who(), "without room").await;
     });
 }

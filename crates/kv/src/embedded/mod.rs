@@ -42,6 +42,8 @@ pub struct EmbeddedConfig {
     pub window: Duration,
     /// At most so many superseded values are kept, whatever `window` says.
     pub window_entries: usize,
+    /// Of so many bytes together, at most.
+    pub window_bytes: u64,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// A checkpoint is written when the log behind the last one has so many bytes, and half as many as there are keys and values.
@@ -58,6 +60,7 @@ impl EmbeddedConfig {
             flush_interval: Duration::from_millis(50),
             window: Duration::from_secs(5),
             window_entries: 1 << 20,
+            window_bytes: 256 << 20,
             segment_bytes: 64 << 20,
             checkpoint_log_bytes: 256 << 20,
             first_version: 0,
@@ -78,6 +81,8 @@ pub struct EmbeddedStats {
     pub bytes: u64,
     /// Old versions that wait to be dropped.
     pub old_versions: u64,
+    /// Bytes of their values.
+    pub old_bytes: u64,
     /// Batches written to the log.
     pub batches: u64,
     /// Flushes of the log.
@@ -228,6 +233,7 @@ impl Embedded {
             keys: s.store.len() as u64,
             bytes: s.store.bytes(),
             old_versions: s.store.backlog() as u64,
+            old_bytes: s.store.older_bytes(),
             ..s.stats
         }
     }
@@ -344,7 +350,8 @@ impl Inner {
             oldest = version;
             s.samples.pop_front();
         }
-        if let Some(bound) = s.store.bound_for(self.config.window_entries) {
+        if let Some(bound) = s.store.bound_for(self.config.window_entries, self.config.window_bytes)
+        {
             oldest = oldest.max(bound);
         }
         // What is not in the log yet may have to be unread.

@@ -461,7 +461,8 @@ fn records_of_what_is_gone() {
     real::run(|rt| async move {
         const GONE: InodeId = InodeId(77_777);
         let c = ClientId(9);
-        let session = Session { client: c, read: true, write: true, opened: Time::default() };
+        let session =
+            Session { client: c, read: true, write: true, opened: Time::default(), fence: 0 };
         let plants: Vec<(&str, Key, Vec<u8>)> = vec![
             ("xattr", keys::xattr(V, GONE, b"user.a"), b"x".to_vec()),
             ("side", keys::dir_version(V, GONE), 1i64.to_le_bytes().to_vec()),

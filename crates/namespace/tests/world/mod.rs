@@ -27,6 +27,8 @@ pub struct World {
     pub ticks: bool,
     /// Removed files go to the trash, where there is one.
     pub keeps_removed: bool,
+    /// More contents of small files may be kept.
+    pub room: Cell<bool>,
 }
 
 impl Env for World {
@@ -48,6 +50,9 @@ impl Env for World {
     }
     fn knows_layout(&self, layout: &Layout, _: bool) -> bool {
         layout.table.0 != NO_TABLE
+    }
+    fn room_for_contents(&self) -> bool {
+        self.room.get()
     }
     fn keeps_removed(&self) -> bool {
         self.keeps_removed
@@ -78,6 +83,7 @@ impl World {
             clock: Cell::new(1_000_000),
             ticks: false,
             keeps_removed: false,
+            room: Cell::new(true),
         };
         let spec = RootSpec { mode: 0o777, uid: 0, gid: 0, layout: layout(inline_bytes) };
         let caller = Caller { client: ClientId(1), volume: V, ..Caller::default() };

@@ -3,7 +3,7 @@
 //! A file begins so if its layout has [`crate::Layout::inline_bytes`] and the client that makes it knows of it. It ends when its contents would
 //! become longer, or when somebody needs chunks (RENEW with `spill`), and never begins again. Each read and write is a transaction.
 
-use super::meta::{Attr, Caller, is_false};
+use super::meta::{Attr, Caller, is_false, is_zero};
 use crate::{InodeId, RequestId, SessionId};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
@@ -46,6 +46,9 @@ pub struct InlineWrite {
     /// The bytes.
     #[n(5)]
     pub bytes: ByteVec,
+    /// Has no effect if SYNC has told of a greater number in this session ([`super::meta::Sync::fence`]).
+    #[cbor(n(6), default, skip_if = "is_zero")]
+    pub fence: u64,
 }
 
 /// The answer to both.

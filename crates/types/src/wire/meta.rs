@@ -475,6 +475,9 @@ pub struct Sync {
     /// Bytes of the blocks that exist, if the session made holes or found some and has counted.
     #[n(9)]
     pub allocated: Option<u64>,
+    /// SYNC: writes to contents with the metadata that this session has sent with a smaller number, and that took no effect yet, never will.
+    #[cbor(n(10), default, skip_if = "is_zero")]
+    pub fence: u64,
 }
 
 /// LINK.

@@ -1,0 +1,102 @@
+//! What the engine holds: how much of it are contents of small files, which have a bound, and the metrics of it.
+//!
+//! The bound is looked at every [`LOOK_PAUSE`], so it can be passed by what is written within one. Beyond it new files begin with chunks, and
+//! files that get longer get chunks. Contents that are there stay, and may be overwritten.
+
+use crate::background::{log, pause};
+use crate::config::EngineConfig;
+use crate::state::{Service, VOLUME};
+use glowfs_kv::Embedded;
+use glowfs_namespace as ns;
+use glowfs_rt::Duration;
+use glowfs_telemetry::{Gauge, Registry};
+use glowfs_types::Result;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Pause between looks.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
+/// Contents with the metadata, if the configuration does not say: in the memory of one process,
+const IN_MEMORY: u64 = 1 << 30;
+/// in etcd, which takes 2 GiB altogether unless it is told otherwise, old versions included,
+const IN_ETCD: u64 = 256 << 20;
+/// and on the disks of FoundationDB.
+const ON_DISKS: u64 = 64 << 30;
+
+/// See the module.
+pub struct Held {
+    /// Bytes of contents, as of the last look.
+    contents: Cell<u64>,
+    contents_shown: Gauge,
+    keys: Gauge,
+    bytes: Gauge,
+    old_bytes: Gauge,
+}
+
+impl Held {
+    /// Nothing is known yet.
+    pub fn new() -> Self {
+        let r = Registry::global();
+        let gauge = |name, help| r.gauge(name, help, &[]);
+        Self {
+            contents: Cell::new(0),
+            contents_shown: gauge(
+                "glowfs_meta_contents_bytes",
+                "Bytes of contents of small files that are kept with the metadata.",
+            ),
+            keys: gauge("glowfs_meta_engine_keys", "Keys in the memory of the embedded engine."),
+            bytes: gauge(
+                "glowfs_meta_engine_bytes",
+                "Bytes of keys and newest values in the memory of the embedded engine.",
+            ),
+            old_bytes: gauge(
+                "glowfs_meta_engine_old_bytes",
+                "Bytes of older values in the memory of the embedded engine.",
+            ),
+        }
+    }
+}
+
+/// How many bytes of contents are kept, if the configuration does not say.
+fn most_in(engine: &EngineConfig) -> u64 {
+    match engine {
+        EngineConfig::Embedded { .. } | EngineConfig::Remote { .. } => IN_MEMORY,
+        EngineConfig::Etcd { .. } => IN_ETCD,
+        EngineConfig::FoundationDb { .. } => ON_DISKS,
+    }
+}
+
+impl Service {
+    /// Whether more contents may be kept.
+    pub(crate) fn has_room_for_contents(&self) -> bool {
+        let most = match self.config.tuning.contents_bytes_max {
+            0 => most_in(&self.config.engine),
+            set => set,
+        };
+        self.held.contents.get() < most
+    }
+
+    /// Looks how much there is.
+    pub(crate) async fn look_at_contents(&self) -> Result<()> {
+        let usage = self.look(async |tx| ns::statfs(tx, VOLUME).await).await?;
+        self.held.contents.set(usage.contents);
+        self.held.contents_shown.set(shown(usage.contents));
+        Ok(())
+    }
+}
+
+fn shown(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// Goes on looking until the service stops.
+pub async fn watch(s: Rc<Service>, engine: Option<Embedded>) {
+    while pause(&s, LOOK_PAUSE).await {
+        log("counting contents of small files", s.look_at_contents().await);
+        if let Some(stats) = engine.as_ref().map(Embedded::stats) {
+            s.held.keys.set(shown(stats.keys));
+            s.held.bytes.set(shown(stats.bytes));
+            s.held.old_bytes.set(shown(stats.old_bytes));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Small files whose contents are with the metadata, when something goes wrong: what was given up, and what could not be put into chunks.
+#![allow(clippy::expect_used, missing_docs)]
+
+use glowfs_client::{Client, OpenFile};
+use glowfs_rt::{Buf, Duration};
+use glowfs_sim::cluster::harness::{Cluster, DISK, Shape};
+use glowfs_sim::cluster::small;
+use glowfs_sim::cluster::workload::{caller, open_or_make_in, report};
+use glowfs_sim::world::DISK_BYTES;
+use glowfs_types::layout::INLINE_BYTES_MAX;
+use glowfs_types::wire::meta::*;
+use glowfs_types::*;
+use std::rc::Rc;
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+struct Lab {
+    cluster: Cluster,
+    client: Rc<Client>,
+}
+
+impl Lab {
+    /// One client, which gives a call up sooner than others do.
+    fn new(seed: u64, metas: usize) -> Self {
+        Self::tuned(seed, metas, glowfs_meta::Tuning::default())
+    }
+    fn tuned(seed: u64, metas: usize, tuning: glowfs_meta::Tuning) -> Self {
+        let cluster = Cluster::start_tuned(seed, Shape { metas, ..Shape::SINGLE }, tuning);
+        cluster.bootstrap().expect("a cluster");
+        let node = &cluster.clients[0];
+        let (rt, mut config) = (node.rt(), cluster.client_config());
+        (config.meta_attempt, config.meta_total) = (Duration::from_secs(1), Duration::from_secs(4));
+        let client = async move { Client::connect(&rt, config).await.expect("a client") };
+        let client = cluster.world.run(node, LIMIT, client).expect("in time");
+        let lab = Self { cluster, client };
+        lab.run(|c| async move { small::prepare(&c).await.expect("a directory of small files") });
+        lab
+    }
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce(Rc<Client>) -> F,
+    ) -> T {
+        let work = work(self.client.clone());
+        self.cluster.world.run(&self.cluster.clients[0], LIMIT, work).expect("in time")
+    }
+    fn open(&self) -> Rc<OpenFile> {
+        self.run(|c| async move {
+            let dir = small::dir(&c).await.expect("found");
+            open_or_make_in(&c, dir, "f").await.expect("open").0
+        })
+    }
+    fn write(&self, file: &Rc<OpenFile>, offset: u64, byte: u8) -> Result<()> {
+        let file = file.clone();
+        self.run(|_| async move { file.write(offset, Buf::from_vec(vec![byte; 512])).await })
+    }
+    fn first_byte(&self, file: &Rc<OpenFile>) -> u8 {
+        let file = file.clone();
+        self.run(|c| async move {
+            let (result, buf) = file.read(0, c.rt().alloc(512)).await;
+            assert_eq!(result.expect("read"), 512);
+            assert!(buf.iter().all(|b| *b == buf[0]), "whole");
+            buf[0]
+        })
+    }
+}
+
+/// What changes the file after a write of which nobody heard any more.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Next {
+    /// Another write through the same open file.
+    Write,
+    /// One through another.
+    WriteThroughAnother,
+    /// A truncate.
+    Cut,
+}
+
+/// A service that has lost the engine keeps a write in work, while its client gives it up and goes on with another service. When the first one
+/// reaches the engine again, the write must not come over what was written since.
+#[test]
+fn a_write_that_was_given_up_does_not_take_effect_later() {
+    for next in [Next::Write, Next::WriteThroughAnother, Next::Cut] {
+        let lab = Lab::new(61, 2);
+        let (world, me) = (&lab.cluster.world, &lab.cluster.clients[0]);
+        let (engine, other) = (&lab.cluster.metas[0].node, &lab.cluster.metas[1].node);
+        let file = lab.open();
+        lab.write(&file, 0, 1).expect("written");
+        let another = lab.open();
+        // The client reaches the one service only, and that one does not reach the engine.
+        for (a, b) in [(me, engine), (engine, other)] {
+            world.cut(a, b);
+            world.cut(b, a);
+            world.drop_connections(a, b);
+        }
+        let lost = lab.write(&file, 0, 2);
+        assert!(lost.is_err(), "{next:?}: {lost:?}");
+        // From here on it reaches the other one only.
+        world.mend(me, engine);
+        world.mend(engine, me);
+        world.cut(me, other);
+        world.cut(other, me);
+        world.drop_connections(me, other);
+        match next {
+            Next::Write => lab.write(&file, 0, 3).expect("written"),
+            Next::WriteThroughAnother => lab.write(&another, 0, 3).expect("written"),
+            Next::Cut => {
+                let inode = file.inode();
+                lab.run(|c| async move {
+                    let cut =
+                        SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+                    c.setattr(cut).await.expect("cut");
+                });
+                lab.write(&another, 0, 3).expect("written");
+            }
+        }
+        world.heal();
+        lab.cluster.run_for(Duration::from_secs(30));
+        assert_eq!(lab.first_byte(&another), 3, "{next:?}");
+        // The file is as good as any other.
+        lab.write(&file, 0, 4).expect("written");
+        assert_eq!(lab.first_byte(&file), 4);
+    }
+}
+
+/// A disk without room for the chunks of a file that has grown: what was there is changed where it is, as if nobody had tried.
+#[test]
+fn a_file_that_cannot_be_put_into_chunks_is_written_where_it_is() {
+    let lab = Lab::new(62, 1);
+    let file = lab.open();
+    lab.write(&file, 0, 1).expect("written");
+    let disk = lab.cluster.storages[0].node.disk(DISK);
+    disk.set_bytes(disk.used_bytes());
+    let behind = u64::from(INLINE_BYTES_MAX);
+    let refused = lab.write(&file, behind, 2).expect_err("no room");
+    assert_eq!(refused.status, Status::NoSpace, "{refused}");
+    let began = lab.cluster.world.now();
+    for byte in 3..6 {
+        lab.write(&file, 0, byte).expect("written where it is");
+        assert_eq!(lab.first_byte(&file), byte);
+    }
+    let took = lab.cluster.world.now() - began;
+    assert!(took < Duration::from_secs(1), "nobody waits for who gave up: {took:?}");
+    assert!(lab.write(&file, behind, 2).is_err(), "still no room");
+    disk.set_bytes(DISK_BYTES);
+    lab.cluster.run_for(Duration::from_secs(5));
+    lab.write(&file, behind, 7).expect("there is room again");
+    assert_eq!(lab.first_byte(&file), 5);
+    assert!(!file.is_inline());
+    lab.run(|c| async move { c.close_session(report(&c, &file, true)).await.expect("closed") });
+}
+
+/// Contents beyond what the engine is to hold go into chunks, those of new files and those that grow; and come back when others are removed.
+#[test]
+fn what_is_kept_with_the_metadata_has_a_bound() {
+    const MOST: u64 = 64 << 10;
+    const BYTES: usize = 8 << 10;
+    let lab =
+        Lab::tuned(63, 1, glowfs_meta::Tuning { contents_bytes_max: MOST, ..Default::default() });
+    let write = |n: usize| {
+        let inline = lab.run(move |c| async move {
+            let dir = small::dir(&c).await.expect("found");
+            let file = open_or_make_in(&c, dir, &format!("f{n}")).await.expect("open").0;
+            file.write(0, Buf::from_vec(vec![n as u8; BYTES])).await.expect("written");
+            c.close_session(report(&c, &file, false)).await.expect("closed");
+            file.is_inline()
+        });
+        lab.cluster.run_for(Duration::from_secs(3));
+        inline
+    };
+    let inline: Vec<bool> = (0..12).map(write).collect();
+    assert_eq!(inline.iter().filter(|i| **i).count() as u64, MOST / BYTES as u64, "{inline:?}");
+    assert!(inline.is_sorted_by(|a, b| a >= b), "the first ones: {inline:?}");
+    // One that is there grows into chunks, which makes room for another.
+    let grown = lab.run(|c| async move {
+        let dir = small::dir(&c).await.expect("found");
+        let file = open_or_make_in(&c, dir, "f0").await.expect("open").0;
+        file.write(BYTES as u64, Buf::from_vec(vec![1; 10])).await.expect("written");
+        c.close_session(report(&c, &file, false)).await.expect("closed");
+        !file.is_inline()
+    });
+    assert!(grown, "with chunks");
+    lab.cluster.run_for(Duration::from_secs(3));
+    assert!(write(12) && !write(13));
+}
