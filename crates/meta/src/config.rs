@@ -1,6 +1,8 @@
 //! Configuration of a metadata service: one TOML table, unknown keys refused.
 
-use glowfs_types::layout::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INLINE_BYTES_MAX};
+use glowfs_types::layout::{
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX,
+};
 use glowfs_types::limits::CAPABILITY_LIFE_MAX_MS;
 use glowfs_types::{ClusterId, Durability, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
@@ -130,7 +132,7 @@ impl Default for RootConfig {
             chunk_bytes: 1 << 20,
             stripe: 16,
             durability: WriteDurability::Written,
-            inline_bytes: 0,
+            inline_bytes: INLINE_BYTES_DEFAULT,
         }
     }
 }
@@ -296,5 +298,32 @@ impl MetaConfig {
             )
         };
         self.cluster_id.parse().map_err(bad)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_small_files_that_no_layout_can_have_is_refused() {
+        let config = |inline_bytes| MetaConfig {
+            node_id: 1,
+            cluster_id: "0123456789abcdef0123456789abcdef".into(),
+            listen: default_listen(),
+            http: None,
+            mgmtd: vec!["tcp://127.0.0.1:1".into()],
+            service_token_file: "token".into(),
+            engine: EngineConfig::Embedded { dir: "engine".into() },
+            transports: Vec::new(),
+            tags: BTreeMap::new(),
+            root: RootConfig { inline_bytes, ..RootConfig::default() },
+            tuning: Tuning::default(),
+        };
+        for good in [0, 1, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX] {
+            config(good).validate().expect("a limit");
+        }
+        let e = config(INLINE_BYTES_MAX + 1).validate().expect_err("too much");
+        assert!(e.message.contains("root.inline_bytes"), "{e}");
     }
 }

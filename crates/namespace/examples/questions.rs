@@ -152,6 +152,7 @@ impl Asking {
             atime: None,
             durable: false,
             allocated: None,
+            fence: 0,
         }
     }
 

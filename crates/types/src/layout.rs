@@ -11,6 +11,9 @@ pub const CHUNK_BYTES_MIN: u32 = 64 << 10;
 pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
 /// The greatest number of bytes of a file that may be kept with the metadata.
 pub const INLINE_BYTES_MAX: u32 = 16 << 10;
+/// How many are, in new file systems: one block, so that there can be no hole inside; and less than most programs write at once of what is longer, so that
+/// a file that will be longer goes into chunks while it is empty.
+pub const INLINE_BYTES_DEFAULT: u32 = 4 << 10;
 /// The greatest length of a file in bytes (what `loff_t` can say).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 

@@ -72,6 +72,25 @@ fn a_write_is_seen_by_everybody_and_chunks_come_when_they_are_needed() {
 }
 
 #[test]
+fn small_files_have_no_chunks_unless_somebody_says_otherwise() {
+    let c = Cluster::up("inlinedefault");
+    let whole = |name: &str, len: usize| {
+        let path = c.mnt.join(name);
+        let before = chunk_writes(&c);
+        std::fs::write(&path, content(1, len)).expect("write");
+        assert!(std::fs::read(&path).expect("read") == content(1, len));
+        chunk_writes(&c) > before
+    };
+    assert!(!whole("small", 4096) && whole("longer", 4097));
+    // What is there keeps its own layout; what is made from then on has chunks, or more without.
+    sh(&c.mnt, "mkdir off more");
+    c.admin(&["set-layout", "/off", "--inline-bytes", "0"]);
+    c.admin(&["set-layout", "/more", "--inline-bytes", "16K"]);
+    assert!(whole("off/small", 10) && !whole("more/longer", 16384));
+    sh(&c.mnt, "mv small off; printf x >> off/small; [ $(stat -c %s off/small) = 4097 ]");
+}
+
+#[test]
 fn what_was_synced_survives_and_programs_do_not_notice() {
     let c = Cluster::up("inlineapps");
     let other = Mount::new(&c, "mnt2");

@@ -7,7 +7,11 @@ fn a_directory_hands_its_layout_down() {
     let c = Cluster::up("layout");
     let other = Mount::new(&c, "mnt2");
     let text = |path: &str| sh(&c.mnt, &format!("getfattr --only-values -n glowfs.layout {path}"));
-    assert_eq!(text("."), "chunk_bytes=1048576 stripe=16 table=1 durability=written");
+    let inline = "inline_bytes=4096";
+    assert_eq!(
+        text("."),
+        format!("chunk_bytes=1048576 stripe=16 table=1 durability=written {inline}")
+    );
     sh(
         &c.mnt,
         r#"
@@ -16,7 +20,7 @@ fn a_directory_hands_its_layout_down() {
         mkdir d/sub; head -c 300000 /dev/urandom > d/sub/f; cp d/sub/f plain; cmp d/sub/f plain
     "#,
     );
-    let small = "chunk_bytes=65536 stripe=2 table=1 durability=written";
+    let small = format!("chunk_bytes=65536 stripe=2 table=1 durability=written {inline}");
     for path in ["d", "d/sub", "d/sub/f"] {
         assert_eq!(text(path), small, "{path}");
     }
@@ -57,7 +61,10 @@ fn a_directory_hands_its_layout_down() {
     // By the operator.
     let shown = c.admin(&["set-layout", "/d", "--chunk-size", "4M", "--stripe", "5"]);
     assert_eq!((&shown["chunk_bytes"], &shown["stripe"]), (&(4 << 20).into(), &5.into()));
-    assert_eq!(text("d"), "chunk_bytes=4194304 stripe=5 table=1 durability=written");
+    assert_eq!(
+        text("d"),
+        format!("chunk_bytes=4194304 stripe=5 table=1 durability=written {inline}")
+    );
     assert_eq!(c.admin(&["show-layout", "/d"]), shown);
     c.admin(&["set-layout", "/d", "--inherit"]);
     assert_eq!(text("d"), text("."));

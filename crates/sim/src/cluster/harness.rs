@@ -316,6 +316,8 @@ impl Cluster {
                 table: 1,
                 chunk_bytes: CHUNK_BYTES,
                 stripe: self.shape.stripe,
+                // The contents of most files begin in chunks here, those of the files of `small` do not.
+                inline_bytes: 0,
                 ..Default::default()
             },
             // A crash of a simulated node is a power failure: what was not flushed may be gone.
