@@ -2,25 +2,25 @@
 //!
 //! A block goes back to the position in its chunk's slot that it superseded, where there is one: that position is
 //! dead (the record that superseded it is durable, and no reader from before is left). Otherwise it gets a fresh slot.
+//!
+//! Chunks are folded in large groups, since what random writes left of one chunk is all over the log ([`crate::copy`]).
 
+use crate::alloc::Taken;
 use crate::chunk::Chunk;
+use crate::copy::Move;
 use crate::extents::{Extent, Loc};
-use crate::format::BLOCK;
-use crate::slots::{blocks_of, bytes_of};
+use crate::slots::blocks_of;
 use crate::state::Inner;
-use glowfs_rt::sync::join_all;
-use glowfs_rt::{Buf, BufMut, Duration};
-use glowfs_types::checksum::crc32c;
 use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Chunks folded side by side.
-const FOLD_CHUNKS: usize = 16;
-/// Readings of a block that comes wrongly, before it is copied as it is,
-const READINGS_MAX: u32 = 8;
-/// and the pause between them.
-const READING_PAUSE: Duration = Duration::from_millis(1);
+/// Blocks folded in one group, unless one chunk alone has more; so much memory is taken.
+const GROUP_BLOCKS: u64 = 4096;
+/// How often a chunk that gave a slot up meanwhile is tried again before its blocks get fresh slots.
+const IN_PLACE_ATTEMPTS: usize = 2;
+
+type Key = (TargetId, ChunkId);
 
 /// Where blocks may go.
 #[derive(Clone, Copy)]
@@ -31,19 +31,13 @@ struct How {
     fresh: bool,
 }
 
-/// The checksums of blocks in the log, by their places.
-#[derive(Default)]
-struct Checksums(BTreeMap<Loc, u32>);
-
-impl Checksums {
-    /// Those of an extent, whose first block has the first of `crcs`.
-    fn note(&mut self, e: &Extent, crcs: &[u32]) {
-        self.0.extend((0..e.count).zip(crcs).map(|(k, crc)| (e.loc.plus(k), *crc)));
-    }
-
-    fn fits(&self, loc: Loc, block: &[u8]) -> bool {
-        self.0.get(&loc).is_some_and(|crc| crc32c(block) == *crc)
-    }
+/// What is to be moved of one chunk.
+struct Plan {
+    key: Key,
+    moves: Vec<Move>,
+    /// What needs fresh slots, in groups of blocks that follow one another in the chunk.
+    rest: Vec<Vec<Piece>>,
+    taken: Vec<Taken>,
 }
 
 fn is_old(e: &Extent, before: u64) -> bool {
@@ -80,58 +74,112 @@ fn place_in_slots(
     rest.extend(todo);
 }
 
-/// Groups extents whose blocks follow one another, as `(first block, extents)`; all in one group if they are dense.
-fn groups(mut list: Vec<Extent>) -> Vec<Vec<Extent>> {
-    list.sort_by_key(|e| e.block);
-    let (Some(first), Some(last)) = (list.first(), list.last()) else { return Vec::new() };
+/// Groups pieces whose blocks follow one another; all in one group if they are dense.
+fn groups(mut list: Vec<Piece>) -> Vec<Vec<Piece>> {
+    list.sort_by_key(|(e, _)| e.block);
+    let (Some((first, _)), Some((last, _))) = (list.first(), list.last()) else {
+        return Vec::new();
+    };
     let span = last.end() - first.block;
-    let total: u32 = list.iter().map(|e| e.count).sum();
+    let total: u32 = list.iter().map(|(e, _)| e.count).sum();
     if u64::from(total) * 2 >= u64::from(span) {
         return vec![list];
     }
-    let mut out: Vec<Vec<Extent>> = Vec::new();
-    for e in list {
+    let mut out: Vec<Vec<Piece>> = Vec::new();
+    for piece in list {
         match out.last_mut() {
-            Some(g) if g.last().is_some_and(|l| l.end() == e.block) => g.push(e),
-            _ => out.push(vec![e]),
+            Some(g) if g.last().is_some_and(|(l, _)| l.end() == piece.0.block) => g.push(piece),
+            _ => out.push(vec![piece]),
         }
     }
     out
 }
 
+/// The pieces of a chunk in segments before `before`: to dead positions of its own slots, or left for fresh ones.
+fn plan_chunk(key: Key, chunk: &Chunk, before: u64, in_place: bool) -> Plan {
+    let mut plan = Plan { key, moves: Vec::new(), rest: Vec::new(), taken: Vec::new() };
+    let mut rest = Vec::new();
+    for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
+        let range = e.block as usize..e.end() as usize;
+        let piece = (*e, chunk.crcs.get(range).unwrap_or_default().to_vec());
+        if !in_place {
+            rest.push(piece);
+            continue;
+        }
+        let (mut placed, mut homeless) = (Vec::new(), Vec::new());
+        place_in_slots(chunk, *e, &mut placed, &mut homeless);
+        plan.moves.extend(placed.into_iter().map(|(part, to)| part_of(&piece, part, to)));
+        rest.extend(homeless.into_iter().map(|part| {
+            let Move { from, crcs, .. } = part_of(&piece, part, part.loc);
+            (from, crcs)
+        }));
+    }
+    plan.rest.extend(groups(rest));
+    for d in &chunk.pending {
+        let mut at = 0;
+        let mut old = Vec::new();
+        for e in &d.extents {
+            let n = e.count as usize;
+            if is_old(e, before) {
+                old.push((*e, d.crcs.get(at..at + n).unwrap_or_default().to_vec()));
+            }
+            at += n;
+        }
+        plan.rest.extend(groups(old));
+    }
+    plan
+}
+
+/// An extent with the checksums of its blocks.
+type Piece = (Extent, Vec<u32>);
+
+/// The part of a piece that `part` is of its extent, on its way to `to`.
+fn part_of((e, crcs): &Piece, part: Extent, to: Loc) -> Move {
+    let at = (part.block - e.block) as usize;
+    let crcs = crcs.get(at..at + part.count as usize).unwrap_or_default().to_vec();
+    Move { from: part, to, crcs }
+}
+
 impl Inner {
     /// Empties all segments before `segment` of blocks that chunks refer to, but for those that there is no room for: why, if so.
     pub async fn fold_before(self: &Rc<Self>, segment: u64) -> Result<Option<Error>> {
-        let todo: Vec<(TargetId, ChunkId)> = self.in_log.borrow().iter().copied().collect();
+        let todo: Vec<Key> = self.in_log.borrow().iter().copied().collect();
+        let mut rest = todo.as_slice();
         let mut short = None;
-        for group in todo.chunks(FOLD_CHUNKS) {
+        while !rest.is_empty() {
             self.check_not_failed()?;
-            let fresh = short.is_none();
-            let folds = group.iter().map(|(t, c)| self.fold_wholly(*t, *c, segment, fresh));
-            for result in join_all(folds).await {
-                match result {
-                    Err(e) if e.status == Status::NoSpace => short = short.or(Some(e)),
-                    other => other?,
+            let (group, later) = rest.split_at(self.group_len(rest, segment));
+            let mut left = group.to_vec();
+            for attempt in 0..=IN_PLACE_ATTEMPTS {
+                // A slot can be given up meanwhile; fresh ones cannot be.
+                let how = How { in_place: attempt < IN_PLACE_ATTEMPTS, fresh: short.is_none() };
+                left = self.fold_group(&left, segment, how, &mut short).await?;
+                if left.is_empty() || short.is_some() {
+                    break;
                 }
             }
+            rest = later;
         }
         Ok(short)
     }
 
-    /// `fresh`: slots may be taken; else blocks go only where the chunk has slots already.
-    async fn fold_wholly(
-        self: &Rc<Self>,
-        target: TargetId,
-        id: ChunkId,
-        before: u64,
-        fresh: bool,
-    ) -> Result<()> {
-        let how = How { in_place: true, fresh };
-        if !self.fold_chunk(target, id, before, how).await? && fresh {
-            // A slot was given up meanwhile; fresh ones cannot be.
-            self.fold_chunk(target, id, before, How { in_place: false, fresh }).await?;
+    /// How many chunks make a group; at least one.
+    fn group_len(&self, keys: &[Key], before: u64) -> usize {
+        let mut blocks = 0;
+        for (i, key) in keys.iter().enumerate() {
+            blocks += self.old_blocks(key, before);
+            if blocks > GROUP_BLOCKS {
+                return i.max(1);
+            }
         }
-        Ok(())
+        keys.len()
+    }
+
+    fn old_blocks(&self, key: &Key, before: u64) -> u64 {
+        let targets = self.targets.borrow();
+        let chunk = targets.get(&key.0).and_then(|t| t.chunks.get(&key.1));
+        let old = chunk.into_iter().flat_map(|c| c.all_extents()).filter(|e| is_old(e, before));
+        old.map(|e| u64::from(e.count)).sum()
     }
 
     /// The segments before `segment` in which chunks still have blocks.
@@ -147,87 +195,85 @@ impl Inner {
         .collect()
     }
 
-    /// `false`: some blocks could not be moved to where they should have gone.
-    async fn fold_chunk(
+    /// Answers the chunks of which some blocks could not be moved to where they should have gone.
+    async fn fold_group(
         self: &Rc<Self>,
-        target: TargetId,
-        id: ChunkId,
+        keys: &[Key],
         before: u64,
         how: How,
-    ) -> Result<bool> {
-        // A position in a slot is dead only if what superseded it is durable.
-        let changed =
-            self.targets.borrow().get(&target).and_then(|t| t.chunks.get(&id)).map(|c| c.lsn);
-        if let Some(lsn) = changed {
-            self.flush_to(lsn).await?;
-        }
+        short: &mut Option<Error>,
+    ) -> Result<Vec<Key>> {
+        // From here on no slot that a chunk gives up is used anew.
         let guard = self.epochs.enter();
-        let mut placed = Vec::new();
-        let mut fresh: Vec<Vec<Extent>> = Vec::new();
-        let mut checksums = Checksums::default();
-        {
-            let targets = self.targets.borrow();
-            let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
-            let Some(chunk) = chunk.filter(|c| c.has_log_extents()) else {
-                self.in_log.borrow_mut().remove(&(target, id));
-                return Ok(true);
+        let mut plans = self.plan(keys, before, how);
+        let upto = self.log.written.get();
+        if how.fresh {
+            for plan in &mut plans {
+                match self.place_fresh(plan).await {
+                    Err(e) if e.status == Status::NoSpace => *short = short.take().or(Some(e)),
+                    other => other?,
+                }
+            }
+        }
+        // A position in a slot is dead only if what superseded it is durable, with the commit of that; and nobody from before reads it.
+        self.flush_to(upto).await?;
+        guard.alone_since().await;
+        let place = |m: &Move| (m.from, m.to);
+        let placed: Vec<Vec<_>> =
+            plans.iter().map(|p| p.moves.iter().map(place).collect()).collect();
+        let moves: Vec<Move> =
+            plans.iter_mut().flat_map(|p| std::mem::take(&mut p.moves)).collect();
+        self.copy_blocks(&moves).await?;
+        let mut left = Vec::new();
+        for (Plan { key: (target, id), taken, .. }, mut placed) in plans.into_iter().zip(placed) {
+            self.drop_given_up(target, id, &mut placed, &taken);
+            self.move_extents(target, id, &placed);
+            self.keep_referenced(target, id, taken);
+            if self.old_blocks(&(target, id), before) > 0 {
+                left.push((target, id));
+            }
+        }
+        drop(guard);
+        Ok(left)
+    }
+
+    /// What is to be moved of these chunks as they are now.
+    fn plan(&self, keys: &[Key], before: u64, how: How) -> Vec<Plan> {
+        let targets = self.targets.borrow();
+        let mut plans = Vec::with_capacity(keys.len());
+        for key in keys {
+            let chunk = targets.get(&key.0).and_then(|t| t.chunks.get(&key.1));
+            match chunk.filter(|c| c.has_log_extents()) {
+                Some(chunk) => plans.push(plan_chunk(*key, chunk, before, how.in_place)),
+                None => {
+                    self.in_log.borrow_mut().remove(key);
+                }
+            }
+        }
+        plans
+    }
+
+    /// Takes fresh slots for what has no place of its own.
+    async fn place_fresh(self: &Rc<Self>, plan: &mut Plan) -> Result<()> {
+        for group in std::mem::take(&mut plan.rest) {
+            let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else {
+                continue;
             };
-            let mut rest = Vec::new();
-            let in_place = how.in_place && chunk.lsn <= self.flush.durable.get();
-            for e in chunk.extents.iter().filter(|e| is_old(e, before)) {
-                checksums.note(e, chunk.crcs.get(e.block as usize..).unwrap_or_default());
-                if in_place {
-                    place_in_slots(chunk, *e, &mut placed, &mut rest);
-                } else {
-                    rest.push(*e);
-                }
-            }
-            fresh.extend(groups(rest));
-            for d in &chunk.pending {
-                let mut at = 0;
-                for e in &d.extents {
-                    if is_old(e, before) {
-                        checksums.note(e, d.crcs.get(at..).unwrap_or_default());
-                    }
-                    at += e.count as usize;
-                }
-                fresh.extend(groups(
-                    d.extents.iter().filter(|e| is_old(e, before)).copied().collect(),
-                ));
-            }
-        }
-        if !how.fresh {
-            fresh.clear();
-        }
-        let mut taken = Vec::new();
-        for group in fresh {
-            let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
             let mut start = first.block;
-            let slots = self.take_slots(last.end() - first.block, true).await?;
+            let slots = self.take_slots(last.end() - start, true).await?;
             for (class, index, used) in &slots.list {
                 let end = start + used;
-                for e in group.iter().filter_map(|e| e.clip(start, end)) {
-                    placed.push((
-                        e,
-                        Loc::Slot { class: *class, index: *index, block: e.block - start },
-                    ));
+                for piece in &group {
+                    let Some(part) = piece.0.clip(start, end) else { continue };
+                    let block = part.block - start;
+                    let to = Loc::Slot { class: *class, index: *index, block };
+                    plan.moves.push(part_of(piece, part, to));
                 }
                 start = end;
             }
-            taken.push(slots);
+            plan.taken.push(slots);
         }
-        if placed.is_empty() {
-            return Ok(true);
-        }
-        guard.alone_since().await;
-        placed.sort_by_key(|(_, to)| *to);
-        self.copy_blocks(&placed, &checksums).await?;
-        let planned = placed.len();
-        self.drop_given_up(target, id, &mut placed, &taken);
-        self.move_extents(target, id, &placed);
-        self.keep_referenced(target, id, taken);
-        drop(guard);
-        Ok(placed.len() == planned)
+        Ok(())
     }
 
     /// A slot that the chunk gave up while blocks were copied into it is on its way to others: nothing may move there.
@@ -236,7 +282,7 @@ impl Inner {
         target: TargetId,
         id: ChunkId,
         placed: &mut Vec<(Extent, Loc)>,
-        taken: &[crate::alloc::Taken],
+        taken: &[Taken],
     ) {
         let fresh: BTreeSet<(u8, u32)> = taken
             .iter()
@@ -250,7 +296,7 @@ impl Inner {
     }
 
     /// Slots that the chunk refers to now stay taken; others (it changed meanwhile) are given back.
-    fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<crate::alloc::Taken>) {
+    fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<Taken>) {
         let targets = self.targets.borrow();
         let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
         for mut slots in taken {
@@ -258,73 +304,5 @@ impl Inner {
                 .list
                 .retain(|(class, index, _)| !chunk.is_some_and(|c| c.refers_to((*class, *index))));
         }
-    }
-
-    /// Copies blocks. One that does not match its checksum however often it is read will not match it later either.
-    async fn copy_blocks(
-        self: &Rc<Self>,
-        moves: &[(Extent, Loc)],
-        checksums: &Checksums,
-    ) -> Result<()> {
-        let mut write: Option<(Loc, u32, Vec<Buf>)> = None;
-        for (from, to) in moves {
-            let buf = self.read_for_good(from, checksums).await;
-            match &mut write {
-                Some((start, n, bufs)) if start.plus(*n) == *to && start.slot() == to.slot() => {
-                    *n += from.count;
-                    bufs.push(buf.freeze());
-                }
-                _ => {
-                    if let Some(w) = write.take() {
-                        self.write_blocks(w).await?;
-                    }
-                    write = Some((*to, from.count, vec![buf.freeze()]));
-                }
-            }
-        }
-        match write {
-            Some(w) => self.write_blocks(w).await,
-            None => Ok(()),
-        }
-    }
-
-    /// The blocks of an extent of the log. What is read here replaces what is stored, so one wrong reading must not be the last.
-    async fn read_for_good(&self, from: &Extent, checksums: &Checksums) -> BufMut {
-        let whole = self.rt.alloc(from.count as usize * BLOCK);
-        let (result, mut buf) = self.read_place(from.loc, whole).await;
-        if result.is_err() {
-            buf.fill(0);
-        }
-        for (k, block) in (0..).zip(buf.chunks_mut(BLOCK)) {
-            let loc = from.loc.plus(k);
-            let mut readings = 1;
-            while !checksums.fits(loc, block) {
-                if readings >= READINGS_MAX {
-                    tracing::warn!(?loc, "a block of the log is damaged; its chunk needs repair");
-                    break;
-                }
-                readings += 1;
-                self.rt.sleep(READING_PAUSE).await;
-                if let (Ok(()), again) = self.read_place(loc, self.rt.alloc(BLOCK)).await {
-                    block.copy_from_slice(&again);
-                }
-            }
-        }
-        buf
-    }
-
-    async fn write_blocks(self: &Rc<Self>, (to, count, bufs): (Loc, u32, Vec<Buf>)) -> Result<()> {
-        let Loc::Slot { class, index, block } = to else { return Ok(()) };
-        let file = self.block_file(class).await?;
-        let at = u64::from(index) * bytes_of(class) + u64::from(block) * BLOCK as u64;
-        if let Err(e) = file.write(bufs, at).await {
-            if crate::log::is_no_space(&e) {
-                return Err(self.no_space("a checkpoint", &e));
-            }
-            return Err(self.poison("write of data", &e));
-        }
-        self.flush.dirty_classes.borrow_mut().insert(class);
-        self.flush.bytes.set(self.flush.bytes.get() + u64::from(count) * BLOCK as u64);
-        Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod api;
 mod checkpoint;
 mod chunk;
 mod codec;
+mod copy;
 mod crc;
 mod doubt;
 mod epochs;

@@ -310,10 +310,12 @@ fn a_wrong_bit_of_one_read_does_not_lose_the_store() {
 /// One wrong reading while blocks move from the log to their slots is not what is kept: a replica that is the only one left would lose them.
 #[test]
 fn a_wrong_bit_while_the_log_is_folded_is_not_kept() {
-    for nth in 1..40 {
-        let disk = Disk::new(nth);
+    for seed in 1..40 {
+        // One read fetches all of it, so that the second one is that of the block again: which bit is wrong differs from seed to seed.
+        let nth = 1 + seed % 2;
+        let disk = Disk::new(seed);
         let d = disk.clone();
-        run(nth, &disk, |rt| async move {
+        run(seed, &disk, |rt| async move {
             let store = Store::open(&rt, d.dir(), config()).await.expect("open");
             store.create_target(T).await.expect("target");
             for i in 0..6 {
@@ -322,20 +324,20 @@ fn a_wrong_bit_while_the_log_is_folded_is_not_kept() {
                 let pending = StageRequest { commit: i != 5, ..write };
                 store.stage(T, pending).await.expect("staged");
             }
-            // The segment that is being written is not folded.
-            for i in 10..35 {
+            // The segment that is being written is not folded. (With a third one a checkpoint would begin by itself.)
+            for i in 10..20 {
                 store.stage(T, request(i, 1, StageKind::Write, bytes(i, 9000))).await.expect("new");
             }
             d.flip_read.set(nth);
             store.checkpoint().await.expect("checkpoint");
-            assert!(nth > 6 || d.flip_read.take() == 0, "blocks were read");
+            assert!(nth > 1 || d.flip_read.take() == 0, "blocks were read");
             d.flip_read.set(0);
             store.commit(T, id(5), 2.into()).await.expect("committed");
             for i in 0..6 {
                 let (r, buf) = store.read(T, id(i), 0, rt.alloc(CHUNK_BYTES as usize)).await;
-                let r = r.unwrap_or_else(|e| panic!("read {nth}, chunk {i}: {e}"));
+                let r = r.unwrap_or_else(|e| panic!("seed {seed}, chunk {i}: {e}"));
                 let expected = [bytes(10 + i, 4096), bytes(i, 9000).split_off(4096)].concat();
-                assert!(buf[..r.len as usize] == expected, "read {nth}, chunk {i}");
+                assert!(buf[..r.len as usize] == expected, "seed {seed}, chunk {i}");
             }
         })
         .expect("ran");
