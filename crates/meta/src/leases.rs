@@ -2,7 +2,7 @@
 //!
 //! A call that reads what it leases is watched ([`Leases::watch`]): if anything of it was changed by a commit that it may have missed,
 //! it gets no lease. Inodes that one client changed while another had a lease are not leased for a while: they would be
-//! recalled again and again.
+//! recalled again and again. Their names are, unless it was a name that was taken.
 
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::{ClientId, InodeId};
@@ -38,17 +38,35 @@ pub enum What {
     Attributes,
     /// And the name that it was found by.
     AndName,
+    /// And the name, which may be kept also if the attributes may not.
+    OrName,
+}
+
+/// For how long a client may keep what it was told; zero: it may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Granted {
+    /// The attributes.
+    pub attributes: Duration,
+    /// The name.
+    pub name: Duration,
 }
 
 struct Generation<C> {
     holders: BTreeMap<InodeId, Vec<Holder<C>>>,
     contended: BTreeSet<InodeId>,
+    /// Those of them of which a name was taken.
+    names_contended: BTreeSet<InodeId>,
     count: usize,
 }
 
 impl<C> Default for Generation<C> {
     fn default() -> Self {
-        Self { holders: BTreeMap::new(), contended: BTreeSet::new(), count: 0 }
+        Self {
+            holders: BTreeMap::new(),
+            contended: BTreeSet::new(),
+            names_contended: BTreeSet::new(),
+            count: 0,
+        }
     }
 }
 
@@ -99,19 +117,19 @@ impl<C: Clone> Leases<C> {
         self.turned = now;
     }
 
-    /// Lets a client keep what a call read of an inode under `watch`; returns for how long. Zero: it may not.
+    /// Lets a client keep what a call read of an inode under `watch`; returns for how long.
     pub fn grant_read(
         &mut self,
         watch: u64,
         (inode, what): (InodeId, What),
         (client, conn): (ClientId, &C),
         now: Instant,
-    ) -> Duration {
+    ) -> Granted {
         match self.watches.get(&watch) {
             Some(changed) if !changed.contains(&inode) => {
                 self.grant((inode, what), (client, conn), now)
             }
-            _ => Duration::ZERO,
+            _ => Granted::default(),
         }
     }
 
@@ -120,30 +138,36 @@ impl<C: Clone> Leases<C> {
         (inode, what): (InodeId, What),
         (client, conn): (ClientId, &C),
         now: Instant,
-    ) -> Duration {
+    ) -> Granted {
         if self.life.is_zero() {
-            return Duration::ZERO;
+            return Granted::default();
         }
         self.turn(now);
-        let contended =
-            self.young.contended.contains(&inode) || self.old.contended.contains(&inode);
-        if contended || self.young.count >= LEASES_MAX {
-            return Duration::ZERO;
+        let among = |of: fn(&Generation<C>) -> &BTreeSet<InodeId>| {
+            [&self.young, &self.old].into_iter().any(|g| of(g).contains(&inode))
+        };
+        let contended = among(|g| &g.contended);
+        // Who works in a directory by turns with others changes its attributes, and leaves its name alone.
+        let alone = what == What::OrName && !among(|g| &g.names_contended);
+        if (contended && !alone) || self.young.count >= LEASES_MAX {
+            return Granted::default();
         }
         let until = now + self.life;
         let holders = self.young.holders.entry(inode).or_default();
-        let names = if what == What::AndName { until } else { Instant::default() };
+        let attributes = if contended { Instant::default() } else { until };
+        let names = if what == What::Attributes { Instant::default() } else { until };
         match holders.iter_mut().find(|h| h.client == client) {
             Some(h) => {
                 h.conn = conn.clone();
-                (h.attributes, h.names) = (until, h.names.max(names));
+                (h.attributes, h.names) = (h.attributes.max(attributes), h.names.max(names));
             }
             None => {
-                holders.push(Holder { client, conn: conn.clone(), attributes: until, names });
+                holders.push(Holder { client, conn: conn.clone(), attributes, names });
                 self.young.count += 1;
             }
         }
-        self.life
+        let life = |until: Instant| if until > now { self.life } else { Duration::ZERO };
+        Granted { attributes: life(attributes), name: life(names) }
     }
 
     /// Takes away what others than `by` hold of an inode, because `by` changed it: its attributes, and with `name` a name that led to
@@ -187,6 +211,9 @@ impl<C: Clone> Leases<C> {
         }
         if !taken.is_empty() {
             self.young.contended.insert(inode);
+            if name {
+                self.young.names_contended.insert(inode);
+            }
         }
         taken
     }
@@ -212,7 +239,7 @@ impl<C: Clone> Leases<C> {
 
 #[cfg(test)]
 mod tests {
-    use super::What::{AndName, Attributes};
+    use super::What::{AndName, Attributes, OrName};
     use super::*;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -226,8 +253,8 @@ mod tests {
     #[test]
     fn a_change_takes_the_leases_of_others() {
         let mut l = Leases::new(MS(1000), at(0));
-        assert_eq!(l.grant((I, AndName), (A, &"a"), at(10)), MS(1000));
-        assert_eq!(l.grant((I, AndName), (B, &"b"), at(20)), MS(1000));
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(10)).attributes, MS(1000));
+        assert_eq!(l.grant((I, AndName), (B, &"b"), at(20)).attributes, MS(1000));
         let taken = l.take(I, (A, None), true, at(30));
         assert_eq!(taken.len(), 1);
         assert_eq!((taken[0].client, taken[0].until), (B, at(1020)));
@@ -299,10 +326,10 @@ mod tests {
         let mut l = Leases::new(MS(1000), at(0));
         let w = l.watch();
         assert!(l.take(I, (B, None), true, at(1)).is_empty());
-        assert_eq!(l.grant_read(w, (I, AndName), (A, &"a"), at(2)), Duration::ZERO);
-        assert_eq!(l.grant_read(w, (InodeId(8), AndName), (A, &"a"), at(2)), MS(1000));
+        assert_eq!(l.grant_read(w, (I, AndName), (A, &"a"), at(2)).attributes, Duration::ZERO);
+        assert_eq!(l.grant_read(w, (InodeId(8), AndName), (A, &"a"), at(2)).attributes, MS(1000));
         l.unwatch(w);
-        assert_eq!(l.grant_read(w, (InodeId(9), AndName), (A, &"a"), at(2)), Duration::ZERO);
+        assert_eq!(l.grant_read(w, (InodeId(9), AndName), (A, &"a"), at(2)), Granted::default());
     }
 
     #[test]
@@ -312,12 +339,12 @@ mod tests {
         assert!(l.take(I, (A, Some(mine)), false, at(1)).is_empty());
         assert_eq!(
             l.grant_read(other, (I, AndName), (A, &"a"), at(2)),
-            Duration::ZERO,
+            Granted::default(),
             "not its own change"
         );
-        assert_eq!(l.grant_read(mine, (I, AndName), (A, &"a"), at(2)), MS(1000));
+        assert_eq!(l.grant_read(mine, (I, AndName), (A, &"a"), at(2)).attributes, MS(1000));
         assert_eq!(l.take(I, (B, Some(other)), false, at(3)).len(), 1, "others are told");
-        assert_eq!(l.grant_read(mine, (I, AndName), (A, &"a"), at(4)), Duration::ZERO);
+        assert_eq!(l.grant_read(mine, (I, AndName), (A, &"a"), at(4)).attributes, Duration::ZERO);
     }
 
     #[test]
@@ -325,19 +352,51 @@ mod tests {
         let mut l = Leases::new(MS(1000), at(0));
         l.grant((I, AndName), (A, &"a"), at(0));
         assert_eq!(l.take(I, (B, None), true, at(1)).len(), 1);
-        assert_eq!(l.grant((I, AndName), (A, &"a"), at(2)), Duration::ZERO);
-        assert_eq!(l.grant((I, AndName), (A, &"a"), at(900)), Duration::ZERO);
-        assert_eq!(l.grant((I, AndName), (A, &"a"), at(3000)), MS(1000));
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(2)).attributes, Duration::ZERO);
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(900)).attributes, Duration::ZERO);
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(3000)).attributes, MS(1000));
+    }
+
+    #[test]
+    fn a_name_may_be_kept_while_the_attributes_change_by_turns() {
+        let mut l = Leases::new(MS(1000), at(0));
+        let both = Granted { attributes: MS(1000), name: MS(1000) };
+        assert_eq!(l.grant((I, OrName), (A, &"a"), at(0)), both);
+        assert_eq!(l.take(I, (B, None), false, at(1)).len(), 1);
+        let name = Granted { attributes: Duration::ZERO, name: MS(1000) };
+        assert_eq!(l.grant((I, OrName), (A, &"a"), at(500)), name);
+        assert_eq!(l.grant((I, AndName), (A, &"a"), at(500)), Granted::default());
+        assert!(l.take(I, (B, None), false, at(501)).is_empty(), "it keeps no attributes");
+        // Who moves it takes the name, and then it is not leased for a while either.
+        let taken = l.take(I, (B, None), true, at(502));
+        assert_eq!((taken.len(), taken[0].name, taken[0].until), (1, true, at(1500)));
+        assert_eq!(l.grant((I, OrName), (A, &"a"), at(503)), Granted::default());
+        assert_eq!(l.grant((I, OrName), (A, &"a"), at(3000)), both);
+    }
+
+    #[test]
+    fn a_name_that_is_kept_leaves_the_attributes_as_they_are_leased() {
+        let mut l = Leases::new(MS(1000), at(0));
+        l.grant((I, AndName), (A, &"a"), at(0));
+        l.grant((I, AndName), (B, &"b"), at(0));
+        // A changed it: its own lease stays.
+        assert_eq!(l.take(I, (A, None), false, at(1)).len(), 1);
+        l.grant((I, OrName), (A, &"a"), at(2));
+        let taken = l.take(I, (B, None), false, at(3));
+        assert_eq!((taken.len(), taken[0].until, taken[0].name), (1, at(1000), false));
     }
 
     #[test]
     fn leases_are_bounded_and_forgotten() {
         let mut l = Leases::new(MS(1000), at(0));
         for i in 0..LEASES_MAX as u64 {
-            assert!(!l.grant((InodeId(i), AndName), (A, &"a"), at(1)).is_zero());
+            assert!(!l.grant((InodeId(i), AndName), (A, &"a"), at(1)).attributes.is_zero());
         }
-        assert!(l.grant((InodeId(u64::MAX), AndName), (A, &"a"), at(1)).is_zero(), "full");
-        assert!(!l.grant((InodeId(u64::MAX), AndName), (A, &"a"), at(1500)).is_zero());
+        assert!(
+            l.grant((InodeId(u64::MAX), AndName), (A, &"a"), at(1)).attributes.is_zero(),
+            "full"
+        );
+        assert!(!l.grant((InodeId(u64::MAX), AndName), (A, &"a"), at(1500)).attributes.is_zero());
         l.grant((I, AndName), (A, &"a"), at(4000));
         assert_eq!(l.len(), 1);
     }

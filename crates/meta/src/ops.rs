@@ -59,7 +59,7 @@ impl Service {
 
     /// Attributes that the client may not keep: it changed them itself.
     fn attr_reply(&self, attr: Attr, open: Option<OpenReply>) -> AttrReply {
-        AttrReply { attr, lease_ms: 0, open, dir: None }
+        AttrReply { attr, lease_ms: 0, open, dir: None, name_lease_ms: None }
     }
 
     /// Runs an operation on an inode; if a truncate of it is unfinished, finishes that first, and if its contents have to go into chunks, sees
@@ -128,7 +128,7 @@ macro_rules! leased {
             })
             .await?;
         let lease_ms = watch.lease(attr.inode, $q.caller.client, $conn);
-        Reply::msg(&AttrReply { attr, lease_ms, open: None, dir: None })
+        Reply::msg(&AttrReply { lease_ms, ..$s.attr_reply(attr, None) })
     }};
 }
 
@@ -271,8 +271,8 @@ async fn lookup(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let found = s.look(async |tx| ns::lookup(&Context::new(tx, &q.caller, s), &q).await).await;
     s.others_finished(by, seen(&[(q.parent, &q.name)], &[])).await;
     let attr = found?;
-    let lease_ms = watch.lease_named(q.parent, attr.inode, by, id);
-    Ok(AttrReply { attr, lease_ms, open: None, dir: None })
+    let (lease_ms, name) = watch.lease_or_name(q.parent, attr.inode, by, id);
+    Ok(AttrReply { lease_ms, name_lease_ms: Some(name), ..s.attr_reply(attr, None) })
 }
 
 /// A page of a directory. What it says of the entries may be kept, as if each of them had been looked up.
@@ -372,7 +372,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let lease_ms = watch.lease_named(q.parent, made.attr.inode, by, id);
     watch.lease_dirs(&mut dirs, by, id);
     let open = made.opened.map(|o| s.open_reply(o, by, 0)).transpose()?;
-    Ok(AttrReply { attr: made.attr, lease_ms, open, dir: only(dirs) })
+    Ok(AttrReply { lease_ms, dir: only(dirs), ..s.attr_reply(made.attr, open) })
 }
 
 /// Makes what is asked for; if it opens what is there, finishes an unfinished truncate of that first.

@@ -4,7 +4,7 @@
 //! has ended. Leases are given only by a service that is the only one of its cluster: it alone then sees every change.
 
 use crate::fought::HELD_UP;
-use crate::leases::{Taken, What};
+use crate::leases::{Granted, Taken, What};
 use crate::state::{Service, ms};
 use glowfs_net::Conn;
 use glowfs_rt::sync::{join, join_all};
@@ -52,18 +52,31 @@ pub struct Watch<'a> {
 impl Watch<'_> {
     /// Lets a client keep the attributes of an inode that were read since. Returns for how long, in ms.
     pub fn lease(&self, inode: InodeId, client: ClientId, conn: &Rc<Conn>) -> u64 {
-        self.lease_what((inode, What::Attributes), client, conn)
+        millis(self.lease_what((inode, What::Attributes), client, conn).attributes)
     }
-    fn lease_what(&self, what: (InodeId, What), client: ClientId, conn: &Rc<Conn>) -> u64 {
+    fn lease_what(&self, what: (InodeId, What), client: ClientId, conn: &Rc<Conn>) -> Granted {
         let s = self.service;
         if client == ClientId(0) || conn.peer().client != client || s.has_others() {
-            return 0;
+            return Granted::default();
         }
         let now = s.rt.now();
-        let life = s.leases.borrow_mut().grant_read(self.number, what, (client, conn), now);
-        u64::try_from(life.as_millis()).unwrap_or(0)
+        s.leases.borrow_mut().grant_read(self.number, what, (client, conn), now)
     }
-    /// The same for what a name in `dir` leads to, with the name.
+    /// The same for what a name in `dir` leads to, and for the name, which may be kept also if the attributes may not. Both in ms.
+    pub fn lease_or_name(
+        &self,
+        dir: InodeId,
+        inode: InodeId,
+        client: ClientId,
+        conn: &Rc<Conn>,
+    ) -> (u64, u64) {
+        if !self.service.names_keep(dir, client) {
+            return (0, 0);
+        }
+        let granted = self.lease_what((inode, What::OrName), client, conn);
+        (millis(granted.attributes), millis(granted.name))
+    }
+    /// The same for what a name in `dir` leads to, together with the name.
     pub fn lease_named(
         &self,
         dir: InodeId,
@@ -72,7 +85,10 @@ impl Watch<'_> {
         conn: &Rc<Conn>,
     ) -> u64 {
         let keep = self.service.names_keep(dir, client);
-        if keep { self.lease_what((inode, What::AndName), client, conn) } else { 0 }
+        if !keep {
+            return 0;
+        }
+        millis(self.lease_what((inode, What::AndName), client, conn).attributes)
     }
     /// The same for directories that the call changed itself.
     pub fn lease_dirs(&self, dirs: &mut [DirChanged], client: ClientId, conn: &Rc<Conn>) {
@@ -82,6 +98,10 @@ impl Watch<'_> {
             dir.lease_ms = if keep { self.lease(id, client, conn) } else { 0 };
         }
     }
+}
+
+fn millis(life: Duration) -> u64 {
+    u64::try_from(life.as_millis()).unwrap_or(0)
 }
 
 impl Drop for Watch<'_> {

@@ -70,14 +70,18 @@ pub fn attr_out(a: &Attr, block_bytes: u32, valid: Duration) -> abi::AttrOut {
     }
 }
 
-/// An answer to LOOKUP.
-pub fn entry_out(a: &Attr, block_bytes: u32, valid: Duration) -> abi::EntryOut {
+/// An answer to LOOKUP: for how long the attributes may be kept, and the name.
+pub fn entry_out(
+    a: &Attr,
+    block_bytes: u32,
+    (valid, name_valid): (Duration, Duration),
+) -> abi::EntryOut {
     abi::EntryOut {
         nodeid: a.inode.0,
         generation: a.generation,
-        entry_valid: valid.as_secs(),
+        entry_valid: name_valid.as_secs(),
         attr_valid: valid.as_secs(),
-        entry_valid_nsec: valid.subsec_nanos(),
+        entry_valid_nsec: name_valid.subsec_nanos(),
         attr_valid_nsec: valid.subsec_nanos(),
         attr: to_abi(a, block_bytes),
     }

@@ -384,7 +384,13 @@ impl Node {
 
     fn meta(&self, incoming: &Incoming) -> Result<Reply> {
         let open = || Self::open_reply(&self.state);
-        let attr = || AttrReply { attr: open().attr, lease_ms: 0, open: None, dir: None };
+        let attr = || AttrReply {
+            attr: open().attr,
+            lease_ms: 0,
+            open: None,
+            dir: None,
+            name_lease_ms: None,
+        };
         match incoming.method() {
             method::OPEN => {
                 let q: Open = incoming.msg()?;

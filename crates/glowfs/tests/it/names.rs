@@ -89,6 +89,32 @@ fn clients_that_rename_in_one_directory_do_not_hold_each_other_up_for_long() {
     });
 }
 
+#[test]
+fn who_works_in_a_directory_with_others_keeps_its_name() {
+    let c = Cluster::up("nameshared");
+    let other = Mount::new(&c, "mnt2");
+    let dirs = [c.mnt.join("d"), other.path.join("d")];
+    fs::create_dir(&dirs[0]).expect("mkdir");
+    let lookups = || c.metric("meta", "glowfs_meta_op_seconds_count{op=\"LOOKUP\"}");
+    // From the first turns on each of them changes what the other one has leased.
+    let create = |i: usize| fs::File::create_new(dirs[i % 2].join(i.to_string())).expect("create");
+    (0..20).for_each(|i| drop(create(i)));
+    let before = lookups();
+    (20..220).for_each(|i| drop(create(i)));
+    let asked = lookups() - before;
+    // Each new name is asked for: somebody else may have made it. The directory's is not.
+    assert!((200.0..260.0).contains(&asked), "{asked} look-ups for 200 files");
+    // But it is taken from whoever keeps it, as any name.
+    for round in 0..3 {
+        let away = c.mnt.join("e");
+        assert!(dirs[1].is_dir(), "round {round}");
+        fs::rename(&dirs[0], &away).expect("rename");
+        assert!(!dirs[1].exists() && other.path.join("e").is_dir(), "round {round}");
+        fs::rename(&away, &dirs[0]).expect("rename");
+        drop(create(300 + round));
+    }
+}
+
 /// The longest that a call may take here, on a busy machine. One that waited for the end of a lease took a second; some waited for each other, for ever.
 const CALL_MAX: Duration = Duration::from_secs(5);
 

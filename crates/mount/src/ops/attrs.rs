@@ -50,7 +50,7 @@ impl<S: FileSystem> Context<S> {
             },
         };
         self.inodes.gives(attr.inode);
-        self.inodes.tells(&attr, &entry_out(&attr, self.config.block_bytes, Duration::ZERO));
+        self.inodes.tells(&attr, &entry_out(&attr, self.config.block_bytes, Default::default()));
         self.attr_answer(&attr, self.valid(end))
     }
 

@@ -115,7 +115,7 @@ impl<S: FileSystem> Context<S> {
         let lease_ms = if e.leased { page.lease_ms } else { 0 };
         let end = self.lease_end(page.asked, e.inode, lease_ms);
         let attr = self.inodes.seen(attr);
-        let entry = entry_out(&attr, self.config.block_bytes, self.valid(end));
+        let entry = entry_out(&attr, self.config.block_bytes, (self.valid(end), self.valid(end)));
         let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);
         if fits {
             self.inodes.looked_up(e.inode, end);

@@ -28,10 +28,20 @@ impl<S: FileSystem> Context<S> {
 
     /// An entry for the kernel; it counts as a lookup.
     pub fn entry(&self, from_meta: &Attr, leased_until: Instant) -> Box<abi::EntryOut> {
-        self.inodes.looked_up(from_meta.inode, leased_until);
+        self.entry_named(from_meta, (leased_until, leased_until))
+    }
+
+    /// The same; attributes and name are leased until these.
+    fn entry_named(
+        &self,
+        from_meta: &Attr,
+        (leased_until, named_until): (Instant, Instant),
+    ) -> Box<abi::EntryOut> {
+        self.inodes.looked_up(from_meta.inode, leased_until.max(named_until));
         self.inodes.gives(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
-        let entry = entry_out(&attr, self.config.block_bytes, self.valid(leased_until));
+        let valid = (self.valid(leased_until), self.valid(named_until));
+        let entry = entry_out(&attr, self.config.block_bytes, valid);
         self.inodes.tells(&attr, &entry);
         Box::new(entry)
     }
@@ -88,8 +98,10 @@ impl<S: FileSystem> Context<S> {
         let asked = self.asking();
         let r = self.fs.lookup(q).await?;
         let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
+        let named = |lease_ms| self.lease_end(asked, r.attr.inode, lease_ms);
+        let named_until = r.name_lease_ms.map_or(end, named);
         self.directories.heard(&r.attr, end, asked.tick);
-        Ok(Answer::Entry(self.entry(&r.attr, end)))
+        Ok(Answer::Entry(self.entry_named(&r.attr, (end, named_until))))
     }
 
     async fn make(

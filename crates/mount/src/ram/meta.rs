@@ -274,10 +274,10 @@ impl RamFs {
         self.made.replace(Some(n.clone()));
         let open = self.opened(&n, q.open.unwrap_or_default())?;
         let attr = n.attr.borrow().clone();
-        Ok(AttrReply { attr, lease_ms: 0, open: Some(open), dir: None })
+        Ok(AttrReply { open: Some(open), ..Self::reply(attr) })
     }
     fn reply(a: Attr) -> AttrReply {
-        AttrReply { attr: a, lease_ms: 0, open: None, dir: None }
+        AttrReply { attr: a, lease_ms: 0, open: None, dir: None, name_lease_ms: None }
     }
     fn opened(&self, n: &Node, flags: OpenFlags) -> Result<OpenReply> {
         let kind = n.attr.borrow().kind;
@@ -354,12 +354,7 @@ impl FileSystem for RamFs {
             return match q.open {
                 Some(flags) if !q.exclusive => {
                     let open = self.opened(&n, flags)?;
-                    Ok(AttrReply {
-                        attr: open.attr.clone(),
-                        lease_ms: 0,
-                        open: Some(open),
-                        dir: None,
-                    })
+                    Ok(AttrReply { open: Some(open.clone()), ..Self::reply(open.attr) })
                 }
                 _ => Err(no(Status::Exists)),
             };
@@ -372,7 +367,7 @@ impl FileSystem for RamFs {
         let open =
             q.open.map(|f| self.opened(&n, OpenFlags { truncate: false, ..f })).transpose()?;
         let attr = n.attr.borrow().clone();
-        Ok(AttrReply { attr, lease_ms: 0, open, dir: None })
+        Ok(AttrReply { open, ..Self::reply(attr) })
     }
     async fn link(&self, q: Link) -> Result<AttrReply> {
         let (dir, n) = (self.dir(q.parent)?, self.get(q.inode)?);

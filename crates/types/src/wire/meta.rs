@@ -211,6 +211,10 @@ pub struct AttrReply {
     /// MAKE, LINK: the directory. None: not known (the answer to a copy of a request, or of an older release).
     #[n(3)]
     pub dir: Option<Box<DirChanged>>,
+    /// LOOKUP: how long the client may keep that the name leads there, in ms, counted likewise. None: as long as the attributes (another call, or an
+    /// older release).
+    #[n(4)]
+    pub name_lease_ms: Option<u64>,
 }
 
 /// A directory after a change of its entries, as the client that made it may keep it.
