@@ -142,8 +142,8 @@ fn data_of_a_newer_release_is_refused_and_left_alone() {
     // The volume record is a CBOR array whose first element is the format.
     let volume = [&1u64.to_be_bytes()[..], b"M"].concat();
     let old = put(&c, &volume, |mut v| {
-        assert_eq!(v[1], 1, "the format: {v:?}");
-        v[1] = 3; // 2 is known: a volume with contents of files in it
+        assert_eq!(v[1], 2, "the format, with contents of files in it: {v:?}");
+        v[1] = 3;
         v
     });
     let mut manager = Running::start("mgmtd", &config("mgmtd-1"));
