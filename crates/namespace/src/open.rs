@@ -296,11 +296,10 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
         }
     }
     if let Some(t) = req.mtime.filter(|t| t.nanos <= 999_999_999) {
-        if inode.mtime_set.is_none_or(|set| t > set) && t > inode.mtime {
-            inode.mtime = t;
+        if inode.mtime_set.is_none_or(|set| t > set) {
+            inode.written(t, cx.now);
             changed = true;
-        }
-        if t > inode.ctime {
+        } else if t > inode.ctime {
             inode.ctime = t;
             changed = true;
         }

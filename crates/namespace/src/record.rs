@@ -111,6 +111,19 @@ impl Contents {
     }
 }
 
+/// The time of something that happened at `t` when there is one already: never the same. One in the future ends, as a local write ends it.
+fn moved(old: Time, t: Time, now: Time) -> Time {
+    if t > old {
+        t
+    } else if old > now {
+        now
+    } else if old.nanos < 999_999_999 {
+        Time { nanos: old.nanos + 1, ..old }
+    } else {
+        Time { secs: old.secs.saturating_add(1), nanos: 0 }
+    }
+}
+
 impl Inode {
     /// Its contents are beside the record: no chunk says anything of them.
     pub fn is_inline(&self) -> bool {
@@ -118,6 +131,11 @@ impl Inode {
     }
     pub fn is_dir(&self) -> bool {
         self.kind == InodeKind::Directory
+    }
+    /// It was written at `t`, by the clock of whoever wrote. Kernels that no recall reached tell by `mtime` alone that their pages are old, so it always becomes another one.
+    pub(crate) fn written(&mut self, t: Time, now: Time) {
+        self.mtime = moved(self.mtime, t, now);
+        self.ctime = moved(self.ctime, t, now);
     }
     /// What stat shows of anything but a directory, read in this life of the engine.
     pub fn attr(&self, id: InodeId, life: u64) -> Attr {
