@@ -47,9 +47,12 @@ pub struct Locked {
 /// Locks, gives back, or gives up waiting.
 pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
     check(cx, q).await?;
+    let mut table = table(cx.tx, cx.volume(), q.inode).await?;
     if let Some(done) = cx.done_before(q).await? {
-        let refused = done.inode != q.inode;
-        return Ok(Locked { holder: refused.then(LockHolder::default), ..Locked::default() });
+        // What was granted may be gone since: given back, or taken away because the client was given up and asks again in its next life. It is refused then,
+        // not granted anew, or a late copy would get a lock that nobody gives back. Who still wants it asks with a new request.
+        let granted = done.inode == q.inode && table.holds(q);
+        return Ok(Locked { holder: (!granted).then(LockHolder::default), ..Locked::default() });
     }
     // A refusal is remembered, too: a late copy of the request must not get the lock when nobody waits for it any more.
     if q.wish == LockWish::GiveUp {
@@ -57,7 +60,6 @@ pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
         cx.remember(q, q.inode)?;
         return Ok(Locked::default());
     }
-    let mut table = table(cx.tx, cx.volume(), q.inode).await?;
     // As on Linux, a flock of another kind is a new one: the old one goes first, or two who both want more would wait for ever.
     let flock_again = q.whole && table.has_locks(cx.caller.client);
     let given = flock_again && table.apply(&Lock { wish: LockWish::Release, ..q.clone() })?;

@@ -109,6 +109,14 @@ impl LockTable {
             wants && against && l.overlaps(&want) && (l.exclusive || want.exclusive)
         })
     }
+    /// Whether its owner has all that a request asks for. Who gives something back asks for nothing.
+    pub(crate) fn holds(&self, q: &Lock) -> bool {
+        let want = Held::of(q);
+        let asks = matches!(q.wish, LockWish::Shared | LockWish::Exclusive);
+        // Those of one kind that touch are one, so one lock has it all or none has.
+        let has = |l: &Held| l.is_of(&want) && l.start <= want.start && want.end <= l.end;
+        !asks || self.locks.iter().any(|l| has(l) && l.exclusive == want.exclusive)
+    }
     /// Grants a lock that has no conflicts, or gives one back. True if others may get now what they were refused before.
     pub fn apply(&mut self, q: &Lock) -> Result<bool> {
         let want = Held::of(q);

@@ -188,3 +188,45 @@ fn locks_beyond_what_fits_are_refused_as_such() {
         assert_eq!(e.status, Status::NoLocks, "{e}");
     });
 }
+
+/// The answer was lost, the client was given up, and its next life asked again: that was told of a lock which somebody else had by then, or nobody.
+#[test]
+fn a_lock_that_is_gone_is_not_granted_to_a_retry() {
+    real::run(|rt| async move {
+        for whole in [true, false] {
+            let w = world(&rt).await;
+            let q = Make { caller: who(), parent: ROOT, name: name("f"), ..Make::default() };
+            let inode = op!(w, ns::make, q).expect("made").attr.inode;
+            let ask = |client: u128, request: u128, wish| {
+                let caller = Caller { client: ClientId(client), ..who() };
+                let (request, owner) = (RequestId(request), 5);
+                let (start, end) = if whole { (0, u64::MAX) } else { (3, 8) };
+                Lock { caller, request, inode, owner, whole, wish, start, end, ..Lock::default() }
+            };
+            let refused = async |q: Lock| op!(w, ns::lock, q).expect("answered").holder.is_some();
+            let ends = async |client: u128| {
+                let caller = who();
+                let end = async |tx: &Transaction| {
+                    ns::end_locks(&Context::new(tx, &caller, &w), ClientId(client), 9).await
+                };
+                run_transaction(&w.rt, &w.engine, end).await.expect("ended")
+            };
+            let exclusive = LockWish::Exclusive;
+            for _ in 0..2 {
+                assert!(!refused(ask(1, 7, exclusive)).await, "its own, also to a retry");
+            }
+            assert_eq!(ends(1).await, [inode]);
+            assert!(!refused(ask(3, 8, exclusive)).await);
+            assert!(refused(ask(2, 7, exclusive)).await, "another one has it");
+            assert_eq!(ends(3).await, [inode]);
+            // A late copy leaves nothing behind that nobody would give back.
+            assert!(refused(ask(2, 7, exclusive)).await);
+            assert!(!refused(ask(2, 9, exclusive)).await, "asked anew");
+            for _ in 0..2 {
+                assert!(!refused(ask(2, 10, LockWish::Release)).await);
+            }
+            assert!(refused(ask(2, 9, exclusive)).await, "given back since");
+            assert!(!refused(ask(4, 11, LockWish::Shared)).await, "nobody has it");
+        }
+    });
+}
