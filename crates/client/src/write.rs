@@ -1,7 +1,7 @@
 //! Updates of chunks: writes, and cutting a chunk.
 //!
-//! Guarantees: all attempts of one update carry the same client, channel and sequence number; the channel is given back only
-//! after a definite success; bytes in flight stay within the client's bound.
+//! Guarantees: all attempts of one update under one truncate epoch carry the same client, channel and sequence number; under another epoch it
+//! is another update; a channel is given back only after a definite success; bytes in flight stay within the client's bound.
 
 use crate::core::Core;
 use crate::file::{OpenFile, Permission, Rights};
@@ -129,12 +129,14 @@ pub(crate) async fn apply(
             // Meta has been asked for as long as it may be: no more of that here.
             Err(e) => return Err(e.context(describe(rights, change))),
         };
-        if sent_to.is_some_and(|data| data != grant.chunk_data) {
-            // The file was cut to nothing meanwhile: this is a write to another chunk now, so it needs another identity.
+        let place = (grant.chunk_data, grant.epoch);
+        if sent_to.is_some_and(|before| before != place) {
+            // The file was cut meanwhile. Cut to nothing, this is a write to another chunk now. Otherwise an earlier attempt may have been done
+            // and then cut off, and would be answered as done. So it needs another identity; late copies carry the old epoch, and are refused.
             drop(held);
             held = core.channels.take().await;
         }
-        sent_to = Some(grant.chunk_data);
+        sent_to = Some(place);
         let id = (held.channel.0, held.seq.0);
         match attempt(core, change, &grant, (client, id), &retry, &mut site).await {
             Ok(_) => {

@@ -319,6 +319,34 @@ fn capabilities_are_renewed_and_recalled() {
     });
 }
 
+/// A write is done and its answer lost; before it is sent again another client cuts it off.
+#[test]
+fn a_write_that_is_retried_after_a_truncate_is_there() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let mut config = fake.config();
+        let pause = Duration::from_millis(1500);
+        (config.backoff_min, config.backoff_max) = (pause, pause);
+        let client = Client::connect(&rt, config).await.expect("connects");
+        let file = open(&client).await;
+        fake.fault(NodeId(20), method::WRITE, &[Fault::DoAndCut]);
+        let (writer, data) = (file.clone(), bytes(4096, 9));
+        let sent = Buf::from_vec(data.clone());
+        let write = rt.spawn(async move { writer.write(4096, sent).await });
+        while fake.content(7, 4096, 4096) != data {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        fake.shorten(1024).await;
+        assert_eq!(fake.calls(NodeId(20), method::WRITE), 1, "it still waits");
+        write.await.expect("written");
+        assert_eq!((file.data(), file.epoch()), (DataId(7), TruncateEpoch(1)));
+        assert_eq!(file.len_written(), Some(8192));
+        assert!(fake.content(7, 4096, 4096) == data, "acknowledged, and not there");
+        let sent = fake.state.channels.borrow().len();
+        assert_eq!(sent, 2, "another epoch, another identity");
+    });
+}
+
 /// Meta has read what it answers to a renewal before the file was cut, and the answer comes after the recall.
 #[test]
 fn a_renewal_that_a_recall_overtook_brings_no_old_capability_back() {

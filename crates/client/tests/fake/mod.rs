@@ -51,6 +51,8 @@ pub struct State {
     pub calls: RefCell<BTreeMap<(NodeId, u16), u64>>,
     pub requests: RefCell<Vec<RequestId>>,
     pub epoch: Cell<u64>,
+    /// How many of the epochs left the data id as it was: truncates to a length that is not 0.
+    pub kept_data: Cell<u64>,
     /// The life of the metadata engine; 0: meta does not say.
     pub life: Cell<u64>,
     /// Storage takes writes to the data of older epochs, as it does until that is collected.
@@ -60,6 +62,12 @@ pub struct State {
     pub standby: RefCell<BTreeSet<NodeId>>,
     pub sessions: RefCell<BTreeSet<ClientId>>,
     pub meta_conns: RefCell<Vec<Rc<glowfs_net::Conn>>>,
+}
+
+impl State {
+    fn data_now(&self) -> u64 {
+        7 + self.epoch.get() - self.kept_data.get()
+    }
 }
 
 pub struct Fake {
@@ -208,6 +216,22 @@ impl Fake {
     pub async fn cut(&self) {
         let epoch = self.state.epoch.get() + 1;
         self.state.epoch.set(epoch);
+        self.recall(epoch).await;
+    }
+    /// Another client cuts the file within its first chunk, which leaves it its data id: this client is told.
+    pub async fn shorten(&self, len: usize) {
+        let epoch = self.state.epoch.get() + 1;
+        self.state.epoch.set(epoch);
+        self.state.kept_data.set(self.state.kept_data.get() + 1);
+        let data = DataId(self.state.data_now());
+        // Storage cuts when those who had it open have answered.
+        self.recall(epoch).await;
+        let mut chunks = self.state.chunks.borrow_mut();
+        if let Some(content) = chunks.get_mut(&ChunkId { volume: VolumeId(1), data, index: 0 }) {
+            content.truncate(len);
+        }
+    }
+    async fn recall(&self, epoch: u64) {
         let conn = self.state.meta_conns.borrow().last().cloned().expect("connection");
         let recall = Recall {
             volume: VolumeId(1),
@@ -351,10 +375,10 @@ impl Node {
         }
     }
 
-    /// One file: inode 5, data id 7 + epoch.
+    /// One file: inode 5, data id 7 + the times that it was cut to nothing.
     pub fn open_reply(state: &State) -> OpenReply {
         state.capabilities.set(state.capabilities.get() + 1);
-        let data = DataId(7 + state.epoch.get());
+        let data = DataId(state.data_now());
         let capability = Capability::new(
             VolumeId(1),
             InodeId(5),
@@ -471,7 +495,7 @@ impl Node {
             }
         }
         let chunk: ChunkId = head.chunk.into();
-        let data_now = 7 + self.state.epoch.get();
+        let data_now = self.state.data_now();
         if head.capability.data.get() != data_now && !self.state.uncollected.get() {
             return Err(Error::new(Status::BadCapability, "of an older epoch"));
         }
