@@ -65,6 +65,10 @@ impl Drop for Returning<'_> {
 }
 
 impl Owners {
+    /// The owner may have locks that he asked for through the handle.
+    fn notes(&mut self, owner: Owner, fh: u64) {
+        self.handles.entry(owner).or_default().insert(fh);
+    }
     fn closes(&mut self, fh: u64) -> Vec<Owner> {
         let mut done = Vec::new();
         self.handles.retain(|owner, handles| {
@@ -125,20 +129,25 @@ impl<S: FileSystem> Context<S> {
         self.settle(&handle.inode).await;
         // Noted first: if the outcome is not known, it is given back all the same.
         let owner = Owner { inode: q.inode, owner: q.owner, whole: q.whole };
-        self.owners.borrow_mut().handles.entry(owner).or_default().insert(i.fh);
+        self.owners.borrow_mut().notes(owner, i.fh);
         self.returned(owner).await;
         if q.wish == LockWish::Shared {
             // It may be less than the owner had, and so let others in.
             self.report(&handle, false).await?;
         }
         let q = Lock { waits: wait, ..q };
-        while self.fs.lock(self.once(&q)).await?.holder.is_some() {
+        loop {
+            let answer = self.fs.lock(self.once(&q)).await;
+            // Once more: if the process closed another handle of the file meanwhile, nobody knows of its owner any more.
+            self.owners.borrow_mut().notes(owner, i.fh);
+            if answer?.holder.is_none() {
+                return Ok(Answer::Done);
+            }
             if !wait {
                 return fail(EAGAIN);
             }
             self.wait_for(&q, reply).await?;
         }
-        Ok(Answer::Done)
     }
 
     /// Returns when nothing stood in the way of a lock for a moment.

@@ -456,3 +456,43 @@ PY
         "#,
     );
 }
+
+/// Closing another handle of the file gives back what the process has, but not what it gets afterwards: that goes with the next close.
+#[test]
+fn a_lock_that_was_waited_for_during_a_close_is_given_back() {
+    mounted!(m);
+    common::sh(
+        m.path(),
+        r#"
+        timeout 60 python3 - <<'PY'
+import fcntl, os, threading, time
+def child(act):
+    if (pid := os.fork()) == 0:
+        try: act(); os._exit(0)
+        except BaseException as e: print("child:", repr(e), flush=True); os._exit(1)
+    return pid
+def ok(pid): assert os.waitpid(pid, 0)[1] == 0
+os.close(os.open("f", os.O_RDWR | os.O_CREAT))
+has, go = os.pipe(), os.pipe()
+def holds():
+    g = os.open("f", os.O_RDWR)
+    fcntl.lockf(g, fcntl.LOCK_EX)
+    os.write(has[1], b"1"); os.read(go[0], 1)
+    fcntl.lockf(g, fcntl.LOCK_UN)
+holder = child(holds)
+os.read(has[0], 1)
+fd = os.open("f", os.O_RDWR)
+waits = threading.Thread(target=lambda: fcntl.lockf(fd, fcntl.LOCK_EX))
+waits.start(); time.sleep(0.3); os.close(os.open("f", os.O_RDWR))
+assert waits.is_alive()
+os.write(go[1], b"1"); ok(holder); waits.join()
+def tries(): fcntl.lockf(os.open("f", os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+def locked():
+    try: tries(); raise Exception("not locked")
+    except BlockingIOError: pass
+ok(child(locked))
+os.close(fd); ok(child(tries))
+PY
+        "#,
+    );
+}
