@@ -297,6 +297,8 @@ impl<F: FileData> Inodes<F> {
         if let Some(n) = nodes.get_mut(&inode) {
             n.lookups = n.lookups.saturating_sub(lookups);
             if n.lookups == 0 {
+                // What was asked for before its last recall may still be on the way to the kernel.
+                self.recalled_unknown.set(self.recalled_unknown.get().max(n.recalled));
                 nodes.remove(&inode);
             }
         }
@@ -425,5 +427,27 @@ impl<F: FileData> Inodes<F> {
     /// Open inodes, for metrics.
     pub fn open_count(&self) -> usize {
         self.open.borrow().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ram::RamFile;
+
+    #[test]
+    fn what_was_recalled_before_the_kernel_forgot_it_is_not_leased() {
+        let (inodes, a, b) = (Inodes::<RamFile>::new(), InodeId(5), InodeId(6));
+        inodes.looked_up(a, Instant(0));
+        inodes.looked_up(b, Instant(0));
+        // A page of a listing is fetched, and waits to be delivered.
+        let asked = inodes.recalls();
+        assert!(inodes.recalled(a, false), "known");
+        assert!(!inodes.may_lease(a, asked));
+        inodes.forget(b.0, 1);
+        assert!(inodes.may_lease(b, asked), "nobody recalled it");
+        inodes.forget(a.0, 1);
+        assert!(!inodes.may_lease(a, asked), "the page is from before the recall");
+        assert!(inodes.may_lease(a, inodes.recalls()), "asked for since");
     }
 }
