@@ -54,6 +54,17 @@ impl Chunk {
     pub fn newest_len(&self) -> u32 {
         self.pending.last().map_or(self.len, |d| d.len)
     }
+    /// The size that an update behind the newest version has to have; 0: any, for the chunk does not exist then. (The size in a removal is
+    /// whatever it named.)
+    pub fn size_for_next(&self) -> u32 {
+        let exists = |d: &Delta| d.kind != StageKind::Remove;
+        match self.pending.last() {
+            Some(d) if exists(d) => d.chunk_bytes,
+            Some(_) => 0,
+            None if self.removed => 0,
+            None => self.chunk_bytes,
+        }
+    }
     pub fn content_crc(&self) -> u32 {
         if let Some(crc) = self.content_crc.get() {
             return crc;

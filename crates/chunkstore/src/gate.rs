@@ -14,6 +14,8 @@ pub(crate) struct Gate {
     pub newest: Cell<ChunkVersion>,
     /// The chunk's length after it.
     pub len: Cell<u32>,
+    /// The chunk's size after it; 0 if it removes the chunk.
+    pub chunk_bytes: Cell<u32>,
     tickets: Cell<u64>,
     turn: Cell<u64>,
     passed: RefCell<BTreeSet<u64>>,

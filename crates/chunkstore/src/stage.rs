@@ -49,7 +49,7 @@ impl Inner {
                 len: c.newest_len(),
                 window: c.pending.len(),
                 known: true,
-                chunk_bytes: if c.removed { 0 } else { c.chunk_bytes },
+                chunk_bytes: c.size_for_next(),
             },
             None => Newest {
                 version: ChunkVersion(0),
@@ -66,6 +66,7 @@ impl Inner {
                 n.known = true;
             }
             n.len = g.len.get();
+            n.chunk_bytes = g.chunk_bytes.get();
             n.window += g.in_flight();
         }
         Ok(n)
@@ -98,6 +99,8 @@ impl Inner {
             req.version.max(newest.version)
         });
         ticket.gate.len.set(len);
+        let removes = req.kind == StageKind::Remove;
+        ticket.gate.chunk_bytes.set(if removes { 0 } else { req.chunk_bytes });
         let flush = req.flush;
         let merges = needs_merge(&req, newest.len);
         let lsn = self.stage_in_order(ticket, target, &mut req, len, merges).await?;
@@ -483,10 +486,15 @@ fn check(req: &StageRequest, newest: Newest) -> Result<u32> {
             ),
         ));
     }
-    Ok(match req.kind {
+    let len = match req.kind {
         StageKind::Write => newest.len.max(end as u32),
         StageKind::Truncate => req.len,
         StageKind::Remove => 0,
         StageKind::Replace => end as u32,
-    })
+    };
+    // A log with such a record would be refused.
+    if len > req.chunk_bytes {
+        return bad(format!("{len} bytes in a chunk of {}", req.chunk_bytes));
+    }
+    Ok(len)
 }

@@ -1,6 +1,7 @@
 //! The store on a real file system.
 
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::sync::join;
 use glowfs_rt::{Buf, Rt};
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Status, TargetId, VolumeId};
@@ -76,6 +77,46 @@ fn a_pending_version_knows_its_own_size() {
         store.stage(T, write(0, 6, 0, pattern(1, 9000), false)).await.expect("staged");
         let pending = store.pending(T, chunk(0));
         assert_eq!((pending[0].len, pending[0].chunk_bytes), (9000, 1 << 20));
+    });
+}
+
+/// Two updates at once, of which the second names another chunk size: it was taken, for the chunk did not exist yet, and the log with it refused.
+#[test]
+fn an_update_that_names_another_size_is_refused_while_the_chunk_is_being_made() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let open = async || Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await;
+        let store = open().await.expect("open");
+        store.create_target(T).await.expect("target");
+        let end = (1 << 20) - 4096;
+        let small = |c, version| StageRequest {
+            chunk_bytes: 4096,
+            ..write(c, version, 0, pattern(2, 4096), false)
+        };
+        let removal = StageRequest {
+            kind: StageKind::Remove,
+            payload: Buf::from_vec(Vec::new()),
+            crcs: Vec::new(),
+            any_version: true,
+            ..write(1, 5, 0, vec![1], true)
+        };
+        store.stage(T, removal).await.expect("tombstone");
+        // A chunk that nobody knows, and one that is being made above a tombstone.
+        for (c, version) in [(0, 1), (1, 6)] {
+            let first = store.stage(T, write(c, version, end, pattern(1, 4096), false));
+            let (first, second) = join(first, store.stage(T, small(c, version + 1))).await;
+            first.expect("the chunk is made");
+            assert_eq!(second.expect_err("another size").status, Status::InvalidArgument);
+            let later = store.stage(T, small(c, version + 1)).await;
+            assert_eq!(later.expect_err("another size").status, Status::InvalidArgument);
+            store.commit(T, chunk(c), ChunkVersion(version)).await.expect("commit");
+        }
+        store.close().await.expect("closed");
+        drop(store);
+        let store = open().await.expect("nothing in the log is refused");
+        assert!(read_all(&store, &rt, 0, 1 << 20).await.ends_with(&pattern(1, 4096)));
+        store.close().await.expect("closed");
     });
 }
 
