@@ -367,7 +367,7 @@ impl<S: FileSystem> Context<S> {
             Op::Mknod { name, mode, rdev, umask } => self.mknod(name, mode, rdev, umask).await,
             Op::Link { inode, new_name } => self.link(inode, new_name).await,
             Op::Statfs => self.statfs().await,
-            Op::Fsync { fh, .. } => self.fsync(fh).await,
+            Op::Fsync { fh, data_only } => self.fsync(fh, data_only).await,
             Op::Getlk(i) => self.getlk(i).await,
             Op::Setlk { lock, wait } => self.setlk(lock, wait, reply).await,
             Op::Opendir { .. } => Ok(Answer::Open(self.inodes.add_dir(), 0)),

@@ -14,7 +14,7 @@ use glowfs_rt::Instant;
 use glowfs_rt::sync::Notify;
 use glowfs_types::wire::meta::{AtimeRule, Attr, Edition, Time};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Durability, InodeId, TruncateEpoch};
+use glowfs_types::{DataId, Durability, InodeId, TruncateEpoch};
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 
@@ -65,11 +65,28 @@ pub struct Dirty {
     pub holes: bool,
 }
 
+/// What of the attributes is needed to find the bytes of a file again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Finding {
+    len: u64,
+    epoch: TruncateEpoch,
+    data: DataId,
+    inline: bool,
+}
+
+impl Finding {
+    fn of(a: &Attr) -> Self {
+        Self { len: a.len, epoch: a.epoch, data: a.data, inline: a.inline }
+    }
+}
+
 struct State<F> {
     attr: Attr,
     dirty: Dirty,
     /// What meta said when it was last told of writes of ours, and has not said since that they are durable.
     told: Option<Edition>,
+    /// What meta last said was durable.
+    durable: Option<Finding>,
     /// When it was read, if that moves the time of last access and meta does not know yet.
     read_at: Option<Time>,
     /// The end of the last append that was given its place.
@@ -123,6 +140,7 @@ impl<F: FileData> OpenInode<F> {
             attr: Attr::default(),
             dirty: Dirty::default(),
             told: None,
+            durable: None,
             read_at: None,
             reserved: 0,
             writing: 0,
@@ -352,6 +370,13 @@ impl<F: FileData> OpenInode<F> {
     pub fn durable(&self, from_meta: &Attr) {
         let mut s = self.state.borrow_mut();
         s.told = s.told.filter(|told| from_meta.edition().is_older_than(told));
+        s.durable = Some(Finding::of(from_meta));
+    }
+    /// Whether bytes on the disks can be found again after a loss of power without a word to meta: it has them durably where they are.
+    pub fn is_found_durably(&self) -> bool {
+        let s = self.state.borrow();
+        let grew = s.dirty.len.is_some_and(|len| len > s.attr.len);
+        !grew && s.told.is_none() && s.durable == Some(Finding::of(&s.attr))
     }
     /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
     pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {

@@ -293,10 +293,27 @@ impl<S: FileSystem> Context<S> {
         self.unlock_closing(fh, owner).await?;
         self.with_late(&handle, reported.map(|()| Answer::Done))
     }
-    pub(crate) async fn fsync(&self, fh: u64) -> Outcome {
+    pub(crate) async fn fsync(&self, fh: u64, data_only: bool) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
-        let durable = self.make_durable(&handle).await;
+        let durable = self.make_as_durable(&handle, data_only).await;
         self.with_late(&handle, durable.map(|()| Answer::Done))
+    }
+    /// Data, and what is needed to find it, is on disk when it returns; unless `data_only`, times as well. Without them meta is asked only if it
+    /// may lose where the bytes are.
+    pub(crate) async fn make_as_durable(
+        &self,
+        handle: &Handle<S::File>,
+        data_only: bool,
+    ) -> Result<(), Failure> {
+        let inode = &handle.inode;
+        self.settle(inode).await;
+        if data_only && !inode.is_inline() && inode.is_found_durably() {
+            handle.file.file.flush().await?;
+            if inode.is_found_durably() {
+                return Ok(());
+            }
+        }
+        self.make_durable(handle).await
     }
     /// Data, length and times are on disk when it returns.
     pub(crate) async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {

@@ -17,6 +17,8 @@ use glowfs_types::{RequestId, Status};
 const O_APPEND: u32 = 0o2000;
 /// Also a part of O_SYNC; the kernel sets it for a write with RWF_DSYNC or RWF_SYNC, too.
 pub(super) const O_DSYNC: u32 = 0o10000;
+/// What O_SYNC has beyond O_DSYNC: times are to be durable as well.
+const O_SYNC_ONLY: u32 = 0o4000000;
 /// Set-user-id and set-group-id in a mode.
 const SUID_SGID: u32 = 0o6000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
@@ -151,7 +153,8 @@ impl<S: FileSystem> Context<S> {
         }
         if handle.direct && i.flags & O_DSYNC != 0 {
             // The kernel lets an fsync follow only what went through its page cache.
-            Box::pin(self.make_durable(&handle)).await?;
+            let times = i.flags & O_SYNC_ONLY != 0;
+            Box::pin(self.make_as_durable(&handle, !times)).await?;
         }
         Ok(Answer::Written(len))
     }
