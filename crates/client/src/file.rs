@@ -81,6 +81,8 @@ pub(crate) struct Permission {
     pub capability: Capability,
     pub data: DataId,
     pub epoch: TruncateEpoch,
+    /// Where the chunks of that data are.
+    pub layout: Layout,
 }
 
 impl Drop for Permission {
@@ -501,10 +503,10 @@ impl OpenFile {
     fn grant(&self) -> Result<Permission> {
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         let mut s = self.state.borrow_mut();
-        let (capability, data, epoch) = (s.capability, s.data, s.epoch);
+        let (capability, data, epoch, layout) = (s.capability, s.data, s.epoch, s.layout);
         *s.flying.entry(epoch).or_insert(0) += 1;
         drop(s);
-        Ok(Permission { file, capability, data, epoch })
+        Ok(Permission { file, capability, data, epoch, layout })
     }
 
     fn renew_beside(&self) {

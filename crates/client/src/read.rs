@@ -416,6 +416,10 @@ async fn request(
         Ok(p) => p,
         Err(e) => return lost(e, Some(buf)),
     };
+    if !still_there(&info, &permission, &ops) {
+        let e = Error::new(Status::NotServing, "the file has other data, on other chains");
+        return lost(e, Some(buf));
+    }
     let conn = match core.conn_now(&info, first.node) {
         Some(conn) => Ok(conn),
         None => Box::pin(core.conn(&info, first.node, time)).await,
@@ -457,6 +461,13 @@ async fn request(
         file.refused(&permission.capability);
     }
     Outcome { pieces, buf: Some(buf) }
+}
+
+/// Whether the data that may be read lies where the places were looked up. (A truncate may have put other data in its place since; all places are of one moment.)
+fn still_there(info: &RoutingInfo, permission: &Permission, ops: &[(Extent, Place)]) -> bool {
+    ops.first().is_none_or(|(extent, place)| {
+        routes::chain_of(info, &permission.layout, extent.index).is_ok_and(|c| c == place.chain)
+    })
 }
 
 fn encode_ops(file: &OpenFile, permission: &Permission, ops: &[(Extent, Place)]) -> Vec<ReadOp> {

@@ -31,6 +31,7 @@ const REFUSALS_MAX: u32 = 3;
 /// One update of one chunk.
 pub(crate) struct Change {
     pub kind: u8,
+    /// Of the data of a signed capability. That of an open file goes with each attempt: a truncate may have put other data in its place, on other chains.
     pub layout: Layout,
     pub volume: VolumeId,
     pub index: u64,
@@ -124,7 +125,7 @@ pub(crate) async fn apply(
     let mut refusals = 0;
     loop {
         let mut site = Site::default();
-        let grant = match grant(rights).await {
+        let grant = match grant(rights, change).await {
             Ok(g) => g,
             // Meta has been asked for as long as it may be: no more of that here.
             Err(e) => return Err(e.context(describe(rights, change))),
@@ -170,10 +171,11 @@ struct Grant {
     capability: Capability,
     chunk_data: glowfs_types::DataId,
     epoch: TruncateEpoch,
+    layout: Layout,
     _held: Option<Permission>,
 }
 
-async fn grant(rights: &Rights) -> Result<Grant> {
+async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
     match rights {
         Rights::File(file) => {
             let p = match file.permission_now() {
@@ -184,6 +186,7 @@ async fn grant(rights: &Rights) -> Result<Grant> {
                 capability: p.capability,
                 chunk_data: p.data,
                 epoch: p.epoch,
+                layout: p.layout,
                 _held: Some(p),
             })
         }
@@ -191,6 +194,7 @@ async fn grant(rights: &Rights) -> Result<Grant> {
             capability: *c,
             chunk_data: c.data.get().into(),
             epoch: c.epoch.get().into(),
+            layout: change.layout,
             _held: None,
         }),
     }
@@ -224,8 +228,7 @@ impl Source {
         update: &UpdateHead,
         writer: NodeId,
     ) -> Result<CopyChunk> {
-        let layout = self.file.layout();
-        let chain = routes::chain_of(info, &layout, self.index)?;
+        let chain = routes::chain_of(info, &permission.layout, self.index)?;
         let spread = core.rt.random_u128() as u64;
         let places = routes::readers(info, chain, HostId(0), spread, |n| core.is_suspect(n))?;
         let local = places.iter().find(|p| p.node == writer);
@@ -257,11 +260,11 @@ async fn attempt(
         None => Box::pin(core.routing(time)).await?,
     };
     site.info = Some(info.clone());
-    let chain = routes::chain_of(&info, &change.layout, change.index)?;
+    let chain = routes::chain_of(&info, &grant.layout, change.index)?;
     let head = routes::head(&info, chain)?;
     site.place = Some(head);
     let chunk = ChunkId { volume: change.volume, data: grant.chunk_data, index: change.index };
-    let flush = if change.layout.durability == Durability::Disk { UPDATE_FLUSH } else { 0 };
+    let flush = if grant.layout.durability == Durability::Disk { UPDATE_FLUSH } else { 0 };
     let update = UpdateHead {
         kind: change.kind,
         flags: flush,
@@ -275,7 +278,7 @@ async fn attempt(
         client: client.0.into(),
         channel: channel.into(),
         seq: seq.into(),
-        chunk_bytes: change.layout.chunk_bytes.into(),
+        chunk_bytes: grant.layout.chunk_bytes.into(),
         ..UpdateHead::default()
     };
     // The right to read the source is held until the answer is here.

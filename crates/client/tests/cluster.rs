@@ -347,6 +347,32 @@ fn a_write_that_is_retried_after_a_truncate_is_there() {
     });
 }
 
+/// A file that is cut to nothing has other data, on other chains, from then on.
+#[test]
+fn what_goes_on_after_a_truncate_goes_to_the_chains_of_the_new_data() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        for round in 1..6 {
+            // Known to be over, but not yet what comes after it.
+            fake.cut().await;
+            file.write(0, Buf::from_vec(vec![round; 10])).await.expect("written");
+            fake.cut().await;
+            let data = DataId(fake.state.epoch.get() + 7);
+            for index in 0..2 {
+                let id = ChunkId { volume: VolumeId(1), data, index };
+                fake.state.chunks.borrow_mut().insert(id, vec![round; CHUNK as usize]);
+            }
+            let found = read(&rt, &file, CHUNK - 4, 8).await.expect("read");
+            assert_eq!(found, (8, vec![round; 8]));
+            fake.cut().await;
+            file.write(CHUNK - 4, Buf::from_vec(vec![round; 8])).await.expect("written");
+            assert_eq!(file.len_written(), Some(CHUNK + 4));
+        }
+    });
+}
+
 /// Meta has read what it answers to a renewal before the file was cut, and the answer comes after the recall.
 #[test]
 fn a_renewal_that_a_recall_overtook_brings_no_old_capability_back() {
@@ -515,15 +541,16 @@ fn chunk_operations_for_meta() {
         let file = open(&client).await;
         file.write(0, Buf::from_vec(bytes(5 * CHUNK as usize + 10, 5))).await.expect("write");
         let io = client.chunk_io();
-        let extent = io.query_extent(&layout(), VolumeId(1), DataId(7)).await.expect("extent");
+        let extent =
+            io.query_extent(&layout(DataId(7)), VolumeId(1), DataId(7)).await.expect("extent");
         assert_eq!((extent.len, extent.chunks), (5 * CHUNK + 10, 6));
         let capability = Capability { data: 7.into(), ..Capability::default() };
         let chunk = ChunkId { volume: VolumeId(1), data: DataId(7), index: 3 };
-        io.truncate_chunk(&layout(), chunk, 100, &capability).await.expect("cut");
+        io.truncate_chunk(&layout(DataId(7)), chunk, 100, &capability).await.expect("cut");
         let mut removed = 0;
         loop {
             let r = io
-                .remove_data(&layout(), VolumeId(1), DataId(7), 4, 1, &capability)
+                .remove_data(&layout(DataId(7)), VolumeId(1), DataId(7), 4, 1, &capability)
                 .await
                 .expect("remove");
             removed += r.removed;
@@ -532,8 +559,9 @@ fn chunk_operations_for_meta() {
             }
         }
         assert_eq!(removed, 2);
-        let extent = io.query_extent(&layout(), VolumeId(1), DataId(7)).await.expect("extent");
+        let extent =
+            io.query_extent(&layout(DataId(7)), VolumeId(1), DataId(7)).await.expect("extent");
         assert_eq!((extent.len, extent.chunks), (3 * CHUNK + 100, 4));
-        io.flush(&layout()).await.expect("flush");
+        io.flush(&layout(DataId(7))).await.expect("flush");
     });
 }

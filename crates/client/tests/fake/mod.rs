@@ -256,13 +256,14 @@ impl Fake {
     }
 }
 
-pub fn layout() -> Layout {
+/// Data lies on chains of its own, as that of files does.
+pub fn layout(data: DataId) -> Layout {
     Layout {
         table: ChainTableId(1),
         table_version: 1,
         chunk_bytes: CHUNK as u32,
         stripe: 3,
-        start: 0,
+        start: (data.0 - 7) as u32 % 3,
         redundancy: Redundancy::Replicated,
         durability: Durability::Written,
         inline_bytes: 0,
@@ -393,7 +394,7 @@ impl Node {
             attr: Attr {
                 inode: InodeId(5),
                 data,
-                layout: Some(layout()),
+                layout: Some(layout(data)),
                 epoch: TruncateEpoch(state.epoch.get()),
                 life: state.life.get(),
                 ..Attr::default()
@@ -459,7 +460,10 @@ impl Node {
                     let (at, len) = (op.at.get() as usize, op.len.get() as usize);
                     let out = &mut buf[at..at + len];
                     out.fill(0);
-                    let chunk = chunks.get(&op.chunk.into()).map(Vec::as_slice).unwrap_or_default();
+                    let id = ChunkId::from(op.chunk);
+                    let here = Self::of_chain(&id, ChainId(op.chain.get()));
+                    let chunk = chunks.get(&id).filter(|_| here);
+                    let chunk = chunk.map(Vec::as_slice).unwrap_or_default();
                     let have = chunk.get(op.offset.get() as usize..).unwrap_or_default();
                     let n = have.len().min(len);
                     out[..n].copy_from_slice(&have[..n]);
@@ -495,6 +499,9 @@ impl Node {
             }
         }
         let chunk: ChunkId = head.chunk.into();
+        if !Self::of_chain(&chunk, ChainId(head.chain.get())) {
+            return Err(Error::new(Status::InvalidArgument, "nobody looks for it on this chain"));
+        }
         let data_now = self.state.data_now();
         if head.capability.data.get() != data_now && !self.state.uncollected.get() {
             return Err(Error::new(Status::BadCapability, "of an older epoch"));
@@ -523,7 +530,7 @@ impl Node {
     }
 
     fn of_chain(chunk: &ChunkId, chain: ChainId) -> bool {
-        layout().position(chunk.index, 3) + 1 == chain.0 as u32
+        layout(chunk.data).position(chunk.index, 3) + 1 == chain.0 as u32
     }
 
     fn extent(&self, incoming: &Incoming) -> Result<Reply> {
