@@ -202,6 +202,7 @@ impl ChunkIo {
             payload: None,
             crcs: Vec::new(),
             source: None,
+            under: None,
         };
         apply(&self.client.core, &Rights::Signed(*capability), &change).await.map(|_| ())
     }
@@ -225,6 +226,7 @@ impl ChunkIo {
             payload: Some(payload),
             crcs,
             source: None,
+            under: None,
         };
         apply(&self.client.core, &Rights::Signed(*capability), &change).await.map(|_| ())
     }

@@ -144,6 +144,7 @@ async fn send(
                     index: p.from / theirs,
                     offset: (p.from % theirs) as u32,
                 }),
+                under: None,
             };
             let epoch = apply(core, &Rights::File(file.clone()), &change).await?;
             file.wrote(epoch, p.to + p.len);

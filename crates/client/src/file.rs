@@ -293,7 +293,7 @@ impl OpenFile {
         {
             return Ok(Some(attr));
         }
-        write::write(&self.client.core, &file, offset, buf).await.map(|()| None)
+        write::write(&self.client.core, &file, offset, buf, None).await.map(|()| None)
     }
     /// Whether the contents are with the metadata, as far as is known here. Once they are not, they never are again.
     pub fn is_inline(&self) -> bool {

@@ -1,7 +1,8 @@
 //! Updates of chunks: writes, and cutting a chunk.
 //!
 //! Guarantees: all attempts of one update under one truncate epoch carry the same client, channel and sequence number; under another epoch it
-//! is another update; a channel is given back only after a definite success; bytes in flight stay within the client's bound.
+//! is another update; the pieces of one write are all made under one epoch; a channel is given back only after a definite success; bytes in
+//! flight stay within the client's bound.
 
 use crate::core::Core;
 use crate::file::{OpenFile, Permission, Rights};
@@ -28,6 +29,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
 
+/// How often a write over several chunks is made again as a whole, because the file was cut between its pieces.
+const CUTS_MAX: u32 = 64;
+
 /// One update of one chunk.
 pub(crate) struct Change {
     pub kind: u8,
@@ -41,6 +45,8 @@ pub(crate) struct Change {
     pub crcs: Vec<u32>,
     /// Instead of a payload: where the storage nodes find the bytes.
     pub source: Option<Source>,
+    /// The truncate epoch that it is for; when the file has another one, it ends with `Stale`.
+    pub under: Option<TruncateEpoch>,
 }
 
 /// A piece of a chunk of an open file.
@@ -50,12 +56,13 @@ pub(crate) struct Source {
     pub offset: u32,
 }
 
-/// Writes `buf` at `offset` of a file, one update per chunk, in parallel.
+/// Writes `buf` at `offset` of a file, one update per chunk, in parallel. `under`: as in [`Change::under`].
 pub(crate) async fn write(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     offset: u64,
     buf: Buf,
+    under: Option<TruncateEpoch>,
 ) -> Result<()> {
     let len = buf.len() as u64;
     if len == 0 {
@@ -74,24 +81,48 @@ pub(crate) async fn write(
     let mut extents = layout.extents(offset, len);
     // Most writes are within one chunk, and a future is copied as often as it is handed on.
     if let Some(whole) = extents.next().filter(|e| u64::from(e.len) == len) {
-        return write_extent(core, file, layout, offset, whole, buf).await;
+        let epoch = write_extent(core, file, layout, whole, buf, under).await?;
+        file.wrote(epoch, offset + len);
+        return Ok(());
     }
-    let part = |e: Extent| {
-        let at = e.at as usize;
-        Box::pin(write_extent(core, file, layout, offset, e, buf.slice(at..at + e.len as usize)))
-    };
-    let parts: Vec<_> = layout.extents(offset, len).map(part).collect();
-    join_all(parts).await.into_iter().collect()
+    let mut cuts = 0;
+    loop {
+        let epoch = under.unwrap_or(file.epoch());
+        match write_pieces(core, file, offset, &buf, epoch).await {
+            // What it had written of one piece may be cut off, and what it had not of another one would come after that. So all of it comes after.
+            Err(e) if e.status == Status::Stale && under.is_none() && cuts < CUTS_MAX => cuts += 1,
+            done => return done.map(|()| file.wrote(epoch, offset + len)),
+        }
+    }
 }
 
+/// Writes the pieces of `buf`, each to its chunk, all under one truncate epoch.
+async fn write_pieces(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    offset: u64,
+    buf: &Buf,
+    epoch: TruncateEpoch,
+) -> Result<()> {
+    let layout = file.layout();
+    let piece = |e: Extent| {
+        let at = e.at as usize;
+        let bytes = buf.slice(at..at + e.len as usize);
+        Box::pin(write_extent(core, file, layout, e, bytes, Some(epoch)))
+    };
+    let pieces: Vec<_> = layout.extents(offset, buf.len() as u64).map(piece).collect();
+    join_all(pieces).await.into_iter().try_for_each(|done| done.map(|_| ()))
+}
+
+/// Answers the epoch it was made under.
 async fn write_extent(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     layout: Layout,
-    offset: u64,
     extent: Extent,
     payload: Buf,
-) -> Result<()> {
+    under: Option<TruncateEpoch>,
+) -> Result<TruncateEpoch> {
     let _bytes = core.bytes.acquire(payload.len().min(core.config.inflight_bytes.max(1))).await;
     let mut crcs = Vec::with_capacity(payload.len() / 4096 + 2);
     piece_checksums(extent.offset, &payload, &mut crcs);
@@ -105,10 +136,9 @@ async fn write_extent(
         payload: Some(payload),
         crcs,
         source: None,
+        under,
     };
-    let epoch = apply(core, &Rights::File(file.clone()), &change).await?;
-    file.wrote(epoch, offset + extent.at + u64::from(extent.len));
-    Ok(())
+    apply(core, &Rights::File(file.clone()), &change).await
 }
 
 /// Sends one update until its outcome is known or the bound is reached. Answers the epoch it was made under.
@@ -130,6 +160,10 @@ pub(crate) async fn apply(
             // Meta has been asked for as long as it may be: no more of that here.
             Err(e) => return Err(e.context(describe(rights, change))),
         };
+        if change.under.is_some_and(|epoch| epoch != grant.epoch) {
+            let e = Error::new(Status::Stale, "the file was cut meanwhile");
+            return Err(e.context(describe(rights, change)));
+        }
         let place = (grant.chunk_data, grant.epoch);
         if sent_to.is_some_and(|before| before != place) {
             // The file was cut meanwhile. Cut to nothing, this is a write to another chunk now. Otherwise an earlier attempt may have been done

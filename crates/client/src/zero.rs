@@ -106,6 +106,7 @@ async fn zero_extent(
             payload: None,
             crcs: Vec::new(),
             source: None,
+            under: None,
         };
         return apply(core, &Rights::File(file.clone()), &change).await.map(|_| ());
     }
@@ -114,7 +115,7 @@ async fn zero_extent(
         let n = (end - at).min(PIECE);
         let mut zeros = core.rt.alloc(n as usize);
         zeros.fill(0);
-        write(core, file, at, zeros.freeze()).await?;
+        write(core, file, at, zeros.freeze(), None).await?;
         at += n;
     }
     Ok(())

@@ -319,16 +319,20 @@ fn capabilities_are_renewed_and_recalled() {
     });
 }
 
+/// A client whose writes pause for long before they are sent again, and its file.
+async fn patient(rt: &Rt, fake: &Fake) -> Rc<OpenFile> {
+    let mut config = fake.config();
+    let pause = Duration::from_millis(1500);
+    (config.backoff_min, config.backoff_max) = (pause, pause);
+    open(&Client::connect(rt, config).await.expect("connects")).await
+}
+
 /// A write is done and its answer lost; before it is sent again another client cuts it off.
 #[test]
 fn a_write_that_is_retried_after_a_truncate_is_there() {
     run(|rt| async move {
         let fake = Fake::start(&rt, 1, 1).await;
-        let mut config = fake.config();
-        let pause = Duration::from_millis(1500);
-        (config.backoff_min, config.backoff_max) = (pause, pause);
-        let client = Client::connect(&rt, config).await.expect("connects");
-        let file = open(&client).await;
+        let file = patient(&rt, &fake).await;
         fake.fault(NodeId(20), method::WRITE, &[Fault::DoAndCut]);
         let (writer, data) = (file.clone(), bytes(4096, 9));
         let sent = Buf::from_vec(data.clone());
@@ -370,6 +374,29 @@ fn what_goes_on_after_a_truncate_goes_to_the_chains_of_the_new_data() {
             file.write(CHUNK - 4, Buf::from_vec(vec![round; 8])).await.expect("written");
             assert_eq!(file.len_written(), Some(CHUNK + 4));
         }
+    });
+}
+
+/// Of a write over two chunks one piece is done, and the other one has to be sent again, when another client cuts the file.
+#[test]
+fn a_write_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let file = patient(&rt, &fake).await;
+        fake.fault(NodeId(21), method::WRITE, &[Fault::Refuse(Status::Overloaded)]);
+        let (writer, data) = (file.clone(), bytes(2 * CHUNK as usize, 9));
+        let sent = Buf::from_vec(data.clone());
+        let write = rt.spawn(async move { writer.write(0, sent).await });
+        while fake.content(7, 0, CHUNK) != data[..CHUNK as usize]
+            || fake.calls(NodeId(21), method::WRITE) == 0
+        {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        fake.cut().await;
+        write.await.expect("written");
+        assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
+        assert_eq!(file.len_written(), Some(2 * CHUNK));
+        assert!(fake.content(8, 0, 2 * CHUNK) == data, "the length reaches over a hole");
     });
 }
 
