@@ -2,15 +2,16 @@
 //!
 //! The writer takes all records that wait, as one batch, and writes it at the end of the segment; while it writes, the next
 //! batch gathers. The flusher flushes for those who wait for it, or after the bound for background commits. A segment is complete
-//! and flushed before its successor exists, so a gap before the last segment is never a torn tail.
+//! and flushed before its successor exists, so a gap before the last segment is never a torn tail. One flush of the log at a time:
+//! of two that are under way together, the system may tell an error to one only, and the other one would answer for what is lost.
 
 use super::format::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, fold, log_name};
 use super::{Inner, State};
 use crate::Version;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Buf, Dir, File, Rt};
-use glowfs_types::Result;
 use glowfs_types::checksum::crc32c;
+use glowfs_types::{Error, Result};
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -138,8 +139,10 @@ async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
 
 async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     tail.file.set_len(tail.offset).await?;
-    tail.file.sync().await?;
+    flush(inner, &tail.file).await?;
+    // Nobody but this task writes, so all of it was there before the flush.
     let written = inner.state.borrow().written;
+    flushed(inner, written, tail.sequence - 1);
     let header = FileHeader {
         cluster: inner.config.cluster,
         engine: inner.engine,
@@ -154,13 +157,25 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     {
         let mut s = inner.state.borrow_mut();
         s.file = tail.file.clone();
-        s.flushed = s.flushed.max(written);
-        s.flushed_sequence = s.flushed_sequence.max(tail.sequence - 1);
         s.rotate = false;
         s.rotated = Some(header);
     }
     inner.progress.wake();
-    Ok(())
+    inner.sound()
+}
+
+/// Flushes a segment when no other flush of the log is under way. Once one has failed, none counts any more.
+async fn flush(inner: &Inner, file: &File) -> Result<()> {
+    inner.progress.until(|| !inner.state.borrow().flushing).await;
+    inner.sound()?;
+    inner.state.borrow_mut().flushing = true;
+    let result = file.sync().await;
+    inner.state.borrow_mut().flushing = false;
+    if let Err(e) = result {
+        inner.fail(Error::from(e).context("flushing the metadata log"));
+    }
+    inner.progress.wake();
+    inner.sound()
 }
 
 /// Flushes for those who wait, and everything else within the bound.
@@ -180,11 +195,9 @@ pub async fn flush_loop(inner: Rc<Inner>) {
             let s = inner.state.borrow();
             (s.file.clone(), s.written, s.written_sequence)
         };
-        if let Err(e) = file.sync().await {
-            inner.fail(glowfs_types::Error::from(e).context("flushing the metadata log"));
-            continue;
+        if flush(&inner, &file).await.is_ok() {
+            flushed(&inner, version, sequence);
         }
-        flushed(&inner, version, sequence);
     }
     finish(&inner);
 }

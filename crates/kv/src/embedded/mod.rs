@@ -106,6 +106,8 @@ struct State {
     flushed_sequence: u64,
     /// Versions that somebody waits for to be flushed, ascending.
     wanted: VecDeque<Version>,
+    /// A flush of the log is under way.
+    flushing: bool,
     failed: Option<Error>,
     closing: bool,
     closed_tasks: u32,
@@ -176,6 +178,7 @@ impl Embedded {
                 flushed: version,
                 flushed_sequence: found.tail.sequence - 1,
                 wanted: VecDeque::new(),
+                flushing: false,
                 failed: None,
                 closing: false,
                 closed_tasks: 0,
@@ -266,12 +269,14 @@ impl Inner {
         self.wake_all();
     }
 
+    /// Why it takes no commits any more, if so.
+    fn sound(&self) -> Result<()> {
+        self.state.borrow().failed.clone().map_or(Ok(()), Err)
+    }
+
     fn refuse(&self) -> Result<()> {
-        let s = self.state.borrow();
-        if let Some(e) = &s.failed {
-            return Err(e.clone());
-        }
-        if s.closing {
+        self.sound()?;
+        if self.state.borrow().closing {
             return Err(Error::new(Status::ShuttingDown, "the metadata engine is closing"));
         }
         Ok(())

@@ -1,11 +1,14 @@
 //! A directory in memory whose process can be killed, or whose power can be cut, at any operation.
+#![allow(dead_code)] // each test binary uses a part
 
 use glowfs_rt::backend::{DirIo, FileIo, OpenOptions, Space};
 use glowfs_rt::{BoxFuture, Buf, BufMut, Dir, File};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 #[derive(Clone)]
 enum Change {
@@ -36,6 +39,42 @@ pub struct Disk {
     pub errno: Cell<i32>,
     /// This many flushes of files from now, one fails; 0: none does.
     pub fail_sync: Cell<u64>,
+    /// Flushes of files that begin from now on.
+    pub syncs: Gate,
+    /// Writes of files.
+    pub writes: Gate,
+}
+
+/// Holds operations up, until it is opened.
+#[derive(Default)]
+pub struct Gate {
+    shut: Cell<bool>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Gate {
+    pub fn shut(&self) {
+        self.shut.set(true);
+    }
+    /// Those who wait go on in the order in which they came, or the other way round.
+    pub fn open(&self, newest_first: bool) {
+        self.shut.set(false);
+        let mut waiting = self.waiting.take();
+        if newest_first {
+            waiting.reverse();
+        }
+        waiting.into_iter().for_each(Waker::wake);
+    }
+    async fn pass(&self) {
+        poll_fn(|cx| {
+            if !self.shut.get() {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
 }
 
 pub fn rand(seed: &mut u64) -> u64 {
@@ -217,6 +256,7 @@ impl FileIo for FileHandle {
         let data: Vec<u8> = bufs.iter().flat_map(|b| b.to_vec()).collect();
         let (disk, body) = (self.0.clone(), self.1.clone());
         Box::pin(async move {
+            disk.writes.pass().await;
             match disk.step() {
                 Ok(()) => {
                     body.borrow_mut().change(Change::Write(offset as usize, data));
@@ -235,18 +275,21 @@ impl FileIo for FileHandle {
         })
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {
-        let left = self.0.fail_sync.get();
-        self.0.fail_sync.set(left.saturating_sub(1));
-        ready(self.0.step().and_then(|()| {
-            let mut body = self.1.borrow_mut();
+        let (disk, body) = (self.0.clone(), self.1.clone());
+        Box::pin(async move {
+            disk.syncs.pass().await;
+            let left = disk.fail_sync.get();
+            disk.fail_sync.set(left.saturating_sub(1));
+            disk.step()?;
+            let mut body = body.borrow_mut();
             if left != 1 {
                 body.sync();
                 return Ok(());
             }
             // It can be read as before and counts as clean; the disk has any part of it.
-            body.sync_in_part(&mut self.0.done.get());
+            body.sync_in_part(&mut disk.done.get());
             Err(io::Error::from_raw_os_error(5))
-        }))
+        })
     }
     fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
         ready(self.0.step().map(|()| {
