@@ -3,7 +3,7 @@
 mod disk;
 
 use disk::Disk;
-use glowfs_kv::{Embedded, EmbeddedConfig, Transaction};
+use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Transaction};
 use glowfs_rt::{Duration, Rt, Task, real};
 use glowfs_types::{ClusterId, Result, Status};
 use std::rc::Rc;
@@ -25,6 +25,14 @@ async fn commit(rt: &Rt, engine: &Embedded, key: &'static str, durable: bool) ->
         tx.put(key, key)?;
         tx.commit(durable).await
     });
+    settle(rt).await;
+    task
+}
+
+/// The end of the engine, under way.
+async fn close(rt: &Rt, engine: &Embedded) -> Task<Result<()>> {
+    let engine = engine.clone();
+    let task = rt.spawn(async move { engine.close().await });
     settle(rt).await;
     task
 }
@@ -58,4 +66,47 @@ fn of_two_flushes_at_once_one_fails() {
             assert!(engine.failure().is_some(), "{what}");
         }
     });
+}
+
+/// What is answered while the engine closes, or just before, is on the disk when it has closed; nobody waits for ever.
+#[test]
+fn commits_beside_the_end_are_flushed_or_refused() {
+    real::run(|rt| async move {
+        for (durable, before) in [(false, false), (false, true), (true, false), (true, true)] {
+            let what = format!("durable: {durable}, before the end: {before}");
+            let disk = Disk::new();
+            let engine = open(&rt, &disk).await;
+            commit(&rt, &engine, "a", false).await.await.expect("written");
+            disk.syncs.shut();
+            let (commit, close) = if before {
+                disk.writes.shut();
+                (commit(&rt, &engine, "b", durable).await, close(&rt, &engine).await)
+            } else {
+                let close = close(&rt, &engine).await;
+                disk.writes.shut();
+                (commit(&rt, &engine, "b", durable).await, close)
+            };
+            disk.syncs.open(false);
+            settle(&rt).await;
+            disk.writes.open(false);
+            let end = async { (close.await, commit.await) };
+            let Ok((closed, committed)) = rt.timeout(Duration::from_secs(10), end).await else {
+                panic!("{what}: somebody waits for ever");
+            };
+            closed.expect(&what);
+            let there = keys(&rt, &disk).await;
+            match committed {
+                Ok(_) => assert_eq!(there, [b"a", b"b"], "{what}"),
+                Err(e) => assert!(!before && e.status == Status::ShuttingDown, "{what}: {e}"),
+            }
+        }
+    });
+}
+
+/// What is there after a loss of power that takes all that was not flushed.
+async fn keys(rt: &Rt, disk: &Rc<Disk>) -> Vec<Vec<u8>> {
+    let engine = open(rt, &disk.without_unflushed()).await;
+    let version = engine.begin().await.expect("begin");
+    let page = engine.get_range(version, vec![], vec![0xff], 10, false).await.expect("range");
+    page.entries.into_iter().map(|(key, _)| key).collect()
 }

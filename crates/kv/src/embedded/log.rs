@@ -181,11 +181,11 @@ async fn flush(inner: &Inner, file: &File) -> Result<()> {
 /// Flushes for those who wait, and everything else within the bound.
 pub async fn flush_loop(inner: Rc<Inner>) {
     loop {
-        let dirty = |s: &State| s.written > s.flushed || s.closing || s.failed.is_some();
+        let dirty = |s: &State| s.written > s.flushed || s.may_end() || s.failed.is_some();
         inner.flush_work.until(|| dirty(&inner.state.borrow())).await;
         let ended = {
             let s = inner.state.borrow();
-            s.failed.is_some() || (s.closing && s.written <= s.flushed)
+            s.failed.is_some() || s.may_end()
         };
         if ended {
             break;

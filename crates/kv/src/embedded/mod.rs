@@ -123,6 +123,13 @@ struct State {
     stats: EmbeddedStats,
 }
 
+impl State {
+    /// It closes, and everything that was committed is on disk.
+    fn may_end(&self) -> bool {
+        self.closing && self.flushed >= self.store.version()
+    }
+}
+
 struct Inner {
     rt: Rt,
     dir: Dir,
@@ -212,14 +219,13 @@ impl Embedded {
         self.commit(commit).await.map(|_| ())
     }
 
-    /// Writes and flushes everything, ends the background work and releases the directory. Later calls fail.
+    /// Takes no commit any more, writes and flushes everything, ends the background work and releases the directory.
     pub async fn close(&self) -> Result<()> {
         let inner = &self.0;
-        let flushed = self.flush_barrier().await;
         inner.state.borrow_mut().closing = true;
         inner.wake_all();
         inner.progress.until(|| inner.state.borrow().closed_tasks == 3).await;
-        flushed
+        inner.sound()
     }
 
     /// Writes a checkpoint now.

@@ -177,6 +177,18 @@ impl Disk {
         }
         next
     }
+    /// The disk after a loss of power that took everything that was not flushed.
+    pub fn without_unflushed(&self) -> Rc<Self> {
+        let next = Self::new();
+        for (name, body) in &*self.durable_names.borrow() {
+            let bytes = body.borrow().durable.clone();
+            let body = Body { now: bytes.clone(), durable: bytes, pending: vec![] };
+            let body = Rc::new(RefCell::new(body));
+            next.names.borrow_mut().insert(name.clone(), body.clone());
+            next.durable_names.borrow_mut().insert(name.clone(), body);
+        }
+        next
+    }
     /// The bytes of a file, to damage them.
     pub fn edit(&self, name: &str, f: impl FnOnce(&mut Vec<u8>)) {
         let names = self.names.borrow();
