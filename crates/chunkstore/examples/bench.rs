@@ -132,8 +132,8 @@ async fn bench(rt: Rt, dir: String, seconds: u64) {
             store.stage(T, q).await.expect("fill");
         }
     }
-    let space = store.space();
-    println!("metadata: {} bytes a chunk of 1 MiB", space.metadata_bytes / space.chunks.max(1));
+    let each = store.metadata_bytes() / store.chunk_count(T).max(1);
+    println!("metadata: {each} bytes a chunk of 1 MiB");
     let (r, s) = (rt.clone(), store.clone());
     let m = Measure { name: "1 MiB read", depth: 4, bytes: CHUNK as usize };
     measure(&rt, m, time, move |n| {
@@ -200,8 +200,8 @@ async fn bench(rt: Rt, dir: String, seconds: u64) {
         }
     })
     .await;
-    let space = store.space();
-    println!("metadata: {} bytes a chunk of 1 MiB", space.metadata_bytes / space.chunks.max(1));
+    let each = store.metadata_bytes() / store.chunk_count(T).max(1);
+    println!("metadata: {each} bytes a chunk of 1 MiB");
     // The file system's lock goes with the last task of the store; a checkpoint may still run.
     store.checkpoint().await.expect("checkpoint");
     drop(store);

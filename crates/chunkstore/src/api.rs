@@ -177,10 +177,6 @@ pub struct StoreSpace {
     pub free_bytes: u64,
     /// Bytes in slots that hold chunks.
     pub used_bytes: u64,
-    /// Chunks (of all targets).
-    pub chunks: u64,
-    /// Bytes of memory that the chunks' metadata takes, roughly.
-    pub metadata_bytes: u64,
     /// Bytes of log that a recovery would replay.
     pub log_bytes: u64,
 }

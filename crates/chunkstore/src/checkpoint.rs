@@ -525,7 +525,9 @@ impl Loader {
                     if !chunk.pending.is_empty() {
                         t.pending.insert(id);
                     }
-                    t.chunks.insert(id, chunk);
+                    t.tombstones += usize::from(chunk.removed);
+                    let old = t.chunks.insert(id, chunk);
+                    t.tombstones -= usize::from(old.is_some_and(|c| c.removed));
                     self.chunks += 1;
                 }
                 END => {

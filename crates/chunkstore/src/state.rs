@@ -28,6 +28,41 @@ pub(crate) struct Target {
     pub meta: Vec<u8>,
     /// Chunks with pending versions.
     pub pending: BTreeSet<ChunkId>,
+    /// How many chunks are removed, those with pending versions included.
+    pub tombstones: usize,
+}
+
+impl Target {
+    /// Chunks, without those of which nothing but a tombstone is left.
+    pub fn chunk_count(&self) -> usize {
+        let begun = |id: &&ChunkId| self.chunks.get(*id).is_some_and(|c| c.removed);
+        self.chunks.len() + self.pending.iter().filter(begun).count() - self.tombstones
+    }
+
+    /// Commits the pending versions of a chunk up to `version`, in order.
+    fn commit_up_to(&mut self, id: ChunkId, version: ChunkVersion, removed: &mut Vec<Extent>) {
+        let Some(chunk) = self.chunks.get_mut(&id) else { return };
+        self.tombstones -= usize::from(chunk.removed);
+        let n = chunk.pending.partition_point(|d| d.version <= version);
+        let ready: Vec<Delta> = chunk.pending.drain(..n).collect();
+        for mut delta in ready {
+            if let Some(c) = delta.channel.take() {
+                keep_newer(&mut self.channels, c);
+            }
+            chunk.apply(delta, removed);
+        }
+        self.tombstones += usize::from(chunk.removed);
+    }
+
+    /// A chunk that has neither a version nor pending ones is as if it had never been.
+    fn forget_unknown(&mut self, id: ChunkId) {
+        let unknown = |c: &Chunk| c.committed.0 == 0 && c.pending.is_empty();
+        if self.chunks.get(&id).is_some_and(unknown)
+            && let Some(chunk) = self.chunks.remove(&id)
+        {
+            self.tombstones -= usize::from(chunk.removed);
+        }
+    }
 }
 
 /// A place that nothing refers to any more, not free yet.
@@ -208,10 +243,10 @@ impl Inner {
             let at = chunk.pending.partition_point(|d| d.version < version);
             chunk.pending.insert(at, delta);
             if commit {
-                commit_up_to(chunk, &mut t.channels, version, &mut removed);
+                t.commit_up_to(id, version, &mut removed);
             }
             let slots = finish_change(t, id, removed);
-            forget_unknown(t, id);
+            t.forget_unknown(id);
             slots
         });
         self.retire_slots(dropped, lsn);
@@ -222,7 +257,7 @@ impl Inner {
             let mut removed = Vec::new();
             if let Some(chunk) = t.chunks.get_mut(&id) {
                 chunk.lsn = lsn;
-                commit_up_to(chunk, &mut t.channels, version, &mut removed);
+                t.commit_up_to(id, version, &mut removed);
             }
             finish_change(t, id, removed)
         });
@@ -240,7 +275,7 @@ impl Inner {
                 }
             }
             let slots = finish_change(t, id, removed);
-            forget_unknown(t, id);
+            t.forget_unknown(id);
             slots
         });
         self.retire_slots(dropped, lsn);
@@ -270,6 +305,7 @@ impl Inner {
                 (c.removed, c.committed) = (false, ChunkVersion(0));
                 c.chunk_bytes = c.pending.first().map_or(c.chunk_bytes, |d| d.chunk_bytes);
             }
+            t.tombstones = 0;
         }
     }
 
@@ -340,30 +376,6 @@ fn move_in(list: &mut Vec<Extent>, moves: &[(Extent, Loc)]) {
             let loc = new.plus(e.block - old.block);
             crate::extents::put(list, Extent { loc, ..e }, &mut nowhere);
         }
-    }
-}
-
-/// Commits the pending versions up to `version`, in order.
-fn commit_up_to(
-    chunk: &mut Chunk,
-    channels: &mut BTreeMap<(ClientId, ChannelId), ChannelRecord>,
-    version: ChunkVersion,
-    removed: &mut Vec<Extent>,
-) {
-    let n = chunk.pending.partition_point(|d| d.version <= version);
-    let ready: Vec<Delta> = chunk.pending.drain(..n).collect();
-    for mut delta in ready {
-        if let Some(c) = delta.channel.take() {
-            keep_newer(channels, c);
-        }
-        chunk.apply(delta, removed);
-    }
-}
-
-/// A chunk that has neither a version nor pending ones is as if it had never been.
-fn forget_unknown(t: &mut Target, id: ChunkId) {
-    if t.chunks.get(&id).is_some_and(|c| c.committed.0 == 0 && c.pending.is_empty()) {
-        t.chunks.remove(&id);
     }
 }
 

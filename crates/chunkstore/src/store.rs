@@ -191,6 +191,10 @@ impl Store {
         let page: Vec<_> = rest.by_ref().take(limit).map(summary).collect();
         (page, rest.next().is_some())
     }
+    /// How many chunks [`Store::list`] has, without a walk.
+    pub fn chunk_count(&self, target: TargetId) -> u64 {
+        self.inner.targets.borrow().get(&target).map_or(0, |t| t.chunk_count() as u64)
+    }
     /// The last chunk, number and bytes of the chunks of a data id that have committed content.
     pub fn data_extent(
         &self,
@@ -309,7 +313,7 @@ impl Store {
         }
         (total, free, used)
     }
-    /// Bytes free for chunks and not promised. Asked before every write: unlike [`Store::space`] it walks no chunk.
+    /// Bytes free for chunks and not promised.
     pub fn free_bytes(&self) -> u64 {
         self.room().1.saturating_sub(self.inner.promised.get())
     }
@@ -318,23 +322,15 @@ impl Store {
     pub fn promise(&self, payload: u64) -> Promise {
         self.inner.promise(payload)
     }
-    /// Room on the disk.
+    /// Room on the disk. Walks no chunk: heartbeats ask.
     pub fn space(&self) -> StoreSpace {
-        let (total, free, used) = self.room();
-        let inner = &self.inner;
-        let targets = inner.targets.borrow();
-        StoreSpace {
-            total_bytes: total,
-            free_bytes: free,
-            used_bytes: used,
-            chunks: targets.values().map(|t| t.chunks.len() as u64).sum(),
-            metadata_bytes: targets
-                .values()
-                .flat_map(|t| t.chunks.values())
-                .map(|c| c.memory_bytes())
-                .sum(),
-            log_bytes: inner.log_bytes(),
-        }
+        let (total_bytes, free_bytes, used_bytes) = self.room();
+        StoreSpace { total_bytes, free_bytes, used_bytes, log_bytes: self.inner.log_bytes() }
+    }
+    /// Bytes of memory that the metadata of all chunks takes, roughly. Walks all of them.
+    pub fn metadata_bytes(&self) -> u64 {
+        let targets = self.inner.targets.borrow();
+        targets.values().flat_map(|t| t.chunks.values()).map(|c| c.memory_bytes()).sum()
     }
     /// Checks that the disk is still there, is this one, and takes writes; if not, the store fails. An idle store would not notice.
     pub async fn probe(&self) -> Result<()> {

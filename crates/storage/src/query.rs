@@ -83,7 +83,7 @@ impl Node {
         });
         Ok(StorageInfo {
             disks: disks.collect(),
-            targets: self.all_targets().iter().map(|t| (t.id, t.chunk_count())).collect(),
+            targets: self.all_targets().iter().map(|t| (t.id, t.store.chunk_count(t.id))).collect(),
             reads: self.metrics.reads.get(),
             writes: self.metrics.writes.get(),
             resyncs: self.resyncs.list(&self.rt),
@@ -110,21 +110,6 @@ impl Node {
             healthy: lease && problems.is_empty(),
             detail,
             uptime_ns: self.rt.now().since(self.started).as_nanos() as u64,
-        }
-    }
-}
-
-impl crate::target::Target {
-    /// Chunks with content. Walks them; for operators only.
-    pub(crate) fn chunk_count(self: &Rc<Self>) -> u64 {
-        let (mut count, mut after) = (0, None);
-        loop {
-            let (page, more) = self.store.list(self.id, after, 4096);
-            count += page.len() as u64;
-            match page.last() {
-                Some(last) if more => after = Some(last.chunk),
-                _ => return count,
-            }
         }
     }
 }

@@ -9,13 +9,19 @@ use glowfs_types::{ChainVersion, Incarnation, StoreId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What a target takes. Slots belong to the disk; its `sharers` targets share them evenly, by striping. Exactly 0 says that the
-/// target is empty (of a new chain, that it may begin to serve), whatever else is on its disk.
-fn used_bytes(target: &Target, sharers: u64) -> u64 {
-    if target.store.list(target.id, None, 1).0.is_empty() {
-        return 0;
+/// What a target takes, of `share` bytes that it has of its disk. Exactly 0 says that the target is empty (of a new chain, that it
+/// may begin to serve), whatever else is on its disk.
+fn used_bytes(target: &Target, share: u64) -> u64 {
+    if target.store.chunk_count(target.id) == 0 { 0 } else { share.max(1) }
+}
+
+/// Bytes that each target of a disk takes. Slots belong to the disk; its targets share them evenly, by striping.
+fn shares(targets: &[Rc<Target>]) -> BTreeMap<StoreId, u64> {
+    let mut disks: BTreeMap<StoreId, (&Target, u64)> = BTreeMap::new();
+    for t in targets {
+        disks.entry(t.store.id()).or_insert((t, 0)).1 += 1;
     }
-    (target.store.space().used_bytes / sharers.max(1)).max(1)
+    disks.into_iter().map(|(id, (t, n))| (id, t.store.space().used_bytes / n)).collect()
 }
 
 /// The reporter of a node.
@@ -24,11 +30,8 @@ pub(crate) struct Reporter(pub Rc<Node>);
 impl Report for Reporter {
     fn targets(&self) -> Vec<TargetReport> {
         let node = &self.0;
-        let mut counts: BTreeMap<StoreId, u64> = BTreeMap::new();
         let targets = node.all_targets();
-        for t in &targets {
-            *counts.entry(t.store.id()).or_default() += 1;
-        }
+        let shares = shares(&targets);
         let mut reports: Vec<TargetReport> = targets
             .iter()
             .map(|t| TargetReport {
@@ -38,7 +41,7 @@ impl Report for Reporter {
                 clean: t.store.was_clean(),
                 machine_since: t.store.machine_since(),
                 adopted: t.replica.borrow().adopted_version(),
-                used_bytes: used_bytes(t, counts.get(&t.store.id()).copied().unwrap_or(1)),
+                used_bytes: used_bytes(t, shares.get(&t.store.id()).copied().unwrap_or(0)),
                 store: t.store.id(),
                 known: t.known(),
             })

@@ -98,7 +98,7 @@ impl Source {
     async fn attempt(&self) -> Result<u64> {
         let (mut after, mut sent) = (None, 0);
         self.progress.compared.set(0);
-        self.progress.total.set(self.target.chunk_count());
+        self.progress.total.set(self.target.store.chunk_count(self.target.id));
         loop {
             self.check()?;
             let ask = SyncList {
