@@ -91,6 +91,29 @@ fn a_truncate_is_seen_by_who_has_the_file_open() {
     assert_eq!(read_all(&f, 4), b"anew");
 }
 
+/// The other client has the pages in its kernel, and is told that they are old.
+#[test]
+fn what_is_overwritten_is_seen_after_fsync_and_fdatasync() {
+    const LEN: usize = 64 << 10;
+    let c = Cluster::up("oversync");
+    let other = Mount::new(&c, "mnt2");
+    std::fs::write(c.mnt.join("f"), content(1, LEN)).expect("write");
+    let writer = File::options().write(true).open(c.mnt.join("f")).expect("open");
+    let reader = File::open(other.path.join("f")).expect("open");
+    let read = |what: &str| {
+        let mut bytes = vec![0; LEN];
+        reader.read_exact_at(&mut bytes, 0).expect(what);
+        bytes
+    };
+    for round in 2..12 {
+        // Twice, so that it is from the pages.
+        assert!(read("before") == read("again"));
+        writer.write_all_at(&content(round, LEN), 0).expect("overwritten");
+        if round % 2 == 0 { writer.sync_data() } else { writer.sync_all() }.expect("synced");
+        assert!(read("after") == content(round, LEN), "round {round}");
+    }
+}
+
 #[test]
 fn names_are_never_old() {
     let c = Cluster::up("names");

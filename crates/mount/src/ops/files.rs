@@ -298,8 +298,8 @@ impl<S: FileSystem> Context<S> {
         let durable = self.make_as_durable(&handle, data_only).await;
         self.with_late(&handle, durable.map(|()| Answer::Done))
     }
-    /// Data, and what is needed to find it, is on disk when it returns; unless `data_only`, times as well. Without them meta is asked only if it
-    /// may lose where the bytes are.
+    /// Data, and what is needed to find it, is on disk when it returns; unless `data_only`, times as well. Without them meta flushes nothing, if it
+    /// cannot lose where the bytes are; it hears of the write all the same, for by the time of it other clients know that their pages are old.
     pub(crate) async fn make_as_durable(
         &self,
         handle: &Handle<S::File>,
@@ -308,7 +308,9 @@ impl<S: FileSystem> Context<S> {
         let inode = &handle.inode;
         self.settle(inode).await;
         if data_only && !inode.is_inline() && inode.is_found_durably() {
-            handle.file.file.flush().await?;
+            let data = async { handle.file.file.flush().await.map_err(Failure::from) };
+            let (data, told) = join(data, self.report(handle, false)).await;
+            data.and(told)?;
             if inode.is_found_durably() {
                 return Ok(());
             }
