@@ -86,6 +86,7 @@ fn request(
     piece_checksums(offset, &payload, &mut crcs);
     let newest = store.chunk(T, id(c)).map_or(ChunkVersion(0), |s| s.pending);
     StageRequest {
+        anew: false,
         any_version: false,
         damaged: false,
         chunk: id(c),

@@ -86,7 +86,8 @@ impl StageKind {
     }
 }
 
-/// An update of one chunk. Its version is the newest one (pending or committed) plus one; an absent chunk takes any.
+/// An update of one chunk. Its version is the newest one (pending or committed) plus one; 1 if the chunk was never here. Exceptions: `anew`,
+/// `any_version`, and a `Replace`.
 #[derive(Clone, Debug)]
 pub struct StageRequest {
     /// The chunk.
@@ -111,6 +112,8 @@ pub struct StageRequest {
     pub commit: bool,
     /// Resolve only when it is durable.
     pub flush: bool,
+    /// The chunk begins anew: of a chunk that is removed or was never here, with nothing pending, it is taken at any later version.
+    pub anew: bool,
     /// A `Remove` with `commit` is taken at any version, also an older one than is there; 0 forgets the chunk (resync).
     pub any_version: bool,
     /// A `Replace` of content that is damaged where it comes from, and that nobody has: where a checksum does not match and the piece is

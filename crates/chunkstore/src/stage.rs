@@ -34,7 +34,8 @@ struct Newest {
     committed: ChunkVersion,
     len: u32,
     window: usize,
-    known: bool,
+    /// It is removed or was never here, and nothing is pending.
+    gone: bool,
     chunk_bytes: u32,
 }
 
@@ -48,7 +49,7 @@ impl Inner {
                 committed: c.committed,
                 len: c.newest_len(),
                 window: c.pending.len(),
-                known: true,
+                gone: c.removed && c.pending.is_empty(),
                 chunk_bytes: c.size_for_next(),
             },
             None => Newest {
@@ -56,15 +57,13 @@ impl Inner {
                 committed: ChunkVersion(0),
                 len: 0,
                 window: 0,
-                known: false,
+                gone: true,
                 chunk_bytes: 0,
             },
         };
         if let Some(g) = self.gate(target, id) {
-            if g.newest.get() > n.version {
-                n.version = g.newest.get();
-                n.known = true;
-            }
+            n.version = n.version.max(g.newest.get());
+            n.gone &= g.in_flight() == 0;
             n.len = g.len.get();
             n.chunk_bytes = g.chunk_bytes.get();
             n.window += g.in_flight();
@@ -345,11 +344,13 @@ impl Inner {
     ) -> Result<()> {
         self.check_open()?;
         self.wait_idle(target, id).await;
-        let (len, exists) = {
+        let (before, len, exists) = {
             let targets = self.targets.borrow();
             let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
             let Some(c) = t.chunks.get(&id) else { return Ok(()) };
+            let kept = c.pending.iter().rev().find(|d| d.version < version);
             (
+                kept.map_or(c.committed, |d| d.version),
                 c.len_at(ChunkVersion(version.0.saturating_sub(1))),
                 c.pending.iter().any(|d| d.version >= version),
             )
@@ -357,7 +358,6 @@ impl Inner {
         if !exists {
             return Ok(());
         }
-        let before = ChunkVersion(version.0.saturating_sub(1));
         let ticket = Ticket::draw(self, (target, id), Gate::default);
         ticket.gate.newest.set(before);
         ticket.gate.len.set(len);
@@ -465,8 +465,8 @@ fn check(req: &StageRequest, newest: Newest) -> Result<u32> {
         StageKind::Replace if req.commit => req.version.0 > 0,
         StageKind::Remove if req.commit && req.any_version => true,
         StageKind::Replace => req.version > newest.version,
-        _ if newest.known => req.version == newest.version.next(),
-        _ => req.version.0 > 0,
+        _ if req.anew && newest.gone => req.version > newest.version,
+        _ => req.version == newest.version.next(),
     };
     if !follows {
         return Err(Error::new(

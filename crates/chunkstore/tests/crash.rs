@@ -109,6 +109,7 @@ fn update(rng: &Rng, index: u64, known: &Known) -> (StageRequest, Content) {
         version: ChunkVersion(version),
     };
     let request = StageRequest {
+        anew: false,
         any_version: false,
         damaged: false,
         chunk: id(index),

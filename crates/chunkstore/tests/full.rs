@@ -5,7 +5,7 @@ mod fake;
 mod small;
 
 use fake::{Crash, Disk, run};
-use glowfs_chunkstore::{StageKind, Store, StoreConfig};
+use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{Result, Status};
 use small::{CHUNK_BYTES, T, bytes, config, id, request};
@@ -21,7 +21,9 @@ async fn write(store: &Store, index: u64, len: usize) -> Result<()> {
 }
 
 async fn remove(store: &Store, index: u64) -> Result<()> {
-    store.stage(T, request(index, 2, StageKind::Remove, Vec::new())).await
+    // After a loss of power the chunk may not be there at all.
+    let removal = request(index, 2, StageKind::Remove, Vec::new());
+    store.stage(T, StageRequest { anew: true, ..removal }).await
 }
 
 /// Writes until nothing more goes in; the chunks that are there.

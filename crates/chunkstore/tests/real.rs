@@ -25,6 +25,7 @@ fn write(c: u64, version: u64, offset: u32, bytes: Vec<u8>, commit: bool) -> Sta
     let mut crcs = Vec::new();
     piece_checksums(offset, &bytes, &mut crcs);
     StageRequest {
+        anew: false,
         any_version: false,
         damaged: false,
         chunk: chunk(c),
@@ -77,6 +78,55 @@ fn a_pending_version_knows_its_own_size() {
         store.stage(T, write(0, 6, 0, pattern(1, 9000), false)).await.expect("staged");
         let pending = store.pending(T, chunk(0));
         assert_eq!((pending[0].len, pending[0].chunk_bytes), (9000, 1 << 20));
+    });
+}
+
+/// Who says that a chunk begins anew is believed where the chunk is gone and nothing of it under way; nobody else comes after a gap.
+#[test]
+fn a_chunk_begins_anew_only_where_that_is_said_and_it_is_gone() {
+    let tmp = tempfile::tempdir().expect("tempdir");
+    let path = tmp.path().to_owned();
+    glowfs_rt::real::run(|rt| async move {
+        let open = async || Store::open(&rt, rt.open_dir(&path).expect("dir"), config()).await;
+        let store = open().await.expect("open");
+        store.create_target(T).await.expect("target");
+        let removal = StageRequest {
+            kind: StageKind::Remove,
+            payload: Buf::from_vec(Vec::new()),
+            crcs: Vec::new(),
+            any_version: true,
+            ..write(1, 5, 0, vec![1], true)
+        };
+        store.stage(T, removal).await.expect("tombstone");
+        let next = |c, version| write(c, version, 0, pattern(3, 9000), false);
+        let anew = |c, version| StageRequest { anew: true, ..next(c, version) };
+        let gap = async |request| {
+            let refused = store.stage(T, request).await.expect_err("a gap");
+            assert_eq!(refused.status, Status::VersionGap);
+        };
+        // One that was never here, and one that was removed as version 5.
+        for (c, next_version) in [(0, 1), (1, 6)] {
+            gap(next(c, next_version + 1)).await;
+            store.stage(T, anew(c, next_version + 3)).await.expect("begins anew");
+            gap(anew(c, next_version + 5)).await;
+            store.stage(T, next(c, next_version + 4)).await.expect("follows");
+            store.discard(T, chunk(c), ChunkVersion(next_version)).await.expect("discarded");
+            gap(next(c, next_version + 3)).await;
+            store.stage(T, next(c, next_version)).await.expect("it is as before");
+            store.discard(T, chunk(c), ChunkVersion(next_version)).await.expect("discarded");
+            store.stage(T, anew(c, next_version + 7)).await.expect("begins anew");
+            store.commit(T, chunk(c), ChunkVersion(next_version + 7)).await.expect("committed");
+            gap(anew(c, next_version + 9)).await;
+        }
+        store.close().await.expect("closed");
+        drop(store);
+        let store = open().await.expect("opens again");
+        for (c, version) in [(0, 8), (1, 13)] {
+            let state = store.chunk(T, chunk(c)).expect("there");
+            assert_eq!((state.committed, state.removed), (ChunkVersion(version), false));
+            assert_eq!(read_all(&store, &rt, c, 9000).await, pattern(3, 9000));
+        }
+        store.close().await.expect("closed");
     });
 }
 

@@ -163,6 +163,18 @@ pub enum Form {
     },
 }
 
+/// What a version is staged on top of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Onto {
+    /// The version before it, and no other: the store refuses it if that is not there.
+    Previous,
+    /// Nothing: the chunk begins anew. The chain knows of a later removal than the store, which takes this one version above its tombstone
+    /// (or as the first) whatever lies between.
+    Nothing,
+    /// Whatever the store has, which is replaced: the target is syncing.
+    Anything,
+}
+
 /// A positive answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Done {
@@ -191,8 +203,8 @@ pub enum Action {
         version: ChunkVersion,
         /// Commit at once.
         commit: bool,
-        /// The target is syncing: whatever the store has of the chunk is replaced.
-        replace: bool,
+        /// What it goes on top of.
+        onto: Onto,
     },
     /// Commit a staged version.
     Commit(ChunkId, ChunkVersion),

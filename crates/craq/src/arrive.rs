@@ -2,7 +2,7 @@
 
 use crate::dedupe::Seen;
 use crate::lane::{Ack, Entry, Queued, Stage, Waiter};
-use crate::{Action, ChunkView, Done, Forwarded, QUEUE_MAX, Replica, Ticket, Update, WINDOW};
+use crate::{Action, ChunkView, Done, Forwarded, Onto, QUEUE_MAX, Replica, Ticket, Update, WINDOW};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Status};
 
 fn refuse(ticket: Ticket, status: Status, out: &mut Vec<Action>) {
@@ -69,7 +69,7 @@ impl Replica {
             return;
         }
         let version = self.newest(chunk, store).next();
-        self.admit(Waiter { ticket, client: true }, chunk, version, update, false, out);
+        self.admit(Waiter { ticket, client: true }, chunk, version, update, Onto::Previous, out);
         self.progress(chunk, store, out);
     }
 
@@ -152,7 +152,10 @@ impl Replica {
             if f.generation > 0 {
                 self.generations.insert(f.chunk, f.generation);
             }
-            self.admit(waiter, f.chunk, f.version, f.update, false, out);
+            // Nothing is under way here then. Only the core can say so: to the store, what lies between may just be on its way.
+            let anew = f.base.0 == 0 && f.version > newest.next();
+            let onto = if anew { Onto::Nothing } else { Onto::Previous };
+            self.admit(waiter, f.chunk, f.version, f.update, onto, out);
             return self.progress(f.chunk, store, out);
         };
         refuse(ticket, status, out);
@@ -191,7 +194,7 @@ impl Replica {
         } else if f.update.needs_room && !store.has_room() {
             refuse(ticket, Status::NoSpace, out);
         } else {
-            self.admit(waiter, f.chunk, f.version, f.update, true, out);
+            self.admit(waiter, f.chunk, f.version, f.update, Onto::Anything, out);
             self.progress(f.chunk, store, out);
         }
         self.drop_idle(f.chunk);
@@ -204,7 +207,7 @@ impl Replica {
         chunk: ChunkId,
         version: ChunkVersion,
         update: Update,
-        replace: bool,
+        onto: Onto,
         out: &mut Vec<Action>,
     ) {
         if let Some(origin) = &update.origin {
@@ -226,7 +229,7 @@ impl Replica {
             decided: false,
             waiters: vec![waiter],
         });
-        out.push(Action::Stage { ticket: waiter.ticket, chunk, version, commit, replace });
+        out.push(Action::Stage { ticket: waiter.ticket, chunk, version, commit, onto });
     }
 
     /// Forgets a chunk on which nothing is under way.

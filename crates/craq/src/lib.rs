@@ -20,8 +20,8 @@ pub mod resync;
 mod view;
 
 pub use api::{
-    Action, ChunkBrief, ChunkView, Done, Event, Form, ForwardId, Forwarded, Loaded, Origin, Ticket,
-    TimerId, Update,
+    Action, ChunkBrief, ChunkView, Done, Event, Form, ForwardId, Forwarded, Loaded, Onto, Origin,
+    Ticket, TimerId, Update,
 };
 pub use replica::Replica;
 pub use view::View;

@@ -1,7 +1,7 @@
 //! What moves pending versions on: stages, commits, answers of the successor, pauses; and taking versions back.
 
 use crate::lane::{Ack, Lane, Stage, Waiter};
-use crate::{Action, ChunkView, Done, Form, ForwardId, Replica, TimerId, WINDOW};
+use crate::{Action, ChunkView, Done, Form, ForwardId, Onto, Replica, TimerId, WINDOW};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{ChunkId, ChunkVersion, Status};
 
@@ -374,7 +374,7 @@ impl Replica {
                 chunk,
                 version,
                 q.update,
-                false,
+                Onto::Previous,
                 out,
             );
             if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {

@@ -91,6 +91,16 @@ fn three_replicas_two_clients_no_trouble() {
     explore(w, 300_000);
 }
 
+/// Two writes side by side into a chunk that was cut off; a store refuses one of them.
+#[test]
+fn two_replicas_refuse_a_write_into_a_removed_chunk() {
+    let budget = Budget { refusals: 1, pauses: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1), (0, 1)], budget, 0);
+    w.serial_disks = true;
+    w.remove(0, 3);
+    explore(w, 3_000_000);
+}
+
 #[test]
 fn two_replicas_one_crash() {
     let budget = Budget { crashes: 1, syncs: 1, ..Budget::default() };

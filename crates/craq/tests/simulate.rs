@@ -27,6 +27,7 @@ fn weight(c: &Choice) -> usize {
         Choice::Send(_) | Choice::Unfence(_) | Choice::Restart(_) | Choice::Drain(_) => 8,
         Choice::Crash(..) | Choice::Fence(_) | Choice::Fill(_) => 1,
         Choice::Lose(_) | Choice::Duplicate(_) => 1,
+        Choice::Refuse(..) => 4,
         _ => 6,
     }
 }
@@ -44,6 +45,7 @@ fn run(seed: u64, trace: bool) {
         duplicates: small(6),
         pauses: 200,
         fills: small(3),
+        refusals: 0,
         syncs: 200,
         ages: small(8),
     };
@@ -51,10 +53,13 @@ fn run(seed: u64, trace: bool) {
     let budget = if r.below(2) == 0 {
         Budget { fills: 0, ..budget }
     } else {
-        Budget { duplicates: 0, ..budget }
+        Budget { duplicates: 0, refusals: r.below(4) as u8, ..budget }
     };
     let mut w = World::new(replicas, &clients, budget);
     let removals = r.below(4) == 0;
+    if r.below(4) == 0 {
+        w.remove(0, 3);
+    }
     for c in &mut w.clients {
         c.repeats = 20;
         if removals {

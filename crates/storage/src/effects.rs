@@ -3,9 +3,9 @@
 use crate::repair::Wrong;
 use crate::target::{Payload, Target, Waiting, save_meta};
 use glowfs_chunkstore::{StageKind, StageRequest};
-use glowfs_craq::{Action, Done, Event, Ticket};
+use glowfs_craq::{Action, Done, Event, Onto, Ticket};
 use glowfs_net::Reply;
-use glowfs_rt::{Buf, Duration};
+use glowfs_rt::Duration;
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{
     ChannelRecord, UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult,
@@ -27,8 +27,8 @@ impl Target {
         match action {
             Action::Adopt(version) => self.adopt(version),
             Action::Report => self.changed(),
-            Action::Stage { ticket, chunk, version, commit, replace } => {
-                self.stage(ticket, chunk, version, commit, replace);
+            Action::Stage { ticket, chunk, version, commit, onto } => {
+                self.stage(ticket, chunk, version, commit, onto);
             }
             Action::Commit(chunk, version) => self.launch(move |t| async move {
                 let result = t.store.commit(t.id, chunk, version).await;
@@ -168,7 +168,7 @@ impl Target {
         chunk: ChunkId,
         version: ChunkVersion,
         commit: bool,
-        replace: bool,
+        onto: Onto,
     ) {
         let payload = self.asked.borrow().get(&ticket).map(|a| a.payload.clone());
         let Some(payload) = payload else {
@@ -177,24 +177,20 @@ impl Target {
         };
         self.payloads.borrow_mut().insert((chunk, version), payload.clone());
         let promise = self.store.promise(payload.bytes.len() as u64);
-        let behind = self.staging.begin(chunk) > 0 && !planted(Mutant::StagingForgotten);
         self.launch(move |t| async move {
             let _until_staged = promise;
-            let result = t.stage_payload(&payload, chunk, version, behind, commit, replace).await;
-            t.staging.end(chunk);
+            let result = t.stage_payload(&payload, chunk, version, commit, onto).await;
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
         });
     }
 
-    /// `behind`: stages of earlier versions of the chunk are under way.
     async fn stage_payload(
         self: &Rc<Self>,
         payload: &Payload,
         chunk: ChunkId,
         version: ChunkVersion,
-        behind: bool,
         commit: bool,
-        replace: bool,
+        onto: Onto,
     ) -> Result<()> {
         let head = &payload.head;
         let kind = StageKind::from_wire(head.kind)
@@ -219,64 +215,22 @@ impl Target {
             channel,
             commit,
             flush: head.flags & UPDATE_FLUSH != 0 && commit,
+            anew: onto == Onto::Nothing,
             any_version: false,
             damaged: head.flags & UPDATE_DAMAGED != 0,
         };
-        if replace && kind == StageKind::Remove {
+        if onto == Onto::Anything && kind == StageKind::Remove {
             // The predecessor's version counts, even if ours is newer: a tombstone of ours that were newer than what the
             // chain knows would make us take the chunk's next updates for old ones.
             request.any_version = true;
             request.commit = true;
         }
-        let state = self.store.chunk(self.id, chunk);
-        // Behind a stage that is under way, a version beyond the tombstone says nothing: those between are just being written.
-        let stale = state.filter(|s| {
-            !behind && s.removed && s.pending == s.committed && version > s.committed.next()
-        });
-        let waits = self.raising.any(chunk);
-        if replace || (stale.is_none() && !waits) {
-            let staged = self.store.stage(self.id, request).await;
-            if staged.as_ref().is_err_and(|e| e.status == Status::Corrupt) {
-                // It may be what it builds on.
-                self.repair_soon(chunk, Wrong::Damaged);
-            }
-            return staged;
+        let staged = self.store.stage(self.id, request).await;
+        if staged.as_ref().is_err_and(|e| e.status == Status::Corrupt) {
+            // It may be what it builds on.
+            self.repair_soon(chunk, Wrong::Damaged);
         }
-        // Later versions of the chunk wait behind, so that the order of the calls is kept.
-        self.raising.begin(chunk);
-        let permit = self.raise_lock.acquire(1).await;
-        let result = match self.raise_tombstone(&request).await {
-            Ok(()) => self.store.stage(self.id, request).await,
-            Err(e) => Err(e),
-        };
-        drop(permit);
-        self.raising.end(chunk);
-        result
-    }
-
-    /// A chunk that the core lets begin anew at a version beyond the tombstone that is here: the chain knows of a later removal,
-    /// so the tombstone is raised to that first, since the store takes versions one after the other only.
-    async fn raise_tombstone(&self, request: &StageRequest) -> Result<()> {
-        let state = self.store.chunk(self.id, request.chunk);
-        let old = state.filter(|s| s.removed && s.pending == s.committed);
-        if old.is_none_or(|s| request.version <= s.committed.next()) {
-            return Ok(());
-        }
-        let raised = StageRequest {
-            version: ChunkVersion(request.version.0 - 1),
-            kind: StageKind::Remove,
-            offset: 0,
-            len: 0,
-            payload: Buf::from_vec(Vec::new()),
-            crcs: Vec::new(),
-            channel: None,
-            commit: true,
-            flush: false,
-            any_version: true,
-            damaged: false,
-            ..request.clone()
-        };
-        self.store.stage(self.id, raised).await
+        staged
     }
 
     fn wake_read(&self, ticket: Ticket, result: Result<(), Status>) {

@@ -7,7 +7,6 @@
 mod admission;
 mod config;
 mod copy;
-mod counts;
 mod damaged;
 mod disk;
 mod dismiss;

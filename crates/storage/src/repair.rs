@@ -385,6 +385,7 @@ impl Target {
             channel: None,
             commit: true,
             flush: true,
+            anew: false,
             any_version: false,
             damaged: false,
         };

@@ -1,7 +1,6 @@
 //! One target: the replication core, and the requests and payloads that it knows by number only.
 
 use crate::admission::{Admitted, Share};
-use crate::counts::Counts;
 use crate::damaged::Ledger;
 use crate::mend::Lost;
 use crate::node::Node;
@@ -12,7 +11,7 @@ use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
 };
 use glowfs_net::Incoming;
-use glowfs_rt::sync::{Notify, OneSender, Semaphore};
+use glowfs_rt::sync::{Notify, OneSender};
 use glowfs_rt::{Buf, Instant};
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::{ChannelRecord, UpdateHead};
@@ -63,11 +62,6 @@ pub(crate) struct Target {
     pub asked: RefCell<BTreeMap<Ticket, Asked>>,
     pub reads: RefCell<BTreeMap<Ticket, OneSender<Result<(), Status>>>>,
     pub payloads: RefCell<BTreeMap<(ChunkId, ChunkVersion), Rc<Payload>>>,
-    /// Chunks whose tombstone is being raised, with the stages that wait for it.
-    pub raising: Counts,
-    /// Stages under way, by chunk.
-    pub staging: Counts,
-    pub raise_lock: Semaphore,
     events: RefCell<VecDeque<Event>>,
     running: Cell<bool>,
     /// Room for the actions of one step.
@@ -161,9 +155,6 @@ impl Target {
             asked: RefCell::default(),
             reads: RefCell::default(),
             payloads: RefCell::default(),
-            raising: Counts::default(),
-            staging: Counts::default(),
-            raise_lock: Semaphore::new(1),
             events: RefCell::default(),
             running: Cell::new(false),
             actions: RefCell::default(),

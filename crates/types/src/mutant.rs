@@ -56,8 +56,6 @@ mutants! {
     CacheTrusted = "cache-trusted";
     /// A read is not verified against its checksum.
     ChecksumUnchecked = "checksum-unchecked";
-    /// Of writes side by side into a removed chunk, one that is still being staged is taken for a removal that was missed.
-    StagingForgotten = "staging-forgotten";
     /// A machine that lost power counts as one whose processes were killed.
     BootIgnored = "boot-ignored";
 }

@@ -76,6 +76,7 @@ fn write(store: &Store, chunk: u64, offset: u32, payload: Buf) -> StageRequest {
     piece_checksums(offset, &payload, &mut crcs);
     let newest = store.chunk(TARGET, id(chunk)).map_or(ChunkVersion(0), |s| s.pending);
     StageRequest {
+        anew: false,
         any_version: false,
         damaged: false,
         chunk: id(chunk),

@@ -52,6 +52,7 @@ pub fn update(
         channel: None,
         commit: true,
         flush: false,
+        anew: false,
         any_version: false,
         damaged: false,
     }

@@ -14,7 +14,7 @@ use glowfs_types::{ChunkId, ChunkVersion, DataId, Status, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use mgmtd::Chain;
-pub use node::Node;
+pub use node::{Model, Node};
 
 /// One write of a client: (client, number).
 pub type Write = (u8, u8);
@@ -90,6 +90,21 @@ pub enum Msg {
     },
 }
 
+impl Msg {
+    /// The node that it goes to; none for an answer to a client.
+    pub fn to(&self) -> Option<u8> {
+        match self {
+            Msg::Response { .. } => None,
+            Msg::Request { to, .. }
+            | Msg::Forward { to, .. }
+            | Msg::Answer { to, .. }
+            | Msg::SyncList { to, .. }
+            | Msg::SyncPage { to, .. }
+            | Msg::SyncDone { to, .. } => Some(*to),
+        }
+    }
+}
+
 /// A client: does its writes one after the other, on its chunk, and repeats each until it is answered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Client {
@@ -112,6 +127,8 @@ pub struct Budget {
     pub duplicates: u8,
     pub pauses: u8,
     pub fills: u8,
+    /// Stages that a store refuses, having taken nothing.
+    pub refusals: u8,
     /// Tries of resyncs.
     pub syncs: u8,
     /// Ages of channels.
@@ -132,6 +149,8 @@ pub struct World {
     pub serial_disks: bool,
     /// Ages end while updates from before them may still come: must show as a defect.
     pub hasty: bool,
+    /// A stage was refused: targets may give way.
+    pub refused: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -141,6 +160,8 @@ pub enum Choice {
     Lose(Msg),
     /// The n-th operation of a node's store ends.
     Disk(u8, usize),
+    /// That operation, a stage, is refused for want of room.
+    Refuse(u8, usize),
     Timer(u8),
     Crash(u8, bool),
     Restart(u8),
@@ -183,6 +204,7 @@ impl World {
             budget,
             serial_disks: false,
             hasty: false,
+            refused: false,
         };
         for i in 0..replicas {
             w.apply(&Choice::Tell(i));
@@ -193,6 +215,14 @@ impl World {
             w.apply(&Choice::Tell(i));
         }
         w
+    }
+
+    /// Every replica has a chunk that was removed as that version.
+    pub fn remove(&mut self, at: u8, version: u64) {
+        for n in &mut self.nodes {
+            let model = Model { committed: version, removed: true, ..Model::default() };
+            n.store.chunks.insert(chunk(at), model);
+        }
     }
 
     pub fn send(&mut self, msg: Msg) {
@@ -224,6 +254,9 @@ impl World {
                 let (ahead, op) = (&n.ops[..k], &n.ops[k]);
                 if ahead.iter().all(|o| o.chunk() != op.chunk() && !o.forgets()) {
                     out.push(Choice::Disk(i, k));
+                    if b.refusals > 0 && op.stages() {
+                        out.push(Choice::Refuse(i, k));
+                    }
                 }
             }
             if !n.timers.is_empty() && b.pauses > 0 {
@@ -361,16 +394,11 @@ impl World {
     }
 
     fn deliver(&mut self, msg: Msg) {
-        let to = match &msg {
-            Msg::Response { client, number, result } => {
-                return self.client_answered(*client, *number, *result);
+        let Some(to) = msg.to() else {
+            if let Msg::Response { client, number, result } = msg {
+                self.client_answered(client, number, result);
             }
-            Msg::Request { to, .. }
-            | Msg::Forward { to, .. }
-            | Msg::Answer { to, .. }
-            | Msg::SyncList { to, .. }
-            | Msg::SyncPage { to, .. }
-            | Msg::SyncDone { to, .. } => *to,
+            return;
         };
         let node = &self.nodes[to as usize];
         if node.replica.is_none() {

@@ -3,7 +3,7 @@
 use super::{Back, Choice, Content, Msg, Pay, World, Write, chunk};
 use glowfs_craq::resync::{Transfer, compare};
 use glowfs_craq::{
-    Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Origin, Replica, Ticket,
+    Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Onto, Origin, Replica, Ticket,
     TimerId, Update,
 };
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary};
@@ -71,7 +71,7 @@ pub enum Op {
         pay: Pay,
         update: Update,
         commit: bool,
-        replace: bool,
+        onto: Onto,
     },
     Commit(ChunkId, u64),
     Discard(ChunkId, u64),
@@ -83,6 +83,9 @@ pub enum Op {
 impl Op {
     pub fn forgets(&self) -> bool {
         matches!(self, Op::Forget(_))
+    }
+    pub fn stages(&self) -> bool {
+        matches!(self, Op::Stage { .. })
     }
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
@@ -225,12 +228,12 @@ impl Store {
                     m.pending.retain(|s| s.version < *v);
                 }
             }
-            Op::Stage { chunk: id, version, pay, update, commit, replace } => {
+            Op::Stage { chunk: id, version, pay, update, commit, onto } => {
                 let m = self.chunks.entry(*id).or_default();
                 let (newest, content, removed) = m.newest();
                 let content = content.clone();
                 let version = *version;
-                if *replace {
+                if *onto == Onto::Anything {
                     // As in the service: what a resync sends may be of any version; a removal at 0 forgets the chunk.
                     if *pay == Pay::Remove && version == 0 {
                         self.chunks.remove(id);
@@ -238,12 +241,11 @@ impl Store {
                     }
                     m.pending.retain(|s| s.version > version);
                 } else {
-                    // As in the service: a tombstone is raised to the version that the chain knows.
-                    let raised = removed && m.pending.is_empty() && version > newest;
-                    assert!(
-                        version == newest + 1 || newest == 0 || raised,
-                        "version {version} on top of {newest}"
-                    );
+                    let gone = (removed || m.committed == 0) && m.pending.is_empty();
+                    let anew = *onto == Onto::Nothing && gone && version > newest;
+                    if version != newest + 1 && !anew {
+                        return Err(Status::VersionGap);
+                    }
                 }
                 let content = match pay {
                     Pay::Append(w) => {
@@ -258,7 +260,7 @@ impl Store {
                     version,
                     content,
                     removes: *pay == Pay::Remove,
-                    replaces: *replace,
+                    replaces: *onto == Onto::Anything,
                     origin: update.origin,
                 });
                 if *commit {
@@ -332,11 +334,11 @@ impl World {
                     n.replica.as_ref().and_then(|r| r.adopting()).is_some_and(|v| v.syncing());
                 n.ops.push(Op::Adopt(v.0, syncs));
             }
-            Action::Stage { ticket, chunk, version, commit, replace } => {
+            Action::Stage { ticket, chunk, version, commit, onto } => {
                 let (_, pay, update) =
                     n.tickets.get(&ticket).expect("it waits for its answer").clone();
                 n.payloads.insert((chunk, version.0), pay.clone());
-                n.ops.push(Op::Stage { chunk, version: version.0, pay, update, commit, replace });
+                n.ops.push(Op::Stage { chunk, version: version.0, pay, update, commit, onto });
             }
             Action::Commit(c, v) => n.ops.push(Op::Commit(c, v.0)),
             Action::Discard(c, v) => n.ops.push(Op::Discard(c, v.0)),
@@ -382,6 +384,8 @@ impl World {
             Action::Pause(t) => n.timers.push(t),
             Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
+            // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before.
+            Action::Failed(_) if self.refused => self.nodes[i as usize].crash(true),
             Action::Failed(status) => panic!("node {i} failed: {status}"),
             Action::ReadNow(_)
             | Action::ReadRefused(..)
@@ -614,6 +618,15 @@ impl World {
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),
                 };
                 self.feed(i, event);
+            }
+            Choice::Refuse(i, k) => {
+                self.budget.refusals -= 1;
+                self.refused = true;
+                let Op::Stage { chunk, version, .. } = self.nodes[i as usize].ops.remove(k) else {
+                    unreachable!("only a stage is refused")
+                };
+                let refused = Err(Status::NoSpace);
+                self.feed(i, Event::Staged(chunk, ChunkVersion(version), refused));
             }
             Choice::Timer(i) => {
                 self.budget.pauses = self.budget.pauses.saturating_sub(1);

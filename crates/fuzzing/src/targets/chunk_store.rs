@@ -33,6 +33,7 @@ fn update(index: u64, version: u64, kind: StageKind, offset: u32, bytes: usize) 
     piece_checksums(offset, &payload, &mut crcs);
     let chunk = ChunkId { volume: VolumeId(1), data: DataId(5), index };
     StageRequest {
+        anew: false,
         any_version: false,
         damaged: false,
         chunk,

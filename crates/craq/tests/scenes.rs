@@ -1,0 +1,45 @@
+//! Scenes: what readers of the protocol thought of, step by step. After each the troubles end, and everything must come about.
+
+mod world;
+
+use world::{Budget, Choice, Msg, World};
+
+/// Takes the first choice for which that holds.
+fn go(w: &mut World, what: &str, fits: impl Fn(&Choice) -> bool) {
+    let choices = w.choices();
+    let choice = choices.iter().find(|c| fits(c));
+    let choice = choice.unwrap_or_else(|| panic!("{what}: not among {choices:#?}")).clone();
+    w.apply(&choice);
+}
+/// A message to that node arrives: the first that fits.
+fn arrives(w: &mut World, node: u8, fits: impl Fn(&Msg) -> bool) {
+    go(w, "a message arrives", |c| match c {
+        Choice::Deliver(m) => m.to() == Some(node) && fits(m),
+        _ => false,
+    });
+}
+fn request(w: &mut World, node: u8, client: u8) {
+    w.apply(&Choice::Send(client));
+    arrives(w, node, |m| matches!(m, Msg::Request { client: c, .. } if *c == client));
+}
+fn forward(w: &mut World, node: u8, version: u64) {
+    arrives(w, node, |m| matches!(m, Msg::Forward { f, .. } if f.version.0 == version));
+}
+
+/// Two writes side by side into a chunk that was cut off. The middle one and the last one of three refuse the first of them at once, so the
+/// second comes to a middle one that has the removal only: it must not make it a later one, or it would take the next writes for old ones.
+#[test]
+fn a_refused_write_does_not_make_the_one_behind_it_a_new_begin() {
+    let budget = Budget { refusals: 2, ..Budget::default() };
+    let mut w = World::new(3, &[(0, 1), (0, 1)], budget);
+    w.remove(0, 3);
+    request(&mut w, 0, 0);
+    request(&mut w, 0, 1);
+    forward(&mut w, 1, 4);
+    w.apply(&Choice::Refuse(1, 0));
+    forward(&mut w, 1, 5);
+    w.apply(&Choice::Disk(1, 0));
+    forward(&mut w, 2, 4);
+    w.apply(&Choice::Refuse(2, 0));
+    w.settle();
+}
