@@ -6,6 +6,7 @@ use crate::mend::{AsIs, BadBlock};
 use crate::record::Record;
 use crate::room::Promise;
 use crate::state::{Inner, Retired};
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, BufMut, Dir, Rt};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
@@ -238,10 +239,10 @@ impl Store {
     /// Merges channel records of another replica: the greater sequence number stays.
     pub async fn put_channels(&self, target: TargetId, records: Vec<ChannelRecord>) -> Result<()> {
         self.known(target)?;
-        for page in records.chunks(CHANNELS_PER_RECORD) {
-            self.inner.append(target, Record::Channels(page.to_vec())).await?;
-        }
-        Ok(())
+        // All in one go: nothing that is asked for afterwards comes between two pages.
+        let pages = records.chunks(CHANNELS_PER_RECORD).map(|p| Record::Channels(p.to_vec()));
+        let written = join_all(pages.map(|page| self.inner.append(target, page))).await;
+        written.into_iter().try_for_each(|page| page.map(drop))
     }
     /// Forgets the channels of a client that is gone.
     pub async fn forget_client(&self, target: TargetId, client: ClientId) -> Result<()> {

@@ -5,6 +5,7 @@ use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{
     ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, NodeId, Seq, Status, TargetId,
 };
+use std::collections::BTreeSet;
 
 /// A request that waits for an answer; the service chose the number and holds the request and its payload under it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -147,6 +148,8 @@ pub enum Event {
     SyncDone(Ticket, ChainVersion),
     /// Channel records of the predecessor.
     Channels(ChainVersion, Vec<ChannelRecord>),
+    /// An [`Action::ForgetChannels`] ended.
+    Forgotten,
     /// No update whose client first tried it before the last [`Event::Age`] can arrive any more.
     Age,
 }
@@ -254,6 +257,8 @@ pub enum Action {
     /// Nothing of this client's former updates can come again: the store may forget its channels, behind what it was asked to do
     /// before this and ahead of what it will be asked to do after it.
     ForgetClient(ClientId),
+    /// The store shall forget these clients' channels, then say [`Event::Forgotten`]; until then nothing is asked of it.
+    ForgetChannels(BTreeSet<ClientId>),
 }
 
 /// The state to report, in the words of mgmtd.

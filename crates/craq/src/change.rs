@@ -22,10 +22,10 @@ impl Replica {
         if let Some(have) = &mut self.view
             && have.version >= view.version
         {
-            if have.version == view.version && view.active && !have.active {
+            if have.version == view.version && view.active && !have.active && !self.dropping {
                 have.active = true;
                 if have.syncing() {
-                    self.drop_pending(out);
+                    self.drop_former(out);
                 }
                 self.progress_all(store, out);
             }
@@ -51,6 +51,7 @@ impl Replica {
         let Some(view) = self.next.take_if(|n| n.version == version) else { return };
         self.view = Some(view);
         self.sync_done = false;
+        self.dropping = false;
         self.forwards.clear();
         self.timers.clear();
         self.taken_back.clear();
@@ -62,18 +63,43 @@ impl Replica {
             self.turn_lane(*chunk, &view, out);
         }
         if view.syncing() && view.active {
-            self.drop_pending(out);
+            self.drop_former(out);
         }
         out.push(Action::Report);
         self.progress_all(store, out);
     }
 
-    /// A target that is brought up to date drops its pending versions; but not before the chain version is active: until then
-    /// they may be the only copy of what was acknowledged, and mgmtd may still call on this target to take over.
-    fn drop_pending(&mut self, out: &mut Vec<Action>) {
+    /// A target that is brought up to date drops its pending versions, and the records of what it has committed, which may be of writes that
+    /// the chain does not have: those of the chain come with the resync. But not before the chain version is active: until then
+    /// they may be the only copy of what was acknowledged, and mgmtd may still call on this target to take over. And before anything comes:
+    /// to others the version is not active here before all that is done.
+    fn drop_former(&mut self, out: &mut Vec<Action>) {
+        self.dropping = true;
+        if let Some(view) = &mut self.view {
+            view.active = false;
+        }
+        self.unforgotten.append(&mut self.channels.clear());
         let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
         for chunk in chunks {
             self.take_back(chunk, 0, Status::WrongChainVersion, out);
+        }
+        self.dropped(out);
+    }
+
+    /// Goes on with that: the store forgets the channels when nothing is under way that could bring one back.
+    pub(crate) fn dropped(&mut self, out: &mut Vec<Action>) {
+        let under_way = self.lanes.values().any(|l| !l.doomed.is_empty());
+        if !self.dropping || under_way || self.forgetting {
+            return;
+        }
+        if !self.unforgotten.is_empty() {
+            self.forgetting = true;
+            out.push(Action::ForgetChannels(std::mem::take(&mut self.unforgotten)));
+        } else {
+            self.dropping = false;
+            if let Some(view) = &mut self.view {
+                view.active = true;
+            }
         }
     }
 

@@ -111,6 +111,10 @@ impl Channels {
             Some(ChannelRecord { client, channel, seq, chunk, version })
         })
     }
+    /// Forgets everything, and names whose it was.
+    pub fn clear(&mut self) -> BTreeSet<ClientId> {
+        std::mem::take(&mut self.lanes).into_keys().map(|(client, _)| client).collect()
+    }
     /// Channels known.
     pub fn len(&self) -> usize {
         self.lanes.len()

@@ -62,8 +62,9 @@ impl Replica {
         }
         if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {
             e.stage = Stage::Done { committed: true };
+            // What was dropped meanwhile did not come under this chain version.
+            self.note_received(chunk, version);
         }
-        self.note_received(chunk, version);
         self.progress(chunk, store, out);
     }
 
@@ -91,6 +92,7 @@ impl Replica {
             lane.discarding = false;
         }
         self.progress(chunk, store, out);
+        self.dropped(out);
     }
 
     /// The successor answered, or the call failed.

@@ -7,7 +7,7 @@ use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Ticket, TimerId, 
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::ChannelRecord;
-use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Status, TargetId};
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, ClientId, Status, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The replication of one target.
@@ -33,6 +33,12 @@ pub struct Replica {
     pub(crate) received: BTreeMap<ChunkId, ChunkVersion>,
     /// With a syncing successor: the chunks that it got through the chain under this chain version.
     pub(crate) covered: BTreeSet<ChunkId>,
+    /// Syncing, under a chain version that is active: what is here of before it is being dropped. Only then the view is active here too.
+    pub(crate) dropping: bool,
+    /// Clients whose channels the store has still to forget.
+    pub(crate) unforgotten: BTreeSet<ClientId>,
+    /// It is at that.
+    pub(crate) forgetting: bool,
     pub(crate) sync_done: bool,
     pub(crate) failed: Option<Status>,
 }
@@ -60,6 +66,9 @@ impl Replica {
             generations: BTreeMap::new(),
             received: BTreeMap::new(),
             covered: BTreeSet::new(),
+            dropping: false,
+            unforgotten: BTreeSet::new(),
+            forgetting: false,
             sync_done: false,
             failed: None,
         };
@@ -124,9 +133,13 @@ impl Replica {
             }
             Event::DiskFailed => self.fail(Status::DiskFailed, out),
             Event::SyncDone(ticket, version) => self.sync_done(ticket, version, out),
+            Event::Forgotten => {
+                self.forgetting = false;
+                self.dropped(out);
+            }
             Event::Age => out.extend(self.channels.age().into_iter().map(Action::ForgetClient)),
             Event::Channels(version, records) => {
-                if self.view.is_some_and(|v| v.version == version && v.syncing()) {
+                if self.view.is_some_and(|v| v.version == version && v.receiving()) {
                     for record in &records {
                         self.channels.merge(record);
                     }

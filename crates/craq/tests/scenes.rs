@@ -18,6 +18,31 @@ fn arrives(w: &mut World, node: u8, fits: impl Fn(&Msg) -> bool) {
         _ => false,
     });
 }
+/// Lets things go their way, without troubles and clients, until that holds.
+fn calm(w: &mut World, until: impl Fn(&World) -> bool) {
+    for step in 0..2000_usize {
+        if until(w) {
+            return;
+        }
+        let mut choices = w.choices();
+        choices.retain(|c| {
+            use Choice::{Crash, Duplicate, Fence, Fill, Lose, Refuse, Repeat, Send};
+            !matches!(
+                c,
+                Crash(..)
+                    | Duplicate(_)
+                    | Fence(_)
+                    | Fill(_)
+                    | Lose(_)
+                    | Refuse(..)
+                    | Repeat(_)
+                    | Send(_)
+            )
+        });
+        w.apply(&choices[step.wrapping_mul(7919) % choices.len()]);
+    }
+    panic!("it does not come about: {w:#?}");
+}
 fn request(w: &mut World, node: u8, client: u8) {
     w.apply(&Choice::Send(client));
     arrives(w, node, |m| matches!(m, Msg::Request { client: c, .. } if *c == client));
@@ -41,5 +66,27 @@ fn a_refused_write_does_not_make_the_one_behind_it_a_new_begin() {
     w.apply(&Choice::Disk(1, 0));
     forward(&mut w, 2, 4);
     w.apply(&Choice::Refuse(2, 0));
+    w.settle();
+}
+
+/// The last one of two committed a write that the first one never stored, and both die. The first one takes over and brings the other up to
+/// date, without that write; then it dies too. A retry of the write must not be answered by what the other remembers.
+#[test]
+fn a_write_that_was_lost_with_its_chain_is_not_remembered() {
+    let budget = Budget { crashes: 3, pauses: 200, syncs: 200, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1)], budget);
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Crash(0, false));
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::Restart(0));
+    w.apply(&Choice::Declare(0));
+    w.apply(&Choice::TakeOver(0));
+    calm(&mut w, |w| w.serve_again());
+    assert_eq!(w.chain.head(), Some(0));
+    w.apply(&Choice::Crash(0, false));
+    w.apply(&Choice::Declare(0));
     w.settle();
 }

@@ -10,7 +10,8 @@ use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{
     ChannelRecord, UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_SYNC, UpdateResult,
 };
-use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, ClientId, Error, Result, Status};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -78,6 +79,11 @@ impl Target {
                     tracing::debug!(target = %t.id, %client, error = %e, "channels stay in the store");
                 }
             }),
+            Action::ForgetChannels(clients) => self.launch(move |t| async move {
+                if t.forget_channels(clients).await {
+                    t.feed(Event::Forgotten);
+                }
+            }),
             Action::Diverged(chunk, version) => {
                 tracing::error!(target = %self.id, %chunk, %version, "the successor's content differs at the same version");
                 if let Some(node) = self.node.upgrade() {
@@ -135,6 +141,21 @@ impl Target {
             self.store.purge_tombstones(self.id).await?;
         }
         self.store.put_target_meta(self.id, save_meta(version)).await
+    }
+
+    /// Until they are forgotten nothing comes to this target; unless the disk failed (which is reported), it can be tried again.
+    async fn forget_channels(&self, clients: BTreeSet<ClientId>) -> bool {
+        for client in clients {
+            while let Err(e) = self.store.forget_client(self.id, client).await {
+                tracing::warn!(target = %self.id, %client, error = %e, "channels could not be forgotten");
+                let Some(node) = self.node.upgrade().filter(|_| self.store.failure().is_none())
+                else {
+                    return false;
+                };
+                node.rt.sleep(ADOPT_PAUSE).await;
+            }
+        }
+        true
     }
 
     /// Resolves when a chain version is not the adopted one any more.
@@ -197,7 +218,7 @@ impl Target {
             .ok_or_else(|| Error::new(Status::BadMessage, "unknown kind of update"))?;
         let named = head.client.get() != 0 && head.flags & UPDATE_SYNC == 0;
         let channel = (named && !planted(Mutant::DedupeNotPersisted)).then(|| ChannelRecord {
-            client: glowfs_types::ClientId(head.client.get()),
+            client: ClientId(head.client.get()),
             channel: head.channel.get().into(),
             seq: head.seq.get().into(),
             chunk,

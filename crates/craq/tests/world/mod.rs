@@ -10,6 +10,7 @@ mod mgmtd;
 mod node;
 
 use glowfs_craq::{ForwardId, Forwarded};
+use glowfs_types::routing::PublicState;
 use glowfs_types::{ChunkId, ChunkVersion, DataId, Status, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -339,6 +340,13 @@ impl World {
             other => self.node_apply(other),
         }
         self.observe();
+    }
+
+    /// Whether all serve, under an active version.
+    pub fn serve_again(&self) -> bool {
+        let all = (0..self.nodes.len()).all(|i| self.chain.state(i as u8) == PublicState::Serving);
+        let told = |n: &Node| n.told == (self.chain.version, self.chain.activated);
+        all && self.chain.activated == self.chain.version && self.nodes.iter().all(told)
     }
 
     /// How many writes each client has begun.

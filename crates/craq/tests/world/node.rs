@@ -76,13 +76,14 @@ pub enum Op {
     Commit(ChunkId, u64),
     Discard(ChunkId, u64),
     Forget(ClientId),
+    ForgetAll(BTreeSet<ClientId>),
     /// With `true`, tombstones go: the target begins to sync.
     Adopt(u64, bool),
 }
 
 impl Op {
     pub fn forgets(&self) -> bool {
-        matches!(self, Op::Forget(_))
+        matches!(self, Op::Forget(_) | Op::ForgetAll(_))
     }
     pub fn stages(&self) -> bool {
         matches!(self, Op::Stage { .. })
@@ -90,7 +91,7 @@ impl Op {
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
             Op::Stage { chunk, .. } | Op::Commit(chunk, _) | Op::Discard(chunk, _) => Some(*chunk),
-            Op::Adopt(..) | Op::Forget(_) => None,
+            Op::Adopt(..) | Op::Forget(_) | Op::ForgetAll(_) => None,
         }
     }
 }
@@ -218,6 +219,7 @@ impl Store {
                 }
             }
             Op::Forget(client) => self.channels.retain(|(c, _), _| c != client),
+            Op::ForgetAll(clients) => self.channels.retain(|(c, _), _| !clients.contains(c)),
             Op::Commit(id, v) => {
                 let m = self.chunks.entry(*id).or_default();
                 m.commit_to(*v, &mut self.channels, *id);
@@ -383,6 +385,9 @@ impl World {
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
             Action::Pause(t) => n.timers.push(t),
             Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
+            Action::ForgetChannels(clients) => {
+                self.nodes[i as usize].ops.push(Op::ForgetAll(clients));
+            }
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before.
             Action::Failed(_) if self.refused => self.nodes[i as usize].crash(true),
@@ -615,6 +620,7 @@ impl World {
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
                     Op::Discard(c, _) => Event::Discarded(c, result),
                     Op::Forget(_) => return,
+                    Op::ForgetAll(_) => Event::Forgotten,
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),
                 };
                 self.feed(i, event);
