@@ -280,20 +280,26 @@ impl OpenFile {
     }
     /// Writes all of `buf`; when it returns, every serving replica has it (or, for an error, any part of it).
     pub async fn write(&self, offset: u64, buf: Buf) -> Result<()> {
-        self.write_told(offset, buf).await.map(|_| ())
+        self.write_told(offset, buf, None).await.map(|_| ())
     }
-    /// The same. If the contents are with the metadata, the write is in length and times of the file already: the answer is what they are.
-    pub async fn write_told(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
+    /// The same. If the contents are with the metadata, the write is in length and times of the file already: the answer is what they are. `under`: the place was
+    /// computed for this truncate epoch; when the file has another one, the write ends with `Stale`, and what was made of it before was there before the truncate.
+    pub async fn write_told(
+        &self,
+        offset: u64,
+        buf: Buf,
+        under: Option<TruncateEpoch>,
+    ) -> Result<Option<Attr>> {
         if !self.access.write {
             return Err(self.not_open_for("writing"));
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         if file.is_inline()
-            && let Some(attr) = Box::pin(inline::write(&file, offset, &buf)).await?
+            && let Some(attr) = Box::pin(inline::write(&file, offset, &buf, under)).await?
         {
             return Ok(Some(attr));
         }
-        write::write(&self.client.core, &file, offset, buf, None).await.map(|()| None)
+        write::write(&self.client.core, &file, offset, buf, under).await.map(|()| None)
     }
     /// Whether the contents are with the metadata, as far as is known here. Once they are not, they never are again.
     pub fn is_inline(&self) -> bool {

@@ -6,7 +6,7 @@ use crate::file::OpenFile;
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
 use glowfs_types::wire::meta::{Attr, Sync};
-use glowfs_types::{Error, RequestId, Result, Status};
+use glowfs_types::{Error, RequestId, Result, Status, TruncateEpoch};
 use std::rc::Rc;
 
 /// How often a capability for chunks is asked for by somebody who just missed one.
@@ -49,8 +49,14 @@ pub(crate) async fn read(
     (Ok(n), buf)
 }
 
-/// Writes to the contents with the metadata; none if they are in chunks, as they are at last when they would become too long.
-pub(crate) async fn write(file: &Rc<OpenFile>, offset: u64, buf: &Buf) -> Result<Option<Attr>> {
+/// Writes to the contents with the metadata; none if they are in chunks, as they are at last when they would become too long. `under`: as in
+/// [`OpenFile::write_told`].
+pub(crate) async fn write(
+    file: &Rc<OpenFile>,
+    offset: u64,
+    buf: &Buf,
+    under: Option<TruncateEpoch>,
+) -> Result<Option<Attr>> {
     let limit = u64::from(file.layout().inline_bytes);
     if offset.checked_add(buf.len() as u64).is_none_or(|end| end > limit) {
         return spill(file).await.map(|()| None);
@@ -68,6 +74,7 @@ pub(crate) async fn write(file: &Rc<OpenFile>, offset: u64, buf: &Buf) -> Result
             offset,
             bytes: buf.to_vec().into(),
             fence: sent.fence,
+            under,
         };
         let outcome = file.client().inline_write(q).await;
         sent.answered(&outcome);

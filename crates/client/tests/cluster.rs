@@ -377,6 +377,33 @@ fn what_goes_on_after_a_truncate_goes_to_the_chains_of_the_new_data() {
     });
 }
 
+/// Where a write goes was computed from the length that the file had; before it is sent again another client cuts the file.
+#[test]
+fn a_write_whose_place_is_of_before_a_truncate_hears_of_it() {
+    run(|rt| async move {
+        // Within one chunk, and over two of them.
+        for len in [4096, 2 * CHUNK as usize] {
+            let fake = Fake::start(&rt, 1, 1).await;
+            let file = patient(&rt, &fake).await;
+            fake.fault(NodeId(20), method::WRITE, &[Fault::DoAndCut]);
+            let (writer, data) = (file.clone(), bytes(len, 9));
+            let (under, sent) = (Some(file.epoch()), Buf::from_vec(data.clone()));
+            let write = rt.spawn(async move { writer.write_told(4096, sent, under).await });
+            while fake.content(7, 4096, 4096) != data[..4096] {
+                rt.sleep(Duration::from_millis(5)).await;
+            }
+            fake.shorten(1024).await;
+            let e = write.await.expect_err("cut meanwhile");
+            assert_eq!(e.status, Status::Stale, "{e}");
+            assert_eq!(fake.content(7, 4096, 4096), [0; 4096], "a hole would come before it");
+            assert_eq!((file.epoch(), file.len_written()), (TruncateEpoch(1), None));
+            let under = Some(file.epoch());
+            file.write_told(1024, Buf::from_vec(data.clone()), under).await.expect("written");
+            assert!(fake.content(7, 1024, len as u64) == data);
+        }
+    });
+}
+
 /// Of a write over two chunks one piece is done, and the other one has to be sent again, when another client cuts the file.
 #[test]
 fn a_write_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {

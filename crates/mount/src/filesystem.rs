@@ -23,7 +23,12 @@ pub trait FileData: 'static {
     /// Fills `buf` from `offset`: holes and bytes past the end are zeros.
     async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut);
     /// See [`OpenFile::write_told`].
-    async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>>;
+    async fn write(
+        &self,
+        offset: u64,
+        buf: Buf,
+        under: Option<TruncateEpoch>,
+    ) -> Result<Option<Attr>>;
     /// See [`OpenFile::spill`].
     async fn spill(&self) -> Result<()>;
     /// See [`OpenFile::content`].
@@ -130,8 +135,13 @@ impl FileData for OpenFile {
     async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut) {
         OpenFile::read(self, offset, buf).await
     }
-    async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
-        OpenFile::write_told(self, offset, buf).await
+    async fn write(
+        &self,
+        offset: u64,
+        buf: Buf,
+        under: Option<TruncateEpoch>,
+    ) -> Result<Option<Attr>> {
+        OpenFile::write_told(self, offset, buf, under).await
     }
     async fn spill(&self) -> Result<()> {
         OpenFile::spill(self).await

@@ -102,6 +102,9 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
         let e = "the client has given this write up and gone on without it";
         return Err(Error::new(Status::BadCapability, e));
     }
+    if inode.is_inline() && q.under.is_some_and(|epoch| epoch != inode.epoch) {
+        return Err(Error::new(Status::Stale, "the file was cut meanwhile"));
+    }
     flags::check_touch(&inode)?;
     if inode.flags & inode_flags::APPEND != 0 && q.offset < inode.len {
         return err(Status::NotPermitted);
@@ -136,7 +139,7 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     Ok((cx.attr_here(q.inode, &inode), true))
 }
 
-/// Truncate of an inline file: cuts its contents or adds zeros; the caller sets the length. Empty ones that are to become too long are chunks afterwards.
+/// Truncate of an inline file: cuts its contents or adds zeros, under another epoch; the caller sets the length. Empty ones that are to become too long are chunks afterwards.
 pub(crate) async fn resize(
     cx: &Context<'_>,
     id: InodeId,
@@ -153,6 +156,7 @@ pub(crate) async fn resize(
         // So a disk without room hinders nobody from cutting a file.
         take_back(cx, inode)?;
     }
+    inode.epoch = inode.epoch.next();
     if len == inode.len {
         return Ok(());
     }

@@ -49,7 +49,16 @@ impl World {
     }
     fn write_q(&self, inode: InodeId, request: u128, offset: u64, bytes: &[u8]) -> InlineWrite {
         let (request, bytes) = (RequestId(request), bytes.to_vec().into());
-        InlineWrite { caller: who(), request, inode, session: SESSION, offset, bytes, fence: 0 }
+        InlineWrite {
+            caller: who(),
+            request,
+            inode,
+            session: SESSION,
+            offset,
+            bytes,
+            fence: 0,
+            under: None,
+        }
     }
     async fn write(&self, q: &InlineWrite) -> Result<(Attr, bool)> {
         run!(self, cx => ns::inline_write(cx, q).await)
@@ -88,6 +97,7 @@ fn random_writes_and_truncates_equal_the_model() {
             let f = w.make("f", true).await;
             assert!(f.inline);
             let (mut model, mut state) = (Vec::<u8>::new(), seed * 7919);
+            let mut epoch = f.epoch;
             let mut below = |n: u64| {
                 state += 1;
                 layout::splitmix64(state) % n
@@ -111,6 +121,7 @@ fn random_writes_and_truncates_equal_the_model() {
                     5 | 6 => {
                         w.cut(f.inode, at).await.expect("cut");
                         model.resize(at as usize, 0);
+                        epoch = epoch.next();
                     }
                     _ => {
                         // A copy that comes late has no effect.
@@ -121,7 +132,7 @@ fn random_writes_and_truncates_equal_the_model() {
                 }
                 let (attr, bytes) = w.read(f.inode).await;
                 assert_eq!(bytes.as_ref(), Some(&model), "seed {seed} step {step}");
-                assert_eq!((attr.len, attr.epoch), (model.len() as u64, f.epoch));
+                assert_eq!((attr.len, attr.epoch), (model.len() as u64, epoch));
                 assert_eq!((w.bytes_used().await, w.contents_kept().await), (attr.len, attr.len));
             }
             checked(&w.rt, &w.engine, &w, &who(), &format!("seed {seed}")).await;
@@ -292,6 +303,31 @@ fn a_write_that_was_given_up_is_refused_and_what_it_did_before_stays_done() {
         let next = InlineWrite { fence: 2, ..w.write_q(f.inode, 3, 1, b"y") };
         assert!(w.write(&next).await.expect("written").1);
         assert_eq!(w.read(f.inode).await.1.as_deref(), Some(&b"ayc"[..]));
+    });
+}
+
+#[test]
+fn a_write_whose_place_is_of_before_a_truncate_hears_of_it() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, LIMIT as u32).await;
+        let f = w.make("f", true).await;
+        let at = |attr: &Attr, request, offset, bytes| InlineWrite {
+            under: Some(attr.epoch),
+            ..w.write_q(f.inode, request, offset, bytes)
+        };
+        let first = at(&f, 1, 0, b"abcdef");
+        let (attr, done) = w.write(&first).await.expect("written");
+        assert!(done);
+        let late = at(&attr, 2, 6, b"g");
+        let cut = w.cut(f.inode, 2).await.expect("cut");
+        assert_eq!(w.write(&late).await.expect_err("late").status, Status::Stale);
+        assert!(w.write(&first).await.expect("again").1, "a copy of what was done");
+        assert!(w.write(&at(&cut, 3, 2, b"g")).await.expect("written").1);
+        // Also when its length is as it was.
+        let same = w.cut(f.inode, 3).await.expect("cut");
+        assert_eq!(w.write(&at(&cut, 4, 3, b"h")).await.expect_err("late").status, Status::Stale);
+        assert!(w.write(&at(&same, 5, 3, b"h")).await.expect("written").1);
+        assert_eq!(w.read(f.inode).await.1.as_deref(), Some(&b"abgh"[..]));
     });
 }
 

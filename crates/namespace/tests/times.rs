@@ -87,8 +87,16 @@ fn a_write_moves_a_time_in_the_future() {
                 true => {
                     let (session, bytes) = (SESSION, b"x".to_vec().into());
                     let (caller, request) = (who(), RequestId(5));
-                    let q =
-                        InlineWrite { caller, request, inode, session, offset: 0, bytes, fence: 0 };
+                    let q = InlineWrite {
+                        caller,
+                        request,
+                        inode,
+                        session,
+                        offset: 0,
+                        bytes,
+                        fence: 0,
+                        under: None,
+                    };
                     op!(w, ns::inline_write, q).0
                 }
             };

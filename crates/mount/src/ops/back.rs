@@ -15,7 +15,7 @@ use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::{Attr, OfInode};
-use glowfs_types::{Error, InodeId, Result, Status};
+use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
@@ -270,9 +270,9 @@ impl<S: FileSystem> Daemon<S> {
         let mut buf = self.rt.alloc((to - span.from) as usize);
         span.run.copy_to(span.from, &mut buf);
         self.metrics.sent_late.inc();
-        let gap = span.from > inode.stored_len();
+        let spot = Spot { place: span.from, gap: span.from > inode.stored_len(), under: None };
         inode.begin_write(span.from, to - span.from, false);
-        let told = self.store(inode, file, (span.from, gap), buf.freeze(), Some(at_ns)).await?;
+        let told = self.store(inode, file, spot, buf.freeze(), Some(at_ns)).await?;
         if told.cut_elsewhere {
             let q = OfInode { caller: self.callers.root(), inode: inode.id };
             self.inodes.seen(&self.fs.getattr(q).await?.attr);
@@ -285,12 +285,12 @@ impl<S: FileSystem> Daemon<S> {
         &self,
         inode: &OpenInode<S::File>,
         file: &OpenedFile<S::File>,
-        (place, gap): (u64, bool),
+        Spot { place, gap, under }: Spot,
         payload: Buf,
         at_ns: Option<u64>,
     ) -> Result<Stored> {
         let len = payload.len() as u64;
-        let written = file.file.write(place, payload).await;
+        let written = file.file.write(place, payload, under).await;
         let at_ns = at_ns.unwrap_or_else(|| self.rt.unix_ns());
         if let Ok(Some(attr)) = written {
             // Meta has it all, and everybody else may see it.
@@ -309,6 +309,15 @@ impl<S: FileSystem> Daemon<S> {
         written?;
         Ok(Stored { with_meta: None, cut_elsewhere })
     }
+}
+
+/// Where a write goes.
+pub(crate) struct Spot {
+    pub place: u64,
+    /// Behind the end of the file, so that a hole comes before it.
+    pub gap: bool,
+    /// The truncate epoch that the place was computed for, if it depends on the length of the file: when that is over, the write ends with `Stale`.
+    pub under: Option<TruncateEpoch>,
 }
 
 /// What came of a write.

@@ -5,6 +5,7 @@ use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::open::OpenInode;
+use crate::ops::back::{Spot, Stored};
 use crate::ops::inline::Inline;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
@@ -24,6 +25,9 @@ const SUID_SGID: u32 = 0o6000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
 /// of reach for longer than this.
 const READ_MAX: Duration = Duration::from_millis(500);
+
+/// How often an append gets another place, because another client has cut the file before the bytes were there.
+const CUTS_MAX: u32 = 64;
 
 /// What else goes with a write.
 #[derive(Clone, Copy, Default)]
@@ -206,17 +210,10 @@ impl<S: FileSystem> Context<S> {
         }
         // In the order in which they were answered.
         self.settle(inode).await;
-        let gap = !how.append && offset > inode.len();
-        let place = inode.begin_write(offset, len, how.append);
-        if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
-            let _ = inode.end_write(None, 0, 0);
-            return Err(Failure::Errno(EFBIG));
+        if kills {
+            Box::pin(self.kill_suid(handle)).await?;
         }
-        if kills && let Err(e) = Box::pin(self.kill_suid(handle)).await {
-            let _ = inode.end_write(None, 0, 0);
-            return Err(e);
-        }
-        let told = self.store(inode, &handle.file, (place, gap), payload, None).await?;
+        let (place, told) = self.place(handle, offset, payload, how.append).await?;
         self.count_written(len as usize);
         if told.with_meta.is_some() {
             return Ok(place);
@@ -228,6 +225,36 @@ impl<S: FileSystem> Context<S> {
             Box::pin(self.report(handle, true)).await?;
         }
         Ok(place)
+    }
+
+    /// Writes; answers where. An append gets its place when it is sent, and another one if another client has cut the file before it was there.
+    async fn place(
+        &self,
+        handle: &Handle<S::File>,
+        offset: u64,
+        payload: Buf,
+        append: bool,
+    ) -> Result<(u64, Stored), Failure> {
+        let (inode, len) = (&handle.inode, payload.len() as u64);
+        let mut cuts = 0;
+        loop {
+            let gap = !append && offset > inode.len();
+            let under = append.then(|| inode.epoch());
+            let place = inode.begin_write(offset, len, append);
+            if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
+                let _ = inode.end_write(None, 0, 0);
+                return Err(Failure::Errno(EFBIG));
+            }
+            let spot = Spot { place, gap, under };
+            match self.store(inode, &handle.file, spot, payload.clone(), None).await {
+                Err(e) if append && e.status == Status::Stale && cuts < CUTS_MAX => {
+                    cuts += 1;
+                    let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
+                    handle.file.file.update_attr(&attr);
+                }
+                told => return Ok((place, told?)),
+            }
+        }
     }
 
     /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the

@@ -14,7 +14,9 @@ use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
-use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
+use glowfs_types::{
+    ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -132,6 +134,17 @@ impl RamFs {
         let (volume, name) = (q.caller.volume, Some(q.name.clone()));
         let recall = Recall { volume, inode: parent, name, epoch: None, data: false, append: None };
         self.rt.spawn_detached(async move { listener.recall(recall).await });
+        Ok(())
+    }
+    /// The same, to the length of a file that is being written.
+    fn cut_by_other(&self, n: &Node, len: u64) -> Result<()> {
+        self.cut(n, len);
+        let attr = self.change(n, |_| ());
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let (inode, epoch) = (attr.inode, Some(attr.epoch));
+        let recall =
+            Recall { volume: VolumeId(1), inode, name: None, epoch, data: true, append: None };
+        self.rt.spawn_detached(listener.recall(recall));
         Ok(())
     }
     fn now(&self) -> Time {
@@ -608,7 +621,12 @@ impl FileData for RamFile {
     async fn content(&self) -> Result<Option<InlineReply>> {
         Ok(None)
     }
-    async fn write(&self, offset: u64, buf: Buf) -> Result<Option<Attr>> {
+    async fn write(
+        &self,
+        offset: u64,
+        buf: Buf,
+        under: Option<TruncateEpoch>,
+    ) -> Result<Option<Attr>> {
         WRITES.fetch_add(1, Relaxed);
         while let Some(fs) = self.fs.upgrade().filter(|_| WRITES_WAIT.load(Relaxed)) {
             fs.rt.sleep(Duration::from_millis(1)).await;
@@ -616,6 +634,14 @@ impl FileData for RamFile {
         self.check_owner()?;
         if NO_ROOM.load(Relaxed) {
             return Err(no(Status::NoSpace));
+        }
+        if let Some(cut) = CUT_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
+            self.fs.upgrade().ok_or(Status::Internal)?.cut_by_other(&self.node, cut)?;
+            // With the capability that the next attempt needs.
+            self.update_attr(&self.node.attr.borrow());
+        }
+        if under.is_some_and(|epoch| epoch != self.epoch.get()) {
+            return Err(no(Status::Stale));
         }
         self.content.borrow().write(offset, &buf);
         let end = offset + buf.len() as u64;

@@ -28,6 +28,9 @@ pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
+/// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.
+pub static CUT_BEFORE_WRITE: AtomicU64 = AtomicU64::new(0);
+
 /// No lock is given back: meta is away. For tests.
 pub static LOCKS_STAY: AtomicBool = AtomicBool::new(false);
 

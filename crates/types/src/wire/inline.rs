@@ -4,7 +4,7 @@
 //! become longer, or when somebody needs chunks (RENEW with `spill`), and never begins again. Each read and write is a transaction.
 
 use super::meta::{Attr, Caller, is_false, is_zero};
-use crate::{InodeId, RequestId, SessionId};
+use crate::{InodeId, RequestId, SessionId, TruncateEpoch};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
@@ -49,6 +49,9 @@ pub struct InlineWrite {
     /// Has no effect if SYNC has told of a greater number in this session ([`super::meta::Sync::fence`]).
     #[cbor(n(6), default, skip_if = "is_zero")]
     pub fence: u64,
+    /// Its place was computed for this truncate epoch: when the file has another one, it has no effect, and is answered with `Stale`.
+    #[n(7)]
+    pub under: Option<TruncateEpoch>,
 }
 
 /// The answer to both.
@@ -102,5 +105,25 @@ mod tests {
         assert_eq!(encode(&renew)[0], 0x85);
         let renew = Renew { exec: true, ..renew };
         assert_eq!(decode::<Renew>(&encode(&renew)).expect("read"), renew);
+    }
+
+    /// The same of writes whose place does not depend on the length of the file.
+    #[test]
+    fn golden_bytes_of_a_write() {
+        let (caller, request, inode) = (Caller::default(), RequestId(1), InodeId(7));
+        let (session, offset, bytes) = (SessionId(2), 3, b"x".to_vec().into());
+        let write =
+            InlineWrite { caller, request, inode, session, offset, bytes, fence: 0, under: None };
+        let before = encode(&write);
+        assert_eq!(before[0], 0x86);
+        let fenced = InlineWrite { fence: 9, ..write.clone() };
+        assert_eq!(encode(&fenced)[0], 0x87);
+        for fence in [0, 9] {
+            let under = Some(TruncateEpoch(4));
+            let placed = InlineWrite { fence, under, ..write.clone() };
+            let with = encode(&placed);
+            assert_eq!((with[0], &with[1..before.len()]), (0x88, &before[1..]));
+            assert_eq!(decode::<InlineWrite>(&with).expect("read"), placed);
+        }
     }
 }
