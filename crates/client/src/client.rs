@@ -24,7 +24,7 @@ const REFUSAL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Told of a RECALL after the client has stopped using the old capability; the answer goes to meta when it returns.
 pub trait RecallHandler {
-    /// Drops what is cached of the inode or entry.
+    /// Drops what is cached of the inode or entry. What it does before it returns is done at once, the rest when writes under the old capability have ended.
     fn recall(&self, recall: Recall) -> BoxFuture<()>;
     /// Gives the right to append back, when appends that are on their way have ended and meta knows the length. `grant` is the name that
     /// meta has for it, also if it is not known here.

@@ -71,7 +71,11 @@ impl Handler for Calls {
 /// still be in use, so meta must wait for its end.
 async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> Result<()> {
     let inode = recall.inode;
-    if let Some(epoch) = recall.epoch {
+    let handler = core.recall.borrow().clone();
+    let (epoch, append) = (recall.epoch, recall.append);
+    // It knows at once, also if what is on its way does not end in time: nothing may be sent later as if nobody had cut the file.
+    let told = handler.as_ref().filter(|_| append.is_none()).map(|h| h.recall(recall));
+    if let Some(epoch) = epoch {
         core.opens.recalled(inode, epoch);
         let drained = core.rt.timeout(bound, core.files.recalled(inode, epoch)).await;
         if drained.is_err() {
@@ -81,15 +85,14 @@ async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> R
             ));
         }
     }
-    let handler = core.recall.borrow().clone();
-    if let Some(grant) = recall.append {
+    if let Some(grant) = append {
         let Some(h) = handler else { return Err(Status::NotSupported.into()) };
         let late = || Error::new(Status::Busy, "appends are still on their way");
         let given = core.rt.timeout(bound, h.give_append(inode, grant)).await;
         return given.unwrap_or_else(|_| Err(late()));
     }
-    if let Some(h) = handler {
-        h.recall(recall).await;
+    if let Some(told) = told {
+        told.await;
     }
     Ok(())
 }

@@ -3,12 +3,13 @@
 mod fake;
 
 use fake::{CHUNK, Fake, Fault, layout};
-use glowfs_client::{Client, FileAccess, OpenFile};
+use glowfs_client::{Client, ClientConfig, FileAccess, OpenFile, RecallHandler};
 use glowfs_rt::real::run;
-use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_rt::{BoxFuture, Buf, Duration, Rt};
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::method;
 use glowfs_types::*;
+use std::cell::Cell;
 use std::rc::Rc;
 
 const READS: [u64; 3] = [20, 21, 22];
@@ -424,6 +425,43 @@ fn a_write_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {
         assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
         assert_eq!(file.len_written(), Some(2 * CHUNK));
         assert!(fake.content(8, 0, 2 * CHUNK) == data, "the length reaches over a hole");
+    });
+}
+
+/// What a mount hears.
+#[derive(Default)]
+struct Heard(Cell<u32>);
+
+impl RecallHandler for Heard {
+    fn recall(&self, _: Recall) -> BoxFuture<()> {
+        self.0.set(self.0.get() + 1);
+        Box::pin(async {})
+    }
+    fn give_append(&self, _: InodeId, _: RequestId) -> BoxFuture<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn in_use(&self, _: InodeId) -> bool {
+        false
+    }
+}
+
+/// A write is on its way for longer than the recall may take.
+#[test]
+fn a_mount_hears_of_a_truncate_also_if_writes_do_not_end() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let config = ClientConfig { write_attempt: Duration::from_secs(5), ..fake.config() };
+        let client = Client::connect(&rt, config).await.expect("connects");
+        let heard = Rc::new(Heard::default());
+        client.on_recall(heard.clone());
+        let file = open(&client).await;
+        fake.fault(NodeId(20), method::WRITE, &[Fault::Silent]);
+        rt.spawn_detached(async move { _ = file.write(0, Buf::from_vec(vec![1])).await });
+        while fake.calls(NodeId(20), method::WRITE) == 0 {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(fake.try_recall(1).await.expect_err("on its way").status, Status::Busy);
+        assert_eq!(heard.0.get(), 1);
     });
 }
 

@@ -6,6 +6,7 @@ use common::TestMount;
 use glowfs_mount::ram::CUT_BEFORE_WRITE;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, PoisonError};
 
@@ -32,4 +33,32 @@ fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
         assert_eq!(found.len(), cut as usize + end.len(), "cut to {cut}");
         assert!(found.ends_with(end.as_bytes()), "cut to {cut}");
     }
+}
+
+/// Pieces that were answered wait for the capability with which they are sent.
+#[test]
+fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let change = |c: &mut glowfs_mount::MountConfig| {
+        (c.write_back, c.write_back_ms) = (Some(true), 10_000);
+    };
+    let Some(m) = TestMount::with(60, change) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create(true).truncate(false).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 20_000], 0).expect("write");
+    f.sync_all().expect("fsync");
+    for cut in [10_000, 3000, 100, 0] {
+        f.write_all_at(&[b'b'; 8000], 2000).expect("write");
+        f.write_all_at(&[b'c'; 50], 30_000).expect("write");
+        cut_to(cut);
+        f.sync_all().expect("fsync");
+        let found = std::fs::read(&path).expect("read");
+        let expected = |at| if at < 2000 { b'a' } else { b'b' };
+        assert_eq!(found.len() as u64, cut);
+        assert!((0..found.len()).all(|at| found[at] == expected(at)), "cut to {cut}");
+    }
+    // What is written after it stays where it stands.
+    f.write_all_at(b"behind a hole", 5000).expect("write");
+    f.sync_all().expect("fsync");
+    assert_eq!(std::fs::read(&path).expect("read")[5000..], *b"behind a hole");
 }

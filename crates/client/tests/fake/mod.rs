@@ -232,6 +232,10 @@ impl Fake {
         }
     }
     async fn recall(&self, epoch: u64) {
+        self.try_recall(epoch).await.expect("recalled");
+    }
+    /// Tells this client that another one has cut the file.
+    pub async fn try_recall(&self, epoch: u64) -> Result<()> {
         let conn = self.state.meta_conns.borrow().last().cloned().expect("connection");
         let recall = Recall {
             volume: VolumeId(1),
@@ -241,8 +245,8 @@ impl Fake {
             data: true,
             append: None,
         };
-        let _: Empty =
-            conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await.expect("recalled");
+        let told = conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await;
+        told.map(|_: Empty| ())
     }
     /// What the chunks hold of the file.
     pub fn content(&self, data: u64, offset: u64, len: u64) -> Vec<u8> {

@@ -29,6 +29,8 @@ const FILE_PIECES: usize = 256;
 const MOUNT_BYTES: usize = 64 << 20;
 /// Pieces of one file that are on their way at once, where the order does not matter.
 const PARALLEL: usize = 8;
+/// How often a piece, or an append, is sent anew because another client has cut the file before it was there.
+pub(super) const CUTS_MAX: u32 = 64;
 /// How long the end of the mount waits for what is not sent.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 const O_DIRECT: u32 = 0o40000;
@@ -260,24 +262,34 @@ impl<S: FileSystem> Daemon<S> {
         span: &Span<'_>,
         at_ns: u64,
     ) -> Result<()> {
-        while inode.back().wants_length() {
-            self.learn_length(inode.id).await?;
+        let mut cuts = 0;
+        loop {
+            while inode.back().wants_length() {
+                self.learn_length(inode.id).await?;
+            }
+            let to = span.to.min(inode.back().limit());
+            if span.from >= to {
+                return Ok(());
+            }
+            let mut buf = self.rt.alloc((to - span.from) as usize);
+            span.run.copy_to(span.from, &mut buf);
+            self.metrics.sent_late.inc();
+            let gap = span.from > inode.stored_len();
+            let spot = Spot { place: span.from, gap, under: Some(inode.epoch()) };
+            inode.begin_write(span.from, to - span.from, false);
+            match self.store(inode, file, spot, buf.freeze(), Some(at_ns)).await {
+                // Another client has cut the file before it was there: what lies behind the new end goes no more.
+                Err(e) if e.status == Status::Stale && cuts < CUTS_MAX => {
+                    cuts += 1;
+                    self.learn_length(inode.id).await?;
+                    file.file.update_attr(&inode.attr());
+                }
+                told if told.as_ref().is_ok_and(|t| t.cut_elsewhere) => {
+                    return self.learn_length(inode.id).await;
+                }
+                told => return told.map(|_| ()),
+            }
         }
-        let to = span.to.min(inode.back().limit());
-        if span.from >= to {
-            return Ok(());
-        }
-        let mut buf = self.rt.alloc((to - span.from) as usize);
-        span.run.copy_to(span.from, &mut buf);
-        self.metrics.sent_late.inc();
-        let spot = Spot { place: span.from, gap: span.from > inode.stored_len(), under: None };
-        inode.begin_write(span.from, to - span.from, false);
-        let told = self.store(inode, file, spot, buf.freeze(), Some(at_ns)).await?;
-        if told.cut_elsewhere {
-            let q = OfInode { caller: self.callers.root(), inode: inode.id };
-            self.inodes.seen(&self.fs.getattr(q).await?.attr);
-        }
-        Ok(())
     }
 
     /// Writes to storage and notes what came of it; the file was written then, or now. After [`OpenInode::begin_write`].

@@ -5,7 +5,7 @@ use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::open::OpenInode;
-use crate::ops::back::{Spot, Stored};
+use crate::ops::back::{CUTS_MAX, Spot, Stored};
 use crate::ops::inline::Inline;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
@@ -25,9 +25,6 @@ const SUID_SGID: u32 = 0o6000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out
 /// of reach for longer than this.
 const READ_MAX: Duration = Duration::from_millis(500);
-
-/// How often an append gets another place, because another client has cut the file before the bytes were there.
-const CUTS_MAX: u32 = 64;
 
 /// What else goes with a write.
 #[derive(Clone, Copy, Default)]
