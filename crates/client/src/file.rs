@@ -228,7 +228,7 @@ impl OpenFile {
     pub fn epoch(&self) -> TruncateEpoch {
         self.state.borrow().epoch
     }
-    /// The greatest end of an acknowledged write under the present epoch, if there was one (for SYNC and CLOSE).
+    /// The greatest end of an acknowledged write under the present epoch, 0 if none was, and none if none was sent (for SYNC and CLOSE).
     pub fn len_written(&self) -> Option<u64> {
         self.state.borrow().len_written
     }

@@ -164,6 +164,10 @@ pub(crate) async fn apply(
             let e = Error::new(Status::Stale, "the file was cut meanwhile");
             return Err(e.context(describe(rights, change)));
         }
+        if let Rights::File(file) = rights {
+            // Whatever comes of it, something of the file may be in chunks from now on.
+            file.wrote(grant.epoch, 0);
+        }
         let place = (grant.chunk_data, grant.epoch);
         if sent_to.is_some_and(|before| before != place) {
             // The file was cut meanwhile. Cut to nothing, this is a write to another chunk now. Otherwise an earlier attempt may have been done

@@ -428,6 +428,22 @@ fn a_write_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {
     });
 }
 
+/// Meta gives the space of a file back only if it is not told that nothing was sent.
+#[test]
+fn a_file_to_which_writes_failed_is_not_one_that_was_never_written_to() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        assert_eq!(file.len_written(), None);
+        fake.fault(NodeId(21), method::WRITE, &[Fault::Refuse(Status::NoSpace)]);
+        let sent = Buf::from_vec(bytes(2 * CHUNK as usize, 9));
+        assert_eq!(file.write(0, sent).await.expect_err("full").status, Status::NoSpace);
+        assert_ne!(fake.content(7, 0, CHUNK), [0; CHUNK as usize], "one piece is there");
+        assert_eq!(file.len_written(), Some(0));
+    });
+}
+
 /// What a mount hears.
 #[derive(Default)]
 struct Heard(Cell<u32>);

@@ -2,7 +2,7 @@
 //!
 //! Truncate to 0 replaces the data id and leaves the old one to garbage collection. Truncate to n > 0 where chunks may reach past
 //! n commits the new length with a new epoch and the mark «cut to n»; then the service cuts the chunks, and [`finish_cut`] takes the
-//! mark away before the caller is answered. While the mark stands nobody is let in to write or extend (they finish the cut first), so
+//! mark away before the caller is answered. A file that nobody has open for writing and that gets longer is cut to its old length. While the mark stands nobody is let in to write or extend (they finish the cut first), so
 //! the cut can be repeated after a crash without harm to later data; and what lies behind the length is never shown, because the length
 //! was committed first.
 
@@ -204,6 +204,10 @@ pub(crate) async fn truncate(
         // A session may have written past a length that it has not reported yet.
         inode.epoch = inode.epoch.next();
         inode.cut = Some(len);
+    } else if inode.stored && len > inode.len {
+        // All that was acknowledged lies before the length; behind it may be what a write left that failed.
+        inode.epoch = inode.epoch.next();
+        inode.cut = Some(inode.len);
     }
     if !access::is_root(cx.caller) && len != inode.len {
         inode.mode = access::without_privileges(cx.caller, inode);

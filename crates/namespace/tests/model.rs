@@ -4,7 +4,7 @@ mod checked;
 mod world;
 
 use checked::checked;
-use glowfs_kv::run_transaction;
+use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::meta::*;
@@ -441,6 +441,27 @@ fn sessions_lengths_truncates_and_garbage() {
         let of = OfInode { caller: who(0), inode: i };
         let after = op!(w, ns::getattr, of).expect("attributes");
         assert!(after.epoch > attr.epoch && after.change > attr.change, "each state has a number");
+        // Longer, while somebody has it open who may have written more than is known: what he wrote before the new end stays.
+        let longer =
+            |len| SetAttr { caller: who(0), inode: i, len: Some(len), ..SetAttr::default() };
+        let finish = async |epoch| {
+            let work =
+                async |tx: &Transaction| ns::finish_cut(tx, VolumeId(1), i, epoch, None).await;
+            run_transaction(&w.rt, &w.engine, work).await.expect("cut")
+        };
+        let (attr, cut) = op!(w, ns::setattr, longer(20)).expect("longer");
+        assert_eq!((attr.len, cut.expect("a cut").len), (20, 20));
+        let epoch = finish(attr.epoch).await;
+        op!(w, ns::close, sync_q(i, 2, Some(20), epoch)).expect("close");
+        // Closed: behind its end may lie what a failed write has left.
+        let (attr, cut) = op!(w, ns::setattr, longer(30)).expect("longer");
+        assert_eq!((attr.len, cut.expect("a cut").len), (30, 20));
+        assert!(ns::is_cut_pending(&op!(w, ns::setattr, longer(40)).expect_err("cut pending")));
+        finish(attr.epoch).await;
+        let (attr, cut) = op!(w, ns::setattr, longer(10)).expect("shorter");
+        assert_eq!(cut.expect("a cut").len, 10);
+        finish(attr.epoch).await;
+        op!(w, ns::open, open_q(i, 0, true, false, 2)).expect("open");
         op!(w, ns::open, open_q(i, 0, true, false, 3)).expect("open");
         // A late report of the old epoch cannot revive the length.
         assert_eq!(op!(w, ns::sync, sync_q(i, 2, Some(9000), file.epoch)).expect("sync").len, 10);
