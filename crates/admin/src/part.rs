@@ -5,6 +5,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Names that are tried before it is given up; each is drawn from 2^64.
@@ -35,7 +36,8 @@ impl Part {
         let stem = String::from_utf8_lossy(stem).replace(char::REPLACEMENT_CHARACTER, "_");
         for _ in 0..NAMES_MAX {
             let path = whole.with_file_name(format!("{stem}.{:016x}.part", random()));
-            match File::options().write(true).create_new(true).open(&path) {
+            // A dump holds the keys of the cluster and what small files contain.
+            match File::options().write(true).create_new(true).mode(0o600).open(&path) {
                 Ok(file) => return Ok(Self { path, file, named: false }),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e).with_context(|| format!("making {}", path.display())),
@@ -103,6 +105,8 @@ mod tests {
         };
         let mut part = Part::new(&whole, &mut random).expect("made");
         part.file.write_all(b"whole").expect("written");
+        let mode = std::os::unix::fs::MetadataExt::mode(&part.file.metadata().expect("it"));
+        assert_eq!(mode & 0o077, 0, "nobody else reads it");
         part.name(&whole).expect("named");
         assert_eq!(std::fs::read(&whole).expect("it"), b"whole");
         for taken in before {

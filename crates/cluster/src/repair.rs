@@ -42,7 +42,9 @@ pub fn next_move(chain: &Chain, wanted: usize, leaving: &BTreeSet<TargetId>) -> 
             return Some(Move::Retire(m.target));
         }
     }
-    if stay().count() > wanted {
+    let present = stay().filter(|m| m.state != PublicState::Offline).count();
+    // One that is offline may not come back: who knows only that it is away now (a fresh mgmtd) gives up nothing for it.
+    if present > wanted {
         // One came back after its replacement had joined, or a drain was called off: the newest one goes, best before it serves.
         let idle = stay().filter(|m| !serves(m.state)).map(|m| m.target).max();
         let newest = || stay().map(|m| m.target).max();
@@ -97,6 +99,9 @@ mod tests {
     #[test]
     fn a_replaced_one_that_returns_is_preferred_to_its_replacement() {
         assert_eq!(next(&[Serving, Serving, Offline, Syncing], &[3]), None);
+        // Nor is the replacement given up by who does not know yet for how long the other one has been away.
+        assert_eq!(next(&[Serving, Serving, Offline, Syncing], &[]), None);
+        assert_eq!(next(&[Serving, Serving, Serving, Offline], &[]), None);
         assert_eq!(
             next(&[Serving, Serving, Waiting, Syncing], &[]),
             Some(Move::Retire(TargetId(4)))

@@ -5,11 +5,11 @@ use crate::records::StoreRecord;
 use crate::repair::{Ground, has_failed, leaving};
 use crate::state::State;
 use glowfs_cluster::{explain, explain_force, force};
-use glowfs_types::routing::PublicState;
+use glowfs_types::routing::{LocalState, PublicState};
 use glowfs_types::wire::operate::{
     ForceChain, ForceChainReply, Leaver, MoveAway, MoveAwayReply, away,
 };
-use glowfs_types::{Error, NodeId, Result, Status};
+use glowfs_types::{Error, NodeId, Result, Status, TargetId};
 use std::fmt::Write;
 
 impl Inner {
@@ -57,6 +57,19 @@ impl Inner {
             let _ = writeln!(explanation, "{}", explain_force(&chain, target)?);
             // A request that is repeated because its answer was lost finds it done.
             let done = chain.info.head().is_some_and(|h| h.target == target);
+            // The proof that others have would be gone, and nobody would serve.
+            let away = !done && !self.is_up(target)?;
+            if away {
+                let _ = writeln!(explanation, "target {target} is away: bring it back first");
+            }
+            if away && !ask.dry_run {
+                return Err(Error::new(
+                    Status::Busy,
+                    format!(
+                        "target {target} is away and cannot serve; bring its node and disk back first, or force another one. Nothing was changed"
+                    ),
+                ));
+            }
             if !ask.dry_run && !done {
                 let next = force(&chain, target)?;
                 self.commit(Edit { chains: vec![next], ..Edit::default() }).await?;
@@ -67,6 +80,12 @@ impl Inner {
             }
         }
         Ok(ForceChainReply { waits, explanation })
+    }
+
+    /// Whether its node lives and names it as usable.
+    fn is_up(&self, target: TargetId) -> Result<bool> {
+        let now = self.now_ms();
+        self.with(|s| s.observation(target, now).is_some_and(|o| o.local != LocalState::Offline))
     }
 }
 

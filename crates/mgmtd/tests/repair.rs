@@ -344,6 +344,13 @@ fn a_chain_without_a_server_is_explained_and_forced() {
         assert!(told.waits && told.explanation.contains("is lost"), "{told:?}");
         assert!(told.explanation.contains(&first_target.to_string()), "{told:?}");
         assert!(back.agent.routing().chains[&chain].head().is_none(), "a dry run changes nothing");
+        // What is away would take the others' proof and serve nobody.
+        let told: ForceChainReply =
+            admin(&w, &m, method::FORCE_CHAIN, &ask(Some(first_target), true)).await.expect("told");
+        assert!(told.explanation.contains("is away"), "{told:?}");
+        let refused: Result<ForceChainReply> =
+            admin(&w, &m, method::FORCE_CHAIN, &ask(Some(first_target), false)).await;
+        assert_eq!(refused.expect_err("it is away").status, Status::Busy);
         let _: ForceChainReply =
             admin(&w, &m, method::FORCE_CHAIN, &ask(Some(target), false)).await.expect("forced");
         until(&rt, &back.agent, BOUND, "it serves", |r| {
