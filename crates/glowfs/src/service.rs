@@ -114,6 +114,8 @@ where
 {
     args.log.init()?;
     let config: C = config::load(args.config.as_deref(), &args.sets)?;
+    // Each client keeps a connection.
+    glowfs_rt::process::raise_descriptor_limit();
     let termination = Termination::new().context("taking over SIGTERM and SIGINT")?;
     let name = args.config.as_ref().map_or_else(String::new, |p| format!(" ({})", p.display()));
     real::run(move |rt| async move {

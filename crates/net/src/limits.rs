@@ -43,6 +43,8 @@ pub const QUARANTINE: Duration = Duration::from_secs(30);
 /// A call that timed out or was dropped keeps its place this long; when the table is full of such, the connection is
 /// closed as unresponsive.
 pub const ABANDONED_MAX: Duration = Duration::from_secs(60);
+/// Connections in their handshake at a time; one more ends the oldest, which has said nothing for the longest time.
+pub const HANDSHAKES_MAX: usize = 256;
 /// Connections one server serves at a time.
 pub const SERVER_CONNECTIONS_MAX: usize = 16_384;
 /// How long a stopping server lets answers go out.

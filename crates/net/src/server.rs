@@ -7,7 +7,7 @@ use glowfs_rt::{Address, Duration, Listener, Rt, Stream};
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
 use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Connections served at a time; one more is closed at once.
+    /// Connections served at a time, beyond those in their handshake; one more is closed at once.
     pub connections_max: usize,
     /// How long [`Server::stop`] lets answers go out.
     pub stop_grace: Duration,
@@ -50,8 +50,9 @@ struct Shared {
     authenticator: Rc<dyn Authenticator>,
     handler: Rc<dyn Handler>,
     conns: RefCell<BTreeMap<u64, Rc<Conn>>>,
-    /// Connections that are open or in their handshake.
-    open: Cell<usize>,
+    /// Those in their handshake, the oldest first. Nobody knows who they are yet, so they take no place of others.
+    greeting: RefCell<VecDeque<(u64, Stream)>>,
+    greeted: Cell<u64>,
     stopped: Cell<bool>,
     stop_waiters: Waiters,
 }
@@ -89,7 +90,8 @@ impl Server {
             authenticator,
             handler,
             conns: RefCell::default(),
-            open: Cell::new(0),
+            greeting: RefCell::default(),
+            greeted: Cell::new(0),
             stopped: Cell::new(false),
             stop_waiters: Waiters::default(),
         });
@@ -145,6 +147,24 @@ impl Shared {
         self.stopped.set(true);
         self.stop_waiters.wake();
     }
+
+    /// A connection begins its handshake; if too many do, the oldest of them ends. Its number.
+    fn greets(&self, stream: Stream) -> u64 {
+        let number = self.greeted.get() + 1;
+        self.greeted.set(number);
+        let mut greeting = self.greeting.borrow_mut();
+        if greeting.len() >= limits::HANDSHAKES_MAX
+            && let Some((_, oldest)) = greeting.pop_front()
+        {
+            tracing::warn!(
+                peer = oldest.peer(),
+                "too many connections that say no hello; ending one"
+            );
+            oldest.shutdown();
+        }
+        greeting.push_back((number, stream));
+        number
+    }
 }
 
 async fn accept(shared: Rc<Shared>, listener: Listener) {
@@ -165,13 +185,13 @@ async fn accept(shared: Rc<Shared>, listener: Listener) {
                 tracing::warn!(%local, "accept: {e}");
                 shared.rt.sleep(ACCEPT_PAUSE).await;
             }
-            Some(Ok(stream)) if shared.open.get() >= shared.options.connections_max => {
+            Some(Ok(stream)) if shared.conns.borrow().len() >= shared.options.connections_max => {
                 tracing::warn!(%local, peer = stream.peer(), "too many connections; refusing one");
                 stream.shutdown();
             }
             Some(Ok(stream)) => {
-                shared.open.set(shared.open.get() + 1);
-                shared.rt.spawn_detached(serve(shared.clone(), stream));
+                let number = shared.greets(stream.clone());
+                shared.rt.spawn_detached(serve(shared.clone(), stream, number));
             }
         }
     }
@@ -194,7 +214,7 @@ async fn no_longer_welcome(shared: &Shared, conn: &Conn, hello: &Hello) {
     }
 }
 
-async fn serve(shared: Rc<Shared>, stream: Stream) {
+async fn serve(shared: Rc<Shared>, stream: Stream, number: u64) {
     let mut info = shared.info.borrow().clone();
     info.features = if shared.options.shm { features::SHM } else { 0 };
     if info.release.is_empty() {
@@ -202,6 +222,7 @@ async fn serve(shared: Rc<Shared>, stream: Stream) {
     }
     let hello = handshake::accept(&shared.rt, stream.clone(), info, &*shared.authenticator);
     let hello = shared.rt.timeout(limits::HANDSHAKE_DEADLINE, hello).await;
+    shared.greeting.borrow_mut().retain(|g| g.0 != number);
     match hello {
         Ok(Ok((inbound, peer, hello))) if !shared.stopped.get() => {
             let conn = Conn::start(&shared.rt, inbound, peer, shared.handler.clone());
@@ -222,5 +243,4 @@ async fn serve(shared: Rc<Shared>, stream: Stream) {
             stream.shutdown();
         }
     }
-    shared.open.set(shared.open.get().saturating_sub(1));
 }

@@ -504,6 +504,32 @@ fn nobody_gets_in_without_a_hello() {
     });
 }
 
+/// Nobody knows who they are, so they keep nobody out.
+#[test]
+fn who_says_no_hello_keeps_nobody_out() {
+    use glowfs_net::{NoCalls, Server, ServerOptions};
+    real::run(|rt| async move {
+        let options = ServerOptions { connections_max: 3, ..ServerOptions::default() };
+        let (listen, token) = (vec![any_tcp()], Rc::new(OneToken));
+        let server = Server::start_with(&rt, listen, info(), token, Rc::new(NoCalls), options);
+        let server = server.expect("listen");
+        let to = server.addresses()[0].to_string().replace("tcp://", "");
+        let mut silent = Vec::new();
+        for _ in 0..400 {
+            silent.push(std::net::TcpStream::connect(&to).expect("connects"));
+            rt.sleep(Duration::from_micros(200)).await;
+        }
+        let service = Service::new(&rt);
+        let connector = connector(&rt, &service, &[]);
+        connector.connect(&names(&server)).await.expect("is heard");
+        assert_eq!(server.connections().len(), 1);
+        // Those that came first were ended for those that came later.
+        use std::io::Read;
+        silent[0].set_read_timeout(Some(std::time::Duration::from_secs(2))).expect("timeout");
+        assert_eq!(silent[0].read(&mut [0; 1]).expect("ended"), 0);
+    });
+}
+
 #[test]
 fn connections_are_limited() {
     use glowfs_net::{NoCalls, Server, ServerOptions};

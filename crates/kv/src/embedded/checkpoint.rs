@@ -9,7 +9,6 @@ use super::format::{
 };
 use super::log::{aligned, finish};
 use super::{EmbeddedConfig, Inner, State, WINDOW_STEP};
-use glowfs_rt::backend::OpenOptions;
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
@@ -105,7 +104,7 @@ async fn write_pinned(inner: &Inner) -> Result<()> {
 
 async fn write_file(inner: &Inner, header: &FileHeader) -> Result<()> {
     let rt = &inner.rt;
-    let file = inner.dir.open(TMP, OpenOptions { create: true, direct: false }).await?;
+    let file = super::log::open_fresh(rt, &inner.dir, TMP).await?;
     file.set_len(0).await?;
     file.write(vec![aligned(rt, &[&header.encode(CHECKPOINT_MAGIC)])], 0).await?;
     let mut offset = BLOCK as u64;

@@ -9,7 +9,7 @@ use super::format::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, fol
 use super::{Inner, State};
 use crate::Version;
 use glowfs_rt::backend::OpenOptions;
-use glowfs_rt::{Buf, Dir, File, Rt};
+use glowfs_rt::{Buf, Dir, Duration, File, Rt};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::{Error, Result};
 use std::future::{Future, poll_fn};
@@ -47,13 +47,29 @@ pub async fn create_segment(
     segment_bytes: u64,
 ) -> Result<Tail> {
     let name = log_name(header.sequence);
-    let file = dir.open(&name, OpenOptions { create: true, direct: false }).await?;
+    let file = open_fresh(rt, dir, &name).await?;
     file.set_len(0).await?;
     file.allocate(0, segment_bytes).await?;
     file.write(vec![aligned(rt, &[&header.encode(LOG_MAGIC)])], 0).await?;
     file.sync().await?;
     dir.sync().await?;
     Ok(Tail { file, offset: BLOCK as u64, sequence: header.sequence, chain: header.chain })
+}
+
+/// Opens a file that is written anew. Having no descriptor is no fault of the disk, and passes: it waits for one.
+pub async fn open_fresh(rt: &Rt, dir: &Dir, name: &str) -> std::io::Result<File> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    loop {
+        match dir.open(name, OpenOptions { create: true, direct: false }).await {
+            Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+                tracing::error!(name, %error, "the metadata engine waits for a descriptor; raise the limit of them, or end connections");
+                rt.sleep(PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
 }
 
 struct Batch {
