@@ -11,7 +11,7 @@ use glowfs_chunkstore::Store;
 use glowfs_net::Incoming;
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::repair::{Scrub, ScrubReply, ScrubState};
-use glowfs_types::{ChunkId, Error, Result, Status};
+use glowfs_types::{ChunkId, Error, Result, Status, TargetId};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -54,60 +54,80 @@ impl Node {
             if asked == now_asked && (rate == 0 || !due) {
                 continue;
             }
+            let by_hand = asked != now_asked;
             asked = now_asked;
             next = Some(self.rt.now() + interval);
-            for target in self.all_targets() {
-                if target.store.id() == store.id() {
-                    self.scrub_target(&target).await;
-                }
+            // Only their numbers: one that somebody holds does not come back when it was offline.
+            let all = self.all_targets();
+            let here = all.iter().filter(|t| t.store.id() == store.id()).map(|t| t.id);
+            let here: Vec<TargetId> = here.collect();
+            drop(all);
+            for target in here {
+                self.scrub_target(&store, target, by_hand).await;
             }
         }
     }
 
-    async fn scrub_target(self: &Rc<Self>, target: &Rc<Target>) {
-        let p = &target.scrub;
-        p.running.set(true);
-        p.chunks.set(0);
-        p.bytes.set(0);
+    /// A pass over a target. Ends early if it goes, or if scrubbing is turned off and nobody asked for this pass.
+    async fn scrub_target(self: &Rc<Self>, store: &Store, id: TargetId, by_hand: bool) {
+        let found = || self.target(id).ok().filter(|t| t.store.id() == store.id());
+        if let Some(target) = found() {
+            target.scrub.chunks.set(0);
+            target.scrub.bytes.set(0);
+        }
         let mut after: Option<ChunkId> = None;
-        let mut whole = true;
-        loop {
-            if self.stopping.get() {
-                whole = false;
-                break;
-            }
-            match target.store.scrub_next(target.id, after).await {
-                Ok(Some(found)) => {
-                    after = Some(found.chunk);
-                    add(&p.chunks, 1);
-                    add(&p.bytes, found.bytes);
-                    self.metrics.scrub_bytes.add(found.bytes);
-                    let differs =
-                        found.bad_blocks.is_empty() && self.differs(target, found.chunk).await;
-                    if differs || !found.bad_blocks.is_empty() {
-                        add(&p.found, 1);
-                        self.metrics.scrub_found.inc();
-                        let wrong = if differs { Wrong::Differs } else { Wrong::Damaged };
-                        tracing::error!(target = %target.id, chunk = %found.chunk, version = %found.version,
-                            blocks = found.bad_blocks.len(), ?wrong, "scrub found a chunk that is not what it should be");
-                        // It says by itself what came of it; the next pass finds what is left.
-                        let _ = target.repair(self, found.chunk, wrong).await;
-                    }
-                    self.pace_scrub(found.bytes).await;
+        let whole = loop {
+            let off = !by_hand && self.tuning.get().scrub_bytes_per_s == 0;
+            // Held for one chunk, and not while this waits for its rate.
+            let Some(target) = found().filter(|_| !off && !self.stopping.get()) else {
+                break false;
+            };
+            target.scrub.running.set(true);
+            match self.scrub_chunk(&target, after).await {
+                Ok(Some((chunk, bytes))) => {
+                    after = Some(chunk);
+                    drop(target);
+                    self.pace_scrub(bytes).await;
                 }
-                Ok(None) => break,
+                Ok(None) => break true,
                 Err(e) => {
-                    tracing::warn!(target = %target.id, error = %e, "scrub ended early");
-                    whole = false;
-                    break;
+                    tracing::warn!(target = %id, error = %e, "scrub ended early");
+                    break false;
                 }
             }
-        }
-        p.running.set(false);
+        };
+        let Some(target) = found() else { return };
+        target.scrub.running.set(false);
         if whole {
-            add(&p.passes, 1);
-            p.last_pass_ns.set(self.rt.unix_ns());
+            add(&target.scrub.passes, 1);
+            target.scrub.last_pass_ns.set(self.rt.unix_ns());
         }
+    }
+
+    /// The chunk behind `after`, and how many bytes of it were read. None: there is none.
+    async fn scrub_chunk(
+        self: &Rc<Self>,
+        target: &Rc<Target>,
+        after: Option<ChunkId>,
+    ) -> Result<Option<(ChunkId, u64)>> {
+        let p = &target.scrub;
+        let Some(found) = target.store.scrub_next(target.id, after).await? else {
+            return Ok(None);
+        };
+        add(&p.chunks, 1);
+        add(&p.bytes, found.bytes);
+        self.metrics.scrub_bytes.add(found.bytes);
+        let differs = found.bad_blocks.is_empty() && self.differs(target, found.chunk).await;
+        if differs || !found.bad_blocks.is_empty() {
+            add(&p.found, 1);
+            self.metrics.scrub_found.inc();
+            let wrong = if differs { Wrong::Differs } else { Wrong::Damaged };
+            tracing::error!(target = %target.id, chunk = %found.chunk, version = %found.version,
+                blocks = found.bad_blocks.len(), ?wrong, "scrub found a chunk that is not what it should be");
+            // It says by itself what came of it; the next pass finds what is left.
+            let _ = target.repair(self, found.chunk, wrong).await;
+        }
+        Ok(Some((found.chunk, found.bytes)))
     }
 
     /// Whether the tail has other content at the same version.
