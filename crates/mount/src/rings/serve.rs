@@ -50,9 +50,8 @@ pub(super) async fn serve<S: FileSystem>(
             rt.yield_now().await;
             continue;
         }
-        if there > 0 && partial.is_none() {
-            partial = Some(rt.now());
-        }
+        // None, too, if the application has taken its submissions back.
+        partial = (there > 0).then(|| partial.unwrap_or_else(|| rt.now()));
         let wake_at =
             partial.filter(|_| ring.timeout_ms > 0 && ring.depth.is_exact()).map(|p| p + patience);
         // The order matters: what moves after this line wakes the wait below.
@@ -60,10 +59,14 @@ pub(super) async fn serve<S: FileSystem>(
         ring.consumer.sleeps(true);
         if !matches!(ring.consumer.available(), Ok(n) if n == there) {
             ring.consumer.sleeps(false);
+            // An application that moves it all the time is not to keep all others waiting.
+            rt.yield_now().await;
             continue;
         }
         sleep(&rt, ring, moved, wake_at).await;
         ring.consumer.sleeps(false);
+        // It may not have slept at all.
+        rt.yield_now().await;
     }
     rt.forget_readable(ring.bell.as_fd());
 }

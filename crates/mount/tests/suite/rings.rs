@@ -333,6 +333,30 @@ fn a_hostile_application_hurts_only_itself() {
     assert_eq!(std::fs::metadata(m.join("f")).unwrap().size(), 8192, "the mount lives");
 }
 
+/// The daemon waits for more of them, and then there is none at all.
+#[test]
+fn submissions_that_are_taken_back_keep_nobody_waiting() {
+    let Some(m) = TestMount::new(60) else { return };
+    let c = Connection::open(m.path()).unwrap();
+    let file = open(&m, "f");
+    file.write_all_at(&noise(4096, 3), 0).unwrap();
+    let f = c.register(&file).unwrap();
+    let buffer = c.buffer(4096).unwrap();
+    let options = RingOptions { io_depth: 2, timeout_ms: 200, ..RingOptions::new(Kind::Read, 8) };
+    let mut ring = c.ring(options).unwrap();
+    ring.prepare(&f, 0, &buffer, 0, 16, 1).unwrap();
+    ring.submit().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let tail = ring.memory().as_ptr().wrapping_add(64).cast::<u32>();
+    // SAFETY: inside the mapping.
+    unsafe { tail.write_volatile(0) };
+    std::thread::sleep(Duration::from_millis(500));
+    let path = m.join("f");
+    let (told, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || told.send(File::create(path.with_file_name("g")).is_ok()));
+    assert!(heard.recv_timeout(Duration::from_secs(5)).expect("the mount lives"));
+}
+
 /// Makes the daemon look at the ring, whatever stands in it.
 fn ring_bell(ring: &mut Ring) {
     let sleeps = ring.memory().as_ptr().wrapping_add(320).cast::<u32>();
