@@ -228,6 +228,7 @@ class GlowFileSystem(AbstractFileSystem):
     def cp_file(self, path1: Any, path2: Any, **kwargs: Any) -> None:
         source, target = self._local(path1), self._for_writing(path2)
         if os.path.isdir(source):
+            _refuse_same(os.stat(source), source, target)
             os.makedirs(target, exist_ok=True)
         else:
             _copy(source, target)
@@ -382,12 +383,29 @@ def _range(start: int | None, end: int | None, size: Any) -> tuple[int, int]:
     return start, max(end - start, 0)
 
 
+def _refuse_same(seen: os.stat_result, source: str, target: str) -> None:
+    """SameFileError if `target` is what was `seen` of `source`, by whatever name: opened for writing it would be emptied."""
+    try:
+        same = os.path.samestat(seen, os.stat(target))
+    except FileNotFoundError:
+        return
+    if same:
+        raise shutil.SameFileError(f"{source} and {target} are the same file")
+
+
 def _copy(source: str, target: str, callback: Any = DEFAULT_CALLBACK) -> None:
-    with open(source, "rb", buffering=0) as f, open(target, "wb", buffering=0) as to:
-        callback.set_size(os.fstat(f.fileno()).st_size)
-        memory = memoryview(bytearray(COPY_BYTES))
-        while n := f.readinto(memory):
-            written = 0
-            while written < n:
-                written += to.write(memory[written:n])
-            callback.relative_update(n)
+    with open(source, "rb", buffering=0) as f:
+        seen = os.fstat(f.fileno())
+        _refuse_same(seen, source, target)
+        callback.set_size(seen.st_size)
+        with open(target, "wb", buffering=0) as to:
+            _copy_bytes(f, to, callback)
+
+
+def _copy_bytes(f: io.FileIO, to: io.FileIO, callback: Any) -> None:
+    memory = memoryview(bytearray(COPY_BYTES))
+    while n := f.readinto(memory):
+        written = 0
+        while written < n:
+            written += to.write(memory[written:n])
+        callback.relative_update(n)

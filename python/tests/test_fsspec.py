@@ -3,6 +3,7 @@
 import os
 import pickle
 import posixpath
+import shutil
 
 import fsspec
 import glowfs.fs
@@ -162,6 +163,34 @@ def test_files(fs, folder):
     with fs.open(f"{name}.gz", "wb", compression="gzip") as f:
         f.write(b"much " * 1000)
     assert fs.open(f"{name}.gz", "rb", compression="gzip").read() == b"much " * 1000
+
+
+@pytest.mark.parametrize("alias", ["f", "hard", "soft"])
+def test_a_file_is_not_copied_onto_itself(fs, folder, alias):
+    (folder / "f").write_bytes(b"precious")
+    os.link(folder / "f", folder / "hard")
+    os.symlink("f", folder / "soft")
+    f, other = f"/{folder.name}/f", f"/{folder.name}/{alias}"
+    onto_itself = [
+        lambda: fs.cp_file(f, other),
+        lambda: fs.cp_file(other, f),
+        lambda: fs.put_file(str(folder / "f"), other),
+        lambda: fs.get_file(f, str(folder / alias)),
+    ]
+    for copy in onto_itself:
+        with pytest.raises(shutil.SameFileError):
+            copy()
+        assert (folder / "f").read_bytes() == b"precious"
+
+
+def test_moved_onto_itself_all_stays(fs, folder):
+    (folder / "files").mkdir()
+    (folder / "files" / "f").write_bytes(b"precious")
+    (folder / "directories" / "d").mkdir(parents=True)
+    for name, recursive in (("files", False), ("directories", True)):
+        with pytest.raises(shutil.SameFileError):
+            fs.mv(f"/{folder.name}/{name}/*", f"/{folder.name}/{name}/", recursive=recursive)
+    assert (folder / "files" / "f").read_bytes() == b"precious" and (folder / "directories" / "d").is_dir()
 
 
 def test_transactions(fs, folder):
