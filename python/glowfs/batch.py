@@ -76,9 +76,10 @@ class BatchReader:
         with self._lock:
             connection, ring, buffer = self._tools()
             files, failed = _open_all(connection, (path for path, _, _ in ranges))
+            reads = [_Read(*one) for one in ranges]
             try:
                 try:
-                    return _read_all(ring, buffer, files, failed, ranges)
+                    _read_all(ring, buffer, files, (read for read in reads if read.path in files))
                 except BaseException:
                     # Operations may still be on their way into the buffer (Ctrl-C): the next batch gets another one.
                     self._connection = self._ring = self._buffer = None
@@ -86,6 +87,7 @@ class BatchReader:
             finally:
                 for file in files.values():
                     file.close()
+            return [failed.get(read.path) or read.result() for read in reads]
 
     def read_one(self, path: str, offset: int, length: int) -> bytes:
         """The bytes of one range."""
@@ -110,39 +112,58 @@ def _open_all(connection: Connection, paths: Iterable[str]) -> tuple[dict[str, F
     return files, failed
 
 
-def _read_all(
-    ring: Ring, buffer: Buffer, files: dict[str, File], failed: dict[str, OSError], ranges: Sequence[Range]
-) -> list[bytes | OSError]:
-    parts: list[list[bytes]] = [[] for _ in ranges]
-    errors: dict[int, OSError] = {}
-    batch: list[tuple[int, tuple[File, int, int, Buffer, int]]] = []
+class _Read:
+    """A range, and what was read of it."""
+
+    def __init__(self, path: str, offset: int, length: int) -> None:
+        self.path, self.offset, self.end = path, offset, offset + length
+        self.parts: list[bytes] = []
+        self.error: OSError | None = None
+        self.ended = False
+
+    def take(self, n: int, piece: memoryview) -> None:
+        """What became of the next piece: `n` bytes of it were read, or `n` is a negated errno.
+
+        A short piece is where the file ended, and the range ends there too. The file may have grown before a later piece was read; its
+        bytes are not the next ones.
+        """
+        if n < 0:
+            self.error = self.error or OSError(-n, os.strerror(-n), self.path)
+        elif not self.ended:
+            self.parts.append(bytes(piece[:n]))
+        self.ended = self.ended or n < len(piece)
+
+    def result(self) -> bytes | OSError:
+        if self.error is not None:
+            return self.error
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+
+_Request = tuple[File, int, int, Buffer, int]
+
+
+def _read_all(ring: Ring, buffer: Buffer, files: dict[str, File], reads: Iterable[_Read]) -> None:
+    batch: list[tuple[_Read, _Request]] = []
     used = 0
     piece_bytes = min(PIECE_BYTES, len(buffer))
-
-    def flush() -> None:
-        nonlocal used
-        done = ring.transfer([request for _, request in batch], errors="return")
-        with memoryview(buffer) as memory:
-            for (index, (_, _, _, _, at)), n in zip(batch, done):
-                if n < 0:
-                    errors.setdefault(index, OSError(-n, os.strerror(-n), ranges[index][0]))
-                else:
-                    parts[index].append(bytes(memory[at : at + n]))
-        batch.clear()
-        used = 0
-
-    for index, (path, offset, length) in enumerate(ranges):
-        if path in failed:
-            errors[index] = failed[path]
-            continue
-        end = offset + length
-        while offset < end:
-            n = min(end - offset, piece_bytes)
+    for read in reads:
+        while read.offset < read.end and not read.ended:
+            n = min(read.end - read.offset, piece_bytes)
             if used + n > len(buffer):
-                flush()
-            batch.append((index, (files[path], offset, n, buffer, used)))
+                _transfer(ring, buffer, batch)
+                batch, used = [], 0
+                continue  # the range may have ended with that
+            batch.append((read, (files[read.path], read.offset, n, buffer, used)))
             used += n
-            offset += n
-    if batch:
-        flush()
-    return [errors[i] if i in errors else p[0] if len(p) == 1 else b"".join(p) for i, p in enumerate(parts)]
+            read.offset += n
+    _transfer(ring, buffer, batch)
+
+
+def _transfer(ring: Ring, buffer: Buffer, batch: list[tuple[_Read, _Request]]) -> None:
+    if not batch:
+        return
+    done = ring.transfer([request for _, request in batch], errors="return")
+    with memoryview(buffer) as memory:
+        for (read, (_, _, length, _, at)), n in zip(batch, done):
+            with memory[at : at + length] as piece:
+                read.take(n, piece)
