@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -15,8 +16,13 @@ BUFFER_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
 """Longer ranges are read in pieces of so many bytes, side by side."""
 
+FILES_OPEN = 128
+"""Files that a batch has open at once; it reads the others after them."""
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
 Range = tuple[str, int, int]
 """Path, offset and length."""
+_Tools = tuple[Connection, Ring, Buffer]
 
 
 class BatchReader:
@@ -43,7 +49,7 @@ class BatchReader:
         self._path, self._entries, self._buffer_bytes = state
         self._forget()
 
-    def _tools(self) -> tuple[Connection, Ring, Buffer]:
+    def _tools(self) -> _Tools:
         if self._connection is None or self._ring is None or self._buffer is None:
             connection = Connection(self._path)
             self._buffer = connection.buffer(self._buffer_bytes)
@@ -74,20 +80,33 @@ class BatchReader:
         """The bytes of each range (fewer at the end of a file), or the error of it."""
         self._begin()
         with self._lock:
-            connection, ring, buffer = self._tools()
-            files, failed = _open_all(connection, (path for path, _, _ in ranges))
+            tools = self._tools()
             reads = [_Read(*one) for one in ranges]
-            try:
-                try:
-                    _read_all(ring, buffer, files, (read for read in reads if read.path in files))
-                except BaseException:
-                    # Operations may still be on their way into the buffer (Ctrl-C): the next batch gets another one.
-                    self._connection = self._ring = self._buffer = None
-                    raise
-            finally:
-                for file in files.values():
-                    file.close()
-            return [failed.get(read.path) or read.result() for read in reads]
+            by_path: dict[str, list[_Read]] = {}
+            for read in reads:
+                by_path.setdefault(read.path, []).append(read)
+            paths, done = list(by_path), 0
+            while done < len(paths):
+                done += self._read_some(tools, paths[done : done + FILES_OPEN], by_path)
+            return [read.result() for read in reads]
+
+    def _read_some(self, tools: _Tools, paths: Sequence[str], by_path: dict[str, list[_Read]]) -> int:
+        """Reads what is wanted of the first of these files, as many as can be open at once; how many that were."""
+        connection, ring, buffer = tools
+        files, failed = _open_some(connection, paths)
+        try:
+            for path, error in failed.items():
+                for read in by_path[path]:
+                    read.error = error
+            _read_all(ring, buffer, files, (read for path in files for read in by_path[path]))
+        except BaseException:
+            # Operations may still be on their way into the buffer (Ctrl-C): the next batch gets another one.
+            self._connection = self._ring = self._buffer = None
+            raise
+        finally:
+            for file in files.values():
+                file.close()
+        return len(files) + len(failed)
 
     def read_one(self, path: str, offset: int, length: int) -> bytes:
         """The bytes of one range."""
@@ -97,19 +116,26 @@ class BatchReader:
         return got
 
 
-def _open_all(connection: Connection, paths: Iterable[str]) -> tuple[dict[str, File], dict[str, OSError]]:
+def _open_some(connection: Connection, paths: Iterable[str]) -> tuple[dict[str, File], dict[str, OSError]]:
+    """Opens these files up to the first that finds no descriptor left: that one's turn comes when the others are closed."""
     files: dict[str, File] = {}
     failed: dict[str, OSError] = {}
-    for path in dict.fromkeys(paths):
+    for path in paths:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                files[path] = connection.register(fd)
-            finally:
-                os.close(fd)
+            files[path] = _open(connection, path)
         except OSError as e:
+            if files and e.errno in OUT_OF_DESCRIPTORS:
+                break
             failed[path] = e
     return files, failed
+
+
+def _open(connection: Connection, path: str) -> File:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return connection.register(fd)
+    finally:
+        os.close(fd)
 
 
 class _Read:

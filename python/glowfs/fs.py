@@ -315,7 +315,7 @@ class GlowFileSystem(AbstractFileSystem):
     def cat_ranges(
         self, paths: list[Any], starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **kwargs: Any
     ) -> list[Any]:
-        """Byte ranges of files, all of them in one batch through the rings (if they are there)."""
+        """Byte ranges of files, in large batches through the rings (if they are there)."""
         if not isinstance(paths, list):
             raise TypeError("paths is a list")
         starts = starts if isinstance(starts, list) else [starts] * len(paths)

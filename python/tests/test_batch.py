@@ -1,26 +1,34 @@
 """`BatchReader` where the mount does what it seldom does: with a stand-in for the session, so no mount is needed."""
 
+import errno
 import os
 
 import glowfs.batch
 import pytest
-from glowfs.batch import PIECE_BYTES, BatchReader
+from glowfs.batch import FILES_OPEN, PIECE_BYTES, BatchReader
 
 
 class StandIn:
-    """A mount. `before_read` is called before each piece is read."""
+    """A mount. `before_read` is called before each piece is read; `most_open` files can be open at a time."""
 
     def __init__(self):
         self.before_read = lambda: None
         self.reads = 0
+        self.open = self.opened = 0
+        self.most_open = 1 << 16
 
 
 class StandInFile:
-    def __init__(self, fd):
-        self.fd = os.dup(fd)
+    def __init__(self, mount, fd):
+        if mount.open == mount.most_open:
+            raise OSError(errno.EMFILE, "too many")
+        self.mount, self.fd = mount, os.dup(fd)
+        mount.open += 1
+        mount.opened += 1
 
     def close(self):
         os.close(self.fd)
+        self.mount.open -= 1
 
 
 class StandInSession:
@@ -36,7 +44,7 @@ class StandInSession:
         return self
 
     def register(self, fd):
-        return StandInFile(fd)
+        return StandInFile(self.mount, fd)
 
     def transfer(self, requests, errors):
         return [self._one(*request) for request in requests]
@@ -78,3 +86,34 @@ def test_nothing_is_read_far_behind_the_end(mounted, tmp_path):
     reader = BatchReader(tmp_path, buffer_bytes=PIECE_BYTES)
     assert reader.read_one(str(path), 0, PIECE_BYTES * 1000) == b"short"
     assert mounted.reads == 1
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Ranges of files of one number each, in two rounds, among them one that is not there."""
+    count = 3 * FILES_OPEN + 5
+    for i in range(count):
+        (tmp_path / str(i)).write_text(f"{i:06}")
+    names = [*range(count), "missing"]
+    return [(str(tmp_path / str(name)), start, 3) for start in (0, 3) for name in names]
+
+
+def check_many(got):
+    half = len(got) // 2
+    assert isinstance(got[half - 1], FileNotFoundError) and isinstance(got[-1], FileNotFoundError)
+    for i in range(half - 1):
+        assert (got[i] + got[half + i]).decode() == f"{i:06}"
+
+
+@pytest.mark.parametrize("most_open", [1, 2, 100, FILES_OPEN])
+def test_more_files_than_can_be_open(mounted, tmp_path, many, most_open):
+    mounted.most_open = most_open
+    check_many(BatchReader(tmp_path).read(many))
+    assert mounted.open == 0
+    assert mounted.opened == len(many) // 2 - 1, "each is opened once"
+
+
+def test_without_any_descriptor_it_is_an_error(mounted, tmp_path, many):
+    mounted.most_open = 0
+    got = BatchReader(tmp_path).read(many[:3])
+    assert [e.errno for e in got] == [errno.EMFILE] * 3

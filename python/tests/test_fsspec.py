@@ -3,6 +3,7 @@
 import os
 import pickle
 import posixpath
+import resource
 import shutil
 
 import fsspec
@@ -97,6 +98,20 @@ def test_many_ranges(fs, folder):
     assert [fs.cat_file(name, s, e) for s, e in slices] == got
     assert fs.cat(list(data)) == data
     assert fs.cat(f"/{folder.name}", recursive=True) == data
+
+
+def test_more_files_than_descriptors(fs, folder):
+    data = {f"/{folder.name}/f{i}": b"%d" % i for i in range(300)}
+    for i in range(300):
+        (folder / f"f{i}").write_bytes(b"%d" % i)
+    fs.cat_ranges(list(data)[:1], 0, 1, on_error="raise")  # the session is open
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, hard))
+    try:
+        assert fs.cat(list(data)) == data
+        assert fs.cat(list(data), on_error="omit") == data, "none is left out"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_errors_of_ranges(fs, folder):
