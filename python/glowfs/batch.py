@@ -28,7 +28,8 @@ _Tools = tuple[Connection, Ring, Buffer]
 class BatchReader:
     """Reads ranges of files of one mount. Any thread may use it, one batch goes at a time; a forked child opens its own session.
 
-    `path` is any path on the mount. Nothing is opened before the first batch, and it can be pickled.
+    `path` is any path on the mount. Nothing is opened before the first batch, and it can be pickled. When the mount was ended and made
+    again, the next batch opens another session.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, entries: int = ENTRIES, buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -38,6 +39,9 @@ class BatchReader:
     def _forget(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
+        self._drop()
+
+    def _drop(self) -> None:
         self._connection: Connection | None = None
         self._ring: Ring | None = None
         self._buffer: Buffer | None = None
@@ -50,6 +54,8 @@ class BatchReader:
         self._forget()
 
     def _tools(self) -> _Tools:
+        if self._connection is not None and not _is_current(self._connection):
+            self._drop()
         if self._connection is None or self._ring is None or self._buffer is None:
             connection = Connection(self._path)
             self._buffer = connection.buffer(self._buffer_bytes)
@@ -74,7 +80,7 @@ class BatchReader:
         with self._lock:
             if self._ring is not None:
                 self._ring.close()
-            self._connection = self._ring = self._buffer = None
+            self._drop()
 
     def read(self, ranges: Sequence[Range]) -> list[bytes | OSError]:
         """The bytes of each range (fewer at the end of a file), or the error of it."""
@@ -101,7 +107,7 @@ class BatchReader:
             _read_all(ring, buffer, files, (read for path in files for read in by_path[path]))
         except BaseException:
             # Operations may still be on their way into the buffer (Ctrl-C): the next batch gets another one.
-            self._connection = self._ring = self._buffer = None
+            self._drop()
             raise
         finally:
             for file in files.values():
@@ -114,6 +120,14 @@ class BatchReader:
         if isinstance(got, OSError):
             raise got
         return got
+
+
+def _is_current(connection: Connection) -> bool:
+    """Whether the session's daemon serves still, and no other mount has taken its place."""
+    try:
+        return connection.is_alive() and connection.device == os.stat(connection.mount_point).st_dev
+    except OSError:
+        return False
 
 
 def _open_some(connection: Connection, paths: Iterable[str]) -> tuple[dict[str, File], dict[str, OSError]]:

@@ -341,8 +341,7 @@ class GlowFileSystem(AbstractFileSystem):
         except OSError:
             if self.rings:
                 raise
-            self._batch = None
-            return False
+            return False  # for now: the mount may only be on its way back
         return True
 
     def _batch_of(self, paths: list[Any], starts: list[Any], ends: list[Any]) -> list[Any]:

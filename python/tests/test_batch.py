@@ -4,18 +4,29 @@ import errno
 import os
 
 import glowfs.batch
+import glowfs.fs
 import pytest
 from glowfs.batch import FILES_OPEN, PIECE_BYTES, BatchReader
 
 
 class StandIn:
-    """A mount. `before_read` is called before each piece is read; `most_open` files can be open at a time."""
+    """A mount. `before_read` is called before each piece is read; `most_open` files can be open at a time; while it is `away`, nobody
+    connects."""
 
-    def __init__(self):
+    def __init__(self, mount_point):
+        self.mount_point = mount_point
+        self.sessions = []
+        self.away = False
         self.before_read = lambda: None
         self.reads = 0
         self.open = self.opened = 0
         self.most_open = 1 << 16
+
+    def connect(self, path):
+        if self.away:
+            raise OSError(errno.EINVAL, "not on a GlowFS mount")
+        self.sessions.append(StandInSession(self))
+        return self.sessions[-1]
 
 
 class StandInFile:
@@ -36,6 +47,12 @@ class StandInSession:
 
     def __init__(self, mount):
         self.mount = mount
+        self.mount_point = mount.mount_point
+        self.device = os.stat(self.mount_point).st_dev
+        self.alive = True
+
+    def is_alive(self):
+        return self.alive
 
     def buffer(self, size):
         return bytearray(size)
@@ -44,6 +61,10 @@ class StandInSession:
         return self
 
     def register(self, fd):
+        if not self.alive:
+            raise OSError(errno.ENOTCONN, "the mount has ended")
+        if self.device != os.fstat(fd).st_dev:
+            raise OSError(errno.EACCES, "a file of another mount")
         return StandInFile(self.mount, fd)
 
     def transfer(self, requests, errors):
@@ -58,9 +79,9 @@ class StandInSession:
 
 
 @pytest.fixture
-def mounted(monkeypatch):
-    mounted = StandIn()
-    monkeypatch.setattr(glowfs.batch, "Connection", lambda path: StandInSession(mounted))
+def mounted(monkeypatch, tmp_path):
+    mounted = StandIn(tmp_path)
+    monkeypatch.setattr(glowfs.batch, "Connection", mounted.connect)
     return mounted
 
 
@@ -117,3 +138,35 @@ def test_without_any_descriptor_it_is_an_error(mounted, tmp_path, many):
     mounted.most_open = 0
     got = BatchReader(tmp_path).read(many[:3])
     assert [e.errno for e in got] == [errno.EMFILE] * 3
+
+
+def end(session):
+    session.alive = False
+
+
+def mount_another(session):
+    session.device += 1
+
+
+@pytest.mark.parametrize("happens", [end, mount_another])
+def test_a_mount_that_was_made_again(mounted, tmp_path, happens):
+    path = tmp_path / "f"
+    path.write_bytes(b"0123")
+    reader = BatchReader(tmp_path)
+    for _ in range(3):
+        assert reader.read_one(str(path), 1, 2) == b"12"
+    assert len(mounted.sessions) == 1, "one session as long as it is good"
+    happens(mounted.sessions[0])
+    assert reader.read_one(str(path), 1, 2) == b"12"
+    assert len(mounted.sessions) == 2
+
+
+def test_the_rings_come_back_with_the_mount(mounted, tmp_path):
+    (tmp_path / "f").write_bytes(b"0123")
+    fs = glowfs.fs.GlowFileSystem(mount=str(tmp_path), skip_instance_cache=True)
+    for away, through_the_rings in ((False, 1), (True, 1), (False, 2)):
+        mounted.away = away
+        if away:
+            end(mounted.sessions[0])
+        assert fs.cat_ranges(["/f"], 1, 3) == [b"12"]
+        assert mounted.reads == through_the_rings
