@@ -10,9 +10,11 @@ import datetime
 import io
 import os
 import posixpath
+import re
 import secrets
 import shutil
 import stat
+from collections.abc import Iterable
 from typing import Any
 
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -34,14 +36,23 @@ def the_mount() -> str:
     named = os.environ.get("GLOWFS_MOUNT")
     if named:
         return named
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
-        lines = [line.split(" - ", 1) for line in f if " - fuse.glowfs " in line]
-    points = [before.split(" ")[4] for before, _ in lines]
-    points = list(dict.fromkeys(p.encode("latin-1", "surrogateescape").decode("unicode_escape") for p in points))
+    with open("/proc/self/mountinfo", "rb") as f:
+        points = _mount_points(f)
     if len(points) == 1:
         return points[0]
     found = "there is none" if not points else "there are " + ", ".join(points)
     raise ValueError(f"which GlowFS mount? Give mount=..., or set GLOWFS_MOUNT: on this machine {found}")
+
+
+def _mount_points(mountinfo: Iterable[bytes]) -> list[str]:
+    """Where these lines say that GlowFS is mounted, by proc_pid_mountinfo(5), each place once."""
+    ours = (line.split(b" ") for line in mountinfo if b" - fuse.glowfs " in line)
+    return list(dict.fromkeys(_unescaped(fields[4]) for fields in ours))
+
+
+def _unescaped(field: bytes) -> str:
+    """A path of mountinfo: blanks and backslashes are three octal digits there, all else is as it is."""
+    return os.fsdecode(re.sub(rb"\\([0-3][0-7]{2})", lambda octal: bytes([int(octal[1], 8)]), field))
 
 
 class _Reader(io.BufferedReader):

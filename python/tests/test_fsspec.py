@@ -1,5 +1,6 @@
 """The fsspec file system: fsspec's own abstract tests, and what is ours."""
 
+import io
 import os
 import pickle
 import posixpath
@@ -78,6 +79,27 @@ def test_the_one_mount_is_found(mount, monkeypatch):
         assert os.path.ismount(glowfs.fs.the_mount())
     except ValueError as e:
         assert str(mount) in str(e), "with several, they are named"
+
+
+def mountinfo(point, kind="fuse.glowfs"):
+    return b"30 1 0:61 / " + point + b" rw,nosuid shared:7 - " + kind.encode() + b" glowfs rw,user_id=0\n"
+
+
+@pytest.mark.parametrize(
+    "written, point",
+    [
+        (b"/mnt/glow", "/mnt/glow"),
+        ("/mnt/данные".encode(), "/mnt/данные"),
+        ("/mnt/größe".encode(), "/mnt/größe"),
+        (rb"/mnt/a\040b\011c\134x", "/mnt/a b\tc\\x"),
+        (rb"/mnt/\134040", r"/mnt/\040"),
+        (rb"/mnt/\x41\n", r"/mnt/\x41\n"),
+        (b"/mnt/\xff\r", "/mnt/\udcff\r"),
+    ],
+)
+def test_mount_points_of_all_letters(written, point):
+    text = mountinfo(b"/", "ext4") + mountinfo(written) + mountinfo("/данные".encode(), "fuse.other") + mountinfo(written)
+    assert glowfs.fs._mount_points(io.BytesIO(text)) == [point]
 
 
 def test_many_ranges(fs, folder):
