@@ -12,13 +12,16 @@ use crate::{Client, OpenFile};
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::meta::OfInode;
-use glowfs_types::{Depth, Error, Result, Status};
+use glowfs_types::{Depth, Error, Result, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// The most operations that a batch may have outstanding: prepared, submitted, or completed and not taken.
 pub const BATCH_ENTRIES_MAX: usize = 65_536;
+
+/// How often a read is carried out because the file was cut meanwhile; one that meets a hole takes two, or three.
+const READS_MAX: u32 = 64;
 
 /// How a batch works.
 #[derive(Clone, Copy, Debug)]
@@ -287,38 +290,69 @@ impl Inner {
                 Completion { user, result, buf: None }
             }
             Work::Read(buf, holes) => {
-                let want = buf.len();
-                let (result, buf) = file.read(offset, buf).await;
-                let result = match result {
-                    Ok(exist) if exist < want => {
-                        self.short(&file, offset, exist, want, holes).await
-                    }
-                    other => other,
-                };
+                let (result, buf) = self.read(&file, offset, buf, holes).await;
                 Completion { user, result, buf: Some(buf) }
             }
         }
     }
 
-    /// The bytes of a read behind which the chunks have nothing: up to the file's end there is a hole.
-    async fn short(
+    /// Reads. Where the chunks have less than was asked for, a hole may begin, or the file end. What does not exist are zeros up to a length that the file had before it was
+    /// read, and only if nobody cut it meanwhile: what is longer may have been written since, and what was replaced may have been collected.
+    async fn read(
         &self,
         file: &OpenFile,
         offset: u64,
-        exist: usize,
-        want: usize,
+        mut buf: BufMut,
         holes: Holes,
-    ) -> Result<usize> {
+    ) -> (Result<usize>, BufMut) {
+        let want = buf.len();
+        let mut before: Option<(TruncateEpoch, u64)> = None;
+        for _ in 0..READS_MAX {
+            let epoch = file.epoch();
+            let (result, back) = file.read_found(offset, buf).await;
+            buf = back;
+            let found = match result {
+                Ok(found) if found.whole < want => found,
+                other => return (other.map(|_| want), buf),
+            };
+            let len = match self.len(file).await {
+                Ok(len) => len,
+                Err(e) => return (Err(e), buf),
+            };
+            let end = |len: u64| len.saturating_sub(offset).min(want as u64) as usize;
+            if file.epoch() == epoch {
+                if end(len) <= found.whole {
+                    return (Ok(end(len)), buf);
+                }
+                if let Some((_, len)) = before.filter(|(under, _)| *under == epoch) {
+                    return (holes.told(file, offset, found.end, end(len)), buf);
+                }
+            }
+            before = Some((file.epoch(), len));
+        }
+        let e = format!("inode {} is cut again and again", file.inode());
+        (Err(Error::new(Status::TimedOut, e)), buf)
+    }
+
+    /// How long the file is now, under the truncate epoch that it is known to have then.
+    async fn len(&self, file: &OpenFile) -> Result<u64> {
         let ask = OfInode { caller: file.access().caller.clone(), inode: file.inode() };
-        let len = self.client.getattr(ask).await?.attr.len.max(file.len_written().unwrap_or(0));
-        let end = usize::try_from(len.saturating_sub(offset)).map_or(want, |n| n.min(want));
-        match holes {
-            Holes::Zeros => Ok(end),
-            Holes::End if exist == 0 && end > 0 => {
+        let attr = self.client.getattr(ask).await?.attr;
+        file.update_attr(&attr);
+        Ok(attr.len.max(file.len_written().unwrap_or(0)))
+    }
+}
+
+impl Holes {
+    /// The outcome of a read of a file that goes on for `end` bytes, of which so many exist.
+    fn told(self, file: &OpenFile, offset: u64, exist: usize, end: usize) -> Result<usize> {
+        match self {
+            Self::Zeros => Ok(end.max(exist)),
+            Self::End if exist == 0 && end > 0 => {
                 let e = format!("a hole begins at {offset} of inode {}, or before", file.inode());
                 Err(Error::new(Status::NoAttribute, e))
             }
-            Holes::End => Ok(exist.min(end)),
+            Self::End => Ok(exist),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::copy::{self, Span};
 use crate::doubt::Doubts;
+use crate::read::Found;
 use crate::{Client, flush, inline, read, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
@@ -269,6 +270,10 @@ impl OpenFile {
     /// The buffer that comes back has the length of `buf` but need not be the same memory: one that an unanswered attempt may still
     /// write into is given up and replaced.
     pub async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut) {
+        let (result, buf) = self.read_found(offset, buf).await;
+        (result.map(|found| found.end), buf)
+    }
+    pub(crate) async fn read_found(&self, offset: u64, buf: BufMut) -> (Result<Found>, BufMut) {
         if !self.access.read {
             return (Err(self.not_open_for("reading")), buf);
         }

@@ -3,6 +3,7 @@
 //! Must never: touch a chunk of a file before meta has said that its contents are in chunks. (Until then no capability allows it either.)
 
 use crate::file::OpenFile;
+use crate::read::Found;
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
 use glowfs_types::wire::meta::{Attr, Sync};
@@ -33,7 +34,7 @@ pub(crate) async fn read(
     file: &Rc<OpenFile>,
     offset: u64,
     mut buf: BufMut,
-) -> (Result<usize>, BufMut) {
+) -> (Result<Found>, BufMut) {
     let reply = match content(file).await {
         Ok(reply) => reply,
         Err(e) => return (Err(e), buf),
@@ -46,7 +47,7 @@ pub(crate) async fn read(
     let n = (bytes.len() - from).min(buf.len());
     buf[..n].copy_from_slice(&bytes[from..from + n]);
     buf[n..].fill(0);
-    (Ok(n), buf)
+    (Ok(Found::first(n)), buf)
 }
 
 /// Writes to the contents with the metadata; none if they are in chunks, as they are at last when they would become too long. `under`: as in

@@ -26,6 +26,31 @@ use zerocopy::FromBytes;
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
 
+/// What a read found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Found {
+    /// Up to where bytes exist.
+    pub end: usize,
+    /// Up to where all of them do.
+    pub whole: usize,
+}
+
+impl Found {
+    /// The first bytes of a piece.
+    pub fn first(n: usize) -> Self {
+        Self { end: n, whole: n }
+    }
+    /// `next` was found at `at`.
+    fn add(&mut self, at: usize, next: Self) {
+        if next.end > 0 {
+            self.end = at + next.end;
+        }
+        if self.whole == at {
+            self.whole = at + next.whole;
+        }
+    }
+}
+
 /// What became of one extent: how many of its bytes exist.
 type Piece = Result<u32>;
 
@@ -37,20 +62,20 @@ struct Outcome {
     buf: Option<BufMut>,
 }
 
-/// Reads into all of `buf`. Answers up to where bytes exist.
+/// Reads into all of `buf`.
 pub(crate) async fn read(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     offset: u64,
     mut buf: BufMut,
-) -> (Result<usize>, BufMut) {
+) -> (Result<Found>, BufMut) {
     let len = (buf.len() as u64).min(FILE_BYTES_MAX.saturating_sub(offset));
     if len < buf.len() as u64 {
         // Past the end of every file there is nothing.
         buf[len as usize..].fill(0);
     }
     if len == 0 {
-        return (Ok(0), buf);
+        return (Ok(Found::default()), buf);
     }
     let _bytes = core.bytes.acquire((len as usize).min(core.config.inflight_bytes.max(1))).await;
     let layout = file.layout();
@@ -60,7 +85,7 @@ pub(crate) async fn read(
     {
         // What most reads are: one piece of one chunk.
         let (result, buf) = read_piece(core, file, only, buf, 0).await;
-        return (result.map(|n| n as usize), buf);
+        return (result.map(|n| Found::first(n as usize)), buf);
     }
     Box::pin(read_extents(core, file, layout.extents(offset, len).collect(), buf)).await
 }
@@ -70,7 +95,7 @@ async fn read_extents(
     file: &Rc<OpenFile>,
     extents: Vec<Extent>,
     mut buf: BufMut,
-) -> (Result<usize>, BufMut) {
+) -> (Result<Found>, BufMut) {
     let nodes = match first_nodes(core, file, &extents).await {
         Ok(nodes) => nodes,
         Err(e) => return (Err(e), buf),
@@ -94,15 +119,15 @@ async fn read_extents(
 fn assemble(
     core: &Core,
     total: usize,
-    parts: Vec<(Result<usize>, BufMut)>,
+    parts: Vec<(Result<Found>, BufMut)>,
     rest: BufMut,
-) -> (Result<usize>, BufMut) {
-    let mut result = Ok(0);
+) -> (Result<Found>, BufMut) {
+    let mut result = Ok(Found::default());
     let mut at = 0;
     let mut bufs = Vec::with_capacity(parts.len() + 1);
     for (outcome, part) in parts {
         match (outcome, &mut result) {
-            (Ok(n), Ok(end)) if n > 0 => *end = at + n,
+            (Ok(next), Ok(found)) => found.add(at, next),
             (Err(e), Ok(_)) => result = Err(e),
             _ => {}
         }
@@ -175,10 +200,10 @@ async fn read_group(
     file: &Rc<OpenFile>,
     extents: Vec<Extent>,
     buf: BufMut,
-) -> (Result<usize>, BufMut) {
+) -> (Result<Found>, BufMut) {
     if let [only] = extents.as_slice() {
         let (result, buf) = read_piece(core, file, *only, buf, 0).await;
-        return (result.map(|n| n as usize), buf);
+        return (result.map(|n| Found::first(n as usize)), buf);
     }
     let bytes = buf.len();
     let outcome = match first_try(core, file, &extents, buf).await {
@@ -195,10 +220,10 @@ async fn read_group(
         let mine = buf.split_to(extent.len as usize);
         parts.push(async move {
             match piece {
-                Ok(n) => (Ok(n as usize), mine),
+                Ok(n) => (Ok(Found::first(n as usize)), mine),
                 Err(_) => {
                     let (result, mine) = read_piece(core, file, extent, mine, 1).await;
-                    (result.map(|n| n as usize), mine)
+                    (result.map(|n| Found::first(n as usize)), mine)
                 }
             }
         });

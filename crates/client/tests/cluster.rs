@@ -2,8 +2,8 @@
 
 mod fake;
 
-use fake::{CHUNK, Fake, Fault, layout};
-use glowfs_client::{Client, ClientConfig, FileAccess, OpenFile, RecallHandler};
+use fake::{CHUNK, Fake, Fault, layout, open};
+use glowfs_client::{Client, ClientConfig, OpenFile, RecallHandler};
 use glowfs_rt::real::run;
 use glowfs_rt::{BoxFuture, Buf, Duration, Rt};
 use glowfs_types::wire::meta::*;
@@ -13,22 +13,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 const READS: [u64; 3] = [20, 21, 22];
-
-async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
-    let flags = OpenFlags {
-        read: true,
-        write: true,
-        truncate: false,
-        session: client.new_session(),
-        append: false,
-        inline: false,
-        exec: false,
-    };
-    let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
-    let reply = client.open(query).await.expect("open");
-    let access = FileAccess { caller: Caller::default(), read: true, write: true, exec: false };
-    client.open_file(&reply, access).expect("file")
-}
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()

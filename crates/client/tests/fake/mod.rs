@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use glowfs_client::{Client, ClientConfig};
+use glowfs_client::{Client, ClientConfig, FileAccess, OpenFile};
 use glowfs_net::{Handler, Incoming, Reply, Server, TrustAll};
 use glowfs_rt::{Duration, Rt, sync::Notify};
 use glowfs_types::checksum::crc32c;
@@ -58,6 +58,8 @@ pub struct State {
     /// Storage takes writes to the data of older epochs, as it does until that is collected.
     pub uncollected: Cell<bool>,
     pub capability_ms: Cell<u64>,
+    /// How long the file is, as far as meta was told.
+    pub len: Cell<u64>,
     pub capabilities: Cell<u64>,
     pub standby: RefCell<BTreeSet<NodeId>>,
     pub sessions: RefCell<BTreeSet<ClientId>>,
@@ -248,6 +250,12 @@ impl Fake {
         let told = conn.call_msg(method::RECALL, &recall, Duration::from_secs(2)).await;
         told.map(|_: Empty| ())
     }
+    /// What another client has written to the first chunk, and told meta of.
+    pub fn put(&self, bytes: &[u8]) {
+        let id = ChunkId { volume: VolumeId(1), data: DataId(self.state.data_now()), index: 0 };
+        self.state.chunks.borrow_mut().insert(id, bytes.to_vec());
+        self.state.len.set(bytes.len() as u64);
+    }
     /// What the chunks hold of the file.
     pub fn content(&self, data: u64, offset: u64, len: u64) -> Vec<u8> {
         let chunks = self.state.chunks.borrow();
@@ -258,6 +266,23 @@ impl Fake {
             })
             .collect()
     }
+}
+
+/// The one file there is, open for all.
+pub async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
+    let flags = OpenFlags {
+        read: true,
+        write: true,
+        truncate: false,
+        session: client.new_session(),
+        append: false,
+        inline: false,
+        exec: false,
+    };
+    let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
+    let reply = client.open(query).await.expect("open");
+    let access = FileAccess { caller: Caller::default(), read: true, write: true, exec: false };
+    client.open_file(&reply, access).expect("file")
 }
 
 /// Data lies on chains of its own, as that of files does.
@@ -400,6 +425,7 @@ impl Node {
                 data,
                 layout: Some(layout(data)),
                 epoch: TruncateEpoch(state.epoch.get()),
+                len: state.len.get(),
                 life: state.life.get(),
                 ..Attr::default()
             },
