@@ -12,6 +12,11 @@ use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
 
+/// How often in a row a doorbell may ring though nothing was submitted; from then on it is listened to only after this pause. A bell need not fall silent: it may be a
+/// semaphore with a great count, or be rung all the time.
+const VAIN_MAX: u32 = 64;
+const VAIN_PAUSE: Duration = Duration::from_millis(1);
+
 /// Serves a ring until it ends.
 pub(super) async fn serve<S: FileSystem>(
     context: Context<S>,
@@ -25,6 +30,8 @@ pub(super) async fn serve<S: FileSystem>(
     let mut due = 0;
     // Since when fewer than a full batch wait.
     let mut partial: Option<Instant> = None;
+    // How many waited when the doorbell rang last, and how often it has rung since without any more coming.
+    let (mut seen, mut vain) = (0, 0);
     while !ring.ended.get() {
         // Once for all that was completed meanwhile: each wake costs a system call, after which the kernel likes to let the application
         // run first, with a single completion to deal with.
@@ -36,6 +43,9 @@ pub(super) async fn serve<S: FileSystem>(
                 break;
             }
         };
+        if there != seen {
+            (seen, vain) = (there, 0);
+        }
         let patience = Duration::from_millis(ring.timeout_ms.into());
         let waited = ring.timeout_ms > 0 && partial.is_some_and(|p| rt.now().since(p) >= patience);
         let working = ring.consumer.working() as usize;
@@ -44,7 +54,7 @@ pub(super) async fn serve<S: FileSystem>(
         }
         due = due.min(there as usize);
         if due > 0 {
-            partial = None;
+            (partial, vain) = (None, 0);
             due -= begin(&served, due).await;
             // Let what has begun get on its way, and others have their turn.
             rt.yield_now().await;
@@ -63,20 +73,25 @@ pub(super) async fn serve<S: FileSystem>(
             rt.yield_now().await;
             continue;
         }
-        sleep(&rt, ring, moved, wake_at).await;
+        vain += u32::from(sleep(&rt, ring, moved, wake_at).await);
         ring.consumer.sleeps(false);
         // It may not have slept at all.
         rt.yield_now().await;
+        if vain > VAIN_MAX {
+            vain = VAIN_MAX;
+            rt.sleep(VAIN_PAUSE).await;
+        }
     }
     rt.forget_readable(ring.bell.as_fd());
 }
 
+/// Waits until there may be something to do. Whether it was the doorbell.
 async fn sleep(
     rt: &glowfs_rt::Rt,
     ring: &Ring,
     moved: impl Future<Output = ()>,
     wake_at: Option<Instant>,
-) {
+) -> bool {
     let rung = async {
         // An error means that it cannot be waited for at all; the ring's own end comes by `moved`.
         let _ = poll_fn(|cx| rt.poll_readable(ring.bell.as_fd(), cx)).await;
@@ -84,12 +99,11 @@ async fn sleep(
     };
     let either = select(Box::pin(rung), Box::pin(moved));
     match wake_at {
-        None => {
-            either.await;
+        None => matches!(either.await, Either::Left(())),
+        Some(at) => {
+            let woken = select(Box::pin(either), rt.sleep_until(at)).await;
+            matches!(woken, Either::Left(Either::Left(())))
         }
-        Some(at) => match select(Box::pin(either), rt.sleep_until(at)).await {
-            Either::Left(_) | Either::Right(()) => {}
-        },
     }
 }
 

@@ -357,6 +357,27 @@ fn submissions_that_are_taken_back_keep_nobody_waiting() {
     assert!(heard.recv_timeout(Duration::from_secs(5)).expect("the mount lives"));
 }
 
+/// A semaphore gives one of its count to each reading.
+#[test]
+fn a_doorbell_that_never_falls_silent_keeps_nobody_busy() {
+    let Some(m) = TestMount::new(60) else { return };
+    let c = Connection::open(m.path()).unwrap();
+    let ring = c.ring(RingOptions::new(Kind::Read, 8)).unwrap();
+    let dir = File::open(m.path()).unwrap();
+    let mut q = control::Open { version: 1, ..Default::default() };
+    ioctl(&dir, &mut q).unwrap();
+    let bell = rustix::event::eventfd(u32::MAX, rustix::event::EventfdFlags::SEMAPHORE).unwrap();
+    let (memory, doorbell) = (ring.memory().as_fd().as_raw_fd(), bell.as_raw_fd());
+    let mut r = control::AddRing { memory, doorbell, entries: 8, kind: 1, ..Default::default() };
+    ioctl(&dir, &mut r).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{doorbell}")).unwrap();
+    let count = info.lines().find_map(|l| l.strip_prefix("eventfd-count:")).unwrap();
+    let left = u64::from_str_radix(count.trim(), 16).unwrap();
+    let taken = u64::from(u32::MAX) - left;
+    assert!((1..2000).contains(&taken), "listened to {taken} times");
+}
+
 /// Makes the daemon look at the ring, whatever stands in it.
 fn ring_bell(ring: &mut Ring) {
     let sleeps = ring.memory().as_ptr().wrapping_add(320).cast::<u32>();
