@@ -24,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A write(2) of more than one request comes in pieces, during which the kernel lets no other one through: after a piece that may not be the last
 /// the next one is waited for so long,
 const NEXT_PIECE: Duration = Duration::from_millis(50);
-/// but others wait at most so long for the end of such writes.
+/// but others wait at most so long for the end of such writes, from when the piece is there that was on its way as they asked.
 const PIECES_MAX: Duration = Duration::from_secs(1);
 /// By how much a full piece may be shorter than the greatest request: memory that is not page-aligned takes one page more.
 const PIECE_SLACK: u64 = 4096;
@@ -51,9 +51,18 @@ struct Right {
     users: Cell<u32>,
     /// Since when somebody else wants it.
     wanted: Cell<Option<Instant>>,
+    /// When the first append ended after that.
+    ended: Cell<Option<Instant>>,
     /// When it was last used, and whether more pieces of that write(2) may come.
     used: Cell<(Instant, bool)>,
     moved: Notify,
+}
+
+impl Right {
+    /// Until when others wait for the end of a write(2) in several pieces. How long a piece takes does not count: it may have to put contents into chunks first.
+    fn patience_ends(&self, now: Instant) -> Instant {
+        self.ended.get().or(self.wanted.get()).unwrap_or(now) + PIECES_MAX
+    }
 }
 
 /// The rights of a mount.
@@ -92,6 +101,9 @@ impl Turn {
         // What goes through the page cache is cut at pages that are not there yet, too.
         let cut = !direct && (offset + len).is_multiple_of(PIECE_SLACK);
         self.0.used.set((now, full || cut));
+        if self.0.wanted.get().is_some() && self.0.ended.get().is_none() {
+            self.0.ended.set(Some(now));
+        }
     }
 }
 
@@ -164,8 +176,9 @@ impl<S: FileSystem> Context<S> {
             return false;
         }
         // The rest of a write(2) goes on under it, also if meta has begun another life meanwhile.
-        if let Some(wanted) = right.wanted.get() {
-            return self.awaits_piece(right) && self.rt.now() < wanted + PIECES_MAX;
+        if right.wanted.get().is_some() {
+            let now = self.rt.now();
+            return self.awaits_piece(right) && now < right.patience_ends(now);
         }
         !inode.edition().is_of_later_life_than(&right.given.get())
     }
@@ -222,6 +235,7 @@ impl<S: FileSystem> Context<S> {
             stage: Cell::new(Stage::Taking),
             users: Cell::new(0),
             wanted: Cell::new(None),
+            ended: Cell::new(None),
             used: Cell::new((self.rt.now(), false)),
             moved: Notify::default(),
         });
@@ -323,8 +337,8 @@ impl<S: FileSystem> Daemon<S> {
             if !self.has_right(inode, right) || right.stage.get() != Stage::Held {
                 return Ok(());
             }
-            let wanted = right.wanted.get().unwrap_or_else(|| self.rt.now());
-            let late = self.rt.now() >= wanted + PIECES_MAX;
+            let now = self.rt.now();
+            let late = now >= right.patience_ends(now);
             if right.users.get() > 0 {
                 news.await;
             } else if self.awaits_piece(right) && !late {
@@ -341,6 +355,7 @@ impl<S: FileSystem> Daemon<S> {
         {
             right.stage.set(Stage::Held);
             right.wanted.set(None);
+            right.ended.set(None);
             right.moved.notify_all();
             return Err(e);
         }

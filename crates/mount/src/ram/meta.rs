@@ -147,6 +147,14 @@ impl RamFs {
         self.rt.spawn_detached(listener.recall(recall));
         Ok(())
     }
+    fn want_right(&self, n: &Node) -> Result<()> {
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let given = *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+        let (grant, _) = given.ok_or(Status::Internal)?;
+        let asked = listener.give_append(n.attr.borrow().inode, grant);
+        self.rt.spawn_detached(async move { _ = asked.await });
+        Ok(())
+    }
     fn now(&self) -> Time {
         crate::attr::time_of(self.rt.unix_ns())
     }
@@ -628,6 +636,9 @@ impl FileData for RamFile {
         under: Option<TruncateEpoch>,
     ) -> Result<Option<Attr>> {
         WRITES.fetch_add(1, Relaxed);
+        if RIGHT_WANTED.swap(false, Relaxed) {
+            self.fs.upgrade().ok_or(Status::Internal)?.want_right(&self.node)?;
+        }
         while let Some(fs) = self.fs.upgrade().filter(|_| WRITES_WAIT.load(Relaxed)) {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }

@@ -55,6 +55,9 @@ pub static PUT_BACK: AtomicBool = AtomicBool::new(false);
 /// Renames take 200 ms. For tests.
 pub static RENAMES_SLOW: AtomicBool = AtomicBool::new(false);
 
+/// As the next write begins, another client asks for the last right to append that was given. For tests.
+pub static RIGHT_WANTED: AtomicBool = AtomicBool::new(false);
+
 /// How often the right to append was given to a client. For tests.
 pub static RIGHTS_GIVEN: AtomicU64 = AtomicU64::new(0);
 
