@@ -175,7 +175,8 @@ impl OpenFile {
                 epoch: reply.attr.epoch,
                 said: reply.attr.edition(),
                 capability,
-                valid: true,
+                // A recall may have overtaken it on its way.
+                valid: reply.capability_ms > 0,
                 recalled: reply.attr.epoch,
                 overtakers: 0,
                 // The answer was on its way for a while: half of the life is left for sure.
