@@ -133,6 +133,11 @@ impl ChunkIo {
         let chains = routes::chains_of(&info, layout).unwrap_or_default();
         chains.iter().any(|chain| routes::head(&info, *chain).is_err())
     }
+    /// The same of the chain of its first chunk only.
+    pub fn is_first_away(&self, layout: &Layout) -> bool {
+        let info = self.client.routing();
+        routes::chain_of(&info, layout, 0).and_then(|chain| routes::head(&info, chain)).is_err()
+    }
     /// What the chains of the layout hold of `data`.
     pub async fn query_extent(
         &self,

@@ -13,7 +13,7 @@ use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::closes::{Closes, ClosesReply};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
-use glowfs_types::wire::lock::{Lock, LockReply};
+use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::trash::{Trash, TrashReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
@@ -100,14 +100,10 @@ calls! {
     listxattr(OfInode) -> XattrList = LISTXATTR;
     /// REMOVEXATTR.
     removexattr(OfXattr) -> Empty = REMOVEXATTR;
-    /// LOCK.
-    lock(Lock) -> LockReply = LOCK;
     /// LOCK_TEST.
     lock_test(Lock) -> LockReply = LOCK_TEST;
     /// LOCK_WAIT.
     lock_wait(Lock) -> LockReply = LOCK_WAIT;
-    /// APPEND.
-    append(Append) -> AppendReply = APPEND;
     /// CLOSES. Usually [`Client::close_later`] gathers them.
     closes(Closes) -> ClosesReply = CLOSES;
     /// INLINE_READ.
@@ -134,6 +130,20 @@ impl Client {
     /// The same, whatever is in doubt.
     pub(crate) async fn sync_as_it_is(&self, query: Sync) -> Result<AttrReply> {
         self.meta_call(method::SYNC, query).await
+    }
+    /// LOCK. What was written under a lock that is given back, or that others may share from then on, comes before what they write.
+    pub async fn lock(&self, query: Lock) -> Result<LockReply> {
+        if matches!(query.wish, LockWish::Release | LockWish::Shared) {
+            self.settle_doubts(query.inode).await?;
+        }
+        self.meta_call(method::LOCK, query).await
+    }
+    /// APPEND. What was written by a right that is given back comes before what others append.
+    pub async fn append(&self, query: Append) -> Result<AppendReply> {
+        if query.release {
+            self.settle_doubts(query.inode).await?;
+        }
+        self.meta_call(method::APPEND, query).await
     }
     /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.
     pub async fn open(&self, mut query: Open) -> Result<OpenReply> {

@@ -173,6 +173,11 @@ async fn wait_for_other(s: &Service, inode: InodeId, data: DataId) -> Result<()>
 /// Stores contents in the first chunk of the data that the attributes name, on disk.
 async fn store(s: &Service, attr: &Attr, bytes: Vec<u8>) -> Result<()> {
     let layout = attr.layout.ok_or_else(|| Error::from(Status::Corrupt))?;
+    // Who waits for it takes a place of those who do not need it: of calls, and of channels.
+    if s.chunks.is_first_away(&layout) {
+        let what = format!("nobody serves the chain of the first chunk of inode {}", attr.inode);
+        return Err(Error::new(Status::ChainUnavailable, what));
+    }
     let capability = s.capability(attr, (ClientId(0), SessionId(0)), rights::WRITE)?;
     let chunk = ChunkId { volume: VOLUME, data: attr.data, index: 0 };
     s.chunks.write_durably(&layout, chunk, Buf::from_vec(bytes), &capability).await

@@ -438,6 +438,8 @@ async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
             s.look(async |tx| ns::renew(&Context::new(tx, &q.caller, s), &q).await).await
         })
         .await?;
+    // What is written to chunks from here on is lost, if what has put the contents there is.
+    settle_session(s, &opened).await?;
     s.open_reply(opened, q.caller.client, 0)
 }
 

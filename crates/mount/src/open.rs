@@ -333,7 +333,8 @@ impl<F: FileData> OpenInode<F> {
         if epoch == s.dirty.epoch {
             s.dirty.len = Some(s.dirty.len.unwrap_or(0).max(end));
         }
-        epoch > s.attr.epoch
+        // Contents that meta had put into chunks under an epoch that is known already are not with it any more either.
+        epoch > s.attr.epoch || s.attr.inline
     }
     /// Times were set by the caller: the last write's time is not to overrule them.
     pub fn forget_mtime(&self) {

@@ -8,6 +8,8 @@ use glowfs_sim::cluster::small;
 use glowfs_sim::cluster::workload::{caller, open_or_make_in, report};
 use glowfs_sim::world::DISK_BYTES;
 use glowfs_types::layout::INLINE_BYTES_MAX;
+use glowfs_types::wire::append::{Append, AppendReply};
+use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use std::rc::Rc;
@@ -49,6 +51,16 @@ impl Lab {
             open_or_make_in(&c, dir, "f").await.expect("open").0
         })
     }
+    /// Another client, and the same file open there.
+    fn second(&self) -> (Rc<Client>, Rc<OpenFile>) {
+        let config = self.cluster.client_config();
+        self.run(|c| async move {
+            let second = Client::connect(c.rt(), config).await.expect("a second client");
+            let dir = small::dir(&second).await.expect("found");
+            let file = open_or_make_in(&second, dir, "f").await.expect("open").0;
+            (second, file)
+        })
+    }
     fn write(&self, file: &Rc<OpenFile>, offset: u64, byte: u8) -> Result<()> {
         let file = file.clone();
         self.run(|_| async move { file.write(offset, Buf::from_vec(vec![byte; 512])).await })
@@ -73,19 +85,44 @@ enum Next {
     WriteThroughAnother,
     /// A truncate.
     Cut,
+    /// Another client, which gets the lock that this one gives back.
+    Unlock,
+    /// Another client, which gets the right to append that this one gives back.
+    GiveRight,
+}
+
+/// What a client asks of the lock on a file.
+async fn lock(client: &Client, inode: InodeId, wish: LockWish) -> Result<LockReply> {
+    let request = RequestId(client.rt().random_u128());
+    let (caller, end) = (caller(client), u64::MAX);
+    client.lock(Lock { caller, request, inode, owner: 1, wish, end, ..Lock::default() }).await
+}
+
+/// What a client asks of the right to append to a file.
+async fn append(client: &Client, inode: InodeId, release: bool) -> Result<AppendReply> {
+    client.append(Append { caller: caller(client), inode, grant: RequestId(9), release }).await
 }
 
 /// A service that has lost the engine keeps a write in work, while its client gives it up and goes on with another service. When the first one
 /// reaches the engine again, the write must not come over what was written since.
 #[test]
 fn a_write_that_was_given_up_does_not_take_effect_later() {
-    for next in [Next::Write, Next::WriteThroughAnother, Next::Cut] {
+    for next in [Next::Write, Next::WriteThroughAnother, Next::Cut, Next::Unlock, Next::GiveRight] {
         let lab = Lab::new(61, 2);
         let (world, me) = (&lab.cluster.world, &lab.cluster.clients[0]);
         let (engine, other) = (&lab.cluster.metas[0].node, &lab.cluster.metas[1].node);
         let file = lab.open();
         lab.write(&file, 0, 1).expect("written");
         let another = lab.open();
+        let (second, theirs) = lab.second();
+        let inode = file.inode();
+        lab.run(move |c| async move {
+            match next {
+                Next::Unlock => drop(lock(&c, inode, LockWish::Exclusive).await.expect("locked")),
+                Next::GiveRight => drop(append(&c, inode, false).await.expect("granted")),
+                _ => {}
+            }
+        });
         // The client reaches the one service only, and that one does not reach the engine.
         for (a, b) in [(me, engine), (engine, other)] {
             world.cut(a, b);
@@ -112,6 +149,17 @@ fn a_write_that_was_given_up_does_not_take_effect_later() {
                 });
                 lab.write(&another, 0, 3).expect("written");
             }
+            Next::Unlock | Next::GiveRight => lab.run(move |c| async move {
+                if next == Next::Unlock {
+                    lock(&c, inode, LockWish::Release).await.expect("given back");
+                    let got = lock(&second, inode, LockWish::Exclusive).await.expect("asked");
+                    assert!(got.holder.is_none(), "{got:?}");
+                } else {
+                    append(&c, inode, true).await.expect("given back");
+                    append(&second, inode, false).await.expect("granted").attr.expect("granted");
+                }
+                theirs.write(0, Buf::from_vec(vec![3; 512])).await.expect("written");
+            }),
         }
         world.heal();
         lab.cluster.run_for(Duration::from_secs(30));
@@ -130,6 +178,8 @@ fn a_file_that_cannot_be_put_into_chunks_is_written_where_it_is() {
     lab.write(&file, 0, 1).expect("written");
     let disk = lab.cluster.storages[0].node.disk(DISK);
     disk.set_bytes(disk.used_bytes());
+    // What a disk has is known for a moment (200 ms) without a look.
+    lab.cluster.run_for(Duration::from_secs(1));
     let behind = u64::from(INLINE_BYTES_MAX);
     let refused = lab.write(&file, behind, 2).expect_err("no room");
     assert_eq!(refused.status, Status::NoSpace, "{refused}");
