@@ -209,6 +209,9 @@ pub enum Action {
         /// What it goes on top of.
         onto: Onto,
     },
+    /// Stage a version again that was refused for want of room and must not be taken back, after a pause; with its payload, which is not
+    /// released yet.
+    StageAgain(ChunkId, ChunkVersion, Onto),
     /// Commit a staged version.
     Commit(ChunkId, ChunkVersion),
     /// Drop pending versions from this one on.

@@ -222,10 +222,12 @@ impl Replica {
             version,
             update,
             stage: Stage::Running { commit },
+            onto,
             ack: Ack::Unsent,
             original: true,
             copies: 0,
             former: false,
+            shown: false,
             decided: false,
             waiters: vec![waiter],
         });

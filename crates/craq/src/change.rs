@@ -108,6 +108,7 @@ impl Replica {
     fn turn_lane(&mut self, chunk: ChunkId, view: &View, out: &mut Vec<Action>) {
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         for e in &mut lane.entries {
+            e.shown |= e.copies > 0 && !matches!(e.ack, Ack::Refused(_));
             e.ack = Ack::Unsent;
             e.copies = 0;
             e.former = true;

@@ -1,6 +1,6 @@
 //! The window of pending versions of one chunk.
 
-use crate::{ForwardId, Ticket, TimerId, Update};
+use crate::{ForwardId, Onto, Ticket, TimerId, Update};
 use glowfs_types::{ChunkVersion, Status};
 use std::collections::VecDeque;
 
@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     pub version: ChunkVersion,
     pub update: Update,
     pub stage: Stage,
+    /// What it is staged on top of.
+    pub onto: Onto,
     pub ack: Ack,
     /// The service still holds the update as it came.
     pub original: bool,
@@ -48,6 +50,8 @@ pub(crate) struct Entry {
     pub copies: u8,
     /// It began under a former chain version: a former successor may have committed (and shown) it.
     pub former: bool,
+    /// It was sent to a serving successor of a former chain version, which may have committed (and shown) it.
+    pub shown: bool,
     /// Commit is decided (and under way).
     pub decided: bool,
     pub waiters: Vec<Waiter>,

@@ -304,12 +304,27 @@ impl Replica {
         let alone = self.view.is_some_and(|v| v.successor.is_none_or(|(_, _, syncing)| syncing));
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         let mut first = None;
+        let mut staged = true;
         for at in 0..lane.entries.len() {
             let e = &mut lane.entries[at];
             if let Stage::Refused(s) = e.stage {
                 first.get_or_insert(s);
             }
+            let in_turn = staged;
+            staged &= matches!(e.stage, Stage::Done { .. });
             match (e.stage, e.ack) {
+                // Somebody may have read it from a successor that is gone: it must not be taken back, and room may come.
+                (Stage::Refused(Status::NoSpace | Status::VersionGap), _)
+                    if alone && e.shown && in_turn =>
+                {
+                    e.stage = Stage::Running { commit: false };
+                    out.push(Action::StageAgain(chunk, e.version, e.onto));
+                }
+                (Stage::Refused(Status::NoSpace | Status::VersionGap), _) if alone && e.shown => {}
+                // It came behind such a one.
+                (Stage::Refused(Status::VersionGap), _) if alone => {
+                    return self.take_back(chunk, at, Status::Overloaded, out);
+                }
                 (Stage::Refused(s), _) if alone => return self.take_back(chunk, at, s, out),
                 // For the reason of the first one, of which those behind it are only the consequence.
                 (Stage::Refused(s), Ack::Acked(_)) => return self.fail(first.unwrap_or(s), out),

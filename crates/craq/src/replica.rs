@@ -3,7 +3,7 @@
 use crate::api::local_state;
 use crate::dedupe::Channels;
 use crate::lane::{Ack, Entry, Lane, Stage};
-use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Ticket, TimerId, View};
+use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Onto, Ticket, TimerId, View};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::ChannelRecord;
@@ -87,10 +87,12 @@ impl Replica {
                     ..Default::default()
                 },
                 stage: Stage::Done { committed: false },
+                onto: Onto::Previous,
                 ack: Ack::Unsent,
                 original: false,
                 copies: 0,
                 former: true,
+                shown: true,
                 decided: false,
                 waiters: Vec::new(),
             };

@@ -101,6 +101,15 @@ fn two_replicas_refuse_a_write_into_a_removed_chunk() {
     explore(w, 3_000_000);
 }
 
+/// What a replica has read out stays, also if the one that sent it on cannot store it at once.
+#[test]
+fn two_replicas_refuse_a_write_and_one_crashes() {
+    let budget = Budget { refusals: 1, crashes: 1, syncs: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 2_000_000);
+}
+
 #[test]
 fn two_replicas_one_crash() {
     let budget = Budget { crashes: 1, syncs: 1, ..Budget::default() };

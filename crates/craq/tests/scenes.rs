@@ -69,6 +69,30 @@ fn a_refused_write_does_not_make_the_one_behind_it_a_new_begin() {
     w.settle();
 }
 
+/// The first one of two has no room for what it has sent on; the last one shows it and dies. What somebody has read stays.
+#[test]
+fn what_was_read_from_a_successor_that_died_is_not_taken_back() {
+    let budget = Budget { crashes: 1, refusals: 2, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1), (0, 1)], budget);
+    request(&mut w, 0, 0);
+    request(&mut w, 0, 1);
+    w.apply(&Choice::Refuse(0, 0));
+    w.apply(&Choice::Disk(0, 0));
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::Tell(0));
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Activate);
+    w.apply(&Choice::Tell(0));
+    // Still no room.
+    if w.choices().contains(&Choice::Refuse(0, 0)) {
+        w.apply(&Choice::Refuse(0, 0));
+    }
+    w.settle();
+}
+
 /// The last one of two committed a write that the first one never stored, and both die. The first one takes over and brings the other up to
 /// date, without that write; then it dies too. A retry of the write must not be answered by what the other remembers.
 #[test]

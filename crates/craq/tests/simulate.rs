@@ -97,7 +97,7 @@ fn random_runs_keep_every_promise() {
     if let Some(seed) = number("CRAQ_SEED") {
         return run(seed, true);
     }
-    for seed in 0..number("CRAQ_SEEDS").unwrap_or(2000) {
+    for seed in 0..number("CRAQ_SEEDS").unwrap_or(10_000) {
         if std::panic::catch_unwind(|| run(seed, false)).is_err() {
             panic!("seed {seed} fails: CRAQ_SEED={seed} cargo test -p glowfs-craq --test simulate");
         }

@@ -22,6 +22,8 @@ use zerocopy::IntoBytes;
 const RESEND_PAUSE: Duration = Duration::from_millis(10);
 /// The pause before a chain version that could not be persisted is tried again.
 const ADOPT_PAUSE: Duration = Duration::from_millis(200);
+/// The pause before an update that was refused for want of room, and must not be taken back, is staged again.
+const RESTAGE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Target {
     pub(crate) fn perform(self: &Rc<Self>, action: Action) {
@@ -31,6 +33,7 @@ impl Target {
             Action::Stage { ticket, chunk, version, commit, onto } => {
                 self.stage(ticket, chunk, version, commit, onto);
             }
+            Action::StageAgain(chunk, version, onto) => self.stage_again(chunk, version, onto),
             Action::Commit(chunk, version) => self.launch(move |t| async move {
                 let result = t.store.commit(t.id, chunk, version).await;
                 t.feed(Event::Committed(chunk, version, t.outcome("commit", result)));
@@ -202,6 +205,25 @@ impl Target {
             let _until_staged = promise;
             let result = t.stage_payload(&payload, chunk, version, commit, onto).await;
             t.feed(Event::Staged(chunk, version, t.outcome("stage", result)));
+        });
+    }
+
+    fn stage_again(self: &Rc<Self>, chunk: ChunkId, version: ChunkVersion, onto: Onto) {
+        self.launch(move |t| async move {
+            if let Some(node) = t.node.upgrade() {
+                node.rt.sleep(RESTAGE_PAUSE).await;
+            }
+            let payload = t.payloads.borrow().get(&(chunk, version)).cloned();
+            let result = match payload {
+                Some(p) => {
+                    let _until_staged = t.store.promise(p.bytes.len() as u64);
+                    let result = t.stage_payload(&p, chunk, version, false, onto).await;
+                    t.outcome("stage", result)
+                }
+                // Taken back meanwhile.
+                None => Err(Status::Internal),
+            };
+            t.feed(Event::Staged(chunk, version, result));
         });
     }
 

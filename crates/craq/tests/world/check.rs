@@ -101,9 +101,8 @@ impl World {
             for c in &self.clients {
                 let (mine, first) = (&n.store.chunks, &self.nodes[0].store.chunks);
                 let (a, b) = (mine.get(&chunk(c.chunk)), first.get(&chunk(c.chunk)));
-                let content = |m: Option<&super::node::Model>| {
-                    m.map(|m| m.content.clone()).unwrap_or_default()
-                };
+                let content =
+                    |m: Option<&super::Model>| m.map(|m| m.content.clone()).unwrap_or_default();
                 assert_eq!(
                     content(a),
                     content(b),

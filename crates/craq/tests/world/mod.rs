@@ -8,6 +8,7 @@
 mod check;
 mod mgmtd;
 mod node;
+mod store;
 
 use glowfs_craq::{ForwardId, Forwarded};
 use glowfs_types::routing::PublicState;
@@ -15,7 +16,8 @@ use glowfs_types::{ChunkId, ChunkVersion, DataId, Status, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use mgmtd::Chain;
-pub use node::{Model, Node};
+pub use node::Node;
+pub use store::Model;
 
 /// One write of a client: (client, number).
 pub type Write = (u8, u8);

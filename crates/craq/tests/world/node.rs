@@ -1,100 +1,17 @@
-//! One node of the world: the core, a model of its store, and what the service shell does around them.
+//! One node of the world: the core, its store, and what the service shell does around them.
 
+use super::store::{Op, Store, crc};
 use super::{Back, Choice, Content, Msg, Pay, World, Write, chunk};
 use glowfs_craq::resync::{Transfer, compare};
 use glowfs_craq::{
-    Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Onto, Origin, Replica, Ticket,
+    Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Origin, Replica, Ticket,
     TimerId, Update,
 };
 use glowfs_types::wire::data::{ChannelRecord, ChunkSummary};
 use glowfs_types::{
     ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, Seq, Status, TargetId,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Staged {
-    pub version: u64,
-    pub content: Content,
-    pub removes: bool,
-    pub replaces: bool,
-    pub origin: Option<Origin>,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Model {
-    pub committed: u64,
-    pub content: Content,
-    pub removed: bool,
-    pub pending: VecDeque<Staged>,
-}
-
-impl Model {
-    fn commit_to(
-        &mut self,
-        version: u64,
-        channels: &mut BTreeMap<(ClientId, ChannelId), (Seq, ChunkId, u64)>,
-        at: ChunkId,
-    ) {
-        while let Some(s) = self.pending.pop_front_if(|s| s.version <= version) {
-            let grows = s.version > self.committed || s.replaces;
-            assert!(grows, "versions only grow: {} after {}", s.version, self.committed);
-            self.committed = s.version;
-            self.content = s.content;
-            self.removed = s.removes;
-            if let Some(o) = s.origin {
-                channels.insert((o.client, o.channel), (o.seq, at, s.version));
-            }
-        }
-    }
-    fn newest(&self) -> (u64, &Content, bool) {
-        self.pending.back().map_or((self.committed, &self.content, self.removed), |s| {
-            (s.version, &s.content, s.removes)
-        })
-    }
-}
-
-/// What survives a crash.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Store {
-    pub chunks: BTreeMap<ChunkId, Model>,
-    pub channels: BTreeMap<(ClientId, ChannelId), (Seq, ChunkId, u64)>,
-    pub adopted: u64,
-}
-
-/// An operation of the store under way.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Op {
-    Stage {
-        chunk: ChunkId,
-        version: u64,
-        pay: Pay,
-        update: Update,
-        commit: bool,
-        onto: Onto,
-    },
-    Commit(ChunkId, u64),
-    Discard(ChunkId, u64),
-    Forget(ClientId),
-    ForgetAll(BTreeSet<ClientId>),
-    /// With `true`, tombstones go: the target begins to sync.
-    Adopt(u64, bool),
-}
-
-impl Op {
-    pub fn forgets(&self) -> bool {
-        matches!(self, Op::Forget(_) | Op::ForgetAll(_))
-    }
-    pub fn stages(&self) -> bool {
-        matches!(self, Op::Stage { .. })
-    }
-    pub fn chunk(&self) -> Option<ChunkId> {
-        match self {
-            Op::Stage { chunk, .. } | Op::Commit(chunk, _) | Op::Discard(chunk, _) => Some(*chunk),
-            Op::Adopt(..) | Op::Forget(_) | Op::ForgetAll(_) => None,
-        }
-    }
-}
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum From {
@@ -114,7 +31,7 @@ pub struct Node {
     pub told: (u64, u64),
     pub tickets: BTreeMap<Ticket, (From, Pay, Update)>,
     next_ticket: u64,
-    pub payloads: BTreeMap<(ChunkId, u64), Pay>,
+    pub payloads: BTreeMap<(ChunkId, u64), (Pay, Update)>,
     pub timers: Vec<TimerId>,
     /// The writes that each client had begun when the last age ended here.
     pub begun: Vec<u8>,
@@ -136,13 +53,6 @@ impl ChunkView for View<'_> {
     fn has_room(&self) -> bool {
         !self.1
     }
-}
-
-/// A checksum of a content; never 0.
-pub fn crc(content: &Content) -> u32 {
-    content.iter().fold(17, |h: u32, w| {
-        h.wrapping_mul(1_000_003) ^ (u32::from(w.0) << 8 | u32::from(w.1)).wrapping_add(1)
-    }) | 1
 }
 
 impl Node {
@@ -208,86 +118,6 @@ impl Node {
     }
 }
 
-impl Store {
-    /// Does an operation.
-    fn run(&mut self, op: &Op) -> Result<(), Status> {
-        match op {
-            Op::Adopt(v, syncs) => {
-                self.adopted = *v;
-                if *syncs {
-                    self.chunks.retain(|_, m| !m.removed || !m.pending.is_empty());
-                }
-            }
-            Op::Forget(client) => self.channels.retain(|(c, _), _| c != client),
-            Op::ForgetAll(clients) => self.channels.retain(|(c, _), _| !clients.contains(c)),
-            Op::Commit(id, v) => {
-                let m = self.chunks.entry(*id).or_default();
-                m.commit_to(*v, &mut self.channels, *id);
-                assert!(m.committed >= *v, "a commit of version {v} that was never staged");
-            }
-            Op::Discard(id, v) => {
-                if let Some(m) = self.chunks.get_mut(id) {
-                    m.pending.retain(|s| s.version < *v);
-                }
-            }
-            Op::Stage { chunk: id, version, pay, update, commit, onto } => {
-                let m = self.chunks.entry(*id).or_default();
-                let (newest, content, removed) = m.newest();
-                let content = content.clone();
-                let version = *version;
-                if *onto == Onto::Anything {
-                    // As in the service: what a resync sends may be of any version; a removal at 0 forgets the chunk.
-                    if *pay == Pay::Remove && version == 0 {
-                        self.chunks.remove(id);
-                        return Ok(());
-                    }
-                    m.pending.retain(|s| s.version > version);
-                } else {
-                    let gone = (removed || m.committed == 0) && m.pending.is_empty();
-                    let anew = *onto == Onto::Nothing && gone && version > newest;
-                    if version != newest + 1 && !anew {
-                        return Err(Status::VersionGap);
-                    }
-                }
-                let content = match pay {
-                    Pay::Append(w) => {
-                        let mut c = if removed { Vec::new() } else { content.clone() };
-                        c.push(*w);
-                        c
-                    }
-                    Pay::Full(c) => c.clone(),
-                    Pay::Remove => Vec::new(),
-                };
-                m.pending.push_back(Staged {
-                    version,
-                    content,
-                    removes: *pay == Pay::Remove,
-                    replaces: *onto == Onto::Anything,
-                    origin: update.origin,
-                });
-                if *commit {
-                    m.commit_to(version, &mut self.channels, *id);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Content as of a version (or later, if that is superseded).
-    fn content(&self, id: ChunkId, version: u64) -> Content {
-        let Some(m) = self.chunks.get(&id) else { return Vec::new() };
-        m.pending.iter().find(|s| s.version == version).map_or(&m.content, |s| &s.content).clone()
-    }
-
-    fn list(&self) -> Vec<(ChunkId, ChunkVersion, Content)> {
-        self.chunks
-            .iter()
-            .filter(|(_, m)| m.committed > 0 && !m.removed)
-            .map(|(id, m)| (*id, ChunkVersion(m.committed), m.content.clone()))
-            .collect()
-    }
-}
-
 fn summaries(list: &[(ChunkId, ChunkVersion, Content)]) -> Vec<ChunkSummary> {
     list.iter()
         .map(|(id, v, c)| ChunkSummary {
@@ -339,8 +169,14 @@ impl World {
             Action::Stage { ticket, chunk, version, commit, onto } => {
                 let (_, pay, update) =
                     n.tickets.get(&ticket).expect("it waits for its answer").clone();
-                n.payloads.insert((chunk, version.0), pay.clone());
+                n.payloads.insert((chunk, version.0), (pay.clone(), update));
                 n.ops.push(Op::Stage { chunk, version: version.0, pay, update, commit, onto });
+            }
+            Action::StageAgain(chunk, version, onto) => {
+                let version = version.0;
+                let (pay, update) =
+                    n.payloads.get(&(chunk, version)).expect("not released yet").clone();
+                n.ops.push(Op::Stage { chunk, version, pay, update, commit: false, onto });
             }
             Action::Commit(c, v) => n.ops.push(Op::Commit(c, v.0)),
             Action::Discard(c, v) => n.ops.push(Op::Discard(c, v.0)),
@@ -361,7 +197,7 @@ impl World {
             } => {
                 let (pay, full) = match form {
                     Form::Original => (
-                        n.payloads.get(&(chunk, version.0)).expect("not released yet").clone(),
+                        n.payloads.get(&(chunk, version.0)).expect("not released yet").0.clone(),
                         false,
                     ),
                     Form::Full { removed: true } => (Pay::Remove, true),
