@@ -9,8 +9,12 @@ fn refuse_if(refused: bool) -> Result<()> {
     if refused { err(Status::NotPermitted) } else { Ok(()) }
 }
 
-/// Whether a name may be made in a directory.
+/// Whether a name may be made in a directory. One that has been removed takes none, as with a local file system; with it goes only what was in it
+/// ([`crate::tree`]).
 pub fn check_insert(dir: &Inode) -> Result<()> {
+    if dir.nlink == 0 {
+        return err(Status::NotFound);
+    }
     refuse_if(dir.flags & IMMUTABLE != 0)
 }
 

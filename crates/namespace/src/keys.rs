@@ -31,6 +31,14 @@ mod kind {
     pub const LOCK_WAIT: u8 = b'W';
     pub const TRASH: u8 = b'Z';
     pub const CONTENT: u8 = b'B';
+    pub const LEAVING: u8 = b'E';
+}
+
+/// What the keys of trees on their way out are about.
+mod leaving {
+    pub const TREE: u8 = 0;
+    pub const DIRECTORY: u8 = 1;
+    pub const SUM: u8 = 2;
 }
 
 /// Shards of each usage counter.
@@ -250,6 +258,40 @@ pub fn trash_of(key: &[u8]) -> Option<TrashId> {
     Some(TrashId { until: u64::from_be_bytes(until), inode: InodeId(u64::from_be_bytes(inode)) })
 }
 
+/// A tree that was removed and is being emptied.
+pub fn tree(v: VolumeId, tree: InodeId) -> Key {
+    key(v, kind::LEAVING, &[&[leaving::TREE], &tree.0.to_be_bytes()])
+}
+/// All of them.
+pub fn trees(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::LEAVING, &[&[leaving::TREE]]))
+}
+/// A directory of such a tree that waits to be emptied.
+pub fn leaving(v: VolumeId, dir: InodeId) -> Key {
+    key(v, kind::LEAVING, &[&[leaving::DIRECTORY], &dir.0.to_be_bytes()])
+}
+/// All of them.
+pub fn all_leaving(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::LEAVING, &[&[leaving::DIRECTORY]]))
+}
+/// The tree or directory in such a key.
+pub fn leaving_of(key: &[u8]) -> Option<InodeId> {
+    let tail: [u8; 8] = key.get(10..18)?.try_into().ok()?;
+    Some(InodeId(u64::from_be_bytes(tail)))
+}
+/// How far a tree is (a sum): directories that wait (0); names of other things (1) and directories (2) removed, bytes of them (3), things kept (4).
+pub fn tree_sum(v: VolumeId, tree: InodeId, what: u8) -> Key {
+    key(v, kind::LEAVING, &[&[leaving::SUM], &tree.0.to_be_bytes(), &[what]])
+}
+/// All sums of a tree.
+pub fn tree_sums(v: VolumeId, tree: InodeId) -> (Key, Key) {
+    range(key(v, kind::LEAVING, &[&[leaving::SUM], &tree.0.to_be_bytes()]))
+}
+/// The sums of all trees.
+pub fn all_tree_sums(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::LEAVING, &[&[leaving::SUM]]))
+}
+
 /// A key, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part<'a> {
@@ -271,11 +313,14 @@ pub(crate) enum Part<'a> {
     LockWait,
     Trash(TrashId),
     Content(InodeId),
+    Tree(InodeId),
+    Leaving(InodeId),
+    TreeSum(InodeId),
 }
 
 /// Whether some key of a volume is of a kind that this build knows.
 pub(crate) fn is_known(key: &[u8]) -> bool {
-    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZB".contains(k))
+    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZBE".contains(k))
 }
 
 /// Takes a key of a volume apart. None: it has no form that this build makes.
@@ -313,6 +358,15 @@ pub(crate) fn parse(key: &[u8]) -> Option<Part<'_>> {
         kind::TRASH => exact(16).and_then(|()| {
             Some(Part::Trash(TrashId { until: u64_at(0)?, inode: InodeId(u64_at(8)?) }))
         })?,
+        kind::LEAVING => {
+            let id = || Some(InodeId(u64_at(1)?));
+            match *rest.first()? {
+                leaving::TREE => exact(9).and_then(|()| Some(Part::Tree(id()?)))?,
+                leaving::DIRECTORY => exact(9).and_then(|()| Some(Part::Leaving(id()?)))?,
+                leaving::SUM => exact(10).and_then(|()| Some(Part::TreeSum(id()?)))?,
+                _ => return None,
+            }
+        }
         _ => return None,
     })
 }
@@ -352,6 +406,10 @@ mod tests {
         let id = TrashId { until: 258, inode: InodeId(7) };
         assert_eq!(trash_key(v, id)[8..], *b"Z\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x07");
         assert_eq!(trash_of(&trash_key(v, id)), Some(id));
+        assert_eq!(tree(v, InodeId(258))[8..], *b"E\0\0\0\0\0\0\0\x01\x02");
+        assert_eq!(leaving(v, InodeId(258))[8..], *b"E\x01\0\0\0\0\0\0\x01\x02");
+        assert_eq!(tree_sum(v, InodeId(258), 3)[8..], *b"E\x02\0\0\0\0\0\0\x01\x02\x03");
+        assert_eq!(leaving_of(&leaving(v, InodeId(258))), Some(InodeId(258)));
         assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
         assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
         assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");
@@ -380,6 +438,9 @@ mod tests {
             (client_lock(v, c, i), Part::ClientLock(c, i)),
             (lock_wait(v, c, 258), Part::LockWait),
             (trash_key(v, id), Part::Trash(id)),
+            (tree(v, i), Part::Tree(i)),
+            (leaving(v, i), Part::Leaving(i)),
+            (tree_sum(v, i, 4), Part::TreeSum(i)),
             (content(v, i), Part::Content(i)),
         ] {
             assert_eq!(parse(&made), Some(part));

@@ -18,6 +18,7 @@ mod alloc;
 mod append;
 mod attr;
 mod context;
+mod emptying;
 mod flags;
 pub mod fsck;
 mod gc;
@@ -28,6 +29,7 @@ mod link;
 mod list;
 mod locking;
 mod locks;
+mod lost_found;
 mod make;
 mod name;
 mod open;
@@ -36,12 +38,16 @@ mod removed;
 mod rename;
 mod request;
 mod trash;
+mod tree;
 mod xattr;
 
 pub use alloc::{IdRange, RootSpec, bootstrap, next_data_id, take_data_ids, take_ids};
 pub use append::{AppendOutcome, append};
 pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, statfs};
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};
+pub use emptying::{
+    Emptied, TreeEntry, empty, finish_leaving, forget_trees, leaving, leaving_entries,
+};
 pub use gc::{
     Garbage, SessionEntry, clients_with_sessions, data_of_garbage, data_of_inodes, drop_garbage,
     end_session, garbage, keep_garbage, newest_garbage, sessions_of, sweep_requests, writers,
@@ -61,4 +67,5 @@ pub use removed::{Removed, doom, erase_removed, removed, undoom};
 pub use rename::{Renamed, rename};
 pub use request::{Once, refuse};
 pub use trash::{trash, trash_expired, trash_purge, trash_restore};
+pub use tree::{TreeCheck, TreePlace, TreeRemoved, check_tree, remove_tree, tree_place, trees};
 pub use xattr::{getxattr, listxattr, removexattr, setxattr};

@@ -18,6 +18,7 @@ use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
     Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Time, Unlink,
 };
+use glowfs_types::wire::tree::RemoveTree;
 use glowfs_types::{Error, InodeId, RequestId, Result, Status};
 
 /// How much the clocks of two meta services may differ, in seconds.
@@ -70,7 +71,7 @@ macro_rules! once {
         }
     )*};
 }
-once!(InlineWrite, Link, Lock, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink);
+once!(InlineWrite, Link, Lock, Make, OfXattr, Open, RemoveTree, Rename, SetAttr, SetXattr, Unlink);
 
 impl Context<'_> {
     fn bucket_at(&self, secs: i64) -> u32 {

@@ -85,7 +85,7 @@ pub(crate) async fn set(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
 }
 
 /// The path of an entry, if the names of all directories above are known.
-async fn path_of(
+pub(crate) async fn path_of(
     cx: &Context<'_>,
     (parent, dir): (InodeId, &Inode),
     name: &[u8],
@@ -120,12 +120,23 @@ pub(crate) async fn put(
     name: &[u8],
     (id, inode): (InodeId, &mut Inode),
 ) -> Result<()> {
+    let path = path_of(cx, (parent, dir), name).await?;
+    put_from(cx, (parent, dir, name, path), cx.caller.uid, (id, inode))
+}
+
+/// The same where the path is known, and who removed it.
+pub(crate) fn put_from(
+    cx: &Context<'_>,
+    (parent, dir, name, path): (InodeId, &Inode, &[u8], Option<Vec<u8>>),
+    uid: u32,
+    (id, inode): (InodeId, &mut Inode),
+) -> Result<()> {
     let until = u64::try_from(cx.now.secs).unwrap_or(0).saturating_add(dir.trash_secs);
     let record = TrashRecord {
-        path: path_of(cx, (parent, dir), name).await?.map(Into::into),
+        path: path.map(Into::into),
         name: name.to_vec().into(),
         parent,
-        uid: cx.caller.uid,
+        uid,
         removed: cx.now,
     };
     inode.nlink = 0;

@@ -1,13 +1,16 @@
 //! Random operations against a naive file system in memory: results, errors and the whole tree must be equal after each.
 
 mod checked;
+mod emptied;
 mod world;
 
 use checked::checked;
+use emptied::remove_tree;
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::meta::*;
+use glowfs_types::wire::tree::RemoveTree;
 use glowfs_types::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -97,6 +100,19 @@ impl Model {
         }
         self.dir(parent)?.remove(n);
         self.drop(i);
+        Ok(())
+    }
+    fn remove_tree(&mut self, parent: u64, n: &str) -> Result<(), Status> {
+        let i = *self.dir(parent)?.get(n).ok_or(Status::NotFound)?;
+        if !self.is_dir(i) {
+            return Err(Status::NotDirectory);
+        }
+        self.dir(parent)?.remove(n);
+        let mut open = vec![i];
+        while let Some(i) = open.pop() {
+            open.extend(self.dirs.get(&i).into_iter().flatten().map(|(_, inode)| *inode));
+            self.drop(i);
+        }
         Ok(())
     }
     fn link(&mut self, i: u64, parent: u64, n: &str) -> Result<(), Status> {
@@ -238,7 +254,7 @@ async fn random_run(rt: &Rt, seed: u64, steps: u32) {
         let (n, n2) = (names[below(4) as usize], names[below(4) as usize]);
         let request = RequestId(u128::from(step) + 1);
         let (got, want, what);
-        match below(6) {
+        match [0, 1, 2, 3, 4, 5, 0, 1, 4, 5, 0, 6][below(12) as usize] {
             k @ 0..=1 => {
                 let kind = if k == 0 { InodeKind::Directory } else { InodeKind::File };
                 let r = op!(w, ns::make, Make { request, ..make_q(who(0), p, n, kind) });
@@ -275,6 +291,13 @@ async fn random_run(rt: &Rt, seed: u64, steps: u32) {
                 let q = Link { caller: who(0), request, inode: i, parent: p, name: name(n) };
                 (got, want) = (status(op!(w, ns::link, q.clone())), m.link(i.0, p.0, n));
                 what = format!("link {i} {p}/{n}");
+            }
+            6 => {
+                let (inode, name) = (InodeId(0), name(n));
+                let q =
+                    RemoveTree { caller: who(0), request, parent: p, name, inode, check: false };
+                got = status(remove_tree(&w, &q, below(3) as u32 + 1).await);
+                (want, what) = (m.remove_tree(p.0, n), format!("remove tree {p}/{n}"));
             }
             _ => {
                 let flags = below(3) as u32;

@@ -4,6 +4,7 @@ use super::local::shown;
 use super::view::{Found, View};
 use crate::keys;
 use crate::record::{Dentry, Inode, number, unpack};
+use crate::tree::LeavingRecord;
 use glowfs_kv::key_after;
 use glowfs_types::wire::fsck::{FSCK_PAGE_MAX, Finding, FsckReply, Place, Problem};
 use glowfs_types::wire::meta::{InodeKind, ROOT_INODE};
@@ -34,7 +35,9 @@ pub async fn inode(view: &View<'_>, asked: &Finding) -> Result<FsckReply> {
         Some(until) => view.get(&keys::trash(v, until, id)).await?.is_some(),
         None => false,
     };
-    let verdict = if inode.is_dir() {
+    let verdict = if asked.names.is_empty() && is_leaving(view, id, &inode).await? {
+        None
+    } else if inode.is_dir() {
         directory(id, &inode, &asked.names)
     } else if !asked.names.is_empty() {
         named(id, &inode, asked.names.len(), orphan)
@@ -48,6 +51,21 @@ pub async fn inode(view: &View<'_>, asked: &Finding) -> Result<FsckReply> {
         reply.findings.push(Finding { problem, text, cure, key: Vec::new(), ..asked.clone() });
     }
     Ok(reply)
+}
+
+/// Whether it is a directory of a tree that was removed, which waits to be emptied.
+pub async fn is_leaving(view: &View<'_>, id: InodeId, inode: &Inode) -> Result<bool> {
+    if !inode.is_dir() || inode.nlink > 0 {
+        return Ok(false);
+    }
+    let v = view.volume();
+    let record: Found<LeavingRecord> = view.record(&keys::leaving(v, id)).await?;
+    Ok(match record {
+        Found::Absent => false,
+        // Found where it stands; nothing is concluded from it.
+        Found::Unreadable => true,
+        Found::There(r) => view.get(&keys::tree(v, r.tree)).await?.is_some(),
+    })
 }
 
 type Verdict = (Problem, String, &'static str);

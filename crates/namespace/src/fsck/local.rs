@@ -1,5 +1,6 @@
 //! What can be said of a record by it and those that it leads to.
 
+use super::judge;
 use super::view::{Found, View};
 use crate::acl::Acl;
 use crate::keys::{self, FORMAT, Part};
@@ -11,6 +12,7 @@ use crate::record::{
     number, unpack,
 };
 use crate::trash::TrashRecord;
+use crate::tree::{LeavingRecord, TreeRecord};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::fsck::{Finding, FsckReply, InodeFact, NameFact, Problem};
 use glowfs_types::wire::meta::{InodeKind, ROOT_INODE, Time};
@@ -57,6 +59,16 @@ pub async fn check(view: &View<'_>, key: &[u8], value: &[u8], reply: &mut FsckRe
             if let Some(w) = at.read::<Waiting>() {
                 at.of_inode(w.inode, "an owner's wait for a lock").await?;
                 at.lingers();
+            }
+        }
+        Part::Tree(_) => {
+            at.read::<TreeRecord>();
+        }
+        Part::Leaving(id) => at.leaving(id).await?,
+        Part::TreeSum(tree) => {
+            at.eight_bytes();
+            if at.view.get(&keys::tree(at.view.volume(), tree)).await?.is_none() {
+                at.stray(tree, "how far the removal is");
             }
         }
         Part::Trash(id) => {
@@ -177,7 +189,8 @@ impl At<'_, '_> {
         let odd = if inode.nlink > 0 {
             orphan || inode.trashed.is_some()
         } else {
-            !orphan && !trashed && !self.view.cx.has_sessions(id).await?
+            let held = orphan || trashed || judge::is_leaving(self.view, id, &inode).await?;
+            !held && !self.view.cx.has_sessions(id).await?
         };
         let (dir, nlink, parent) = (inode.is_dir(), inode.nlink, inode.parent);
         self.reply.inodes.push(InodeFact { inode: id, dir, nlink, parent, odd });
@@ -316,6 +329,23 @@ impl At<'_, '_> {
             }
         };
         self.say(Problem::Stray, id, text, "is removed");
+        Ok(())
+    }
+
+    /// A directory that waits to be emptied. One whose tree is not known has no name and is not held: that is found with its names.
+    async fn leaving(&mut self, id: InodeId) -> Result<()> {
+        if self.read::<LeavingRecord>().is_none() {
+            return Ok(());
+        }
+        match self.view.inode(id).await? {
+            Found::There(i) if i.is_dir() && i.nlink == 0 => {}
+            Found::Unreadable => {}
+            Found::There(_) => {
+                let text = format!("inode {id} is queued to be emptied, and is not removed");
+                self.say(Problem::Stray, id, text, "is taken out of the queue");
+            }
+            Found::Absent => self.stray(id, "a directory that waits to be emptied"),
+        }
         Ok(())
     }
 

@@ -5,17 +5,11 @@ use super::{judge, local};
 use crate::context::{Context, err, file_bytes};
 use crate::keys::{self, Part};
 use crate::locks::LockTable;
+use crate::lost_found;
 use crate::record::{CookieEntry, Dentry, Inode, Session, pack};
 use glowfs_types::wire::fsck::{Finding, FsckReply, Place, Problem};
-use glowfs_types::wire::meta::{InodeKind, Name, ROOT_INODE};
+use glowfs_types::wire::meta::{InodeKind, ROOT_INODE};
 use glowfs_types::{Error, InodeId, Result, Status};
-
-/// Where things without a name go.
-const LOST_FOUND: &[u8] = b"lost+found";
-/// Permissions of that directory, and of one that is made anew: nobody knows who might look.
-const OWNER_ONLY: u32 = 0o700;
-/// Names that are tried for one inode in it.
-const NAMES_MAX: u32 = 100;
 
 /// Whether a finding is still so; the finding as it is now.
 pub async fn still(view: &View<'_>, was: &Finding) -> Result<Option<Finding>> {
@@ -111,7 +105,7 @@ impl Mender<'_> {
     async fn lost_directory(&mut self, id: InodeId) -> Result<()> {
         let root = self.inode(ROOT_INODE).await?;
         let cx = self.cx();
-        let mut inode = new_dir(cx, &root, ROOT_INODE, None);
+        let mut inode = lost_found::new_dir(cx, &root, ROOT_INODE, None);
         cx.count(id, &inode, 1, 0)?;
         cx.put_inode(id, &mut inode)
     }
@@ -258,6 +252,9 @@ impl Mender<'_> {
                 tx.clear(index)?;
             }
         }
+        if let Some(Part::Leaving(id)) = keys::parse(&f.key) {
+            return crate::emptying::unqueue(self.cx(), id).await;
+        }
         tx.clear(f.key.clone())
     }
 
@@ -282,7 +279,7 @@ impl Mender<'_> {
         if let Some(until) = inode.trashed.take() {
             tx.clear(keys::trash(v, until, id))?;
         }
-        Ok(())
+        crate::emptying::unqueue(self.cx(), id).await
     }
 
     async fn links(&mut self, f: &Finding) -> Result<()> {
@@ -332,70 +329,7 @@ impl Mender<'_> {
     async fn put_in_lost_found(&mut self, id: InodeId) -> Result<()> {
         let mut inode = self.inode(id).await?;
         self.unqueue(id, &mut inode).await?;
-        let parent = self.lost_found().await?;
-        let name = self.free_name(parent, id).await?;
-        inode.nlink = 1;
-        inode.ctime = self.cx().now;
-        if inode.is_dir() {
-            inode.parent = parent;
-            inode.name = Some(name.clone());
-        }
-        let cookie = self.cx().env.new_id()?;
-        self.cx().insert(parent, &name, id, inode.kind, cookie)?;
-        self.touched.push(parent);
-        self.cx().put_inode(id, &mut inode)
-    }
-
-    async fn free_name(&self, parent: InodeId, id: InodeId) -> Result<Name> {
-        for n in 0..NAMES_MAX {
-            let name = if n == 0 { format!("#{}", id.0) } else { format!("#{}-{n}", id.0) };
-            let key = keys::dentry(self.view.volume(), parent, name.as_bytes());
-            if self.view.get(&key).await?.is_none() {
-                return Ok(name.into_bytes().into());
-            }
-        }
-        Err(Error::new(Status::Exists, format!("/lost+found has too many names for inode {id}")))
-    }
-
-    async fn lost_found(&mut self) -> Result<InodeId> {
-        let (root, entry) = self.cx().dir_and_entry(ROOT_INODE, LOST_FOUND).await?;
-        match entry {
-            Some(e) if e.kind == InodeKind::Directory => {
-                self.inode(e.inode).await?;
-                return Ok(e.inode);
-            }
-            Some(_) => {
-                let e = "/lost+found is not a directory: rename it, then repair again";
-                return Err(Error::new(Status::Exists, e));
-            }
-            None => {}
-        }
-        let cx = self.view.cx;
-        let id = InodeId(cx.env.new_id()?);
-        let name: Name = LOST_FOUND.to_vec().into();
-        let mut inode = new_dir(cx, &root, ROOT_INODE, Some(name));
-        cx.insert(ROOT_INODE, LOST_FOUND, id, InodeKind::Directory, id.0)?;
-        cx.count(id, &inode, 1, 0)?;
-        cx.put_inode(id, &mut inode)?;
-        self.touched.extend([ROOT_INODE, id]);
-        Ok(id)
-    }
-}
-
-/// A directory that is root's alone, with the layout that everything inherits.
-fn new_dir(cx: &Context<'_>, root: &Inode, parent: InodeId, name: Option<Name>) -> Inode {
-    Inode {
-        kind: InodeKind::Directory,
-        mode: OWNER_ONLY,
-        nlink: 1,
-        atime: cx.now,
-        mtime: cx.now,
-        ctime: cx.now,
-        btime: cx.now,
-        project: root.project,
-        layout: root.layout,
-        parent,
-        name,
-        ..Inode::default()
+        self.touched.extend(lost_found::put(self.cx(), (id, &mut inode)).await?);
+        Ok(())
     }
 }

@@ -134,6 +134,12 @@ fn needs(v: VolumeId, key: &[u8], value: &[u8], wanted: &mut BTreeSet<Key>) {
                 wanted.insert(keys::session(v, InodeId(id), session));
             }
         }
+        Part::Leaving(id) => {
+            wanted.insert(keys::inode(v, id));
+        }
+        Part::TreeSum(tree) => {
+            wanted.insert(keys::tree(v, tree));
+        }
         Part::Trash(id) => {
             wanted.insert(keys::inode(v, id.inode));
         }

@@ -162,6 +162,10 @@ methods! {
     INLINE_READ = 333;
     /// Writes to one.
     INLINE_WRITE = 334;
+    /// A directory with all that is in it loses its name, and goes in the background ([`super::tree`]).
+    REMOVE_TREE = 335;
+    /// How far such removals are.
+    TREES = 336;
     /// From meta to a client: forget what you cached of an inode or entry.
     RECALL = 350;
     /// From meta to a client: which of these files do you have open?

@@ -27,6 +27,7 @@ pub mod recall;
 pub mod repair;
 pub mod sparse;
 pub mod trash;
+pub mod tree;
 
 use crate::{Error, Result, Status};
 
