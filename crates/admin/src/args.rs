@@ -236,6 +236,8 @@ pub enum Command {
         #[command(subcommand)]
         command: TrashCommand,
     },
+    /// Removed trees that are being emptied (`glowfs remove-tree`), and how far they are
+    Trees,
     /// Space: the file system and each disk
     Df,
     /// Health of every service, asked directly

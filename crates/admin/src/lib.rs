@@ -17,14 +17,17 @@ mod orphans;
 mod output;
 mod part;
 mod progress;
+mod remove_tree;
 mod resyncs;
 mod run;
 mod scrub;
 mod trash;
+mod trees;
 mod users;
 
 pub use args::{AdminArgs, Command};
 pub use meta::{offline, run as run_offline};
+pub use remove_tree::{RemoveTreeArgs, remove_tree};
 pub use run::run;
 
 /// What `glowfs admin fsck` exits with when it found nothing wrong and could not decide everything. (2 is for wrong arguments.)

@@ -3,7 +3,8 @@
 use crate::args::{AdminArgs, Command, DiskCommand, TrashCommand};
 use crate::output::Output;
 use crate::{
-    cluster, config, damaged, files, fsck, layout, operate, orphans, resyncs, scrub, trash, users,
+    cluster, config, damaged, files, fsck, layout, operate, orphans, resyncs, scrub, trash, trees,
+    users,
 };
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
@@ -83,6 +84,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             layout::set(out, client, path, change).await
         }
         Command::Trash { command } => in_trash(out, client, command).await,
+        Command::Trees => trees::list(out, client).await,
         Command::Df => files::df(out, client, &routing).await,
         Command::CreateTable { table, replicas, chains, dry_run } => {
             let request = CreateTable {

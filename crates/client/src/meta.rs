@@ -15,6 +15,7 @@ use glowfs_types::wire::closes::{Closes, ClosesReply};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::trash::{Trash, TrashReply};
+use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply, Trees, TreesReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
 use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
 use std::rc::Rc;
@@ -60,6 +61,8 @@ queries! {
     Closes: plain;
     InlineRead: plain;
     InlineWrite: once;
+    RemoveTree: once;
+    Trees: plain;
 }
 
 macro_rules! calls {
@@ -110,6 +113,10 @@ calls! {
     inline_read(InlineRead) -> InlineReply = INLINE_READ;
     /// INLINE_WRITE.
     inline_write(InlineWrite) -> InlineReply = INLINE_WRITE;
+    /// REMOVE_TREE: returns when the name is gone; what was in the tree goes in the background.
+    remove_tree(RemoveTree) -> RemoveTreeReply = REMOVE_TREE;
+    /// TREES.
+    trees(Trees) -> TreesReply = TREES;
     /// RENEW.
     renew(Renew) -> OpenReply = RENEW;
 }

@@ -34,6 +34,8 @@ enum Role {
     Mount(mount::MountArgs),
     /// Look at a cluster and operate it
     Admin(glowfs_admin::AdminArgs),
+    /// Remove directories with all that is in them: their names at once, the rest in the background
+    RemoveTree(glowfs_admin::RemoveTreeArgs),
     /// A whole cluster on this machine, for trying and developing
     Dev(dev::DevArgs),
     /// Measure each layer, and all of them with fio; the report is one HTML page
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Role::Storage(args) => service::storage(&args),
         Role::Mount(args) => mount::mount(&args),
         Role::Admin(args) => admin::admin(args),
+        Role::RemoveTree(args) => glowfs_admin::remove_tree(&args),
         Role::Dev(args) => dev::dev(&args),
         Role::Bench(args) => glowfs_bench::run(&args),
     };

@@ -4,6 +4,7 @@ use crate::locks;
 use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
+use crate::trees::Emptier;
 use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Env, Garbage, SessionEntry};
 use glowfs_rt::sync::join_all;
@@ -52,6 +53,14 @@ pub fn start(s: &Rc<Service>) {
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
             log("emptying the trash", crate::trash::expire(&this).await);
             log("erasing removed files", eraser.round(&this).await);
+        }
+    });
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        let emptier = Emptier::new(&this);
+        while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
+            this.settle().await;
+            log("emptying removed trees", emptier.round(&this).await);
         }
     });
     let this = s.clone();

@@ -36,6 +36,7 @@ mod service;
 mod state;
 mod telling;
 mod trash;
+mod trees;
 mod users;
 
 pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning, WriteDurability};

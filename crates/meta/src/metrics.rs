@@ -24,6 +24,10 @@ pub struct Metrics {
     pub held_up: Counter,
     /// Removed files erased.
     pub erased: Counter,
+    /// Names taken out of removed trees.
+    pub tree_names: Counter,
+    /// Things in removed trees that went to /lost+found.
+    pub tree_kept: Counter,
     /// Removed files that a client still had open when it was asked.
     pub held: Counter,
     /// Data ids that the last pass found without an owner.
@@ -74,6 +78,16 @@ impl Metrics {
             erased: r.counter(
                 "glowfs_meta_removed_erased_total",
                 "Removed files erased after no client had them open.",
+                &[],
+            ),
+            tree_names: r.counter(
+                "glowfs_meta_tree_names_total",
+                "Names taken out of directories of removed trees.",
+                &[],
+            ),
+            tree_kept: r.counter(
+                "glowfs_meta_tree_kept_total",
+                "Things in removed trees that might not be removed and went to /lost+found.",
                 &[],
             ),
             held: r.counter(

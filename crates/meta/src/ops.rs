@@ -12,6 +12,7 @@ use crate::names::seen;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use crate::trash;
+use crate::trees;
 use glowfs_kv::Transaction;
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, Made, Opened, is_cut_pending};
@@ -33,6 +34,7 @@ pub fn takes(m: u16) -> bool {
     (method::LOOKUP..=method::CLOSES).contains(&m)
         || matches!(m, method::ORPHANS | method::TRASH | method::FSCK)
         || matches!(m, method::INLINE_READ | method::INLINE_WRITE)
+        || matches!(m, method::REMOVE_TREE | method::TREES)
 }
 
 impl Service {
@@ -249,6 +251,8 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         method::APPEND => append::answer(s, id, body).await?,
         method::STATFS => Reply::msg(&statfs(s).await?),
         method::TRASH => Reply::msg(&trash::answer(s, id, body).await?),
+        method::REMOVE_TREE => Reply::msg(&trees::remove(s, id, body).await?),
+        method::TREES => Reply::msg(&trees::list(s, id, body).await?),
         method::FSCK => Reply::msg(&fsck::answer(s, id, body).await?),
         method::ORPHANS => Reply::msg(&orphans(s, id, body)?),
         m => {

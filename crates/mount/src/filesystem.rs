@@ -7,6 +7,7 @@ use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::lock::{Lock, LockReply};
 use glowfs_types::wire::meta::*;
+use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};
 use glowfs_types::{ClientId, Result, SessionId, TruncateEpoch};
 use std::rc::Rc;
 
@@ -110,6 +111,7 @@ file_system! {
     setxattr(SetXattr) -> Empty;
     listxattr(OfInode) -> XattrList;
     removexattr(OfXattr) -> Empty;
+    remove_tree(RemoveTree) -> RemoveTreeReply;
     append(Append) -> AppendReply;
     lock(Lock) -> LockReply;
     lock_test(Lock) -> LockReply;

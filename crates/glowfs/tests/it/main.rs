@@ -48,5 +48,6 @@ mod striping;
 mod torture;
 mod transfer;
 mod trash;
+mod trees;
 mod two_mounts;
 mod write_back;

@@ -5,10 +5,14 @@ use crate::errno::{ENODATA, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
 use glowfs_types::wire::meta::*;
+use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};
 use glowfs_types::{InodeId, RequestId, Status};
 
 /// What a program may do that is run from the file. The kernel asks for it before it writes to a file for the first time.
 const CAPABILITY: &[u8] = b"security.capability";
+
+/// Set to a directory's own name, it removes the directory with all that is in it. Its value is that name, if the caller may do that.
+const REMOVE_TREE: &[u8] = b"glowfs.remove_tree";
 
 fn is_acl(name: &[u8]) -> bool {
     name == b"system.posix_acl_access" || name == b"system.posix_acl_default"
@@ -38,12 +42,20 @@ impl<S: FileSystem> Context<S> {
         if name == CAPABILITY && self.inodes.is_bare(InodeId(self.header.node), self.rt.now()) {
             return fail(ENODATA);
         }
+        if name == REMOVE_TREE {
+            let would = self.remove_tree(Vec::new(), true).await?;
+            return Ok(Answer::Xattr(size, would.name.to_vec()));
+        }
         let value = self.fs.getxattr(self.of_xattr(name)).await?.value;
         Ok(Answer::Xattr(size, value))
     }
     pub(crate) async fn setxattr(&self, name: Vec<u8>, value: Vec<u8>, flags: u32) -> Outcome {
         if refused(&name) {
             return fail(EOPNOTSUPP);
+        }
+        if name == REMOVE_TREE {
+            self.remove_tree(value, false).await?;
+            return Ok(Answer::Done);
         }
         let OfXattr { caller, request, inode, name } = self.of_xattr(name);
         let acl = is_acl(&name);
@@ -59,6 +71,13 @@ impl<S: FileSystem> Context<S> {
         note();
         set?;
         Ok(Answer::Done)
+    }
+    /// The directory with all that is in it, whose own name is the value: the kernel holds the lock of the directory, and not the one of its parent, which it
+    /// needs to forget the name. Meta recalls that from this mount as from all others before it answers.
+    async fn remove_tree(&self, name: Vec<u8>, check: bool) -> Result<RemoveTreeReply, Failure> {
+        let OfXattr { caller, request, inode, name } = self.of_xattr(name);
+        let tree = RemoveTree { caller, request, parent: InodeId(0), name, inode, check };
+        Ok(self.fs.remove_tree(tree).await?)
     }
     pub(crate) async fn listxattr(&self, size: u32) -> Outcome {
         let q = OfInode { caller: self.caller(), inode: InodeId(self.header.node) };

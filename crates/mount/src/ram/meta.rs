@@ -14,6 +14,7 @@ use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
+use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};
 use glowfs_types::{
     ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId,
 };
@@ -508,6 +509,9 @@ impl FileSystem for RamFs {
         let n = self.get(q.inode)?;
         let value = n.xattrs.borrow().get(q.name.as_slice()).cloned();
         Ok(XattrReply { value: value.ok_or_else(|| no(Status::NoAttribute))? })
+    }
+    async fn remove_tree(&self, _: RemoveTree) -> Result<RemoveTreeReply> {
+        Err(no(Status::NotSupported))
     }
     async fn setxattr(&self, q: SetXattr) -> Result<Empty> {
         if q.name.starts_with(b"system.") {
