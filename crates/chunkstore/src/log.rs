@@ -172,6 +172,7 @@ impl Inner {
         taken: Option<Taken>,
     ) -> Result<Queued> {
         self.check_open()?;
+        debug_assert!(record.is_readable(), "no recovery could read {record:?}");
         let (done, written) = oneshot();
         let payload_blocks = (payload.iter().map(|b| b.len()).sum::<usize>() / BLOCK) as u32;
         {

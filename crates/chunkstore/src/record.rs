@@ -230,6 +230,13 @@ impl Record {
         w.patch_u32(start, (w.0.len() - start) as u32);
     }
 
+    /// Whether a recovery takes it back as it is: a log with one record that it refuses is refused as a whole.
+    pub fn is_readable(&self) -> bool {
+        let mut w = Writer::default();
+        self.encode(TargetId(0), &mut w);
+        Record::decode(&mut Reader(&w.0)).is_ok_and(|(_, read)| read == *self)
+    }
+
     fn kind(&self) -> u8 {
         match self {
             Record::Stage { .. } => STAGE,
@@ -359,6 +366,17 @@ mod tests {
         for r in all {
             let bytes = encoded(&r);
             assert_eq!(Record::decode(&mut Reader(&bytes)).expect("valid"), (TargetId(9), r));
+        }
+    }
+
+    #[test]
+    fn what_no_recovery_could_read_is_known_before_it_is_written() {
+        let Record::Stage { chunk, commit, delta } = stage() else { panic!("an update") };
+        assert!(Record::Stage { chunk, commit, delta: delta.clone() }.is_readable());
+        let longer = Delta { len: delta.chunk_bytes + 1, ..delta.clone() };
+        let shorter = Delta { len: 4096, ..delta };
+        for delta in [longer, shorter] {
+            assert!(!Record::Stage { chunk, commit, delta }.is_readable());
         }
     }
 
