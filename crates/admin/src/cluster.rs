@@ -5,10 +5,9 @@ use crate::output::{Output, ago, bytes};
 use anyhow::{Context, Result};
 use glowfs_client::Client;
 use glowfs_types::routing::{NodeInfo, RoutingInfo};
-use glowfs_types::wire::Empty;
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{ClientList, CreateTable, CreateTableReply};
+use glowfs_types::wire::mgmtd::{ClientList, CreateTable, CreateTableReply, ListClients};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -231,10 +230,15 @@ struct ClientRow {
 
 /// `list-clients`.
 pub async fn clients(out: Output, client: &Client) -> Result<()> {
-    let list: ClientList =
-        client.mgmtd(method::LIST_CLIENTS, &Empty {}).await.context("listing clients")?;
-    let rows: Vec<_> = list
-        .clients
+    let mut sessions = Vec::new();
+    let mut ask = Some(ListClients { pages: true, ..ListClients::default() });
+    while let Some(question) = ask {
+        let page: ClientList =
+            client.mgmtd(method::LIST_CLIENTS, &question).await.context("listing clients")?;
+        ask = page.next(question).context("listing clients")?;
+        sessions.extend(page.clients);
+    }
+    let rows: Vec<_> = sessions
         .into_iter()
         .map(|c| ClientRow {
             id: c.client.to_string(),

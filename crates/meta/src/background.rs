@@ -1,10 +1,10 @@
 //! Background work: garbage, sessions of dead clients, old request records, free space.
 
-use crate::locks;
 use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
 use crate::trees::Emptier;
+use crate::{clients, locks};
 use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Env, Garbage, SessionEntry};
 use glowfs_rt::sync::join_all;
@@ -13,8 +13,6 @@ use glowfs_types::capability::rights;
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::data::DiskInfo;
 use glowfs_types::wire::meta::{Attr, Caller, InodeKind, OfInode, StatFsReply};
-use glowfs_types::wire::mgmtd::ClientList;
-use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ChainTableId, ClientId, Error, Layout, Result, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -41,8 +39,6 @@ const SPACE_PAUSE: Duration = Duration::from_secs(2);
 const SWEEP_PAUSE: Duration = Duration::from_secs(5);
 /// Request records forgotten in one step.
 const SWEEP_PAGE: u32 = 512;
-/// How long mgmtd may take to list clients.
-const LIST_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Starts all of it. Each loop ends when the service stops.
 pub fn start(s: &Rc<Service>) {
@@ -208,9 +204,7 @@ async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
 
 /// Ends the sessions of clients that mgmtd has not listed for the grace time.
 async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<()> {
-    let list: ClientList =
-        s.agent.link().call(method::LIST_CLIENTS, &Empty {}, LIST_DEADLINE).await?;
-    let live: BTreeSet<ClientId> = list.clients.iter().map(|c| c.client).collect();
+    let live = clients::live(s).await?;
     let mut gone = BTreeSet::new();
     let mut after = None;
     loop {
@@ -218,13 +212,13 @@ async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<
             .look(async |tx| ns::clients_with_sessions(tx, VOLUME, after, CLIENT_PAGE).await)
             .await?;
         after = page.last().copied();
-        gone.extend(page.iter().filter(|c| !live.contains(c)));
+        gone.extend(page.iter().filter(|c| !live.contains_key(c)));
         if page.len() < CLIENT_PAGE {
             break;
         }
     }
     let lockers = lockers(s).await?;
-    gone.extend(lockers.iter().filter(|c| !live.contains(c)));
+    gone.extend(lockers.iter().filter(|c| !live.contains_key(c)));
     missing.retain(|c, _| gone.contains(c));
     let now = s.rt.now();
     let mut outcome = Ok(());

@@ -11,6 +11,7 @@
 mod append;
 mod background;
 mod callbacks;
+mod clients;
 mod closes;
 mod config;
 mod cut;

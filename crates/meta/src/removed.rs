@@ -4,6 +4,7 @@
 //! final, and a file goes when each client that lived at that time has said no or is dead to mgmtd. A client that cannot be
 //! asked holds up only the files that were removed while it was alive, and only until its session with mgmtd ends.
 
+use crate::clients;
 use crate::portions::Portions;
 use crate::state::{Service, VOLUME};
 use glowfs_namespace::{self as ns, Context, Doom, Removed};
@@ -11,8 +12,7 @@ use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::meta::{Caller, InUse, InUseReply};
-use glowfs_types::wire::mgmtd::ClientList;
-use glowfs_types::wire::{Empty, method};
+use glowfs_types::wire::method;
 use glowfs_types::{ClientId, InodeId, Result, UserId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 const BATCH_FILES: u32 = 256;
 /// Batches that wait for answers, at most; more removed files wait in the engine.
 const BATCHES_MAX: usize = 64;
-/// How long mgmtd may take to list clients.
-const LIST_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a client may take to answer.
 const ASK_DEADLINE: Duration = Duration::from_secs(2);
 /// A file that is open somewhere is asked for again after this time at first; it doubles up to [`HELD_PAUSE_MAX`].
@@ -247,7 +245,5 @@ impl Eraser {
 
 /// The clients that mgmtd takes for alive, with their users.
 async fn live_clients(s: &Service) -> Result<Clients> {
-    let list: ClientList =
-        s.agent.link().call(method::LIST_CLIENTS, &Empty {}, LIST_DEADLINE).await?;
-    Ok(list.clients.iter().map(|c| (c.client, c.user)).collect())
+    Ok(clients::live(s).await?.into_iter().collect())
 }

@@ -62,7 +62,8 @@ impl Inner {
             method::CLIENT_GOODBYE => reply(self.client_goodbye(who, incoming.msg()?).await?),
             method::LIST_CLIENTS => {
                 require(who.service || who.admin || who.root, "services and administrators", m)?;
-                reply(self.with(|s| clients::list(s))?)
+                let question = incoming.msg()?;
+                reply(self.with(|s| clients::list(s, &question))?)
             }
             method::REGISTER_STORES => {
                 service()?;

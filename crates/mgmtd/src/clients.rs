@@ -10,19 +10,52 @@ use crate::store::Writes;
 use glowfs_net::Identity;
 use glowfs_rt::Duration;
 use glowfs_types::wire::Empty;
-use glowfs_types::wire::mgmtd::{ClientGoodbye, ClientList, ClientSession, ClientSessionReply};
+use glowfs_types::wire::mgmtd::{
+    ClientGoodbye, ClientList, ClientSession, ClientSessionReply, ListClients,
+};
 use glowfs_types::{ClientId, Error, Result, Status, UserId};
+use std::ops::Bound::{Excluded, Unbounded};
 
 /// The greatest number of client sessions.
 const CLIENTS_MAX: usize = 100_000;
+/// The greatest number of sessions of a user who is neither a service nor an administrator: others find room as well.
+const CLIENTS_PER_USER_MAX: usize = CLIENTS_MAX / 4;
+/// Bytes of each text that a client says of itself. More is cut off: only people read it.
+const TEXT_BYTES_MAX: usize = 256;
+/// Sessions in one page of LIST_CLIENTS; of at most a KiB each, so it fits a message.
+const CLIENTS_PER_PAGE: usize = 1024;
 /// Sessions ended by one transaction.
 const ENDED_PER_CHANGE: usize = 256;
 
 /// What LIST_CLIENTS answers.
-pub fn list(s: &State) -> ClientList {
-    ClientList {
-        clients: s.clients.values().map(|c| c.session.clone()).collect(),
-        dead: s.dead_clients.iter().copied().collect(),
+pub fn list(s: &State, question: &ListClients) -> ClientList {
+    let from = question.after.map_or(Unbounded, Excluded);
+    let mut rest = s.clients.range((from, Unbounded)).map(|(_, c)| &c.session);
+    let dead = match question.after {
+        None => s.dead_clients.iter().copied().collect(),
+        Some(_) => Vec::new(),
+    };
+    if !question.pages && s.clients.len() > CLIENTS_PER_PAGE {
+        // Who knows no pages needs the ids before all.
+        return ClientList { clients: rest.map(without_texts).collect(), dead, more: false };
+    }
+    let clients = rest.by_ref().take(CLIENTS_PER_PAGE).cloned().collect();
+    ClientList { clients, dead, more: rest.next().is_some() }
+}
+
+fn without_texts(session: &ClientSession) -> ClientSession {
+    ClientSession {
+        hostname: String::new(),
+        description: String::new(),
+        release: String::new(),
+        ..*session
+    }
+}
+
+/// Cuts off what is too long. Also of what older releases have stored.
+pub fn cut_texts(session: &mut ClientSession) {
+    for text in [&mut session.hostname, &mut session.description, &mut session.release] {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     }
 }
 
@@ -36,6 +69,22 @@ pub fn check_owner(s: &State, client: ClientId, user: UserId) -> Result<()> {
         Some(c) if c.session.user != user => Err(not_yours()),
         _ => Ok(()),
     }
+}
+
+/// Whether there is room for one more client of that user.
+fn check_room(s: &State, who: &Identity) -> Result<()> {
+    let refused = |e| Err(Error::new(Status::Overloaded, e));
+    if s.clients.len() >= CLIENTS_MAX {
+        return refused(format!("there are {CLIENTS_MAX} clients already"));
+    }
+    let privileged = who.service || who.admin || who.root;
+    if !privileged && s.clients_of(who.user) >= CLIENTS_PER_USER_MAX {
+        let user = who.user;
+        return refused(format!(
+            "user {user} has {CLIENTS_PER_USER_MAX} clients already; end some"
+        ));
+    }
+    Ok(())
 }
 
 fn not_yours() -> Error {
@@ -57,6 +106,7 @@ impl Inner {
             return Err(Error::new(Status::InvalidArgument, "client id 0 is no client"));
         }
         let (now, now_ns) = (self.rt.now(), self.rt.unix_ns());
+        cut_texts(&mut session);
         session.user = who.user;
         session.last_seen_ns = now_ns;
         let id = session.client;
@@ -69,7 +119,7 @@ impl Inner {
             if s.dead_clients.contains(&id) {
                 return Known::Refused(ended());
             }
-            let full = s.clients.len() >= CLIENTS_MAX;
+            let room = check_room(s, &who);
             match s.clients.get_mut(&id) {
                 Some(c) if c.session.user != who.user => Known::Refused(not_yours()),
                 Some(c) => {
@@ -77,11 +127,7 @@ impl Inner {
                     c.session.last_seen_ns = now_ns;
                     Known::Extended
                 }
-                None if full => Known::Refused(Error::new(
-                    Status::Overloaded,
-                    format!("there are {CLIENTS_MAX} clients already"),
-                )),
-                None => Known::New(s.epoch),
+                None => room.map_or_else(Known::Refused, |()| Known::New(s.epoch)),
             }
         })?;
         match known {
@@ -93,7 +139,7 @@ impl Inner {
                 self.write(epoch, None, &writes).await?;
                 self.with(|s| {
                     let heard = self.rt.now();
-                    s.clients.insert(id, Client { session, heard });
+                    s.meet(Client { session, heard });
                     self.metrics.clients.set(i64::try_from(s.clients.len()).unwrap_or(i64::MAX));
                 })?;
             }

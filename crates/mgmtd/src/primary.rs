@@ -1,5 +1,6 @@
 //! Becoming primary: loading the state, and the bootstrap of a new cluster.
 
+use crate::clients::cut_texts;
 use crate::core::Inner;
 use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
@@ -135,11 +136,8 @@ impl Inner {
             users: l.users.into_iter().map(|u| (u.info.user, u)).collect(),
             configs: l.configs,
             overrides: l.overrides.into_iter().collect(),
-            clients: l
-                .clients
-                .into_iter()
-                .map(|session| (session.client, Client { session, heard: now }))
-                .collect(),
+            clients: Default::default(),
+            counts: Default::default(),
             leases: NodeLeases::new(lease, active, self.now_ms(), overlap_ms),
             heard: Default::default(),
             reach: Reach::new(t.reach_memory_ms),
@@ -152,6 +150,10 @@ impl Inner {
             dirty_chains: Default::default(),
             dead_clients: VecDeque::new(),
         };
+        for mut session in l.clients {
+            cut_texts(&mut session);
+            s.meet(Client { session, heard: now });
+        }
         s.said.insert(self.config.node(), self.own_node(NodeStatus::Primary));
         s.dirty_nodes = s.nodes.keys().copied().chain([self.config.node()]).collect();
         s.dirty_chains = s.chains.keys().copied().collect();

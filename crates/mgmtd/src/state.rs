@@ -43,6 +43,8 @@ pub struct State {
     pub configs: Vec<ConfigItem>,
     pub overrides: BTreeMap<NodeId, String>,
     pub clients: BTreeMap<ClientId, Client>,
+    /// How many of them each user has.
+    pub counts: BTreeMap<UserId, usize>,
 
     pub leases: NodeLeases,
     pub heard: BTreeMap<TargetId, Heard>,
@@ -169,9 +171,26 @@ impl State {
     pub fn config_of(&self, role: glowfs_types::routing::Role) -> Option<&ConfigItem> {
         self.configs.iter().find(|c| c.role == role)
     }
+    /// How many live clients a user has.
+    pub fn clients_of(&self, user: UserId) -> usize {
+        self.counts.get(&user).copied().unwrap_or(0)
+    }
+    /// Takes a client for alive.
+    pub fn meet(&mut self, client: Client) {
+        let (id, user) = (client.session.client, client.session.user);
+        self.part(id);
+        self.clients.insert(id, client);
+        *self.counts.entry(user).or_default() += 1;
+    }
+    fn part(&mut self, client: ClientId) {
+        let Some(old) = self.clients.remove(&client) else { return };
+        if let Some(count) = self.counts.get_mut(&old.session.user) {
+            *count -= 1;
+        }
+    }
     /// Remembers a client as dead.
     pub fn bury(&mut self, client: ClientId) {
-        self.clients.remove(&client);
+        self.part(client);
         self.dead_clients.push_back(client);
         while self.dead_clients.len() > DEAD_CLIENTS_MAX {
             self.dead_clients.pop_front();

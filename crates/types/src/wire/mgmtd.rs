@@ -3,8 +3,8 @@
 use super::meta::is_false;
 use crate::routing::{LocalState, NodeInfo, Role, RoutingInfo};
 use crate::{
-    ChainId, ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, HostId, Incarnation,
-    NodeId, RoutingVersion, StoreId, TargetId, UserId,
+    ChainId, ChainTableId, ChainVersion, ClientId, ClusterId, ConfigVersion, Error, HostId,
+    Incarnation, NodeId, Result, RoutingVersion, Status, StoreId, TargetId, UserId,
 };
 use minicbor::{Decode, Encode};
 use std::collections::BTreeMap;
@@ -161,6 +161,17 @@ pub struct ClientGoodbye {
     pub client: ClientId,
 }
 
+/// LIST_CLIENTS. Older releases send no field and hear of all in one message, as far as they fit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct ListClients {
+    /// Those behind this one, in the order of their ids.
+    #[n(0)]
+    pub after: Option<ClientId>,
+    /// Whether they may come in pages.
+    #[cbor(n(1), default)]
+    pub pages: bool,
+}
+
 /// LIST_CLIENTS' answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct ClientList {
@@ -170,6 +181,24 @@ pub struct ClientList {
     /// Clients whose sessions ended or ran out not long ago. A client in neither list was never known, or is long dead.
     #[cbor(n(1), default)]
     pub dead: Vec<ClientId>,
+    /// More follow behind the last live session.
+    #[cbor(n(2), default)]
+    pub more: bool,
+}
+
+impl ClientList {
+    /// What to ask for next: until nothing is left, who is not listed may be alive all the same.
+    pub fn next(&self, asked: ListClients) -> Result<Option<ListClients>> {
+        if !self.more {
+            return Ok(None);
+        }
+        let after = self.clients.last().map(|c| c.client);
+        if after <= asked.after {
+            let e = "mgmtd lists its clients in circles; restart its primary";
+            return Err(Error::new(Status::Internal, e));
+        }
+        Ok(Some(ListClients { after, ..asked }))
+    }
 }
 
 /// One formatted disk that a storage node offers.

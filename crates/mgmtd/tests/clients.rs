@@ -1,0 +1,124 @@
+//! Very many clients: they are listed, however long what they say of themselves is, and one user leaves room for others.
+
+mod common;
+
+use common::*;
+use glowfs_kv::Transaction;
+use glowfs_rt::real;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::mgmtd::*;
+use glowfs_types::wire::{Empty, method};
+use glowfs_types::*;
+use std::collections::BTreeSet;
+
+/// Sessions of one transaction.
+const PART: u64 = 100;
+/// Sessions of one user, at most.
+const USERS_CLIENTS_MAX: u64 = 25_000;
+const ANN: UserId = UserId(1000);
+
+fn session(id: u64, text: &str) -> ClientSession {
+    ClientSession {
+        client: ClientId(u128::from(id)),
+        role: Some(Role::Mount),
+        hostname: text.into(),
+        host: HostId(1),
+        pid: 1,
+        description: text.into(),
+        release: text.into(),
+        started_ns: 1,
+        user: ANN,
+        last_seen_ns: 0,
+    }
+}
+
+/// Clients 1 to `count` as a release without bounds has stored them.
+async fn store(w: &World, count: u64, text: &str) {
+    for first in (1..=count).step_by(PART as usize) {
+        let tx = Transaction::new(w.engine.clone());
+        for id in first..(first + PART).min(count + 1) {
+            let key = [b"mgmtd/client/".as_slice(), &u128::from(id).to_be_bytes()].concat();
+            let mut value = vec![1];
+            value.extend(minicbor::to_vec(session(id, text)).expect("CBOR"));
+            tx.put(key, value).expect("small");
+        }
+        tx.commit(false).await.expect("stored");
+    }
+}
+
+async fn primary(w: &World) -> glowfs_mgmtd::Running {
+    let m = w.mgmtd(100).await;
+    while !m.is_primary() {
+        w.rt.sleep(ms(5)).await;
+    }
+    m
+}
+
+#[test]
+fn very_many_clients_are_listed() {
+    const CLIENTS: u64 = 5000;
+    real::run(|rt| async move {
+        let w = World::new(&rt);
+        store(&w, CLIENTS, &"ä".repeat(900)).await;
+        let m = primary(&w).await;
+        let conn = w.conn(&at(&m), ROOT_TOKEN).await.expect("root");
+        let mut seen = BTreeSet::new();
+        let mut ask = Some(ListClients { pages: true, ..ListClients::default() });
+        while let Some(question) = ask {
+            let page: ClientList =
+                conn.call_msg(method::LIST_CLIENTS, &question, SECOND).await.expect("a page");
+            ask = page.next(question).expect("goes on");
+            for c in page.clients {
+                assert!(!c.hostname.is_empty() && c.hostname.len() <= 256, "{}", c.hostname);
+                assert!(seen.insert(c.client), "twice");
+            }
+        }
+        assert_eq!(seen.len() as u64, CLIENTS);
+        // As older releases ask: all of them, by their ids.
+        let all: ClientList =
+            conn.call_msg(method::LIST_CLIENTS, &Empty {}, SECOND).await.expect("the list");
+        assert_eq!(all.clients.len() as u64, CLIENTS);
+        assert!(!all.more);
+        m.stop().await;
+    });
+}
+
+#[test]
+fn one_user_leaves_room_for_others() {
+    real::run(|rt| async move {
+        let w = World::new(&rt);
+        store(&w, USERS_CLIENTS_MAX, "h").await;
+        let m = primary(&w).await;
+        let root = w.conn(&at(&m), ROOT_TOKEN).await.expect("root");
+        let user = async |user| {
+            let user = UserInfo {
+                user,
+                name: format!("user-{user}"),
+                groups: vec![100],
+                root: false,
+                admin: false,
+                service: false,
+            };
+            let add = UserAdd { user, only_new: true };
+            let added: UserAddReply =
+                root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
+            w.conn(&at(&m), &added.token).await.expect("a connection")
+        };
+        let (ann, bob) = (user(ANN).await, user(UserId(1001)).await);
+        let new = session(USERS_CLIENTS_MAX + 1, "h");
+        let open = async |conn: &glowfs_net::Conn, session: &ClientSession| {
+            let reply =
+                conn.call_msg::<_, ClientSessionReply>(method::CLIENT_SESSION, session, SECOND);
+            reply.await.map_err(|e| e.status)
+        };
+        assert_eq!(open(&ann, &new).await, Err(Status::Overloaded));
+        open(&ann, &session(1, "h")).await.expect("she goes on with what she has");
+        open(&bob, &new).await.expect("others have room");
+        // And so has she, when one of hers has ended.
+        let gone = ClientGoodbye { client: ClientId(2) };
+        let _: Empty = ann.call_msg(method::CLIENT_GOODBYE, &gone, SECOND).await.expect("ended");
+        open(&ann, &session(USERS_CLIENTS_MAX + 2, "h")).await.expect("room again");
+        open(&root, &session(USERS_CLIENTS_MAX + 3, "h")).await.expect("administrators have room");
+        m.stop().await;
+    });
+}
