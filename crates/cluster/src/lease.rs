@@ -7,6 +7,9 @@
 use glowfs_types::{Incarnation, NodeId};
 use std::collections::BTreeMap;
 
+/// So many late looks give a node more time while nothing is heard of it. Who is always late hears the living all the same, between its looks.
+const LATE_LOOKS_MAX: u32 = 8;
+
 /// Settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseConfig {
@@ -59,6 +62,8 @@ struct Node {
     /// Its targets' chains know that it is back.
     settled: bool,
     beats: u32,
+    /// Late looks since it was heard.
+    late_looks: u32,
 }
 
 /// The book of leases of one primary.
@@ -67,6 +72,8 @@ pub struct NodeLeases {
     config: LeaseConfig,
     /// Nobody is dead before this.
     quiet_until_ms: u64,
+    /// Late looks that have put that off.
+    late_looks: u32,
     last_tick_ms: u64,
     nodes: BTreeMap<NodeId, Node>,
 }
@@ -87,10 +94,12 @@ impl NodeLeases {
             alive: true,
             settled: true,
             beats: 0,
+            late_looks: 0,
         };
         Self {
             config,
             quiet_until_ms: now_ms + config.lease_ms + config.margin_ms + extra_ms,
+            late_looks: 0,
             last_tick_ms: now_ms,
             nodes: known.into_iter().map(|id| (id, node)).collect(),
         }
@@ -112,6 +121,7 @@ impl NodeLeases {
             alive: !beat.leaving,
             settled: false,
             beats: 0,
+            late_looks: 0,
         };
         let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
         let Some(node) = self.nodes.get_mut(&beat.node) else {
@@ -139,6 +149,7 @@ impl NodeLeases {
         let gap = now_ms.saturating_sub(node.heard_ms);
         node.sequence = beat.sequence;
         node.heard_ms = now_ms;
+        node.late_looks = 0;
         if beat.leaving {
             node.alive = false;
             return Verdict::Left;
@@ -167,10 +178,14 @@ impl NodeLeases {
         self.last_tick_ms = now_ms;
         if gap > self.config.stall_ms {
             // We were away, not they.
-            for node in self.nodes.values_mut() {
+            for node in self.nodes.values_mut().filter(|n| n.late_looks < LATE_LOOKS_MAX) {
+                node.late_looks += 1;
                 node.heard_ms = (node.heard_ms + gap).min(now_ms);
             }
-            self.quiet_until_ms += gap;
+            if self.late_looks < LATE_LOOKS_MAX {
+                self.late_looks += 1;
+                self.quiet_until_ms += gap;
+            }
         }
         if now_ms < self.quiet_until_ms {
             return Vec::new();
@@ -216,6 +231,27 @@ mod tests {
         assert!(book.alive(NodeId(1)));
         book.settled();
         assert_eq!(book.beat(beat(5, 2), 4000), Verdict::Alive);
+    }
+
+    /// A primary that comes late to every look takes each silence for its own; it declared nobody dead, ever.
+    #[test]
+    fn a_primary_that_is_always_late_finds_the_dead_all_the_same() {
+        const LATE_MS: u64 = 400;
+        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
+        let mut book = NodeLeases::new(config, [NodeId(1), NodeId(2)], 0, 0);
+        let mut died = None;
+        for look in 1..100 {
+            let sequence = look;
+            let (node, incarnation) = (NodeId(2), Incarnation(7));
+            book.beat(Beat { node, incarnation, sequence, leaving: false }, look * LATE_MS - 1);
+            let dead = book.tick(look * LATE_MS);
+            assert!(!dead.contains(&NodeId(2)), "it is heard before every look");
+            if dead.contains(&NodeId(1)) {
+                died = Some(look * LATE_MS);
+            }
+        }
+        let limit = u64::from(LATE_LOOKS_MAX + 1) * LATE_MS + config.lease_ms + config.margin_ms;
+        assert!(died.is_some_and(|at| at <= limit), "{died:?}, and not within {limit} ms");
     }
 
     /// While the engine was away, the second heartbeat of a node that was back got the lease that the first one waited for; the next
