@@ -42,33 +42,30 @@ fn exchange(
     if a == b || !fits(work, &chains[x], i, b) || !fits(work, &chains[y], j, a) {
         return false;
     }
-    let others = |chain: &[usize], at: usize| -> Vec<usize> {
-        chain.iter().enumerate().filter(|&(k, _)| k != at).map(|(_, &m)| m).collect()
-    };
-    let (of_a, of_b) = (others(&chains[x], i), others(&chains[y], j));
+    let (of_a, of_b) = ((&chains[x], i), (&chains[y], j));
     // The change of the sum of squares: (p-1)^2 - p^2 for a lost pair, (p+1)^2 - p^2 for a new one, counted in turn.
     let mut delta = 0i64;
-    let steps = |from: usize, with: &[usize], by: i32, delta: &mut i64, work: &mut Work| {
-        for &m in with {
+    let steps = |from: usize, with: (&Vec<usize>, usize), by, delta: &mut i64, work: &mut Work| {
+        for (_, &m) in with.0.iter().enumerate().filter(|&(k, _)| k != with.1) {
             let p = i64::from(work.pair(from, m));
             *delta += 2 * p * i64::from(by) + 1;
             work.bump(from, m, by);
         }
     };
-    steps(a, &of_a, -1, &mut delta, work);
-    steps(b, &of_b, -1, &mut delta, work);
-    steps(b, &of_a, 1, &mut delta, work);
-    steps(a, &of_b, 1, &mut delta, work);
+    steps(a, of_a, -1, &mut delta, work);
+    steps(b, of_b, -1, &mut delta, work);
+    steps(b, of_a, 1, &mut delta, work);
+    steps(a, of_b, 1, &mut delta, work);
     if delta < 0 {
         chains[x][i] = b;
         chains[y][j] = a;
         return true;
     }
     let mut undo = 0;
-    steps(a, &of_b, -1, &mut undo, work);
-    steps(b, &of_a, -1, &mut undo, work);
-    steps(b, &of_b, 1, &mut undo, work);
-    steps(a, &of_a, 1, &mut undo, work);
+    steps(a, of_b, -1, &mut undo, work);
+    steps(b, of_a, -1, &mut undo, work);
+    steps(b, of_b, 1, &mut undo, work);
+    steps(a, of_a, 1, &mut undo, work);
     false
 }
 

@@ -30,6 +30,12 @@ pub(crate) fn heads(chains: &mut [Vec<usize>], disks: usize) {
 
 /// One path from a disk to one that is head of at least two fewer. Each makes the sum of squares smaller, so this ends.
 fn hand_on(chains: &mut [Vec<usize>], heads: &mut [u32]) -> bool {
+    let mut headed: Vec<Vec<usize>> = vec![Vec::new(); heads.len()];
+    for (c, chain) in chains.iter().enumerate() {
+        if let Some(&h) = chain.first() {
+            headed[h].push(c);
+        }
+    }
     for from in 0..heads.len() {
         // Breadth first: `via[d]` is the chain whose head can go from `prev[d]` to `d`.
         let mut via: Vec<Option<(usize, usize)>> = vec![None; heads.len()];
@@ -47,11 +53,8 @@ fn hand_on(chains: &mut [Vec<usize>], heads: &mut [u32]) -> bool {
                 heads[d] += 1;
                 return true;
             }
-            for (c, chain) in chains.iter().enumerate() {
-                if chain.first() != Some(&d) {
-                    continue;
-                }
-                for &next in &chain[1..] {
+            for &c in &headed[d] {
+                for &next in &chains[c][1..] {
                     if next != from && via[next].is_none() {
                         via[next] = Some((c, d));
                         queue.push_back(next);
@@ -64,23 +67,25 @@ fn hand_on(chains: &mut [Vec<usize>], heads: &mut [u32]) -> bool {
 }
 
 /// Orders the chains so that each shares as few disks, then nodes, with the few before it as possible.
-pub(crate) fn neighbours(mut rest: Vec<Vec<usize>>, places: &[Place]) -> Vec<Vec<usize>> {
-    let mut out: Vec<Vec<usize>> = Vec::with_capacity(rest.len());
-    let replicas = rest.first().map_or(1, Vec::len).max(1);
+pub(crate) fn neighbours(chains: Vec<Vec<usize>>, places: &[Place]) -> Vec<Vec<usize>> {
+    let mut out: Vec<Vec<usize>> = Vec::with_capacity(chains.len());
+    let replicas = chains.first().map_or(1, Vec::len).max(1);
     // As many chains as fit side by side on distinct disks.
     let reach = (places.len() / replicas).saturating_sub(1).clamp(1, 16);
     let mut recent = vec![0usize; places.len()];
-    while !rest.is_empty() {
+    let mut rest = chains.into_iter();
+    let mut near: Vec<Vec<usize>> = rest.by_ref().take(LOOK_AHEAD).collect();
+    while !near.is_empty() {
         let cost = |chain: &Vec<usize>| {
             let at = out.len();
-            let near = |last: usize| if last == 0 { 0 } else { reach.saturating_sub(at - last) };
-            let disks: usize = chain.iter().map(|&i| near(recent[i])).sum();
-            let head = chain.first().map_or(0, |&i| near(recent[i]));
+            let again = |last: usize| if last == 0 { 0 } else { reach.saturating_sub(at - last) };
+            let disks: usize = chain.iter().map(|&i| again(recent[i])).sum();
+            let head = chain.first().map_or(0, |&i| again(recent[i]));
             (disks, head)
         };
-        let best =
-            (0..rest.len().min(LOOK_AHEAD)).min_by_key(|&k| (cost(&rest[k]), k)).unwrap_or(0);
-        let chain = rest.remove(best);
+        let best = (0..near.len()).min_by_key(|&k| (cost(&near[k]), k)).unwrap_or(0);
+        let chain = near.remove(best);
+        near.extend(rest.next());
         out.push(chain.clone());
         for i in chain {
             recent[i] = out.len();

@@ -2,7 +2,7 @@
 
 use crate::{improve, order, quota};
 use glowfs_types::{Error, NodeId, Result, Status, StoreId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The greatest number of chains of one plan.
@@ -119,22 +119,29 @@ fn rack_count(places: &[Place]) -> usize {
 /// rest feasible), of those the one that met the members so far least often.
 fn choose(work: &mut Work, quotas: Vec<u32>, request: Request) -> Vec<Vec<usize>> {
     let mut left = quotas;
-    let mut node_left: BTreeMap<NodeId, u32> = BTreeMap::new();
-    for (p, q) in work.places.iter().zip(&left) {
-        *node_left.entry(p.node).or_default() += q;
+    // Places of one node follow one another.
+    let mut nodes: Vec<usize> = Vec::with_capacity(work.places.len());
+    let mut node_left: Vec<u32> = Vec::new();
+    for (i, (p, q)) in work.places.iter().zip(&left).enumerate() {
+        if i == 0 || work.places[i - 1].node != p.node {
+            node_left.push(0);
+        }
+        let node = node_left.len() - 1;
+        node_left[node] += q;
+        nodes.push(node);
     }
     let mut chains = Vec::with_capacity(request.chains as usize);
     for _ in 0..request.chains {
         let mut chain: Vec<usize> = Vec::with_capacity(request.replicas as usize);
         while chain.len() < request.replicas as usize {
             let best = (0..work.places.len())
-                .filter(|&i| chain.iter().all(|&c| work.places[c].node != work.places[i].node))
+                .filter(|&i| chain.iter().all(|&c| nodes[c] != nodes[i]))
                 .min_by_key(|&i| {
                     let same_rack = chain.iter().filter(|&&c| !work.apart(c, i)).count();
                     let met: u32 = chain.iter().map(|&c| work.pair(c, i)).sum();
                     (
                         if work.racks > 1 { same_rack } else { 0 },
-                        std::cmp::Reverse(node_left[&work.places[i].node]),
+                        std::cmp::Reverse(node_left[nodes[i]]),
                         std::cmp::Reverse(left[i]),
                         met,
                         i,
@@ -146,9 +153,8 @@ fn choose(work: &mut Work, quotas: Vec<u32>, request: Request) -> Vec<Vec<usize>
                 work.bump(c, best, 1);
             }
             left[best] = left[best].saturating_sub(1);
-            if let Some(n) = node_left.get_mut(&work.places[best].node) {
-                *n = n.saturating_sub(1);
-            }
+            let n = &mut node_left[nodes[best]];
+            *n = n.saturating_sub(1);
             chain.push(best);
         }
         chains.push(chain);
