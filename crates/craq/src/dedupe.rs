@@ -29,10 +29,11 @@ pub(crate) enum Seen {
 }
 
 /// One channel: what committed last, and what is on its way.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 struct Lane {
     done: Option<(Seq, ChunkId, ChunkVersion)>,
-    running: Option<(Seq, ChunkId)>,
+    /// Ascending. More than one where a client was refused a write of which an earlier copy still runs, and went on.
+    running: Vec<(Seq, ChunkId)>,
     /// The age in which it was seen last.
     age: u32,
 }
@@ -49,10 +50,11 @@ impl Channels {
     /// What is known of a write.
     pub fn look(&self, o: &Origin, chunk: ChunkId) -> Seen {
         let Some(lane) = self.lanes.get(&(o.client, o.channel)) else { return Seen::New };
-        if let Some((seq, at)) = lane.running
-            && seq >= o.seq
-        {
-            return if seq == o.seq && at == chunk { Seen::Running } else { Seen::Old };
+        if lane.running.contains(&(o.seq, chunk)) {
+            return Seen::Running;
+        }
+        if lane.running.last().is_some_and(|(seq, _)| *seq >= o.seq) {
+            return Seen::Old;
         }
         match lane.done {
             Some((seq, at, version)) if seq == o.seq && at == chunk => Seen::Done(version),
@@ -69,8 +71,8 @@ impl Channels {
     /// A write begins.
     pub fn begin(&mut self, o: &Origin, chunk: ChunkId) {
         let lane = self.seen(o);
-        if lane.running.is_none_or(|(seq, _)| seq < o.seq) {
-            lane.running = Some((o.seq, chunk));
+        if let Err(at) = lane.running.binary_search(&(o.seq, chunk)) {
+            lane.running.insert(at, (o.seq, chunk));
         }
     }
     /// A write committed.
@@ -80,18 +82,14 @@ impl Channels {
         if newer && !planted(Mutant::DedupeForgotten) {
             lane.done = Some((o.seq, chunk, version));
         }
-        if lane.running == Some((o.seq, chunk)) {
-            lane.running = None;
-        }
+        lane.running.retain(|r| *r != (o.seq, chunk));
     }
     /// A write was taken back.
     pub fn abort(&mut self, o: &Origin, chunk: ChunkId) {
         let key = (o.client, o.channel);
         if let Some(lane) = self.lanes.get_mut(&key) {
-            if lane.running == Some((o.seq, chunk)) {
-                lane.running = None;
-            }
-            if lane.done.is_none() && lane.running.is_none() {
+            lane.running.retain(|r| *r != (o.seq, chunk));
+            if lane.done.is_none() && lane.running.is_empty() {
                 self.lanes.remove(&key);
             }
         }
@@ -124,7 +122,7 @@ impl Channels {
     pub fn age(&mut self) -> BTreeSet<ClientId> {
         self.age += 1;
         let now = self.age;
-        let needed = |l: &Lane| l.running.is_some() || now - l.age < AGES_KEPT;
+        let needed = |l: &Lane| !l.running.is_empty() || now - l.age < AGES_KEPT;
         let mut gone: BTreeSet<ClientId> = self.lanes.keys().map(|(client, _)| *client).collect();
         for ((client, _), _) in self.lanes.iter().filter(|(_, l)| needed(l)) {
             gone.remove(client);
@@ -164,6 +162,20 @@ mod tests {
             write(&mut c, 8, seq);
         }
         assert_eq!((c.age().len(), c.age().len(), c.len()), (0, 1, 0));
+    }
+
+    /// A client was refused one copy of a write, went on, and was refused that as well; the first copy still runs.
+    #[test]
+    fn a_write_that_runs_is_known_though_its_channel_has_gone_on() {
+        let mut c = Channels::default();
+        let (first, second) = (origin(7, 1), origin(7, 2));
+        c.begin(&first, CHUNK);
+        c.begin(&second, CHUNK);
+        c.abort(&second, CHUNK);
+        assert_eq!(c.look(&first, CHUNK), Seen::Running, "a late copy would be done twice");
+        c.commit(&first, CHUNK, ChunkVersion(1));
+        assert_eq!(c.look(&first, CHUNK), Seen::Done(ChunkVersion(1)));
+        assert_eq!(c.look(&second, CHUNK), Seen::New);
     }
 
     #[test]

@@ -3,26 +3,26 @@
 use super::content::Content;
 use super::power::Power;
 use super::switches::*;
-use crate::filesystem::{FileData, FileSystem};
+use crate::filesystem::FileSystem;
 use glowfs_client::{FileAccess, RecallHandler};
 use glowfs_namespace::{Held, LockTable};
 use glowfs_rt::sync::Notify;
-use glowfs_rt::{Buf, BufMut, Duration, Rt};
+use glowfs_rt::{Duration, Rt};
 use glowfs_types::mode::without_privileges;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
-use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};
-use glowfs_types::{
-    ClientId, DataId, Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId,
-};
+use glowfs_types::{ClientId, DataId, Error, InodeId, Result, SessionId, Status, VolumeId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+
+mod file;
+pub use file::RamFile;
 
 pub(super) struct Node {
     pub(super) attr: RefCell<Attr>,
@@ -52,19 +52,6 @@ pub struct RamFs {
     /// The last file without a name, until it is open.
     made: RefCell<Option<Rc<Node>>>,
     power: Power,
-}
-
-/// An open file of it.
-pub struct RamFile {
-    node: Rc<Node>,
-    content: RefCell<Rc<Content>>,
-    epoch: Cell<TruncateEpoch>,
-    /// Of the metadata engine, when the epoch was heard.
-    life: Cell<u64>,
-    written: Cell<Option<u64>>,
-    session: Option<SessionId>,
-    owner: ClientId,
-    fs: Weak<RamFs>,
 }
 
 fn no(status: Status) -> Error {
@@ -591,112 +578,4 @@ impl FileSystem for RamFs {
         *self.listener.borrow_mut() = Some(handler);
     }
     async fn shut_down(&self) {}
-}
-
-impl RamFile {
-    fn check_owner(&self) -> Result<()> {
-        if self.lives() { Ok(()) } else { Err(no(Status::SessionEnded)) }
-    }
-}
-
-impl FileData for RamFile {
-    fn lives(&self) -> bool {
-        self.session.is_none() || self.owner == ClientId(LIFE.load(Relaxed).into())
-    }
-    fn session(&self) -> Option<SessionId> {
-        self.session
-    }
-    fn epoch(&self) -> TruncateEpoch {
-        self.epoch.get()
-    }
-    fn len_written(&self) -> Option<u64> {
-        self.written.get()
-    }
-    fn update_attr(&self, attr: &Attr) {
-        let anew = self.life.replace(attr.life) < attr.life;
-        if attr.epoch > self.epoch.get() || (anew && attr.epoch != self.epoch.get()) {
-            self.epoch.set(attr.epoch);
-            self.written.set(None);
-            *self.content.borrow_mut() = self.node.content.borrow().clone();
-        }
-    }
-    async fn read(&self, offset: u64, mut buf: BufMut) -> (Result<usize>, BufMut) {
-        if let Err(e) = self.check_owner() {
-            return (Err(e), buf);
-        }
-        self.content.borrow().read(offset, &mut buf);
-        (Ok(buf.len()), buf)
-    }
-    async fn spill(&self) -> Result<()> {
-        Ok(())
-    }
-    async fn content(&self) -> Result<Option<InlineReply>> {
-        Ok(None)
-    }
-    async fn write(
-        &self,
-        offset: u64,
-        buf: Buf,
-        under: Option<TruncateEpoch>,
-    ) -> Result<Option<Attr>> {
-        WRITES.fetch_add(1, Relaxed);
-        if RIGHT_WANTED.swap(false, Relaxed) {
-            self.fs.upgrade().ok_or(Status::Internal)?.want_right(&self.node)?;
-        }
-        while let Some(fs) = self.fs.upgrade().filter(|_| WRITES_WAIT.load(Relaxed)) {
-            fs.rt.sleep(Duration::from_millis(1)).await;
-        }
-        self.check_owner()?;
-        if NO_ROOM.load(Relaxed) {
-            return Err(no(Status::NoSpace));
-        }
-        if let Some(cut) = CUT_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
-            self.fs.upgrade().ok_or(Status::Internal)?.cut_by_other(&self.node, cut)?;
-            // With the capability that the next attempt needs.
-            self.update_attr(&self.node.attr.borrow());
-        }
-        if under.is_some_and(|epoch| epoch != self.epoch.get()) {
-            return Err(no(Status::Stale));
-        }
-        self.content.borrow().write(offset, &buf);
-        let end = offset + buf.len() as u64;
-        self.written.set(Some(self.written.get().unwrap_or(0).max(end)));
-        Ok(None)
-    }
-    async fn zero(&self, offset: u64, len: u64) -> Result<()> {
-        const PIECE: u64 = 64 << 10;
-        for at in (0..len).step_by(PIECE as usize) {
-            let n = (len - at).min(PIECE) as usize;
-            self.content.borrow().write(offset + at, &vec![0; n]);
-        }
-        Ok(())
-    }
-    async fn flush(&self) -> Result<()> {
-        FLUSHES.fetch_add(1, Relaxed);
-        Ok(())
-    }
-    async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
-        Ok(self.content.borrow().seek(offset, len, data))
-    }
-    async fn allocated(&self) -> Result<u64> {
-        if COUNT_FAILS.swap(false, Relaxed) {
-            return Err(no(Status::Busy));
-        }
-        while let Some(fs) = self.fs.upgrade().filter(|_| COUNTS_WAIT.load(Relaxed)) {
-            fs.rt.sleep(Duration::from_millis(1)).await;
-        }
-        Ok(self.content.borrow().allocated())
-    }
-    async fn copy_from(
-        &self,
-        source: &Rc<Self>,
-        (from, to, len): (u64, u64, u64),
-        _: u64,
-    ) -> Result<bool> {
-        let mut bytes = vec![0; len as usize];
-        source.content.borrow().read(from, &mut bytes);
-        self.content.borrow().write(to, &bytes);
-        self.written.set(Some(self.written.get().unwrap_or(0).max(to + len)));
-        Ok(false)
-    }
 }
