@@ -207,7 +207,11 @@ impl Inner {
             }
             Record::ForgetClient(client) => {
                 if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
-                    t.channels.retain(|(c, _), _| *c != client);
+                    let all = (client, ChannelId(0))..=(client, ChannelId(u64::MAX));
+                    let theirs: Vec<_> = t.channels.range(all).map(|(key, _)| *key).collect();
+                    for key in theirs {
+                        t.channels.remove(&key);
+                    }
                 }
             }
             Record::PurgeTombstones => self.apply_purge(target),

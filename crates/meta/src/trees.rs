@@ -23,6 +23,8 @@ use std::rc::Rc;
 const CHECK_DIRECTORIES: u64 = 16 << 10;
 /// Names that are read for that.
 const CHECK_NAMES: u64 = 256 << 10;
+/// How long that may take: less than a client waits for an answer.
+const CHECK_TIME: Duration = Duration::from_secs(2);
 /// Names that one step of it reads.
 const CHECK_PAGE: u32 = 512;
 /// Directories of the queue that are read at once.
@@ -95,12 +97,13 @@ async fn check(s: &Service, who: &Caller, tree: InodeId) -> Result<()> {
     if who.uid == 0 {
         return Ok(());
     }
+    let until = s.rt.now() + CHECK_TIME;
     let (mut open, mut directories, mut names) = (vec![tree], 0, 0);
     while let Some(dir) = open.pop() {
         directories += 1;
         let mut from: Option<Key> = None;
         loop {
-            if directories > CHECK_DIRECTORIES || names > CHECK_NAMES {
+            if directories > CHECK_DIRECTORIES || names > CHECK_NAMES || s.rt.now() > until {
                 return Ok(());
             }
             let step = async |tx: &Transaction| {
@@ -151,18 +154,25 @@ impl Emptier {
     /// Goes through the queue until there is nothing to do.
     pub async fn round(&self, s: &Service) -> Result<()> {
         loop {
-            let (mut after, mut any) = (None, false);
-            loop {
+            let (mut before, mut any, mut outcome) = (None, false, Ok(()));
+            let empty = loop {
                 let page =
-                    s.look(async |tx| ns::leaving(tx, VOLUME, after, QUEUE_PAGE).await).await?;
-                after = page.last().copied();
-                any |= self.page(s, &page).await?;
+                    s.look(async |tx| ns::leaving(tx, VOLUME, before, QUEUE_PAGE).await).await?;
+                // Those that cannot be emptied do not keep the others.
+                let did = self.page(s, &page).await.unwrap_or_else(|e| {
+                    outcome = Err(e);
+                    false
+                });
+                any |= did;
                 if page.len() < QUEUE_PAGE as usize || stops(s) {
-                    break;
+                    break before.is_none() && page.is_empty();
                 }
-            }
+                // What came meanwhile goes first, so that there is never much.
+                before = if did { None } else { page.last().copied() };
+            };
             if !any || stops(s) {
-                return self.tidy(s, after.is_none()).await;
+                self.tidy(s, empty).await?;
+                return outcome;
             }
         }
     }

@@ -181,6 +181,9 @@ impl<F: FileData> OpenInode<F> {
                 if from_meta.epoch > s.dirty.epoch || undone {
                     // Somebody cut the file: what we wrote before is not its length any more.
                     s.dirty.len = None;
+                }
+                // What is heard of it once more takes no place away from an append that is on its way.
+                if (known && from_meta.epoch > s.attr.epoch) || undone {
                     s.reserved = 0;
                 }
                 if undone {

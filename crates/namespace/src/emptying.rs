@@ -14,7 +14,7 @@ use crate::lost_found;
 use crate::record::{Dentry, Inode, number, unpack};
 use crate::trash;
 use crate::tree::{LeavingRecord, TreeRecord, queue, sum};
-use glowfs_kv::{Transaction, key_after};
+use glowfs_kv::Transaction;
 use glowfs_types::wire::meta::{Caller, Name};
 use glowfs_types::{InodeId, Result, VolumeId};
 
@@ -38,18 +38,19 @@ pub struct Emptied {
     pub touched: Vec<InodeId>,
 }
 
-/// Directories that wait, behind `after`, at most `limit`.
+/// Directories that wait, at most `limit`, the youngest first: those that are inside of others, mostly, so that few wait at a time. Only those
+/// older than `before`.
 pub async fn leaving(
     tx: &Transaction,
     volume: VolumeId,
-    after: Option<InodeId>,
+    before: Option<InodeId>,
     limit: u32,
 ) -> Result<Vec<InodeId>> {
-    let (mut begin, end) = keys::all_leaving(volume);
-    if let Some(after) = after {
-        begin = key_after(&keys::leaving(volume, after));
+    let (begin, mut end) = keys::all_leaving(volume);
+    if let Some(before) = before {
+        end = keys::leaving(volume, before);
     }
-    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
+    let page = tx.get_range_snapshot(&begin, &end, limit, true).await?;
     Ok(page.entries.iter().filter_map(|(key, _)| keys::leaving_of(key)).collect())
 }
 

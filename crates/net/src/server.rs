@@ -192,6 +192,8 @@ async fn accept(shared: Rc<Shared>, listener: Listener) {
             Some(Ok(stream)) => {
                 let number = shared.greets(stream.clone());
                 shared.rt.spawn_detached(serve(shared.clone(), stream, number));
+                // Many may be waiting: each is heard before the next one takes its place.
+                shared.rt.yield_now().await;
             }
         }
     }

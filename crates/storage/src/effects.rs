@@ -151,10 +151,10 @@ impl Target {
         for client in clients {
             while let Err(e) = self.store.forget_client(self.id, client).await {
                 tracing::warn!(target = %self.id, %client, error = %e, "channels could not be forgotten");
-                let Some(node) = self.node.upgrade().filter(|_| self.store.failure().is_none())
-                else {
-                    return false;
-                };
+                // It was dismissed, or all ends.
+                let over = matches!(e.status, Status::NoTarget | Status::ShuttingDown);
+                let goes_on = !over && self.store.failure().is_none();
+                let Some(node) = self.node.upgrade().filter(|_| goes_on) else { return false };
                 node.rt.sleep(ADOPT_PAUSE).await;
             }
         }

@@ -42,8 +42,9 @@ impl Node {
             "syncing under an active chain version",
             |v| v.receiving(),
         )?;
-        target.store.put_channels(target.id, ask.channels.clone()).await?;
-        target.feed(Event::Channels(ask.chain_version, ask.channels));
+        // Known before they are stored: what begins meanwhile and forgets all channels has to forget these, too.
+        target.feed(Event::Channels(ask.chain_version, ask.channels.clone()));
+        target.store.put_channels(target.id, ask.channels).await?;
         if !ask.last {
             return Ok(Empty {});
         }

@@ -186,13 +186,15 @@ impl At<'_, '_> {
             Some(until) => self.view.get(&keys::trash(v, until, id)).await?.is_some(),
             None => false,
         };
+        let leaving = judge::is_leaving(self.view, id, &inode).await?;
         let odd = if inode.nlink > 0 {
             orphan || inode.trashed.is_some()
         } else {
-            let held = orphan || trashed || judge::is_leaving(self.view, id, &inode).await?;
+            let held = orphan || trashed || leaving;
             !held && !self.view.cx.has_sessions(id).await?
         };
-        let (dir, nlink, parent) = (inode.is_dir(), inode.nlink, inode.parent);
+        // One that waits to be emptied is to have no name, and no links: as other inodes are to have as many of both.
+        let (dir, nlink, parent) = (inode.is_dir() && !leaving, inode.nlink, inode.parent);
         self.reply.inodes.push(InodeFact { inode: id, dir, nlink, parent, odd });
         self.contents(id, &inode).await
     }
