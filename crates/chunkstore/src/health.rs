@@ -60,11 +60,7 @@ impl Inner {
             Err(e) if crate::log::is_no_space(&e) || e.kind() == io::ErrorKind::OutOfMemory => {
                 Ok(())
             }
-            Err(e)
-                if matches!(e.raw_os_error(), Some(libc_emfile::EMFILE | libc_emfile::ENFILE)) =>
-            {
-                Ok(())
-            }
+            Err(e) if glowfs_rt::process::lacks_descriptors(&e) => Ok(()),
             Err(e) => Err(self.poison("the check of the disk", &e)),
         }
     }
@@ -101,10 +97,4 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// Errors of the process, not of the disk.
-mod libc_emfile {
-    pub const ENFILE: i32 = 23;
-    pub const EMFILE: i32 = 24;
 }

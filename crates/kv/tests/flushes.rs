@@ -110,3 +110,19 @@ async fn keys(rt: &Rt, disk: &Rc<Disk>) -> Vec<Vec<u8>> {
     let page = engine.get_range(version, vec![], vec![0xff], 10, false).await.expect("range");
     page.entries.into_iter().map(|(key, _)| key).collect()
 }
+
+/// To be without a descriptor for a while is no reason to take no commits any more.
+#[test]
+fn a_segment_that_finds_no_descriptor_is_made_later() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = open(&rt, &disk).await;
+        commit(&rt, &engine, "a", true).await.await.expect("committed");
+        // The next segment, and the checkpoint's own file.
+        disk.scarce.set(4);
+        engine.checkpoint().await.expect("written in the end");
+        assert_eq!(disk.scarce.get(), 0, "nothing was missing: the test proves nothing");
+        commit(&rt, &engine, "b", true).await.await.expect("committed");
+        assert!(engine.failure().is_none());
+    });
+}

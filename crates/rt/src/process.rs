@@ -60,6 +60,12 @@ pub fn raise_descriptor_limit() -> u64 {
     limit.unwrap_or(u64::MAX)
 }
 
+/// Whether an operation failed only because this process, or the system, has no descriptor left: no fault of the file, and it passes.
+pub fn lacks_descriptors(e: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    Errno::from_io_error(e).is_some_and(|e| matches!(e, Errno::MFILE | Errno::NFILE))
+}
+
 fn read_line(path: &str) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }

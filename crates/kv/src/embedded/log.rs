@@ -59,11 +59,9 @@ pub async fn create_segment(
 /// Opens a file that is written anew. Having no descriptor is no fault of the disk, and passes: it waits for one.
 pub async fn open_fresh(rt: &Rt, dir: &Dir, name: &str) -> std::io::Result<File> {
     const PAUSE: Duration = Duration::from_millis(100);
-    const EMFILE: i32 = 24;
-    const ENFILE: i32 = 23;
     loop {
         match dir.open(name, OpenOptions { create: true, direct: false }).await {
-            Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => {
+            Err(error) if glowfs_rt::process::lacks_descriptors(&error) => {
                 tracing::error!(name, %error, "the metadata engine waits for a descriptor; raise the limit of them, or end connections");
                 rt.sleep(PAUSE).await;
             }

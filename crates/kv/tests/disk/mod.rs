@@ -39,6 +39,8 @@ pub struct Disk {
     pub errno: Cell<i32>,
     /// This many flushes of files from now, one fails; 0: none does.
     pub fail_sync: Cell<u64>,
+    /// So many files are not made from now on, for want of a descriptor.
+    pub scarce: Cell<u64>,
     /// Flushes of files that begin from now on.
     pub syncs: Gate,
     /// Writes of files.
@@ -215,6 +217,11 @@ impl DirIo for Handle {
         if !names.contains_key(name) {
             if !options.create {
                 return ready(Err(io::Error::from_raw_os_error(2)));
+            }
+            let scarce = self.0.scarce.get();
+            if scarce > 0 {
+                self.0.scarce.set(scarce - 1);
+                return ready(Err(io::Error::from_raw_os_error(24)));
             }
             if let Err(e) = self.0.step() {
                 return ready(Err(e));
