@@ -2,11 +2,15 @@
 //! and it comes back by itself when there is room again.
 
 use glowfs_client::Client;
-use glowfs_rt::{Buf, Duration};
+use glowfs_rt::{BoxFuture, Buf, Duration};
 use glowfs_sim::cluster::harness::{Cluster, DISK, Shape, all_serve};
 use glowfs_sim::cluster::workload::{open_or_make, write_patiently};
 use glowfs_sim::world::DISK_BYTES;
-use glowfs_types::routing::{LocalState, RoutingInfo};
+use glowfs_types::routing::{LocalState, Role, RoutingInfo};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
+use glowfs_types::wire::repair::{Scrub, ScrubReply};
+use glowfs_types::{ConfigVersion, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -27,6 +31,43 @@ fn offline(info: &RoutingInfo) -> usize {
 
 #[test]
 fn a_target_that_a_full_disk_put_offline_comes_back() {
+    comes_back(41, false);
+}
+
+/// A pass of the scrub takes days where much is stored.
+#[test]
+fn a_target_that_a_full_disk_put_offline_comes_back_while_its_node_is_scrubbed() {
+    comes_back(42, true);
+}
+
+/// Begins a pass on every disk that takes longer than the test.
+async fn scrub_slowly(client: Rc<Client>) -> Result<()> {
+    let toml = "scrub_bytes_per_s = 1".to_owned();
+    let items = vec![ConfigItem { version: ConfigVersion(0), role: Role::Storage, toml }];
+    let slow = ClusterConfig { items, ..ClusterConfig::default() };
+    let _: ClusterConfig = client.mgmtd_once(method::SET_CONFIG, &slow).await?;
+    // Until all have heard of it.
+    client.rt().sleep(Duration::from_secs(5)).await;
+    let info = client.routing();
+    for node in info.nodes.values().filter(|n| n.role == Role::Storage) {
+        let _: ScrubReply = client.node_call(node.id, method::SCRUB, &Scrub { now: true }).await?;
+    }
+    client.rt().sleep(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+/// How many targets a pass is at.
+async fn scrubbed_now(client: Rc<Client>) -> Result<usize> {
+    let (info, mut running) = (client.routing(), 0);
+    for node in info.nodes.values().filter(|n| n.role == Role::Storage) {
+        let reply: ScrubReply =
+            client.node_call(node.id, method::SCRUB, &Scrub { now: false }).await?;
+        running += reply.targets.iter().filter(|t| t.running).count();
+    }
+    Ok(running)
+}
+
+fn comes_back(seed: u64, scrub: bool) {
     let shape = Shape {
         managers: 1,
         metas: 1,
@@ -36,20 +77,22 @@ fn a_target_that_a_full_disk_put_offline_comes_back() {
         clients: 3,
         ..Shape::default()
     };
-    let cluster = Cluster::start(41, shape);
+    let cluster = Cluster::start(seed, shape);
     cluster.bootstrap().expect("a cluster");
     let (stop, problem) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(None)));
+    let places = Rc::new(Cell::new(PLACES));
     let known: Rc<RefCell<Option<Rc<Client>>>> = Rc::default();
     for (i, node) in cluster.clients.iter().enumerate() {
         let (rt, config) = (node.rt(), cluster.client_config());
         let (stop, problem, known) = (stop.clone(), problem.clone(), known.clone());
+        let places = places.clone();
         node.rt().spawn_detached(async move {
             let work = async {
                 let client = Client::connect(&rt, config).await?;
                 *known.borrow_mut() = Some(client.clone());
                 let (file, _) = open_or_make(&client, &format!("file{i}")).await?;
                 while !stop.get() {
-                    let place = rt.random_below(PLACES);
+                    let place = rt.random_below(places.get());
                     let buf = Buf::from_vec(vec![i as u8 + 1; WRITE]);
                     write_patiently(&rt, &file, place * WRITE as u64, buf).await?;
                     rt.sleep(Duration::from_micros(500)).await;
@@ -63,10 +106,22 @@ fn a_target_that_a_full_disk_put_offline_comes_back() {
     }
     let routing = || known.borrow().as_ref().map(|c| c.routing()).unwrap_or_default();
     assert!(cluster.run_until(WHOLE, || all_serve(&routing(), shape)));
+    let me = cluster.clients[0].clone();
+    let ask = |work: fn(Rc<Client>) -> BoxFuture<Result<usize>>| {
+        cluster.with_client(&me, WHOLE, move |_, client| work(client)).expect("asked")
+    };
+    if scrub {
+        ask(|c| Box::pin(async { scrub_slowly(c).await.map(|()| 0) }));
+        assert_eq!(ask(|c| Box::pin(scrubbed_now(c))), 3, "one at each disk");
+    }
     let mut seen = 0;
     for round in 0..ROUNDS {
         let disk = cluster.storages[(round % 3) as usize].node.disk(DISK);
         disk.set_bytes(disk.used_bytes() + round * 4099 % (128 << 10));
+        if scrub {
+            // What is written by now needs no more room.
+            places.set(places.get() + PLACES);
+        }
         let mut most = 0;
         cluster.run_until(FULL, || {
             most = most.max(offline(&routing()));
@@ -83,5 +138,8 @@ fn a_target_that_a_full_disk_put_offline_comes_back() {
     assert!(seen > 0, "no target ever went offline: the test proves nothing");
     stop.set(true);
     cluster.run_for(Duration::from_secs(5));
+    if scrub {
+        assert!(ask(|c| Box::pin(scrubbed_now(c))) > 0, "a pass goes on");
+    }
     assert_eq!(*problem.borrow(), None);
 }
