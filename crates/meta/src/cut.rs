@@ -44,10 +44,8 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
         .await?
         .more
     {}
-    // Of a file with holes nobody knows how much was cut off.
-    let sparse = attr.allocated < attr.len;
-    // One that became longer has lost nothing that was counted.
-    let sparse = sparse && cut.len >= attr.len;
+    // Of a file with holes nobody knows how much was cut off; one that became longer has lost nothing that was counted.
+    let sparse = attr.allocated < attr.len && cut.len >= attr.len;
     let allocated = if sparse { s.chunks.allocated(&layout, &capability).await.ok() } else { None };
     let (inode, epoch) = (attr.inode, attr.epoch);
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await

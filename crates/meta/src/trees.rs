@@ -158,12 +158,9 @@ impl Emptier {
             let empty = loop {
                 let page =
                     s.look(async |tx| ns::leaving(tx, VOLUME, before, QUEUE_PAGE).await).await?;
-                // Those that cannot be emptied do not keep the others.
-                let did = self.page(s, &page).await.unwrap_or_else(|e| {
-                    outcome = Err(e);
-                    false
-                });
+                let (did, done) = self.page(s, &page).await;
                 any |= did;
+                outcome = done.and(outcome);
                 if page.len() < QUEUE_PAGE as usize || stops(s) {
                     break before.is_none() && page.is_empty();
                 }
@@ -177,10 +174,10 @@ impl Emptier {
         }
     }
 
-    /// Whether something was done.
-    async fn page(&self, s: &Service, page: &[InodeId]) -> Result<bool> {
+    /// Whether something was done, and what went wrong elsewhere: what cannot be emptied does not keep the others.
+    async fn page(&self, s: &Service, page: &[InodeId]) -> (bool, Result<()>) {
         if page.is_empty() {
-            return Ok(false);
+            return (false, Ok(()));
         }
         // Services begin at different places.
         let (front, back) = page.split_at(s.rt.random() as usize % page.len());
@@ -190,7 +187,6 @@ impl Emptier {
             if stops(s) {
                 break;
             }
-            // One that cannot be emptied does not keep the others.
             for done in join_all(some.iter().map(|dir| self.directory(s, *dir))).await {
                 match done {
                     Ok(did) => any |= did,
@@ -198,7 +194,7 @@ impl Emptier {
                 }
             }
         }
-        outcome.map(|()| any)
+        (any, outcome)
     }
 
     /// Empties a directory, as far as its turn reaches. Whether something was done.

@@ -379,8 +379,7 @@ impl<F: FileData> OpenInode<F> {
     /// Whether bytes on the disks can be found again after a loss of power without a word to meta: it has them durably where they are.
     pub fn is_found_durably(&self) -> bool {
         let s = self.state.borrow();
-        let grew = s.dirty.len.is_some_and(|len| len > s.attr.len);
-        !grew && s.told.is_none() && s.durable == Some(Finding::of(&s.attr))
+        !self.grew() && s.told.is_none() && s.durable == Some(Finding::of(&s.attr))
     }
     /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
     pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {

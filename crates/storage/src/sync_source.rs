@@ -60,10 +60,7 @@ impl Target {
 impl Source {
     /// Whether it is still wanted.
     fn current(&self) -> bool {
-        // The view of one that has failed stays as it was.
-        self.target.can_go_on(self.view.version)
-            && self.target.view().is_some_and(|v| v.version == self.view.version)
-            && !self.node.stopping.get()
+        self.target.can_go_on(self.view.version) && !self.node.stopping.get()
     }
 
     async fn run(self) {

@@ -75,8 +75,6 @@ pub(super) async fn serve<S: FileSystem>(
         }
         vain += u32::from(sleep(&rt, ring, moved, wake_at).await);
         ring.consumer.sleeps(false);
-        // It may not have slept at all.
-        rt.yield_now().await;
         if vain > VAIN_MAX {
             vain = VAIN_MAX;
             rt.sleep(VAIN_PAUSE).await;
