@@ -286,7 +286,7 @@ impl Inner {
         self.flush_to(self.log.written.get()).await?;
         let short = self.fold_before(before).await?;
         let in_use = self.in_use_before(before);
-        if short.is_none() && !in_use.is_empty() {
+        if short.is_none() && !in_use.is_subset(&self.unread_segments()) {
             return Ok(false);
         }
         // Nothing was awaited since: what is in use is so as of the snapshot.
@@ -311,6 +311,9 @@ impl Inner {
         self.dir.sync().await.map_err(dir_error)?;
         self.keep_checkpoint_spare(bytes).await;
         self.retire_segments(before, lsn, &in_use);
+        self.unread
+            .borrow_mut()
+            .retain(|loc, _| loc.segment().is_some_and(|s| in_use.contains(&s)));
         self.keep_reserve().await;
         short.map_or(Ok(true), Err)
     }

@@ -1,8 +1,9 @@
 //! Copying blocks from the log to slots, many at once: read as long runs in the order of the log, written in the order of the slots,
 //! several of each side by side. One block after the other would cost a wait for the disk each.
 //!
-//! Guarantees: what is written has its checksum, or could not be read rightly however often it was tried. Must never: decide where a block
-//! goes, or whether that place is free ([`crate::fold`] does).
+//! Guarantees: what is written has its checksum, or could not be read rightly however often it was tried; a block whose reading *fails* counts
+//! as damaged only when it fails again after [`UNREAD_MAX`], for until then the log still has it. Must never: decide where a block goes, or whether
+//! that place is free ([`crate::fold`] does).
 
 use crate::extents::{Extent, Loc};
 use crate::format::BLOCK;
@@ -10,9 +11,10 @@ use crate::slots::bytes_of;
 use crate::state::Inner;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, BufMut, Duration};
-use glowfs_types::Result;
 use glowfs_types::checksum::crc32c;
+use glowfs_types::{Result, Status};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Blocks of one read, or of one write, at most (unless one extent alone is longer).
 const RUN_BLOCKS: u32 = 256;
@@ -24,6 +26,8 @@ const AT_ONCE: usize = 16;
 const READINGS_MAX: u32 = 8;
 /// and the pause between them.
 const READING_PAUSE: Duration = Duration::from_millis(1);
+/// For so long at least a block of which every reading fails stays in the log. A bound, for its segment cannot be used anew meanwhile.
+const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// Blocks of the log that go to a slot, with the checksum of each.
 pub(crate) struct Move {
@@ -108,8 +112,9 @@ fn homes(moves: &[Move]) -> (Vec<(Loc, u32)>, Vec<Home>) {
 }
 
 impl Inner {
-    /// Copies all of it. Takes memory for it, and for [`AT_ONCE`] reads.
-    pub async fn copy_blocks(&self, moves: &[Move]) -> Result<()> {
+    /// Copies all of it, but for the moves that it answers: of those a block cannot be read now, and what was written in their place
+    /// means nothing. Takes memory for all, and for [`AT_ONCE`] reads.
+    pub async fn copy_blocks(&self, moves: &[Move]) -> Result<BTreeSet<usize>> {
         let (places, homes) = homes(moves);
         let alloc = |(to, count): (Loc, u32)| {
             let bytes = self.rt.alloc(count as usize * BLOCK);
@@ -117,10 +122,12 @@ impl Inner {
         };
         let writes = RefCell::new(places.into_iter().map(alloc).collect::<Vec<_>>());
         let todo = RefCell::new(runs(moves).into_iter());
+        let unread = RefCell::new(BTreeSet::new());
         let lanes = (0..AT_ONCE).map(|_| async {
             loop {
                 let Some(run) = todo.borrow_mut().next() else { return };
-                self.read_moves(&run, moves, &homes, &writes).await;
+                let stay = self.read_moves(&run, moves, &homes, &writes).await;
+                unread.borrow_mut().extend(stay);
             }
         });
         join_all(lanes).await;
@@ -131,55 +138,76 @@ impl Inner {
                 self.write_blocks(write).await?;
             }
         });
-        join_all(lanes).await.into_iter().collect()
+        join_all(lanes).await.into_iter().collect::<Result<()>>()?;
+        Ok(unread.into_inner())
     }
 
     /// Reads a run and puts the blocks of its moves where they are written from. What is read here replaces what is stored, so one wrong
-    /// reading must not be the last.
+    /// reading must not be the last. Answers the moves that cannot be made yet.
     async fn read_moves(
         &self,
         run: &Run,
         moves: &[Move],
         homes: &[Home],
         writes: &RefCell<Vec<Write>>,
-    ) {
+    ) -> Vec<usize> {
+        let mut unread = Vec::new();
         let whole = self.rt.alloc(run.count as usize * BLOCK);
         let (result, whole) = self.read_place(run.start, whole).await;
         for i in &run.moves {
             let (Move { from, crcs, .. }, home) = (&moves[*i], homes[*i]);
             let first = distance(run.start, from.loc).unwrap_or(0) as usize;
             for k in 0..from.count as usize {
+                let loc = from.loc.plus(k as u32);
                 let read = (result.is_ok())
                     .then(|| &whole[(first + k) * BLOCK..(first + k + 1) * BLOCK])
                     .filter(|b| crcs.get(k).is_some_and(|crc| crc32c(b) == *crc));
-                let loc = from.loc.plus(k as u32);
                 let again = match read {
-                    Some(_) => None,
-                    None => Some(self.read_again(loc, crcs.get(k).copied()).await),
+                    Some(_) => {
+                        self.unread.borrow_mut().remove(&loc);
+                        None
+                    }
+                    None => self.read_again(loc, crcs.get(k).copied()).await,
                 };
-                let block = read.or(again.as_deref()).unwrap_or(&[0; BLOCK]);
+                let Some(block) = read.or(again.as_deref()) else {
+                    unread.push(*i);
+                    break;
+                };
                 let at = home.at + k * BLOCK;
                 writes.borrow_mut()[home.write].bytes[at..at + BLOCK].copy_from_slice(block);
             }
         }
+        unread
     }
 
     /// One block that came wrongly, or not at all. One that does not match its checksum however often it is read will not match it later
-    /// either; zeros for what cannot be read.
-    async fn read_again(&self, loc: Loc, crc: Option<u32>) -> Buf {
+    /// either, and is copied so. Where the reading itself failed, `None`, until that has been so for [`UNREAD_MAX`]: zeros then.
+    async fn read_again(&self, loc: Loc, crc: Option<u32>) -> Option<Buf> {
         let mut last = self.rt.alloc(BLOCK);
         last.fill(0);
+        let mut failed = false;
         for _ in 1..READINGS_MAX {
-            if let (Ok(()), block) = self.read_place(loc, self.rt.alloc(BLOCK)).await {
-                if crc == Some(crc32c(&block)) {
-                    return block.freeze();
+            match self.read_place(loc, self.rt.alloc(BLOCK)).await {
+                (Ok(()), block) if crc == Some(crc32c(&block)) => {
+                    self.unread.borrow_mut().remove(&loc);
+                    return Some(block.freeze());
                 }
-                last = block;
+                (Ok(()), block) => last = block,
+                (Err(e), _) => failed |= e.status == Status::DiskFailed,
             }
             self.rt.sleep(READING_PAUSE).await;
         }
+        if failed {
+            let now = self.rt.now();
+            let since = *self.unread.borrow_mut().entry(loc).or_insert(now);
+            if now.since(since) < UNREAD_MAX {
+                tracing::warn!(?loc, "a block of the log cannot be read now; it stays there");
+                return None;
+            }
+        }
+        self.unread.borrow_mut().remove(&loc);
         tracing::warn!(?loc, "a block of the log is damaged; its chunk needs repair");
-        last.freeze()
+        Some(last.freeze())
     }
 
     async fn write_blocks(&self, Write { to, count, bytes }: Write) -> Result<()> {

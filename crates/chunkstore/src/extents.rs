@@ -19,6 +19,13 @@ impl Loc {
             }
         }
     }
+    /// The segment, if it is in the log.
+    pub fn segment(self) -> Option<u64> {
+        match self {
+            Loc::Log { segment, .. } => Some(segment),
+            Loc::Slot { .. } => None,
+        }
+    }
     /// The slot, if it is one.
     pub fn slot(self) -> Option<(u8, u32)> {
         match self {

@@ -3,6 +3,8 @@
 //! A block goes back to the position in its chunk's slot that it superseded, where there is one: that position is
 //! dead (the record that superseded it is durable, and no reader from before is left). Otherwise it gets a fresh slot.
 //!
+//! A block that cannot be read stays where it is, and with it its segment ([`Inner::unread_segments`]).
+//!
 //! Chunks are folded in large groups, since what random writes left of one chunk is all over the log ([`crate::copy`]).
 
 use crate::alloc::Taken;
@@ -141,7 +143,8 @@ fn part_of((e, crcs): &Piece, part: Extent, to: Loc) -> Move {
 }
 
 impl Inner {
-    /// Empties all segments before `segment` of blocks that chunks refer to, but for those that there is no room for: why, if so.
+    /// Empties all segments before `segment` of blocks that chunks refer to, but for those that cannot be read now, and those that there is
+    /// no room for: why, if so.
     pub async fn fold_before(self: &Rc<Self>, segment: u64) -> Result<Option<Error>> {
         let todo: Vec<Key> = self.in_log.borrow().iter().copied().collect();
         let mut rest = todo.as_slice();
@@ -188,14 +191,15 @@ impl Inner {
         let in_log = self.in_log.borrow();
         let chunks = in_log.iter().filter_map(|(t, c)| targets.get(t)?.chunks.get(c));
         let old = chunks.flat_map(|c| c.all_extents()).filter(|e| is_old(e, segment));
-        old.filter_map(|e| match e.loc {
-            Loc::Log { segment, .. } => Some(segment),
-            Loc::Slot { .. } => None,
-        })
-        .collect()
+        old.filter_map(|e| e.loc.segment()).collect()
     }
 
-    /// Answers the chunks of which some blocks could not be moved to where they should have gone.
+    /// The segments in which blocks stay because they could not be read.
+    pub fn unread_segments(&self) -> BTreeSet<u64> {
+        self.unread.borrow().keys().filter_map(|loc| loc.segment()).collect()
+    }
+
+    /// Answers the chunks of which some blocks could not be moved to where they should have gone, though they could be read.
     async fn fold_group(
         self: &Rc<Self>,
         keys: &[Key],
@@ -223,13 +227,20 @@ impl Inner {
             plans.iter().map(|p| p.moves.iter().map(place).collect()).collect();
         let moves: Vec<Move> =
             plans.iter_mut().flat_map(|p| std::mem::take(&mut p.moves)).collect();
-        self.copy_blocks(&moves).await?;
+        let unread = self.copy_blocks(&moves).await?;
+        let mut nth = 0..moves.len();
         let mut left = Vec::new();
         for (Plan { key: (target, id), taken, .. }, mut placed) in plans.into_iter().zip(placed) {
+            let mut stay = 0;
+            placed.retain(|(from, _)| {
+                let unread = nth.next().is_some_and(|i| unread.contains(&i));
+                stay += if unread { u64::from(from.count) } else { 0 };
+                !unread
+            });
             self.drop_given_up(target, id, &mut placed, &taken);
             self.move_extents(target, id, &placed);
             self.keep_referenced(target, id, taken);
-            if self.old_blocks(&(target, id), before) > 0 {
+            if self.old_blocks(&(target, id), before) > stay {
                 left.push((target, id));
             }
         }

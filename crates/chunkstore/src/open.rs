@@ -114,6 +114,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         superblock: RefCell::new(superblock),
         targets: RefCell::default(),
         in_log: RefCell::default(),
+        unread: RefCell::default(),
         gates: RefCell::<BTreeMap<_, Rc<Gate>>>::default(),
         slots: RefCell::default(),
         block_files: RefCell::default(),

@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::record::{Delta, Record};
 use crate::signal::Signal;
 use crate::slots::{Slots, bytes_of};
-use glowfs_rt::{Dir, File, Rt};
+use glowfs_rt::{Dir, File, Instant, Rt};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, TargetId};
 use std::cell::{Cell, RefCell};
@@ -98,6 +98,8 @@ pub(crate) struct Inner {
     pub targets: RefCell<BTreeMap<TargetId, Target>>,
     /// Chunks with blocks in the log.
     pub in_log: RefCell<BTreeSet<(TargetId, ChunkId)>>,
+    /// Blocks that stay in the log because they could not be read when they were to be folded, and since when ([`crate::copy`]).
+    pub unread: RefCell<BTreeMap<Loc, Instant>>,
     pub gates: RefCell<BTreeMap<(TargetId, ChunkId), Rc<Gate>>>,
     pub slots: RefCell<Slots>,
     pub block_files: RefCell<BTreeMap<u8, File>>,

@@ -344,6 +344,81 @@ fn a_wrong_bit_while_the_log_is_folded_is_not_kept() {
     }
 }
 
+/// Contents of three blocks each in a segment of the log that is folded next, and the place of one block of the first one.
+async fn logged(rt: &Rt, d: &Rc<Disk>) -> (Store, u64) {
+    let store = Store::open(rt, d.dir(), config()).await.expect("open");
+    store.create_target(T).await.expect("target");
+    for i in 0..16 {
+        store.stage(T, request(i, 1, StageKind::Write, bytes(i, 9000))).await.expect("new");
+    }
+    let block = bytes(0, 9000)[4096..8192].to_vec();
+    let at = d.blocks("log-0000").into_iter().find(|b| d.bytes("log-0000", *b) == block);
+    (store, at.expect("in the first segment"))
+}
+
+async fn is_whole(rt: &Rt, store: &Store, i: u64) -> bool {
+    let (r, buf) = store.read(T, id(i), 0, rt.alloc(CHUNK_BYTES as usize)).await;
+    r.is_ok_and(|r| buf[..r.len as usize] == bytes(i, 9000))
+}
+
+/// A disk that for a moment does not read one block of the log loses it not: folding leaves it where it is, over a start of the store as well.
+#[test]
+fn what_cannot_be_read_while_the_log_is_folded_stays_in_the_log() {
+    for (seed, restarts) in [(1, false), (2, true)] {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        run(seed, &disk, move |rt| async move {
+            let (mut store, block) = logged(&rt, &d).await;
+            d.make_unreadable("log-0000", block);
+            for _ in 0..3 {
+                store.checkpoint().await.expect("checkpoint");
+            }
+            assert!(!is_whole(&rt, &store, 0).await && is_whole(&rt, &store, 1).await);
+            d.make_readable();
+            if restarts {
+                store.close().await.expect("closed");
+                drop(store);
+                store = Store::open(&rt, d.dir(), config()).await.expect("open");
+            }
+            assert!(is_whole(&rt, &store, 0).await, "seed {seed}: it is still there");
+            store.checkpoint().await.expect("checkpoint");
+            for i in 0..16 {
+                assert!(is_whole(&rt, &store, i).await, "seed {seed}: chunk {i} was moved");
+            }
+            store.checkpoint().await.expect("checkpoint");
+            assert_eq!(store.space().log_bytes, 256 << 10, "its segment is free again");
+        })
+        .expect("ran");
+    }
+}
+
+/// But not for ever, for its segment is needed: then that block is damaged, and no other.
+#[test]
+fn what_can_never_be_read_does_not_keep_its_segment() {
+    let disk = Disk::new(3);
+    let d = disk.clone();
+    run(3, &disk, |rt| async move {
+        let (store, block) = logged(&rt, &d).await;
+        d.make_unreadable("log-0000", block);
+        store.checkpoint().await.expect("checkpoint");
+        assert_eq!(store.space().log_bytes, 2 * (256 << 10), "it is kept");
+        rt.sleep(Duration::from_secs(31)).await;
+        store.checkpoint().await.expect("checkpoint");
+        assert_eq!(store.space().log_bytes, 256 << 10, "and let go");
+        let bad = store.bad_blocks(T, id(0)).await.expect("looked at");
+        assert_eq!(bad.iter().map(|b| b.block).collect::<Vec<_>>(), [1]);
+        for i in 1..16 {
+            assert!(is_whole(&rt, &store, i).await, "chunk {i}");
+        }
+        // The log goes round and round as before.
+        for version in 2..60 {
+            let again = request(1, version, StageKind::Replace, bytes(1, 60_000));
+            store.stage(T, again).await.expect("taken");
+        }
+    })
+    .expect("ran");
+}
+
 /// The check of a disk reads its superblock again before it judges; what stays wrong takes the disk out, and what is gone at once.
 #[test]
 fn one_wrong_reading_of_the_superblock_takes_no_disk_out() {

@@ -392,6 +392,10 @@ impl Disk {
     pub fn make_unreadable(&self, name: &str, block: u64) {
         self.unreadable.borrow_mut().insert((self.names.borrow()[name], block));
     }
+    /// All blocks can be read again.
+    pub fn make_readable(&self) {
+        self.unreadable.borrow_mut().clear();
+    }
     pub fn truncate(&self, name: &str, len: u64) {
         let id = self.names.borrow()[name];
         self.content(id, |f| f.now.set_len(len));
