@@ -124,6 +124,10 @@ impl Incoming {
     pub fn reply_room(&self) -> usize {
         self.room.len()
     }
+    /// Whether what the caller sent lies in its own memory: it can change the bytes at any time.
+    pub fn bulk_is_shared(&self) -> bool {
+        self.header.flags == FLAG_BULK_REGION
+    }
     /// What the caller sent: inline bytes, or its own memory without a copy. An empty buffer if it sent none; the second take too.
     pub fn take_bulk(&mut self) -> Result<Buf> {
         Ok(self.bulk.take().unwrap_or_else(|| Buf::from_vec(Vec::new())))

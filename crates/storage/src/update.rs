@@ -6,6 +6,7 @@ use glowfs_craq::{Event, Forwarded, Origin, Update as Core};
 use glowfs_net::Incoming;
 use glowfs_rt::Buf;
 use glowfs_types::capability::rights;
+use glowfs_types::checksum::verify_pieces;
 use glowfs_types::wire::data::{
     UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, Update, UpdateHead, update,
 };
@@ -89,7 +90,33 @@ impl Node {
                 "the bulk has another length than announced",
             ));
         }
-        Ok((target, Payload { head, crcs, bytes }, admitted))
+        let payload = Payload { head, crcs, bytes };
+        let payload = if forward { payload } else { self.check_payload(incoming, payload)? };
+        Ok((target, payload, admitted))
+    }
+
+    /// What a client sent, as all replicas will see it: out of memory in which it could change the bytes between the check of one replica and
+    /// that of the next, and right. What one of them refuses and another one has taken ends a target. Who may do everything (a mount, a service)
+    /// is believed, and its memory used in place.
+    fn check_payload(&self, incoming: &Incoming, payload: Payload) -> Result<Payload> {
+        let identity = incoming.conn().peer().identity;
+        if identity.service || identity.root || payload.bytes.is_empty() {
+            return Ok(payload);
+        }
+        let Payload { head, crcs, mut bytes } = payload;
+        if incoming.bulk_is_shared() {
+            let mut own = self.rt.alloc(bytes.len());
+            own.copy_from_slice(&bytes);
+            bytes = own.freeze();
+        }
+        if !verify_pieces(head.offset.get(), &bytes, crcs.iter().copied()) {
+            let e = "the payload does not match its checksums; send it again";
+            return Err(Error::new(
+                Status::Corrupt,
+                format!("chunk {}: {e}", ChunkId::from(head.chunk)),
+            ));
+        }
+        Ok(Payload { head, crcs, bytes })
     }
 
     /// Only services of the cluster may do what follows.

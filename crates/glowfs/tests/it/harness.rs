@@ -230,6 +230,15 @@ impl Cluster {
         self.dev("start", &[id]);
     }
 
+    /// The lines of all logs in which that stands.
+    pub fn in_logs(&self, what: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten();
+        let logs = entries.map(|e| std::fs::read_to_string(e.path()).unwrap_or_default());
+        logs.flat_map(|l| l.lines().map(str::to_owned).collect::<Vec<_>>())
+            .filter(|l| l.contains(what))
+            .collect()
+    }
+
     /// Shows the end of every log (for a failing test), mgmtd's and meta's first: of a long text the end may be cut.
     pub fn logs(&self) -> String {
         let entries = std::fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten();

@@ -42,6 +42,7 @@ mod permitted;
 mod programs;
 mod resync;
 mod scrub;
+mod shared_memory;
 mod sparse;
 mod sqlite;
 mod striping;
