@@ -17,6 +17,8 @@ pub struct View {
     pub state: PublicState,
     /// Whether updates of clients enter here.
     pub head: bool,
+    /// How many members an update has come by when it is here.
+    pub rank: usize,
     /// Where updates go next, and whether that target is syncing.
     pub successor: Option<(TargetId, NodeId, bool)>,
     /// Where updates come from.
@@ -43,6 +45,7 @@ impl View {
             active: info.activated >= info.version || planted(Mutant::ActivationIgnored),
             state,
             head: state == PublicState::Serving && at == Some(0),
+            rank: at.unwrap_or(0),
             successor: if state == PublicState::Serving { successor } else { None },
             predecessor,
         }

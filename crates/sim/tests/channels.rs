@@ -53,6 +53,7 @@ fn the_channels_of_clients_that_are_gone_are_forgotten() {
         chains: 1,
         stripe: 1,
         clients: 2,
+        ..Shape::SINGLE
     };
     let cluster = Cluster::start(71, shape);
     cluster.bootstrap().expect("a cluster");

@@ -19,6 +19,7 @@ const SHAPE: Shape = Shape {
     chains: 6,
     stripe: 6,
     clients: 2,
+    ..Shape::SINGLE
 };
 /// Chunks of the file: so many to a chain.
 const CHUNKS_OF_A_CHAIN: usize = 2;

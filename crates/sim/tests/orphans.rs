@@ -27,6 +27,7 @@ const SHAPE: Shape = Shape {
     chains: 3,
     stripe: 3,
     clients: 2,
+    ..Shape::SINGLE
 };
 const META: NodeId = NodeId(10);
 const LIMIT: Duration = Duration::from_secs(900);

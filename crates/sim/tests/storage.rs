@@ -2,8 +2,9 @@
 //! without the broken part, and takes it back when it is mended.
 
 use glowfs_client::Client;
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_sim::cluster::harness::{Cluster, Shape, all_serve};
+use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape, all_serve};
 use glowfs_sim::cluster::workload::open_or_make;
 use glowfs_sim::world::DiskFaults;
 use glowfs_types::routing::{PublicState, RoutingInfo};
@@ -124,6 +125,34 @@ fn heal(cluster: &Cluster, writer: &Writer, limit: Duration) {
 
 fn serving_on(info: &RoutingInfo, node: NodeId) -> usize {
     info.chains.values().filter(|c| c.serving().any(|m| m.node == node)).count()
+}
+
+/// All nodes are full of updates that clients brought, each of which needs the next two of a ring: what is forwarded finds room all the same.
+#[test]
+fn nodes_that_are_full_of_updates_take_those_of_each_other() {
+    const WRITERS: u64 = 96;
+    const WRITES: u64 = 20;
+    for seed in [41, 42] {
+        let cluster = Cluster::start(seed, Shape { inflight_ops: 6, ..SMALL });
+        cluster.bootstrap().expect("a cluster");
+        let node = cluster.clients[0].clone();
+        let (rt, config) = (node.rt(), cluster.client_config());
+        let work = async move {
+            let client = Client::connect(&rt, config).await?;
+            let (file, _) = open_or_make(&client, "full").await?;
+            // Each to a chunk of its own, which the chains have in turn.
+            let writer = async |i: u64| {
+                for n in 0..WRITES {
+                    let at = i * u64::from(CHUNK_BYTES) + n * 4096 % u64::from(CHUNK_BYTES);
+                    file.write(at, Buf::from_vec(vec![i as u8; 4096])).await?;
+                }
+                Ok(())
+            };
+            join_all((0..WRITERS).map(writer)).await.into_iter().collect::<Result<()>>()
+        };
+        let done = cluster.world.run(&node, Duration::from_secs(120), work);
+        assert!(matches!(done, Some(Ok(()))), "seed {seed}: {done:?}");
+    }
 }
 
 /// A successor that talks to mgmtd, but not with its predecessor: one of the two leaves the chains in which they are neighbours, and

@@ -4,6 +4,10 @@
 //! nothing gets at most half, two such a third each, and the node's other disks go on; a disk that is merely busy finds half of it at once.
 //! A node's only store may have all. Guarantees: of each store one request is let in, whatever its size; a store that failed holds nothing any
 //! more, however long what was begun there takes to end.
+//!
+//! What is forwarded has bounds of its own, for each rank: by how many members of its chain it has come. A request waits only for such of the
+//! next rank, and those of the last one for nobody; so nodes that are full of updates for each other, in pairs or in rings, always go on. Together the
+//! bounds of all ranks hold what updates take of memory.
 
 use glowfs_chunkstore::Store;
 use glowfs_types::{Error, Incarnation, Result, Status, StoreId};
@@ -36,13 +40,28 @@ impl Load {
     }
 }
 
+/// Ranks that are told apart: 0 is what enters here; chains with more members that take updates than that do not exist
+/// (`glowfs_cluster::MEMBERS_MAX`).
+const RANKS: usize = 32;
+/// Of what is forwarded each rank may have so many times the bytes that requests of clients may: while all nodes send as much as they may, each
+/// gets that much on average, and now and then more.
+const FORWARD_BYTES_TIMES: u64 = 2;
+/// Forwarded requests of one rank in work, at most: the log of a disk must be able to hold those of all ranks
+/// (`INFLIGHT_OPS_MAX` of clients, and these of up to 16 replicas).
+const FORWARD_OPS_MAX: u64 = 4096;
+
+/// What is held, by rank.
+type Ranks = [Cell<Load>; RANKS];
+
 /// One life of a store.
 type Life = (StoreId, Incarnation);
 
 /// What is in work now, and how much may be.
 pub(crate) struct Admission {
-    held: Cell<Load>,
+    held: Ranks,
+    /// Of rank 0, and of each other one.
     max: Load,
+    forward_max: Load,
     /// There is one disk.
     alone: bool,
     shares: RefCell<BTreeMap<Life, Weak<Share>>>,
@@ -51,7 +70,7 @@ pub(crate) struct Admission {
 /// What one store has of it.
 pub(crate) struct Share {
     admission: Rc<Admission>,
-    held: Cell<Load>,
+    held: Ranks,
     /// The store failed.
     written_off: Cell<bool>,
 }
@@ -59,14 +78,19 @@ pub(crate) struct Share {
 /// A request in work; gives its part back when dropped.
 pub(crate) struct Admitted {
     share: Rc<Share>,
+    rank: usize,
     bytes: u64,
 }
 
 impl Admission {
     pub fn new(bytes_max: u64, ops_max: u64, disks: usize) -> Rc<Self> {
         Rc::new(Self {
-            held: Cell::default(),
+            held: Ranks::default(),
             max: Load { bytes: bytes_max, ops: ops_max },
+            forward_max: Load {
+                bytes: bytes_max.saturating_mul(FORWARD_BYTES_TIMES),
+                ops: ops_max.min(FORWARD_OPS_MAX),
+            },
             alone: disks <= 1,
             shares: RefCell::default(),
         })
@@ -80,7 +104,7 @@ impl Admission {
         if let Some(known) = shares.get(&life).and_then(Weak::upgrade) {
             return known;
         }
-        let (held, written_off) = (Cell::default(), Cell::default());
+        let (held, written_off) = (Ranks::default(), Cell::default());
         let share = Rc::new(Share { admission: self.clone(), held, written_off });
         shares.insert(life, Rc::downgrade(&share));
         share
@@ -92,46 +116,47 @@ impl Admission {
     fn write_off_life(&self, life: Life) {
         if let Some(share) = self.shares.borrow_mut().remove(&life).and_then(|s| s.upgrade()) {
             share.written_off.set(true);
-            self.held.set(self.held.get().minus(share.held.take()));
+            for (all, mine) in self.held.iter().zip(&share.held) {
+                all.set(all.get().minus(mine.take()));
+            }
         }
     }
     /// Requests in work.
     pub fn ops(&self) -> u64 {
-        self.held.get().ops
+        self.held.iter().map(|h| h.get().ops).sum()
     }
 }
 
 impl Share {
     /// Takes a request of so many bytes in, or says `Overloaded`. One request is always let in, whatever its size.
     pub fn admit(self: &Rc<Self>, bytes: u64) -> Result<Admitted> {
+        self.take(bytes, 0)
+    }
+    /// The same for an update that was forwarded to a member of that rank (at least 1).
+    pub fn admit_forward(self: &Rc<Self>, bytes: u64, rank: usize) -> Result<Admitted> {
+        self.take(bytes, rank.clamp(1, RANKS - 1))
+    }
+    fn take(self: &Rc<Self>, bytes: u64, rank: usize) -> Result<Admitted> {
         let a = &self.admission;
-        self.take(bytes, |all, mine| {
-            all.within(a.max) && (a.alone || mine.within(a.max.minus(all)))
-        })
-    }
-    /// The same for an update that another node took in, with its bytes: it counts as a request, and only the bound on all requests refuses it.
-    /// Two nodes full of updates for each other's disks would wait for each other otherwise.
-    pub fn admit_forward(self: &Rc<Self>) -> Result<Admitted> {
-        self.take(0, |all, _| all.ops <= self.admission.max.ops)
-    }
-    /// `fits`: what would be held in all, and here.
-    fn take(self: &Rc<Self>, bytes: u64, fits: impl Fn(Load, Load) -> bool) -> Result<Admitted> {
+        let max = if rank == 0 { a.max } else { a.forward_max };
+        let (held, own) = (&a.held[rank], &self.held[rank]);
         let more = Load { bytes, ops: 1 };
-        let (all, mine) = (self.admission.held.get().plus(more), self.held.get().plus(more));
+        let (all, mine) = (held.get().plus(more), own.get().plus(more));
         // Who still comes to a store that failed is told so at once, or has a time of its own.
         if !self.written_off.get() {
-            if mine.ops > 1 && !fits(all, mine) {
-                return Err(self.refusal());
+            let fits = all.within(max) && (a.alone || mine.within(max.minus(all)));
+            if mine.ops > 1 && !fits {
+                return Err(self.refusal(rank));
             }
-            self.admission.held.set(all);
-            self.held.set(mine);
+            held.set(all);
+            own.set(mine);
         }
-        Ok(Admitted { share: self.clone(), bytes })
+        Ok(Admitted { share: self.clone(), rank, bytes })
     }
-    fn refusal(&self) -> Error {
-        let (mine, all) = (self.held.get(), self.admission.held.get());
+    fn refusal(&self, rank: usize) -> Error {
+        let (mine, all) = (self.held[rank].get(), self.admission.held[rank].get());
         let e = format!(
-            "{} requests with {} bytes are in work on this disk, {} with {} on all; retry after a pause",
+            "{} requests of rank {rank} with {} bytes are in work on this disk, {} with {} on all; retry after a pause",
             mine.ops, mine.bytes, all.ops, all.bytes
         );
         Error::new(Status::Overloaded, e)
@@ -142,8 +167,9 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let (share, less) = (&self.share, Load { bytes: self.bytes, ops: 1 });
         if !share.written_off.get() {
-            share.held.set(share.held.get().minus(less));
-            share.admission.held.set(share.admission.held.get().minus(less));
+            for held in [&share.held[self.rank], &share.admission.held[self.rank]] {
+                held.set(held.get().minus(less));
+            }
         }
     }
 }
@@ -195,17 +221,35 @@ mod tests {
         }
     }
 
+    fn forwards(share: &Rc<Share>, bytes: u64, rank: usize) -> Vec<Admitted> {
+        std::iter::from_fn(|| share.admit_forward(bytes, rank).ok()).collect()
+    }
+
     #[test]
-    fn what_is_forwarded_is_refused_by_the_bound_on_all_requests_only() {
+    fn what_is_forwarded_has_bounds_of_its_own_for_each_rank() {
+        let a = Admission::new(100, 8, 1);
+        let only = a.share(life(1, 1));
+        let clients = fill(&only, 0);
+        let first = forwards(&only, 10, 1);
+        assert_eq!((clients.len(), first.len(), a.ops()), (8, 8, 16), "whatever clients fill");
+        let second = forwards(&only, 50, 2);
+        assert_eq!(second.len() as u64, FORWARD_BYTES_TIMES * 2, "and bytes");
+        assert_eq!(forwards(&only, 1000, 3).len(), 1, "one is always let in");
+        drop(first);
+        assert_eq!(forwards(&only, 0, 1).len(), 8, "room comes back");
+        assert!(refused(&only, 0) && !forwards(&only, 0, 1000).is_empty());
+    }
+
+    #[test]
+    fn a_disk_leaves_room_for_what_is_forwarded_to_others() {
         let a = Admission::new(100, 8, 2);
         let [one, two] = [1, 2].map(|s| a.share(life(s, 1)));
-        let held = (fill(&one, 10), fill(&two, 10));
-        assert!(held.0.len() == 4 && held.1.len() == 2 && refused(&one, 0));
-        let forward = |share: &Rc<Share>| share.admit_forward().ok();
-        let more: Vec<Admitted> = std::iter::from_fn(|| forward(&one)).collect();
-        assert_eq!((more.len(), a.ops()), (2, 8));
+        let held = forwards(&one, 0, 1);
+        assert_eq!((held.len(), forwards(&two, 0, 1).len()), (4, 2));
+        a.write_off_life(life(1, 1));
+        assert_eq!(a.ops(), 0);
         drop(held);
-        assert!(forward(&one).is_some());
+        assert_eq!((a.ops(), forwards(&two, 0, 1).len()), (0, 4));
     }
 
     #[test]
@@ -215,14 +259,14 @@ mod tests {
         let stuck = fill(&hung, 10);
         let _held = other.admit(20).expect("room");
         a.write_off_life(life(1, 1));
-        assert_eq!((a.ops(), a.held.get().bytes), (1, 20));
+        assert_eq!((a.ops(), a.held[0].get().bytes), (1, 20));
         // Who still comes is not counted, nor are those that end after all.
         let late = hung.admit(1000).expect("answered without the disk");
         assert_eq!(a.ops(), 1);
         drop((stuck, late));
         assert_eq!(
-            (a.held.get(), other.held.get()),
-            (other.held.get(), Load { bytes: 20, ops: 1 })
+            (a.held[0].get(), other.held[0].get()),
+            (other.held[0].get(), Load { bytes: 20, ops: 1 })
         );
         a.write_off_life(life(1, 1));
         assert_eq!(a.ops(), 1);

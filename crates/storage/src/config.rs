@@ -40,6 +40,7 @@ pub struct StorageConfig {
     #[serde(default = "default_log_bytes")]
     pub log_bytes: u64,
     /// Bound on bytes of requests in work; more are answered with `Overloaded`. Of several disks none may hold more than it leaves free.
+    /// What other nodes forward has bounds of its own, twice as much for each place in a chain.
     #[serde(default = "default_inflight_bytes")]
     pub inflight_bytes: u64,
     /// Bound on requests in work; more are answered with `Overloaded`. The same.

@@ -82,7 +82,11 @@ impl Node {
             ));
         }
         let share = &target.share;
-        let admitted = if forward { share.admit_forward() } else { share.admit(want as u64) }?;
+        let admitted = if forward {
+            share.admit_forward(want as u64, target.view().map_or(0, |v| v.rank))
+        } else {
+            share.admit(want as u64)
+        }?;
         let bytes = if want > 0 { incoming.take_bulk()? } else { Buf::from_vec(Vec::new()) };
         if bytes.len() != want {
             return Err(Error::new(

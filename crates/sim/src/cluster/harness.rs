@@ -52,6 +52,8 @@ pub struct Shape {
     pub stripe: u32,
     /// Clients.
     pub clients: usize,
+    /// Operations that a storage node has in work, at most.
+    pub inflight_ops: u64,
 }
 
 impl Shape {
@@ -65,6 +67,7 @@ impl Shape {
         chains: 1,
         stripe: 1,
         clients: 1,
+        inflight_ops: 1024,
     };
 }
 
@@ -79,6 +82,7 @@ impl Default for Shape {
             chains: 5,
             stripe: 5,
             clients: 4,
+            inflight_ops: Self::SINGLE.inflight_ops,
         }
     }
 }
@@ -253,7 +257,7 @@ impl Cluster {
                 });
             }
             _ => {
-                let config = storage_config(service, listen, mgmtd, &token, self.shape.disks);
+                let config = storage_config(service, listen, mgmtd, &token, self.shape);
                 let (watch, watched, id) =
                     (self.watch.clone(), service.node.name().to_owned(), service.id());
                 rt.clone().spawn_detached(async move {
@@ -460,7 +464,7 @@ fn storage_config(
     listen: Vec<String>,
     mgmtd: Vec<String>,
     token: &Path,
-    disks: usize,
+    Shape { disks, inflight_ops, .. }: Shape,
 ) -> glowfs_storage::StorageConfig {
     glowfs_storage::StorageConfig {
         node_id: s.id,
@@ -475,7 +479,7 @@ fn storage_config(
         reserve_bytes: 1 << 20,
         log_bytes: LOG_BYTES,
         inflight_bytes: 64 << 20,
-        inflight_ops: 1024,
+        inflight_ops,
         read_wait_ms: 200,
         sync_chunks: 4,
         sync_bytes_per_s: 0,
