@@ -8,7 +8,9 @@ use glowfs_types::routing::{NodeInfo, NodeStatus, RoutingInfo};
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ConfigItem, GetRouting, Heartbeat, HeartbeatReply, TargetReport};
-use glowfs_types::{CapabilityKey, ClientId, ConfigVersion, Incarnation, Result, RoutingVersion};
+use glowfs_types::{
+    CapabilityKey, ClientId, ConfigVersion, Incarnation, Result, RoutingVersion, TargetId,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,6 +26,8 @@ const LEAVE_DEADLINE: Duration = Duration::from_millis(500);
 pub trait Report {
     /// The states of its targets now. Empty for services without any.
     fn targets(&self) -> Vec<TargetReport>;
+    /// Of those that it told of, these were removed from the cluster.
+    fn removed(&self, _targets: &[TargetId]) {}
 }
 
 /// The report of a service without targets.
@@ -322,6 +326,9 @@ impl Inner {
         }
         if let Some(delta) = reply.routing {
             self.apply(delta);
+        }
+        if !reply.removed.is_empty() {
+            self.reporter.removed(&reply.removed);
         }
     }
 

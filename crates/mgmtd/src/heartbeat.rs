@@ -53,6 +53,12 @@ impl Inner {
                 routing: newer.then(|| s.delta(heartbeat.routing_version)),
                 config,
                 capability_keys: s.cluster.capability_keys.clone(),
+                removed: heartbeat
+                    .targets
+                    .iter()
+                    .map(|t| t.target)
+                    .filter(|t| s.gone.contains_key(t))
+                    .collect(),
             }
         })
     }

@@ -1,7 +1,7 @@
 //! What operators ask for: emptying disks and nodes, replacing disks, forcing chains.
 
 use crate::core::{Edit, Inner};
-use crate::records::StoreRecord;
+use crate::records::{StoreRecord, standing};
 use crate::repair::{Ground, has_failed, leaving};
 use crate::state::State;
 use glowfs_cluster::{explain, explain_force, force};
@@ -109,21 +109,29 @@ fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
     }
     let mark = |r: &StoreRecord, away| StoreRecord { away, ..r.clone() };
     Ok(match ask.what {
-        away::DRAIN => all.into_iter().map(|r| mark(r, r.away.max(1))).collect(),
-        away::CANCEL => all.into_iter().filter(|r| !r.superseded).map(|r| mark(r, 0)).collect(),
+        away::DRAIN => all.into_iter().map(|r| mark(r, r.away.max(standing::DRAINED))).collect(),
+        away::CANCEL => {
+            let drained =
+                all.into_iter().filter(|r| !r.superseded && r.away != standing::UNVOUCHED);
+            drained.map(|r| mark(r, standing::STAYS)).collect()
+        }
         away::REPLACE if ask.disk.is_none() => {
             return bad("name the disk that was replaced, as NODE:DISK".into());
         }
         away::REPLACE => {
-            let old: Vec<_> = all.iter().filter(|r| r.superseded).map(|r| mark(r, 2)).collect();
-            if old.is_empty() {
+            // One that nobody vouched for and that is not there any more has replaced nothing, and has nothing.
+            let mut all = all;
+            all.retain(|r| !(r.superseded && r.away == standing::UNVOUCHED));
+            let (old, new): (Vec<_>, Vec<_>) = all.into_iter().partition(|r| r.superseded);
+            // Where the one that was there before has only moved, there is no old one.
+            if old.is_empty() && new.iter().all(|r| r.away != standing::UNVOUCHED) {
                 return bad(format!(
                     "{name} has no new disk: put an empty one in its place and repeat this (a disk that works cannot be replaced: drain it, or stop its storage service); to do without a new one, drain {name}"
                 ));
             }
             // The new one takes targets, also if the old one was drained.
-            let new = all.iter().filter(|r| !r.superseded).map(|r| mark(r, 0));
-            new.chain(old).collect()
+            let new = new.into_iter().map(|r| mark(r, standing::STAYS));
+            new.chain(old.into_iter().map(|r| mark(r, standing::REPLACED))).collect()
         }
         other => return bad(format!("MOVE_AWAY knows no word {other}; run the same release")),
     })

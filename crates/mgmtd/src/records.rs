@@ -68,6 +68,19 @@ pub struct Item<T> {
     pub value: T,
 }
 
+/// What is to become of a store.
+pub mod standing {
+    /// It takes targets.
+    pub const STAYS: u8 = 0;
+    /// It is drained.
+    pub const DRAINED: u8 = 1;
+    /// It was replaced by another one.
+    pub const REPLACED: u8 = 2;
+    /// It came in the place of another one, and nobody has said yet that it replaces that: it may as well be the mount point of a disk that is
+    /// not mounted. It takes nothing.
+    pub const UNVOUCHED: u8 = 3;
+}
+
 /// A registered store.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct StoreRecord {
@@ -75,7 +88,7 @@ pub struct StoreRecord {
     pub node: NodeId,
     #[n(1)]
     pub offer: StoreOffer,
-    /// 0: it stays; 1: it is drained; 2: it was replaced by another one.
+    /// See [`standing`].
     #[cbor(n(2), default)]
     pub away: u8,
     /// The node registered another store in its place.

@@ -1,13 +1,14 @@
 //! Stores and chain tables.
 
 use crate::core::{Edit, Inner};
-use crate::records::{StoreRecord, TableRecord};
+use crate::records::{StoreRecord, TableRecord, standing};
 use crate::state::State;
 use glowfs_cluster::Chain;
 use glowfs_placement::{Place, Plan, Request, plan};
 use glowfs_types::routing::{ChainTable, LocalState, TargetInfo};
-use glowfs_types::wire::Empty;
-use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply, RegisterStores};
+use glowfs_types::wire::mgmtd::{
+    CreateTable, CreateTableReply, RegisterStores, RegisterStoresReply,
+};
 use glowfs_types::{
     ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
 };
@@ -19,7 +20,7 @@ const STORES_PER_NODE_MAX: usize = 1024;
 const CHAINS_PER_CHANGE: usize = 128;
 
 impl Inner {
-    pub async fn register_stores(&self, register: RegisterStores) -> Result<Empty> {
+    pub async fn register_stores(&self, register: RegisterStores) -> Result<RegisterStoresReply> {
         let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
         if register.stores.len() > STORES_PER_NODE_MAX {
             return bad(format!("a node has at most {STORES_PER_NODE_MAX} stores"));
@@ -28,39 +29,16 @@ impl Inner {
             return bad("stores and their nodes have ids greater than 0".into());
         }
         let _held = self.lock.acquire(1).await;
-        let here: BTreeSet<StoreId> = register.stores.iter().map(|s| s.store).collect();
-        let edit = self.with(|s| {
-            let mut edit = Edit::default();
-            for offer in register.stores {
-                let known = s.stores.get(&offer.store);
-                let away = known.map_or(0, |r| r.away);
-                let record = StoreRecord { node: register.node, offer, away, superseded: false };
-                // One that is named as well has only moved to another index.
-                let others = s.stores.values().filter(|r| {
-                    !here.contains(&r.offer.store)
-                        && r.node == record.node
-                        && r.offer.disk_index == record.offer.disk_index
-                        && !r.superseded
-                });
-                edit.stores.extend(others.map(|r| StoreRecord { superseded: true, ..r.clone() }));
-                match s.stores.get(&record.offer.store) {
-                    Some(have) if have.node != record.node => {
-                        return Err(Error::new(
-                            Status::Busy,
-                            format!(
-                                "store {} belongs to node {}; start it with that node id",
-                                record.offer.store, have.node
-                            ),
-                        ));
-                    }
-                    Some(have) if *have == record => {}
-                    _ => edit.stores.push(record),
-                }
-            }
-            Ok(edit)
-        })??;
+        let edit = self.with(|s| offered(s, register))??;
+        for r in edit.stores.iter().filter(|r| r.away == standing::UNVOUCHED && !r.superseded) {
+            tracing::warn!(
+                store = %r.offer.store,
+                "a new store is in the place of disk {}:{}. It takes nothing: mount the disk that was there, or say `glowfs admin disk replace {0}:{1}`",
+                r.node, r.offer.disk_index
+            );
+        }
         self.commit(edit).await?;
-        Ok(Empty {})
+        Ok(RegisterStoresReply::default())
     }
 
     pub async fn create_table(&self, create: CreateTable) -> Result<CreateTableReply> {
@@ -127,6 +105,45 @@ impl Inner {
     }
 }
 
+/// What becomes of the stores that a node offers.
+fn offered(s: &State, register: RegisterStores) -> Result<Edit> {
+    let node = register.node;
+    let here: BTreeSet<StoreId> = register.stores.iter().map(|s| s.store).collect();
+    let mut edit = Edit::default();
+    for offer in register.stores {
+        let known = s.stores.get(&offer.store);
+        if let Some(have) = known.filter(|r| r.node != node) {
+            return Err(Error::new(
+                Status::Busy,
+                format!(
+                    "store {} belongs to node {}; start it with that node id",
+                    offer.store, have.node
+                ),
+            ));
+        }
+        // One that is named as well has only moved to another index.
+        let before = s.stores.values().filter(|r| {
+            !here.contains(&r.offer.store)
+                && r.node == node
+                && r.offer.disk_index == offer.disk_index
+                && !r.superseded
+        });
+        let before: Vec<_> =
+            before.map(|r| StoreRecord { superseded: true, ..r.clone() }).collect();
+        let away = match known {
+            Some(r) => r.away,
+            None if before.is_empty() => standing::STAYS,
+            None => standing::UNVOUCHED,
+        };
+        edit.stores.extend(before);
+        let record = StoreRecord { node, offer, away, superseded: false };
+        if known != Some(&record) {
+            edit.stores.push(record);
+        }
+    }
+    Ok(edit)
+}
+
 pub(crate) fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {
     TargetInfo {
         id,
@@ -154,7 +171,7 @@ pub(crate) fn rack_of(s: &State, node: NodeId) -> String {
 pub(crate) fn places(s: &State) -> Vec<Place> {
     s.stores
         .values()
-        .filter(|r| r.away == 0 && !r.superseded)
+        .filter(|r| r.away == standing::STAYS && !r.superseded)
         .map(|r| Place {
             node: r.node,
             store: r.offer.store,

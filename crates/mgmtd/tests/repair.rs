@@ -3,61 +3,16 @@
 #![allow(missing_docs)]
 
 mod common;
+use common::operate::*;
 use common::*;
-use glowfs_mgmtd::{Running, Timing};
-use glowfs_rt::{Rt, real};
+use glowfs_rt::real;
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
-use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem, RegisterStores, StoreOffer};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::wire::operate::*;
-use glowfs_types::wire::{Empty, method};
 use glowfs_types::*;
 use std::cell::Cell;
 use std::rc::Rc;
-
-/// Generous: only a defect lets it pass.
-const BOUND: glowfs_rt::Duration = glowfs_rt::Duration::from_secs(30);
-
-async fn cluster(rt: &Rt, n: u64, replace_after_ms: u64) -> (World, Running, Vec<FakeStorage>) {
-    cluster_with(rt, n, |t| t.replace_after_ms = replace_after_ms).await
-}
-
-async fn cluster_with(
-    rt: &Rt,
-    n: u64,
-    tune: impl FnOnce(&mut Timing),
-) -> (World, Running, Vec<FakeStorage>) {
-    let w = World::new(rt);
-    let mut config = w.config(100);
-    config.timing.repair_ms = 50;
-    tune(&mut config.timing);
-    let m = w.mgmtd_with(config).await;
-    let storages: Vec<_> =
-        (1..=n).map(|i| FakeStorage::start(&w, i, at(&m), Rc::default())).collect();
-    for s in &storages {
-        s.agent.ready().await;
-    }
-    rt.sleep(ms(200)).await;
-    create_table(&storages[0].agent, 3, 6).await;
-    until(rt, &storages[0].agent, BOUND, "serving", |r| all_chains(r, healthy)).await;
-    (w, m, storages)
-}
-
-fn on(r: &RoutingInfo, node: NodeId) -> usize {
-    r.targets.values().filter(|t| t.node == node).count()
-}
-
-fn complete(r: &RoutingInfo) -> bool {
-    all_chains(r, |c| healthy(c) && c.members.len() == 3)
-}
-
-async fn admin<Q, R>(w: &World, m: &Running, method: u16, q: &Q) -> Result<R>
-where
-    Q: minicbor::Encode<()>,
-    R: for<'b> minicbor::Decode<'b, ()>,
-{
-    let conn = w.conn(&at(m), ROOT_TOKEN).await.expect("connected");
-    conn.call_msg(method, q, ms(5000)).await
-}
 
 fn away_of(node: NodeId, what: u8, dry_run: bool) -> MoveAway {
     MoveAway { node, disk: None, what, dry_run }
@@ -248,14 +203,6 @@ fn a_broken_disk_of_a_node_that_lives_does_not_hold_up_its_replacement() {
         .await;
         m.stop().await;
     });
-}
-
-async fn register(s: &FakeStorage, disks: &[(StoreId, u32)]) {
-    let offer = |&(store, disk_index)| StoreOffer { store, disk_index, capacity_bytes: 1 << 30 };
-    let register = RegisterStores { node: s.node, stores: disks.iter().map(offer).collect() };
-    let done: Result<Empty> =
-        s.agent.link().call(method::REGISTER_STORES, &register, ms(5000)).await;
-    done.expect("registered");
 }
 
 /// A disk is meant by the place that it has now, not by the one that it had when its targets were made.

@@ -1,8 +1,9 @@
 //! Targets that left their chain: their data goes away.
 //!
 //! A target is dropped only when routing info names its chain, that chain does not list it, serves without it, and has
-//! recorded its version as active: from then on the others hold every acknowledged write. A target that routing info does not know at
-//! all is kept: nothing says that its data is anywhere else.
+//! recorded its version as active: from then on the others hold every acknowledged write. Or when mgmtd says that it was removed, which
+//! it does after that, also of what is on a disk that was away meanwhile. A target that routing info does not know, and of which mgmtd says
+//! nothing, is kept: nothing says that its data is anywhere else.
 
 use crate::node::Node;
 use crate::target::Target;
@@ -33,6 +34,16 @@ pub(crate) fn dismissed(routing: &RoutingInfo, id: TargetId) -> bool {
 }
 
 impl Node {
+    /// Drops targets of ours that mgmtd has removed.
+    pub(crate) fn removed(self: &Rc<Self>, targets: &[TargetId]) {
+        let routing = self.routing();
+        for id in targets.iter().filter(|id| !routing.targets.contains_key(id)) {
+            if let Ok(target) = self.target(*id) {
+                self.dismiss(&target);
+            }
+        }
+    }
+
     /// Drops a target that was dismissed.
     pub(crate) fn dismiss(self: &Rc<Self>, target: &Rc<Target>) {
         let gone = self.targets.borrow_mut().remove(&target.id).is_some();

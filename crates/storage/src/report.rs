@@ -5,7 +5,7 @@ use crate::target::Target;
 use glowfs_agent::Report;
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::mgmtd::TargetReport;
-use glowfs_types::{ChainVersion, Incarnation, StoreId};
+use glowfs_types::{ChainVersion, Incarnation, StoreId, TargetId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -80,5 +80,8 @@ impl Report for Reporter {
         let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();
         node.metrics.pending.set(pending as i64);
         reports
+    }
+    fn removed(&self, targets: &[TargetId]) {
+        self.0.removed(targets);
     }
 }

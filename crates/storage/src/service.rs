@@ -11,8 +11,8 @@ use glowfs_rt::{Address, Duration, Rt};
 use glowfs_telemetry::HttpServer;
 use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::hello::{Hello, HelloReply};
-use glowfs_types::wire::mgmtd::{RegisterStores, StoreOffer};
-use glowfs_types::wire::{Empty, method};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{RegisterStores, RegisterStoresReply, StoreOffer};
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
@@ -156,8 +156,11 @@ pub(crate) async fn register(node: Rc<Node>, agent: Agent) {
     let offer = RegisterStores { node: node.config.node(), stores: stores.collect() };
     let mut said = false;
     while !node.stopping.get() {
-        let call =
-            agent.link().call::<_, Empty>(method::REGISTER_STORES, &offer, REGISTER_DEADLINE);
+        let call = agent.link().call::<_, RegisterStoresReply>(
+            method::REGISTER_STORES,
+            &offer,
+            REGISTER_DEADLINE,
+        );
         match call.await {
             Ok(_) => return,
             Err(e) => {

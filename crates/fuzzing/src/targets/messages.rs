@@ -44,7 +44,7 @@ messages! {
     RegisterStores CreateTable CreateTableReply PrimaryInfo CheckToken UserInfo UserAdd UserAddReply UserList ClusterConfig ReportSlow
     Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
     FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply InlineRead InlineWrite InlineReply
-    ReadLink UserChange UserChangeReply MoveAway MoveAwayReply UserRemove ListClients
+    ReadLink UserChange UserChangeReply MoveAway MoveAwayReply UserRemove ListClients RegisterStoresReply
 }
 
 pub fn run(input: &[u8]) {

@@ -97,6 +97,70 @@ fn a_disk_is_replaced_while_its_service_runs() {
     assert_eq!(sums(), before);
 }
 
+/// A disk that is not mounted when its node starts is missed, and nothing is put in its place; one that was replaced and returns elsewhere gives
+/// its room back.
+#[test]
+fn a_disk_that_is_not_mounted_at_boot_takes_nothing_and_one_that_returns_is_emptied() {
+    let c = Cluster::up_with("unmounted", &["--storages", "3", "--disks", "2", "--replicas", "2"]);
+    sh(&c.mnt, "for i in $(seq 60); do head -c $((i*9000)) /dev/urandom > f$i; done; sync");
+    let sums = || {
+        sh(&c.local, "echo 3 > /proc/sys/vm/drop_caches");
+        sh(&c.mnt, "md5sum f*")
+    };
+    let before = sums();
+    let disk = |n: u32| c.dir.join(format!("data/storage-1/disk-{n}"));
+    let aside = |n: u32| c.dir.join(format!("aside-{n}"));
+    let store_at = |n: u32| {
+        let path = disk(n).display().to_string();
+        let all = c.admin(&["df"]);
+        let mut disks = all["disks"].as_array().expect("disks").iter();
+        disks.find(|d| d["path"] == path.as_str()).expect("the disk").clone()
+    };
+    let targets_of = |store: &Value| {
+        let all = c.admin(&["list-targets"]);
+        all.as_array().expect("targets").iter().filter(|t| t["store"] == *store).count()
+    };
+    let started = |what: &str| {
+        until(what, || {
+            let nodes = c.admin(&["status"]);
+            nodes
+                .as_array()
+                .expect("nodes")
+                .iter()
+                .any(|n| n["node"] == 1001 && n["healthy"] == true)
+        });
+    };
+    let old = store_at(1);
+    let had = targets_of(&old["store"]);
+    assert!(had > 0, "{old}");
+
+    // The machine starts without it: the mount point is an empty directory.
+    c.admin(&["set-config", "mgmtd", "replace_after_ms=500"]);
+    c.dev("kill", &["storage-1"]);
+    std::fs::rename(disk(1), aside(1)).expect("not mounted");
+    c.dev("start", &["storage-1"]);
+    started("without its disk");
+    c.wait_serving(BOUND);
+    assert_eq!(targets_of(&store_at(1)["store"]), 0, "an empty directory was filled");
+    assert_eq!(sums(), before);
+
+    // The replaced one returns in another place.
+    let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
+    assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
+    until("the old one is forgotten", || targets_of(&old["store"]) == 0);
+    c.dev("kill", &["storage-1"]);
+    std::fs::rename(disk(2), aside(2)).expect("taken out");
+    std::fs::rename(aside(1), disk(2)).expect("put in");
+    c.dev("start", &["storage-1"]);
+    started("with the old disk");
+    until("its chunks are gone", || {
+        let now = store_at(2);
+        now["store"] == old["store"] && now["used_bytes"].as_u64() == Some(0)
+    });
+    c.wait_serving(BOUND);
+    assert_eq!(sums(), before);
+}
+
 #[test]
 fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     let c = Cluster::up_with("moves", &["--storages", "4", "--disks", "1", "--replicas", "3"]);

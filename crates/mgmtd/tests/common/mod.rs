@@ -1,6 +1,8 @@
 //! A small cluster for tests: mgmtd over an engine in memory, and storages that only heartbeat.
 #![allow(dead_code, missing_docs, clippy::expect_used)]
 
+pub mod operate;
+
 use glowfs_agent::{Agent, AgentConfig, Report};
 use glowfs_kv::{Engine, Memory};
 use glowfs_mgmtd::{Config, EngineConfig, Running, Timing, start_with_engine};
@@ -106,6 +108,10 @@ pub struct Fake {
     pub used: Cell<u64>,
     /// Whether its disk is broken, and it says so.
     pub broken: Cell<bool>,
+    /// Targets that it names, whatever the routing info says.
+    pub names: RefCell<Vec<TargetId>>,
+    /// Those of which it heard that they were removed.
+    pub told_gone: RefCell<Vec<TargetId>>,
 }
 
 impl Report for Fake {
@@ -115,6 +121,18 @@ impl Report for Fake {
             routing.chains.get(&t.chain).is_some_and(|c| c.members.iter().any(|m| m.target == t.id))
         };
         let mine = routing.targets.values().filter(|t| t.store == self.store && bound(t));
+        let names = self.names.borrow();
+        let named = names.iter().map(|id| TargetReport {
+            target: *id,
+            local: LocalState::Online,
+            incarnation: self.life,
+            clean: self.clean,
+            machine_since: Incarnation(0),
+            adopted: ChainVersion(0),
+            used_bytes: 1,
+            store: self.store,
+            known: ChainVersion(0),
+        });
         mine.map(|t| {
             let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
             let synced = self.synced.borrow().get(&t.id) == Some(&adopted);
@@ -135,7 +153,11 @@ impl Report for Fake {
                 known: adopted,
             }
         })
+        .chain(named)
         .collect()
+    }
+    fn removed(&self, targets: &[TargetId]) {
+        *self.told_gone.borrow_mut() = targets.to_vec();
     }
 }
 
@@ -161,6 +183,8 @@ impl FakeStorage {
             syncs: Cell::new(true),
             used: Cell::new(0),
             broken: Cell::new(false),
+            names: RefCell::default(),
+            told_gone: RefCell::default(),
         });
         let mut config =
             AgentConfig::new(CLUSTER, Role::Storage, NodeId(node), mgmtd, SERVICE_TOKEN.into());

@@ -79,6 +79,9 @@ pub struct HeartbeatReply {
     /// Keys that sign capabilities, by id (meta and storage only). The greatest id signs.
     #[n(3)]
     pub capability_keys: Vec<(u32, minicbor::bytes::ByteArray<32>)>,
+    /// Of the targets that the heartbeat named, those that were removed: their chains go on without them, and their ids are not used again.
+    #[cbor(n(4), default)]
+    pub removed: Vec<TargetId>,
 }
 
 /// One versioned configuration of a role.
@@ -224,6 +227,25 @@ pub struct RegisterStores {
     /// Its stores.
     #[n(1)]
     pub stores: Vec<StoreOffer>,
+}
+
+/// Its answer. (Builds that do not know it answer and read it as one without fields.)
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct RegisterStoresReply {
+    /// Stores that are not this node's to offer; all others are registered.
+    #[cbor(n(0), default)]
+    pub refused: Vec<RefusedStore>,
+}
+
+/// A store that was not registered.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct RefusedStore {
+    /// The store.
+    #[n(0)]
+    pub store: StoreId,
+    /// Why, and what to do, for people.
+    #[n(1)]
+    pub why: String,
 }
 
 /// CREATE_TABLE: lays chains over all registered stores and makes a table of them. Repeating it with the same
