@@ -33,7 +33,7 @@ impl Inner {
             return Err(Error::new(
                 Status::NoSpace,
                 format!(
-                    "there is no other place for target {} of chain {}: every other live node has a replica of it already; add a node or disk first",
+                    "there is no other place for target {} of chain {}: every other live node has a replica of it already, or no room for it on a disk that works; add a node or disk first",
                     stuck.target, stuck.chain
                 ),
             ));

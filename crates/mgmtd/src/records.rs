@@ -94,6 +94,9 @@ pub struct StoreRecord {
     /// The node registered another store in its place.
     #[cbor(n(3), default)]
     pub superseded: bool,
+    /// The node did not name it when it registered its stores last: its disk has failed, or was taken out.
+    #[cbor(n(4), default)]
+    pub absent: bool,
 }
 
 /// A table with the arguments that made it.

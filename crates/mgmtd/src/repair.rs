@@ -5,9 +5,9 @@ use crate::core::{Edit, Inner};
 use crate::state::State;
 use crate::tables::{new_target, places, rack_of};
 use glowfs_cluster::{Move, next_move};
-use glowfs_placement::{Place, replacement};
+use glowfs_placement::{Burden, Place, replacement};
 use glowfs_rt::{Duration, Instant};
-use glowfs_types::routing::{LocalState, PublicState, TargetInfo};
+use glowfs_types::routing::{ChainInfo, LocalState, PublicState, TargetInfo};
 use glowfs_types::wire::mgmtd::TargetReport;
 use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,11 +15,13 @@ use std::rc::Rc;
 
 /// The greatest number of chains changed by one transaction.
 const MOVES_PER_CHANGE: usize = 128;
+/// This part of a disk is kept free of replicas that are made anew: full disks take no writes.
+const KEPT_FREE_PART: u64 = 32;
 
 /// What a move needs to know of the cluster; made anew for every round.
 pub(crate) struct Ground {
     places: Vec<Place>,
-    loads: Vec<u32>,
+    burdens: Vec<Burden>,
     /// Replicas that each chain should have.
     pub wanted: BTreeMap<ChainId, usize>,
     /// Targets that are to go.
@@ -29,20 +31,29 @@ pub(crate) struct Ground {
 impl Ground {
     pub fn new(s: &State, leaving: BTreeSet<TargetId>) -> Self {
         let places = usable(s);
-        let mut loads = vec![0; places.len()];
-        for t in s.targets.values() {
-            if let Some(i) = places.iter().position(|p| p.store == t.value.store) {
-                loads[i] += 1;
+        let at: BTreeMap<StoreId, usize> =
+            places.iter().enumerate().map(|(i, p)| (p.store, i)).collect();
+        let mut burdens: Vec<Burden> = places
+            .iter()
+            .map(|p| Burden {
+                free_bytes: p.capacity_bytes - p.capacity_bytes / KEPT_FREE_PART,
+                ..Burden::default()
+            })
+            .collect();
+        for t in s.targets.values().map(|t| &t.value) {
+            if let Some(b) = at.get(&t.store).and_then(|i| burdens.get_mut(*i)) {
+                b.take(bytes_to_be(s, t));
             }
         }
         let tables = s.tables.iter().map(|t| &t.value);
         let wanted =
             tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect();
-        Self { places, loads, wanted, leaving }
+        Self { places, burdens, wanted, leaving }
     }
     /// Where one more member of a chain goes; counts it there.
     pub fn take_place(&mut self, s: &State, chain: ChainId) -> Option<Place> {
-        let members = &s.chains.get(&chain)?.value.info.members;
+        let info = &s.chains.get(&chain)?.value.info;
+        let (members, bytes) = (&info.members, bytes_of(s, info));
         let stay: Vec<(NodeId, String)> = members
             .iter()
             .filter(|m| !self.leaving.contains(&m.target))
@@ -59,12 +70,32 @@ impl Ground {
                 }
             }
         }
-        let shared: Vec<u32> =
-            self.places.iter().map(|p| met.get(&p.store).copied().unwrap_or(0)).collect();
-        let at = replacement(&self.places, &self.loads, &shared, &stay)?;
-        self.loads[at] += 1;
-        Some(self.places[at].clone())
+        for (p, b) in self.places.iter().zip(&mut self.burdens) {
+            b.shared = met.get(&p.store).copied().unwrap_or(0);
+        }
+        let at = replacement(&self.places, &self.burdens, &stay, bytes)?;
+        self.burdens.get_mut(at)?.take(bytes);
+        self.places.get(at).cloned()
     }
+}
+
+/// The bytes that a target takes, as far as it was heard.
+fn bytes_now(s: &State, t: &TargetInfo) -> u64 {
+    s.heard.get(&t.id).map_or(t.used_bytes, |h| h.report.used_bytes)
+}
+
+/// The bytes that a whole replica of a chain takes.
+fn bytes_of(s: &State, chain: &ChainInfo) -> u64 {
+    let members = chain.members.iter().filter_map(|m| s.targets.get(&m.target));
+    members.map(|t| bytes_now(s, &t.value)).max().unwrap_or(0)
+}
+
+/// The bytes that a target will take: one that does not serve yet has those of its chain still to come.
+fn bytes_to_be(s: &State, t: &TargetInfo) -> u64 {
+    let chain = s.chains.get(&t.chain).map(|c| &c.value.info);
+    let comes = chain
+        .filter(|c| c.members.iter().any(|m| m.target == t.id && m.state != PublicState::Serving));
+    comes.map_or(0, |c| bytes_of(s, c)).max(bytes_now(s, t))
 }
 
 /// Whether a target that left its chain is on a disk that failed: on one that works its chunks are being removed, and it takes bytes.
@@ -73,7 +104,7 @@ pub(crate) fn has_failed(report: &TargetReport) -> bool {
 }
 
 /// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
-fn usable(s: &State) -> Vec<Place> {
+pub(crate) fn usable(s: &State) -> Vec<Place> {
     let offline = |t: &TargetInfo| {
         let heard = s.heard.get(&t.id).map(|h| &h.report);
         let listed = s.chains.get(&t.chain).is_some_and(|c| c.value.records.contains_key(&t.id));

@@ -2,6 +2,7 @@
 
 use crate::core::{Edit, Inner};
 use crate::records::{StoreRecord, TableRecord, standing};
+use crate::repair::usable;
 use crate::state::State;
 use glowfs_cluster::Chain;
 use glowfs_placement::{Place, Plan, Request, plan};
@@ -13,6 +14,7 @@ use glowfs_types::{
     ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
 };
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 /// The greatest number of stores of one node.
 const STORES_PER_NODE_MAX: usize = 1024;
@@ -61,9 +63,16 @@ impl Inner {
                 ),
             ));
         }
-        let places = self.with(|s| places(s))?;
-        let plan = plan(&places, Request { replicas: create.replicas, chains: create.chains })?;
-        let explanation = plan.explain();
+        // A chain with a member that was never there would serve nobody.
+        let (places, left_out) = self.with(|s| {
+            let places = usable(s);
+            let left_out = left_out(s, &places);
+            (places, left_out)
+        })?;
+        let request = Request { replicas: create.replicas, chains: create.chains };
+        let plan =
+            plan(&places, request).map_err(|e| Error::new(e.status, e.message + &left_out))?;
+        let explanation = plan.explain() + &left_out;
         if !create.dry_run {
             self.lay(&create, &plan).await?;
             tracing::info!(table = %create.table, chains = create.chains, replicas = create.replicas, "table laid");
@@ -129,18 +138,24 @@ fn offered(s: &State, register: RegisterStores) -> Result<Edit> {
                 && !r.superseded
         });
         let before: Vec<_> =
-            before.map(|r| StoreRecord { superseded: true, ..r.clone() }).collect();
+            before.map(|r| StoreRecord { superseded: true, absent: true, ..r.clone() }).collect();
         let away = match known {
             Some(r) => r.away,
             None if before.is_empty() => standing::STAYS,
             None => standing::UNVOUCHED,
         };
         edit.stores.extend(before);
-        let record = StoreRecord { node, offer, away, superseded: false };
+        let record = StoreRecord { node, offer, away, superseded: false, absent: false };
         if known != Some(&record) {
             edit.stores.push(record);
         }
     }
+    let changed: BTreeSet<StoreId> = edit.stores.iter().map(|r| r.offer.store).collect();
+    let missed = s.stores.values().filter(|r| {
+        let id = r.offer.store;
+        r.node == node && !r.absent && !here.contains(&id) && !changed.contains(&id)
+    });
+    edit.stores.extend(missed.map(|r| StoreRecord { absent: true, ..r.clone() }));
     Ok(edit)
 }
 
@@ -167,11 +182,32 @@ pub(crate) fn rack_of(s: &State, node: NodeId) -> String {
     parts.join("/")
 }
 
-/// Every registered store that stays, with its rack.
+/// The disks over which a table is not laid, and why, for people.
+fn left_out(s: &State, places: &[Place]) -> String {
+    let used: BTreeSet<StoreId> = places.iter().map(|p| p.store).collect();
+    let mut out = String::new();
+    for r in s.stores.values().filter(|r| !r.superseded && !used.contains(&r.offer.store)) {
+        let why = match r.away {
+            _ if r.absent => "it is not there",
+            standing::DRAINED => "it is drained",
+            standing::REPLACED => "it was replaced",
+            standing::UNVOUCHED => {
+                "it is in the place of another one: mount that, or say `disk replace`"
+            }
+            _ if !s.leases.alive(r.node) => "its node is away",
+            _ => "it has failed",
+        };
+        // Writing into a String cannot fail.
+        let _ = write!(out, "\n  left out: node {} disk {}: {why}", r.node, r.offer.disk_index);
+    }
+    out
+}
+
+/// Every registered store that is there and stays, with its rack.
 pub(crate) fn places(s: &State) -> Vec<Place> {
     s.stores
         .values()
-        .filter(|r| r.away == standing::STAYS && !r.superseded)
+        .filter(|r| r.away == standing::STAYS && !r.superseded && !r.absent)
         .map(|r| Place {
             node: r.node,
             store: r.offer.store,

@@ -1,11 +1,13 @@
-//! Disks that come and go: what is put in the place of a known one, what returns.
+//! Disks that come and go: what is put in the place of a known one, what returns, what has no room.
 #![allow(missing_docs)]
 
 mod common;
 use common::operate::*;
 use common::*;
 use glowfs_rt::real;
-use glowfs_types::routing::RoutingInfo;
+use glowfs_types::routing::{NodeStatus, RoutingInfo};
+use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
 use glowfs_types::wire::operate::away;
 use glowfs_types::*;
 use std::rc::Rc;
@@ -99,6 +101,72 @@ fn a_node_that_names_a_target_which_was_removed_hears_so() {
             gone,
             "and of what never was nobody says anything"
         );
+        m.stop().await;
+    });
+}
+
+async fn lay(s: &FakeStorage, table: u64, chains: u32) -> Result<CreateTableReply> {
+    let create = CreateTable {
+        table: ChainTableId(table),
+        replicas: 3,
+        chains,
+        description: "test".into(),
+        dry_run: false,
+    };
+    s.agent.link().call(method::CREATE_TABLE, &create, ms(5000)).await
+}
+
+/// A chain with a member that was never there serves nobody.
+#[test]
+fn a_table_is_laid_over_nodes_that_live_and_disks_that_work() {
+    real::run(|rt| async move {
+        let (_w, m, mut storages) = cluster(&rt, 5, 0).await;
+        let watch = storages[0].agent.clone();
+        // A disk that was there when the node started before, and one that is broken.
+        register(&storages[0], &[(StoreId(1), 0), (StoreId(11), 1)]).await;
+        register(&storages[0], &[(StoreId(1), 0)]).await;
+        storages[3].fake.broken.set(true);
+        storages[3].agent.report_and_wait().await;
+        storages.pop().expect("five").kill();
+        let dead = |r: &RoutingInfo| r.nodes[&NodeId(5)].status == NodeStatus::Failed;
+        until(&rt, &watch, BOUND, "its death", dead).await;
+        let before = watch.routing().targets.len();
+        let reply = lay(&storages[0], 2, 12).await.expect("three places");
+        assert!(reply.explanation.contains("left out"), "{}", reply.explanation);
+        until(&rt, &watch, BOUND, "the table", |r| r.targets.len() == before + 36).await;
+        let r = watch.routing();
+        let new: Vec<_> = r.targets.values().skip(before).map(|t| t.store).collect();
+        assert!(new.iter().all(|s| [1, 2, 3].contains(&s.0)), "{new:?}");
+        // Too few that work: that is said, with what is left out.
+        storages.pop().expect("four").kill();
+        storages.pop().expect("three").kill();
+        let dead = |r: &RoutingInfo| r.nodes[&NodeId(3)].status == NodeStatus::Failed;
+        until(&rt, &watch, BOUND, "its death", dead).await;
+        let e = lay(&storages[0], 3, 12).await.expect_err("two places");
+        assert!(e.message.contains("left out"), "{e}");
+        m.stop().await;
+    });
+}
+
+#[test]
+fn a_replica_is_made_anew_only_where_there_is_room_for_it() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 5, 0).await;
+        let watch = storages[0].agent.clone();
+        let (full, had) = (storages[3].node, on(&watch.routing(), storages[3].node));
+        for s in &storages {
+            // Of 1 GiB: a replica more would not fit on the one, and does on the others.
+            let used = if s.node == full { (1 << 30) / had as u64 } else { 1 << 20 };
+            s.fake.used.set(used);
+            s.agent.report_and_wait().await;
+        }
+        order(&w, &m, (5, None), away::DRAIN).await.expect("places");
+        until(&rt, &watch, BOUND, "empty", |r| complete(r) && on(r, NodeId(5)) == 0).await;
+        assert_eq!(on(&watch.routing(), full), had);
+        // There is nothing else than the full one for some of these: said before anything is done.
+        let e = order(&w, &m, (1, None), away::DRAIN).await.expect_err("no room");
+        assert!(e.status == Status::NoSpace && e.message.contains("no room"), "{e}");
+        drop(storages.pop());
         m.stop().await;
     });
 }

@@ -20,4 +20,4 @@ mod quota;
 mod replacement;
 
 pub use plan::{CHAINS_MAX, Place, Plan, REPLICAS_MAX, Request, plan};
-pub use replacement::replacement;
+pub use replacement::{Burden, replacement};

@@ -5,6 +5,7 @@
 //! caller's memory.
 
 use crate::node::Node;
+use crate::service::register;
 use glowfs_chunkstore::{Store, StoreConfig};
 use glowfs_craq::Event;
 use glowfs_rt::{Duration, Rt};
@@ -81,6 +82,10 @@ impl Node {
             tracing::error!(disk = path, error = %e, "disk failed; its targets go offline");
             me.store_failed(&failing);
             me.report();
+            if let Some(agent) = me.agent() {
+                // Nothing is to be placed there.
+                register(me.clone(), agent.clone()).await;
+            }
         });
         self.rt.spawn_detached(self.clone().check_disk(store.clone()));
         self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));

@@ -146,16 +146,17 @@ fn watch(node: &Rc<Node>, agent: &Agent) {
     }
 }
 
-/// Offers the stores to mgmtd until it took them.
+/// Offers the stores of the disks that work to mgmtd until it took them.
 pub(crate) async fn register(node: Rc<Node>, agent: Agent) {
-    let stores = node.disks.iter().filter_map(|d| {
-        let store = d.store().ok()?;
-        let capacity_bytes = store.space().total_bytes;
-        Some(StoreOffer { store: store.id(), disk_index: d.index, capacity_bytes })
-    });
-    let offer = RegisterStores { node: node.config.node(), stores: stores.collect() };
     let mut said = false;
     while !node.stopping.get() {
+        // Anew each time: a disk may fail, or be replaced, while this tries.
+        let stores = node.disks.iter().filter_map(|d| {
+            let store = d.store().ok().filter(|s| s.failure().is_none())?;
+            let capacity_bytes = store.space().total_bytes;
+            Some(StoreOffer { store: store.id(), disk_index: d.index, capacity_bytes })
+        });
+        let offer = RegisterStores { node: node.config.node(), stores: stores.collect() };
         let call = agent.link().call::<_, RegisterStoresReply>(
             method::REGISTER_STORES,
             &offer,
