@@ -170,10 +170,11 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
     let s = &*s;
     let mut edit = Edit { removed: forgotten(s), ..Edit::default() };
     let mut log = Vec::new();
+    let now_ms = now.0 / 1_000_000;
     let mut recovering = s
         .chains
         .values()
-        .filter(|c| c.value.info.members.iter().any(|m| copying(s, &c.value, m.target)))
+        .filter(|c| c.value.info.members.iter().any(|m| copying(s, &c.value, m.target, now_ms)))
         .count();
     let mut next_id = s.next_target();
     for (id, item) in &s.chains {
@@ -206,14 +207,18 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
     (edit, log)
 }
 
-/// Whether a member is being brought up to date, or will be.
-fn copying(s: &State, chain: &glowfs_cluster::Chain, target: TargetId) -> bool {
+/// Whether a member is being brought up to date, or is about to be. One that waits until it is reached or has room, or until somebody serves, is
+/// not: that may take for ever.
+fn copying(s: &State, chain: &glowfs_cluster::Chain, target: TargetId, now_ms: u64) -> bool {
     use PublicState::{Offline, Syncing, Waiting};
     let alive = || s.targets.get(&target).is_some_and(|t| s.leases.alive(t.value.node));
     // One that says itself that it is offline has a disk that is broken: nothing brings it up to date.
     let broken = || s.heard.get(&target).is_some_and(|h| h.report.local == LocalState::Offline);
     match chain.state(target) {
-        Some(Syncing | Waiting) => true,
+        Some(Syncing) => true,
+        Some(Waiting) => {
+            chain.info.head().is_some() && s.observation(target, now_ms).is_some_and(|o| o.may_sync)
+        }
         Some(Offline) => !chain.retired(target) && alive() && !broken(),
         _ => false,
     }

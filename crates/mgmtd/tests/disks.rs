@@ -1,13 +1,14 @@
-//! Disks that come and go: what is put in the place of a known one, what returns, what has no room.
+//! Disks that come and go: what is put in the place of a known one, what returns, what has no room, what only waits.
 #![allow(missing_docs)]
 
 mod common;
 use common::operate::*;
 use common::*;
 use glowfs_rt::real;
-use glowfs_types::routing::{NodeStatus, RoutingInfo};
+use glowfs_types::routing::{NodeStatus, PublicState, RoutingInfo};
+use glowfs_types::wire::Empty;
 use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
+use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply, ReportSlow};
 use glowfs_types::wire::operate::away;
 use glowfs_types::*;
 use std::rc::Rc;
@@ -167,6 +168,58 @@ fn a_replica_is_made_anew_only_where_there_is_room_for_it() {
         let e = order(&w, &m, (1, None), away::DRAIN).await.expect_err("no room");
         assert!(e.status == Status::NoSpace && e.message.contains("no room"), "{e}");
         drop(storages.pop());
+        m.stop().await;
+    });
+}
+
+/// Members of which nobody makes a copy take no place among the copies that are made.
+#[test]
+fn members_that_only_wait_do_not_hold_up_others() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster_with(&rt, 5, |t| {
+            t.replace_after_ms = 0;
+            t.recoveries_max = 2;
+            t.slow_pause_ms = 60_000;
+        })
+        .await;
+        let watch = storages[0].agent.clone();
+        let slow = storages.remove(3);
+        let (node, disk) = (slow.node, slow.kill());
+        let of = move |c: &routing::ChainInfo| c.members.iter().find(|m| m.node == node).copied();
+        until(&rt, &watch, BOUND, "two left", |r| {
+            all_chains(r, |c| of(c).is_none_or(|m| m.state == PublicState::Offline))
+        })
+        .await;
+        // It comes back with disks that are too slow to be brought up to date.
+        let back = FakeStorage::start(&w, node.0, at(&m), disk);
+        back.fake.syncs.set(false);
+        let end = rt.now() + BOUND;
+        while !all_chains(&watch.routing(), |c| {
+            of(c).is_none_or(|m| m.state == PublicState::Waiting)
+        }) {
+            assert!(rt.now() < end, "{:#?}", watch.routing().chains);
+            for c in watch.routing().chains.values() {
+                let Some(target) = of(c).filter(|m| m.state == PublicState::Syncing) else {
+                    continue;
+                };
+                let reporter = c.serving().last().expect("a source").target;
+                let report = ReportSlow {
+                    chain: c.id,
+                    version: c.version,
+                    target: target.target,
+                    reporter,
+                    unreachable: false,
+                };
+                let _: Empty =
+                    watch.link().call(method::REPORT_SLOW, &report, ms(5000)).await.expect("heard");
+            }
+            rt.sleep(ms(50)).await;
+        }
+        let waiting = watch.routing().chains.values().filter(|c| of(c).is_some()).count();
+        assert!(waiting > 2, "{waiting} wait");
+        let before = watch.routing().targets.len();
+        order(&w, &m, (5, None), away::DRAIN).await.expect("places");
+        until(&rt, &watch, BOUND, "one more is made", |r| r.targets.len() > before).await;
         m.stop().await;
     });
 }
