@@ -8,7 +8,7 @@ use glowfs_cluster::Chain;
 use glowfs_placement::{Place, Plan, Request, plan};
 use glowfs_types::routing::{ChainTable, LocalState, TargetInfo};
 use glowfs_types::wire::mgmtd::{
-    CreateTable, CreateTableReply, RegisterStores, RegisterStoresReply,
+    CreateTable, CreateTableReply, RefusedStore, RegisterStores, RegisterStoresReply, StoreOffer,
 };
 use glowfs_types::{
     ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
@@ -31,7 +31,10 @@ impl Inner {
             return bad("stores and their nodes have ids greater than 0".into());
         }
         let _held = self.lock.acquire(1).await;
-        let edit = self.with(|s| offered(s, register))??;
+        let (edit, refused) = self.with(|s| offered(s, register))?;
+        for r in &refused {
+            tracing::warn!(store = %r.store, why = r.why, "a store was not registered");
+        }
         for r in edit.stores.iter().filter(|r| r.away == standing::UNVOUCHED && !r.superseded) {
             tracing::warn!(
                 store = %r.offer.store,
@@ -40,7 +43,7 @@ impl Inner {
             );
         }
         self.commit(edit).await?;
-        Ok(RegisterStoresReply::default())
+        Ok(RegisterStoresReply { refused })
     }
 
     pub async fn create_table(&self, create: CreateTable) -> Result<CreateTableReply> {
@@ -114,22 +117,24 @@ impl Inner {
     }
 }
 
-/// What becomes of the stores that a node offers.
-fn offered(s: &State, register: RegisterStores) -> Result<Edit> {
+/// What becomes of the stores that a node offers. One of another node is refused, and only that.
+fn offered(s: &State, register: RegisterStores) -> (Edit, Vec<RefusedStore>) {
     let node = register.node;
-    let here: BTreeSet<StoreId> = register.stores.iter().map(|s| s.store).collect();
+    let owner = |o: &StoreOffer| s.stores.get(&o.store).map(|r| r.node).filter(|n| *n != node);
+    let (foreign, ours): (Vec<_>, Vec<_>) =
+        register.stores.into_iter().partition(|o| owner(o).is_some());
+    let refused = foreign.iter().filter_map(|o| {
+        let why = format!(
+            "store {} belongs to node {}: put the disk back there, or give an empty one",
+            o.store,
+            owner(o)?
+        );
+        Some(RefusedStore { store: o.store, why })
+    });
+    let here: BTreeSet<StoreId> = ours.iter().map(|s| s.store).collect();
     let mut edit = Edit::default();
-    for offer in register.stores {
+    for offer in ours {
         let known = s.stores.get(&offer.store);
-        if let Some(have) = known.filter(|r| r.node != node) {
-            return Err(Error::new(
-                Status::Busy,
-                format!(
-                    "store {} belongs to node {}; start it with that node id",
-                    offer.store, have.node
-                ),
-            ));
-        }
         // One that is named as well has only moved to another index.
         let before = s.stores.values().filter(|r| {
             !here.contains(&r.offer.store)
@@ -156,7 +161,7 @@ fn offered(s: &State, register: RegisterStores) -> Result<Edit> {
         r.node == node && !r.absent && !here.contains(&id) && !changed.contains(&id)
     });
     edit.stores.extend(missed.map(|r| StoreRecord { absent: true, ..r.clone() }));
-    Ok(edit)
+    (edit, refused.collect())
 }
 
 pub(crate) fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {

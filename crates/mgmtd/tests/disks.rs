@@ -1,4 +1,4 @@
-//! Disks that come and go: what is put in the place of a known one, what returns, what has no room, what only waits.
+//! Disks that come and go: what is put in the place of a known one, what returns, what is somebody else's, what has no room.
 #![allow(missing_docs)]
 
 mod common;
@@ -8,7 +8,7 @@ use glowfs_rt::real;
 use glowfs_types::routing::{NodeStatus, PublicState, RoutingInfo};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply, ReportSlow};
+use glowfs_types::wire::mgmtd::*;
 use glowfs_types::wire::operate::away;
 use glowfs_types::*;
 use std::rc::Rc;
@@ -220,6 +220,29 @@ fn members_that_only_wait_do_not_hold_up_others() {
         let before = watch.routing().targets.len();
         order(&w, &m, (5, None), away::DRAIN).await.expect("places");
         until(&rt, &watch, BOUND, "one more is made", |r| r.targets.len() > before).await;
+        m.stop().await;
+    });
+}
+
+/// Only that disk is not taken.
+#[test]
+fn a_disk_of_another_node_keeps_nothing_but_itself_out() {
+    real::run(|rt| async move {
+        let (_w, m, storages) = cluster(&rt, 3, 0).await;
+        let s = &storages[0];
+        let offer = |store, disk_index| StoreOffer { store, disk_index, capacity_bytes: 1 << 30 };
+        let stores = vec![offer(s.store, 0), offer(StoreId(2), 1), offer(StoreId(111), 2)];
+        let register = RegisterStores { node: s.node, stores };
+        let reply: RegisterStoresReply =
+            s.agent.link().call(method::REGISTER_STORES, &register, ms(5000)).await.expect("taken");
+        assert_eq!(reply.refused.len(), 1, "{reply:?}");
+        assert_eq!(reply.refused[0].store, StoreId(2));
+        assert!(reply.refused[0].why.contains("belongs to node 2"), "{reply:?}");
+        let r = s.agent.routing();
+        assert!(r.targets.values().filter(|t| t.store == StoreId(2)).all(|t| t.node == NodeId(2)));
+        // The third one is a place by now.
+        lay(s, 2, 6).await.expect("laid");
+        until(&rt, &s.agent, BOUND, "the new disk", |r| of_store(r, StoreId(111)) > 0).await;
         m.stop().await;
     });
 }

@@ -9,6 +9,7 @@ use crate::service::register;
 use glowfs_chunkstore::{Store, StoreConfig};
 use glowfs_craq::Event;
 use glowfs_rt::{Duration, Rt};
+use glowfs_types::wire::mgmtd::RefusedStore;
 use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -89,6 +90,17 @@ impl Node {
         });
         self.rt.spawn_detached(self.clone().check_disk(store.clone()));
         self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));
+    }
+
+    /// Takes stores that belong to other nodes out of service, cleanly: where they belong they are to be found as they were.
+    pub(crate) async fn refuse(&self, refused: Vec<RefusedStore>) {
+        for r in refused {
+            let mut open = self.disks.iter().filter_map(|d| d.store().ok());
+            if let Some(store) = open.find(|s| s.id() == r.store && s.failure().is_none()) {
+                close_untouched(&store).await;
+                store.fail(&r.why);
+            }
+        }
     }
 
     /// Ends what the rest of the node would wait for: what a failed store was asked may never end.

@@ -163,7 +163,7 @@ pub(crate) async fn register(node: Rc<Node>, agent: Agent) {
             REGISTER_DEADLINE,
         );
         match call.await {
-            Ok(_) => return,
+            Ok(reply) => return node.refuse(reply.refused).await,
             Err(e) => {
                 if !std::mem::replace(&mut said, true) {
                     tracing::warn!(error = %e, "mgmtd did not take the stores yet; trying on");

@@ -161,6 +161,46 @@ fn a_disk_that_is_not_mounted_at_boot_takes_nothing_and_one_that_returns_is_empt
     assert_eq!(sums(), before);
 }
 
+/// The other disks of the node that it was put into serve; back where it belongs it is what it was.
+#[test]
+fn a_disk_of_another_node_keeps_nothing_but_itself_out() {
+    let c = Cluster::up_with("foreign", &["--storages", "3", "--disks", "2", "--replicas", "3"]);
+    sh(&c.mnt, "for i in $(seq 40); do head -c $((i*9000)) /dev/urandom > f$i; done; sync");
+    let sums = || {
+        sh(&c.local, "echo 3 > /proc/sys/vm/drop_caches");
+        sh(&c.mnt, "md5sum f*")
+    };
+    let before = sums();
+    let disk = |storage: u32, n: u32| c.dir.join(format!("data/storage-{storage}/disk-{n}"));
+    let aside = c.dir.join("aside");
+    let serving = |node: u64| {
+        let chains = c.admin(&["list-chains"]);
+        let chains = chains.as_array().expect("chains").iter();
+        let members = chains.flat_map(|k| k["members"].as_array().expect("members").clone());
+        members.filter(|m| m["node"] == node && m["state"] == "serving").count()
+    };
+    let had = serving(1001);
+    c.dev("kill", &["storage-1"]);
+    c.dev("kill", &["storage-2"]);
+    std::fs::rename(disk(1, 2), &aside).expect("taken out");
+    std::fs::rename(disk(2, 2), disk(1, 2)).expect("put in");
+    c.dev("start", &["storage-1"]);
+    until("it serves with its own disk", || serving(1001) == had / 2);
+    until("it says what is wrong with the other one", || {
+        let nodes = c.admin(&["status"]);
+        let mut nodes = nodes.as_array().expect("nodes").iter();
+        let detail = nodes.find(|n| n["node"] == 1001).map(|n| n["detail"].to_string());
+        detail.is_some_and(|d| d.contains("belongs to node 1002"))
+    });
+    c.dev("kill", &["storage-1"]);
+    std::fs::rename(disk(1, 2), disk(2, 2)).expect("put back");
+    std::fs::rename(&aside, disk(1, 2)).expect("put back");
+    c.dev("start", &["storage-1"]);
+    c.dev("start", &["storage-2"]);
+    c.wait_serving(BOUND);
+    assert_eq!(sums(), before);
+}
+
 #[test]
 fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     let c = Cluster::up_with("moves", &["--storages", "4", "--disks", "1", "--replicas", "3"]);
