@@ -139,6 +139,7 @@ impl<S: FileSystem> Context<S> {
         if past && self.may_have_capability(&handle) {
             Box::pin(self.kill_capability(&handle)).await?;
         }
+        self.inodes.gives(handle.inode.id);
         if how.append {
             let turn = Box::pin(self.append_turn(&handle, reply)).await?;
             let place = self.write_at(&handle, i.offset, payload, how).await?;
@@ -149,7 +150,6 @@ impl<S: FileSystem> Context<S> {
                 self.forget_append(&handle, place).await;
             }
         } else {
-            self.inodes.gives(handle.inode.id);
             self.write_at(&handle, i.offset, payload, how).await?;
         }
         if handle.direct && i.flags & O_DSYNC != 0 {

@@ -25,6 +25,9 @@ pub static COUNTS_WAIT: AtomicBool = AtomicBool::new(false);
 /// Writes wait as long as it is set. For tests.
 pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
 
+/// Reads that begin at this offset (less one; 0: none) wait as long as it is set. For tests.
+pub static READS_WAIT_AT: AtomicU64 = AtomicU64::new(0);
+
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod control;
+mod forget;
 mod perform;
 mod room;
 mod serve;
@@ -14,6 +15,7 @@ mod session;
 mod turns;
 
 use adopt::Adoptions;
+use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
 use room::Room;
 use session::Session;
@@ -45,6 +47,7 @@ pub struct Rings {
     next: Cell<u32>,
     room: Room,
     adoptions: Adoptions,
+    forgetting: Forgetting,
     /// Operations that may still be taken.
     operations: Semaphore,
 }
@@ -58,6 +61,7 @@ impl Rings {
             next: Cell::new(1),
             room: Room::new(descriptors),
             adoptions: Adoptions::new(),
+            forgetting: Forgetting::default(),
             operations: Semaphore::new(OPERATIONS_MAX),
         }
     }

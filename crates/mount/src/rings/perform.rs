@@ -2,6 +2,7 @@
 //!
 //! Bytes go through memory of the daemon's own: what the application can change is never checksummed, stored or forwarded.
 
+use super::forget::forget;
 use super::session::{Ring, Session};
 use crate::daemon::{Context, Failure};
 use crate::errno::{EBADF, EINVAL, EIO, errno};
@@ -145,20 +146,10 @@ async fn write<S: FileSystem>(
     if context.may_have_capability(&op.handle) {
         Box::pin(context.kill_capability(&op.handle)).await?;
     }
+    // What a mapping has of before is not to be written over this.
+    forget(context, op.handle.inode.id).await;
     context.write_at(&op.handle, s.file_offset + done, own.freeze(), how).await?;
+    // And what the kernel was given meanwhile is old when the application hears of it.
     forget(context, op.handle.inode.id).await;
     Ok(len)
-}
-
-/// The kernel did not see the write: it forgets what it was given of the file before the application hears of the write.
-async fn forget<S: FileSystem>(context: &Context<S>, inode: InodeId) {
-    if !context.inodes.take_kept(inode) {
-        return;
-    }
-    let session = context.session.borrow().upgrade();
-    if let Some(session) = session
-        && let Err(e) = session.notify_inval_inode(inode.0, 0, 0).await
-    {
-        tracing::debug!(%inode, error = %e, "the kernel was not told to forget");
-    }
 }
