@@ -17,8 +17,8 @@ use glowfs_types::wire::data::{
 use glowfs_types::wire::orphans::{ListData, ListDataReply};
 use glowfs_types::wire::{encode, method};
 use glowfs_types::{
-    Capability, ChainId, ChunkId, DataId, Durability, Error, Layout, Result, Status, TargetId,
-    VolumeId,
+    Capability, ChainId, ChunkId, DataId, Durability, Error, Layout, NodeId, Result, Status,
+    TargetId, VolumeId,
 };
 use std::rc::Rc;
 use zerocopy::IntoBytes;
@@ -133,10 +133,12 @@ impl ChunkIo {
         let chains = routes::chains_of(&info, layout).unwrap_or_default();
         chains.iter().any(|chain| routes::head(&info, *chain).is_err())
     }
-    /// The same of the chain of its first chunk only.
-    pub fn is_first_away(&self, layout: &Layout) -> bool {
+    /// The node that takes updates of its first chunk, as far as is known now. An error: nobody does.
+    pub fn first_head(&self, layout: &Layout) -> Result<NodeId> {
         let info = self.client.routing();
-        routes::chain_of(&info, layout, 0).and_then(|chain| routes::head(&info, chain)).is_err()
+        routes::chain_of(&info, layout, 0)
+            .and_then(|chain| routes::head(&info, chain))
+            .map(|place| place.node)
     }
     /// What the chains of the layout hold of `data`.
     pub async fn query_extent(

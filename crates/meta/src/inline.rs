@@ -7,7 +7,6 @@ use crate::state::{Service, VOLUME};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context, Spill};
 use glowfs_net::Conn;
-use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::decode;
@@ -16,48 +15,16 @@ use glowfs_types::wire::meta::{Attr, Caller};
 use glowfs_types::{
     ChunkId, ClientId, DataId, Durability, Error, InodeId, RequestId, Result, SessionId, Status,
 };
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How long another service gets to end what it began, before an attempt of our own takes its place,
 const PATIENCE: Duration = Duration::from_secs(2);
 /// and how often we look whether it has.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// How long contents may take to get into their chunk. Less than a client waits for its call (5 s): what nobody waits for any more holds nothing.
+const STORE_MAX: Duration = Duration::from_secs(4);
 /// Attempts until somebody has to ask again.
 const ATTEMPTS: u32 = 5;
-
-/// The spills of this service that are under way.
-#[derive(Default)]
-pub struct Spills(RefCell<BTreeMap<InodeId, Rc<Notify>>>);
-
-/// One of them; dropping it lets the others look.
-struct Turn<'a>(&'a Spills, InodeId);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if let Some(done) = self.0.0.borrow_mut().remove(&self.1) {
-            done.notify_all();
-        }
-    }
-}
-
-impl Spills {
-    /// The turn of whoever comes first; the others wait until it is over.
-    async fn turn(&self, inode: InodeId) -> Option<Turn<'_>> {
-        let busy = self.0.borrow().get(&inode).cloned();
-        match busy {
-            Some(done) => {
-                done.wait().await;
-                None
-            }
-            None => {
-                self.0.borrow_mut().insert(inode, Rc::default());
-                Some(Turn(self, inode))
-            }
-        }
-    }
-}
 
 fn nobody() -> Caller {
     Caller { volume: VOLUME, ..Caller::default() }
@@ -174,11 +141,18 @@ async fn wait_for_other(s: &Service, inode: InodeId, data: DataId) -> Result<()>
 async fn store(s: &Service, attr: &Attr, bytes: Vec<u8>) -> Result<()> {
     let layout = attr.layout.ok_or_else(|| Error::from(Status::Corrupt))?;
     // Who waits for it takes a place of those who do not need it: of calls, and of channels.
-    if s.chunks.is_first_away(&layout) {
+    let Ok(head) = s.chunks.first_head(&layout) else {
         let what = format!("nobody serves the chain of the first chunk of inode {}", attr.inode);
         return Err(Error::new(Status::ChainUnavailable, what));
-    }
+    };
     let capability = s.capability(attr, (ClientId(0), SessionId(0)), rights::WRITE)?;
     let chunk = ChunkId { volume: VOLUME, data: attr.data, index: 0 };
-    s.chunks.write_durably(&layout, chunk, Buf::from_vec(bytes), &capability).await
+    let write = async {
+        let _place = s.spills.place(head).await?;
+        s.chunks.write_durably(&layout, chunk, Buf::from_vec(bytes), &capability).await
+    };
+    s.rt.timeout(STORE_MAX, Box::pin(write)).await.unwrap_or_else(|_| {
+        let what = format!("node {head} does not take the contents of inode {}", attr.inode);
+        Err(Error::new(Status::Pending, what))
+    })
 }

@@ -34,6 +34,7 @@ mod portions;
 mod recall;
 mod removed;
 mod service;
+mod spills;
 mod state;
 mod telling;
 mod trash;

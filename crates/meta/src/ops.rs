@@ -26,6 +26,8 @@ use std::rc::Rc;
 
 /// How often an operation finishes somebody's truncate and tries again.
 const CUT_ATTEMPTS: u32 = 5;
+/// After this time it does not begin that anew: its client has given up waiting for this call (5 s), and asked again.
+const CLEARING_MAX: Duration = Duration::from_secs(5);
 /// How long STATFS waits for the first answer of a storage node.
 const FIRST_SPACE: Duration = Duration::from_secs(2);
 
@@ -81,10 +83,12 @@ impl Service {
         inode: InodeId,
         work: impl AsyncFn() -> Result<T>,
     ) -> Result<T> {
-        let mut attempts = 0;
+        let (mut attempts, until) = (0, self.rt.now() + CLEARING_MAX);
         loop {
             match work().await {
-                Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
+                Err(e)
+                    if is_cut_pending(&e) && attempts < CUT_ATTEMPTS && self.rt.now() < until =>
+                {
                     attempts += 1;
                     let Err(stuck) = self.clear_way(by, inode).await else { continue };
                     // What could not be done may have been in the way of others only.

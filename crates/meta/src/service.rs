@@ -9,12 +9,12 @@ use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::{self, Held};
 use crate::ids::{IdKind, Ids};
-use crate::inline::Spills;
 use crate::leases::Leases;
 use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
+use crate::spills::Spills;
 use crate::state::{Service, VOLUME, ms};
 use crate::telling::Telling;
 use crate::users::Users;
@@ -77,7 +77,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         finishing: Finishing::default(),
         fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
-        spills: Spills::default(),
+        spills: Spills::new(),
         held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),

@@ -12,6 +12,7 @@ use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
+use std::cell::Cell;
 use std::rc::Rc;
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -27,7 +28,10 @@ impl Lab {
         Self::tuned(seed, metas, glowfs_meta::Tuning::default())
     }
     fn tuned(seed: u64, metas: usize, tuning: glowfs_meta::Tuning) -> Self {
-        let cluster = Cluster::start_tuned(seed, Shape { metas, ..Shape::SINGLE }, tuning);
+        Self::shaped(seed, Shape { metas, ..Shape::SINGLE }, tuning)
+    }
+    fn shaped(seed: u64, shape: Shape, tuning: glowfs_meta::Tuning) -> Self {
+        let cluster = Cluster::start_tuned(seed, shape, tuning);
         cluster.bootstrap().expect("a cluster");
         let node = &cluster.clients[0];
         let (rt, mut config) = (node.rt(), cluster.client_config());
@@ -231,4 +235,52 @@ fn what_is_kept_with_the_metadata_has_a_bound() {
     assert!(grown, "with chunks");
     lab.cluster.run_for(Duration::from_secs(3));
     assert!(write(12) && !write(13));
+}
+
+/// A storage that meta does not reach, though mgmtd does: small files that are to grow there hold neither what those of another storage need, nor
+/// calls that nobody waits for any more. (Where a file grows to is drawn anew with each attempt.)
+#[test]
+fn files_that_grow_where_nobody_answers_leave_room_for_others() {
+    /// Half of them are more than meta has channels.
+    const MANY: usize = 700;
+    const MORE: usize = 16;
+    let shape = Shape { storages: 2, chains: 2, ..Shape::SINGLE };
+    let lab = Lab::shaped(64, shape, glowfs_meta::Tuning::default());
+    let files = lab.run(move |c| async move {
+        let (dir, mut files) = (small::dir(&c).await.expect("found"), Vec::new());
+        for n in 0..MANY + MORE {
+            let file = open_or_make_in(&c, dir, &format!("g{n}")).await.expect("open").0;
+            file.write(0, Buf::from_vec(vec![1; 512])).await.expect("written");
+            files.push(file);
+        }
+        files
+    });
+    let (meta, storage) = (&lab.cluster.metas[0].node, &lab.cluster.storages[0].node);
+    lab.cluster.world.cut(meta, storage);
+    lab.cluster.world.cut(storage, meta);
+    lab.cluster.world.drop_connections(meta, storage);
+    let behind = u64::from(INLINE_BYTES_MAX);
+    let grow = |files: &[Rc<OpenFile>]| {
+        let all = Rc::new(Cell::new(0));
+        for file in files.iter().cloned() {
+            let grown = all.clone();
+            lab.client.rt().spawn_detached(async move {
+                let done = file.write(behind, Buf::from_vec(vec![2; 512])).await;
+                grown.set(grown.get() + usize::from(done.is_ok()));
+            });
+        }
+        all
+    };
+    let grown = grow(&files[..MANY]);
+    lab.cluster.run_for(Duration::from_millis(500));
+    assert!(grown.get() < MANY * 2 / 3, "{} of them wait", MANY - grown.get());
+    let grown = grow(&files[MANY..]);
+    lab.cluster.run_for(Duration::from_millis(500));
+    assert!(grown.get() > MORE / 4, "{} of {MORE} that come later", grown.get());
+    lab.cluster.world.heal();
+    lab.cluster.run_for(Duration::from_secs(30));
+    for file in &files {
+        lab.write(file, behind, 4).expect("grown");
+        assert_eq!(lab.first_byte(file), 1);
+    }
 }
