@@ -11,6 +11,7 @@ use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
 use glowfs_types::{ChainTableId, NodeId};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -229,18 +230,21 @@ fn alive_one(dir: &Path, state: &State, id: &str) -> Result<()> {
 /// Whether a FUSE file system is mounted at exactly this path (proc_pid_mountinfo(5)).
 pub fn is_mounted(path: &Path) -> bool {
     let want = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().any(|line| {
-        let Some((left, right)) = line.split_once(" - ") else { return false };
-        let Some(at) = left.split(' ').nth(4) else { return false };
-        right.starts_with("fuse") && Path::new(&unescape(at)) == want
+    has_fuse_at(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), &want)
+}
+
+/// The same of a table of mounts. Paths are of any bytes.
+fn has_fuse_at(table: &[u8], want: &Path) -> bool {
+    table.split(|&b| b == b'\n').any(|line| {
+        let Some(middle) = line.windows(3).position(|w| w == b" - ") else { return false };
+        let Some(at) = line[..middle].split(|&b| b == b' ').nth(4) else { return false };
+        line[middle + 3..].starts_with(b"fuse") && unescape(at) == want.as_os_str().as_bytes()
     })
 }
 
 /// Undoes the octal escapes of mountinfo (`\040` is a space).
-fn unescape(field: &str) -> String {
-    let mut out = Vec::with_capacity(field.len());
-    let bytes = field.as_bytes();
+fn unescape(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
         let octal = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok());
@@ -255,7 +259,7 @@ fn unescape(field: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 /// The node id of a service, as routing info names it.
@@ -269,8 +273,16 @@ mod tests {
 
     #[test]
     fn mountinfo_escapes() {
-        assert_eq!(unescape(r"/mnt/a\040b"), "/mnt/a b");
-        assert_eq!(unescape(r"/mnt/plain\"), r"/mnt/plain\");
+        assert_eq!(unescape(br"/mnt/a\040b"), b"/mnt/a b");
+        assert_eq!(unescape(br"/mnt/plain\"), br"/mnt/plain\");
+    }
+
+    #[test]
+    fn a_mount_point_that_is_no_text_hides_no_other() {
+        let table =
+            b"30 22 0:41 / /mnt/\xff rw - fuse.x s rw\n31 22 0:42 / /mnt/a rw - fuse.x s rw\n";
+        assert!(has_fuse_at(table, Path::new("/mnt/a")) && !has_fuse_at(table, Path::new("/mnt")));
+        assert!(has_fuse_at(table, Path::new(std::ffi::OsStr::from_bytes(b"/mnt/\xff"))));
     }
 
     #[test]

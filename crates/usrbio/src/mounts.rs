@@ -25,22 +25,25 @@ pub fn mount_point_of(path: &Path) -> io::Result<PathBuf> {
 
 /// The mount point of the file system with this device number (`st_dev`), by proc_pid_mountinfo(5).
 pub fn mount_point_of_device(device: u64) -> io::Result<PathBuf> {
-    let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let found = text.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let device = fields.nth(2)?;
-        (device == wanted).then(|| fields.nth(1).map(unescape)).flatten()
-    });
-    found.ok_or_else(|| {
+    find(&std::fs::read("/proc/self/mountinfo")?, device).ok_or_else(|| {
         io::Error::new(io::ErrorKind::NotFound, "the file system is not mounted here")
     })
 }
 
+/// Where a table of mounts says that this device is. Paths are of any bytes.
+fn find(table: &[u8], device: u64) -> Option<PathBuf> {
+    let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    table.split(|&b| b == b'\n').find_map(|line| {
+        let mut fields = line.split(|&b| b == b' ');
+        let device = fields.nth(2)?;
+        (device == wanted.as_bytes()).then(|| fields.nth(1).map(unescape)).flatten()
+    })
+}
+
 /// A path of mountinfo: blanks and backslashes are three octal digits there.
-fn unescape(field: &str) -> PathBuf {
+fn unescape(field: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
-    let (mut out, mut rest) = (Vec::new(), field.as_bytes());
+    let (mut out, mut rest) = (Vec::new(), field);
     while let Some((&first, tail)) = rest.split_first() {
         let octal = (first == b'\\').then(|| tail.get(..3)).flatten();
         let code = octal.and_then(|o| u8::from_str_radix(std::str::from_utf8(o).ok()?, 8).ok());
@@ -56,9 +59,18 @@ mod tests {
 
     #[test]
     fn mountinfo_paths() {
-        assert_eq!(unescape("/a\\040b\\134c\\x"), PathBuf::from("/a b\\c\\x"));
+        assert_eq!(unescape(b"/a\\040b\\134c\\x"), PathBuf::from("/a b\\c\\x"));
         let dev = Path::new("/proc").metadata().unwrap().dev();
         assert_eq!(mount_point_of_device(dev).unwrap(), PathBuf::from("/proc"));
         assert!(mount_point_of_device(u64::MAX >> 13).is_err());
+    }
+    #[test]
+    fn a_mount_point_that_is_no_text_hides_no_other() {
+        use std::os::unix::ffi::OsStrExt;
+        let table = b"30 22 0:41 / /mnt/\xff rw - fuse.x s rw\n31 22 0:42 / /mnt/a\\040b rw - fuse.x s rw\n";
+        let odd = std::ffi::OsStr::from_bytes(b"/mnt/\xff");
+        assert_eq!(find(table, rustix::fs::makedev(0, 41)).as_deref(), Some(Path::new(odd)));
+        assert_eq!(find(table, rustix::fs::makedev(0, 42)), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(find(table, rustix::fs::makedev(0, 43)), None);
     }
 }
