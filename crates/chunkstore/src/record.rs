@@ -47,6 +47,7 @@ pub(crate) enum Record {
     Channels(Vec<ChannelRecord>),
     ForgetClient(ClientId),
     PurgeTombstones,
+    ForgetChannels(ClientId, Vec<ChannelId>),
 }
 
 const STAGE: u8 = 1;
@@ -58,6 +59,7 @@ const TARGET_META: u8 = 6;
 const CHANNELS: u8 = 7;
 const FORGET_CLIENT: u8 = 8;
 const PURGE_TOMBSTONES: u8 = 9;
+const FORGET_CHANNELS: u8 = 10;
 
 fn bad(what: &str) -> Error {
     Error::new(Status::Corrupt, format!("record: {what}"))
@@ -225,6 +227,11 @@ impl Record {
                 list.iter().for_each(|c| put_channel(w, c));
             }
             Record::ForgetClient(client) => w.u128(client.0),
+            Record::ForgetChannels(client, list) => {
+                w.u128(client.0);
+                w.u32(list.len() as u32);
+                list.iter().for_each(|channel| w.u64(channel.0));
+            }
         }
         w.0.resize(w.0.len().next_multiple_of(8), 0);
         w.patch_u32(start, (w.0.len() - start) as u32);
@@ -248,6 +255,7 @@ impl Record {
             Record::Channels(_) => CHANNELS,
             Record::ForgetClient(_) => FORGET_CLIENT,
             Record::PurgeTombstones => PURGE_TOMBSTONES,
+            Record::ForgetChannels(..) => FORGET_CHANNELS,
         }
     }
 
@@ -284,6 +292,12 @@ impl Record {
             }
             FORGET_CLIENT => Record::ForgetClient(ClientId(r.u128()?)),
             PURGE_TOMBSTONES => Record::PurgeTombstones,
+            FORGET_CHANNELS => {
+                let client = ClientId(r.u128()?);
+                let n = r.u32()?;
+                let list = (0..n).map(|_| r.u64().map(ChannelId)).collect::<Result<_>>()?;
+                Record::ForgetChannels(client, list)
+            }
             k => return Err(bad(&format!("unknown kind {k}"))),
         };
         Ok((target, record))
@@ -347,6 +361,10 @@ mod tests {
         );
         let commit = encoded(&Record::Commit { chunk: chunk(), version: ChunkVersion(4) });
         assert_eq!((commit.len(), commit[4]), (48, 2));
+        let forgets = Record::ForgetChannels(ClientId(4), vec![ChannelId(7), ChannelId(9)]);
+        let words = [56u64 | 10 << 32, 9, 4, 0, 2 | 7 << 32, 9 << 32, 0];
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        assert_eq!(encoded(&forgets), bytes);
     }
 
     #[test]
@@ -361,6 +379,7 @@ mod tests {
             Record::TargetMeta(vec![1, 2, 3]),
             Record::Channels(Vec::new()),
             Record::ForgetClient(ClientId(4)),
+            Record::ForgetChannels(ClientId(4), vec![ChannelId(7), ChannelId(9)]),
             Record::PurgeTombstones,
         ];
         for r in all {

@@ -216,6 +216,13 @@ impl Inner {
                     }
                 }
             }
+            Record::ForgetChannels(client, list) => {
+                if let Some(t) = self.targets.borrow_mut().get_mut(&target) {
+                    for channel in list {
+                        t.channels.remove(&(client, channel));
+                    }
+                }
+            }
             Record::PurgeTombstones => self.apply_purge(target),
         }
     }

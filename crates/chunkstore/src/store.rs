@@ -20,6 +20,10 @@ use std::rc::Rc;
 
 /// Channel records in one log record.
 const CHANNELS_PER_RECORD: usize = 512;
+/// Channels that one record forgets, at most.
+const FORGOTTEN_PER_RECORD: usize = 2048;
+/// Records that wait for the log at once because of one call.
+const APPENDED_AT_ONCE: usize = 4096;
 
 /// The store of one disk. Cheap to clone; belongs to one thread.
 #[derive(Clone)]
@@ -244,10 +248,23 @@ impl Store {
         let written = join_all(pages.map(|page| self.inner.append(target, page))).await;
         written.into_iter().try_for_each(|page| page.map(drop))
     }
-    /// Forgets the channels of a client that is gone.
-    pub async fn forget_client(&self, target: TargetId, client: ClientId) -> Result<()> {
-        self.known(target)?;
-        self.inner.append(target, Record::ForgetClient(client)).await.map(|_| ())
+    /// Forgets the channels of clients that are gone: of many in a few writes to the log.
+    pub async fn forget_clients(
+        &self,
+        target: TargetId,
+        clients: impl IntoIterator<Item = ClientId>,
+    ) -> Result<()> {
+        self.append_all(target, clients.into_iter().map(Record::ForgetClient)).await
+    }
+    /// The same of some channels of a client.
+    pub async fn forget_channels(
+        &self,
+        target: TargetId,
+        client: ClientId,
+        channels: &[ChannelId],
+    ) -> Result<()> {
+        let pages = channels.chunks(FORGOTTEN_PER_RECORD);
+        self.append_all(target, pages.map(|p| Record::ForgetChannels(client, p.to_vec()))).await
     }
     /// Forgets the tombstones of a target. Only when all replicas agree that the chunks are gone.
     pub async fn purge_tombstones(&self, target: TargetId) -> Result<()> {
@@ -349,6 +366,26 @@ impl Store {
     /// Ends it: flushes, marks a clean shutdown. Everything after fails with `ShuttingDown`.
     pub async fn close(&self) -> Result<()> {
         self.inner.close().await
+    }
+
+    /// Puts records into the log, many at once.
+    async fn append_all(
+        &self,
+        target: TargetId,
+        records: impl Iterator<Item = Record>,
+    ) -> Result<()> {
+        self.known(target)?;
+        let mut records = records.peekable();
+        while records.peek().is_some() {
+            let mut queued = Vec::new();
+            for record in records.by_ref().take(APPENDED_AT_ONCE) {
+                queued.push(self.inner.enqueue(target, record, Vec::new(), None, None)?);
+            }
+            for record in queued {
+                record.written().await?;
+            }
+        }
+        Ok(())
     }
 
     fn known(&self, target: TargetId) -> Result<()> {

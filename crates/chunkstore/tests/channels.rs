@@ -14,6 +14,16 @@ use small::{T, bytes, config, id, request};
 /// Clients, of which a few live at a time.
 const CLIENTS: u64 = 5000;
 
+fn channel(client: u64, channel: u64) -> ChannelRecord {
+    ChannelRecord {
+        client: ClientId(u128::from(client)),
+        channel: ChannelId(channel),
+        seq: Seq(1),
+        chunk: id(1),
+        version: ChunkVersion(1),
+    }
+}
+
 fn write(client: u64, version: u64) -> StageRequest {
     let channel = ChannelRecord {
         client: ClientId(u128::from(client)),
@@ -49,7 +59,8 @@ fn very_many_clients_leave_nothing_behind() {
         for client in 2..CLIENTS {
             store.stage(T, write(client, client)).await.expect("written");
             if client > 10 {
-                store.forget_client(T, ClientId(u128::from(client - 10))).await.expect("forgotten");
+                let gone = [ClientId(u128::from(client - 10))];
+                store.forget_clients(T, gone).await.expect("forgotten");
             }
             assert!(store.channels(T).len() <= 11, "{}", store.channels(T).len());
         }
@@ -110,7 +121,7 @@ fn a_write_that_comes_after_it_is_remembered() {
         let store = open(&rt, &d).await;
         store.create_target(T).await.expect("target");
         store.stage(T, write(7, 1)).await.expect("written");
-        let forgets = async { store.forget_client(T, ClientId(7)).await.map(drop) };
+        let forgets = async { store.forget_clients(T, [ClientId(7)]).await.map(drop) };
         let writes = async { store.stage(T, write(7, 2)).await.map(drop) };
         let both: Vec<std::pin::Pin<Box<dyn Future<Output = _>>>> =
             vec![Box::pin(forgets), Box::pin(writes)];
@@ -125,6 +136,54 @@ fn a_write_that_comes_after_it_is_remembered() {
     run(24, &disk, |rt| async move {
         let store = open(&rt, &d).await;
         assert_eq!(store.channel(T, ClientId(7), ChannelId(1)).map(|c| c.seq), Some(Seq(2)));
+    })
+    .expect("ran");
+}
+
+/// A target that is brought up to date forgets all clients that it knew, while its chain waits: not with a write for each.
+#[test]
+fn many_clients_are_forgotten_in_a_few_writes() {
+    let disk = Disk::new(25);
+    let d = disk.clone();
+    run(25, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        store.create_target(T).await.expect("target");
+        let record = |client| ChannelRecord { client, ..channel(1, 1) };
+        let clients: Vec<_> = (1..=CLIENTS).map(|n| ClientId(n.into())).collect();
+        let records = clients.iter().map(|c| record(*c)).collect();
+        store.put_channels(T, records).await.expect("put");
+        let before = d.ops.get();
+        store.forget_clients(T, clients).await.expect("forgotten");
+        let ops = d.ops.get() - before;
+        assert!(ops < 100, "{ops} operations");
+        assert_eq!(store.channels(T), []);
+    })
+    .expect("ran");
+}
+
+/// Some channels of a client go and others stay, also over a loss of power.
+#[test]
+fn some_channels_of_a_client_are_forgotten() {
+    const CHANNELS: u64 = 5000;
+    let disk = Disk::new(26);
+    let d = disk.clone();
+    run(26, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        store.create_target(T).await.expect("target");
+        let records = (0..CHANNELS).map(|n| channel(7, n)).chain([channel(8, 0)]);
+        store.put_channels(T, records.collect()).await.expect("put");
+        let gone: Vec<_> = (0..CHANNELS).filter(|n| n % 100 != 0).map(ChannelId).collect();
+        store.forget_channels(T, ClientId(7), &gone).await.expect("forgotten");
+        store.flush(T).await.expect("flush");
+    })
+    .expect("ran");
+    let disk = disk.after(Crash::Power, 1);
+    let d = disk.clone();
+    run(27, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        let left = store.channels(T);
+        assert_eq!(left.len() as u64, CHANNELS / 100 + 1);
+        assert!(left.iter().all(|c| c.channel.0 % 100 == 0));
     })
     .expect("ran");
 }

@@ -260,6 +260,8 @@ pub enum Action {
     /// Nothing of this client's former updates can come again: the store may forget its channels, behind what it was asked to do
     /// before this and ahead of what it will be asked to do after it.
     ForgetClient(ClientId),
+    /// The same of some of its channels.
+    ForgetSome(ClientId, Vec<ChannelId>),
     /// The store shall forget these clients' channels, then say [`Event::Forgotten`]; until then nothing is asked of it.
     ForgetChannels(BTreeSet<ClientId>),
 }

@@ -46,6 +46,9 @@ impl Replica {
             Seen::Running => return self.join(ticket, chunk, &update, out),
             Seen::New => {}
         }
+        if update.origin.as_ref().is_some_and(|o| self.channels.is_full(o)) {
+            return refuse(ticket, Status::Overloaded, out);
+        }
         if update.needs_room && !store.has_room() {
             return refuse(ticket, Status::NoSpace, out);
         }
@@ -239,5 +242,84 @@ impl Replica {
         if self.lanes.get(&chunk).is_some_and(|l| l.is_idle()) {
             self.lanes.remove(&chunk);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        Action, CLIENT_CHANNELS_MAX, ChunkBrief, ChunkView, Event, Origin, Replica, Ticket, Update,
+    };
+    use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
+    use glowfs_types::{
+        ChainId, ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, NodeId, Redundancy, Seq,
+        Status, TargetId,
+    };
+
+    struct Empty;
+    impl ChunkView for Empty {
+        fn chunk(&self, _: ChunkId) -> ChunkBrief {
+            ChunkBrief::default()
+        }
+        fn has_room(&self) -> bool {
+            true
+        }
+    }
+
+    const V: ChainVersion = ChainVersion(5);
+
+    fn step(r: &mut Replica, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        r.step(event, &Empty, &mut out);
+        out
+    }
+    fn alone() -> Replica {
+        let (target, node, state) = (TargetId(1), NodeId(1), PublicState::Serving);
+        let info = ChainInfo {
+            id: ChainId(1),
+            version: V,
+            activated: V,
+            activated_serving: Vec::new(),
+            members: vec![ChainMember { target, node, state }],
+            redundancy: Redundancy::Replicated,
+            preferred: Vec::new(),
+        };
+        let mut r = Replica::new(target, ChainVersion(0), &[], &[]);
+        step(&mut r, Event::Chain(Some(info)));
+        step(&mut r, Event::Adopted(V));
+        r
+    }
+    /// A write on a channel, each to a chunk of its own; how it was answered.
+    fn write(r: &mut Replica, channel: usize) -> Result<(), Status> {
+        let chunk = ChunkId { index: channel as u64, ..ChunkId::default() };
+        let channel = ChannelId(channel as u64);
+        let origin = Some(Origin { client: ClientId(7), channel, seq: Seq(1) });
+        let update = Update { origin, ..Update::default() };
+        let event = Event::Update { ticket: Ticket(1), chain_version: V, chunk, update };
+        let mut out = step(r, event);
+        if out.iter().any(|a| matches!(a, Action::Stage { .. })) {
+            out = step(r, Event::Staged(chunk, ChunkVersion(1), Ok(())));
+        }
+        let answer = out.iter().find_map(|a| match a {
+            Action::Reply(_, result) => Some(result.map(drop)),
+            _ => None,
+        });
+        answer.expect("answered")
+    }
+
+    /// A client that takes a new channel for each write is refused at the bound; retries of what it wrote are answered as ever, and when an age has
+    /// gone by without those channels it has room again.
+    #[test]
+    fn a_client_that_takes_ever_new_channels_is_refused() {
+        let mut r = alone();
+        for channel in 0..CLIENT_CHANNELS_MAX {
+            assert_eq!(write(&mut r, channel), Ok(()));
+        }
+        assert_eq!(write(&mut r, CLIENT_CHANNELS_MAX), Err(Status::Overloaded));
+        assert_eq!(write(&mut r, 0), Ok(()), "a retry");
+        assert_eq!(r.sizes().0, CLIENT_CHANNELS_MAX);
+        assert_eq!(step(&mut r, Event::Age), []);
+        assert_eq!(step(&mut r, Event::Age), [Action::ForgetClient(ClientId(7))]);
+        assert_eq!(write(&mut r, CLIENT_CHANNELS_MAX), Ok(()));
     }
 }

@@ -2,9 +2,13 @@
 //!
 //! A record is needed while the head may still be asked for that write again. How long that can be is bounded
 //! (`glowfs_types::limits::UPDATE_LIFE_MAX_MS`, and why), counted from the client's first try, which was before anything of the write was
-//! seen here. So the shell says [`crate::Event::Age`] with at least that time between two of them; a client of whom nothing was seen
+//! seen here. So the shell says [`crate::Event::Age`] with at least that time between two of them; a channel of which nothing was seen
 //! between the last two of them, and nothing is under way, is forgotten at the next one. Each target counts by itself: whatever others still know
 //! or not, no retry comes to any of them. What is learned late (from the store, by a resync) counts as seen when it is learned.
+//!
+//! A client chooses its channels, as many as it likes. The head takes no write on a channel that it does not know while it knows
+//! [`CLIENT_CHANNELS_MAX`] of that client; it forgets nothing for it, so what was written once stays so. The others have what the head let in within two of
+//! their ages, which is no more than three times that.
 
 use crate::Origin;
 use glowfs_types::mutant::{Mutant, planted};
@@ -14,6 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The age in which a record was seen may have begun just before, and end just after: a whole one must be between.
 const AGES_KEPT: u32 = 2;
+
+/// Channels of one client that the head knows, at most. A client uses 256 at once and gives up those whose outcome it does not learn within a
+/// minute: all of them, each minute, for an hour (two ages) are fewer.
+pub const CLIENT_CHANNELS_MAX: usize = 16 << 10;
 
 /// What became of a write that was seen before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +50,8 @@ struct Lane {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Channels {
     lanes: BTreeMap<(ClientId, ChannelId), Lane>,
+    /// How many of them each client has.
+    counts: BTreeMap<ClientId, usize>,
     /// How often [`Channels::age`] was called.
     age: u32,
 }
@@ -62,11 +72,29 @@ impl Channels {
             _ => Seen::New,
         }
     }
+    /// Whether there is no room for the channel of a write.
+    pub fn is_full(&self, o: &Origin) -> bool {
+        self.counts.get(&o.client).is_some_and(|n| *n >= CLIENT_CHANNELS_MAX)
+            && !self.lanes.contains_key(&(o.client, o.channel))
+    }
     /// The channel of a write that is seen now.
     fn seen(&mut self, o: &Origin) -> &mut Lane {
-        let lane = self.lanes.entry((o.client, o.channel)).or_default();
+        let lane = self.lanes.entry((o.client, o.channel)).or_insert_with(|| {
+            *self.counts.entry(o.client).or_default() += 1;
+            Lane::default()
+        });
         lane.age = self.age;
         lane
+    }
+    fn forget(&mut self, client: ClientId, channel: ChannelId) {
+        if self.lanes.remove(&(client, channel)).is_some()
+            && let Some(n) = self.counts.get_mut(&client)
+        {
+            *n -= 1;
+            if *n == 0 {
+                self.counts.remove(&client);
+            }
+        }
     }
     /// A write begins.
     pub fn begin(&mut self, o: &Origin, chunk: ChunkId) {
@@ -90,7 +118,7 @@ impl Channels {
         if let Some(lane) = self.lanes.get_mut(&key) {
             lane.running.retain(|r| *r != (o.seq, chunk));
             if lane.done.is_none() && lane.running.is_empty() {
-                self.lanes.remove(&key);
+                self.forget(o.client, o.channel);
             }
         }
     }
@@ -111,24 +139,30 @@ impl Channels {
     }
     /// Forgets everything, and names whose it was.
     pub fn clear(&mut self) -> BTreeSet<ClientId> {
-        std::mem::take(&mut self.lanes).into_keys().map(|(client, _)| client).collect()
+        self.lanes.clear();
+        std::mem::take(&mut self.counts).into_keys().collect()
     }
     /// Channels known.
     pub fn len(&self) -> usize {
         self.lanes.len()
     }
-    /// A new age begins. Forgets the clients of whom nothing was seen in the one that ends, and names them. Whole clients only: that is
-    /// what the store can forget.
-    pub fn age(&mut self) -> BTreeSet<ClientId> {
+    /// A new age begins. Forgets the channels of which nothing was seen in the one that ends, and names them: clients that have no others, and
+    /// channels of those that have.
+    pub fn age(&mut self) -> (BTreeSet<ClientId>, BTreeMap<ClientId, Vec<ChannelId>>) {
         self.age += 1;
         let now = self.age;
-        let needed = |l: &Lane| !l.running.is_empty() || now - l.age < AGES_KEPT;
-        let mut gone: BTreeSet<ClientId> = self.lanes.keys().map(|(client, _)| *client).collect();
-        for ((client, _), _) in self.lanes.iter().filter(|(_, l)| needed(l)) {
-            gone.remove(client);
+        let mut gone: BTreeMap<ClientId, Vec<ChannelId>> = BTreeMap::new();
+        for ((client, channel), lane) in &self.lanes {
+            if lane.running.is_empty() && now - lane.age >= AGES_KEPT {
+                gone.entry(*client).or_default().push(*channel);
+            }
         }
-        self.lanes.retain(|(client, _), _| !gone.contains(client));
-        gone
+        for (client, channels) in &gone {
+            channels.iter().for_each(|channel| self.forget(*client, *channel));
+        }
+        let clients = gone.keys().copied().filter(|c| !self.counts.contains_key(c)).collect();
+        gone.retain(|client, _| self.counts.contains_key(client));
+        (clients, gone)
     }
 }
 
@@ -147,21 +181,67 @@ mod tests {
         c.commit(&origin(client, seq), CHUNK, ChunkVersion(seq));
     }
 
+    /// The clients that are forgotten as a whole; no other channel is.
+    fn clients(c: &mut Channels) -> BTreeSet<ClientId> {
+        let (clients, channels) = c.age();
+        assert!(channels.is_empty(), "{channels:?}");
+        clients
+    }
+
     #[test]
     fn a_client_is_forgotten_after_a_whole_age_without_it_and_not_before() {
         let mut c = Channels::default();
         write(&mut c, 7, 1);
         c.begin(&origin(8, 1), CHUNK);
-        assert!(c.age().is_empty(), "it may have been seen just now");
+        assert!(clients(&mut c).is_empty(), "it may have been seen just now");
         assert_eq!(c.look(&origin(7, 1), CHUNK), Seen::Done(ChunkVersion(1)));
-        assert_eq!(c.age(), BTreeSet::from([ClientId(7)]), "8 has something under way");
+        assert_eq!(clients(&mut c), BTreeSet::from([ClientId(7)]), "8 has something under way");
         assert_eq!(c.look(&origin(7, 1), CHUNK), Seen::New);
         c.commit(&origin(8, 1), CHUNK, ChunkVersion(2));
         for seq in 2..9 {
-            assert!(c.age().is_empty(), "it goes on");
+            assert!(clients(&mut c).is_empty(), "it goes on");
             write(&mut c, 8, seq);
         }
-        assert_eq!((c.age().len(), c.age().len(), c.len()), (0, 1, 0));
+        assert_eq!((clients(&mut c).len(), clients(&mut c).len(), c.len()), (0, 1, 0));
+    }
+
+    /// A client goes on, and gave up a channel: that one is forgotten by itself.
+    #[test]
+    fn a_channel_is_forgotten_after_a_whole_age_without_it_and_not_before() {
+        let mut c = Channels::default();
+        let given_up = Origin { channel: ChannelId(2), ..origin(7, 1) };
+        c.begin(&given_up, CHUNK);
+        for seq in 1..4 {
+            write(&mut c, 7, seq);
+            assert!(clients(&mut c).is_empty(), "it is under way");
+        }
+        c.commit(&given_up, CHUNK, ChunkVersion(2));
+        write(&mut c, 7, 4);
+        assert!(clients(&mut c).is_empty(), "it may have been seen just now");
+        assert_eq!(c.look(&given_up, CHUNK), Seen::Done(ChunkVersion(2)));
+        write(&mut c, 7, 5);
+        let of = BTreeMap::from([(ClientId(7), vec![ChannelId(2)])]);
+        assert_eq!(c.age(), (BTreeSet::new(), of));
+        assert_eq!(c.look(&given_up, CHUNK), Seen::New);
+        assert_eq!(c.look(&origin(7, 5), CHUNK), Seen::Done(ChunkVersion(5)));
+    }
+
+    #[test]
+    fn a_client_has_so_many_channels_and_no_more_until_some_are_forgotten() {
+        let mut c = Channels::default();
+        let on = |channel: usize| Origin { channel: ChannelId(channel as u64), ..origin(7, 1) };
+        for channel in 0..CLIENT_CHANNELS_MAX {
+            assert!(!c.is_full(&on(channel)));
+            c.begin(&on(channel), CHUNK);
+            c.commit(&on(channel), CHUNK, ChunkVersion(1));
+        }
+        assert!(c.is_full(&on(CLIENT_CHANNELS_MAX)) && !c.is_full(&on(0)));
+        assert!(!c.is_full(&origin(8, 1)), "others have theirs");
+        assert!(clients(&mut c).is_empty());
+        c.begin(&on(0), CHUNK);
+        let (_, gone) = c.age();
+        assert_eq!(gone[&ClientId(7)].len(), CLIENT_CHANNELS_MAX - 1);
+        assert!(!c.is_full(&on(CLIENT_CHANNELS_MAX)));
     }
 
     /// A client was refused one copy of a write, went on, and was refused that as well; the first copy still runs.

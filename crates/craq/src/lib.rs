@@ -23,6 +23,7 @@ pub use api::{
     Action, ChunkBrief, ChunkView, Done, Event, Form, ForwardId, Forwarded, Loaded, Onto, Origin,
     Ticket, TimerId, Update,
 };
+pub use dedupe::CLIENT_CHANNELS_MAX;
 pub use replica::Replica;
 pub use view::View;
 

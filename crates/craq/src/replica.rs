@@ -139,7 +139,11 @@ impl Replica {
                 self.forgetting = false;
                 self.dropped(out);
             }
-            Event::Age => out.extend(self.channels.age().into_iter().map(Action::ForgetClient)),
+            Event::Age => {
+                let (clients, channels) = self.channels.age();
+                out.extend(clients.into_iter().map(Action::ForgetClient));
+                out.extend(channels.into_iter().map(|(c, list)| Action::ForgetSome(c, list)));
+            }
             Event::Channels(version, records) => {
                 if self.view.is_some_and(|v| v.version == version && v.receiving()) {
                     for record in &records {

@@ -78,7 +78,13 @@ impl Target {
             }
             Action::ForgetClient(client) => self.launch(move |t| async move {
                 // Kept if the log does not take it: then it is forgotten after the next start.
-                if let Err(e) = t.store.forget_client(t.id, client).await {
+                if let Err(e) = t.store.forget_clients(t.id, [client]).await {
+                    tracing::debug!(target = %t.id, %client, error = %e, "channels stay in the store");
+                }
+            }),
+            Action::ForgetSome(client, channels) => self.launch(move |t| async move {
+                // The same.
+                if let Err(e) = t.store.forget_channels(t.id, client, &channels).await {
                     tracing::debug!(target = %t.id, %client, error = %e, "channels stay in the store");
                 }
             }),
@@ -148,15 +154,13 @@ impl Target {
 
     /// Until they are forgotten nothing comes to this target; unless the disk failed (which is reported), it can be tried again.
     async fn forget_channels(&self, clients: BTreeSet<ClientId>) -> bool {
-        for client in clients {
-            while let Err(e) = self.store.forget_client(self.id, client).await {
-                tracing::warn!(target = %self.id, %client, error = %e, "channels could not be forgotten");
-                // It was dismissed, or all ends.
-                let over = matches!(e.status, Status::NoTarget | Status::ShuttingDown);
-                let goes_on = !over && self.store.failure().is_none();
-                let Some(node) = self.node.upgrade().filter(|_| goes_on) else { return false };
-                node.rt.sleep(ADOPT_PAUSE).await;
-            }
+        while let Err(e) = self.store.forget_clients(self.id, clients.iter().copied()).await {
+            tracing::warn!(target = %self.id, error = %e, "channels could not be forgotten");
+            // It was dismissed, or all ends.
+            let over = matches!(e.status, Status::NoTarget | Status::ShuttingDown);
+            let goes_on = !over && self.store.failure().is_none();
+            let Some(node) = self.node.upgrade().filter(|_| goes_on) else { return false };
+            node.rt.sleep(ADOPT_PAUSE).await;
         }
         true
     }

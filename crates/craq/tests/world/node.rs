@@ -134,7 +134,8 @@ fn summaries(list: &[(ChunkId, ChunkVersion, Content)]) -> Vec<ChunkSummary> {
 fn origin(client: u8, number: u8) -> Origin {
     Origin {
         client: ClientId(u128::from(client) + 1),
-        channel: ChannelId(1),
+        // Now the one and now the other, each idle meanwhile.
+        channel: ChannelId(1 + u64::from(number % 2)),
         seq: Seq(u64::from(number) + 1),
     }
 }
@@ -221,6 +222,9 @@ impl World {
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
             Action::Pause(t) => n.timers.push(t),
             Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
+            Action::ForgetSome(client, list) => {
+                self.nodes[i as usize].ops.push(Op::ForgetSome(client, list));
+            }
             Action::ForgetChannels(clients) => {
                 self.nodes[i as usize].ops.push(Op::ForgetAll(clients));
             }
@@ -455,7 +459,7 @@ impl World {
                     }
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
                     Op::Discard(c, _) => Event::Discarded(c, result),
-                    Op::Forget(_) => return,
+                    Op::Forget(_) | Op::ForgetSome(..) => return,
                     Op::ForgetAll(_) => Event::Forgotten,
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),
                 };

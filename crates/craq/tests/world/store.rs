@@ -69,6 +69,7 @@ pub enum Op {
     Commit(ChunkId, u64),
     Discard(ChunkId, u64),
     Forget(ClientId),
+    ForgetSome(ClientId, Vec<ChannelId>),
     ForgetAll(BTreeSet<ClientId>),
     /// With `true`, tombstones go: the target begins to sync.
     Adopt(u64, bool),
@@ -76,7 +77,7 @@ pub enum Op {
 
 impl Op {
     pub fn forgets(&self) -> bool {
-        matches!(self, Op::Forget(_) | Op::ForgetAll(_))
+        matches!(self, Op::Forget(_) | Op::ForgetSome(..) | Op::ForgetAll(_))
     }
     pub fn stages(&self) -> bool {
         matches!(self, Op::Stage { .. })
@@ -84,7 +85,7 @@ impl Op {
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
             Op::Stage { chunk, .. } | Op::Commit(chunk, _) | Op::Discard(chunk, _) => Some(*chunk),
-            Op::Adopt(..) | Op::Forget(_) | Op::ForgetAll(_) => None,
+            Op::Adopt(..) | Op::Forget(_) | Op::ForgetSome(..) | Op::ForgetAll(_) => None,
         }
     }
 }
@@ -111,6 +112,9 @@ impl Store {
                 }
             }
             Op::Forget(client) => self.channels.retain(|(c, _), _| c != client),
+            Op::ForgetSome(client, list) => {
+                self.channels.retain(|(c, channel), _| c != client || !list.contains(channel));
+            }
             Op::ForgetAll(clients) => self.channels.retain(|(c, _), _| !clients.contains(c)),
             Op::Commit(id, v) => {
                 let m = self.chunks.entry(*id).or_default();
