@@ -49,7 +49,7 @@ size_t glowfs_buffer_bytes(const glowfs_buffer *);
 void glowfs_buffer_free(glowfs_buffer *);
 
 /* A ring that reads or writes. Entries: a power of two. io_depth N > 0: exactly N at a time, fewer wait at most timeout_ms (0: for ever); 0: as soon as
- * possible; N < 0: at most -N at a time. Priority less than 0: before others. */
+ * possible; N < 0: at most -N at a time. Priority less than 0: before others of the same user. */
 glowfs_ring *glowfs_ring_new(glowfs_connection *, int kind, uint32_t entries, int io_depth, int priority,
                              uint32_t timeout_ms, uint32_t flags);
 void glowfs_ring_free(glowfs_ring *);

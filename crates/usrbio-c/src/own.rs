@@ -49,10 +49,14 @@ impl SharedRing {
                 }
                 ring.taken()
             });
-            if n >= min.min(max) {
+            let enough = n >= min.min(max);
+            if enough && n > 0 {
                 return Ok(n);
             }
+            // Who never waits is to hear of a daemon that is gone as well.
+            let until = if enough { Some(Instant::now()) } else { until };
             match self.completions.wait(taken, until) {
+                Ok(_) if enough => return Ok(n),
                 Ok(true) => {}
                 Ok(false) => return Ok(n),
                 // What was taken is not lost: the error comes with the next call.

@@ -74,3 +74,11 @@ fn numbers_threads_and_holders_are_kept_apart() {
     let program = compile(dir.path(), "tests/programs", "numbers", "hf3fs_api_shared");
     assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
 }
+
+#[test]
+fn a_forked_child_has_a_session_of_its_own() {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "tests/programs", "forked", "hf3fs_api_shared");
+    assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
+}

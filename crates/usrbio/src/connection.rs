@@ -1,6 +1,7 @@
 //! What an application uses: a [`Connection`] to a mount, [`Buffer`]s, [`Ring`]s and [`RegisteredFile`]s.
 //!
-//! Everything is taken back by the daemon when the last of them is dropped, or when the process dies.
+//! Everything is taken back by the daemon when the last of them is dropped, or when the process dies. What a forked child has of its parent's it may drop:
+//! that ends nothing of the parent's.
 
 use crate::control::{self, Control};
 use crate::layout::{Completion, Kind, RING_VERSION, Submission};
@@ -28,7 +29,20 @@ pub enum RingError {
     OtherConnection,
 }
 
+/// The process that made something.
+struct Maker(u32);
+
+impl Maker {
+    fn this() -> Self {
+        Self(std::process::id())
+    }
+    fn is_this(&self) -> bool {
+        self.0 == std::process::id()
+    }
+}
+
 struct Session {
+    maker: Maker,
     directory: File,
     mount_point: PathBuf,
     session: u64,
@@ -75,7 +89,8 @@ impl Connection {
         let mut open = control::Open { version: RING_VERSION, ..Default::default() };
         call(directory.as_fd(), &mut open, "a session")?;
         let control::Open { session, secret, .. } = open;
-        Ok(Self(Arc::new(Session { directory, mount_point, session, secret })))
+        let maker = Maker::this();
+        Ok(Self(Arc::new(Session { maker, directory, mount_point, session, secret })))
     }
     /// Where the mount is.
     pub fn mount_point(&self) -> &Path {
@@ -88,6 +103,10 @@ impl Connection {
     /// Whether the daemon still serves.
     pub fn is_alive(&self) -> bool {
         is_ours(&self.0.directory)
+    }
+    /// Whether it is of the process that this one was forked from.
+    pub fn is_inherited(&self) -> bool {
+        !self.0.maker.is_this()
     }
     fn same(&self, other: &Connection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -105,7 +124,8 @@ impl Connection {
         let fd = memory.as_fd().as_raw_fd();
         let mut add = control::AddBuffer { fd, buffer: 0, len: memory.len() as u64 };
         self.call(&mut add, "a buffer")?;
-        Ok(Buffer { connection: self.clone(), memory, number: add.buffer })
+        let maker = Maker::this();
+        Ok(Buffer { maker, connection: self.clone(), memory, number: add.buffer })
     }
 
     /// Names a buffer, so that other processes find its memory. A name of zeros takes its name away.
@@ -136,7 +156,8 @@ impl Connection {
             ..Default::default()
         };
         self.call(&mut add, "a ring")?;
-        Ok(Ring { connection: self.clone(), producer, options, number: add.ring })
+        let maker = Maker::this();
+        Ok(Ring { maker, connection: self.clone(), producer, options, number: add.ring })
     }
 
     /// Lets rings use an open file, with the rights it is open with. It stays open until the result is dropped, whatever the caller
@@ -153,7 +174,8 @@ impl Connection {
             ..Default::default()
         };
         call(kept.as_fd(), &mut add, "a file")?;
-        Ok(RegisteredFile { connection: self.clone(), kept, number: add.file })
+        let maker = Maker::this();
+        Ok(RegisteredFile { maker, connection: self.clone(), kept, number: add.file })
     }
 }
 
@@ -183,12 +205,17 @@ impl RingOptions {
 
 /// Memory that the application and the daemon share.
 pub struct Buffer {
+    maker: Maker,
     connection: Connection,
     memory: SharedMemory,
     number: u32,
 }
 
 impl Buffer {
+    /// As [`Connection::is_inherited`].
+    pub fn is_inherited(&self) -> bool {
+        !self.maker.is_this()
+    }
     /// The session it is shared with.
     pub fn connection(&self) -> &Connection {
         &self.connection
@@ -233,6 +260,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            return;
+        }
         // A daemon that is gone has forgotten it anyway.
         let mut remove = control::RemoveBuffer { buffer: self.number, reserved: 0 };
         let _ = self.connection.call(&mut remove, "the end of a buffer");
@@ -241,12 +271,17 @@ impl Drop for Buffer {
 
 /// A file that rings may use.
 pub struct RegisteredFile {
+    maker: Maker,
     connection: Connection,
     kept: File,
     number: u32,
 }
 
 impl RegisteredFile {
+    /// As [`Connection::is_inherited`].
+    pub fn is_inherited(&self) -> bool {
+        !self.maker.is_this()
+    }
     /// The descriptor that is kept open for it.
     pub fn as_raw_fd(&self) -> i32 {
         self.kept.as_raw_fd()
@@ -255,6 +290,9 @@ impl RegisteredFile {
 
 impl Drop for RegisteredFile {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            return;
+        }
         let mut remove = control::RemoveFile { file: self.number, reserved: 0 };
         let _ = self.connection.call(&mut remove, "the end of a file");
     }
@@ -262,6 +300,7 @@ impl Drop for RegisteredFile {
 
 /// A ring. One thread uses it at a time.
 pub struct Ring {
+    maker: Maker,
     connection: Connection,
     producer: Producer,
     options: RingOptions,
@@ -370,6 +409,9 @@ impl Completions {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if !self.maker.is_this() {
+            return;
+        }
         let mut remove = control::RemoveRing { ring: self.number, reserved: 0 };
         let _ = self.connection.call(&mut remove, "the end of a ring");
     }

@@ -4,8 +4,8 @@ use crate::doorbell::{self, Doorbell};
 use crate::layout::{self, Completion, Submission, at};
 use crate::memory::SharedMemory;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The application's end alone, without a daemon: what [`crate::Ring`] is made of, and what benchmarks use. One thread uses it at a time.
@@ -31,12 +31,12 @@ impl Producer {
         memory.store(at::ENTRIES, entries);
         memory.store(at::MAGIC, layout::MAGIC);
         let bell = Doorbell::new()?;
-        let waiter = Waiter(Arc::new(memory));
+        let waiter = Waiter(Arc::new(Shared { memory, quiet: Mutex::default() }));
         Ok(Self { waiter, bell, entries, prepared: 0, submitted: 0, taken: 0 })
     }
     /// The memory that both ends share.
     pub fn memory(&self) -> &SharedMemory {
-        &self.waiter.0
+        &self.waiter.0.memory
     }
     /// What wakes the daemon.
     pub fn bell(&self) -> &Doorbell {
@@ -99,13 +99,21 @@ impl Producer {
 
 /// Waits for completions, without using the ring: other threads go on preparing and submitting.
 #[derive(Clone)]
-pub struct Waiter(Arc<SharedMemory>);
+pub struct Waiter(Arc<Shared>);
+
+struct Shared {
+    memory: SharedMemory,
+    /// Since when nothing was completed and nobody asked whether the daemon lives, and how many completions there were.
+    quiet: Mutex<Option<(u32, Instant)>>,
+}
 
 impl Waiter {
-    /// Waits until there are more completions than `taken`; false: it was time before. None: no end of time.
+    /// Waits until there are more completions than `taken`; false: it was time before. None: no end of time. `Interrupted`: there were none for so long
+    /// that the caller is to see whether the daemon still lives.
     pub fn wait(&self, taken: u32, until: Option<Instant>) -> io::Result<bool> {
-        let there = || self.0.atomic(at::COMPLETE_TAIL).load(SeqCst) != taken;
-        let waits = self.0.atomic(at::APPLICATION_WAITS);
+        let memory = &self.0.memory;
+        let there = || memory.atomic(at::COMPLETE_TAIL).load(SeqCst) != taken;
+        let waits = memory.atomic(at::APPLICATION_WAITS);
         loop {
             if there() {
                 return Ok(true);
@@ -113,7 +121,10 @@ impl Waiter {
             self.check()?;
             let left = until.map(|u| u.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Ok(false);
+                return match self.is_quiet(taken) {
+                    true => Err(io::ErrorKind::Interrupted.into()),
+                    false => Ok(false),
+                };
             }
             if self.look_twice(taken) || self.check().is_err() {
                 continue;
@@ -132,20 +143,32 @@ impl Waiter {
     /// Asks to be woken, and says whether there are more completions than `taken` by then. The wish is never taken back, not even by one that
     /// finds news: another thread may sleep on it already, and a wake that nobody needs costs the daemon one call.
     fn look_twice(&self, taken: u32) -> bool {
-        self.0.atomic(at::APPLICATION_WAITS).store(1, SeqCst);
-        self.0.atomic(at::COMPLETE_TAIL).load(SeqCst) != taken
+        self.0.memory.atomic(at::APPLICATION_WAITS).store(1, SeqCst);
+        self.0.memory.atomic(at::COMPLETE_TAIL).load(SeqCst) != taken
+    }
+
+    /// Whether waits have ended without news for [`LOOK_AGAIN`], each maybe after much less; then that time begins anew.
+    fn is_quiet(&self, taken: u32) -> bool {
+        let now = Instant::now();
+        let mut quiet = self.0.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = quiet.filter(|(then, _)| *then == taken).map(|(_, since)| since);
+        let is_quiet = since.is_some_and(|s| now.duration_since(s) >= LOOK_AGAIN);
+        if is_quiet || since.is_none() {
+            *quiet = Some((taken, now));
+        }
+        is_quiet
     }
 
     /// Whether the daemon has given the ring up.
     fn check(&self) -> io::Result<()> {
-        match self.0.load::<u32>(at::BROKEN) {
+        match self.0.memory.load::<u32>(at::BROKEN) {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno.min(4095) as i32)),
         }
     }
 }
 
-/// A wait returns at least so often, for its caller to see whether the daemon still lives.
+/// Whoever waits, once or again and again, returns at least so often to see whether the daemon still lives.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -237,6 +260,33 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_short_times_only_is_asked_to_look_at_the_daemon_as_well() {
+        let (mut p, c) = pair(2);
+        let begun = Instant::now();
+        let mut short = |p: &Producer| {
+            let until = Instant::now() + Duration::from_millis(20);
+            p.waiter().wait(p.taken(), Some(until)).map_err(|e| e.kind())
+        };
+        let asked =
+            |p: &Producer, short: &mut dyn FnMut(&Producer) -> Result<bool, io::ErrorKind>| {
+                std::iter::repeat_with(|| short(p)).take(500).position(|r| r.is_err())
+            };
+        assert!(asked(&p, &mut short).is_some());
+        assert!(begun.elapsed() >= LOOK_AGAIN && begun.elapsed() < 3 * LOOK_AGAIN);
+        assert_eq!(short(&p), Ok(false), "not each time");
+        // News is a sign of life.
+        std::thread::sleep(LOOK_AGAIN);
+        p.prepare(Submission::default()).unwrap();
+        p.submit().unwrap();
+        assert_eq!(c.available(), Ok(1));
+        c.complete(Completion { user: c.take().user, result: 3 });
+        assert_eq!(short(&p), Ok(true));
+        p.take().unwrap();
+        assert_eq!(short(&p), Ok(false));
+        assert!(asked(&p, &mut short).is_some());
+    }
+
+    #[test]
     fn a_wake_for_what_was_taken_already_ends_no_wait() {
         let (mut p, c) = pair(2);
         p.prepare(Submission { user: 9, ..Submission::default() }).unwrap();
@@ -267,7 +317,7 @@ mod tests {
             (waiter.wait(1, None).unwrap(), begun.elapsed())
         });
         c.put(Completion { user: c.take().user, result: 0 });
-        let asleep = || memory.atomic(at::APPLICATION_WAITS).load(SeqCst) == 1;
+        let asleep = || memory.memory.atomic(at::APPLICATION_WAITS).load(SeqCst) == 1;
         while !asleep() {
             std::thread::yield_now();
         }

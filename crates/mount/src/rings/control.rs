@@ -111,7 +111,7 @@ impl<S: FileSystem> Context<S> {
             return fail(ENOSPC);
         }
         (q.session, q.secret) = (directory, self.rt.random());
-        sessions.insert(directory, Rc::new(Session::new(q.secret, self.header.uid != 0)));
+        sessions.insert(directory, Rc::new(Session::new(q.secret, self.header.uid)));
         answer(q)
     }
 

@@ -68,8 +68,8 @@ impl Rings {
     /// The right to have so many bytes of a session in work: first of the session's own share, so that one whose storage does not answer holds no
     /// more of what is everybody's than that.
     async fn turn(&self, session: &Session, bytes: usize, priority: i32) -> (Turn, Turn) {
-        let of_session = session.turns.take(bytes, priority).await;
-        (of_session, self.turns.take(bytes, priority).await)
+        let of_session = session.turns.take(bytes, session.user, priority).await;
+        (of_session, self.turns.take(bytes, session.user, priority).await)
     }
     /// A directory was closed: its session ends.
     pub fn forget(&self, directory: u64) {
@@ -112,7 +112,7 @@ mod tests {
     fn a_session_at_a_standstill_leaves_turns_to_others() {
         const PIECE: usize = 4 << 20;
         let rings = Rings::new(10_000);
-        let (stuck, lively) = (Session::new(0, false), Session::new(0, false));
+        let (stuck, lively) = (Session::new(0, 0), Session::new(0, 0));
         // Its storage does not answer: it asks for all it can get, and gives nothing back.
         let mut waiting: Vec<_> =
             (0..64).map(|_| Box::pin(rings.turn(&stuck, PIECE, -1))).collect();

@@ -16,8 +16,8 @@ const ENOTCONN: u32 = 107;
 pub(super) struct Session {
     /// Who has it may add files.
     pub secret: u64,
-    /// Who opened it may not keep set-user-id on what is written.
-    pub kill_suid: bool,
+    /// Who opened it.
+    pub user: u32,
     /// Memory by number.
     pub buffers: RefCell<BTreeMap<u32, SharedBuffer>>,
     /// FUSE handles by number. A handle that was closed is not there any more, whatever stands here: handles are never reused.
@@ -68,10 +68,10 @@ impl Ring {
 }
 
 impl Session {
-    pub fn new(secret: u64, kill_suid: bool) -> Self {
+    pub fn new(secret: u64, user: u32) -> Self {
         Self {
             secret,
-            kill_suid,
+            user,
             buffers: RefCell::default(),
             files: RefCell::default(),
             rings: RefCell::default(),
@@ -81,6 +81,10 @@ impl Session {
             operations: Semaphore::new(SESSION_OPERATIONS_MAX),
             ended: Cell::new(false),
         }
+    }
+    /// Whether who opened it may not keep set-user-id on what is written.
+    pub fn kills_suid(&self) -> bool {
+        self.user != 0
     }
     /// Ends all of it. Operations on their way come to their end unheard.
     pub fn end(&self) {

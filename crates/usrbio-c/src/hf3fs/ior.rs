@@ -271,11 +271,13 @@ pub unsafe extern "C" fn hf3fs_prep_io(
         return -libc::EINVAL;
     }
     let (file, buffer) = {
-        let registry = registry();
+        let mut registry = registry();
         (registry.file(fd), registry.buffer(&iov.id))
     };
-    let Some(file) = file else { return -libc::EBADF };
-    let Some(buffer) = buffer else { return -libc::EINVAL };
+    let (file, buffer) = match (file, buffer) {
+        (Ok(file), Ok(buffer)) => (file, buffer),
+        (Err(e), _) | (_, Err(e)) => return number(&e),
+    };
     if (read && !file.readable) || (!read && !file.writable) {
         return -libc::EACCES;
     }

@@ -128,8 +128,8 @@ pub unsafe extern "C" fn hf3fs_iovwrap(
     }
     let wrap = |registry: &mut Registry, path: &Path| {
         let buffer = match registry.buffer(&id) {
-            Some(known) => known,
-            None => Arc::new(registry.connection(path)?.find(id)?),
+            Ok(known) => known,
+            Err(_) => Arc::new(registry.connection(path)?.find(id)?),
         };
         Ok(Found { buffer, id, base: base.cast() })
     };
