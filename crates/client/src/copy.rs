@@ -6,12 +6,12 @@
 use crate::core::Core;
 use crate::file::{OpenFile, Rights};
 use crate::sparse::Chunks;
-use crate::write::{Change, Source, apply};
+use crate::write::{CUTS_MAX, Change, Source, apply};
 use crate::zero;
 use glowfs_rt::sync::join_all;
 use glowfs_types::wire::data::update;
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Error, Result, Status, TruncateEpoch};
 use std::rc::Rc;
 
 /// The greatest piece, in bytes.
@@ -42,6 +42,29 @@ pub(crate) async fn copy(
     if span.len == 0 {
         return Ok(false);
     }
+    let mut cuts = 0;
+    loop {
+        let epoch = file.epoch();
+        match copy_under(core, source, file, span, epoch).await {
+            // As with a write of several pieces: all of it comes after the truncate.
+            Err(e) if e.status == Status::Stale && file.epoch() != epoch && cuts < CUTS_MAX => {
+                cuts += 1;
+            }
+            done => {
+                return done.inspect(|_| file.wrote(epoch, span.to + span.len));
+            }
+        }
+    }
+}
+
+/// The same, all of it under one truncate epoch of the destination.
+async fn copy_under(
+    core: &Rc<Core>,
+    source: &Rc<OpenFile>,
+    file: &Rc<OpenFile>,
+    span: Span,
+    epoch: TruncateEpoch,
+) -> Result<bool> {
     if source.data() == file.data()
         && span.from < span.to.saturating_add(span.len)
         && span.to < span.from.saturating_add(span.len)
@@ -71,19 +94,19 @@ pub(crate) async fn copy(
             let (begin, stop) = (begin.clamp(at, end), stop.clamp(at, end));
             if begin > at {
                 holes = true;
-                gap(core, file, &span, at, begin).await?;
+                gap(core, file, &span, (at, begin), epoch).await?;
             }
             pieces.extend(split(source, file, &span, begin, stop));
             at = stop.max(begin);
         }
         if pieces.len() >= PARALLEL || next.is_none() {
-            send(core, source, file, &mut pieces).await?;
+            send(core, source, file, &mut pieces, epoch).await?;
         }
         if next.is_none() {
             break;
         }
     }
-    send(core, source, file, &mut pieces).await?;
+    send(core, source, file, &mut pieces, epoch).await?;
     Ok(holes)
 }
 
@@ -92,12 +115,12 @@ async fn gap(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     span: &Span,
-    begin: u64,
-    end: u64,
+    (begin, end): (u64, u64),
+    epoch: TruncateEpoch,
 ) -> Result<()> {
     let place = |at: u64| (span.to + (at - span.from)).min(span.to_len);
     let (from, to) = (place(begin), place(end));
-    if from < to { zero::zero(core, file, from, to - from).await } else { Ok(()) }
+    if from < to { zero::zero(core, file, from, to - from, Some(epoch)).await } else { Ok(()) }
 }
 
 /// One read of one chunk, and one write of one chunk.
@@ -125,6 +148,7 @@ async fn send(
     source: &Rc<OpenFile>,
     file: &Rc<OpenFile>,
     pieces: &mut Vec<Piece>,
+    epoch: TruncateEpoch,
 ) -> Result<()> {
     let (theirs, layout) = (u64::from(source.layout().chunk_bytes), file.layout());
     let ours = u64::from(layout.chunk_bytes);
@@ -144,11 +168,9 @@ async fn send(
                     index: p.from / theirs,
                     offset: (p.from % theirs) as u32,
                 }),
-                under: None,
+                under: Some(epoch),
             };
-            let epoch = apply(core, &Rights::File(file.clone()), &change).await?;
-            file.wrote(epoch, p.to + p.len);
-            Ok(())
+            apply(core, &Rights::File(file.clone()), &change).await.map(|_| ())
         });
         join_all(work.collect::<Vec<_>>()).await.into_iter().collect::<Result<()>>()?;
     }

@@ -329,7 +329,7 @@ impl OpenFile {
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         inline::spill(&file).await?;
-        zero::zero(&self.client.core, &file, offset, len)
+        zero::zero(&self.client.core, &file, offset, len, None)
             .await
             .map_err(|e| e.context(format_args!("zeros in inode {}", self.inode)))
     }

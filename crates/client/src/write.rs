@@ -29,8 +29,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
 
-/// How often a write over several chunks is made again as a whole, because the file was cut between its pieces.
-const CUTS_MAX: u32 = 64;
+/// How often a write or a copy over several chunks is made again as a whole, because the file was cut between its pieces.
+pub(crate) const CUTS_MAX: u32 = 64;
 
 /// One update of one chunk.
 pub(crate) struct Change {

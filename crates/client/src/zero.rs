@@ -9,7 +9,7 @@ use glowfs_rt::sync::join_all;
 use glowfs_types::layout::Extent;
 use glowfs_types::wire::data::update;
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Layout, Result, Status};
+use glowfs_types::{Layout, Result, Status, TruncateEpoch};
 use std::rc::Rc;
 
 /// Chunks worked on at once.
@@ -19,12 +19,13 @@ const BLIND_MAX: u64 = 4096;
 /// Zeros written by one update, in bytes.
 const PIECE: u64 = 1 << 20;
 
-/// See the module. The caller sees to it that the range does not reach behind the end of the file.
+/// See the module. The caller sees to it that the range does not reach behind the end of the file. `under`: as in [`Change::under`].
 pub(crate) async fn zero(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     offset: u64,
     len: u64,
+    under: Option<TruncateEpoch>,
 ) -> Result<()> {
     let layout = file.layout();
     let chunk = u64::from(layout.chunk_bytes);
@@ -49,7 +50,8 @@ pub(crate) async fn zero(
         if some.is_empty() {
             return Ok(());
         }
-        let done = join_all(some.iter().map(|e| zero_extent(core, file, &layout, offset, e))).await;
+        let zeros = some.iter().map(|e| zero_extent(core, file, &layout, (offset, e), under));
+        let done = join_all(zeros).await;
         done.into_iter().collect::<Result<()>>()?;
     }
 }
@@ -91,8 +93,8 @@ async fn zero_extent(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     layout: &Layout,
-    offset: u64,
-    e: &Extent,
+    (offset, e): (u64, &Extent),
+    under: Option<TruncateEpoch>,
 ) -> Result<()> {
     if e.offset + e.len == layout.chunk_bytes {
         // A whole one is cut to nothing, too: only garbage collection may remove chunks.
@@ -106,7 +108,7 @@ async fn zero_extent(
             payload: None,
             crcs: Vec::new(),
             source: None,
-            under: None,
+            under,
         };
         return apply(core, &Rights::File(file.clone()), &change).await.map(|_| ());
     }
@@ -115,7 +117,7 @@ async fn zero_extent(
         let n = (end - at).min(PIECE);
         let mut zeros = core.rt.alloc(n as usize);
         zeros.fill(0);
-        write(core, file, at, zeros.freeze(), None).await?;
+        write(core, file, at, zeros.freeze(), under).await?;
         at += n;
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 mod fake;
 
-use fake::{CHUNK, Fake, Fault, layout, open};
+use fake::{CHUNK, Fake, Fault, OTHER_DATA, layout, open, open_other};
 use glowfs_client::{Client, ClientConfig, OpenFile, RecallHandler};
 use glowfs_rt::real::run;
 use glowfs_rt::{BoxFuture, Buf, Duration, Rt};
@@ -409,6 +409,41 @@ fn a_write_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {
         assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
         assert_eq!(file.len_written(), Some(2 * CHUNK));
         assert!(fake.content(8, 0, 2 * CHUNK) == data, "the length reaches over a hole");
+    });
+}
+
+/// Of a copy over two chunks one piece is done, and the other one has to be sent again, when another client cuts the file.
+#[test]
+fn a_copy_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let file = patient(&rt, &fake).await;
+        let source = open_other(file.client()).await;
+        let data = bytes(2 * CHUNK as usize, 9);
+        for (index, chunk) in (0..).zip(data.chunks(CHUNK as usize)) {
+            let id = ChunkId { volume: VolumeId(1), data: OTHER_DATA, index };
+            fake.state.chunks.borrow_mut().insert(id, chunk.to_vec());
+        }
+        fake.fault(NodeId(21), method::COPY_CHUNK, &[Fault::Refuse(Status::Overloaded)]);
+        let (writer, from) = (file.clone(), source.clone());
+        let copy = rt.spawn(async move { writer.copy_from(&from, (0, 0, 2 * CHUNK), 0).await });
+        while fake.content(7, 0, CHUNK) != data[..CHUNK as usize]
+            || fake.calls(NodeId(21), method::COPY_CHUNK) == 0
+        {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        fake.cut().await;
+        assert!(!copy.await.expect("copied"), "no holes");
+        assert_eq!((file.data(), file.epoch()), (DataId(8), TruncateEpoch(1)));
+        assert_eq!(file.len_written(), Some(2 * CHUNK));
+        assert!(fake.content(8, 0, 2 * CHUNK) == data, "the length reaches over a hole");
+        // A hole at its end belongs to it as well.
+        assert!(
+            file.copy_from(&source, (CHUNK, 2 * CHUNK, 2 * CHUNK), 2 * CHUNK)
+                .await
+                .expect("copied")
+        );
+        assert_eq!(file.len_written(), Some(4 * CHUNK));
     });
 }
 

@@ -8,11 +8,13 @@ use glowfs_net::{Handler, Incoming, Reply, Server, TrustAll};
 use glowfs_rt::{Duration, Rt, sync::Notify};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::routing::*;
+use glowfs_types::wire::copy::CopyChunk;
 use glowfs_types::wire::data::*;
 use glowfs_types::wire::flush::*;
 use glowfs_types::wire::hello::HelloReply;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::mgmtd::*;
+use glowfs_types::wire::sparse::*;
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::*;
 use std::cell::{Cell, RefCell};
@@ -21,6 +23,10 @@ use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub const CHUNK: u64 = 65536;
+/// What [`open_other`] opens,
+const OTHER: InodeId = InodeId(6);
+/// and what its chunks are stored under.
+pub const OTHER_DATA: DataId = DataId(1000);
 
 /// What a node does with a request of a method.
 #[derive(Clone, Debug)]
@@ -268,8 +274,17 @@ impl Fake {
     }
 }
 
-/// The one file there is, open for all.
+/// The file there is, open for all.
 pub async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
+    open_inode(client, InodeId(5)).await
+}
+
+/// Another file, which nobody cuts.
+pub async fn open_other(client: &Rc<Client>) -> Rc<OpenFile> {
+    open_inode(client, OTHER).await
+}
+
+async fn open_inode(client: &Rc<Client>, inode: InodeId) -> Rc<OpenFile> {
     let flags = OpenFlags {
         read: true,
         write: true,
@@ -279,7 +294,7 @@ pub async fn open(client: &Rc<Client>) -> Rc<OpenFile> {
         inline: false,
         exec: false,
     };
-    let query = Open { caller: Caller::default(), request: RequestId(0), inode: InodeId(5), flags };
+    let query = Open { caller: Caller::default(), request: RequestId(0), inode, flags };
     let reply = client.open(query).await.expect("open");
     let access = FileAccess { caller: Caller::default(), read: true, write: true, exec: false };
     client.open_file(&reply, access).expect("file")
@@ -340,6 +355,8 @@ impl Node {
         match incoming.method() {
             method::READ => self.read(incoming, flip),
             method::WRITE => self.write(incoming),
+            method::COPY_CHUNK => self.copy(incoming),
+            method::LIST_EXTENTS => self.list(incoming),
             method::FLUSH => {
                 let _: Flush = incoming.msg()?;
                 Ok(Reply::msg(&Empty {}))
@@ -407,24 +424,27 @@ impl Node {
 
     /// One file: inode 5, data id 7 + the times that it was cut to nothing.
     pub fn open_reply(state: &State) -> OpenReply {
+        let epoch = TruncateEpoch(state.epoch.get());
+        Self::reply_of(state, InodeId(5), DataId(state.data_now()), epoch)
+    }
+    fn reply_of(state: &State, inode: InodeId, data: DataId, epoch: TruncateEpoch) -> OpenReply {
         state.capabilities.set(state.capabilities.get() + 1);
-        let data = DataId(state.data_now());
         let capability = Capability::new(
             VolumeId(1),
-            InodeId(5),
+            inode,
             data,
             SessionId(1),
-            TruncateEpoch(state.epoch.get()),
+            epoch,
             // A serial number, so that a renewed one differs.
             state.capabilities.get(),
             capability::rights::READ | capability::rights::WRITE,
         );
         OpenReply {
             attr: Attr {
-                inode: InodeId(5),
+                inode,
                 data,
                 layout: Some(layout(data)),
-                epoch: TruncateEpoch(state.epoch.get()),
+                epoch,
                 len: state.len.get(),
                 life: state.life.get(),
                 ..Attr::default()
@@ -439,6 +459,10 @@ impl Node {
 
     fn meta(&self, incoming: &Incoming) -> Result<Reply> {
         let open = || Self::open_reply(&self.state);
+        let open_one = |inode: InodeId| match inode {
+            OTHER => Self::reply_of(&self.state, OTHER, OTHER_DATA, TruncateEpoch(0)),
+            _ => open(),
+        };
         let attr = || AttrReply {
             attr: open().attr,
             lease_ms: 0,
@@ -450,9 +474,9 @@ impl Node {
             method::OPEN => {
                 let q: Open = incoming.msg()?;
                 self.state.requests.borrow_mut().push(q.request);
-                Ok(Reply::msg(&open()))
+                Ok(Reply::msg(&open_one(q.inode)))
             }
-            method::RENEW => Ok(Reply::msg(&open())),
+            method::RENEW => Ok(Reply::msg(&open_one(incoming.msg::<Renew>()?.inode))),
             method::GETATTR => Ok(Reply::msg(&attr())),
             method::UNLINK => {
                 let q: Unlink = incoming.msg()?;
@@ -513,19 +537,47 @@ impl Node {
         let body = incoming.body().to_vec();
         let payload = incoming.take_bulk()?;
         let u = Update::parse(&body)?;
-        let head = u.head;
+        if u.head.kind == update::WRITE {
+            let crcs = u.crcs.iter().map(|c| c.get());
+            if !checksum::verify_pieces(u.head.offset.get(), &payload, crcs) {
+                return Err(Status::Corrupt.into());
+            }
+        }
+        self.update(*u.head, &payload)
+    }
+
+    fn copy(&self, incoming: &Incoming) -> Result<Reply> {
+        let q: CopyChunk = incoming.msg()?;
+        let head = q.head()?;
+        let bytes = {
+            let chunks = self.state.chunks.borrow();
+            let from = chunks.get(&q.from).map(Vec::as_slice).unwrap_or_default();
+            let at = |i| from.get(q.from_offset as usize + i).copied().unwrap_or(0);
+            (0..head.len.get() as usize).map(at).collect::<Vec<u8>>()
+        };
+        self.update(head, &bytes)
+    }
+
+    fn list(&self, incoming: &Incoming) -> Result<Reply> {
+        let q: ListExtents = incoming.msg()?;
+        let chunks = self.state.chunks.borrow();
+        let mine = chunks.iter().filter(|(id, _)| {
+            id.data == q.from.data && id.index >= q.from.index && Self::of_chain(id, q.chain)
+        });
+        let chunks = mine.map(|(id, content)| {
+            let blocks = (content.len() as u64).div_ceil(EXTENT_BLOCK_BYTES) as u32;
+            ChunkExtents { index: id.index, runs: vec![(0, blocks)] }
+        });
+        Ok(Reply::msg(&ListExtentsReply { chunks: chunks.collect(), ..Default::default() }))
+    }
+
+    fn update(&self, head: UpdateHead, payload: &[u8]) -> Result<Reply> {
         self.check_target(head.chain.get(), head.chain_version.get(), head.target.get())?;
         {
             let info = self.state.routing.borrow();
             let c = info.chains.get(&ChainId(head.chain.get())).ok_or(Status::NoTarget)?;
             if c.head().map(|m| m.node) != Some(self.id) {
                 return Err(Status::NotServing.into());
-            }
-        }
-        if head.kind == update::WRITE {
-            let crcs = u.crcs.iter().map(|c| c.get());
-            if !checksum::verify_pieces(head.offset.get(), &payload, crcs) {
-                return Err(Status::Corrupt.into());
             }
         }
         let chunk: ChunkId = head.chunk.into();
@@ -551,7 +603,7 @@ impl Node {
                 content.resize(head.len.get() as usize, 0);
             } else {
                 content.resize(content.len().max(end), 0);
-                content[head.offset.get() as usize..end].copy_from_slice(&payload);
+                content[head.offset.get() as usize..end].copy_from_slice(payload);
             }
         }
         Ok(Reply::body(

@@ -96,7 +96,8 @@ impl<S: FileSystem> Context<S> {
         if holes || to > before {
             inode.note_holes();
         }
-        let counts = file.len_written().is_some_and(|l| l >= end) || holes;
+        // Whoever has cut it since has cut all of this.
+        let counts = file.len_written().is_some_and(|l| l >= end);
         let reached = (done.is_ok() && counts).then(|| (end, file.epoch()));
         let cut_elsewhere = inode.end_write(reached, len, self.rt.unix_ns());
         done?;
