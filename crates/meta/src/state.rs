@@ -219,6 +219,9 @@ impl Env for Service {
                 on_it && t.chains.iter().all(|c| routing.chains.contains_key(c))
             })
     }
+    fn can_cut(&self, layout: &Layout) -> bool {
+        !self.chunks.is_away(layout)
+    }
     fn keeps_removed(&self) -> bool {
         true
     }

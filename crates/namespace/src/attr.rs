@@ -202,12 +202,11 @@ pub(crate) async fn truncate(
         inode.stored = cx.has_sessions(id).await?;
     } else if inode.stored && (len < inode.len || cx.has_sessions(id).await?) {
         // A session may have written past a length that it has not reported yet.
-        inode.epoch = inode.epoch.next();
-        inode.cut = Some(len);
+        begin_cut(cx, id, inode, len)?;
     } else if inode.stored && len > inode.len {
         // All that was acknowledged lies before the length; behind it may be what a write left that failed.
-        inode.epoch = inode.epoch.next();
-        inode.cut = Some(inode.len);
+        let end = inode.len;
+        begin_cut(cx, id, inode, end)?;
     }
     if !access::is_root(cx.caller) && len != inode.len {
         inode.mode = access::without_privileges(cx.caller, inode);
@@ -224,6 +223,17 @@ pub(crate) async fn truncate(
     inode.mtime = cx.now;
     inode.mtime_set = Some(cx.now);
     inode.ctime = cx.now;
+    Ok(())
+}
+
+/// From here on nobody is let in to write until what lies behind `len` is cut. So it is not begun where it could not be finished.
+fn begin_cut(cx: &Context<'_>, id: InodeId, inode: &mut Inode, len: u64) -> Result<()> {
+    if inode.layout.is_some_and(|layout| !cx.env.can_cut(&layout)) {
+        let e = format!("a chain of inode {id} has nobody who serves, and a truncate needs all");
+        return Err(Error::new(Status::ChainUnavailable, e));
+    }
+    inode.epoch = inode.epoch.next();
+    inode.cut = Some(len);
     Ok(())
 }
 

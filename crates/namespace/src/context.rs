@@ -31,6 +31,11 @@ pub trait Env {
         let _ = (layout, directory);
         true
     }
+    /// Whether every chain of a layout that is in use has somebody who serves, as far as is known: whoever is to cut chunks needs them all.
+    fn can_cut(&self, layout: &Layout) -> bool {
+        let _ = layout;
+        true
+    }
     /// Whether a file that loses its last name is kept until the service has asked all clients whether they have it
     /// open, and calls [`crate::erase_removed`]. Otherwise it goes at once unless it has a session.
     fn keeps_removed(&self) -> bool {

@@ -1,13 +1,14 @@
-//! What a writer that died had been told is stored lies behind a length that leads to it.
+//! What a writer that died had been told is stored lies behind a length that leads to it; and a length changes only if that can be carried through.
 #![allow(clippy::expect_used, missing_docs)]
 
 use glowfs_client::Client;
 use glowfs_meta::Tuning;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
-use glowfs_sim::cluster::workload::{caller, open_or_make};
+use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_sim::world::Link;
-use glowfs_types::wire::meta::{Lookup, ROOT_INODE};
+use glowfs_types::RequestId;
+use glowfs_types::wire::meta::{Lookup, ROOT_INODE, SetAttr};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -78,4 +79,48 @@ fn what_is_not_committed_yet_counts_if_it_was_acknowledged() {
             .expect("a length");
         assert!(len >= end, "seed {seed}: {len} of {end} acknowledged bytes");
     }
+}
+
+/// The length of a closed file is changed while one of its chains has nobody who serves: nothing happens to it, and it can be written to where it can be.
+#[test]
+fn a_truncate_that_could_not_be_finished_is_not_begun() {
+    let shape = Shape { storages: 2, chains: 2, stripe: 2, ..SHAPE };
+    let cluster = Cluster::start_tuned(57, shape, Tuning::default());
+    cluster.bootstrap().expect("a cluster");
+    let node = cluster.clients[0].clone();
+    let chunk = u64::from(CHUNK_BYTES);
+    let made = cluster.with_client(&node, LIMIT, move |_, client| async move {
+        let (file, _) = open_or_make(&client, "f").await?;
+        file.write(0, Buf::from_vec(vec![7; 4 * chunk as usize])).await?;
+        client.close_session(report(&client, &file, true)).await?;
+        Ok(file.inode())
+    });
+    let inode = made.expect("a file");
+    let cut = async move |client: &Client, len: u64| {
+        let (caller, request) = (caller(client), RequestId(client.rt().random_u128()));
+        client
+            .setattr(SetAttr { caller, request, inode, len: Some(len), ..SetAttr::default() })
+            .await
+    };
+    cluster.crash(&cluster.storages[0], false);
+    cluster.run_for(secs(10));
+    let mut hasty = cluster.client_config();
+    (hasty.meta_attempt, hasty.meta_total) = (secs(5), secs(30));
+    let tried = cluster.with_config(&node, LIMIT, hasty, move |_, client| async move {
+        for len in [9 * chunk, chunk + 5] {
+            cut(&client, len).await.expect_err("a chain is away");
+            assert_eq!(len_of(&client, "f").await, 4 * chunk);
+        }
+        let (file, _) = open_or_make(&client, "f").await?;
+        client.close_session(report(&client, &file, false)).await?;
+        Ok(())
+    });
+    tried.expect("it can be opened for writing");
+    cluster.restart(&cluster.storages[0]);
+    cluster.run_for(secs(30));
+    let done = cluster.with_client(&node, LIMIT, move |_, client| async move {
+        cut(&client, 9 * chunk).await?;
+        Ok(len_of(&client, "f").await)
+    });
+    assert_eq!(done.expect("made longer"), 9 * chunk);
 }
