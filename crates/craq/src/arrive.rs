@@ -136,6 +136,11 @@ impl Replica {
                 return out.push(Action::Reply(ticket, Ok(done)));
             } else {
                 e.update.flush |= f.update.flush;
+                // The predecessor has given the message before this one up: it takes its place, with what it holds of memory. Said is nothing
+                // that would have it take anything back.
+                for w in e.waiters.extract_if(.., |w| !w.client) {
+                    refuse(w.ticket, Status::Overloaded, out);
+                }
                 e.waiters.push(waiter);
                 return;
             }
@@ -248,7 +253,8 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use crate::{
-        Action, CLIENT_CHANNELS_MAX, ChunkBrief, ChunkView, Event, Origin, Replica, Ticket, Update,
+        Action, CLIENT_CHANNELS_MAX, ChunkBrief, ChunkView, Event, Forwarded, Origin, Replica,
+        Ticket, Update,
     };
     use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
     use glowfs_types::{
@@ -273,22 +279,51 @@ mod tests {
         r.step(event, &Empty, &mut out);
         out
     }
-    fn alone() -> Replica {
-        let (target, node, state) = (TargetId(1), NodeId(1), PublicState::Serving);
+    /// The last of so many members.
+    fn last_of(members: u64) -> Replica {
+        let state = PublicState::Serving;
+        let member = |i| ChainMember { target: TargetId(i), node: NodeId(i), state };
         let info = ChainInfo {
             id: ChainId(1),
             version: V,
             activated: V,
             activated_serving: Vec::new(),
-            members: vec![ChainMember { target, node, state }],
+            members: (1..=members).map(member).collect(),
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
         };
-        let mut r = Replica::new(target, ChainVersion(0), &[], &[]);
+        let mut r = Replica::new(TargetId(members), ChainVersion(0), &[], &[]);
         step(&mut r, Event::Chain(Some(info)));
         step(&mut r, Event::Adopted(V));
         r
     }
+
+    /// A forward is sent again and again while the store does not end: only the newest is held, and with it one payload.
+    #[test]
+    fn a_forward_that_is_repeated_takes_the_place_of_the_one_before() {
+        let mut r = last_of(2);
+        let chunk = ChunkId::default();
+        let f = Forwarded {
+            chain_version: V,
+            chunk,
+            version: ChunkVersion(1),
+            base: ChunkVersion(0),
+            generation: 0,
+            full: false,
+            sync: false,
+            update: Update::default(),
+        };
+        let begun = step(&mut r, Event::Forward(Ticket(1), f));
+        assert!(begun.iter().any(|a| matches!(a, Action::Stage { .. })), "{begun:?}");
+        for again in 2..9 {
+            let before = Action::Reply(Ticket(again - 1), Err(Status::Overloaded));
+            assert_eq!(step(&mut r, Event::Forward(Ticket(again), f)), [before]);
+        }
+        let done = step(&mut r, Event::Staged(chunk, ChunkVersion(1), Ok(())));
+        let replies = done.iter().filter(|a| matches!(a, Action::Reply(..)));
+        assert!(matches!(replies.collect::<Vec<_>>()[..], [Action::Reply(Ticket(8), Ok(_))]));
+    }
+
     /// A write on a channel, each to a chunk of its own; how it was answered.
     fn write(r: &mut Replica, channel: usize) -> Result<(), Status> {
         let chunk = ChunkId { index: channel as u64, ..ChunkId::default() };
@@ -311,7 +346,7 @@ mod tests {
     /// gone by without those channels it has room again.
     #[test]
     fn a_client_that_takes_ever_new_channels_is_refused() {
-        let mut r = alone();
+        let mut r = last_of(1);
         for channel in 0..CLIENT_CHANNELS_MAX {
             assert_eq!(write(&mut r, channel), Ok(()));
         }
