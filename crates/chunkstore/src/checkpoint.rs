@@ -423,6 +423,8 @@ impl Inner {
 pub(crate) struct Loaded {
     pub head: CheckpointHead,
     pub targets: BTreeMap<TargetId, Target>,
+    /// What was written of its file, which may be longer.
+    pub bytes: u64,
 }
 
 /// Reads a whole checkpoint file.
@@ -485,7 +487,7 @@ impl Inner {
             at += total as u64;
             number += 1;
         }
-        Ok(Loaded { head, targets: loader.targets })
+        Ok(Loaded { head, targets: loader.targets, bytes: at })
     }
 }
 

@@ -130,6 +130,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         checkpoint_busy: Cell::new(false),
         checkpoint_done: Default::default(),
         checkpoint_tried: Cell::default(),
+        checkpoint_bytes: Cell::default(),
         checkpoint_spare: Cell::new(names.contains(CHECKPOINT_SPARE)),
         failed: RefCell::default(),
         failed_signal: Default::default(),
@@ -187,7 +188,7 @@ impl Inner {
         let (index, file) = self.first_segment().await?;
         self.begin_segment(index, file).await?;
         self.keep_reserve().await;
-        self.keep_checkpoint_spare(self.checkpoint_bytes().await).await;
+        self.keep_checkpoint_spare(self.checkpoint_bytes.get()).await;
         self.log.on_reserve.set(self.log.free.borrow().len() < RESERVE_SEGMENTS);
         self.flush_all().await?;
         self.maybe_checkpoint();

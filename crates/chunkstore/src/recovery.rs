@@ -127,6 +127,7 @@ impl Inner {
             in_log.extend(logged.map(|(id, _)| (*t, *id)));
         }
         *self.targets.borrow_mut() = loaded.targets;
+        self.checkpoint_bytes.set(loaded.bytes);
         Ok((loaded.head.lsn, loaded.head.first_segment))
     }
 

@@ -6,7 +6,7 @@
 //! - The next checkpoint's file is allocated when the last one was written; a superblock that finds no room takes some of it.
 //! - Room goes between the classes of slots ([`crate::slots`]), and from free slots to a checkpoint.
 
-use crate::checkpoint::{CHECKPOINT, Upto};
+use crate::checkpoint::Upto;
 use crate::format::BLOCK;
 use crate::log::{is_no_space, segment_name};
 use crate::state::Inner;
@@ -146,14 +146,7 @@ impl Inner {
         }
     }
 
-    /// The size of the checkpoint that is there.
-    pub async fn checkpoint_bytes(&self) -> u64 {
-        let options = OpenOptions { create: false, direct: true };
-        let file = self.dir.open(CHECKPOINT, options).await;
-        file.and_then(|f| f.len()).unwrap_or(0)
-    }
-
-    /// Allocates the file of the next checkpoint: as much as the last one took and a quarter more. Done as far as there is room.
+    /// Allocates the file of the next checkpoint: as much as was written of the last one and a quarter more (its file may be longer). Done as far as there is room.
     pub async fn keep_checkpoint_spare(&self, last: u64) {
         let bytes = (last + last / 4).max(SPARE_BYTES_MIN).next_multiple_of(BLOCK as u64);
         let options = OpenOptions { create: true, direct: true };

@@ -117,6 +117,8 @@ pub(crate) struct Inner {
     pub checkpoint_done: Signal,
     /// When one was attempted last because the disk was full.
     pub checkpoint_tried: Cell<Option<glowfs_rt::Instant>>,
+    /// What was written of the newest one that this life has loaded, in bytes.
+    pub checkpoint_bytes: Cell<u64>,
     /// The file of the next one is there.
     pub checkpoint_spare: Cell<bool>,
     pub failed: RefCell<Option<Error>>,

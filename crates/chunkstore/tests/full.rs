@@ -280,3 +280,26 @@ fn a_promise_is_not_free_until_it_ends() {
     })
     .expect("ran");
 }
+
+/// Each life writes one checkpoint, into the file that was kept for it: what is kept for the next one is by what was written, not by what there
+/// was room for, or it would grow from life to life.
+#[test]
+fn what_is_kept_for_the_next_checkpoint_does_not_grow_with_each_start() {
+    let mut disk = Disk::new(31);
+    let mut used = Vec::new();
+    for life in 0..16 {
+        let d = disk.clone();
+        run(31, &disk, move |rt| async move {
+            let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+            if life == 0 {
+                store.create_target(T).await.expect("target");
+            }
+            store.checkpoint().await.expect("checkpoint");
+            store.close().await.expect("close");
+        })
+        .expect("ran");
+        used.push(disk.used());
+        disk = disk.after(Crash::Kill, life);
+    }
+    assert_eq!(used[4], used[15], "{used:?}");
+}
