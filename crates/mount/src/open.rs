@@ -437,3 +437,28 @@ impl<F: FileData> OpenInode<F> {
         files.len() < before
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ram::RamFile;
+
+    /// Meta can put contents into chunks under the epoch that is known here already: whoever wrote there does not go on reading from what came with the
+    /// attributes.
+    #[test]
+    fn a_write_to_chunks_of_what_was_with_the_metadata_has_meta_asked() {
+        let open = OpenInode::<RamFile>::new(InodeId(5), &Waiting::default());
+        let epoch = TruncateEpoch(3);
+        let attr = Attr { inode: InodeId(5), epoch, inline: true, change: 7, ..Attr::default() };
+        open.merge(&attr);
+        open.keep_content(&attr, b"old".to_vec());
+        let write = || {
+            let end = open.begin_write(0, 10, false) + 10;
+            open.end_write(Some((end, epoch)), 10, 0)
+        };
+        assert!(write(), "«old» is not what was written");
+        open.merge(&Attr { inline: false, change: 8, ..attr });
+        assert!(open.content().is_none());
+        assert!(!write(), "meta has said so");
+    }
+}

@@ -31,7 +31,9 @@ impl Lab {
         Self::shaped(seed, Shape { metas, ..Shape::SINGLE }, tuning)
     }
     fn shaped(seed: u64, shape: Shape, tuning: glowfs_meta::Tuning) -> Self {
-        let cluster = Cluster::start_tuned(seed, shape, tuning);
+        Self::of(Cluster::start_tuned(seed, shape, tuning))
+    }
+    fn of(cluster: Cluster) -> Self {
         cluster.bootstrap().expect("a cluster");
         let node = &cluster.clients[0];
         let (rt, mut config) = (node.rt(), cluster.client_config());
@@ -237,6 +239,43 @@ fn what_is_kept_with_the_metadata_has_a_bound() {
     assert!(write(12) && !write(13));
 }
 
+/// Who may write to chunks from now on, and is told that each write is durable, must not lose them with what has put the file there.
+#[test]
+fn durable_writes_build_on_a_move_into_chunks_that_is_durable() {
+    // What a disk has not flushed it keeps or loses as chance has it.
+    (65..75).for_each(write_and_lose_power);
+}
+
+fn write_and_lose_power(seed: u64) {
+    // Changes of metadata are flushed in the background.
+    let lab = Lab::of(Cluster::start_as_told(seed, Shape::SINGLE, Default::default()));
+    lab.run(|c| async move {
+        let (caller, inode) = (caller(&c), small::dir(&c).await.expect("found"));
+        let value = format!("durability=disk inline_bytes={INLINE_BYTES_MAX}").into_bytes();
+        let name = b"glowfs.layout".to_vec().into();
+        let request = RequestId(0);
+        let set = SetXattr { caller, request, inode, name, value, flags: 0 };
+        c.setxattr(set).await.expect("a layout");
+    });
+    let file = lab.open();
+    // The file is on disk, and with the metadata.
+    lab.cluster.run_for(Duration::from_secs(1));
+    assert!(file.is_inline());
+    let behind = u64::from(INLINE_BYTES_MAX);
+    lab.write(&file, behind, 9).expect("written");
+    let meta = &lab.cluster.metas[0];
+    lab.cluster.crash(meta, true);
+    lab.cluster.restart(meta);
+    lab.cluster.run_for(Duration::from_secs(30));
+    let (_second, theirs) = lab.second();
+    let found = lab.run(move |c| async move {
+        let (result, buf) = theirs.read(behind, c.rt().alloc(512)).await;
+        result.expect("read");
+        buf.to_vec()
+    });
+    assert!(found.iter().all(|b| *b == 9), "seed {seed}: acknowledged as durable, and gone");
+}
+
 /// A storage that meta does not reach, though mgmtd does: small files that are to grow there hold neither what those of another storage need, nor
 /// calls that nobody waits for any more. (Where a file grows to is drawn anew with each attempt.)
 #[test]
@@ -260,9 +299,9 @@ fn files_that_grow_where_nobody_answers_leave_room_for_others() {
     lab.cluster.world.cut(storage, meta);
     lab.cluster.world.drop_connections(meta, storage);
     let behind = u64::from(INLINE_BYTES_MAX);
-    let grow = |files: &[Rc<OpenFile>]| {
+    let grow = |files: Vec<Rc<OpenFile>>| {
         let all = Rc::new(Cell::new(0));
-        for file in files.iter().cloned() {
+        for file in files {
             let grown = all.clone();
             lab.client.rt().spawn_detached(async move {
                 let done = file.write(behind, Buf::from_vec(vec![2; 512])).await;
@@ -271,10 +310,10 @@ fn files_that_grow_where_nobody_answers_leave_room_for_others() {
         }
         all
     };
-    let grown = grow(&files[..MANY]);
+    let grown = grow(files[..MANY].to_vec());
     lab.cluster.run_for(Duration::from_millis(500));
     assert!(grown.get() < MANY * 2 / 3, "{} of them wait", MANY - grown.get());
-    let grown = grow(&files[MANY..]);
+    let grown = grow(files[MANY..].to_vec());
     lab.cluster.run_for(Duration::from_millis(500));
     assert!(grown.get() > MORE / 4, "{} of {MORE} that come later", grown.get());
     lab.cluster.world.heal();

@@ -177,6 +177,12 @@ impl Cluster {
     }
     /// The same with other bounds and periods of the metadata services.
     pub fn start_tuned(seed: u64, shape: Shape, tuning: glowfs_meta::Tuning) -> Self {
+        // A crash of a simulated node is a power failure: what was not flushed may be gone.
+        let commit = glowfs_meta::CommitMode::Flush;
+        Self::start_as_told(seed, shape, glowfs_meta::Tuning { commit, ..tuning })
+    }
+    /// The same; changes of metadata are flushed when `tuning` says so.
+    pub fn start_as_told(seed: u64, shape: Shape, tuning: glowfs_meta::Tuning) -> Self {
         let world = World::new(seed);
         let service = |name: &str, role, id| Service { node: world.node(name), role, id };
         let cluster = Self {
@@ -324,11 +330,7 @@ impl Cluster {
                 inline_bytes: 0,
                 ..Default::default()
             },
-            // A crash of a simulated node is a power failure: what was not flushed may be gone.
-            tuning: glowfs_meta::Tuning {
-                commit: glowfs_meta::CommitMode::Flush,
-                ..self.tuning.clone()
-            },
+            tuning: self.tuning.clone(),
         }
     }
 

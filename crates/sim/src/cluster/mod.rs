@@ -8,7 +8,7 @@ mod corners;
 mod disks;
 mod end;
 mod faults;
-mod fsck;
+pub mod fsck;
 pub mod harness;
 pub mod history;
 pub mod model;
