@@ -1,4 +1,8 @@
-//! [`OpenFile`]: one open file, its capability, and the recall of it.
+//! [`OpenFile`]: one open file, what is done with it, and what is known of it.
+
+mod capability;
+
+pub(crate) use capability::Permission;
 
 use crate::copy::{self, Span};
 use crate::doubt::Doubts;
@@ -7,8 +11,7 @@ use crate::{Client, flush, inline, read, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::wire::inline::InlineReply;
-use glowfs_types::wire::meta::{Attr, Caller, Edition, OpenReply, Renew};
-use glowfs_types::wire::{decode, encode, method};
+use glowfs_types::wire::meta::{Attr, Caller, Edition, OpenReply};
 use glowfs_types::{
     Capability, ClientId, DataId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
     VolumeId,
@@ -16,10 +19,6 @@ use glowfs_types::{
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
-use zerocopy::FromBytes;
-
-/// How often a capability is renewed that is past its time when it comes.
-const RENEWALS_MAX: u32 = 3;
 
 /// On whose behalf and for what a file is open; capabilities are renewed with it.
 #[derive(Clone, Debug)]
@@ -76,30 +75,6 @@ pub struct OpenFile {
     doubts: Doubts,
 }
 
-/// The right to make one attempt, held while it is on its way.
-pub(crate) struct Permission {
-    file: Rc<OpenFile>,
-    pub capability: Capability,
-    pub data: DataId,
-    pub epoch: TruncateEpoch,
-    /// Where the chunks of that data are.
-    pub layout: Layout,
-}
-
-impl Drop for Permission {
-    fn drop(&mut self) {
-        let mut s = self.file.state.borrow_mut();
-        if let Some(n) = s.flying.get_mut(&self.epoch) {
-            *n -= 1;
-            if *n == 0 {
-                s.flying.remove(&self.epoch);
-                drop(s);
-                self.file.moved.notify_all();
-            }
-        }
-    }
-}
-
 /// The open files of a client, for recalls.
 #[derive(Default)]
 pub(crate) struct Files(RefCell<BTreeMap<InodeId, Vec<Weak<OpenFile>>>>);
@@ -127,19 +102,6 @@ impl Files {
     }
 }
 
-fn parse_capability(reply: &OpenReply) -> Result<Capability> {
-    Capability::read_from_bytes(&reply.capability).map_err(|_| {
-        Error::new(
-            Status::BadMessage,
-            format!(
-                "meta sent a capability of {} bytes for inode {}",
-                reply.capability.len(),
-                reply.attr.inode
-            ),
-        )
-    })
-}
-
 fn layout_of(attr: &Attr) -> Result<Layout> {
     let layout = attr.layout.ok_or_else(|| {
         Error::new(
@@ -157,7 +119,7 @@ impl OpenFile {
         reply: &OpenReply,
         access: FileAccess,
     ) -> Result<Rc<Self>> {
-        let capability = parse_capability(reply)?;
+        let capability = capability::parse_capability(reply)?;
         let layout = layout_of(&reply.attr)?;
         let now = client.core.rt.now();
         let life = Duration::from_millis(reply.capability_ms);
@@ -414,173 +376,12 @@ impl OpenFile {
         ))
     }
 
-    /// Gets a fresh capability (I/O does so by itself when it is due).
-    pub async fn renew(&self) -> Result<()> {
-        self.renew_with(false).await
-    }
-
-    /// The same; `spill`: contents that are with the metadata are put into chunks before.
-    pub(crate) async fn renew_with(&self, spill: bool) -> Result<()> {
-        self.check_owner()?;
-        if self.state.borrow().renewing {
-            while self.state.borrow().renewing {
-                self.moved.wait().await;
-            }
-            return Ok(());
-        }
-        self.state.borrow_mut().renewing = true;
-        let done = Renewing(self);
-        let core = &self.client.core;
-        let asked = core.rt.now();
-        let mut caller = self.access.caller.clone();
-        if caller.client == ClientId(0) {
-            caller.client = core.id();
-        }
-        let query = Renew {
-            caller,
-            inode: self.inode,
-            session: self.session,
-            read: self.access.read,
-            write: self.access.write,
-            spill,
-            exec: self.access.exec,
-        };
-        let (before, heard) = (self.state.borrow().overtakers, self.state.borrow().said);
-        let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
-        let reply: OpenReply = decode(&answer)?;
-        let capability = parse_capability(&reply)?;
-        reply.attr.edition().check_asked_after(&heard)?;
-        self.update_attr(&reply.attr);
-        let mut s = self.state.borrow_mut();
-        if s.said.is_of_later_life_than(&reply.attr.edition()) {
-            // It was overtaken.
-            return Ok(());
-        }
-        if s.overtakers != before && reply.attr.epoch < s.recalled.max(s.epoch) {
-            // A truncate or a recall was faster than this answer: what it brings is for data that nobody sees any more. (An answer that is older
-            // than what was heard before it was asked for tells of a truncate that went with the metadata engine's power.)
-            return Ok(());
-        }
-        let life = Duration::from_millis(reply.capability_ms);
-        s.capability = capability;
-        s.data = DataId(capability.data.get());
-        s.valid = true;
-        s.expires = asked + life * 9 / 10;
-        s.renew_at = asked + life / 2;
-        drop(s);
-        drop(done);
-        Ok(())
-    }
-
-    /// The right to make one attempt now, if the capability need not be renewed before.
-    pub(crate) fn permission_now(&self) -> Option<Permission> {
-        self.check_owner().ok()?;
-        let now = self.client.core.rt.now();
-        let (usable, due) = {
-            let s = self.state.borrow();
-            (s.valid && now < s.expires, now >= s.renew_at && !s.renewing)
-        };
-        if usable && due {
-            self.renew_beside();
-        }
-        if usable { self.grant().ok() } else { None }
-    }
-
-    /// The right to make one attempt now; renews the capability if need be.
-    pub(crate) async fn permission(&self) -> Result<Permission> {
-        self.check_owner()?;
-        let core = &self.client.core;
-        let until = core.rt.now() + core.config.meta_total;
-        for renewals in 0.. {
-            if let Some(permission) = self.permission_now() {
-                return Ok(permission);
-            }
-            if renewals >= RENEWALS_MAX && self.state.borrow().valid {
-                // Fresh, and yet past its time (clocks far apart): the service decides.
-                return self.grant();
-            }
-            if core.rt.now() >= until {
-                break;
-            }
-            // Beside others who want one this only waits for the first of them, who alone hears of what fails.
-            self.renew().await?;
-        }
-        let e = format!(
-            "no capability for inode {}: each was recalled before it came, or refused",
-            self.inode
-        );
-        Err(Error::new(Status::TimedOut, e))
-    }
-
-    fn grant(&self) -> Result<Permission> {
-        let file = self.this.upgrade().ok_or(Status::Internal)?;
-        let mut s = self.state.borrow_mut();
-        let (capability, data, epoch, layout) = (s.capability, s.data, s.epoch, s.layout);
-        *s.flying.entry(epoch).or_insert(0) += 1;
-        drop(s);
-        Ok(Permission { file, capability, data, epoch, layout })
-    }
-
-    fn renew_beside(&self) {
-        if self.background.replace(true) {
-            return;
-        }
-        if let Some(file) = self.this.upgrade() {
-            self.client.core.rt.spawn_detached(async move {
-                if let Err(e) = file.renew().await {
-                    tracing::debug!(error = %e, inode = %file.inode, "renewal of a capability");
-                }
-                file.background.set(false);
-            });
-        }
-    }
-
-    /// A service refused some capability, maybe the present one.
-    pub(crate) fn refuse_any(&self) {
-        self.state.borrow_mut().valid = false;
-    }
-
-    /// A service refused this capability: fetch another before the next attempt.
-    pub(crate) fn refused(&self, capability: &Capability) {
-        let mut s = self.state.borrow_mut();
-        if s.capability == *capability {
-            s.valid = false;
-        }
-    }
-
     /// An acknowledged write under `epoch` ended at `end`.
     pub(crate) fn wrote(&self, epoch: TruncateEpoch, end: u64) {
         let mut s = self.state.borrow_mut();
         if s.epoch == epoch {
             s.len_written = Some(s.len_written.unwrap_or(0).max(end));
         }
-    }
-
-    async fn recalled(&self, epoch: TruncateEpoch) {
-        {
-            let mut s = self.state.borrow_mut();
-            s.recalled = s.recalled.max(epoch);
-            s.overtakers += 1;
-            if s.epoch < epoch {
-                s.valid = false;
-            }
-        }
-        loop {
-            let news = self.moved.wait();
-            let flying: u32 = self.state.borrow().flying.range(..epoch).map(|(_, n)| *n).sum();
-            if flying == 0 {
-                return;
-            }
-            news.await;
-        }
-    }
-}
-
-struct Renewing<'a>(&'a OpenFile);
-impl Drop for Renewing<'_> {
-    fn drop(&mut self) {
-        self.0.state.borrow_mut().renewing = false;
-        self.0.moved.notify_all();
     }
 }
 
