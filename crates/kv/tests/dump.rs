@@ -63,3 +63,31 @@ fn a_part_of_a_dump_is_refused_until_all_of_it_is_there() {
         }
     });
 }
+
+/// Stamps of the engine would meet those of the dump: that is found before the engine is emptied.
+#[test]
+fn what_cannot_be_loaded_takes_nothing_away() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().to_owned();
+    real::run(move |rt| async move {
+        let old = embedded(&rt, &path.join("old"), 1 << 40).await;
+        let young = embedded(&rt, &path.join("young"), 0).await;
+        let (from, to): (Rc<dyn Engine>, Rc<dyn Engine>) =
+            (Rc::new(old.clone()), Rc::new(young.clone()));
+        for engine in [&from, &to] {
+            let work = async |tx: &Transaction| tx.put(b"k".to_vec(), b"v".to_vec());
+            run_transaction(&rt, engine, work).await.expect("filled");
+        }
+        let header = Header { cluster: ClusterId(7), version: 0, taken_ns: 5 };
+        let mut file = Vec::new();
+        dump::dump(&from, header, &mut file, |_| ()).await.expect("dumped");
+        let refused = dump::load(&rt, &to, &file[..], true, |_| ()).await.expect_err("too young");
+        assert_eq!(refused.status, Status::NotSupported, "{refused}");
+        whole(&to).await.expect("as it was");
+        let tx = Transaction::new(to.clone());
+        assert_eq!(tx.get(b"k").await.expect("read"), Some(b"v".to_vec()));
+        for engine in [old, young] {
+            engine.close().await.expect("closed");
+        }
+    });
+}

@@ -126,19 +126,20 @@ pub async fn load(
     mut progress: impl FnMut(u64),
 ) -> Result<Summary> {
     let mut reader = Reader::new(file)?;
-    if !is_empty(engine).await? {
-        if !replace {
-            let e = "there is metadata in the engine already; load into an empty one, or say that it shall be replaced";
-            return Err(Error::new(Status::NotEmpty, e));
-        }
+    let filled = !is_empty(engine).await?;
+    if filled && !replace {
+        let e = "there is metadata in the engine already; load into an empty one, or say that it shall be replaced";
+        return Err(Error::new(Status::NotEmpty, e));
+    }
+    // Keys with stamps stay as they are, so those to come must not meet them. Whoever cannot do that loses nothing.
+    engine.raise_stamps(reader.header().version).await?;
+    if filled {
         change(rt, engine, async |tx| {
             tx.clear_range(&[], &end())?;
             tx.put(LOADING.to_vec(), Vec::new())
         })
         .await?;
     }
-    // Keys with stamps stay as they are, so those to come must not meet them.
-    engine.raise_stamps(reader.header().version).await?;
     change(rt, engine, async |tx| tx.put(LOADING.to_vec(), Vec::new())).await?;
     while let Some(block) = reader.next_block()? {
         let mut entries = block.as_slice();
