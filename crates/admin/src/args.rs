@@ -120,6 +120,12 @@ pub enum MetaCommand {
         #[arg(long, requires = "replace")]
         yes: bool,
     },
+    /// Has new files get ids that no file had since the metadata was copied: once, before the first start on an older copy of an engine's directory
+    SkipIds {
+        /// The configuration of a metadata service: it names the cluster and the engine
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
 }
 
 /// What to do.

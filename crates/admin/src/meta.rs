@@ -1,4 +1,4 @@
-//! `meta dump|load`: all metadata as a file, and back. They open the engine themselves, so they need no cluster that runs.
+//! `meta dump|load|skip-ids`: all metadata as a file, and back, and the ids of an older copy. They open the engine themselves, so they need no cluster that runs.
 
 use crate::args::{AdminArgs, Command, MetaCommand};
 use crate::output::{Output, bytes};
@@ -6,8 +6,9 @@ use crate::part::Part;
 use crate::progress::ProgressLine;
 use anyhow::{Context, Result, bail};
 use glowfs_kv::dump::format::{Header, Summary};
-use glowfs_kv::{Embedded, Engine, dump};
-use glowfs_meta::{EngineConfig, MetaConfig, open_engine};
+use glowfs_kv::{Embedded, Engine, RunOptions, Transaction, dump, run_transaction_with};
+use glowfs_meta::{EngineConfig, MetaConfig, VOLUME, open_engine};
+use glowfs_namespace::skip_ids;
 use glowfs_rt::Rt;
 use serde::Serialize;
 use std::fs::File;
@@ -49,6 +50,9 @@ pub async fn run(rt: &Rt, args: &AdminArgs) -> Result<()> {
             }
             load(rt, out, file, &read_config(config)?, (*dry_run, *replace)).await
         }
+        Command::Meta { command: MetaCommand::SkipIds { config } } => {
+            skip(rt, out, &read_config(config)?).await
+        }
         _ => bail!("this command needs a cluster"),
     }
 }
@@ -88,13 +92,35 @@ async fn close(embedded: Option<Embedded>) -> Result<()> {
     }
 }
 
-async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
-    let mut part = Part::new(file, || rt.random())?;
+/// An engine that is opened must not be a new one.
+fn must_be_there(config: &MetaConfig) -> Result<()> {
     if let EngineConfig::Embedded { dir } = &config.engine
         && !std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some())
     {
         bail!("there is no metadata in {}", dir.display());
     }
+    Ok(())
+}
+
+async fn skip(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
+    must_be_there(config)?;
+    let (engine, embedded) = open_engine(rt, config, "meta-skip-ids", 0).await?;
+    let options = RunOptions { idempotent: true, ..RunOptions::durable() };
+    let work = async |tx: &Transaction| {
+        dump::check_whole(tx).await?;
+        skip_ids(tx, VOLUME, &[], None).await
+    };
+    let skipped = run_transaction_with(rt, &engine, options, work).await;
+    close(embedded).await?;
+    skipped.context("skipping ids")?;
+    out.either(&serde_json::json!({ "done": "skipped" }), |_| {
+        "skipped: new files get ids that no file had\n".to_owned()
+    })
+}
+
+async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
+    let mut part = Part::new(file, || rt.random())?;
+    must_be_there(config)?;
     let (engine, embedded) = open_engine(rt, config, "meta-dump", 0).await?;
     let header = Header { cluster: config.cluster()?, taken_ns: rt.unix_ns(), version: 0 };
     let mut line = ProgressLine::new(rt);
@@ -142,12 +168,9 @@ async fn load(
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     }
     let (engine, embedded) = open_engine(rt, config, "meta-load", header.version).await?;
-    let loaded = load_into(rt, &engine, file, replace).await;
+    let loaded = load_into(rt, &engine, file, replace, &sum).await;
     close(embedded).await?;
-    let loaded = loaded?;
-    if loaded != sum {
-        bail!("{} was changed while it was loaded; load again with --replace", file.display());
-    }
+    loaded?;
     show(out, &header, &sum, "loaded and read back")
 }
 
@@ -156,10 +179,16 @@ async fn load_into(
     engine: &Rc<dyn Engine>,
     file: &Path,
     replace: bool,
-) -> Result<Summary> {
+    verified: &Summary,
+) -> Result<()> {
     let mut line = ProgressLine::new(rt);
     let of = |n| line.show("loading keys", n, 0);
     let sum = dump::load(rt, engine, open(file)?, replace, of).await?;
     dump::compare(engine, open(file)?, |n| line.show("reading keys back", n, 0)).await?;
-    Ok(sum)
+    if sum != *verified {
+        bail!("{} was changed while it was loaded; load again with --replace", file.display());
+    }
+    // What was made since it was dumped has left chunks behind.
+    let skip = async |tx: &Transaction| skip_ids(tx, VOLUME, &[], None).await.map(|_| ());
+    Ok(dump::finish(rt, engine, skip).await?)
 }

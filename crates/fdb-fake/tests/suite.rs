@@ -130,6 +130,7 @@ fn dumps_and_loads() {
         let engine = place.open(&rt, "load");
         dump::load(&rt, &engine, &file[..], false, |_| ()).await.expect("loaded");
         dump::compare(&engine, &file[..], |_| ()).await.expect("equal");
+        dump::finish(&rt, &engine, async |_| Ok(())).await.expect("used");
         let mut back = Vec::new();
         let again = dump::dump(&engine, header(), &mut back, |_| ()).await.expect("dumped");
         assert_eq!((sum.entries, sum.bytes), (again.entries, again.bytes));

@@ -56,8 +56,13 @@ fn a_part_of_a_dump_is_refused_until_all_of_it_is_there() {
         let to: Rc<dyn Engine> = Rc::new(second.clone());
         whole(&to).await.expect_err("still a part");
         dump::load(&rt, &to, &file[..], true, |_| ()).await.expect("loaded");
-        whole(&to).await.expect("whole");
         dump::compare(&to, &file[..], |_| ()).await.expect("equal");
+        whole(&to).await.expect_err("nobody has said that it may be used");
+        dump::finish(&rt, &to, async |tx| tx.put(b"more".to_vec(), Vec::new()))
+            .await
+            .expect("used");
+        whole(&to).await.expect("whole");
+        dump::compare(&to, &file[..], |_| ()).await.expect_err("with what it is used with");
         for engine in [first, second] {
             engine.close().await.expect("closed");
         }

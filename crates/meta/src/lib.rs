@@ -44,3 +44,4 @@ mod users;
 pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning, WriteDurability};
 pub use engine::open_engine;
 pub use service::{Running, start};
+pub use state::VOLUME;

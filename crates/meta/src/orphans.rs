@@ -7,7 +7,8 @@
 //! Why a live chunk is never among them: nobody gets a capability for a data id before the commit that gives it to an inode, and data ids are
 //! never used twice. So the inode of a chunk that was listed existed before the listing ended, and its record, or the garbage entry that took its
 //! place in the same transaction, is there when it is read *afterwards*. Whatever is given out meanwhile is not on the list. A data id that was not given
-//! out yet proves that the engine is older than the chunks (an old copy was put back): such are reported and never removed.
+//! out yet proves that the engine is older than the chunks (an old copy was put back): such are reported and never removed, for the newer metadata may come
+//! back, and the ids are skipped ([`glowfs_namespace::skip_ids`]): no file may be given one that has chunks.
 //!
 //! Must never: remove what one pass alone found, what a commit that is not on disk says, or what a chain holds that did not answer.
 
@@ -257,22 +258,46 @@ async fn list(s: &Rc<Service>, problems: &mut Vec<String>) -> Result<IdSet> {
             s.rt.sleep(pace(page.data.len())).await;
         }
     }
-    // Read after the listing: what was given out meanwhile counts.
-    let next = s.look(async |tx| ns::next_data_id(tx, VOLUME).await).await?;
-    let future: Vec<u64> = found.iter().filter(|id| *id >= next).collect();
-    for id in &future {
-        found.remove(*id);
-    }
-    strange += future.len() as u64;
+    strange += leave_future(s, &mut found, problems).await?;
     if strange > 0 {
         problems.push(format!(
-            "{strange} data ids with chunks are unknown to the metadata engine (the next one is {next}): is it an old copy? They are left alone"
+            "{strange} data ids with chunks are unknown to the metadata engine: is it an old copy? They are left alone"
         ));
     }
     if left > 0 {
         problems.push(format!("{left} data ids are left to a later pass"));
     }
     Ok(found)
+}
+
+/// Takes what this engine never gave out off the list, and sees to it that it never does. Returns how many there were.
+async fn leave_future(
+    s: &Rc<Service>,
+    found: &mut IdSet,
+    problems: &mut Vec<String>,
+) -> Result<u64> {
+    // Read after the listing: what was given out meanwhile counts.
+    let (next, skipped) = s
+        .look(async |tx| {
+            Ok((ns::next_data_id(tx, VOLUME).await?, ns::skipped_data_ids(tx, VOLUME).await?))
+        })
+        .await?;
+    let unused = s.data_ids.unused();
+    let within = |ranges: &[ns::IdRange], id| ranges.iter().any(|r| r.holds(id));
+    let could_come = |id: u64| id >= next || within(&unused, id);
+    let future: Vec<u64> =
+        found.iter().filter(|id| could_come(*id) || within(&skipped, *id)).collect();
+    for id in &future {
+        found.remove(*id);
+    }
+    let fresh = future.iter().rev().copied().find(|id| could_come(*id) && !within(&skipped, *id));
+    if let Some(id) = fresh {
+        s.skip_ids(id).await?;
+        problems.push(format!(
+            "data id {id} would have been given out, though it has chunks: others are from now on. Restart the other metadata services, for they hold some"
+        ));
+    }
+    Ok(future.len() as u64)
 }
 
 fn pace(items: usize) -> Duration {

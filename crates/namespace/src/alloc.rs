@@ -7,6 +7,11 @@ use glowfs_kv::Transaction;
 use glowfs_types::wire::meta::{InodeKind, ROOT_INODE};
 use glowfs_types::{Error, Layout, Result, Status, VolumeId};
 
+/// The first inode id that is given out: 1 is the root.
+const FIRST_INODE: u64 = 2;
+/// The first data id.
+const FIRST_DATA: u64 = 1;
+
 /// Numbers that belong to one service: `[next, end)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IdRange {
@@ -14,6 +19,13 @@ pub struct IdRange {
     pub next: u64,
     /// The one after the last.
     pub end: u64,
+}
+
+impl IdRange {
+    /// Whether it has this one.
+    pub fn holds(&self, id: u64) -> bool {
+        (self.next..self.end).contains(&id)
+    }
 }
 
 /// The root directory of a new volume.
@@ -31,18 +43,63 @@ pub struct RootSpec {
 
 /// Takes a range of inode ids and cookies. Use it only when the commit is on disk.
 pub async fn take_ids(tx: &Transaction, volume: VolumeId, count: u64) -> Result<IdRange> {
-    // 1 is the root.
-    take(tx, volume, 0, count, 2).await
+    take(tx, volume, 0, count, FIRST_INODE).await
 }
 
 /// Takes a range of data ids. Use it only when the commit is on disk: chunks are stored under them.
 pub async fn take_data_ids(tx: &Transaction, volume: VolumeId, count: u64) -> Result<IdRange> {
-    take(tx, volume, 1, count, 1).await
+    take(tx, volume, 1, count, FIRST_DATA).await
+}
+
+/// So many ids are left out when older metadata was put back: more than were given out since it was copied.
+const SKIPPED: u64 = 1 << 40;
+
+/// Leaves out, of both kinds, the ids that were given out since this metadata was copied: chunks are stored under them; and those data ids in `unused` that a service
+/// has taken and not given out. With `seen` only if that data id, which has chunks, could still be given out. Returns whether it did anything. Use it only when the commit
+/// is on disk.
+pub async fn skip_ids(
+    tx: &Transaction,
+    volume: VolumeId,
+    unused: &[IdRange],
+    seen: Option<u64>,
+) -> Result<bool> {
+    let next_data = next(tx, &keys::next_id(volume, 1), FIRST_DATA).await?;
+    let mut skipped = skipped_data_ids(tx, volume).await?;
+    let within = |ranges: &[IdRange], id| ranges.iter().any(|r| r.holds(id));
+    if seen.is_some_and(|id| within(&skipped, id) || id < next_data && !within(unused, id)) {
+        return Ok(false);
+    }
+    let last = seen.unwrap_or(0).max(next_data);
+    let end = last.checked_add(SKIPPED).ok_or_else(all_used)?;
+    skipped.extend_from_slice(unused);
+    skipped.push(IdRange { next: next_data, end });
+    let list: Vec<u8> =
+        skipped.iter().flat_map(|r| [r.next, r.end]).flat_map(u64::to_le_bytes).collect();
+    tx.put(keys::next_id(volume, 2), list)?;
+    tx.put(keys::next_id(volume, 1), end.to_le_bytes().to_vec())?;
+    take(tx, volume, 0, SKIPPED, FIRST_INODE).await?;
+    Ok(true)
+}
+
+/// Which data ids this metadata has never given out, though they are smaller than the next one: what has chunks under them is of newer metadata.
+pub async fn skipped_data_ids(tx: &Transaction, volume: VolumeId) -> Result<Vec<IdRange>> {
+    let wrong = || Error::new(Status::Corrupt, "the list of skipped ids has a wrong form");
+    let list = tx.get(&keys::next_id(volume, 2)).await?.unwrap_or_default();
+    let (ids, rest) = list.as_chunks::<8>();
+    let (pairs, odd) = ids.as_chunks::<2>();
+    if !rest.is_empty() || !odd.is_empty() {
+        return Err(wrong());
+    }
+    let range = |[next, end]: &[[u8; 8]; 2]| IdRange {
+        next: u64::from_le_bytes(*next),
+        end: u64::from_le_bytes(*end),
+    };
+    Ok(pairs.iter().map(range).collect())
 }
 
 /// The first data id that was not given to anybody yet.
 pub async fn next_data_id(tx: &Transaction, volume: VolumeId) -> Result<u64> {
-    next(tx, &keys::next_id(volume, 1), 1).await
+    next(tx, &keys::next_id(volume, 1), FIRST_DATA).await
 }
 
 async fn next(tx: &Transaction, key: &glowfs_kv::Key, first: u64) -> Result<u64> {
@@ -54,6 +111,10 @@ async fn next(tx: &Transaction, key: &glowfs_kv::Key, first: u64) -> Result<u64>
     }
 }
 
+fn all_used() -> Error {
+    Error::new(Status::NoSpace, "all 64-bit ids are used")
+}
+
 async fn take(
     tx: &Transaction,
     volume: VolumeId,
@@ -63,8 +124,7 @@ async fn take(
 ) -> Result<IdRange> {
     let key = keys::next_id(volume, which);
     let next = next(tx, &key, first).await?;
-    let full = || Error::new(Status::NoSpace, "all 64-bit ids are used");
-    let end = next.checked_add(count).ok_or_else(full)?;
+    let end = next.checked_add(count).ok_or_else(all_used)?;
     tx.put(key, end.to_le_bytes().to_vec())?;
     Ok(IdRange { next, end })
 }

@@ -67,7 +67,7 @@ fn range(prefix: Key) -> (Key, Key) {
 pub fn volume(v: VolumeId) -> Key {
     key(v, kind::VOLUME, &[])
 }
-/// The next free number: 0 for inode ids and cookies, 1 for data ids.
+/// The next free number: 0 for inode ids and cookies, 1 for data ids. 2: which data ids were skipped.
 pub fn next_id(v: VolumeId, which: u8) -> Key {
     key(v, kind::NEXT_ID, &[&[which]])
 }

@@ -41,7 +41,9 @@ mod trash;
 mod tree;
 mod xattr;
 
-pub use alloc::{IdRange, RootSpec, bootstrap, next_data_id, take_data_ids, take_ids};
+pub use alloc::{
+    IdRange, RootSpec, bootstrap, next_data_id, skip_ids, skipped_data_ids, take_data_ids, take_ids,
+};
 pub use append::{AppendOutcome, append};
 pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, statfs};
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};

@@ -3,6 +3,7 @@
 use crate::harness::{Cluster, must, run, sh};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 fn meta(args: &[&str], file: &Path, config: &Path) -> Command {
     let mut c = Command::new(crate::harness::binary());
@@ -81,5 +82,71 @@ fn metadata_moves_by_a_file() {
         "md5sum < a/big; cat a/second; ls a/b | wc -l; getfattr --only-values -n user.note a/big; echo more > a/late",
     );
     assert_eq!(seen, format!("{sum}1\n299\nhere"));
+    assert_eq!(c.admin(&["fsck"])["problems"], serde_json::json!([]));
+}
+
+/// Files made now hold zeros wherever nothing was written, whatever stands in chunks of files that this metadata does not know.
+fn new_files_are_empty(c: &Cluster, name: &str) {
+    let odd = sh(
+        &c.mnt,
+        &format!(
+            "for i in $(seq 20); do exec 3>{name}$i; truncate -s 1M {name}$i; exec 3>&-; done
+             for f in {name}*; do cmp -s -n 1048576 $f /dev/zero || echo $f; done"
+        ),
+    );
+    assert_eq!(odd, "", "these show what other files held");
+}
+
+/// Whatever way older metadata is put back: the data ids that were given out since are not given out again.
+#[test]
+fn older_metadata_does_not_give_new_files_the_chunks_of_others() {
+    let c = Cluster::up("older");
+    sh(&c.mnt, "echo before > before");
+    let own = c.dir.join("etc/meta-1.toml");
+    let (file, copy) = (c.local.join("all.dump"), c.local.join("copy"));
+    c.dev("down", &[]);
+    must(&mut meta(&["dump"], &file, &own));
+    let data = c.dir.join("data/meta-1");
+    must(Command::new("cp").arg("-a").args([&data, &copy]));
+    let put_back = || {
+        std::fs::remove_dir_all(&data).expect("removed");
+        must(Command::new("cp").arg("-a").args([&copy, &data]));
+    };
+    c.dev("up", &[]);
+    sh(
+        &c.mnt,
+        "head -c 1048576 /dev/urandom > one; for i in $(seq 20); do cp one since$i; done; rm one",
+    );
+
+    // The dump, loaded.
+    c.dev("down", &[]);
+    let new = c.dir.join("data/meta-new");
+    must(&mut meta(&["load"], &file, &config_for(&c, &new)));
+    std::fs::remove_dir_all(&data).expect("removed");
+    std::fs::rename(&new, &data).expect("renamed");
+    c.dev("up", &[]);
+    c.wait_serving(Duration::from_secs(30));
+    new_files_are_empty(&c, "loaded");
+
+    // A copy of the directory, and the command that goes with it.
+    c.dev("down", &[]);
+    put_back();
+    let mut skip = Command::new(crate::harness::binary());
+    must(skip.args(["admin", "meta", "skip-ids", "--config"]).arg(&own));
+    c.dev("up", &[]);
+    c.wait_serving(Duration::from_secs(30));
+    new_files_are_empty(&c, "skipped");
+
+    // Without the command, the search for chunks without an owner notices; it leaves them alone.
+    c.dev("down", &[]);
+    put_back();
+    c.dev("up", &[]);
+    c.wait_serving(Duration::from_secs(30));
+    let seen = c.admin(&["--timeout", "60", "orphans", "--dry-run"]);
+    assert!(seen["problem"].as_str().is_some_and(|p| p.contains("old copy")), "{seen}");
+    new_files_are_empty(&c, "searched");
+    let seen = c.admin(&["--timeout", "60", "orphans", "--dry-run"]);
+    assert!(seen["problem"].as_str().is_some_and(|p| p.contains("are left alone")), "{seen}");
+    assert_eq!(seen["ownerless_total"], 0, "{seen}");
     assert_eq!(c.admin(&["fsck"])["problems"], serde_json::json!([]));
 }

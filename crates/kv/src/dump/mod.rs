@@ -2,7 +2,7 @@
 //!
 //! - [`dump`]: everything as of one version of the engine, or an error; never a mixture.
 //! - [`verify`]: reads a file from its first to its last byte. Do that before anything is changed.
-//! - [`load`], [`compare`]: puts the content of a file into an engine, and reads it back.
+//! - [`load`], [`compare`], [`finish`]: puts the content of a file into an engine, reads it back, and lets it be used.
 //! - [`check_whole`]: an engine whose load did not end is refused by who would use it.
 //!
 //! Memory: one block ([`format::BLOCK_BYTES_MAX`]) and one page of the engine. Must never: take a file that was cut, damaged or written by a newer release for
@@ -25,7 +25,7 @@ const LOAD_KEYS: usize = 1000;
 /// Keys read at a time.
 const PAGE: u32 = if RANGE_ENTRIES_MAX < 1000 { RANGE_ENTRIES_MAX } else { 1000 };
 
-/// In an engine while it is being loaded; before all keys of metadata.
+/// In an engine while it is being loaded.
 const LOADING: &[u8] = b"\0loading";
 
 /// The end of all keys.
@@ -117,7 +117,7 @@ pub async fn check_whole(tx: &Transaction) -> Result<()> {
 }
 
 /// Puts the content of a verified file into an engine that nobody else uses. One that is not empty is refused, or with `replace` emptied first.
-/// If it does not end, the engine holds a part, which [`check_whole`] knows: load again with `replace`.
+/// Until [`finish`] the engine counts as a part, which [`check_whole`] knows: load again with `replace`.
 pub async fn load(
     rt: &Rt,
     engine: &Rc<dyn Engine>,
@@ -153,10 +153,21 @@ pub async fn load(
         }
         progress(reader.entries());
     }
-    let summary = reader.summary()?;
-    change(rt, engine, async |tx| tx.clear(LOADING.to_vec())).await?;
-    engine.flush_barrier().await?;
-    Ok(summary)
+    reader.summary()
+}
+
+/// Lets what was loaded be used: from the transaction on in which `work` makes the changes without which it must not be.
+pub async fn finish(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    work: impl AsyncFn(&Transaction) -> Result<()>,
+) -> Result<()> {
+    change(rt, engine, async |tx| {
+        tx.clear(LOADING.to_vec())?;
+        work(tx).await
+    })
+    .await?;
+    engine.flush_barrier().await
 }
 
 /// How many of these go into one transaction; at least one.
@@ -178,7 +189,7 @@ async fn change(
     crate::run_transaction_with(rt, engine, options, work).await
 }
 
-/// Reads an engine back: it must hold exactly what the file says.
+/// Reads an engine back: it must hold exactly what the file says, before [`finish`] or after one that changed nothing.
 pub async fn compare(
     engine: &Rc<dyn Engine>,
     file: impl Read,
@@ -201,7 +212,7 @@ pub async fn compare(
             // A new version for each page: nobody else uses the engine, and none is asked to keep an old one.
             let tx = Transaction::new(engine.clone());
             let page = tx.get_range_snapshot(&begin, &stop, PAGE, false).await?;
-            for entry in &page.entries {
+            for entry in page.entries.iter().filter(|(k, _)| k != LOADING) {
                 if wanted.next() != Some(entry) {
                     return Err(differs(&entry.0));
                 }
@@ -217,7 +228,9 @@ pub async fn compare(
         progress(reader.entries());
     }
     let tx = Transaction::new(engine.clone());
-    match tx.get_range_snapshot(&begin, &end(), 1, false).await?.entries.first() {
+    // The mark of a load may be one of two.
+    let rest = tx.get_range_snapshot(&begin, &end(), 2, false).await?.entries;
+    match rest.iter().find(|(k, _)| k != LOADING) {
         Some((extra, _)) => Err(differs(extra)),
         None => Ok(()),
     }

@@ -71,6 +71,11 @@ async fn stamps_go_on(rt: &Rt, engine: &Rc<dyn Engine>) {
     assert!(newest_stamp(engine).await > before, "a stamp was given out again");
 }
 
+/// Lets what was loaded be used.
+async fn finish(rt: &Rt, engine: &Rc<dyn Engine>) {
+    dump::finish(rt, engine, async |_| Ok(())).await.expect("used");
+}
+
 #[test]
 fn from_embedded_to_etcd_and_back() {
     let cluster = Cluster::start(1, &[]);
@@ -88,6 +93,7 @@ fn from_embedded_to_etcd_and_back() {
         assert!(dump::is_empty(&etcd).await.expect("read"));
         dump::load(&rt, &etcd, &file[..], false, |_| ()).await.expect("loaded");
         dump::compare(&etcd, &file[..], |_| ()).await.expect("equal");
+        finish(&rt, &etcd).await;
         assert_eq!(all(&etcd).await, before);
         // Not over something, unless that is meant.
         let refused =
@@ -98,6 +104,7 @@ fn from_embedded_to_etcd_and_back() {
         assert!(dump::compare(&etcd, &file[..], |_| ()).await.is_err());
         dump::load(&rt, &etcd, &file[..], true, |_| ()).await.expect("replaced");
         dump::compare(&etcd, &file[..], |_| ()).await.expect("equal");
+        finish(&rt, &etcd).await;
 
         let back = dumped(&etcd).await;
         let (header, _) = dump::verify(&back[..], |_| ()).expect("whole");
@@ -108,6 +115,7 @@ fn from_embedded_to_etcd_and_back() {
         let to: Rc<dyn Engine> = Rc::new(second.clone());
         dump::load(&rt, &to, &back[..], false, |_| ()).await.expect("loaded");
         dump::compare(&to, &back[..], |_| ()).await.expect("equal");
+        finish(&rt, &to).await;
         assert_eq!(all(&to).await, before);
         // Also after a start.
         drop(to);

@@ -31,7 +31,8 @@ pub async fn check(view: &View<'_>, key: &[u8], value: &[u8], reply: &mut FsckRe
     let mut at = At { view, key, value, reply };
     match part {
         Part::Volume => at.volume(),
-        Part::NextId(_) | Part::Usage => at.eight_bytes(),
+        Part::NextId(0 | 1) | Part::Usage => at.eight_bytes(),
+        Part::NextId(_) => {}
         Part::Inode(id) => at.inode(id).await?,
         Part::Dentry(parent, name) => at.dentry(parent, name).await?,
         Part::Cookie(parent, cookie) => at.cookie(parent, cookie).await?,
