@@ -94,6 +94,8 @@ pub enum Evidence {
     TooSlow,
     /// Messages within the chain do not reach it (or do not leave it).
     Unreachable,
+    /// Its chain went on after the record of it was copied.
+    Older,
     /// Another one took over.
     TakenOver,
     /// It leaves the chain.
@@ -127,18 +129,18 @@ pub struct Chain {
 use PublicState::{LastSrv, Offline, Serving, Syncing, Waiting};
 
 /// A member while a step works on it.
-struct Slot {
-    target: TargetId,
-    from: PublicState,
+pub(crate) struct Slot {
+    pub target: TargetId,
+    pub from: PublicState,
     to: PublicState,
-    why: Evidence,
+    pub why: Evidence,
     /// None: nothing is known.
-    local: Option<LocalState>,
-    seen: Option<Observation>,
+    pub local: Option<LocalState>,
+    pub seen: Option<Observation>,
 }
 
 impl Slot {
-    fn up(&self) -> bool {
+    pub fn up(&self) -> bool {
         matches!(self.local, Some(LocalState::Online | LocalState::UpToDate))
     }
     fn down(&self) -> bool {
@@ -194,19 +196,20 @@ impl Chain {
     pub fn step(&self, view: &View) -> Option<(Chain, Vec<Change>)> {
         let mut next = self.clone();
         let mut slots = next.account_lives(view);
+        let older = next.find_older(self, &mut slots);
         table(&mut slots, &self.info, &next.records);
         if !slots.iter().any(|s| s.to == Serving) {
-            self.take_over(&mut slots, &next.records);
+            next.take_over(&mut slots, &next.records);
         }
         let changes: Vec<Change> = slots
             .iter()
             .filter(|s| s.from != s.to)
             .map(|s| Change { target: s.target, from: s.from, to: s.to, why: s.why })
             .collect();
-        if changes.is_empty() {
+        if changes.is_empty() && older.is_none() {
             next.activate(&slots);
         } else {
-            next.info.version = self.info.version.next();
+            next.info.version = self.info.version.max(older.unwrap_or_default()).next();
             next.arrange(&slots);
         }
         (next != *self).then_some((next, changes))
@@ -264,10 +267,18 @@ impl Chain {
             let last = slots.iter().filter(fits).find(|s| s.from == LastSrv);
             last.or_else(|| slots.iter().find(fits)).map(|s| s.target)
         };
-        let mut winner = best(slots, &|s| proof(s) == Proof::Holds).map(|t| (t, Evidence::Proven));
+        // The last one is just back, so it counts as there in the next step: it may know more than who was there before it, if the record is an old one.
+        let back =
+            |s: &Slot| s.to == LastSrv && s.seen.is_some_and(|o| o.local != LocalState::Offline);
+        if slots.iter().any(|s| s.from == Serving && back(s) && proof(s) == Proof::Holds) {
+            return;
+        }
+        let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
+        let may_prove = !self.restored() || holders.clone().all(Slot::up);
+        let mut winner =
+            best(slots, &|s| may_prove && proof(s) == Proof::Holds).map(|t| (t, Evidence::Proven));
         if winner.is_none() {
             // Whoever held everything is here, and all were interrupted: nobody can know more.
-            let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
             if holders.all(|s| s.up() && proof(s) != Proof::Holds) {
                 // Who began to serve in a version that was never active may not have flushed what the others have: its adoption of
                 // that version does so.

@@ -25,7 +25,11 @@ pub fn explain(chain: &Chain) -> String {
             m.target, m.node, m.state, record.served
         );
     }
-    if info.head().is_none() {
+    if chain.restored() {
+        out.push_str(
+            "  older metadata was put back: it went on since, and goes on by itself when all are there that hold every acknowledged write as far as is known\n",
+        );
+    } else if info.head().is_none() {
         out.push_str(
             "  nobody serves: it goes on by itself when a target that holds every acknowledged write returns\n",
         );
@@ -86,6 +90,10 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         m.state = if m.target == target { PublicState::Serving } else { PublicState::Offline };
     }
     next.info.members.sort_by_key(|m| m.target != target);
+    if chain.restored() {
+        // What the stores have adopted counts no more.
+        next.info.activated_serving = vec![target];
+    }
     for (id, record) in &mut next.records {
         record.proof = if *id == target { Proof::Holds } else { Proof::None };
         if *id == target {

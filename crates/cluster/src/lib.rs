@@ -12,6 +12,7 @@ mod lease;
 mod members;
 mod reach;
 mod repair;
+mod restored;
 
 pub use chain::{Chain, Change, Evidence, MemberRecord, Observation, Proof, STEPS_MAX, View};
 pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};

@@ -408,3 +408,80 @@ fn who_was_retired_and_then_forced_is_not_dismissed() {
     let leaving = [TargetId(1)].into();
     assert_ne!(next_move(&c, 2, &leaving), Some(Move::Dismiss(TargetId(1))), "{c:?}");
 }
+
+/// A record of version 10, in which three served; since then they have adopted these versions, and ended cleanly. In which order mgmtd hears them; whoever was not
+/// heard yet is away. What becomes of the chain, and of the view.
+fn restored(adopted: [u64; 3], order: &[u64]) -> (Chain, View) {
+    let mut c = chain(&[Serving, Serving, Serving]);
+    c.records.values_mut().for_each(|r| r.served = ChainVersion(10));
+    let mut v = View::new();
+    for i in order {
+        let version = ChainVersion(adopted[*i as usize - 1]);
+        let mut o = Observation { adopted: version, known: version, ..seen(Online) };
+        (o.incarnation, o.clean) = (Incarnation(2), true);
+        v.insert(TargetId(*i), o);
+        goes_on(&mut c, &mut v);
+    }
+    (c, v)
+}
+
+/// What follows of itself: who is there adopts each version that is newer than all it knows, and reports it.
+fn goes_on(c: &mut Chain, v: &mut View) {
+    for _ in 0..4 {
+        *c = c.settle(v).map_or(c.clone(), |(next, _)| next);
+        for o in v.values_mut().filter(|o| o.local != Off && o.adopted < c.info.version) {
+            (o.adopted, o.known) = (c.info.version, c.info.version);
+        }
+    }
+}
+
+const ORDERS: [[u64; 3]; 6] = [[1, 2, 3], [3, 2, 1], [2, 3, 1], [1, 3, 2], [3, 1, 2], [2, 1, 3]];
+
+/// 2 was stopped, the others went on; then the metadata of before is put back: 2 has what is older, though the record says that it holds everything.
+#[test]
+fn of_a_restored_record_the_source_is_one_that_adopted_the_newest_version() {
+    for (newest, order) in ORDERS.iter().flat_map(|o| [(11, o), (40, o)]) {
+        let (c, _) = restored([newest, 10, newest], order);
+        let (first, state) = states(&c)[0];
+        assert!(state == Serving && first != 2, "{newest}, {order:?}: {c:?}");
+        assert!(c.info.version > ChainVersion(newest), "{order:?}: {c:?}");
+        assert_eq!(c.info.activated, c.info.version, "{order:?}: {c:?}");
+    }
+    // And one that went on alone, whoever comes before it.
+    for order in ORDERS {
+        let (c, _) = restored([20, 10, 30], &order);
+        assert_eq!(states(&c)[0], (3, Serving), "{order:?}: {c:?}");
+    }
+}
+
+/// All went on, and the versions that a restored record counts up to are behind what they have adopted.
+#[test]
+fn a_restored_chain_serves_under_a_version_that_its_members_take() {
+    for order in ORDERS {
+        let (c, _) = restored([40, 40, 40], &order);
+        assert_eq!(states(&c)[0].1, Serving, "{order:?}: {c:?}");
+        assert!(c.info.version > ChainVersion(40) && c.info.activated == c.info.version, "{c:?}");
+    }
+}
+
+#[test]
+fn of_a_restored_record_nobody_is_the_source_before_all_are_there_or_one_is_forced() {
+    let (mut c, mut v) = restored([40, 40, 50], &[1, 2]);
+    assert!(c.info.head().is_none(), "3 may know more: {c:?}");
+    assert!(explain(&c).contains("older metadata was put back"), "{}", explain(&c));
+    // Its node is dead, as far as the record tells: that says nothing of what it has.
+    v.insert(TargetId(3), seen(Off));
+    goes_on(&mut c, &mut v);
+    assert!(c.info.head().is_none(), "{c:?}");
+    let mut c = force(&c, TargetId(1)).expect("nobody serves");
+    goes_on(&mut c, &mut v);
+    assert_eq!((states(&c)[0], c.info.activated), ((1, Serving), c.info.version), "{c:?}");
+    // What comes too late is brought up to date like any other; the chain goes on meanwhile.
+    let mut late =
+        Observation { adopted: ChainVersion(50), known: ChainVersion(50), ..seen(Online) };
+    (late.incarnation, late.clean) = (Incarnation(2), true);
+    v.insert(TargetId(3), late);
+    goes_on(&mut c, &mut v);
+    assert_eq!((states(&c)[0], c.info.activated), ((1, Serving), c.info.version), "{c:?}");
+    assert!(c.info.version > ChainVersion(50), "or 3 would take nothing: {c:?}");
+}
