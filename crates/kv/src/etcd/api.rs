@@ -302,8 +302,10 @@ pub struct TxnAnswer {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
-    /// What went wrong.
-    pub error: String,
+    /// What went wrong, as members up to 3.5 say it.
+    error: String,
+    /// The same, as all say it.
+    message: String,
     /// A code of gRPC.
     pub code: u32,
 }
@@ -313,9 +315,21 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|e| format!("an answer that is not etcd's: {e}"))
 }
 
+impl Refusal {
+    /// What went wrong.
+    pub fn said(&self) -> &str {
+        if self.error.is_empty() { &self.message } else { &self.error }
+    }
+    /// With a code of gRPC.
+    #[cfg(test)]
+    pub fn new(code: u32, said: &str) -> Self {
+        Self { error: String::new(), message: said.to_owned(), code }
+    }
+}
+
 /// Reads an error.
 pub fn refusal(body: &[u8]) -> Option<Refusal> {
-    serde_json::from_slice::<Refusal>(body).ok().filter(|r| !r.error.is_empty())
+    serde_json::from_slice::<Refusal>(body).ok().filter(|r| !r.said().is_empty())
 }
 
 #[cfg(test)]
@@ -377,6 +391,11 @@ mod tests {
         assert!(!a.responses[2].response_txn.as_ref().expect("txn").succeeded);
         let text = br#"{"error":"etcdserver: no leader","message":"x","code":14}"#;
         assert_eq!(refusal(text).expect("refusal").code, 14);
+        // 3.6 and newer.
+        let text = br#"{"code":3,"message":"etcdserver: too many operations in txn request"}"#;
+        let r = refusal(text).expect("refusal");
+        assert_eq!((r.code, r.said()), (3, "etcdserver: too many operations in txn request"));
+        assert!(refusal(br#"{"code":3}"#).is_none() && refusal(b"<html>").is_none());
     }
 
     proptest! {

@@ -36,6 +36,8 @@ const BASE_ATTEMPTS: u32 = 32;
 const REGISTER_ATTEMPTS: u32 = 8;
 /// Sums remembered.
 const BASES_MAX: usize = 8192;
+/// Conditions of a transaction beside those of the commits: on the own key and on marks.
+const COMPARES_OWN: usize = 2;
 /// Keys read by one transaction.
 pub const READ_KEYS_MAX: usize = 64;
 
@@ -127,6 +129,14 @@ impl Committer {
     /// Commits; `present` of the commit is known.
     pub async fn commit(self: &Rc<Self>, commit: Commit) -> Result<Version> {
         let compares = plan::compares(&commit, &self.space.data);
+        if compares.len() + COMPARES_OWN > self.txn_ops_max {
+            let e = format!(
+                "{} conditions in one transaction: raise --max-txn-ops of etcd, and then txn_ops_max ({})",
+                compares.len(),
+                self.txn_ops_max
+            );
+            return Err(Error::new(Status::TooLarge, e));
+        }
         let (reply, result) = oneshot();
         let size = size(&commit);
         let waiting = Waiting { commit, compares, size, reply };
@@ -243,7 +253,10 @@ impl Committer {
                     let e = self.members.silent("a commit took too long and was taken back");
                     return fail(batch, Error::new(Status::Disconnected, e));
                 }
-                Done::Not => attempt = (attempt * 2).min(ATTEMPT_MAX),
+                Done::Not => {
+                    attempt = (attempt * 2).min(ATTEMPT_MAX);
+                    self.rt.sleep(PAUSE).await;
+                }
                 Done::Unknown(e) => {
                     self.state.borrow_mut().own = None;
                     let e = format!("whether the commit happened is not known: {e}");

@@ -237,7 +237,7 @@ mod code {
 }
 
 fn understand(m: &Member, refusal: &Refusal) -> Result<Vec<u8>, Failure> {
-    let said = &refusal.error;
+    let said = refusal.said();
     let has = |part: &str| said.contains(part);
     let (status, advice) = match refusal.code {
         code::OUT_OF_RANGE if has("compacted") => {
@@ -270,7 +270,7 @@ fn understand(m: &Member, refusal: &Refusal) -> Result<Vec<u8>, Failure> {
         code::FAILED_PRECONDITION | code::UNIMPLEMENTED | code::OUT_OF_RANGE => {
             (Status::NotSupported, "this etcd cannot do that; 3.4 or newer is needed")
         }
-        _ => return Err(Failure::Unknown(said.clone())),
+        _ => return Err(Failure::Unknown(said.to_owned())),
     };
     Err(Failure::Refused(Error::new(status, format!("etcd at {}: {said}: {advice}", m.name))))
 }
@@ -292,13 +292,10 @@ mod tests {
     #[test]
     fn refusals_are_told_from_unknown_outcomes() {
         let m = member("127.0.0.1:1").expect("member");
-        let ask = |code, error: &str| {
-            let refusal = Refusal { error: error.into(), code };
-            match understand(&m, &refusal) {
-                Err(Failure::Refused(e)) => Some(e.status),
-                Err(Failure::Unknown(_)) => None,
-                other => panic!("{other:?}"),
-            }
+        let ask = |code, error: &str| match understand(&m, &Refusal::new(code, error)) {
+            Err(Failure::Refused(e)) => Some(e.status),
+            Err(Failure::Unknown(_)) => None,
+            other => panic!("{other:?}"),
         };
         let space = "etcdserver: mvcc: database space exceeded";
         assert_eq!(ask(8, space), Some(Status::NoSpace));

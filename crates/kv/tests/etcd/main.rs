@@ -145,6 +145,59 @@ fn members_die_in_turn() {
     assert!(worker.join().expect("counted exactly") > 150);
 }
 
+/// A commit with more compares than etcd takes (many writes are spread instead).
+async fn is_too_large(engine: &Rc<dyn Engine>) {
+    let tx = Transaction::new(engine.clone());
+    for i in 0..200u32 {
+        tx.get(&i.to_be_bytes()).await.expect("read");
+    }
+    tx.put(b"x", b"y").expect("small");
+    let e = tx.commit(false).await.expect_err("over the limit");
+    assert_eq!(e.status, Status::TooLarge, "{e}");
+    assert!(e.message.contains("--max-txn-ops"), "{e}");
+}
+
+/// Commits until there is no room.
+async fn fills_up(engine: &Rc<dyn Engine>) {
+    let mut full = None;
+    for i in 0..1000u32 {
+        let tx = Transaction::new(engine.clone());
+        tx.put(i.to_be_bytes(), vec![7; 100_000]).expect("small");
+        if let Err(e) = tx.commit(false).await {
+            full = Some(e);
+            break;
+        }
+    }
+    let e = full.expect("a full engine");
+    assert_eq!(e.status, Status::NoSpace, "{e}");
+    assert!(e.message.contains("--quota-backend-bytes"), "{e}");
+    let tx = Transaction::new(engine.clone());
+    assert!(tx.get(&0u32.to_be_bytes()).await.expect("still read").is_some());
+}
+
+/// Members of 3.6 and newer say less when they refuse something; and they take less than this engine was told.
+#[test]
+fn refusals_of_the_newest_members_are_understood() {
+    let cluster = Cluster::start(1, &["--quota-backend-bytes", "1000000"]);
+    let proxy = Proxy::newest(cluster.members[0].client);
+    let endpoints = vec![format!("http://{}", proxy.address)];
+    real::run(move |rt| async move {
+        let config = EtcdConfig { txn_ops_max: 2048, ..config(endpoints, "a") };
+        let engine: Rc<dyn Engine> = Rc::new(Etcd::new(&rt, &config).expect("configuration"));
+        let old = Transaction::new(engine.clone());
+        old.read_version().await.expect("begin");
+        is_too_large(&engine).await;
+        let tx = Transaction::new(engine.clone());
+        tx.put(b"k", b"v").expect("small");
+        let now = tx.commit(false).await.expect("committed");
+        let answer = cluster.post(0, "/v3/kv/compaction", &format!("{{\"revision\":\"{now}\"}}"));
+        assert!(answer.contains("200 OK"), "{answer}");
+        let e = old.get(b"k").await.expect_err("compacted");
+        assert_eq!(e.status, Status::TooOld, "{e}");
+        fills_up(&engine).await;
+    });
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let mut cluster = Cluster::start(1, &["--quota-backend-bytes", "1000000"]);
@@ -153,30 +206,8 @@ fn errors_say_what_to_do() {
     let make = engine_of.clone();
     real::run(move |rt| async move {
         let engine = make(&rt);
-        // More compares than etcd takes; many writes are spread instead.
-        let tx = Transaction::new(engine.clone());
-        for i in 0..200u32 {
-            tx.get(&i.to_be_bytes()).await.expect("read");
-        }
-        tx.put(b"x", b"y").expect("small");
-        let e = tx.commit(false).await.expect_err("over the limit");
-        assert_eq!(e.status, Status::TooLarge);
-        assert!(e.message.contains("--max-txn-ops"), "{e}");
-        // Fill it.
-        let mut full = None;
-        for i in 0..1000u32 {
-            let tx = Transaction::new(engine.clone());
-            tx.put(i.to_be_bytes(), vec![7; 100_000]).expect("small");
-            if let Err(e) = tx.commit(false).await {
-                full = Some(e);
-                break;
-            }
-        }
-        let e = full.expect("a full engine");
-        assert_eq!(e.status, Status::NoSpace);
-        assert!(e.message.contains("--quota-backend-bytes"), "{e}");
-        let tx = Transaction::new(engine);
-        assert!(tx.get(&0u32.to_be_bytes()).await.expect("still read").is_some());
+        is_too_large(&engine).await;
+        fills_up(&engine).await;
     });
     cluster.kill(0);
     real::run(move |rt| async move {

@@ -1,5 +1,5 @@
 //! A proxy before a member that harms some of the transactions: cut before they arrive, cut before the answer, or held
-//! until the engine has given up on them.
+//! until the engine has given up on them. Or it has refusals look as members of 3.6 and newer make them.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -34,6 +34,18 @@ pub struct Proxy {
 impl Proxy {
     /// Before `target`; harms every `every`th transaction.
     pub fn start(target: SocketAddr, every: u32) -> Self {
+        Self::with(target, move |client, server, counts| forward(client, server, counts, every))
+    }
+
+    /// Before `target`; refusals lose what the newest members do not say.
+    pub fn newest(target: SocketAddr) -> Self {
+        Self::with(target, |client, server, _| forward_newest(client, server))
+    }
+
+    fn with(
+        target: SocketAddr,
+        each: impl Fn(&TcpStream, &TcpStream, &Counts) -> std::io::Result<()> + Copy + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = listener.local_addr().expect("address");
         let counts: Arc<Counts> = Arc::default();
@@ -48,7 +60,7 @@ impl Proxy {
                 };
                 let counts = shared.clone();
                 std::thread::spawn(move || {
-                    let _ = forward(&client, &server, &counts, every);
+                    let _ = each(&client, &server, &counts);
                     let _ = client.shutdown(Shutdown::Both);
                     let _ = server.shutdown(Shutdown::Both);
                 });
@@ -121,4 +133,31 @@ fn message(mut from: &TcpStream, buffer: &mut [u8]) -> std::io::Result<Vec<u8>> 
             return Ok(bytes);
         }
     }
+}
+
+fn forward_newest(mut client: &TcpStream, mut server: &TcpStream) -> std::io::Result<()> {
+    let mut buffer = vec![0; 4 << 20];
+    loop {
+        let request = message(client, &mut buffer)?;
+        server.write_all(&request)?;
+        let answer = message(server, &mut buffer)?;
+        client.write_all(&without_error(&answer).unwrap_or(answer))?;
+    }
+}
+
+/// A refusal without its `error`; none if this is no refusal.
+fn without_error(answer: &[u8]) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let status = head.lines().next()?;
+    if status.contains(" 200 ") {
+        return None;
+    }
+    // Chunks or not: what is between the braces.
+    let body = body.get(body.find('{')?..=body.rfind('}')?)?;
+    let mut fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body).ok()?;
+    fields.remove("error")?;
+    let body = serde_json::Value::Object(fields).to_string();
+    let length = body.len();
+    Some(format!("{status}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes())
 }
