@@ -5,7 +5,7 @@
 //!     creates foundationdb CLUSTER_FILE[,LIBRARY] [CLIENTS] [SECONDS]
 
 use glowfs_kv::{
-    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, RunOptions,
+    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, RunOptions, VERSIONS_KEPT,
     run_transaction_with,
 };
 use glowfs_rt::{Duration, Rt, real};
@@ -22,8 +22,13 @@ async fn open(rt: &Rt, kind: &str, place: &str) -> Result<Rc<dyn Engine>> {
         }
         "etcd" => {
             let endpoints = place.split(',').map(str::to_owned).collect();
-            let config =
-                EtcdConfig { endpoints, cluster, name: "creates".into(), txn_ops_max: 2048 };
+            let config = EtcdConfig {
+                endpoints,
+                cluster,
+                name: "creates".into(),
+                txn_ops_max: 2048,
+                versions_kept: VERSIONS_KEPT,
+            };
             Ok(Rc::new(Etcd::new(rt, &config)?))
         }
         "foundationdb" => {

@@ -26,7 +26,7 @@ mod transaction;
 
 pub use embedded::{Embedded, EmbeddedConfig};
 pub use engine::{Engine, Key, RangePage, STAMP_BYTES, Value, Version, key_after, prefix_end};
-pub use etcd::{Etcd, EtcdConfig};
+pub use etcd::{Etcd, EtcdConfig, VERSIONS_KEPT};
 pub use fdb::{Fdb, FdbConfig};
 pub use memory::Memory;
 pub use remote::Remote;

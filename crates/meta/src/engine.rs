@@ -4,7 +4,8 @@ use crate::config::{EngineConfig, MetaConfig};
 use crate::state::ms;
 use glowfs_agent::read_token_file;
 use glowfs_kv::{
-    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Remote, Version,
+    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Remote, VERSIONS_KEPT,
+    Version,
 };
 use glowfs_net::{Connector, ConnectorOptions, NoCalls, local_host_id};
 use glowfs_rt::Rt;
@@ -71,6 +72,7 @@ async fn open_as(
                 cluster: config.cluster()?,
                 name: who.name.to_owned(),
                 txn_ops_max: *txn_ops_max,
+                versions_kept: VERSIONS_KEPT,
             };
             let engine = Etcd::new(rt, &etcd);
             let engine = engine.map_err(|e| e.context("meta configuration: engine.endpoints"))?;

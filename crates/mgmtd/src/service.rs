@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::tokens::Tokens;
 use crate::{Config, EngineConfig};
 use glowfs_cluster::{Election, ElectionConfig};
-use glowfs_kv::{Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Memory, Remote};
+use glowfs_kv::{Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Memory, Remote, VERSIONS_KEPT};
 use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server};
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Address, Rt};
@@ -158,6 +158,7 @@ fn open_engine(rt: &Rt, config: &Config, connector: &Rc<Connector>) -> Result<Rc
                 cluster: config.cluster()?,
                 name: format!("mgmtd-{}", config.node_id),
                 txn_ops_max: *txn_ops_max,
+                versions_kept: VERSIONS_KEPT,
             };
             Ok(Rc::new(Etcd::new(rt, &etcd)?))
         }

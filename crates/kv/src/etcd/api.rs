@@ -11,6 +11,11 @@ pub const RANGE: &str = "/v3/kv/range";
 /// The path of a transaction.
 pub const TXN: &str = "/v3/kv/txn";
 
+/// The path by which old versions go.
+pub const COMPACTION: &str = "/v3/kv/compaction";
+/// The path to what a member says of itself.
+pub const STATUS: &str = "/v3/maintenance/status";
+
 /// A condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Compare {
@@ -296,6 +301,18 @@ pub struct TxnAnswer {
     pub succeeded: bool,
     /// The answers to the steps that were done.
     pub responses: Vec<OpAnswer>,
+}
+
+/// What a member says of itself.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct StatusAnswer {
+    /// Bytes of the database's file.
+    #[serde(rename = "dbSize")]
+    pub size: Num,
+    /// Bytes of it that are in use.
+    #[serde(rename = "dbSizeInUse")]
+    pub used: Num,
 }
 
 /// An error.

@@ -8,6 +8,7 @@
 mod api;
 mod base64;
 mod commit;
+mod compaction;
 mod http;
 mod members;
 mod plan;
@@ -16,8 +17,9 @@ use crate::engine::check_limits;
 use crate::{Engine, Key, RangePage, Value, Version};
 use api::{Op, Range, RangeAnswer, Txn, TxnAnswer};
 use commit::{Committer, READ_KEYS_MAX, Space};
+pub use compaction::VERSIONS_KEPT;
 use glowfs_rt::sync::{OneSender, oneshot};
-use glowfs_rt::{BoxFuture, Rt};
+use glowfs_rt::{BoxFuture, Duration, Rt};
 use glowfs_types::wire::kv::{Commit, RANGE_ENTRIES_MAX};
 use glowfs_types::{ClusterId, Error, Result, Status};
 use members::Members;
@@ -40,6 +42,8 @@ pub struct EtcdConfig {
     pub name: String,
     /// The `--max-txn-ops` of its members.
     pub txn_ops_max: u32,
+    /// How long old versions can be read; then they go, whatever etcd itself was told. [`VERSIONS_KEPT`], but in tests.
+    pub versions_kept: Duration,
 }
 
 /// See the module. Cloning it gives another handle.
@@ -63,7 +67,9 @@ impl Etcd {
         let ops = config.txn_ops_max.max(TXN_OPS_DEFAULT) as usize;
         let committer = Committer::new(rt, members.clone(), space.clone(), ops);
         let begins = RefCell::new(None);
-        Ok(Self(Rc::new(Inner { rt: rt.clone(), members, space, committer, begins })))
+        let inner = Rc::new(Inner { rt: rt.clone(), members, space, committer, begins });
+        rt.spawn_detached(compaction::run(Rc::downgrade(&inner), config.versions_kept));
+        Ok(Self(inner))
     }
 }
 

@@ -6,7 +6,8 @@ mod transfer;
 
 use cluster::Cluster;
 use glowfs_kv::{
-    Engine, Etcd, EtcdConfig, RunOptions, Transaction, conformance, run_transaction_with,
+    Engine, Etcd, EtcdConfig, RunOptions, Transaction, VERSIONS_KEPT, conformance,
+    run_transaction_with,
 };
 use glowfs_rt::{Duration, Rt, real};
 use glowfs_types::{ClusterId, Error, Status};
@@ -17,7 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn config(endpoints: Vec<String>, name: &str) -> EtcdConfig {
-    EtcdConfig { endpoints, cluster: ClusterId(7), name: name.into(), txn_ops_max: 128 }
+    EtcdConfig {
+        endpoints,
+        cluster: ClusterId(7),
+        name: name.into(),
+        txn_ops_max: 128,
+        versions_kept: VERSIONS_KEPT,
+    }
 }
 
 fn open(rt: &Rt, endpoints: Vec<String>, name: &str) -> Rc<dyn Engine> {
@@ -253,5 +260,34 @@ fn compacted_versions_are_retried() {
         });
         assert_eq!(seen.await.expect("read"), Some(vec![3]));
         assert_eq!(tries.get(), 2);
+    });
+}
+
+/// etcd keeps every version until it is told otherwise, and nobody has told it but the engine: several times its quota is written.
+#[test]
+fn old_versions_do_not_fill_it() {
+    const QUOTA: usize = 16 << 20;
+    const VALUE: usize = 100_000;
+    let quota = QUOTA.to_string();
+    let cluster = Cluster::start(1, &["--quota-backend-bytes", &quota]);
+    let endpoints = cluster.endpoints();
+    real::run(move |rt| async move {
+        let kept = Duration::from_millis(500);
+        let config = EtcdConfig { versions_kept: kept, ..config(endpoints, "a") };
+        let engine: Rc<dyn Engine> = Rc::new(Etcd::new(&rt, &config).expect("configuration"));
+        for i in 0..4 * QUOTA / VALUE {
+            // Without sums: a transaction inside of one costs nothing in etcd's eyes.
+            let work = async |tx: &Transaction| {
+                let n = tx.get(b"counted").await?.map_or(0, |v| number(&v));
+                tx.put(b"counted", (n + 1).to_le_bytes().to_vec())?;
+                tx.put(vec![b'k', (i % 4) as u8], vec![i as u8; VALUE])
+            };
+            glowfs_kv::run_transaction(&rt, &engine, work).await.expect("it goes on");
+            // As fast as versions go, at most: 4 MB/s.
+            rt.sleep(Duration::from_millis(25)).await;
+        }
+        let tx = Transaction::new(engine.clone());
+        let counted = tx.get(b"counted").await.expect("read").map(|v| number(&v));
+        assert_eq!(counted, Some((4 * QUOTA / VALUE) as u64));
     });
 }
