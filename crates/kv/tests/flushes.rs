@@ -126,3 +126,41 @@ fn a_segment_that_finds_no_descriptor_is_made_later() {
         assert!(engine.failure().is_none());
     });
 }
+
+/// The log has room: a checkpoint that has none is no reason to take no commits any more.
+#[test]
+fn a_checkpoint_without_room_is_written_later() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let config = EmbeddedConfig {
+            checkpoint_log_bytes: 16 << 10,
+            checkpoint_pause: Duration::from_millis(50),
+            ..EmbeddedConfig::new(ClusterId(7))
+        };
+        let engine = Embedded::open(&rt, disk.dir(), config).await.expect("open");
+        disk.full.set(Some("checkpoint.tmp"));
+        let tmp = || disk.names().iter().any(|name| name == "checkpoint.tmp");
+        for i in 0..100u8 {
+            let tx = Transaction::new(Rc::new(engine.clone()));
+            tx.put(vec![i], vec![i; 1000]).expect("small");
+            tx.commit(i % 8 == 0).await.expect("the log has room");
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        let stats = engine.stats();
+        assert!(stats.checkpoints_without_room > 1, "{stats:?}");
+        assert_eq!((stats.checkpoints, engine.failure()), (0, None), "{stats:?}");
+        rt.sleep(Duration::from_millis(1)).await;
+        assert!(!tmp(), "it takes room that the log needs: {:?}", disk.names());
+        // It comes by itself as soon as there is room.
+        disk.full.set(None);
+        let written = async {
+            while engine.stats().checkpoints == 0 {
+                rt.sleep(Duration::from_millis(5)).await;
+            }
+        };
+        rt.timeout(Duration::from_secs(10), written).await.expect("a checkpoint");
+        engine.close().await.expect("closed");
+        let there = keys(&rt, &disk).await;
+        assert_eq!(there.len(), 10, "a page of what is there");
+    });
+}

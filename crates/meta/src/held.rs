@@ -31,6 +31,7 @@ pub struct Held {
     keys: Gauge,
     bytes: Gauge,
     old_bytes: Gauge,
+    without_room: Gauge,
 }
 
 impl Held {
@@ -52,6 +53,10 @@ impl Held {
             old_bytes: gauge(
                 "glowfs_meta_engine_old_bytes",
                 "Bytes of older values in the memory of the embedded engine.",
+            ),
+            without_room: gauge(
+                "glowfs_meta_engine_checkpoints_without_room",
+                "How often the embedded engine found no room for a checkpoint since it was started.",
             ),
         }
     }
@@ -97,6 +102,7 @@ pub async fn watch(s: Rc<Service>, engine: Option<Embedded>) {
             s.held.keys.set(shown(stats.keys));
             s.held.bytes.set(shown(stats.bytes));
             s.held.old_bytes.set(shown(stats.old_bytes));
+            s.held.without_room.set(shown(stats.checkpoints_without_room));
         }
     }
 }

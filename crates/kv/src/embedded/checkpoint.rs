@@ -3,6 +3,8 @@
 //! Order: fresh log segment (everything before it is flushed) -> the map at that version into `checkpoint.tmp` -> flush -> rename ->
 //! flush the directory -> remove older checkpoints, then older segments, oldest first. A crash anywhere leaves a complete
 //! checkpoint and every segment behind it.
+//!
+//! Where there is no room for one, the log goes on as it is, and it is tried again.
 
 use super::format::{
     BLOCK, CHECKPOINT_MAGIC, FileHeader, PageHeader, checkpoint_name, number_of, push_entry,
@@ -34,15 +36,19 @@ pub async fn background_loop(inner: Rc<Inner>) {
             if s.closing || s.failed.is_some() {
                 break;
             }
-            s.stats.log_bytes >= due_at(&inner.config, &s) && s.pin.is_none()
+            s.stats.log_bytes >= due_at(&inner.config, &s)
+                && s.pin.is_none()
+                && inner.rt.now() >= s.checkpoint_from
         };
         inner.move_window();
         if due {
             let task = inner.clone();
             inner.rt.spawn_detached(async move {
-                let Err(e) = write(&task).await else { return };
-                if !matches!(e.status, Status::ShuttingDown | Status::Busy) {
-                    task.fail(e.context("writing a metadata checkpoint"));
+                match write_if_fits(&task).await {
+                    Ok(None) => {}
+                    Ok(Some(e)) => later(&task, &e),
+                    Err(e) if matches!(e.status, Status::ShuttingDown | Status::Busy) => {}
+                    Err(e) => task.fail(e.context("writing a metadata checkpoint")),
                 }
             });
         }
@@ -56,8 +62,36 @@ fn due_at(config: &EmbeddedConfig, state: &State) -> u64 {
     config.checkpoint_log_bytes.max(state.store.bytes() / CHECKPOINT_SHARE)
 }
 
+/// There was no room: it is due again in a while.
+fn later(inner: &Inner, error: &Error) {
+    let mut s = inner.state.borrow_mut();
+    s.checkpoint_from = inner.rt.now() + inner.config.checkpoint_pause;
+    s.stats.checkpoints_without_room += 1;
+    tracing::error!(
+        %error,
+        log_bytes = s.stats.log_bytes,
+        "there is no room for a metadata checkpoint, so the log grows on: make room, for when the log finds none the engine stops"
+    );
+}
+
+/// Writes a checkpoint of now, unless it is known beforehand that it does not fit. `Some`: there was no room, and everything is as before.
+async fn write_if_fits(inner: &Inner) -> Result<Option<Error>> {
+    // If it cannot be asked the attempt will tell.
+    let free = inner.dir.space().map_or(u64::MAX, |s| s.free_bytes);
+    let bytes = inner.state.borrow().store.bytes();
+    if free < bytes {
+        let e = format!("{bytes} bytes are to be written and {free} are free");
+        return Ok(Some(Error::new(Status::NoSpace, e)));
+    }
+    attempt(inner).await
+}
+
 /// Writes a checkpoint of now.
 pub async fn write(inner: &Inner) -> Result<()> {
+    attempt(inner).await?.map_or(Ok(()), Err)
+}
+
+async fn attempt(inner: &Inner) -> Result<Option<Error>> {
     {
         let mut s = inner.state.borrow_mut();
         if s.pin.is_some() {
@@ -77,29 +111,38 @@ pub async fn write(inner: &Inner) -> Result<()> {
     result
 }
 
-async fn write_pinned(inner: &Inner) -> Result<()> {
+async fn write_pinned(inner: &Inner) -> Result<Option<Error>> {
     let ready = || {
         let s = inner.state.borrow();
         s.rotated.is_some() || s.failed.is_some() || s.closing
     };
     inner.progress.until(ready).await;
-    let header = {
+    let (header, log_bytes) = {
         let mut s = inner.state.borrow_mut();
         let Some(header) = s.rotated.take() else {
             return Err(Error::new(Status::ShuttingDown, "the engine stopped"));
         };
         s.pin = Some(header.version);
-        s.stats.log_bytes = 0;
-        header
+        (header, std::mem::take(&mut s.stats.log_bytes))
     };
-    write_file(inner, &header).await?;
+    if let Err(e) = write_file(inner, &header).await {
+        if e.status != Status::NoSpace {
+            return Err(e);
+        }
+        // Nobody has read it and nobody will: the log has the room.
+        if let Err(error) = inner.dir.remove(TMP).await {
+            tracing::warn!(%error, "a checkpoint that is not complete stays until the next one");
+        }
+        inner.state.borrow_mut().stats.log_bytes += log_bytes;
+        return Ok(Some(e));
+    }
     let name = checkpoint_name(header.version);
     inner.dir.rename(TMP, &name).await?;
     inner.dir.sync().await?;
     remove_older(inner, &header).await?;
     inner.state.borrow_mut().stats.checkpoints += 1;
     tracing::info!(version = header.version, "metadata checkpoint written");
-    Ok(())
+    Ok(None)
 }
 
 async fn write_file(inner: &Inner, header: &FileHeader) -> Result<()> {

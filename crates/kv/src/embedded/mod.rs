@@ -5,7 +5,7 @@
 //! bytes are in the log file (it survives SIGKILL) and flushed at most [`EmbeddedConfig::flush_interval`] plus one flush later;
 //! with `durable` it is answered after the flush of its group. A log or checkpoint that cannot be read in full is
 //! refused with the place; only a tail that was never flushed is cut. After an error of the disk the engine takes no
-//! further commit. Must never: answer for something that is not in the log.
+//! further commit (but for a checkpoint that found no room). Must never: answer for something that is not in the log.
 
 mod checkpoint;
 mod format;
@@ -48,6 +48,8 @@ pub struct EmbeddedConfig {
     pub segment_bytes: u64,
     /// A checkpoint is written when the log behind the last one has so many bytes, and half as many as there are keys and values.
     pub checkpoint_log_bytes: u64,
+    /// A checkpoint for which there was no room is tried again after so long.
+    pub checkpoint_pause: Duration,
     /// The version that a directory begins with when it is formatted: of the engine whose content is loaded into it, else 0.
     pub first_version: Version,
 }
@@ -63,6 +65,7 @@ impl EmbeddedConfig {
             window_bytes: 256 << 20,
             segment_bytes: 64 << 20,
             checkpoint_log_bytes: 256 << 20,
+            checkpoint_pause: Duration::from_secs(10),
             first_version: 0,
         }
     }
@@ -89,6 +92,8 @@ pub struct EmbeddedStats {
     pub flushes: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
+    /// How often there was no room for one.
+    pub checkpoints_without_room: u64,
     /// Bytes of log behind the last checkpoint.
     pub log_bytes: u64,
 }
@@ -116,6 +121,8 @@ struct State {
     rotate: bool,
     /// Answers it: the first header of the fresh segment.
     rotated: Option<format::FileHeader>,
+    /// No checkpoint is due before.
+    checkpoint_from: Instant,
     /// A checkpoint reads this version.
     pin: Option<Version>,
     /// (when, which version was newest), every [`WINDOW_STEP`].
@@ -192,6 +199,7 @@ impl Embedded {
                 file: found.tail.file.clone(),
                 rotate: false,
                 rotated: None,
+                checkpoint_from: Instant::default(),
                 pin: None,
                 samples: VecDeque::new(),
                 stats: EmbeddedStats { log_bytes: found.log_bytes, ..Default::default() },

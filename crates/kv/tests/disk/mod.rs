@@ -41,6 +41,8 @@ pub struct Disk {
     pub fail_sync: Cell<u64>,
     /// So many files are not made from now on, for want of a descriptor.
     pub scarce: Cell<u64>,
+    /// There is no room in a file of this name.
+    pub full: Cell<Option<&'static str>>,
     /// Flushes of files that begin from now on.
     pub syncs: Gate,
     /// Writes of files.
@@ -205,7 +207,7 @@ impl Disk {
 }
 
 struct Handle(Rc<Disk>);
-struct FileHandle(Rc<Disk>, Shared);
+struct FileHandle(Rc<Disk>, Shared, String);
 
 fn ready<T: 'static>(t: T) -> BoxFuture<T> {
     Box::pin(std::future::ready(t))
@@ -228,7 +230,7 @@ impl DirIo for Handle {
             }
             names.insert(name.to_owned(), Shared::default());
         }
-        let file: File = Rc::new(FileHandle(self.0.clone(), names[name].clone()));
+        let file: File = Rc::new(FileHandle(self.0.clone(), names[name].clone(), name.to_owned()));
         ready(Ok(file))
     }
     fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
@@ -274,8 +276,12 @@ impl FileIo for FileHandle {
     fn write(&self, bufs: Vec<Buf>, offset: u64) -> BoxFuture<io::Result<()>> {
         let data: Vec<u8> = bufs.iter().flat_map(|b| b.to_vec()).collect();
         let (disk, body) = (self.0.clone(), self.1.clone());
+        let full = disk.full.get().is_some_and(|name| name == self.2);
         Box::pin(async move {
             disk.writes.pass().await;
+            if full && offset > 0 {
+                return Err(io::Error::from_raw_os_error(28));
+            }
             match disk.step() {
                 Ok(()) => {
                     body.borrow_mut().change(Change::Write(offset as usize, data));
