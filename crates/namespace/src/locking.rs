@@ -19,6 +19,9 @@ use std::collections::BTreeSet;
 
 /// Owners that the search for a circle looks at, at most. What is longer is not found: those owners wait.
 const CIRCLE_MAX: usize = 256;
+/// Records that it reads so that a change of them is a conflict, at most: an engine takes a bounded number of conditions (etcd 128, if it is not told otherwise), and as
+/// many owners as there are may stand in the way. Of the others it sees what is there: a circle that closes by two owners at the same moment is not found by them.
+const CIRCLE_CONDITIONS: usize = 64;
 
 /// What an owner waits for.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
@@ -147,7 +150,15 @@ async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Re
         t.conflicts(q).map(|h| (h.client, h.owner)).collect()
     };
     let mut open = next(table_of_q, q);
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut read) = (BTreeSet::new(), 0);
+    let mut get = async |key: Vec<u8>| {
+        read += 1;
+        if read > CIRCLE_CONDITIONS {
+            cx.tx.get_snapshot(&key).await
+        } else {
+            cx.tx.get(&key).await
+        }
+    };
     while let Some(owner) = open.pop() {
         if owner == me {
             return Ok(true);
@@ -156,7 +167,7 @@ async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Re
             continue;
         }
         let key = keys::lock_wait(cx.volume(), owner.0, owner.1);
-        let Some(waiting) = cx.tx.get(&key).await? else { continue };
+        let Some(waiting) = get(key).await? else { continue };
         let waiting: Waiting = unpack("waiting owner", &waiting)?;
         let wish = if waiting.exclusive { LockWish::Exclusive } else { LockWish::Shared };
         let theirs = Lock {
@@ -168,7 +179,8 @@ async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Re
             end: waiting.end,
             ..Lock::default()
         };
-        let there = table(cx.tx, cx.volume(), waiting.inode).await?;
+        let Some(there) = get(keys::locks(cx.volume(), waiting.inode)).await? else { continue };
+        let there: LockTable = unpack("locks", &there)?;
         open.extend(next(&there, &theirs));
     }
     Ok(false)

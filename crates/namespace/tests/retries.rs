@@ -2,12 +2,14 @@
 
 mod world;
 
-use glowfs_kv::{Transaction, run_transaction};
+use glowfs_kv::{Engine, Key, RangePage, Transaction, Value, Version, run_transaction};
 use glowfs_namespace::{self as ns, Context, Env};
-use glowfs_rt::{Rt, real};
+use glowfs_rt::{BoxFuture, Rt, real};
+use glowfs_types::wire::kv::Commit;
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
+use std::rc::Rc;
 use world::{NEXT, V, World, layout};
 
 const ROOT: InodeId = InodeId(1);
@@ -227,6 +229,70 @@ fn a_lock_that_is_gone_is_not_granted_to_a_retry() {
             }
             assert!(refused(ask(2, 9, exclusive)).await, "given back since");
             assert!(!refused(ask(4, 11, LockWish::Shared)).await, "nobody has it");
+        }
+    });
+}
+
+/// An engine that takes as many conditions in a commit as etcd does.
+struct Narrow(Rc<dyn Engine>);
+
+impl Engine for Narrow {
+    fn begin(&self) -> BoxFuture<Result<Version>> {
+        self.0.begin()
+    }
+    fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
+        self.0.get(version, keys)
+    }
+    fn get_range(
+        &self,
+        version: Version,
+        begin: Key,
+        end: Key,
+        limit: u32,
+        reverse: bool,
+    ) -> BoxFuture<Result<RangePage>> {
+        self.0.get_range(version, begin, end, limit, reverse)
+    }
+    fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>> {
+        if commit.read_conflicts.len() > 100 {
+            let e = Error::new(Status::TooLarge, "more conditions than fit");
+            return Box::pin(std::future::ready(Err(e)));
+        }
+        self.0.commit(commit)
+    }
+    fn flush_barrier(&self) -> BoxFuture<Result<()>> {
+        self.0.flush_barrier()
+    }
+}
+
+/// The search for a circle makes a condition of each owner that it looks at.
+#[test]
+fn a_lock_that_many_hold_can_be_waited_for() {
+    real::run(|rt| async move {
+        let mut w = world(&rt).await;
+        w.engine = Rc::new(Narrow(w.engine.clone()));
+        let make = |n: &str| Make { caller: who(), parent: ROOT, name: name(n), ..Make::default() };
+        let file = op!(w, ns::make, make("f")).expect("made").attr.inode;
+        let other = op!(w, ns::make, make("g")).expect("made").attr.inode;
+        let ask = |inode, owner: u64, wish, waits| {
+            let caller = Caller { client: ClientId(u128::from(owner)), ..who() };
+            Lock { caller, inode, owner, wish, waits, start: 0, end: 8, ..Lock::default() }
+        };
+        let (shared, exclusive) = (LockWish::Shared, LockWish::Exclusive);
+        for owner in 1..=130 {
+            assert!(
+                op!(w, ns::lock, ask(file, owner, shared, false)).expect("locked").holder.is_none()
+            );
+        }
+        assert!(
+            op!(w, ns::lock, ask(other, 500, exclusive, false)).expect("locked").holder.is_none()
+        );
+        let waits = op!(w, ns::lock, ask(file, 500, exclusive, true)).expect("it waits");
+        assert!(waits.holder.is_some() && !waits.deadlock);
+        // And a circle is found, whoever of them closes it.
+        for owner in [1, 70, 130] {
+            let closes = op!(w, ns::lock, ask(other, owner, exclusive, true)).expect("answered");
+            assert!(closes.deadlock, "{owner}");
         }
     });
 }
