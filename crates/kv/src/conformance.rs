@@ -1,6 +1,8 @@
 //! The suite that every engine passes: what an engine promises, tried out. [`run`] needs an engine that nobody else uses.
 
-use crate::{Engine, Key, STAMP_BYTES, Transaction, Value, Version, key_after, run_transaction};
+use crate::{
+    Engine, Key, RangePage, STAMP_BYTES, Transaction, Value, Version, key_after, run_transaction,
+};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::wire::kv::{KEY_BYTES_MAX, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX};
 use glowfs_types::{Error, Result, Status};
@@ -32,6 +34,17 @@ fn expect_status<T>(result: Result<T>, want: Status, what: &str) -> Result<()> {
 
 /// Runs everything; the first broken promise is the error. `rounds` transactions per worker in the concurrent check.
 pub async fn run(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) -> Result<()> {
+    run_beside(rt, engine, engine, seed, rounds).await
+}
+
+/// The same, with `other` a second handle of the engine: half of the workers use that one.
+pub async fn run_beside(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    other: &Rc<dyn Engine>,
+    seed: u64,
+    rounds: u32,
+) -> Result<()> {
     own_writes(engine).await?;
     ranges(engine).await?;
     snapshots(engine).await?;
@@ -42,7 +55,7 @@ pub async fn run(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) -> Re
     concurrent_stamps(rt, engine).await?;
     many_keys(engine).await?;
     limits(engine).await?;
-    serializable(rt, engine, seed, rounds).await
+    serializable(rt, [engine, other], seed, rounds).await
 }
 
 fn begin(engine: &Rc<dyn Engine>) -> Transaction {
@@ -333,8 +346,59 @@ async fn limits(engine: &Rc<dyn Engine>) -> Result<()> {
     expect_status(result, Status::TooLarge, "a transaction over its limit")
 }
 
-/// A range and what it held.
-type Scan = (Key, Key, Vec<(Key, Value)>);
+/// A range and the page of it that was seen.
+struct Scan {
+    begin: Key,
+    end: Key,
+    limit: usize,
+    reverse: bool,
+    saw: RangePage,
+}
+
+impl Scan {
+    /// The page as it is in `state`.
+    fn of(&self, state: &BTreeMap<Key, Value>) -> RangePage {
+        let range = state.range(self.begin.clone()..self.end.clone());
+        let mut all: Vec<_> = range.map(|(k, v)| (k.clone(), v.clone())).collect();
+        if self.reverse {
+            all.reverse();
+        }
+        let more = all.len() > self.limit;
+        all.truncate(self.limit);
+        RangePage { entries: all, more }
+    }
+}
+
+/// A change of a transaction.
+enum Change {
+    Put(Key, Value),
+    Clear(Key),
+    ClearRange(Key, Key),
+    Add(Key, i64),
+}
+
+impl Change {
+    fn ask(&self, tx: &Transaction) -> Result<()> {
+        match self {
+            Self::Put(key, value) => tx.put(key.clone(), value.clone()),
+            Self::Clear(key) => tx.clear(key.clone()),
+            Self::ClearRange(begin, end) => tx.clear_range(begin, end),
+            Self::Add(key, delta) => tx.add(key.clone(), *delta),
+        }
+    }
+    fn apply(self, state: &mut BTreeMap<Key, Value>) {
+        match self {
+            Self::Put(key, value) => drop(state.insert(key, value)),
+            Self::Clear(key) => drop(state.remove(&key)),
+            Self::ClearRange(begin, end) => state.retain(|k, _| *k < begin || *k >= end),
+            Self::Add(key, delta) => {
+                let old = state.get(&key).and_then(|v| v.as_slice().try_into().ok());
+                let sum = old.map_or(0, i64::from_le_bytes).wrapping_add(delta);
+                state.insert(key, sum.to_le_bytes().to_vec());
+            }
+        }
+    }
+}
 
 /// What a committed transaction saw and did.
 struct Trace {
@@ -342,16 +406,23 @@ struct Trace {
     version: Option<Version>,
     gets: Vec<(Key, Option<Value>)>,
     scans: Vec<Scan>,
-    puts: Vec<(Key, Option<Value>)>,
+    changes: Vec<Change>,
     /// What stands under its stamp.
     id: Value,
 }
 
 /// Random transactions at once. Replayed in the order of their commit versions, each must see exactly what it saw.
-async fn serializable(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) -> Result<()> {
+async fn serializable(
+    rt: &Rt,
+    engines: [&Rc<dyn Engine>; 2],
+    seed: u64,
+    rounds: u32,
+) -> Result<()> {
+    let engine = engines[0];
     let traces: Rc<RefCell<Vec<Trace>>> = Rc::default();
     let mut workers = Vec::new();
     for w in 0..WORKERS {
+        let engine = engines[(w % 2) as usize];
         let (rt2, engine, traces) = (rt.clone(), engine.clone(), traces.clone());
         workers.push(rt.spawn(async move {
             let mut random = Random(seed.wrapping_add(w.wrapping_mul(0x9e37_79b9)));
@@ -381,18 +452,14 @@ async fn serializable(rt: &Rt, engine: &Rc<dyn Engine>, seed: u64, rounds: u32) 
                 state.get(key)
             );
         }
-        for (begin, end, saw) in &t.scans {
-            let is: Vec<_> = state
-                .range(begin.clone()..end.clone())
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect();
-            ensure!(is == *saw, "at {:?}: a range was seen as {saw:?}, is {is:?}", t.version);
+        for scan in &t.scans {
+            let (is, saw) = (scan.of(&state), &scan.saw);
+            // A page that ends where the range does may say that there is more, none the other way round.
+            let same = is.entries == saw.entries && (saw.more || !is.more);
+            ensure!(same, "at {:?}: a range was seen as {saw:?}, is {is:?}", t.version);
         }
-        for (key, value) in t.puts {
-            match value {
-                Some(v) => state.insert(key, v),
-                None => state.remove(&key),
-            };
+        for change in t.changes {
+            change.apply(&mut state);
         }
     }
     let tx = begin(engine);
@@ -430,18 +497,17 @@ async fn one_random(
         version: None,
         gets: vec![],
         scans: vec![],
-        puts: vec![],
+        changes: vec![],
         id: random.next().to_le_bytes().to_vec(),
     };
     for _ in 0..1 + random.below(3) {
         let key = random.key();
         if random.below(3) == 0 {
-            let end = random.key();
-            let (b, e) = if key < end { (key, end) } else { (end, key) };
-            let page = tx.get_range(&b, &e, 100, random.below(2) == 0).await?;
-            let mut saw = page.entries;
-            saw.sort();
-            t.scans.push((b, e, saw));
+            let (begin, end) = random.range(key);
+            // Often cut off.
+            let (limit, reverse) = (1 + random.below(8), random.below(2) == 0);
+            let saw = tx.get_range(&begin, &end, limit as u32, reverse).await?;
+            t.scans.push(Scan { begin, end, limit: limit as usize, reverse, saw });
         } else {
             let saw = tx.get(&key).await?;
             t.gets.push((key, saw));
@@ -454,14 +520,17 @@ async fn one_random(
     }
     for _ in 0..random.below(3) {
         let key = random.key();
-        if random.below(3) == 0 {
-            tx.clear(key.clone())?;
-            t.puts.push((key, None));
-        } else {
-            let value = random.next().to_le_bytes().to_vec();
-            tx.put(key.clone(), value.clone())?;
-            t.puts.push((key, Some(value)));
-        }
+        let change = match random.below(8) {
+            0 | 1 => Change::Clear(key),
+            2 => {
+                let (begin, end) = random.range(key);
+                Change::ClearRange(begin, end)
+            }
+            3 | 4 => Change::Add(key, random.next() as i64),
+            _ => Change::Put(key, random.next().to_le_bytes().to_vec()),
+        };
+        change.ask(&tx)?;
+        t.changes.push(change);
     }
     let writes = !tx.is_read_only();
     if writes {
@@ -487,6 +556,11 @@ impl Random {
     }
     fn below(&mut self, n: u64) -> u64 {
         self.next() % n
+    }
+    /// From or up to a key.
+    fn range(&mut self, key: Key) -> (Key, Key) {
+        let end = self.key();
+        if key < end { (key, end) } else { (end, key) }
     }
     fn key(&mut self) -> Key {
         [&b"ser/"[..], &[b'a' + self.below(12) as u8]].concat()

@@ -83,8 +83,8 @@ fn conformance_on_three_members() {
     let cluster = Cluster::start(3, &[]);
     let endpoints = cluster.endpoints();
     real::run(move |rt| async move {
-        let engine = open(&rt, endpoints, "a");
-        conformance::run(&rt, &engine, 5, 60).await.expect("etcd");
+        let (engine, other) = (open(&rt, endpoints.clone(), "a"), open(&rt, endpoints, "b"));
+        conformance::run_beside(&rt, &engine, &other, 5, 60).await.expect("etcd");
         conformance::counters(&rt, &engine, 4, 10).await.expect("counters");
         engine.flush_barrier().await.expect("barrier");
     });
