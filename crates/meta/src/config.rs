@@ -164,6 +164,8 @@ pub struct Tuning {
     /// Contents of small files that are kept with the metadata, in bytes, about: beyond it files begin with chunks, and those that get longer get chunks;
     /// 0: as much as fits the engine (1 GiB in memory, 256 MiB in etcd, 64 GiB in FoundationDB).
     pub contents_bytes_max: u64,
+    /// Bytes of extended attributes, names and values, of all files together: beyond that new ones are refused. 0: what suits the engine.
+    pub xattr_bytes_max: u64,
     /// Pause between looks for dead clients' sessions, in ms.
     pub session_scan_ms: u64,
     /// A client must be missing from mgmtd's list for this long before its sessions are ended, in ms.
@@ -191,6 +193,7 @@ impl Default for Tuning {
             attr_lease_ms: 1000,
             inflight_ops: 4096,
             contents_bytes_max: 0,
+            xattr_bytes_max: 0,
             session_scan_ms: 2000,
             session_grace_ms: 10_000,
             gc_pause_ms: 500,

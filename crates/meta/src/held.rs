@@ -1,7 +1,8 @@
-//! What the engine holds: how much of it are contents of small files, which have a bound, and the metrics of it.
+//! What the engine holds: how much of it are contents of small files and extended attributes, which have a bound each, and the metrics of it.
 //!
 //! The bound is looked at every [`LOOK_PAUSE`], so it can be passed by what is written within one. Beyond it new files begin with chunks, and
-//! files that get longer get chunks. Contents that are there stay, and may be overwritten.
+//! files that get longer get chunks. Contents that are there stay, and may be overwritten. An extended attribute that would
+//! come beyond its bound is refused.
 
 use crate::background::{log, pause};
 use crate::config::EngineConfig;
@@ -16,7 +17,7 @@ use std::rc::Rc;
 
 /// Pause between looks.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
-/// Contents with the metadata, if the configuration does not say: in the memory of one process,
+/// Contents with the metadata, and extended attributes, if the configuration does not say: in the memory of one process,
 const IN_MEMORY: u64 = 1 << 30;
 /// in etcd, which takes 2 GiB altogether unless it is told otherwise, old versions included,
 const IN_ETCD: u64 = 256 << 20;
@@ -28,6 +29,9 @@ pub struct Held {
     /// Bytes of contents, as of the last look.
     contents: Cell<u64>,
     contents_shown: Gauge,
+    /// Bytes of extended attributes, as of the last look.
+    xattrs: Cell<u64>,
+    xattrs_shown: Gauge,
     keys: Gauge,
     bytes: Gauge,
     old_bytes: Gauge,
@@ -44,6 +48,11 @@ impl Held {
             contents_shown: gauge(
                 "glowfs_meta_contents_bytes",
                 "Bytes of contents of small files that are kept with the metadata.",
+            ),
+            xattrs: Cell::new(0),
+            xattrs_shown: gauge(
+                "glowfs_meta_xattr_bytes",
+                "Bytes of names and values of extended attributes.",
             ),
             keys: gauge("glowfs_meta_engine_keys", "Keys in the memory of the embedded engine."),
             bytes: gauge(
@@ -62,9 +71,10 @@ impl Held {
     }
 }
 
-/// How many bytes of contents are kept, if the configuration does not say.
-fn most_in(engine: &EngineConfig) -> u64 {
+/// How many bytes of either are kept: what the configuration says, or if that is 0 what suits the engine.
+fn most(set: u64, engine: &EngineConfig) -> u64 {
     match engine {
+        _ if set > 0 => set,
         EngineConfig::Embedded { .. } | EngineConfig::Remote { .. } => IN_MEMORY,
         EngineConfig::Etcd { .. } => IN_ETCD,
         EngineConfig::FoundationDb { .. } => ON_DISKS,
@@ -74,11 +84,13 @@ fn most_in(engine: &EngineConfig) -> u64 {
 impl Service {
     /// Whether more contents may be kept.
     pub(crate) fn has_room_for_contents(&self) -> bool {
-        let most = match self.config.tuning.contents_bytes_max {
-            0 => most_in(&self.config.engine),
-            set => set,
-        };
-        self.held.contents.get() < most
+        let set = self.config.tuning.contents_bytes_max;
+        self.held.contents.get() < most(set, &self.config.engine)
+    }
+    /// Whether more extended attributes may be kept.
+    pub(crate) fn has_room_for_xattrs(&self) -> bool {
+        let set = self.config.tuning.xattr_bytes_max;
+        self.held.xattrs.get() < most(set, &self.config.engine)
     }
 
     /// Looks how much there is.
@@ -86,6 +98,8 @@ impl Service {
         let usage = self.look(async |tx| ns::statfs(tx, VOLUME).await).await?;
         self.held.contents.set(usage.contents);
         self.held.contents_shown.set(shown(usage.contents));
+        self.held.xattrs.set(usage.xattrs);
+        self.held.xattrs_shown.set(shown(usage.xattrs));
         Ok(())
     }
 }
@@ -97,7 +111,7 @@ fn shown(n: u64) -> i64 {
 /// Goes on looking until the service stops.
 pub async fn watch(s: Rc<Service>, engine: Option<Embedded>) {
     while pause(&s, LOOK_PAUSE).await {
-        log("counting contents of small files", s.look_at_contents().await);
+        log("counting what is kept", s.look_at_contents().await);
         if let Some(stats) = engine.as_ref().map(Embedded::stats) {
             s.held.keys.set(shown(stats.keys));
             s.held.bytes.set(shown(stats.bytes));

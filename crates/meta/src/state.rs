@@ -228,6 +228,9 @@ impl Env for Service {
     fn room_for_contents(&self) -> bool {
         self.has_room_for_contents()
     }
+    fn room_for_xattrs(&self) -> bool {
+        self.has_room_for_xattrs()
+    }
     fn request_keep_secs(&self) -> u64 {
         (self.config.tuning.request_keep_ms / 1000).max(1)
     }

@@ -283,7 +283,7 @@ pub async fn finish_cut(
 /// What the volume holds.
 pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
     let (mut begin, end) = keys::all_usage(volume);
-    let mut sums = [0i64; 3];
+    let mut sums = [0i64; 4];
     loop {
         let page = tx.get_range_snapshot(&begin, &end, 4096, false).await?;
         for (key, value) in &page.entries {
@@ -296,8 +296,8 @@ pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
             _ => break,
         }
     }
-    let [inodes, bytes, contents] = sums.map(|sum| sum.max(0) as u64);
-    Ok(Usage { inodes, bytes, contents })
+    let [inodes, bytes, contents, xattrs] = sums.map(|sum| sum.max(0) as u64);
+    Ok(Usage { inodes, bytes, contents, xattrs })
 }
 
 /// The truncate of an inode that is not finished, if there is one.

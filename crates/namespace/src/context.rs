@@ -45,6 +45,10 @@ pub trait Env {
     fn room_for_contents(&self) -> bool {
         true
     }
+    /// Whether more extended attributes may be kept ([`Usage::xattrs`]).
+    fn room_for_xattrs(&self) -> bool {
+        true
+    }
     /// How long request ids are remembered at least, in seconds.
     fn request_keep_secs(&self) -> u64 {
         75
@@ -103,6 +107,8 @@ impl DirSide {
 
 /// Of the usage counters, the one of contents that are kept with the metadata; 0 counts inodes, and 1 bytes of files.
 const USAGE_CONTENTS: u8 = 2;
+/// The usage counter of extended attributes.
+const USAGE_XATTRS: u8 = 3;
 
 /// Chunks to cut off before anybody may write: by the service, after the commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,6 +128,8 @@ pub struct Usage {
     pub bytes: u64,
     /// Bytes of contents that are kept with the metadata, of these.
     pub contents: u64,
+    /// Bytes of names and values of extended attributes.
+    pub xattrs: u64,
 }
 
 /// Whether an operation must wait for [`crate::finish_cut`] of its inode.
@@ -302,11 +310,18 @@ impl<'a> Context<'a> {
 
     /// Counts bytes of contents that are kept with the metadata.
     pub(crate) fn count_contents(&self, id: InodeId, inode: &Inode, bytes: i64) -> Result<()> {
+        self.count_kept(id, inode, USAGE_CONTENTS, bytes)
+    }
+    /// Counts bytes of extended attributes.
+    pub(crate) fn count_xattrs(&self, id: InodeId, inode: &Inode, bytes: i64) -> Result<()> {
+        self.count_kept(id, inode, USAGE_XATTRS, bytes)
+    }
+    fn count_kept(&self, id: InodeId, inode: &Inode, what: u8, bytes: i64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
         let shard = (id.0 % keys::USAGE_SHARDS) as u8;
-        self.tx.add(keys::usage(self.volume(), inode.project, USAGE_CONTENTS, shard), bytes)
+        self.tx.add(keys::usage(self.volume(), inode.project, what, shard), bytes)
     }
 
     /// The data of a file is out of reach.
@@ -357,6 +372,8 @@ impl<'a> Context<'a> {
         self.tx.clear(keys::locks(v, id))?;
         let (begin, end) = keys::xattrs(v, id);
         self.tx.clear_range(&begin, &end)?;
+        let xattrs = inode.xattrs.map_or(0, |x| i64::from(x.bytes));
+        self.count_xattrs(id, inode, -xattrs)?;
         if inode.is_inline() {
             self.tx.clear(keys::content(v, id))?;
             self.count_contents(id, inode, -file_bytes(inode))?;

@@ -187,7 +187,7 @@ pub fn request(v: VolumeId, bucket: u32, r: RequestId) -> Key {
 pub fn requests_before(v: VolumeId, bucket: u32) -> (Key, Key) {
     (key(v, kind::REQUEST, &[]), key(v, kind::REQUEST, &[&bucket.to_be_bytes()]))
 }
-/// A shard of a usage counter: `what` 0 is inodes, 1 is bytes, 2 is bytes of contents with the metadata.
+/// A shard of a usage counter: `what` 0 is inodes, 1 is bytes, 2 is bytes of contents with the metadata, 3 is bytes of extended attributes.
 pub fn usage(v: VolumeId, project: ProjectId, what: u8, shard: u8) -> Key {
     key(v, kind::USAGE, &[&project.0.to_be_bytes(), &[what, shard]])
 }

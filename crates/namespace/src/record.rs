@@ -87,6 +87,44 @@ pub struct Inode {
     /// Where the contents of a file are.
     #[cbor(n(29), default, skip_if = "Contents::are_chunks")]
     pub contents: Contents,
+    /// Its extended attributes together. None: they were not counted yet, or by a release that did not.
+    #[n(30)]
+    pub xattrs: Option<XattrSum>,
+}
+
+/// What the extended attributes of an inode come to ([`crate::xattr`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct XattrSum {
+    /// How many there are.
+    #[n(0)]
+    pub count: u32,
+    /// Bytes of their names, each with a zero behind it: as they are listed.
+    #[n(1)]
+    pub names: u32,
+    /// Bytes of names and values.
+    #[n(2)]
+    pub bytes: u32,
+}
+
+impl XattrSum {
+    /// With one more.
+    pub fn and(self, name: &[u8], value: usize) -> Self {
+        let (name, value) = (name.len() as u32, u32::try_from(value).unwrap_or(u32::MAX));
+        Self {
+            count: self.count.saturating_add(1),
+            names: self.names.saturating_add(name + 1),
+            bytes: self.bytes.saturating_add(name).saturating_add(value),
+        }
+    }
+    /// Without one of them.
+    pub fn without(self, name: &[u8], value: usize) -> Self {
+        let (name, value) = (name.len() as u32, u32::try_from(value).unwrap_or(u32::MAX));
+        Self {
+            count: self.count.saturating_sub(1),
+            names: self.names.saturating_sub(name + 1),
+            bytes: self.bytes.saturating_sub(name).saturating_sub(value),
+        }
+    }
 }
 
 /// Where the contents of a file are ([`crate::inline`]).

@@ -6,10 +6,11 @@ use crate::context::{Context, err};
 use crate::flags;
 use crate::keys;
 use crate::layouts::{self, LAYOUT_XATTR};
-use crate::record::Inode;
+use crate::record::{Inode, XattrSum};
 use crate::trash::{self, TRASH_XATTR};
+use glowfs_kv::key_after;
 use glowfs_types::wire::meta::{InodeKind, Name, OfInode, OfXattr, SetXattr};
-use glowfs_types::{Error, RequestId, Result, Status};
+use glowfs_types::{Error, InodeId, RequestId, Result, Status};
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
@@ -17,6 +18,12 @@ const REPLACE: u32 = 2;
 const VALUE_MAX: usize = 64 << 10;
 /// The greatest number of attributes of an inode.
 const COUNT_MAX: u32 = 1024;
+/// Bytes of the names of an inode as they are listed: Linux lists 64 KiB, and of more nobody could list any. Some are left for those that stand in the inode.
+const NAMES_MAX: u32 = (64 << 10) - 256;
+/// Bytes of the names and values of an inode.
+const BYTES_MAX: u32 = 256 << 10;
+/// Attributes read at once: a former release let an inode have a thousand of 64 KiB.
+const PAGE: u32 = 64;
 
 #[derive(PartialEq)]
 enum Class {
@@ -116,6 +123,54 @@ async fn set_acl(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
     cx.remember(q, q.inode)
 }
 
+/// What the attributes of an inode come to, counted.
+async fn counted(cx: &Context<'_>, id: InodeId) -> Result<XattrSum> {
+    let (mut begin, end) = keys::xattrs(cx.volume(), id);
+    let mut sum = XattrSum::default();
+    loop {
+        let page = cx.tx.get_range(&begin, &end, PAGE, false).await?;
+        for (key, value) in &page.entries {
+            sum = sum.and(keys::xattr_name(key), value.len());
+        }
+        match page.entries.last() {
+            Some((last, _)) if page.more => begin = key_after(last),
+            _ => return Ok(sum),
+        }
+    }
+}
+
+/// Accounts for a change of one attribute, given the bytes of its values; one that makes an inode too large is refused.
+async fn account(
+    cx: &Context<'_>,
+    (id, inode): (InodeId, &mut Inode),
+    name: &[u8],
+    (old, new): (Option<usize>, Option<usize>),
+) -> Result<()> {
+    let before = match inode.xattrs {
+        Some(sum) => sum,
+        None => counted(cx, id).await?,
+    };
+    let rest = old.map_or(before, |value| before.without(name, value));
+    let after = new.map_or(rest, |value| rest.and(name, value));
+    let bounds = [
+        (before.count, after.count, COUNT_MAX, "attributes"),
+        (before.names, after.names, NAMES_MAX, "bytes of names of attributes"),
+        (before.bytes, after.bytes, BYTES_MAX, "bytes of attributes"),
+    ];
+    // What is too large already may become smaller.
+    if let Some((.., most, what)) = bounds.into_iter().find(|(b, a, most, _)| a > most && a > b) {
+        return Err(Error::new(Status::NoSpace, format!("an inode has at most {most} {what}")));
+    }
+    if after.bytes > before.bytes && !cx.env.room_for_xattrs() {
+        let what = "there is no room for more extended attributes in the metadata";
+        return Err(Error::new(Status::NoSpace, what));
+    }
+    let known = inode.xattrs.map_or(0, |x| i64::from(x.bytes));
+    cx.count_xattrs(id, inode, i64::from(after.bytes) - known)?;
+    inode.xattrs = Some(after);
+    Ok(())
+}
+
 /// The value of an attribute.
 pub async fn getxattr(cx: &Context<'_>, req: &OfXattr) -> Result<Vec<u8>> {
     if req.name.as_slice() == LAYOUT_XATTR {
@@ -164,23 +219,15 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
         return err(Status::InvalidArgument);
     }
     let key = keys::xattr(cx.volume(), req.inode, &req.name);
-    let there = cx.tx.get(&key).await?.is_some();
-    if req.flags & CREATE != 0 && there {
+    let old = cx.tx.get(&key).await?.map(|value| value.len());
+    if req.flags & CREATE != 0 && old.is_some() {
         return err(Status::Exists);
     }
-    if req.flags & REPLACE != 0 && !there {
+    if req.flags & REPLACE != 0 && old.is_none() {
         return err(Status::NoAttribute);
     }
-    if !there {
-        let (begin, end) = keys::xattrs(cx.volume(), req.inode);
-        let have = cx.tx.get_range(&begin, &end, COUNT_MAX, false).await?;
-        if have.entries.len() >= COUNT_MAX as usize {
-            return Err(Error::new(
-                Status::NoSpace,
-                format!("an inode has at most {COUNT_MAX} attributes"),
-            ));
-        }
-    }
+    let new = Some(req.value.len());
+    account(cx, (req.inode, &mut inode), &req.name, (old, new)).await?;
     cx.tx.put(key, req.value.clone())?;
     inode.ctime = cx.now;
     cx.put_inode(req.inode, &mut inode)?;
@@ -190,10 +237,18 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
 /// The names that the caller may see.
 pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
     let inode = cx.inode(req.inode).await?;
-    let (begin, end) = keys::xattrs(cx.volume(), req.inode);
-    let page = cx.tx.get_range_snapshot(&begin, &end, COUNT_MAX, false).await?;
+    let (mut begin, end) = keys::xattrs(cx.volume(), req.inode);
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let page = cx.tx.get_range_snapshot(&begin, &end, PAGE, false).await?;
+        names.extend(page.entries.iter().map(|(k, _)| keys::xattr_name(k).to_vec()));
+        match page.entries.last() {
+            Some((last, _)) if page.more => begin = key_after(last),
+            _ => break,
+        }
+    }
     let shown = |name: &&[u8]| access::is_root(cx.caller) || !name.starts_with(b"trusted.");
-    let names = page.entries.iter().map(|(k, _)| keys::xattr_name(k));
+    let names = names.iter().map(Vec::as_slice);
     let acls = [
         (ACCESS, inode.acl.is_some()),
         (DEFAULT, inode.default_acl.is_some()),
@@ -233,9 +288,8 @@ pub async fn removexattr(cx: &Context<'_>, req: &OfXattr) -> Result<()> {
     let mut inode = cx.inode(req.inode).await?;
     check_write(cx, &inode, &class)?;
     let key = keys::xattr(cx.volume(), req.inode, &req.name);
-    if cx.tx.get(&key).await?.is_none() {
-        return err(Status::NoAttribute);
-    }
+    let Some(old) = cx.tx.get(&key).await? else { return err(Status::NoAttribute) };
+    account(cx, (req.inode, &mut inode), &req.name, (Some(old.len()), None)).await?;
     cx.tx.clear(key)?;
     inode.ctime = cx.now;
     cx.put_inode(req.inode, &mut inode)?;

@@ -54,6 +54,9 @@ impl Env for World {
     fn room_for_contents(&self) -> bool {
         self.room.get()
     }
+    fn room_for_xattrs(&self) -> bool {
+        self.room.get()
+    }
     fn keeps_removed(&self) -> bool {
         self.keeps_removed
     }
