@@ -104,7 +104,7 @@ fn must_be_there(config: &MetaConfig) -> Result<()> {
 
 async fn skip(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
     must_be_there(config)?;
-    let (engine, embedded) = open_engine(rt, config, "meta-skip-ids", 0).await?;
+    let (engine, embedded) = open_engine(rt, config, "meta-skip-ids", None).await?;
     let options = RunOptions { idempotent: true, ..RunOptions::durable() };
     let work = async |tx: &Transaction| {
         dump::check_whole(tx).await?;
@@ -121,7 +121,7 @@ async fn skip(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
 async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
     let mut part = Part::new(file, || rt.random())?;
     must_be_there(config)?;
-    let (engine, embedded) = open_engine(rt, config, "meta-dump", 0).await?;
+    let (engine, embedded) = open_engine(rt, config, "meta-dump", None).await?;
     let header = Header { cluster: config.cluster()?, taken_ns: rt.unix_ns(), version: 0 };
     let mut line = ProgressLine::new(rt);
     let writer = BufWriter::with_capacity(FILE_BYTES, &mut part.file);
@@ -167,7 +167,7 @@ async fn load(
     if let EngineConfig::Embedded { dir } = &config.engine {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     }
-    let (engine, embedded) = open_engine(rt, config, "meta-load", header.version).await?;
+    let (engine, embedded) = open_engine(rt, config, "meta-load", Some(header.version)).await?;
     let loaded = load_into(rt, &engine, file, replace, &sum).await;
     close(embedded).await?;
     loaded?;

@@ -109,10 +109,13 @@ pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
         fs::write(&config, plan::config(dir, state, &service)? + "\n" + &more)
             .with_context(|| format!("writing {}", config.display()))?;
         let config = config.to_string_lossy().into_owned();
-        network::enter(
-            &service,
-            process::glowfs(&[service.role.clone(), "--config".into(), config])?,
-        )
+        let mut args = vec![service.role.clone(), "--config".into(), config];
+        // All of a dev cluster lies in one directory: nothing else has to be mounted.
+        let empty = |d: &PathBuf| fs::read_dir(d).is_ok_and(|mut entries| entries.next().is_none());
+        if service.role == "meta" && service.data.first().is_some_and(empty) {
+            args.push("--format".into());
+        }
+        network::enter(&service, process::glowfs(&args)?)
     };
     let process = process::spawn(command, &paths.log(id))?;
     state.service_mut(id)?.process = Some(process);

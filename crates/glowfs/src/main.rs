@@ -27,7 +27,7 @@ enum Role {
     /// Cluster manager: routing info, leases, configuration, tokens
     Mgmtd(service::ServiceArgs),
     /// Metadata service
-    Meta(service::ServiceArgs),
+    Meta(service::MetaArgs),
     /// Storage service
     Storage(service::ServiceArgs),
     /// Mount the file system (in the foreground until it is unmounted or ended, or with --background)

@@ -96,9 +96,23 @@ pub fn mgmtd(args: &ServiceArgs) -> Result<()> {
     run(args, "mgmtd", async |rt, config| glowfs_mgmtd::start(&rt, config).await)
 }
 
+/// The command line of a metadata service.
+#[derive(Args, Debug)]
+pub struct MetaArgs {
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// Begin a new file system: formats the directory of the embedded engine if it is empty. Only for the first start; without it an empty directory is refused, for its
+    /// disk may not be mounted
+    #[arg(long)]
+    format: bool,
+}
+
 /// `glowfs meta`.
-pub fn meta(args: &ServiceArgs) -> Result<()> {
-    run(args, "meta", async |rt, config| glowfs_meta::start(&rt, config).await)
+pub fn meta(args: &MetaArgs) -> Result<()> {
+    let format = args.format;
+    run(&args.service, "meta", async move |rt, config| {
+        glowfs_meta::start(&rt, glowfs_meta::MetaConfig { format, ..config }).await
+    })
 }
 
 /// `glowfs storage`.

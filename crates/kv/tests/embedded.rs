@@ -427,3 +427,20 @@ fn a_checkpoint_waits_for_a_log_in_proportion() {
         engine.close().await.expect("close");
     });
 }
+
+#[test]
+fn an_empty_directory_is_formatted_only_when_told() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let config = EmbeddedConfig { format: false, ..config() };
+        let refused = Embedded::open(&rt, disk.dir(), config.clone()).await.err();
+        let e = refused.expect("it may not be mounted");
+        assert_eq!(e.status, Status::NotFound, "{e}");
+        assert!(e.message.contains("--format") && disk.names().is_empty(), "{e}");
+        let made = EmbeddedConfig { format: true, ..config.clone() };
+        let engine = Embedded::open(&rt, disk.dir(), made).await.expect("formatted");
+        engine.close().await.expect("closed");
+        let engine = Embedded::open(&rt, disk.dir(), config).await.expect("it is there");
+        engine.close().await.expect("closed");
+    });
+}

@@ -41,6 +41,10 @@ pub struct MetaConfig {
     /// Bounds and periods.
     #[serde(default)]
     pub tuning: Tuning,
+    /// Whether an empty directory of the embedded engine is formatted. Said on the command line, for one start: in a file it would be there still when the disk is not
+    /// mounted.
+    #[serde(skip)]
+    pub format: bool,
 }
 
 /// Which engine keeps the metadata.
@@ -49,7 +53,7 @@ pub struct MetaConfig {
 pub enum EngineConfig {
     /// In this process, and served to mgmtd and other meta services.
     Embedded {
-        /// Its directory. An empty one is formatted.
+        /// Its directory. An empty one is formatted only when the service is told to ([`MetaConfig::format`]).
         dir: PathBuf,
     },
     /// The embedded engine of another meta service.
@@ -322,6 +326,7 @@ mod tests {
             tags: BTreeMap::new(),
             root: RootConfig { inline_bytes, ..RootConfig::default() },
             tuning: Tuning::default(),
+            format: false,
         };
         for good in [0, 1, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX] {
             config(good).validate().expect("a limit");

@@ -15,12 +15,12 @@ use glowfs_types::wire::hello::Hello;
 use glowfs_types::{Error, Result};
 use std::rc::Rc;
 
-/// Opens the engine of a service that does not run, for `what`. A directory that is empty is formatted, and begins at `first_version`.
+/// Opens the engine of a service that does not run, for `what`. Only with `first_version` a directory may be empty: it is formatted, and begins at that.
 pub async fn open_engine(
     rt: &Rt,
     config: &MetaConfig,
     what: &str,
-    first_version: Version,
+    first_version: Option<Version>,
 ) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
     let token = read_token_file(&config.service_token_file)?;
     let options = ConnectorOptions::from_names(&config.transports)?;
@@ -36,7 +36,8 @@ pub async fn open(
     options: &ConnectorOptions,
 ) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
     let name = format!("meta-{}", config.node_id);
-    open_as(rt, config, &Opener { token, options, name: &name, first_version: 0 }).await
+    let first_version = config.format.then_some(0);
+    open_as(rt, config, &Opener { token, options, name: &name, first_version }).await
 }
 
 struct Opener<'a> {
@@ -44,7 +45,8 @@ struct Opener<'a> {
     options: &'a ConnectorOptions,
     /// In etcd and FoundationDB: no other process that runs may have it.
     name: &'a str,
-    first_version: Version,
+    /// Where an empty directory begins, if it may be formatted.
+    first_version: Option<Version>,
 }
 
 async fn open_as(
@@ -60,7 +62,8 @@ async fn open_as(
             let settings = EmbeddedConfig {
                 flush_interval: ms(config.tuning.flush_interval_ms),
                 checkpoint_log_bytes: config.tuning.checkpoint_log_bytes,
-                first_version: who.first_version,
+                format: who.first_version.is_some(),
+                first_version: who.first_version.unwrap_or(0),
                 ..EmbeddedConfig::new(config.cluster()?)
             };
             let engine = Embedded::open(rt, opened, settings).await?;

@@ -61,6 +61,23 @@ fn data_of_another_cluster() {
     refused(&["meta", "--config", &f], &["cluster"]);
 }
 
+/// As when the disk of the metadata is not mounted at boot: a new file system would look healthy, and take what users write.
+#[test]
+fn an_empty_directory_is_no_new_file_system() {
+    let c = Cluster::up("unmounted");
+    c.dev("down", &[]);
+    let (data, empty) = (c.dir.join("data/meta-1"), c.local.join("disk"));
+    std::fs::create_dir(&empty).expect("directory");
+    let path = |p: &Path| p.to_str().expect("UTF-8").to_owned();
+    let config = config_of(&c, "meta-1").replace(&path(&data), &path(&empty));
+    let f = write(&c.local, "unmounted.toml", &config);
+    refused(&["meta", "--config", &f], &[&path(&empty), "mount", "--format"]);
+    assert_eq!(std::fs::read_dir(&empty).expect("listed").count(), 0, "it was formatted");
+    // Neither for what only looks at the metadata.
+    refused(&["admin", "meta", "skip-ids", "--config", &f], &[&path(&empty)]);
+    assert_eq!(std::fs::read_dir(&empty).expect("listed").count(), 0, "it was formatted");
+}
+
 /// Changes one byte of a file and puts it back when dropped.
 struct Changed(std::path::PathBuf, Vec<u8>);
 

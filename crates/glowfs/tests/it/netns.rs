@@ -118,7 +118,7 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
         2,
         &format!("{mgmtd}[engine]\nkind = \"embedded\"\ndir = \"{}\"\n", d.join("meta").display()),
     );
-    all.start(net.command(2).args(["meta", "--config", &c]), d.join("meta.log"));
+    all.start(net.command(2).args(["meta", "--format", "--config", &c]), d.join("meta.log"));
     let engine = format!(
         "root_token_file = \"{}\"\n[engine]\nkind = \"remote\"\naddresses = [\"tcp://{}\"]\n",
         d.join("root").display(),

@@ -50,6 +50,8 @@ pub struct EmbeddedConfig {
     pub checkpoint_log_bytes: u64,
     /// A checkpoint for which there was no room is tried again after so long.
     pub checkpoint_pause: Duration,
+    /// Whether an empty directory is formatted. Otherwise it is refused: the disk that belongs there may not be mounted.
+    pub format: bool,
     /// The version that a directory begins with when it is formatted: of the engine whose content is loaded into it, else 0.
     pub first_version: Version,
 }
@@ -66,6 +68,7 @@ impl EmbeddedConfig {
             segment_bytes: 64 << 20,
             checkpoint_log_bytes: 256 << 20,
             checkpoint_pause: Duration::from_secs(10),
+            format: true,
             first_version: 0,
         }
     }
@@ -158,7 +161,7 @@ struct Inner {
 pub struct Embedded(Rc<Inner>);
 
 impl Embedded {
-    /// Opens the engine in `dir`, formatting an empty one. Takes the directory's lock.
+    /// Opens the engine in `dir`, formatting an empty one if it may. Takes the directory's lock.
     pub async fn open(rt: &Rt, dir: Dir, config: EmbeddedConfig) -> Result<Self> {
         let place = dir.path();
         Self::open_inner(rt, dir, config)

@@ -63,7 +63,11 @@ pub async fn recover(rt: &Rt, dir: &Dir, config: &EmbeddedConfig) -> Result<Reco
         Some(version) => read_checkpoint(rt, dir, version, config, &mut store).await?,
         None => match first_header(rt, dir, &segments, config).await? {
             Some(header) => header,
-            None => return format_empty(rt, dir, config, &segments).await,
+            None if config.format => return format_empty(rt, dir, config, &segments).await,
+            None => {
+                let what = "there is no metadata in it: if it belongs on a disk of its own, mount that; to begin a new file system there, start `glowfs meta` once with --format";
+                return Err(Error::new(Status::NotFound, what));
+            }
         },
     };
     replay(rt, dir, config, base, &segments, store).await

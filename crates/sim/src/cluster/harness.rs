@@ -331,6 +331,7 @@ impl Cluster {
                 ..Default::default()
             },
             tuning: self.tuning.clone(),
+            format: true,
         }
     }
 
