@@ -14,8 +14,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// What the kernel may have in its page cache: contents of this time and length.
-pub type Cached = (Time, u64);
+/// What the kernel may have in its page cache: contents of this time, length, and [`Attr::contents_change`].
+type Cached = (Time, u64, u64);
+
+fn contents_of(attr: &Attr) -> Cached {
+    (attr.mtime, attr.len, attr.contents_change)
+}
 
 #[derive(Default)]
 struct Node {
@@ -54,6 +58,16 @@ struct Told {
     /// The edition that these attributes are of. None: they may be old, or nothing leads to the inode any more.
     edition: Option<Edition>,
     entry: abi::EntryOut,
+    /// [`Attr::contents_change`].
+    contents_change: u64,
+}
+
+impl Told {
+    /// The contents are not those of before, and the kernel, which goes by time and length, cannot see it.
+    fn hides_a_write_since(&self, before: &Told) -> bool {
+        let seen = |t: &Told| (t.entry.attr.mtime, t.entry.attr.mtimensec, t.entry.attr.size);
+        self.contents_change != before.contents_change && seen(self) == seen(before)
+    }
 }
 
 /// An open file of an application.
@@ -238,13 +252,21 @@ impl<F: FileData> Inodes<F> {
         node.introduced = node.introduced.max(valid_until);
         node.lookups += 1;
     }
-    /// The kernel is told this of the inode.
-    pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) {
-        if let Some(n) = self.nodes.borrow_mut().get_mut(&attr.inode.0) {
-            let told = Told { edition: Some(attr.edition()), entry: *entry };
-            match &mut n.told {
-                Some(before) => **before = told,
-                None => n.told = Some(Box::new(told)),
+    /// The kernel is told this of the inode. True if it has to be told to forget the pages of it as well.
+    pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) -> bool {
+        let mut nodes = self.nodes.borrow_mut();
+        let Some(n) = nodes.get_mut(&attr.inode.0) else { return false };
+        let (edition, contents_change) = (Some(attr.edition()), attr.contents_change);
+        let told = Told { edition, entry: *entry, contents_change };
+        match &mut n.told {
+            Some(before) => {
+                let hidden = told.hides_a_write_since(before);
+                **before = told;
+                hidden
+            }
+            None => {
+                n.told = Some(Box::new(told));
+                false
             }
         }
     }
@@ -271,14 +293,18 @@ impl<F: FileData> Inodes<F> {
     pub fn removed(&self, gone: &Attr, mut attr: abi::Attr) {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&gone.inode.0) {
             let told = n.told.get_or_insert_with(|| {
-                Box::new(Told { edition: None, entry: abi::EntryOut::default() })
+                Box::new(Told {
+                    edition: None,
+                    entry: abi::EntryOut::default(),
+                    contents_change: gone.contents_change,
+                })
             });
             if gone.kind == InodeKind::Directory {
                 // Meta keeps the time of its entries beside it, and does not look there any more.
                 let before = (told.entry.attr.mtime, told.entry.attr.mtimensec);
                 (attr.mtime, attr.mtimensec) = before.max((attr.mtime, attr.mtimensec));
             }
-            **told = Told { edition: None, entry: abi::EntryOut { attr, ..told.entry } };
+            **told = Told { edition: None, entry: abi::EntryOut { attr, ..told.entry }, ..**told };
         }
     }
     /// The attributes of an inode that is no more, for who still has it in his hands: those that were told last.
@@ -305,7 +331,7 @@ impl<F: FileData> Inodes<F> {
     }
     /// Whether the page cache may stay as the file is opened with these attributes; notes them.
     pub fn may_keep_cache(&self, attr: &Attr) -> bool {
-        let now = (attr.mtime, attr.len);
+        let now = contents_of(attr);
         match self.nodes.borrow_mut().get_mut(&attr.inode.0) {
             Some(n) => n.cached.replace(now) == Some(now),
             None => false,

@@ -219,6 +219,7 @@ pub(crate) async fn truncate(
         None => whole_blocks(inode.len.min(len)),
     };
     inode.len = len;
+    inode.contents_change += 1;
     inode.set_allocated(blocks);
     inode.mtime = cx.now;
     inode.mtime_set = Some(cx.now);

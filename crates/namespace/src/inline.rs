@@ -129,7 +129,7 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     bytes[from..end].copy_from_slice(&q.bytes);
     let before = file_bytes(&inode);
     inode.len = bytes.len() as u64;
-    inode.written(cx.now, cx.now);
+    inode.written_now(cx.now);
     put_content(cx, q.inode, bytes)?;
     cx.put_inode(q.inode, &mut inode)?;
     let grown = file_bytes(&inode) - before;

@@ -296,13 +296,8 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
         }
     }
     if let Some(t) = req.mtime.filter(|t| t.nanos <= 999_999_999) {
-        if inode.mtime_set.is_none_or(|set| t > set) {
-            inode.written(t, cx.now);
-            changed = true;
-        } else if t > inode.ctime {
-            inode.ctime = t;
-            changed = true;
-        }
+        inode.written(t, cx.now);
+        changed = true;
     }
     if let Some(t) = req.atime.filter(|t| *t > inode.atime && t.nanos <= 999_999_999) {
         inode.atime = t;

@@ -90,6 +90,9 @@ pub struct Inode {
     /// Its extended attributes together. None: they were not counted yet, or by a release that did not.
     #[n(30)]
     pub xattrs: Option<XattrSum>,
+    /// How often the contents may have become others. Times do not tell: users set them, and clocks differ.
+    #[cbor(n(31), default, skip_if = "is_zero")]
+    pub contents_change: u64,
 }
 
 /// What the extended attributes of an inode come to ([`crate::xattr`]).
@@ -149,11 +152,12 @@ impl Contents {
     }
 }
 
-/// The time of something that happened at `t` when there is one already: never the same. One in the future ends, as a local write ends it.
+/// The time of something that happened at `t` when there is one already: never the same. One in the future ends, as a local write ends it; one of this second
+/// is of a write just before.
 fn moved(old: Time, t: Time, now: Time) -> Time {
     if t > old {
         t
-    } else if old > now {
+    } else if old.secs > now.secs {
         now
     } else if old.nanos < 999_999_999 {
         Time { nanos: old.nanos + 1, ..old }
@@ -170,10 +174,20 @@ impl Inode {
     pub fn is_dir(&self) -> bool {
         self.kind == InodeKind::Directory
     }
-    /// It was written at `t`, by the clock of whoever wrote. Kernels that no recall reached tell by `mtime` alone that their pages are old, so it always becomes another one.
+    /// It was written at `t`, by the clock of whoever wrote. Kernels that no recall reached tell by `mtime` that their pages are old, so it becomes another
+    /// one, unless somebody has set it since.
     pub(crate) fn written(&mut self, t: Time, now: Time) {
-        self.mtime = moved(self.mtime, t, now);
+        self.contents_change += 1;
         self.ctime = moved(self.ctime, t, now);
+        if self.mtime_set.is_none_or(|set| t > set) {
+            self.mtime = moved(self.mtime, t, now);
+        }
+    }
+    /// It was written here and now.
+    pub(crate) fn written_now(&mut self, now: Time) {
+        self.contents_change += 1;
+        self.mtime = moved(self.mtime, now, now);
+        self.ctime = moved(self.ctime, now, now);
     }
     /// What stat shows of anything but a directory, read in this life of the engine.
     pub fn attr(&self, id: InodeId, life: u64) -> Attr {
@@ -206,6 +220,7 @@ impl Inode {
             entries: None,
             inline: self.is_inline(),
             life,
+            contents_change: self.contents_change,
         }
     }
     /// Its blocks were counted; only what is less than all is kept.

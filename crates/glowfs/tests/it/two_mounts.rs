@@ -408,3 +408,32 @@ fn entries_that_were_listed_are_not_asked_for_and_not_old() {
         assert_eq!(std::fs::read(there.join(file(3))).expect("read"), b"longer");
     }
 }
+
+/// `cp -p`, `rsync --inplace -t` and `touch -r` leave a time that is no later than before, and the length may be the same.
+#[test]
+fn a_change_is_seen_though_its_writer_sets_the_time_back() {
+    let c = Cluster::up("setback");
+    let other = Mount::with(&c, "mnt2", &["--set", "atime=\"noatime\""]);
+    for len in [5, 3 * MIB] {
+        let write = |seed| {
+            std::fs::write(c.mnt.join("f"), content(seed, len)).expect("write");
+            sh(&c.mnt, "touch -d 2020-02-02 f");
+        };
+        let seen = |f: &File| {
+            let mut bytes = vec![0; len];
+            f.read_exact_at(&mut bytes, 0).expect("read");
+            bytes
+        };
+        write(1);
+        let open = File::open(other.path.join("f")).expect("open");
+        assert!(seen(&open) == content(1, len));
+        // Until no lease is left that could be recalled.
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        write(2);
+        assert!(seen(&File::open(other.path.join("f")).expect("open")) == content(2, len), "anew");
+        assert!(seen(&open) == content(2, len), "open since before");
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        write(3);
+        assert!(seen(&open) == content(3, len), "open since before, and nobody opened it");
+    }
+}

@@ -50,8 +50,30 @@ impl<S: FileSystem> Context<S> {
             },
         };
         self.inodes.gives(attr.inode);
-        self.inodes.tells(&attr, &entry_out(&attr, self.config.block_bytes, Default::default()));
+        let entry = entry_out(&attr, self.config.block_bytes, Default::default());
+        if self.inodes.tells(&attr, &entry) {
+            // A reader asks before it takes a page.
+            self.forget_pages(attr.inode).await;
+        }
         self.attr_answer(&attr, self.valid(end))
+    }
+
+    /// Has the kernel forget the pages of a file whose contents another client has changed, and whose time and length it has set to what they were.
+    async fn forget_pages(&self, inode: InodeId) {
+        let Some(session) = self.session.borrow().upgrade() else { return };
+        let told = session.notify_inval_inode(inode.0, 0, 0);
+        // It may wait for a page that is being read; whoever asks goes on after this time all the same.
+        match self.rt.timeout(self.longest_lease.get(), told).await {
+            Ok(Err(error)) => {
+                tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages")
+            }
+            Ok(Ok(_)) | Err(_) => {}
+        }
+    }
+    /// The same, when the kernel has just been told of the inode together with others.
+    pub(crate) fn forget_pages_later(&self, inode: InodeId) {
+        let this = self.clone();
+        self.rt.spawn_detached(async move { this.forget_pages(inode).await });
     }
 
     /// Meta knows the inode no more. Files that are open here it keeps; of everything else (directories, named pipes, ...) whoever still has it open or

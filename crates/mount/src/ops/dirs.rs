@@ -120,7 +120,9 @@ impl<S: FileSystem> Context<S> {
         if fits {
             self.inodes.looked_up(e.inode, end);
             self.inodes.gives(e.inode);
-            self.inodes.tells(&attr, &entry);
+            if self.inodes.tells(&attr, &entry) {
+                self.forget_pages_later(attr.inode);
+            }
         }
         Ok(fits)
     }

@@ -42,7 +42,9 @@ impl<S: FileSystem> Context<S> {
         let attr = self.inodes.seen(from_meta);
         let valid = (self.valid(leased_until), self.valid(named_until));
         let entry = entry_out(&attr, self.config.block_bytes, valid);
-        self.inodes.tells(&attr, &entry);
+        if self.inodes.tells(&attr, &entry) {
+            self.forget_pages_later(attr.inode);
+        }
         Box::new(entry)
     }
 

@@ -163,6 +163,9 @@ pub struct Attr {
     /// The life of the metadata engine that they were read in: see [`super::edition`]. 0: it loses nothing, or it is not known (older releases).
     #[cbor(n(23), default, skip_if = "is_zero")]
     pub life: u64,
+    /// Grows whenever its contents may have become others, also if times and length are set to what they were. 0: never since a release that counts it.
+    #[cbor(n(24), default, skip_if = "is_zero")]
+    pub contents_change: u64,
 }
 
 pub(super) fn is_false(flag: &bool) -> bool {
