@@ -57,9 +57,13 @@ pub async fn replaced(s: &Service, attr: &Attr, by: ClientId) -> Result<()> {
     if attr.inline {
         return Ok(());
     }
-    let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
+    tell_writers(s, by, Change::contents(attr.inode, Some(attr.epoch))).await
+}
+
+/// Others who have a file open for writing have to know of a change, also if they have no lease.
+pub async fn tell_writers(s: &Service, by: ClientId, change: Change) -> Result<()> {
+    let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, change.inode).await).await?;
     writers.retain(|c| *c != by);
-    let change = Change::contents(attr.inode, Some(attr.epoch));
     s.recall_writers(&change, &writers, s.rt.now() + TOLD_WITHIN).await;
     Ok(())
 }

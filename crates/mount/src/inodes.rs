@@ -97,6 +97,8 @@ pub struct Handle<F> {
 /// An open directory.
 #[derive(Default)]
 pub struct DirHandle {
+    /// Who opened it: he may list it, whoever does so for him.
+    pub caller: Caller,
     /// Entries that were fetched and not delivered yet.
     pub ahead: VecDeque<DirEntry>,
     /// The cookie after which `ahead` begins.
@@ -362,6 +364,7 @@ impl<F: FileData> Inodes<F> {
         if let Some(open) = self.opened(inode) {
             open.lease.set(Instant(0));
             open.bare.set(false);
+            open.mode_known.set(false);
         }
         match self.nodes.borrow_mut().get_mut(&inode.0) {
             Some(n) => {
@@ -432,9 +435,10 @@ impl<F: FileData> Inodes<F> {
         self.files.borrow().keys().copied().collect()
     }
     /// A new directory handle.
-    pub fn add_dir(&self) -> u64 {
+    pub fn add_dir(&self, caller: Caller) -> u64 {
         let n = self.number();
-        self.dirs.borrow_mut().insert(n, Rc::default());
+        let dir = DirHandle { caller, ..DirHandle::default() };
+        self.dirs.borrow_mut().insert(n, Rc::new(RefCell::new(dir)));
         n
     }
     /// A directory handle.

@@ -26,6 +26,7 @@ mod ops;
 pub mod ram;
 mod recall;
 mod rings;
+mod running;
 mod service;
 mod uses;
 

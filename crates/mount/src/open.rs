@@ -9,6 +9,7 @@ use crate::errno::EIO;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use crate::late::Late;
+use crate::running::Running;
 use glowfs_client::FileAccess;
 use glowfs_rt::Instant;
 use glowfs_rt::sync::Notify;
@@ -105,8 +106,12 @@ pub struct OpenInode<F> {
     pub gate: Gate,
     /// Until when meta would tell us of a change by others; what is known may be used without asking until then.
     pub lease: Cell<Instant>,
+    /// Times of last access that meta is being told beside the requests that they are of.
+    pub telling_access: Running,
     /// It has no `security.capability`, as far as we have asked.
     pub bare: Cell<bool>,
+    /// Its mode is as meta last said, and no other client has changed anything since that it tells writers of.
+    pub mode_known: Cell<bool>,
     /// When its blocks were last counted.
     pub counted: Cell<Instant>,
     /// A set of writes that were answered before they were sent has ended.
@@ -151,7 +156,9 @@ impl<F: FileData> OpenInode<F> {
         let (back, state) = (RefCell::new(Back::new(waiting.clone())), RefCell::new(state));
         let (sent, late) = (Notify::new(), Late::default());
         let (gate, bare) = (Gate::default(), Cell::new(false));
-        Self { id, gate, lease, bare, counted, sent, late, back, state }
+        let mode_known = Cell::new(true);
+        let telling_access = Running::default();
+        Self { id, gate, lease, telling_access, bare, mode_known, counted, sent, late, back, state }
     }
     /// What was written and is not sent yet.
     pub fn back(&self) -> RefMut<'_, Back> {

@@ -12,6 +12,7 @@ use crate::flags;
 use crate::inline;
 use crate::keys;
 use crate::name;
+use crate::privileges;
 use crate::record::{Inode, number, unpack, whole_blocks};
 use glowfs_kv::Transaction;
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -66,10 +67,11 @@ pub async fn readlink(cx: &Context<'_>, req: &ReadLink) -> Result<(Vec<u8>, bool
 pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cut>)> {
     let done = cx.done_before(req).await?;
     let mut inode = cx.inode(req.inode).await?;
-    if done.is_none() {
+    if done.is_none() && changes_something(cx, req, &inode) {
         let before = file_bytes(&inode);
         check_flags(cx, req, &inode)?;
         check_owner(cx, req, &inode)?;
+        privileges::check(cx, req, &inode).await?;
         check_times(cx, req, &inode)?;
         check_len(cx, req, &inode).await?;
         change_owner_and_mode(cx, req, &mut inode)?;
@@ -86,6 +88,17 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
     let attr = cx.attr_of(req.inode, &inode).await?;
     let cut = inode.cut.map(|len| Cut { attr: attr.clone(), len });
     Ok((attr, cut))
+}
+
+/// A kernel asks for nothing at all before a write that it leaves to us to take privileges away for.
+fn changes_something(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> bool {
+    let owner_or_mode = req.mode.is_some() || req.uid.is_some() || req.gid.is_some();
+    let times = req.atime.is_some() || req.mtime.is_some() || req.ctime.is_some();
+    owner_or_mode
+        || times
+        || req.len.is_some()
+        || req.flags.is_some()
+        || (req.unprivileged_write && privileges::after_write(cx.caller, inode) != inode.mode)
 }
 
 /// What immutable and append-only inodes refuse, and who may make them so.
@@ -173,6 +186,9 @@ fn change_owner_and_mode(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> 
         }
         inode.uid = req.uid.unwrap_or(inode.uid);
         inode.gid = req.gid.unwrap_or(inode.gid);
+    }
+    if req.unprivileged_write {
+        inode.mode = privileges::after_write(cx.caller, inode);
     }
     if let Some(mode) = req.mode {
         let mut mode = mode & 0o7777;

@@ -33,6 +33,7 @@ mod lost_found;
 mod make;
 mod name;
 mod open;
+mod privileges;
 mod record;
 mod removed;
 mod rename;

@@ -162,3 +162,77 @@ for h in (f, e):
     let (a, b) = (c.mnt.display(), other.path.display());
     sh(&c.local, &format!("timeout 60 python3 {} {a} {b}", script.display()));
 }
+
+/// Another client gives a program privileges, or takes permissions away, while somebody has it open for writing.
+#[test]
+fn privileges_that_another_client_has_just_given_go_with_a_write() {
+    let c = Cluster::up("givenelse");
+    let other = Mount::new(&c, "mnt2");
+    let as_owner = &c.mnt;
+    sh(as_owner, &format!("chmod 755 .. . {}", other.path.display()));
+    for (name, before, after, expected, flags) in [
+        ("cached", "666", "4755", "755", "0"),
+        ("direct", "666", "6775", "775", "os.O_DIRECT"),
+        // The writer's client believes in the mode of before: it must not bring it back.
+        ("undone", "4777", "700", "700", "os.O_DIRECT"),
+        ("both", "4777", "4700", "700", "os.O_DIRECT"),
+    ] {
+        let script = format!(
+            r#"
+            head -c 8192 /dev/zero > {name}; chown 1000:1000 {name}; chmod {before} {name}
+            cat > ../{name}.py <<'PY'
+import mmap, os, sys, time
+os.setgroups([]); os.setegid(1001); os.seteuid(1001)
+fd = os.open(sys.argv[1], os.O_WRONLY | {flags})
+page = mmap.mmap(-1, 4096)
+page.write(b"x" * 4096)
+if os.stat(sys.argv[1]).st_mode & 0o6000 == 0: os.pwritev(fd, [page], 0)
+# No lease is left.
+time.sleep(1.5)
+print("ready", flush=True)
+sys.stdin.readline()
+os.pwritev(fd, [page], 4096)
+PY
+            mkfifo ../{name}.go
+            python3 ../{name}.py {other}/{name} < ../{name}.go > ../{name}.out & writer=$!
+            exec 3> ../{name}.go
+            for i in $(seq 200); do grep -q ready ../{name}.out && break; sleep 0.05; done
+            chown 0:0 {name}; chmod {after} {name}
+            echo >&3; exec 3>&-; wait $writer
+            test "$(stat -c %a {name})" = {expected} || {{ echo "{name}: $(stat -c %a {name})"; exit 1; }}
+            "#,
+            other = other.path.display(),
+        );
+        sh(as_owner, &script);
+    }
+}
+
+/// Rights are asked for when something is opened; a time that is set is the last word; a whiteout is no device.
+#[test]
+fn what_programs_do_with_what_they_have_just_had_open() {
+    let c = Cluster::up("justopen");
+    sh(
+        &c.mnt,
+        r#"
+        chmod 755 .. .; mkdir d; chmod 700 d; touch d/a d/b; mkdir w; chown 1000 w
+        head -c 100000 /dev/urandom > f
+        python3 - <<'PY'
+import os, time
+fd = os.open("d", os.O_RDONLY)
+os.setgroups([]); os.setegid(1001); os.seteuid(1001)
+assert sorted(os.listdir(fd)) == ["a", "b"]
+os.seteuid(0); os.setegid(0)
+for i in range(10):
+    # A time of last access that is before that of the contents moves with the next read.
+    os.utime("f", (1000, time.time()))
+    with open("f", "rb") as f: f.read()
+    os.utime("f", (2000 + i, 3000))
+    time.sleep(0.05)
+    assert os.stat("f").st_atime == 2000 + i, (i, os.stat("f").st_atime)
+PY
+        setpriv --reuid=1000 --regid=1000 --clear-groups mknod w/whiteout c 0 0
+        setpriv --reuid=1000 --regid=1000 --clear-groups mknod w/null c 1 3 2> /dev/null && exit 1
+        test "$(stat -c %F,%t,%T w/whiteout)" = "character special file,0,0"
+        "#,
+    );
+}

@@ -63,11 +63,8 @@ impl<S: FileSystem> Context<S> {
         let Some(session) = self.session.borrow().upgrade() else { return };
         let told = session.notify_inval_inode(inode.0, 0, 0);
         // It may wait for a page that is being read; whoever asks goes on after this time all the same.
-        match self.rt.timeout(self.longest_lease.get(), told).await {
-            Ok(Err(error)) => {
-                tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages")
-            }
-            Ok(Ok(_)) | Err(_) => {}
+        if let Ok(Err(error)) = self.rt.timeout(self.longest_lease.get(), told).await {
+            tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages");
         }
     }
     /// The same, when the kernel has just been told of the inode together with others.
@@ -126,6 +123,10 @@ impl<S: FileSystem> Context<S> {
         if sets_mtime {
             // Written before, so its time does not count any more.
             self.settle_inode(q.inode).await;
+        }
+        if sets_atime && let Some(open) = self.inodes.opened(q.inode) {
+            // Likewise: it was read before.
+            open.telling_access.over().await;
         }
         let r = self.fs.setattr(q).await?;
         if let Some(open) = self.inodes.opened(r.attr.inode) {

@@ -25,7 +25,8 @@ impl<S: FileSystem> Context<S> {
         let mut out = DirWriter::new(i.size);
         let mut at = i.offset;
         if at == 0 {
-            *dir.borrow_mut() = DirHandle::default();
+            let caller = dir.borrow().caller.clone();
+            *dir.borrow_mut() = DirHandle { caller, ..DirHandle::default() };
         }
         let after = at.saturating_sub(DOT_DOT);
         if dir.borrow().after != after {
@@ -68,12 +69,12 @@ impl<S: FileSystem> Context<S> {
 
     /// Gets the next page of entries.
     async fn fetch(&self, dir: &RefCell<DirHandle>, attributes: bool) -> Result<(), Failure> {
-        let after = {
+        let (after, caller) = {
             let d = dir.borrow();
-            d.ahead.back().map_or(d.after, |e| e.cookie)
+            (d.ahead.back().map_or(d.after, |e| e.cookie), d.caller.clone())
         };
         let q = ReadDir {
-            caller: self.caller(),
+            caller,
             inode: InodeId(self.header.node),
             after,
             limit: PAGE_ENTRIES,

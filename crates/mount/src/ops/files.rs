@@ -265,7 +265,7 @@ impl<S: FileSystem> Context<S> {
         // Whoever has the file open for writing reports, and ends its session itself.
         let alone = q.session.is_none() && self.fs.closes_room();
         let daemon = self.daemon.clone();
-        let work = daemon.work();
+        let work = (daemon.work(), handle.inode.telling_access.begin());
         self.rt.spawn_detached(async move {
             let _work = work;
             let told = match alone {

@@ -12,7 +12,7 @@ use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::mode::without_privileges;
-use glowfs_types::wire::meta::{AtimeRule, InodeKind, SetAttr, inode_flags};
+use glowfs_types::wire::meta::{AtimeRule, Caller, InodeKind, SetAttr, inode_flags};
 use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
@@ -198,7 +198,7 @@ impl<S: FileSystem> Context<S> {
             // Others may have cut the file, or made it longer.
             self.known(inode).await?;
         }
-        let kills = how.kill_suid && inode.mode() & SUID_SGID != 0;
+        let kills = how.kill_suid && self.has_privileges(inode).await?;
         if how.later
             && !kills
             && let Some(place) = self.gather(handle, offset, &payload, how.append).await?
@@ -254,32 +254,47 @@ impl<S: FileSystem> Context<S> {
         }
     }
 
-    /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the
-    /// file, so this is done as root.
+    /// Whether a program with this content may get privileges by its mode. Meta tells writers when that may have become so.
+    async fn has_privileges(&self, inode: &OpenInode<S::File>) -> Result<bool, Failure> {
+        if !inode.mode_known.replace(true)
+            && let Err(e) = Box::pin(self.fresh(inode.id)).await
+        {
+            inode.mode_known.set(false);
+            return Err(e);
+        }
+        Ok(inode.mode() & SUID_SGID != 0)
+    }
+
+    /// A write by someone without the privilege takes set-user-id and set-group-id away. The writer need not own the file, so this is done as root, but
+    /// with his groups; a mount that may not speak as root speaks as him.
     pub(crate) async fn kill_suid(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        let (attr, writer) = (handle.inode.attr(), &handle.caller);
-        let in_group = writer.gid == attr.gid || writer.groups.contains(&attr.gid);
-        let mode = without_privileges(attr.mode, in_group);
-        if mode == attr.mode {
+        if !self.has_privileges(&handle.inode).await? {
             return Ok(());
         }
-        let q = SetAttr {
-            caller: self.callers.root(),
+        let (attr, writer) = (handle.inode.attr(), &handle.caller);
+        let in_group = writer.gid == attr.gid || writer.groups.contains(&attr.gid);
+        if without_privileges(attr.mode, in_group) == attr.mode {
+            return Ok(());
+        }
+        let as_root =
+            Caller { gid: writer.gid, groups: writer.groups.clone(), ..self.callers.root() };
+        let q = |caller: Caller| SetAttr {
+            caller,
             request: RequestId(self.rt.random_u128()),
             inode: handle.inode.id,
-            mode: Some(mode),
+            session: handle.file.file.session(),
+            unprivileged_write: true,
             ..SetAttr::default()
         };
-        match self.fs.setattr(q).await {
-            Ok(r) => {
-                self.inodes.seen(&r.attr);
-                self.forget_attr(handle.inode.id);
-                Ok(())
+        let r = match self.fs.setattr(q(as_root)).await {
+            Err(e) if matches!(e.status, Status::NotPermitted | Status::AccessDenied) => {
+                self.fs.setattr(q(writer.clone())).await?
             }
-            // A mount of a user who is not root: nothing of it can run with set-user-id elsewhere than by his own doing.
-            Err(e) if matches!(e.status, Status::NotPermitted | Status::AccessDenied) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+            other => other?,
+        };
+        self.inodes.seen(&r.attr);
+        self.forget_attr(handle.inode.id);
+        Ok(())
     }
 
     /// The kernel cannot know that we changed the mode: it is told, beside this request.

@@ -346,6 +346,10 @@ impl FileSystem for RamFs {
             if q.uid.is_some() || q.gid.is_some() {
                 a.mode = without_privileges(a.mode, true);
             }
+            if q.unprivileged_write {
+                let in_group = q.caller.gid == a.gid || q.caller.groups.contains(&a.gid);
+                a.mode = without_privileges(a.mode, in_group);
+            }
             a.mode = q.mode.unwrap_or(a.mode);
             a.flags = q.flags.unwrap_or(a.flags);
             a.uid = q.uid.unwrap_or(a.uid);

@@ -284,6 +284,10 @@ pub struct SetAttr {
     /// Flags ([`inode_flags`]).
     #[n(11)]
     pub flags: Option<u32>,
+    /// Its contents change by the hand of somebody with the caller's groups who is not privileged: set-user-id and set-group-id go, as they are when this
+    /// takes effect. Whoever may write the file, or has it open for that, may say so.
+    #[cbor(n(12), default, skip_if = "is_false")]
+    pub unprivileged_write: bool,
 }
 
 /// A time to set.
