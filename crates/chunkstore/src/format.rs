@@ -8,6 +8,8 @@ use glowfs_types::{ClusterId, Error, NodeId, Result, Status, StoreId};
 pub(crate) const BLOCK: usize = glowfs_types::checksum::BLOCK_BYTES as usize;
 /// The newest format this build reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The same of a log segment. 2 since there are records of kind 10: a build that does not know them must not take them for damage.
+const SEGMENT_FORMAT_VERSION: u32 = 2;
 
 pub(crate) const SUPER_MAGIC: &[u8; 8] = b"GLOWSTOR";
 pub(crate) const SEGMENT_MAGIC: &[u8; 8] = b"GLOWLOGS";
@@ -119,7 +121,7 @@ impl SegmentHead {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(SEGMENT_MAGIC);
-        w.u32(FORMAT_VERSION);
+        w.u32(SEGMENT_FORMAT_VERSION);
         w.u32(self.prev_crc);
         w.u128(self.store.0);
         w.u64(self.seq);
@@ -141,11 +143,11 @@ impl SegmentHead {
         if found != store {
             return Ok(None);
         }
-        if version > FORMAT_VERSION {
+        if version > SEGMENT_FORMAT_VERSION {
             return Err(Error::new(
                 Status::NewerFormat,
                 format!(
-                    "a log segment has format {version}, this build knows up to {FORMAT_VERSION}; start a newer glowfs"
+                    "a log segment has format {version}, this build knows up to {SEGMENT_FORMAT_VERSION}; start a newer glowfs"
                 ),
             ));
         }
@@ -289,15 +291,19 @@ mod tests {
         let bytes = s.encode();
         assert_eq!(
             hex(&bytes[..64]),
-            "474c4f574c4f475301000000060000000100000000000000000000000000000002000000000000000300000000000000\
+            "474c4f574c4f475302000000060000000100000000000000000000000000000002000000000000000300000000000000\
              04000000000000000500000000000000"
         );
         assert_eq!(SegmentHead::decode(&bytes, StoreId(1)).expect("valid"), Some(s));
         assert_eq!(SegmentHead::decode(&bytes, StoreId(2)).expect("another's"), None);
-        let mut newer = bytes[..BLOCK - 4].to_vec();
-        newer[8] = 2;
-        newer.extend(crc32c(&newer).to_le_bytes());
-        let e = SegmentHead::decode(&newer, StoreId(1)).expect_err("newer");
+        let of_format = |format| {
+            let mut other = bytes[..BLOCK - 4].to_vec();
+            other[8] = format;
+            other.extend(crc32c(&other).to_le_bytes());
+            SegmentHead::decode(&other, StoreId(1))
+        };
+        assert_eq!(of_format(1).expect("older").map(|s| s.seq), Some(2));
+        let e = of_format(3).expect_err("newer");
         assert_eq!(e.status, Status::NewerFormat);
         let b = BatchHead {
             crc: 0,

@@ -298,7 +298,11 @@ impl Record {
                 let list = (0..n).map(|_| r.u64().map(ChannelId)).collect::<Result<_>>()?;
                 Record::ForgetChannels(client, list)
             }
-            k => return Err(bad(&format!("unknown kind {k}"))),
+            // Its checksum is right, so a build that knows it has written it.
+            k => {
+                let what = format!("record: unknown kind {k}; start a newer glowfs");
+                return Err(Error::new(Status::NewerFormat, what));
+            }
         };
         Ok((target, record))
     }

@@ -394,6 +394,9 @@ impl Inner {
         for _ in 0..head.record_count {
             match Record::decode(&mut r) {
                 Ok(x) => records.push(x),
+                Err(e) if e.status == glowfs_types::Status::NewerFormat => {
+                    return Err(e.context(format_args!("{}: the log", self.dir.path())));
+                }
                 Err(e) => return Err(self.log_error(&format!("batch {lsn}: {}", e.message))),
             }
         }

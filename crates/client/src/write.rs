@@ -1,9 +1,10 @@
 //! Updates of chunks: writes, and cutting a chunk.
 //!
 //! Guarantees: all attempts of one update under one truncate epoch carry the same client, channel and sequence number; under another epoch it
-//! is another update; the pieces of one write are all made under one epoch; a channel is given back only after a definite success; bytes in
+//! is another update; the pieces of one write are all made under one epoch; a channel is given back only after a definite outcome; bytes in
 //! flight stay within the client's bound.
 
+use crate::channel::Held;
 use crate::core::Core;
 use crate::file::{OpenFile, Permission, Rights};
 use crate::retry::{Retry, again_write};
@@ -153,17 +154,19 @@ pub(crate) async fn apply(
     let mut retry = core.retry(core.write_policy());
     let mut sent_to = None;
     let mut refusals = 0;
+    // Whether an attempt may still arrive, or have arrived, somewhere.
+    let mut uncertain = false;
     loop {
         let mut site = Site::default();
         let grant = match grant(rights, change).await {
-            Ok(g) => g,
             // Meta has been asked for as long as it may be: no more of that here.
-            Err(e) => return Err(e.context(describe(rights, change))),
+            Err(e) => return Err(given_up(held, uncertain, e.context(describe(rights, change)))),
+            Ok(g) if change.under.is_some_and(|epoch| epoch != g.epoch) => {
+                let e = Error::new(Status::Stale, "the file was cut meanwhile");
+                return Err(given_up(held, uncertain, e.context(describe(rights, change))));
+            }
+            Ok(g) => g,
         };
-        if change.under.is_some_and(|epoch| epoch != grant.epoch) {
-            let e = Error::new(Status::Stale, "the file was cut meanwhile");
-            return Err(e.context(describe(rights, change)));
-        }
         if let Rights::File(file) = rights {
             // Whatever comes of it, something of the file may be in chunks from now on.
             file.wrote(grant.epoch, 0);
@@ -183,6 +186,7 @@ pub(crate) async fn apply(
                 return Ok(grant.epoch);
             }
             Err(e) => {
+                uncertain |= !is_refusal(e.status);
                 if e.status == Status::BadCapability {
                     refusals += 1;
                     if let Rights::File(f) = rights {
@@ -198,10 +202,30 @@ pub(crate) async fn apply(
                 let give_up = refusals > REFUSALS_MAX || (rights.is_signed() && refusals > 0);
                 let again = again_write(e.status) && !give_up;
                 let what = || describe(rights, change);
-                Box::pin(core.wait_or_give_up(&mut retry, &what, &site, e, again)).await?;
+                let wait = core.wait_or_give_up(&mut retry, &what, &site, e, again);
+                if let Err(e) = Box::pin(wait).await {
+                    return Err(given_up(held, uncertain, e));
+                }
             }
         }
     }
+}
+
+/// A write ends with an error. Its channel goes on if nothing of it can be anywhere: a retired one leaves a record on each head that it was used with, and
+/// a client that writes on to a full disk would use up all that it may have.
+fn given_up(held: Held, uncertain: bool, error: Error) -> Error {
+    if !uncertain {
+        held.settle();
+    }
+    error
+}
+
+/// Whether the head has said that nothing of the update was done, or will be.
+const fn is_refusal(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NoSpace | Status::Lost | Status::BadCapability | Status::InvalidArgument
+    ) || matches!(status, Status::Overloaded | Status::TooLarge)
 }
 
 /// The rights of one attempt.

@@ -116,6 +116,10 @@ impl Replica {
         if result.is_ok() && syncing {
             self.covered.insert(chunk);
         }
+        if result == Err(Status::Overloaded) {
+            // It said so before it took anything, or has taken it back: nothing of this copy is under way.
+            e.copies = e.copies.saturating_sub(1);
+        }
         e.ack = match result {
             Ok(crc) => Ack::Acked(crc),
             // Only when nothing else of it is under way is it certain that the successor has nothing of it; and a syncing one

@@ -10,7 +10,7 @@ use glowfs_types::routing::{LocalState, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::wire::repair::{Scrub, ScrubReply};
-use glowfs_types::{ConfigVersion, Result};
+use glowfs_types::{ConfigVersion, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -142,4 +142,45 @@ fn comes_back(seed: u64, scrub: bool) {
         assert!(ask(|c| Box::pin(scrubbed_now(c))) > 0, "a pass goes on");
     }
     assert_eq!(*problem.borrow(), None);
+}
+
+/// More refused writes than a client may have channels on a replica.
+const REFUSED: usize = 17_000;
+
+/// A program that writes on to a full disk does not use up what its client may have on others: each refused write had cost a channel, of which the heads
+/// of chains with room kept the record.
+#[test]
+fn writes_to_a_full_chain_leave_the_others_alone() {
+    let shape = Shape { storages: 2, chains: 2, stripe: 2, ..Shape::SINGLE };
+    let cluster = Cluster::start(43, shape);
+    cluster.bootstrap().expect("a cluster");
+    let filled = cluster.storages[1].node.disk(DISK);
+    let me = cluster.clients[0].clone();
+    let refused = cluster.with_client(&me, Duration::from_secs(3600), async move |_, client| {
+        let (file, opened) = open_or_make(&client, "f").await?;
+        let chunk = u64::from(opened.attr.layout.map_or(0, |l| l.chunk_bytes));
+        let write = async |at: u64| file.write(at, Buf::from_vec(vec![7; 4096])).await;
+        for at in [0, chunk] {
+            write(at).await?;
+        }
+        filled.set_bytes(filled.used_bytes());
+        let (mut refused, mut places) = (0, [0, chunk]);
+        let is_full = |r: &Result<()>| r.as_ref().is_err_and(|e| e.status == Status::NoSpace);
+        // The first one is that of the chain with room.
+        for _ in 0..64 {
+            if is_full(&write(chunk).await) {
+                break;
+            }
+            if is_full(&write(0).await) {
+                places = [chunk, 0];
+                break;
+            }
+        }
+        while refused < REFUSED {
+            write(places[0]).await?;
+            refused += usize::from(is_full(&write(places[1]).await));
+        }
+        Ok(refused)
+    });
+    assert_eq!(refused.map_err(|e| e.to_string()), Ok(REFUSED));
 }

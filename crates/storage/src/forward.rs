@@ -19,6 +19,9 @@ use zerocopy::FromBytes;
 /// How long the successor has for one update; after that it is sent again (which it recognises).
 const FORWARD_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long, on average, before an update is sent again that the successor had no room for among its updates.
+const OVERLOADED_PAUSE: Duration = Duration::from_millis(100);
+
 /// So many times content that is to be forwarded may be found damaged: with the pauses between, about a second.
 const UNREADABLE_MAX: u32 = 100;
 
@@ -94,6 +97,12 @@ impl Target {
                 }
             }
             let answer = result.map(|r| r.content_crc.get()).map_err(|e| e.status);
+            if answer == Err(Status::Overloaded) {
+                // What is sent again is sent whole, and read whole before it can be refused.
+                let pause = OVERLOADED_PAUSE.as_nanos() as u64;
+                let pause = pause / 2 + node.rt.random_below(pause);
+                node.rt.sleep(Duration::from_nanos(pause)).await;
+            }
             t.feed(Event::Answer(id, answer));
         });
     }
