@@ -48,6 +48,8 @@ impl Inner {
                 matches!(verdict, Verdict::Alive | Verdict::Joined) && s.leases.alive(node);
             let newer = s.version > heartbeat.routing_version;
             let config = s.config_for(node, heartbeat.node.role, heartbeat.node.config_version);
+            // Which chain a target was of is not known any more. While one has nobody who serves, what a disk that returns holds may be all that is left.
+            let all_served = s.chains.values().all(|c| c.value.info.head().is_some());
             HeartbeatReply {
                 lease_ms: if granted { s.leases.lease_ms() } else { 0 },
                 routing: newer.then(|| s.delta(heartbeat.routing_version)),
@@ -57,7 +59,7 @@ impl Inner {
                     .targets
                     .iter()
                     .map(|t| t.target)
-                    .filter(|t| s.gone.contains_key(t))
+                    .filter(|t| all_served && s.gone.contains_key(t))
                     .collect(),
             }
         })

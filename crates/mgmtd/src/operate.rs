@@ -28,7 +28,11 @@ impl Inner {
             Ok::<_, Error>((Edit { stores, ..Edit::default() }, reply))
         })??;
         // An order that is in force stays so, also while another node is away: who only looks at it waits.
-        let stuck = reply.left.iter().find(|l| l.to_node == NodeId(0));
+        let no_place = |l: &&Leaver| l.to_node == NodeId(0);
+        let stuck = reply.left.iter().find(no_place);
+        // A disk that is broken is replaced as far as there is room: what has no place shows in what is left.
+        let in_part = what == away::REPLACE && !reply.left.iter().all(|l| no_place(&l));
+        let stuck = stuck.filter(|_| !in_part);
         if let Some(stuck) = stuck.filter(|_| !dry_run || reply.in_force != Some(true)) {
             return Err(Error::new(
                 Status::NoSpace,
