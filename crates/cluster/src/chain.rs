@@ -40,6 +40,9 @@ pub struct MemberRecord {
     pub served: ChainVersion,
     /// It is on its way out ([`Chain::retire`]): offline for good, whatever is heard of it.
     pub retired: bool,
+    /// While the record is known to be older than the stores ([`Chain::restored`]): what it had adopted when it was first heard then, before it adopted
+    /// what was counted on since.
+    pub brought: Option<ChainVersion>,
 }
 
 /// What mgmtd knows of a target now. A target of a dead node counts as [`LocalState::Offline`]; one of which nothing was
@@ -196,7 +199,7 @@ impl Chain {
     pub fn step(&self, view: &View) -> Option<(Chain, Vec<Change>)> {
         let mut next = self.clone();
         let mut slots = next.account_lives(view);
-        let older = next.find_older(self, &mut slots);
+        let older = next.find_older(&mut slots);
         table(&mut slots, &self.info, &next.records);
         if !slots.iter().any(|s| s.to == Serving) {
             next.take_over(&mut slots, &next.records);
@@ -354,6 +357,7 @@ impl Chain {
         }
         self.info.activated = version;
         self.info.activated_serving = self.info.serving().map(|m| m.target).collect();
+        self.records.values_mut().for_each(|r| r.brought = None);
         // From now on writes may be acknowledged without the others.
         for s in slots.iter().filter(|s| s.to != Serving) {
             self.records.entry(s.target).or_default().proof = Proof::None;

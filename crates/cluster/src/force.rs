@@ -95,6 +95,7 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         next.info.activated_serving = vec![target];
     }
     for (id, record) in &mut next.records {
+        record.brought = None;
         record.proof = if *id == target { Proof::Holds } else { Proof::None };
         if *id == target {
             record.served = next.info.version;

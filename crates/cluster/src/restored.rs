@@ -4,15 +4,16 @@
 //! whatever members, after the record was copied: what the record says of who holds everything may be wrong. Then
 //!
 //! - the next version lies behind all that were ever adopted, for targets do nothing under others;
-//! - whoever has not adopted the newest version of them was not there when it was active, and can prove nothing;
+//! - whoever had not adopted the newest version of them was not there when it was active, and can prove nothing. What counts is what each brought when it was first
+//!   heard: the versions that are counted on to since are adopted by who is there, and say nothing;
 //! - nobody takes over before all are there who can still prove something, or an operator forces it: who is away may know of a newer version.
 //!
 //! That a chain is in this state stands in its record: some version was active, and nobody served in it (`activated_serving` is empty).
 
 use crate::chain::{Chain, Slot};
-use crate::{Evidence, Observation, Proof};
-use glowfs_types::ChainVersion;
+use crate::{Evidence, Proof};
 use glowfs_types::routing::{LocalState, PublicState};
+use glowfs_types::{ChainVersion, TargetId};
 
 impl Chain {
     /// Its record was older than the stores, and nobody has served since that was found.
@@ -22,18 +23,13 @@ impl Chain {
 
     /// Looks whether the record, which is `self` with new lives accounted for, is older than the stores, and what remains of its proofs. The least version that
     /// the next one must be greater than, if so.
-    pub(crate) fn find_older(
-        &mut self,
-        before: &Chain,
-        slots: &mut [Slot],
-    ) -> Option<ChainVersion> {
+    pub(crate) fn find_older(&mut self, slots: &mut [Slot]) -> Option<ChainVersion> {
         let seen = || slots.iter().filter_map(|s| Some((s.target, s.seen?)));
         let newest = seen().map(|(_, o)| o.known.max(o.adopted)).max()?;
-        let adopted = seen().map(|(_, o)| o.adopted).max()?;
-        // What a new life has adopted it adopted in a former one, perhaps before the record was put back.
-        let unaccounted = seen()
-            .filter(|(t, o)| before.records.get(t).is_none_or(|r| o.incarnation > r.incarnation))
-            .any(|(_, o)| o.adopted > self.info.activated);
+        // Of who was heard before it may be a version that was counted on to since.
+        let fresh = |t: &TargetId| self.records.get(t).is_none_or(|r| r.brought.is_none());
+        let adopted = seen().filter(|(t, _)| fresh(t)).map(|(_, o)| o.adopted).max();
+        let unaccounted = adopted.is_some_and(|a| a > self.info.activated);
         let older = newest > self.info.version || (self.restored() && unaccounted);
         let serves = |s: &Slot| {
             s.from == PublicState::Serving
@@ -43,7 +39,7 @@ impl Chain {
         // A chain that serves by its record goes on; who knows more came too late.
         let goes_on = self.info.activated == self.info.version && slots.iter().any(serves);
         if older && !goes_on {
-            self.info.activated = self.info.activated.max(adopted);
+            self.info.activated = self.info.activated.max(adopted.unwrap_or_default());
             self.info.activated_serving.clear();
             for s in slots.iter_mut() {
                 if matches!(s.from, PublicState::Serving | PublicState::Syncing) {
@@ -52,13 +48,23 @@ impl Chain {
             }
         }
         if self.restored() {
-            // Of one that is away the record alone is known.
-            let lacks =
-                |o: Observation| o.local != LocalState::Offline && o.adopted < self.info.activated;
-            for s in slots.iter().filter(|s| s.seen.is_some_and(lacks)) {
-                self.records.entry(s.target).or_default().proof = Proof::None;
-            }
+            self.weigh(slots);
         }
         older.then_some(newest)
+    }
+
+    /// Notes what each member brought when it was first heard, and takes the proof of those who lack what others have.
+    fn weigh(&mut self, slots: &[Slot]) {
+        for s in slots {
+            // Of one that is away the record alone is known.
+            if let Some(o) = s.seen.filter(|o| o.local != LocalState::Offline) {
+                self.records.entry(s.target).or_default().brought.get_or_insert(o.adopted);
+            }
+        }
+        for record in self.records.values_mut() {
+            if record.brought.is_some_and(|b| b < self.info.activated) {
+                record.proof = Proof::None;
+            }
+        }
     }
 }

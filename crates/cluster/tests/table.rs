@@ -27,7 +27,7 @@ fn chain(states: &[PublicState]) -> Chain {
             incarnation: Incarnation(1),
             proof,
             served: ChainVersion(9),
-            retired: false,
+            ..MemberRecord::default()
         };
         c.records.insert(m.target, record);
         if m.state == Serving {
@@ -447,10 +447,13 @@ fn of_a_restored_record_the_source_is_one_that_adopted_the_newest_version() {
         assert!(c.info.version > ChainVersion(newest), "{order:?}: {c:?}");
         assert_eq!(c.info.activated, c.info.version, "{order:?}: {c:?}");
     }
-    // And one that went on alone, whoever comes before it.
-    for order in ORDERS {
-        let (c, _) = restored([20, 10, 30], &order);
-        assert_eq!(states(&c)[0], (3, Serving), "{order:?}: {c:?}");
+    // And one that went on alone, whoever comes before it, and however near the versions are that are counted on to meanwhile.
+    for (adopted, order) in [[20, 10, 30], [40, 41, 42], [40, 40, 41], [11, 11, 12], [12, 13, 14]]
+        .iter()
+        .flat_map(|a| ORDERS.map(|o| (a, o)))
+    {
+        let (c, _) = restored(*adopted, &order);
+        assert_eq!(states(&c)[0], (3, Serving), "{adopted:?}, {order:?}: {c:?}");
     }
 }
 
@@ -484,4 +487,24 @@ fn of_a_restored_record_nobody_is_the_source_before_all_are_there_or_one_is_forc
     goes_on(&mut c, &mut v);
     assert_eq!((states(&c)[0], c.info.activated), ((1, Serving), c.info.version), "{c:?}");
     assert!(c.info.version > ChainVersion(50), "or 3 would take nothing: {c:?}");
+}
+
+/// Who waits for the others is started again, with a version that was counted on to since: it brought no more than before.
+#[test]
+fn a_restart_while_a_restored_chain_waits_proves_nothing() {
+    let (mut c, mut v) = restored([40, 40, 41], &[1, 2]);
+    for life in 3..6 {
+        for t in [1, 2] {
+            let o = v.get_mut(&TargetId(t)).expect("seen");
+            (o.incarnation, o.clean) = (Incarnation(life), true);
+        }
+        goes_on(&mut c, &mut v);
+        assert!(c.info.head().is_none(), "3 may know more: {c:?}");
+    }
+    let mut last =
+        Observation { adopted: ChainVersion(41), known: ChainVersion(41), ..seen(Online) };
+    (last.incarnation, last.clean) = (Incarnation(2), true);
+    v.insert(TargetId(3), last);
+    goes_on(&mut c, &mut v);
+    assert_eq!(states(&c)[0], (3, Serving), "{c:?}");
 }

@@ -136,6 +136,9 @@ pub struct MemberRow {
     /// With proof 2: only its process was interrupted. (Builds that do not know this take it for any interruption.)
     #[cbor(n(5), default)]
     pub only_killed: bool,
+    /// While the record is known to be older than the stores: what it had adopted when it was first heard then.
+    #[n(6)]
+    pub brought: Option<ChainVersion>,
 }
 
 /// A chain.
@@ -160,6 +163,7 @@ impl ChainRecord {
             served: r.served,
             retired: r.retired,
             only_killed: r.proof == Proof::Killed,
+            brought: r.brought,
         };
         Self { info: chain.info.clone(), members: chain.records.iter().map(row).collect() }
     }
@@ -175,6 +179,7 @@ impl ChainRecord {
             },
             served: m.served,
             retired: m.retired,
+            brought: m.brought,
         };
         Chain {
             records: self.members.iter().map(|m| (m.target, record(m))).collect(),
