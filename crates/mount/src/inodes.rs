@@ -272,6 +272,15 @@ impl<F: FileData> Inodes<F> {
             }
         }
     }
+    /// A request of ours was answered with these attributes; the contents have become others `own` times by it, of which the kernel knows. True if somebody
+    /// else changed them as well since it was last told: it has to be told to forget its pages.
+    pub fn changed_here(&self, attr: &Attr, own: u64) -> bool {
+        let mut nodes = self.nodes.borrow_mut();
+        let told = nodes.get_mut(&attr.inode.0).and_then(|n| n.told.as_mut());
+        let Some(told) = told.filter(|_| attr.contents_change != 0) else { return false };
+        let known = std::mem::replace(&mut told.contents_change, attr.contents_change);
+        attr.contents_change != known + own
+    }
     /// Tells the kernel of the inode once more, as before and with nothing that it may keep: for a name that is known to lead to it. None if that would
     /// take the kernel back in time: newer attributes are known, or it is open here and the kernel may know more of it than anybody.
     pub fn tell_again(&self, inode: InodeId) -> Option<Box<abi::EntryOut>> {

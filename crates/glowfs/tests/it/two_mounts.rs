@@ -435,5 +435,12 @@ fn a_change_is_seen_though_its_writer_sets_the_time_back() {
         std::thread::sleep(std::time::Duration::from_millis(2500));
         write(3);
         assert!(seen(&open) == content(3, len), "open since before, and nobody opened it");
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        write(4);
+        // The kernel takes the time from the answer to this.
+        open.set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
+        eventually("what was written before a time was set here", || {
+            seen(&open) == content(4, len)
+        });
     }
 }

@@ -138,6 +138,10 @@ impl<S: FileSystem> Context<S> {
             }
         }
         let attr = self.inodes.seen(&r.attr);
+        // The kernel takes time and length from this answer, and would see nothing in the next one. Not before it: it holds the inode until then.
+        if self.inodes.changed_here(&r.attr, 0) {
+            self.forget_pages_later(r.attr.inode);
+        }
         self.attr_answer(&attr, Duration::ZERO)
     }
 
@@ -150,6 +154,9 @@ impl<S: FileSystem> Context<S> {
         let r = self.fs.setattr(q).await?;
         self.inodes.drop_cache(r.attr.inode);
         self.inodes.seen(&r.attr);
+        if self.inodes.changed_here(&r.attr, 1) {
+            self.forget_pages_later(r.attr.inode);
+        }
         let attr = open.merge_truncated(&r.attr);
         if unreported {
             // Meta does not know how much of the file was written.

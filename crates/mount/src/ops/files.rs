@@ -250,8 +250,12 @@ impl<S: FileSystem> Context<S> {
         let q = Sync { allocated, ..self.sync_of(handle, durable) };
         // Of a reader, when the session of who wrote has ended, meta takes no length.
         let told = dirty.filter(|_| q.session.is_some()).unwrap_or_default();
+        let wrote = u64::from(q.mtime.is_some());
         let r = self.fs.sync(q).await?;
         inode.reported(told, allocated.is_some(), &r.attr);
+        if wrote > 0 && self.inodes.changed_here(&r.attr, wrote) {
+            self.forget_pages_later(r.attr.inode);
+        }
         if durable {
             inode.durable(&r.attr);
         }
@@ -438,6 +442,8 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     let dirty = inode.dirty();
     let mut q = context.sync_of(&handle, false);
     (q.session, q.allocated) = (Some(session), allocated);
+    // A time that is set from now on is set after this read.
+    let _telling = q.atime.map(|_| inode.telling_access.begin());
     if q.len_at_least.is_none() {
         // Reported before; said again, so that meta knows that something was written at all. No more than it has: what it lost is not the length any more.
         let has = inode.stored_len();
@@ -449,8 +455,12 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     }
     // Whoever appends next has to begin behind what this session wrote.
     let _turn = context.appends.hold(inode.id);
+    let wrote = u64::from(q.mtime.is_some());
     let r = context.fs.close_session(q).await?;
     inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
+    if wrote > 0 && context.inodes.changed_here(&r.attr, wrote) {
+        context.forget_pages_later(r.attr.inode);
+    }
     Ok(())
 }
 

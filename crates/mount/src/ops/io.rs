@@ -292,6 +292,15 @@ impl<S: FileSystem> Context<S> {
             }
             other => other?,
         };
+        let left = without_privileges(r.attr.mode, in_group);
+        let r = if left == r.attr.mode {
+            r
+        } else {
+            // A meta service of an older release, which does not know that wish.
+            let q =
+                SetAttr { unprivileged_write: false, mode: Some(left), ..q(self.callers.root()) };
+            self.fs.setattr(q).await?
+        };
         self.inodes.seen(&r.attr);
         self.forget_attr(handle.inode.id);
         Ok(())
