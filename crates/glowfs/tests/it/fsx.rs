@@ -144,16 +144,14 @@ fn one_file_against_its_bytes_in_memory() {
 fn fsx_finds_no_difference() {
     let c = Cluster::up("fsx-itself");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // The first seed lost an acknowledged write once (writes side by side into a chunk that had been cut off).
-    for seed in ["15209", "1"] {
-        let out = Command::new(root.join("scripts/fsx"))
-            .args(["--runs", "1", "--seed", seed, "--on"])
-            .arg(&c.mnt)
-            .arg("--dir")
-            .arg(&c.local)
-            .output()
-            .expect("scripts/fsx");
-        let said = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{said}");
-    }
+    // This seed lost an acknowledged write once (writes side by side into a chunk that had been cut off).
+    let out = Command::new(root.join("scripts/fsx"))
+        .args(["--runs", "1", "--seed", "15209", "--on"])
+        .arg(&c.mnt)
+        .arg("--dir")
+        .arg(&c.local)
+        .output()
+        .expect("scripts/fsx");
+    let said = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
 }
