@@ -1,7 +1,7 @@
 //! Attributes, and what changes a file's length without writing.
 
 use crate::attr::{attr_out, entry_out, time_from};
-use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
@@ -16,6 +16,18 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 /// Room that fallocate promises without asking whether there is so much.
 const ROOM_UNASKED_BYTES: u64 = 16 << 20;
+
+impl<S: FileSystem> Daemon<S> {
+    /// Has the kernel forget the pages of a file beside the request that showed that it has to: it may hold some until it is answered.
+    pub(crate) fn forget_pages_later(&self, inode: InodeId) {
+        let Some(session) = self.session.borrow().upgrade() else { return };
+        self.rt.spawn_detached(async move {
+            if let Err(error) = session.notify_inval_inode(inode.0, 0, 0).await {
+                tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages");
+            }
+        });
+    }
+}
 
 impl<S: FileSystem> Context<S> {
     fn inode(&self) -> InodeId {
@@ -66,11 +78,6 @@ impl<S: FileSystem> Context<S> {
         if let Ok(Err(error)) = self.rt.timeout(self.longest_lease.get(), told).await {
             tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages");
         }
-    }
-    /// The same, when the kernel has just been told of the inode together with others.
-    pub(crate) fn forget_pages_later(&self, inode: InodeId) {
-        let this = self.clone();
-        self.rt.spawn_detached(async move { this.forget_pages(inode).await });
     }
 
     /// Meta knows the inode no more. Files that are open here it keeps; of everything else (directories, named pipes, ...) whoever still has it open or

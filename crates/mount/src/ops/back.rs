@@ -309,6 +309,9 @@ impl<S: FileSystem> Daemon<S> {
             let _ = inode.end_write(None, 0, at_ns);
             self.inodes.seen(&attr);
             inode.told(&attr);
+            if self.inodes.changed_here(&attr, 1) {
+                self.forget_pages_later(attr.inode);
+            }
             return Ok(Stored { with_meta: Some(attr), cut_elsewhere: false });
         }
         if gap {
