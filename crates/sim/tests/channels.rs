@@ -44,17 +44,7 @@ fn write(cluster: &Cluster, n: u64) {
 /// impossible.
 #[test]
 fn the_channels_of_clients_that_are_gone_are_forgotten() {
-    let shape = Shape {
-        managers: 1,
-        metas: 1,
-        storages: 2,
-        disks: 1,
-        replicas: 2,
-        chains: 1,
-        stripe: 1,
-        clients: 2,
-        ..Shape::SINGLE
-    };
+    let shape = Shape { storages: 2, replicas: 2, clients: 2, ..Shape::SINGLE };
     let cluster = Cluster::start(71, shape);
     cluster.bootstrap().expect("a cluster");
     for n in 0..CLIENTS {

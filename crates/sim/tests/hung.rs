@@ -10,17 +10,8 @@ use glowfs_types::{NodeId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 3,
-    disks: 2,
-    replicas: 2,
-    chains: 6,
-    stripe: 6,
-    clients: 2,
-    ..Shape::SINGLE
-};
+const SHAPE: Shape =
+    Shape { storages: 3, disks: 2, replicas: 2, chains: 6, stripe: 6, clients: 2, ..Shape::SINGLE };
 /// Chunks of the file: so many to a chain.
 const CHUNKS_OF_A_CHAIN: usize = 2;
 const CHUNKS: usize = SHAPE.chains as usize * CHUNKS_OF_A_CHAIN;

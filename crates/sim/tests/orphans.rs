@@ -18,17 +18,8 @@ use glowfs_types::*;
 use std::cell::Cell;
 use std::rc::Rc;
 
-const SHAPE: Shape = Shape {
-    managers: 1,
-    metas: 1,
-    storages: 3,
-    disks: 1,
-    replicas: 2,
-    chains: 3,
-    stripe: 3,
-    clients: 2,
-    ..Shape::SINGLE
-};
+const SHAPE: Shape =
+    Shape { storages: 3, replicas: 2, chains: 3, stripe: 3, clients: 2, ..Shape::SINGLE };
 const META: NodeId = NodeId(10);
 const LIMIT: Duration = Duration::from_secs(900);
 const CHUNK: usize = CHUNK_BYTES as usize;

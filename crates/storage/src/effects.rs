@@ -1,7 +1,7 @@
 //! What the core asks for, done: stages, commits, answers, pauses.
 
 use crate::repair::Wrong;
-use crate::target::{Payload, Target, Waiting, save_meta};
+use crate::target::{Payload, Target, Waiting};
 use glowfs_chunkstore::{StageKind, StageRequest};
 use glowfs_craq::{Action, Done, Event, Onto, Ticket};
 use glowfs_net::Reply;
@@ -149,7 +149,7 @@ impl Target {
             // it would give them again and we would take those updates for old ones.
             self.store.purge_tombstones(self.id).await?;
         }
-        self.store.put_target_meta(self.id, save_meta(version)).await
+        self.save(|meta| meta.adopted = version).await
     }
 
     /// Until they are forgotten nothing comes to this target; unless the disk failed (which is reported), it can be tried again.

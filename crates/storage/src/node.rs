@@ -8,7 +8,7 @@ use crate::fence::Fences;
 use crate::metrics::Metrics;
 use crate::repair::Repairs;
 use crate::sync_progress::Resyncs;
-use crate::target::{Target, load_meta};
+use crate::target::Target;
 use crate::tuning::Tuning;
 use glowfs_agent::Agent;
 use glowfs_chunkstore::Store;
@@ -275,9 +275,5 @@ impl Node {
     /// Whether a store may take one more update that needs room.
     pub fn has_room(&self, store: &Store) -> bool {
         store.free_bytes() > self.config.reserve_bytes / SPARE_PART
-    }
-    /// The chain version that a store remembers for a target.
-    pub fn adopted(store: &Store, id: TargetId) -> Result<ChainVersion> {
-        load_meta(&store.target_meta(id).unwrap_or_default())
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::node::Node;
 use crate::sync_sink::SYNC_PAGE_MAX;
+use crate::target::Target;
 use glowfs_net::Incoming;
-use glowfs_types::routing::Role;
+use glowfs_types::routing::{LocalState, Role};
 use glowfs_types::wire::data::{
     ChunkSummary, DiskInfo, ListChunks, QueryChunk, QueryChunkReply, QueryExtent, QueryExtentReply,
     StorageInfo, SyncListReply,
@@ -94,13 +95,20 @@ impl Node {
     pub(crate) fn status(&self) -> ServiceStatus {
         let problems: Vec<String> =
             self.disks.iter().filter_map(|d| d.problem()).map(|e| e.to_string()).collect();
-        let serving =
-            self.all_targets().iter().filter(|t| t.view().is_some_and(|v| v.serving())).count();
+        let targets = self.all_targets();
+        let serves = |t: &&Rc<Target>| {
+            t.view().is_some_and(|v| v.serving()) && t.local() != LocalState::Offline
+        };
+        let serving = targets.iter().filter(serves).count();
+        let failed = targets.iter().filter(|t| t.local() == LocalState::Offline).count();
         let lease = self.agent().is_some_and(|a| a.lease_valid());
         let detail = match (problems.is_empty(), lease) {
             (_, false) => "no lease from mgmtd: it serves nothing now".to_owned(),
             (false, _) => problems.join("; "),
-            _ => format!("{serving} of {} targets serve", self.targets.borrow().len()),
+            _ if failed > 0 => {
+                format!("{serving} of {} targets serve, {failed} failed", targets.len())
+            }
+            _ => format!("{serving} of {} targets serve", targets.len()),
         };
         ServiceStatus {
             role: Some(Role::Storage),

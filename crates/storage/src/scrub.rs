@@ -1,8 +1,8 @@
 //! The scrub: reads everything at rest, slowly, and has repaired what is not what it should be.
 //!
 //! One pass at a time on each disk, target by target, chunk by chunk, under a rate. Each chunk's blocks are verified against their checksums, and
-//! its checksum is compared with the tail's at the same version. A pass begins when the last one began `scrub_interval_s` ago, or
-//! when an operator asks.
+//! its checksum is compared with the tail's at the same version. A target's pass begins when its last one ended `scrub_interval_s` ago, which stands
+//! with the target on disk, or when an operator asks.
 
 use crate::node::Node;
 use crate::repair::Wrong;
@@ -17,6 +17,8 @@ use std::rc::Rc;
 
 /// The pause between two looks whether a pass is due.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// The pause after a pass that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(600);
 /// The rate of a pass that an operator asked for, in bytes per second, if scrubbing is off otherwise.
 const ASKED_BYTES_PER_S: u64 = 64 << 20;
 /// What a chunk costs at least, in bytes of the rate: so that many small ones are paced too.
@@ -33,6 +35,8 @@ pub(crate) struct Progress {
     pub found: Cell<u64>,
     pub repaired: Cell<u64>,
     pub failed: Cell<u64>,
+    /// Not before, after a pass that failed.
+    pub not_before: Cell<Instant>,
 }
 
 fn add(cell: &Cell<u64>, n: u64) {
@@ -42,30 +46,51 @@ fn add(cell: &Cell<u64>, n: u64) {
 impl Node {
     /// Scrubs one disk, again and again.
     pub(crate) async fn scrub_disk(self: Rc<Self>, store: Store) {
-        let mut next: Option<Instant> = None;
         let mut asked = self.scrub_asked.get();
         while !self.stopping.get() && store.failure().is_none() {
             self.rt.sleep(LOOK_PERIOD).await;
-            let rate = self.tuning.get().scrub_bytes_per_s;
+            self.count_from_now(&store).await;
             let now_asked = self.scrub_asked.get();
-            let interval = Duration::from_secs(self.config.scrub_interval_s);
-            // The first pass is due an interval after the start, too: a restart is no reason to read everything.
-            let due = *next.get_or_insert_with(|| self.rt.now() + interval) <= self.rt.now();
-            if asked == now_asked && (rate == 0 || !due) {
+            let by_hand = asked != now_asked;
+            if !by_hand && self.tuning.get().scrub_bytes_per_s == 0 {
                 continue;
             }
-            let by_hand = asked != now_asked;
             asked = now_asked;
-            next = Some(self.rt.now() + interval);
-            // Only their numbers: one that somebody holds does not come back when it was offline.
-            let all = self.all_targets();
-            let here = all.iter().filter(|t| t.store.id() == store.id()).map(|t| t.id);
-            let here: Vec<TargetId> = here.collect();
-            drop(all);
-            for target in here {
+            for target in self.due(&store, by_hand) {
                 self.scrub_target(&store, target, by_hand).await;
             }
         }
+    }
+
+    fn targets_on(&self, store: &Store) -> impl Iterator<Item = Rc<Target>> {
+        let id = store.id();
+        self.all_targets().into_iter().filter(move |t| t.store.id() == id)
+    }
+
+    /// Targets whose time is not known begin to wait now: nothing is read because a target is new or its build is, or because the clock was set back.
+    async fn count_from_now(&self, store: &Store) {
+        let now_ns = self.rt.unix_ns();
+        let unknown = |t: &Rc<Target>| t.meta().scrubbed_ns == 0 || t.meta().scrubbed_ns > now_ns;
+        for target in self.targets_on(store).filter(unknown) {
+            if let Err(e) = target.save(|meta| meta.scrubbed_ns = now_ns).await {
+                tracing::warn!(target = %target.id, error = %e, "when the scrub is due could not be written");
+            }
+        }
+    }
+
+    /// The targets of a disk whose turn it is, those first that wait longest. Only their numbers: one that somebody holds does not come back
+    /// when it was offline.
+    fn due(&self, store: &Store, by_hand: bool) -> Vec<TargetId> {
+        let now_ns = self.rt.unix_ns();
+        let interval_ns = self.config.scrub_interval_s.saturating_mul(1_000_000_000);
+        let is_due = |t: &Rc<Target>| {
+            let waited_ns = now_ns.saturating_sub(t.meta().scrubbed_ns);
+            waited_ns >= interval_ns && self.rt.now() >= t.scrub.not_before.get()
+        };
+        let due = self.targets_on(store).filter(|t| by_hand || is_due(t));
+        let mut due: Vec<_> = due.map(|t| (t.meta().scrubbed_ns, t.id)).collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, id)| id).collect()
     }
 
     /// A pass over a target. Ends early if it goes, or if scrubbing is turned off and nobody asked for this pass.
@@ -92,6 +117,7 @@ impl Node {
                 Ok(None) => break true,
                 Err(e) => {
                     tracing::warn!(target = %id, error = %e, "scrub ended early");
+                    target.scrub.not_before.set(self.rt.now() + RETRY_PAUSE);
                     break false;
                 }
             }
@@ -100,7 +126,12 @@ impl Node {
         target.scrub.running.set(false);
         if whole {
             add(&target.scrub.passes, 1);
-            target.scrub.last_pass_ns.set(self.rt.unix_ns());
+            let now_ns = self.rt.unix_ns();
+            target.scrub.last_pass_ns.set(now_ns);
+            if let Err(e) = target.save(|meta| meta.scrubbed_ns = now_ns).await {
+                tracing::warn!(target = %id, error = %e, "the end of a scrub could not be written");
+                target.scrub.not_before.set(self.rt.now() + RETRY_PAUSE);
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
 };
 use glowfs_net::Incoming;
-use glowfs_rt::sync::{Notify, OneSender};
+use glowfs_rt::sync::{Notify, OneSender, Semaphore};
 use glowfs_rt::{Buf, Instant};
 use glowfs_types::routing::LocalState;
 use glowfs_types::wire::data::{ChannelRecord, UpdateHead};
@@ -64,6 +64,9 @@ pub(crate) struct Target {
     pub payloads: RefCell<BTreeMap<(ChunkId, ChunkVersion), Rc<Payload>>>,
     events: RefCell<VecDeque<Event>>,
     running: Cell<bool>,
+    /// The record as it is in the store, and who changes it now.
+    meta: Cell<Meta>,
+    saving: Semaphore,
     /// Room for the actions of one step.
     actions: RefCell<Vec<Action>>,
     tickets: Cell<u64>,
@@ -87,23 +90,38 @@ pub(crate) struct Target {
 /// «GTM1»: the record that stands with a target.
 const META_MAGIC: [u8; 4] = *b"GTM1";
 
-/// The record of an adopted chain version.
-pub(crate) fn save_meta(adopted: ChainVersion) -> Vec<u8> {
-    [&META_MAGIC[..], &adopted.0.to_le_bytes()].concat()
+/// What that record holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Meta {
+    /// The adopted chain version.
+    pub adopted: ChainVersion,
+    /// When the last whole scrub of it ended, or when it was first seen: from here the next one is due. Nanoseconds since the Unix epoch; 0: not known.
+    pub scrubbed_ns: u64,
 }
 
-/// The inverse; an empty record is that of a new target.
-pub(crate) fn load_meta(bytes: &[u8]) -> Result<ChainVersion> {
-    if bytes.is_empty() {
-        return Ok(ChainVersion(0));
+impl Meta {
+    fn save(self) -> Vec<u8> {
+        [&META_MAGIC[..], &self.adopted.0.to_le_bytes(), &self.scrubbed_ns.to_le_bytes()].concat()
     }
-    let rest = bytes.strip_prefix(&META_MAGIC[..]).and_then(|b| b.first_chunk::<8>());
-    rest.map(|b| ChainVersion(u64::from_le_bytes(*b))).ok_or_else(|| {
-        Error::new(
-            Status::NewerFormat,
-            "the record of a target is not understood; the store was written by a newer build",
-        )
-    })
+    /// The inverse; an empty record is that of a new target.
+    fn load(bytes: &[u8]) -> Result<Self> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
+        }
+        let rest = bytes.strip_prefix(&META_MAGIC[..]).and_then(|b| b.split_first_chunk::<8>());
+        let (adopted, rest) = rest.ok_or_else(|| {
+            Error::new(
+                Status::NewerFormat,
+                "the record of a target is not understood; the store was written by a newer build",
+            )
+        })?;
+        // Older builds end here.
+        let scrubbed = rest.first_chunk::<8>();
+        Ok(Self {
+            adopted: ChainVersion(u64::from_le_bytes(*adopted)),
+            scrubbed_ns: scrubbed.map_or(0, |b| u64::from_le_bytes(*b)),
+        })
+    }
 }
 
 /// The store as the core sees it.
@@ -133,7 +151,7 @@ fn origin_of(record: &ChannelRecord) -> Origin {
 impl Target {
     /// The target as its store holds it.
     pub fn open(node: &Rc<Node>, store: Store, id: TargetId) -> Result<Rc<Self>> {
-        let adopted = Node::adopted(&store, id)?;
+        let meta = Meta::load(&store.target_meta(id).unwrap_or_default())?;
         let mut pending = Vec::new();
         for chunk in store.chunks_pending(id) {
             pending.extend(store.pending(id, chunk).into_iter().map(|p| Loaded {
@@ -151,12 +169,14 @@ impl Target {
             share: node.admission.share_of(&store),
             store,
             node: Rc::downgrade(node),
-            replica: RefCell::new(Replica::new(id, adopted, &pending, &channels)),
+            replica: RefCell::new(Replica::new(id, meta.adopted, &pending, &channels)),
             asked: RefCell::default(),
             reads: RefCell::default(),
             payloads: RefCell::default(),
             events: RefCell::default(),
             running: Cell::new(false),
+            meta: Cell::new(meta),
+            saving: Semaphore::new(1),
             actions: RefCell::default(),
             tickets: Cell::new(0),
             syncing: Cell::new(ChainVersion(0)),
@@ -170,6 +190,19 @@ impl Target {
         }))
     }
 
+    /// The record as it is in the store.
+    pub fn meta(&self) -> Meta {
+        self.meta.get()
+    }
+    /// Changes the record durably; one change waits for the other, so that none is taken back.
+    pub async fn save(&self, change: impl FnOnce(&mut Meta)) -> Result<()> {
+        let _alone = self.saving.acquire(1).await;
+        let mut meta = self.meta.get();
+        change(&mut meta);
+        self.store.put_target_meta(self.id, meta.save()).await?;
+        self.meta.set(meta);
+        Ok(())
+    }
     /// The adopted view.
     pub fn view(&self) -> Option<View> {
         self.replica.borrow().view().copied()
@@ -235,12 +268,15 @@ mod tests {
 
     #[test]
     fn the_record_round_trips_and_strange_ones_are_refused() {
-        let golden = b"GTM1\x07\0\0\0\0\0\0\0";
-        assert_eq!(save_meta(ChainVersion(7)), golden);
-        assert_eq!(load_meta(golden).expect("valid"), ChainVersion(7));
-        assert_eq!(load_meta(b"").expect("new"), ChainVersion(0));
+        let golden = b"GTM1\x07\0\0\0\0\0\0\0\x09\x01\0\0\0\0\0\0";
+        let meta = Meta { adopted: ChainVersion(7), scrubbed_ns: 265 };
+        assert_eq!(meta.save(), golden);
+        assert_eq!(Meta::load(golden).expect("valid"), meta);
+        let older = Meta { scrubbed_ns: 0, ..meta };
+        assert_eq!(Meta::load(&golden[..12]).expect("of an older build"), older);
+        assert_eq!(Meta::load(b"").expect("new"), Meta::default());
         for bad in [&b"GTM2\x07\0\0\0\0\0\0\0"[..], b"GTM1\x07", b"x"] {
-            assert_eq!(load_meta(bad).err().map(|e| e.status), Some(Status::NewerFormat));
+            assert_eq!(Meta::load(bad).err().map(|e| e.status), Some(Status::NewerFormat));
         }
     }
 }

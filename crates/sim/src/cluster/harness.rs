@@ -54,6 +54,8 @@ pub struct Shape {
     pub clients: usize,
     /// Operations that a storage node has in work, at most.
     pub inflight_ops: u64,
+    /// The time between two scrubs of a target, in seconds.
+    pub scrub_interval_s: u64,
 }
 
 impl Shape {
@@ -68,6 +70,7 @@ impl Shape {
         stripe: 1,
         clients: 1,
         inflight_ops: 1024,
+        scrub_interval_s: 7 * 24 * 3600,
     };
 }
 
@@ -83,6 +86,7 @@ impl Default for Shape {
             stripe: 5,
             clients: 4,
             inflight_ops: Self::SINGLE.inflight_ops,
+            scrub_interval_s: 7 * 24 * 3600,
         }
     }
 }
@@ -467,7 +471,7 @@ fn storage_config(
     listen: Vec<String>,
     mgmtd: Vec<String>,
     token: &Path,
-    Shape { disks, inflight_ops, .. }: Shape,
+    shape: Shape,
 ) -> glowfs_storage::StorageConfig {
     glowfs_storage::StorageConfig {
         node_id: s.id,
@@ -476,20 +480,20 @@ fn storage_config(
         http: None,
         mgmtd,
         service_token_file: token.to_owned(),
-        disks: (0..disks).map(|i| format!("/disk{i}").into()).collect(),
+        disks: (0..shape.disks).map(|i| format!("/disk{i}").into()).collect(),
         transports: Vec::new(),
         tags: Default::default(),
         reserve_bytes: 1 << 20,
         log_bytes: LOG_BYTES,
         inflight_bytes: 64 << 20,
-        inflight_ops,
+        inflight_ops: shape.inflight_ops,
         read_wait_ms: 200,
         sync_chunks: 4,
         sync_bytes_per_s: 0,
         sync_share_percent: 50,
         sync_targets: 4,
         scrub_bytes_per_s: 64 << 20,
-        scrub_interval_s: 7 * 24 * 3600,
+        scrub_interval_s: shape.scrub_interval_s,
         disk_check_ms: 2000,
         disk_stuck_ms: 30_000,
         slow_after_ms: 3000,
