@@ -9,6 +9,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
+use glowfs_types::limits::REQUEST_TRIED_MAX_MS;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::mgmtd::{CreateTable, UserChange, UserInfo};
 use glowfs_types::wire::operate::{MoveAway, away};
@@ -25,7 +26,8 @@ pub async fn run(rt: &Rt, args: &AdminArgs, mgmtd: Vec<String>, token: String) -
         description: "glowfs admin".into(),
         session: false,
         connect_timeout: Duration::from_secs(args.timeout),
-        meta_total: Duration::from_secs(args.timeout),
+        meta_total: Duration::from_secs(args.timeout)
+            .min(Duration::from_millis(REQUEST_TRIED_MAX_MS)),
         data_total: Duration::from_secs(args.timeout),
         ..ClientConfig::default()
     };

@@ -1,6 +1,7 @@
 //! What a client is told when it starts, and every bound it keeps.
 
 use glowfs_rt::Duration;
+use glowfs_types::limits::REQUEST_TRIED_MAX_MS;
 use glowfs_types::routing::Role;
 use glowfs_types::{ClusterId, HostId, NodeId, TenantId};
 
@@ -35,7 +36,8 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// How long one attempt of a metadata call waits for its answer.
     pub meta_attempt: Duration,
-    /// How long a metadata call is tried in all.
+    /// How long a metadata call is tried in all. Longer than `REQUEST_TRIED_MAX_MS` only where the metadata services remember requests for as
+    /// long (their `request_keep_ms`), or one may be done twice.
     pub meta_total: Duration,
     /// How long one attempt of a read waits.
     pub read_attempt: Duration,
@@ -88,7 +90,7 @@ impl Default for ClientConfig {
             session: true,
             connect_timeout: Duration::from_secs(30),
             meta_attempt: Duration::from_secs(5),
-            meta_total: Duration::from_secs(60),
+            meta_total: Duration::from_millis(REQUEST_TRIED_MAX_MS),
             read_attempt: Duration::from_secs(3),
             write_attempt: Duration::from_secs(5),
             data_total: Duration::from_secs(60),

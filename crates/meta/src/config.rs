@@ -3,7 +3,7 @@
 use glowfs_types::layout::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX,
 };
-use glowfs_types::limits::CAPABILITY_LIFE_MAX_MS;
+use glowfs_types::limits::{CAPABILITY_LIFE_MAX_MS, REQUEST_KEEP_MIN_MS};
 use glowfs_types::{ClusterId, Durability, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -280,6 +280,11 @@ impl MetaConfig {
                 ));
             }
         }
+        if t.request_keep_ms < REQUEST_KEEP_MIN_MS {
+            return bad(format!(
+                "tuning.request_keep_ms: at least {REQUEST_KEEP_MIN_MS}; clients repeat a request for so long, and it would be done twice"
+            ));
+        }
         if t.capability_ms > CAPABILITY_LIFE_MAX_MS {
             return bad(format!(
                 "tuning.capability_ms: at most {CAPABILITY_LIFE_MAX_MS}; storage forgets by then what it was asked for"
@@ -312,9 +317,8 @@ impl MetaConfig {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_limit_of_small_files_that_no_layout_can_have_is_refused() {
-        let config = |inline_bytes| MetaConfig {
+    fn config() -> MetaConfig {
+        MetaConfig {
             node_id: 1,
             cluster_id: "0123456789abcdef0123456789abcdef".into(),
             listen: default_listen(),
@@ -324,14 +328,34 @@ mod tests {
             engine: EngineConfig::Embedded { dir: "engine".into() },
             transports: Vec::new(),
             tags: BTreeMap::new(),
-            root: RootConfig { inline_bytes, ..RootConfig::default() },
+            root: RootConfig::default(),
             tuning: Tuning::default(),
             format: false,
+        }
+    }
+
+    #[test]
+    fn a_limit_of_small_files_that_no_layout_can_have_is_refused() {
+        let config = |inline_bytes| MetaConfig {
+            root: RootConfig { inline_bytes, ..RootConfig::default() },
+            ..config()
         };
         for good in [0, 1, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX] {
             config(good).validate().expect("a limit");
         }
         let e = config(INLINE_BYTES_MAX + 1).validate().expect_err("too much");
         assert!(e.message.contains("root.inline_bytes"), "{e}");
+    }
+
+    /// A request id that is forgotten while its client may repeat the request: it would be done twice.
+    #[test]
+    fn requests_are_remembered_for_as_long_as_clients_repeat_them() {
+        let config = |request_keep_ms| MetaConfig {
+            tuning: Tuning { request_keep_ms, ..Tuning::default() },
+            ..config()
+        };
+        config(REQUEST_KEEP_MIN_MS).validate().expect("long enough");
+        let e = config(REQUEST_KEEP_MIN_MS - 1).validate().expect_err("too short");
+        assert!(e.message.contains("tuning.request_keep_ms"), "{e}");
     }
 }

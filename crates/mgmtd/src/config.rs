@@ -187,9 +187,28 @@ impl Timing {
                 "primary_lease_ms + margin_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes",
             );
         }
+        if self.client_session_ms < self.node_lease_ms {
+            return bad(
+                "client_session_ms must be at least node_lease_ms, or clients that live are given up, and others get their locks",
+            );
+        }
         if self.margin_ms == 0 {
             return bad("margin_ms must be greater than 0: clocks drift");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_of_clients_outlive_a_change_of_primary() {
+        let timing = |client_session_ms| Timing { client_session_ms, ..Timing::default() };
+        let least = Timing::default().node_lease_ms;
+        timing(least).validate().expect("long enough");
+        let e = timing(least - 1).validate().expect_err("too short");
+        assert!(e.message.contains("client_session_ms"), "{e}");
     }
 }

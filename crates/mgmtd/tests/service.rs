@@ -296,7 +296,7 @@ fn silent_clients_are_listed_as_dead() {
     real::run(|rt| async move {
         let w = World::new(&rt);
         let mut config = w.config(100);
-        config.timing.client_session_ms = 300;
+        config.timing.client_session_ms = 1500;
         let m = w.mgmtd_with(config).await;
         while !m.is_primary() {
             rt.sleep(ms(5)).await;
@@ -317,7 +317,7 @@ fn silent_clients_are_listed_as_dead() {
         for _ in 0..6 {
             let _: ClientSessionReply =
                 conn.call_msg(method::CLIENT_SESSION, &session(1), SECOND).await.expect("session");
-            rt.sleep(ms(100)).await;
+            rt.sleep(ms(400)).await;
         }
         let _: ClientSessionReply =
             conn.call_msg(method::CLIENT_SESSION, &session(2), SECOND).await.expect("session");
@@ -330,7 +330,7 @@ fn silent_clients_are_listed_as_dead() {
         assert_eq!(list.clients.len(), 1);
         assert_eq!(list.clients[0].user, UserId(0), "filled in by mgmtd");
         assert_eq!(list.dead, vec![ClientId(2)]);
-        rt.sleep(ms(500)).await;
+        rt.sleep(ms(2000)).await;
         let list: ClientList =
             conn.call_msg(method::LIST_CLIENTS, &Empty {}, SECOND).await.expect("list");
         assert!(list.clients.is_empty() && list.dead.contains(&ClientId(1)));

@@ -2,6 +2,12 @@
 
 /// The longest that a client tries one update, in ms, from its first try to the beginning of its last one (clients hold themselves to it).
 pub const UPDATE_TRIED_MAX_MS: u64 = 15 * 60_000;
+/// The longest that a client tries one request to the metadata services, in ms, from its first try to the end of its last one, unless a program
+/// that embeds one says otherwise (and the metadata services then keep requests for as long).
+pub const REQUEST_TRIED_MAX_MS: u64 = 60_000;
+/// How long request ids are remembered at least, in ms: until whatever a client has sent has arrived (metadata services refuse a
+/// configuration with less).
+pub const REQUEST_KEEP_MIN_MS: u64 = REQUEST_TRIED_MAX_MS + 10_000;
 /// The longest life of a capability, in ms (metadata services refuse a configuration with more).
 pub const CAPABILITY_LIFE_MAX_MS: u64 = 10 * 60_000;
 /// How far the clocks of two services may be apart, in ms. Capabilities end by them.

@@ -30,6 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Bytes in a chunk of the cluster's files: the smallest.
 pub const CHUNK_BYTES: u32 = 64 << 10;
 
+/// How long clients try.
+const TRIED: Duration = Duration::from_secs(900);
 /// The log of a disk: so small that checkpoints come often.
 const LOG_BYTES: u64 = 2 << 20;
 
@@ -334,7 +336,10 @@ impl Cluster {
                 inline_bytes: 0,
                 ..Default::default()
             },
-            tuning: self.tuning.clone(),
+            tuning: glowfs_meta::Tuning {
+                request_keep_ms: TRIED.as_millis() as u64 + 10_000,
+                ..self.tuning.clone()
+            },
             format: true,
         }
     }
@@ -381,8 +386,8 @@ impl Cluster {
             description: "simulated".into(),
             connect_timeout: Duration::from_secs(120),
             // Nothing may fail for good here, or the checkers would have to guess what it did.
-            meta_total: Duration::from_secs(900),
-            data_total: Duration::from_secs(900),
+            meta_total: TRIED,
+            data_total: TRIED,
             ..ClientConfig::default()
         }
     }
