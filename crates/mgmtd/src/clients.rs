@@ -1,11 +1,12 @@
 //! Client sessions: a client that is silent for the session's time is dead, and meta closes its files.
 //!
-//! Opening and ending a session is stored, so that a new primary knows who may be alive; extending it is not: a new primary gives
+//! Opening and ending a session is stored, so that a new primary knows who may be alive and who is dead; extending it is not: a new primary gives
 //! every known client a full session's time.
 
 use crate::core::Inner;
 use crate::keys;
-use crate::state::{Client, State};
+use crate::records::DeadRecord;
+use crate::state::{Client, DEAD_CLIENTS_MAX, State};
 use crate::store::Writes;
 use glowfs_net::Identity;
 use glowfs_rt::Duration;
@@ -183,11 +184,24 @@ impl Inner {
         }
     }
 
+    /// Ends sessions. That they have ended is stored, too: what a client may not do any more it may not do under the next primary.
     async fn end_clients(&self, ids: Vec<ClientId>) -> Result<()> {
-        let epoch = self.with(|s| s.epoch)?;
-        let writes: Writes = ids.iter().map(|id| (keys::client(*id), None)).collect();
+        let _held = self.lock.acquire(1).await;
+        let ended_ns = self.rt.unix_ns();
+        let (epoch, ids, forgotten) = self.with(|s| {
+            // Another call may have ended them meanwhile.
+            let ids: Vec<_> = ids.into_iter().filter(|id| s.clients.contains_key(id)).collect();
+            let forgotten = (s.dead_clients.len() + ids.len()).saturating_sub(DEAD_CLIENTS_MAX);
+            let forgotten: Vec<_> = s.dead_clients.iter().take(forgotten).copied().collect();
+            (s.epoch, ids, forgotten)
+        })?;
+        let mut writes: Writes = ids.iter().map(|id| (keys::client(*id), None)).collect();
+        writes.extend(forgotten.iter().map(|id| (keys::dead(*id), None)));
+        let record = |client| keys::encode(&DeadRecord { client, ended_ns });
+        writes.extend(ids.iter().map(|id| (keys::dead(*id), Some(record(*id)))));
         self.write(epoch, None, &writes).await?;
         self.with(|s| {
+            s.dead_clients.drain(..forgotten.len().min(s.dead_clients.len()));
             for id in ids {
                 s.bury(id);
             }

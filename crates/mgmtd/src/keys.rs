@@ -79,6 +79,11 @@ pub fn client(id: ClientId) -> Vec<u8> {
     key("client", &id.0.to_be_bytes())
 }
 
+/// A client that is dead.
+pub fn dead(id: ClientId) -> Vec<u8> {
+    key("dead", &id.0.to_be_bytes())
+}
+
 /// A value as it is stored.
 pub fn encode<T: minicbor::Encode<()>>(value: &T) -> Vec<u8> {
     let mut out = vec![FORMAT];

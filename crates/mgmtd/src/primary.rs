@@ -122,6 +122,9 @@ impl Inner {
             .collect();
         let now = self.rt.now();
         let overlap_ms = self.election.borrow().overlap_ms();
+        let mut dead = l.dead;
+        dead.sort_by_key(|d| (d.ended_ns, d.client));
+        let dead: VecDeque<_> = dead.into_iter().map(|d| d.client).collect();
         let mut s = State {
             epoch,
             cluster,
@@ -148,7 +151,7 @@ impl Inner {
             offline_since: Default::default(),
             dirty_nodes: Default::default(),
             dirty_chains: Default::default(),
-            dead_clients: VecDeque::new(),
+            dead_clients: dead,
         };
         for mut session in l.clients {
             cut_texts(&mut session);

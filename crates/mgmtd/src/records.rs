@@ -3,7 +3,9 @@
 use glowfs_cluster::{Chain, LeaseRecord, MemberRecord, Proof};
 use glowfs_types::routing::{ChainInfo, ChainTable};
 use glowfs_types::wire::mgmtd::{StoreOffer, UserInfo};
-use glowfs_types::{ChainVersion, ClusterId, Incarnation, NodeId, RoutingVersion, TargetId};
+use glowfs_types::{
+    ChainVersion, ClientId, ClusterId, Incarnation, NodeId, RoutingVersion, TargetId,
+};
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 
@@ -117,6 +119,16 @@ pub struct UserRecord {
     pub info: UserInfo,
     #[n(1)]
     pub hash: ByteArray<32>,
+}
+
+/// A client whose session has ended.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct DeadRecord {
+    #[n(0)]
+    pub client: ClientId,
+    /// Nanoseconds since the Unix epoch; the oldest are forgotten first.
+    #[n(1)]
+    pub ended_ns: u64,
 }
 
 /// What is remembered of a chain member.

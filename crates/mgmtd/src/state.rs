@@ -192,8 +192,5 @@ impl State {
     pub fn bury(&mut self, client: ClientId) {
         self.part(client);
         self.dead_clients.push_back(client);
-        while self.dead_clients.len() > DEAD_CLIENTS_MAX {
-            self.dead_clients.pop_front();
-        }
     }
 }

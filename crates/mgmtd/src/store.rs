@@ -2,7 +2,7 @@
 
 use crate::keys;
 use crate::records::{
-    ChainRecord, ClusterRecord, EpochRecord, Item, StoreRecord, TableRecord, UserRecord,
+    ChainRecord, ClusterRecord, DeadRecord, EpochRecord, Item, StoreRecord, TableRecord, UserRecord,
 };
 use glowfs_cluster::{Chain, LeaseRecord};
 use glowfs_kv::{Engine, Transaction, dump, key_after, prefix_end};
@@ -39,6 +39,7 @@ pub struct Loaded {
     pub configs: Vec<ConfigItem>,
     pub overrides: Vec<(NodeId, String)>,
     pub clients: Vec<ClientSession>,
+    pub dead: Vec<DeadRecord>,
 }
 
 /// What a commit did.
@@ -96,6 +97,7 @@ impl Store {
             configs: self.all(&tx, "config").await?,
             overrides: self.all(&tx, "override").await?,
             clients: self.all(&tx, "client").await?,
+            dead: self.all(&tx, "dead").await?,
         };
         tx.commit(false).await?;
         Ok(loaded)

@@ -122,3 +122,42 @@ fn one_user_leaves_room_for_others() {
         m.stop().await;
     });
 }
+
+/// What was given up may not go on under its old id, whoever is primary. Only the newest are remembered.
+#[test]
+fn who_is_dead_stays_so_over_a_change_of_primary() {
+    const CLIENTS: u64 = 4200;
+    const REMEMBERED: usize = 4096;
+    real::run(|rt| async move {
+        let w = World::new(&rt);
+        store(&w, CLIENTS, "").await;
+        let mut config = w.config(100);
+        config.timing.client_session_ms = 1500;
+        let first = w.mgmtd_with(config).await;
+        let count = async |kind: &str| {
+            let tx = Transaction::new(w.engine.clone());
+            let begin = format!("mgmtd/{kind}/").into_bytes();
+            let end = format!("mgmtd/{kind}0").into_bytes();
+            let page = tx.get_range_snapshot(&begin, &end, 2 * CLIENTS as u32, false).await;
+            page.expect("read").entries.len()
+        };
+        while count("client").await > 0 {
+            rt.sleep(ms(50)).await;
+        }
+        assert_eq!(count("dead").await, REMEMBERED);
+        first.stop().await;
+        let second = primary(&w).await;
+        let conn = w.conn(&at(&second), ROOT_TOKEN).await.expect("root");
+        let list: ClientList =
+            conn.call_msg(method::LIST_CLIENTS, &Empty {}, SECOND).await.expect("list");
+        assert_eq!(list.dead.len(), REMEMBERED);
+        let mut refused = 0;
+        for id in [CLIENTS - 1, CLIENTS] {
+            let (asked, id) = (session(id, ""), method::CLIENT_SESSION);
+            let again = conn.call_msg::<_, ClientSessionReply>(id, &asked, SECOND).await;
+            refused += u32::from(again.is_err_and(|e| e.status == Status::SessionEnded));
+        }
+        assert_eq!(refused, 2, "the last ones that were given up");
+        second.stop().await;
+    });
+}
