@@ -13,6 +13,7 @@ mod config;
 mod core;
 mod heartbeat;
 mod keys;
+mod laying;
 mod metrics;
 mod operate;
 mod primary;

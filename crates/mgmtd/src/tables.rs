@@ -1,12 +1,12 @@
 //! Stores and chain tables.
 
 use crate::core::{Edit, Inner};
+use crate::laying::{Laid, check_room, lay};
 use crate::records::{StoreRecord, TableRecord, standing};
 use crate::repair::usable;
 use crate::state::State;
-use glowfs_cluster::Chain;
-use glowfs_placement::{Place, Plan, Request, plan};
-use glowfs_types::routing::{ChainTable, LocalState, TargetInfo};
+use glowfs_placement::{Place, Request, plan};
+use glowfs_types::routing::{LocalState, TargetInfo};
 use glowfs_types::wire::mgmtd::{
     CreateTable, CreateTableReply, RefusedStore, RegisterStores, RegisterStoresReply, StoreOffer,
 };
@@ -76,44 +76,28 @@ impl Inner {
         let plan =
             plan(&places, request).map_err(|e| Error::new(e.status, e.message + &left_out))?;
         let explanation = plan.explain() + &left_out;
+        let (chains, table) = self.with(|s| {
+            let (chains, table) = lay(s, &create, &plan);
+            check_room(s, &chains, &table).map(|()| (chains, table))
+        })??;
         if !create.dry_run {
-            self.lay(&create, &plan).await?;
+            self.write_table(chains, table).await?;
             tracing::info!(table = %create.table, chains = create.chains, replicas = create.replicas, "table laid");
         }
         Ok(CreateTableReply { version: 1, explanation })
     }
 
-    /// Writes the plan, piece by piece, the table last: chains without a table hurt nobody.
-    async fn lay(&self, create: &CreateTable, plan: &Plan) -> Result<()> {
-        let (mut chain_id, mut target_id) = self.with(|s| {
-            let chain = s.chains.last_key_value().map_or(ChainId(0), |(id, _)| *id);
-            (chain, s.next_target())
-        })?;
-        let mut ids = Vec::with_capacity(plan.chains.len());
-        for part in plan.chains.chunks(CHAINS_PER_CHANGE) {
+    /// Writes chains, piece by piece, the table last: chains without a table hurt nobody.
+    async fn write_table(&self, mut chains: Vec<Laid>, table: TableRecord) -> Result<()> {
+        while !chains.is_empty() {
             let mut edit = Edit::default();
-            for members in part {
-                chain_id = chain_id.next();
-                ids.push(chain_id);
-                let mut of_chain = Vec::with_capacity(members.len());
-                for &at in members {
-                    let place = &plan.places[at];
-                    of_chain.push((target_id, place.node));
-                    edit.targets.push(new_target(target_id, chain_id, place));
-                    target_id = target_id.next();
-                }
-                edit.chains.push(Chain::new(chain_id, &of_chain));
+            for (chain, targets) in chains.drain(..chains.len().min(CHAINS_PER_CHANGE)) {
+                edit.chains.push(chain);
+                edit.targets.extend(targets);
             }
             self.commit(edit).await?;
         }
-        let table = ChainTable {
-            id: create.table,
-            version: 1,
-            chains: ids,
-            description: create.description.clone(),
-        };
-        let record = TableRecord { table, replicas: create.replicas, chains: create.chains };
-        self.commit(Edit { tables: vec![record], ..Edit::default() }).await
+        self.commit(Edit { tables: vec![table], ..Edit::default() }).await
     }
 }
 

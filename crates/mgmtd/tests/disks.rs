@@ -246,3 +246,30 @@ fn a_disk_of_another_node_keeps_nothing_but_itself_out() {
         m.stop().await;
     });
 }
+
+/// Everybody gets all of it in one message, and chains cannot be taken away again.
+#[test]
+fn a_table_that_would_make_the_routing_info_too_long_is_refused() {
+    real::run(|rt| async move {
+        let (_w, m, storages) = cluster(&rt, 3, 0).await;
+        let e = lay(&storages[0], 2, 20_000).await.expect_err("too many");
+        assert_eq!(e.status, Status::TooLarge, "{e}");
+        let said = e.message.split("about ").nth(1).and_then(|s| s.split(' ').next());
+        let fit: u32 = said.and_then(|n| n.parse().ok()).expect("how many fit");
+        assert!((5_000..20_000).contains(&fit), "{e}");
+        let dry = |chains| CreateTable {
+            table: ChainTableId(2),
+            replicas: 3,
+            chains,
+            description: "test".into(),
+            dry_run: true,
+        };
+        let ask = async |chains| {
+            let link = storages[0].agent.link();
+            link.call::<_, CreateTableReply>(method::CREATE_TABLE, &dry(chains), ms(5000)).await
+        };
+        ask(fit - 100).await.expect("these fit");
+        assert_eq!(ask(fit + 100).await.expect_err("too many").status, Status::TooLarge);
+        m.stop().await;
+    });
+}
