@@ -191,8 +191,8 @@ async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
             .remove_data(&entry.layout, VOLUME, entry.data, entry.from, GC_CHUNKS, &cap)
             .await?;
         s.metrics.gc_chunks.add(u64::from(reply.removed));
-        let nanos = u64::from(reply.removed) * 1_000_000_000 / s.config.tuning.gc_chunks_per_s;
-        s.rt.sleep(Duration::from_nanos(nanos)).await;
+        // One rate for all entries that are collected side by side.
+        s.gc_pace.take(&s.rt, u64::from(reply.removed), s.config.tuning.gc_chunks_per_s).await;
         if !reply.more {
             break;
         }

@@ -30,6 +30,7 @@ mod names;
 mod once;
 mod ops;
 mod orphans;
+mod pace;
 mod portions;
 mod recall;
 mod removed;

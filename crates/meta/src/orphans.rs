@@ -348,8 +348,7 @@ async fn remove(s: &Rc<Service>, data: DataId) -> Result<()> {
         let capability = s.removal(data)?;
         let reply = s.chunks.remove_everywhere(VOLUME, data, REMOVE_BATCH, &capability).await?;
         chunks += u64::from(reply.removed);
-        let nanos = u64::from(reply.removed) * 1_000_000_000 / s.config.tuning.gc_chunks_per_s;
-        s.rt.sleep(Duration::from_nanos(nanos)).await;
+        s.gc_pace.take(&s.rt, u64::from(reply.removed), s.config.tuning.gc_chunks_per_s).await;
         if !reply.more {
             break;
         }

@@ -14,6 +14,7 @@ use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
+use crate::pace::Pace;
 use crate::spills::Spills;
 use crate::state::{Service, VOLUME, ms};
 use crate::telling::Telling;
@@ -72,6 +73,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         stopping: Cell::new(false),
         inflight: Cell::new(0),
         orphans: Orphans::default(),
+        gc_pace: Pace::new(rt.now()),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
         telling: Telling::default(),
         finishing: Finishing::default(),

@@ -10,6 +10,7 @@ use crate::leases::Leases;
 use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::orphans::Orphans;
+use crate::pace::Pace;
 use crate::spills::Spills;
 use crate::telling::Telling;
 use crate::users::Users;
@@ -53,6 +54,8 @@ pub struct Service {
     pub inflight: Cell<u64>,
     /// The search for chunks that nobody owns.
     pub orphans: Orphans,
+    /// Chunks that were collected as garbage so far.
+    pub gc_pace: Pace,
     /// Who may have cached what.
     pub leases: RefCell<Leases<Rc<Conn>>>,
     /// Who is being told of changes.

@@ -4,19 +4,19 @@
 //! services work side by side: who comes second to a directory finds it changed, and looks again.
 
 use crate::names::seen;
+use crate::pace::Pace;
 use crate::portions::Portions;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Emptied, TreeEntry, TreePlace, TreeRemoved};
 use glowfs_net::Conn;
+use glowfs_rt::Duration;
 use glowfs_rt::sync::join_all;
-use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::decode;
 use glowfs_types::wire::meta::{Caller, DirChanged};
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply, TREES_PAGE_MAX, Trees, TreesReply};
 use glowfs_types::{ClientId, InodeId, RequestId, Result};
-use std::cell::Cell;
 use std::rc::Rc;
 
 /// Directories that are looked at before a tree is removed; what is in others is looked at when its turn comes.
@@ -140,15 +140,15 @@ pub async fn list(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<TreesRepl
 pub struct Emptier {
     caller: Caller,
     portions: Portions,
-    /// When what was taken out so far would have been, at the rate that is allowed.
-    paid: Cell<Instant>,
+    /// What was taken out so far.
+    pace: Pace,
 }
 
 impl Emptier {
     /// Nothing begun.
     pub fn new(s: &Service) -> Self {
         let caller = Caller { volume: VOLUME, ..Caller::default() };
-        Self { caller, portions: Portions::new(BATCH_NAMES), paid: Cell::new(s.rt.now()) }
+        Self { caller, portions: Portions::new(BATCH_NAMES), pace: Pace::new(s.rt.now()) }
     }
 
     /// Goes through the queue until there is nothing to do.
@@ -241,12 +241,9 @@ impl Emptier {
         Ok(did)
     }
 
-    /// Not faster, all directories together, than one entry of the garbage queue loses its chunks.
+    /// Not faster, all directories together, than garbage is collected.
     async fn slowly(&self, s: &Service, names: usize) {
-        let nanos = names as u64 * 1_000_000_000 / s.config.tuning.gc_chunks_per_s;
-        let until = self.paid.get().max(s.rt.now()) + Duration::from_nanos(nanos);
-        self.paid.set(until);
-        s.rt.sleep_until(until).await;
+        self.pace.take(&s.rt, names as u64, s.config.tuning.gc_chunks_per_s).await;
     }
 
     async fn tidy(&self, s: &Service, empty: bool) -> Result<()> {
