@@ -149,7 +149,7 @@ async fn start(
         }
     };
     // To its end, though nobody may wait any more: given up half-way it could leave a mount that nobody serves.
-    let mount = glowfs_mount::start_on(rt, config, client).await.with_context(mounting)?;
+    let mount = glowfs_mount::start_connected(rt, config, client).await.with_context(mounting)?;
     if waiter.waits() {
         let gone = "whoever asked for the mount is gone";
         let told = match select(answers(rt, &at, until), waiter.gone(rt)).await {

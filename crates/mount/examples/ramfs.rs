@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p glowfs-mount --example ramfs -- /mnt/test [dev|uring]
 
-use glowfs_mount::{FuseTransport, MountConfig, ram::RamFs, start_on};
+use glowfs_mount::{FuseTransport, MountConfig, ram};
 use glowfs_rt::{real, signal::Termination, sync::select};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = MountConfig { mountpoint, fuse_transport, ..MountConfig::default() };
     let termination = Termination::new()?;
     real::run_with(config.runtime(), move |rt| async move {
-        let running = start_on(&rt, config, RamFs::new(&rt)).await?;
+        let running = ram::start(&rt, config, ram::RamFs::new(&rt)).await?;
         println!("{}", running.transport());
         let told = select(termination.wait(&rt), running.failed()).await;
         drop(told);

@@ -1,7 +1,7 @@
 //! The mount daemon: FUSE requests to client calls.
 //!
-//! [`start`] connects to the cluster and mounts; [`start_on`] mounts any [`FileSystem`] (the RAM one of [`ram`] in tests and
-//! when FUSE alone is measured). One task per request; all state lies on one thread.
+//! [`start`] connects to the cluster and mounts; [`ram::start`] mounts a file system in memory (in tests, and when FUSE alone is
+//! measured). Both are a [`FileSystem`]. One task per request; all state lies on one thread.
 //!
 //! Guarantees, on one client: the length of a file is always exact; a truncate never meets a write in flight; after close
 //! or fsync the cluster knows the length. Must never: know about chains, open a block file, or keep what the kernel
@@ -33,4 +33,4 @@ mod uses;
 pub use config::{Atime, FuseTransport, MountConfig};
 pub use filesystem::{FileData, FileSystem};
 pub use glowfs_fuse::{MountFlags, lets_through, release_dead, remount};
-pub use service::{Running, connect, start, start_on};
+pub use service::{Running, connect, start, start_connected};

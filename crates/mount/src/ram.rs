@@ -11,3 +11,14 @@ mod switches;
 
 pub use meta::{RamFile, RamFs};
 pub use switches::*;
+
+use crate::service::start_on;
+use crate::{MountConfig, Running};
+use glowfs_rt::Rt;
+use glowfs_types::Result;
+use std::rc::Rc;
+
+/// Mounts it. Compiled here, once: not for each program that calls it.
+pub async fn start(rt: &Rt, config: MountConfig, fs: Rc<RamFs>) -> Result<Running> {
+    start_on(rt, config, fs).await
+}

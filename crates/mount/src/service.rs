@@ -33,11 +33,11 @@ pub struct Running {
 /// Connects to the cluster and mounts. Returns when the mount can be used.
 pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
     let client = connect(rt, &config).await?;
-    start_on(rt, config, client).await
+    start_connected(rt, config, client).await
 }
 
-/// The first half of [`start`], which may be given up at any time: connects to the cluster. [`start_on`] is the other half; it has to be
-/// awaited to its end, or a mount may stay that nobody serves.
+/// The first half of [`start`], which may be given up at any time: connects to the cluster. [`start_connected`] is the other half; it has to
+/// be awaited to its end, or a mount may stay that nobody serves.
 pub async fn connect(rt: &Rt, config: &MountConfig) -> Result<Rc<Client>> {
     config.validate()?;
     let token_file = config.token_file.clone();
@@ -76,8 +76,17 @@ fn hostname() -> String {
     name.trim().to_owned()
 }
 
-/// Mounts a file system that is there already.
-pub async fn start_on<S: FileSystem>(rt: &Rt, config: MountConfig, fs: Rc<S>) -> Result<Running> {
+/// Mounts what a client is connected to. Compiled here, once: not for each program that calls it.
+pub async fn start_connected(rt: &Rt, config: MountConfig, client: Rc<Client>) -> Result<Running> {
+    start_on(rt, config, client).await
+}
+
+/// Mounts any file system.
+pub(crate) async fn start_on<S: FileSystem>(
+    rt: &Rt,
+    config: MountConfig,
+    fs: Rc<S>,
+) -> Result<Running> {
     config.validate()?;
     let mut options = MountOptions::new(&config.mountpoint, &config.source, "glowfs");
     options.flags = config.flags();

@@ -5,18 +5,50 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// The longest that any command of a test may take; eight times that for the large sizes.
 pub const COMMAND_BOUND: Duration = Duration::from_secs(480);
 
-/// Clusters are brought up one at a time: on two cores, two of them only make each other's time-outs fire.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Clusters that tests have at the same time: they wait for two thirds of theirs, for leases, time-outs and flushes.
+const CLUSTERS_AT_ONCE: u32 = 2;
 
-/// For a test that makes its cluster by itself: no other one meanwhile.
-pub fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner())
+/// The longest that a test may have a cluster; then its mounts are aborted, so that what hangs fails. Eight times that for the large sizes.
+const CLUSTER_BOUND: Duration = Duration::from_secs(900);
+
+/// Rooms that are taken, and tests that wait for all of them.
+static TAKEN: Mutex<(u32, u32)> = Mutex::new((0, 0));
+static FREED: Condvar = Condvar::new();
+
+/// The right to have a cluster, or to have the machine alone.
+pub struct Room(u32);
+
+impl Room {
+    /// Waits for room for one cluster beside those of other tests. Who waits to be alone goes first, or would wait for ever.
+    fn one() -> Self {
+        let taken = TAKEN.lock().unwrap_or_else(|e| e.into_inner());
+        let wait = |s: &mut (u32, u32)| s.0 >= CLUSTERS_AT_ONCE || s.1 > 0;
+        let mut taken = FREED.wait_while(taken, wait).unwrap_or_else(|e| e.into_inner());
+        taken.0 += 1;
+        Self(1)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        TAKEN.lock().unwrap_or_else(|e| e.into_inner()).0 -= self.0;
+        FREED.notify_all();
+    }
+}
+
+/// For a test that makes its cluster by itself, or that measures: no other one meanwhile.
+pub fn alone() -> Room {
+    let mut taken = TAKEN.lock().unwrap_or_else(|e| e.into_inner());
+    taken.1 += 1;
+    let mut taken = FREED.wait_while(taken, |s| s.0 > 0).unwrap_or_else(|e| e.into_inner());
+    *taken = (CLUSTERS_AT_ONCE, taken.1 - 1);
+    Room(CLUSTERS_AT_ONCE)
 }
 
 /// Whether the long sizes are wanted.
@@ -125,8 +157,9 @@ pub struct Cluster {
     pub mnt: PathBuf,
     /// A directory of the local disk for the test's own files.
     pub local: PathBuf,
-    _scratch: Scratch,
-    _one: MutexGuard<'static, ()>,
+    scratch: Scratch,
+    over: Arc<()>,
+    _room: Room,
 }
 
 impl Cluster {
@@ -148,14 +181,16 @@ impl Cluster {
     }
 
     fn up_at(scratch: Scratch, dir: PathBuf, options: &[&str]) -> Self {
-        let one = alone();
+        let room = Room::one();
         let cluster = Self {
             dir,
             mnt: scratch.path.join("mnt"),
             local: scratch.path.join("local"),
-            _scratch: scratch,
-            _one: one,
+            scratch,
+            over: Arc::new(()),
+            _room: room,
         };
+        watch(&cluster);
         std::fs::create_dir_all(&cluster.local).expect("local directory");
         let mnt = cluster.mnt.to_str().expect("UTF-8").to_owned();
         let mut args = vec!["--mount", &mnt];
@@ -258,17 +293,60 @@ impl Cluster {
     }
 }
 
+/// Aborts all mounts of a test that has its cluster for too long: no request to them waits any longer, and the test fails.
+fn watch(c: &Cluster) {
+    let over = Arc::downgrade(&c.over);
+    let root = format!("{}/", c.scratch.path.display());
+    let bound = if large() { CLUSTER_BOUND * 8 } else { CLUSTER_BOUND };
+    std::thread::spawn(move || {
+        let end = Instant::now() + bound;
+        while over.strong_count() > 0 {
+            if Instant::now() > end {
+                eprintln!("TIME-OUT after {bound:?}: aborting the mounts in {root}");
+                abort_mounts(&root);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+}
+
+/// Ends the FUSE connections of all mounts below a directory. The kernel's directory of connections is mounted if it is not, as in many
+/// containers.
+fn abort_mounts(root: &str) {
+    const ALL: &str = "/sys/fs/fuse/connections";
+    if !std::fs::read_dir(ALL).is_ok_and(|mut d| d.next().is_some()) {
+        let _ = Command::new("mount").args(["-t", "fusectl", "none", ALL]).status();
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for line in mounts.lines().filter(|l| l.contains(" - fuse")) {
+        let mut fields = line.split(' ').skip(2);
+        let (Some(device), Some(_), Some(path)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let connection = device.rsplit(':').next().unwrap_or_default();
+        if path.starts_with(root) {
+            let done = std::fs::write(format!("{ALL}/{connection}/abort"), b"1");
+            eprintln!("{path}: {done:?}");
+        }
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.logs());
         }
-        let destroy = Command::new(binary())
+        let destroy = Command::new("timeout")
+            .args(["-k", "5", "120"])
+            .arg(binary())
             .args(["dev", "destroy", "--yes", "--dir"])
             .arg(&self.dir)
             .output();
         if !destroy.as_ref().is_ok_and(|o| o.status.success()) {
             eprintln!("dev destroy failed: {destroy:?}");
+            abort_mounts(&format!("{}/", self.scratch.path.display()));
             let _ = Command::new("umount").arg("-l").arg(&self.mnt).output();
         }
     }

@@ -103,7 +103,7 @@ impl TestMount {
         let daemon = std::thread::spawn(move || {
             let work = move |rt| async move {
                 let fs = RamFs::new(&rt);
-                match glowfs_mount::start_on(&rt, config, fs).await {
+                match glowfs_mount::ram::start(&rt, config, fs).await {
                     Ok(running) => {
                         let _ = tell.send(Ok((running.connection(), running.transport())));
                         while !stop.load(SeqCst) {
@@ -153,9 +153,22 @@ fn watch(seconds: u64, connection: Option<u32>, done: Arc<AtomicBool>) {
         }
         eprintln!("TIME-OUT after {seconds} s: aborting the FUSE connection");
         if let Some(c) = connection {
-            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{c}/abort"), b"1");
+            abort(c);
         }
     });
+}
+
+/// Ends a connection in the kernel: all that waits for an answer fails. Where the kernel's directory for that is not mounted (so it is in many
+/// containers), it is mounted first: without it a test that hangs would hang for ever.
+fn abort(connection: u32) {
+    const ALL: &str = "/sys/fs/fuse/connections";
+    let file = format!("{ALL}/{connection}/abort");
+    if !Path::new(&file).exists() {
+        let _ = std::process::Command::new("mount").args(["-t", "fusectl", "none", ALL]).status();
+    }
+    if let Err(e) = std::fs::write(&file, b"1") {
+        eprintln!("{file}: {e}");
+    }
 }
 
 impl Drop for TestMount {
