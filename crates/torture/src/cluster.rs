@@ -165,7 +165,8 @@ impl Cluster {
         let process = s.process.with_context(|| format!("{} does not run", s.id))?;
         let program = process.program()?;
         // A binary that was built anew meanwhile is said to be deleted.
-        if !program.starts_with("glowfs") {
+        let expected = if s.role == "etcd" { "etcd" } else { "glowfs" };
+        if !program.starts_with(expected) {
             bail!("{process} is no {}, but {program}", s.id);
         }
         Ok(process)

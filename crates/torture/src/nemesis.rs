@@ -53,6 +53,8 @@ pub enum Kind {
     Cut,
     /// SIGKILL of a mount in use, and a fresh one some time later
     Mount,
+    /// SIGKILL of a member of etcd, each in turn, and a restart some time later (needs `dev up --meta-engine etcd`)
+    Etcd,
 }
 
 /// One fault, and what came of it.
@@ -232,6 +234,15 @@ impl Nemesis {
         Ok(match kind {
             Kind::All => storages,
             Kind::Mount => vec![],
+            Kind::Etcd => {
+                let members = of("etcd");
+                let struck = self.done.iter().filter(|s| s.kind == Kind::Etcd).count();
+                let next = members.get(struck % members.len().max(1)).cloned();
+                let next = next.context(
+                    "the fault «etcd» needs members of etcd: --up \"--meta-engine etcd\"",
+                )?;
+                vec![next]
+            }
             // Always the same replica: damage is not repaired at once, and one good copy must be left.
             Kind::Corrupt | Kind::Fill => storages.into_iter().next_back().into_iter().collect(),
             Kind::Kill if storages.len() > 2 && self.random.chance(15) => {
@@ -256,7 +267,7 @@ impl Nemesis {
         let c = self.cluster.clone();
         let start = || targets.iter().try_for_each(|t| c.dev("start", &[&t.id]).map(drop));
         match kind {
-            Kind::Kill | Kind::All => {
+            Kind::Kill | Kind::All | Kind::Etcd => {
                 let hit = self.signal(targets, Signal::KILL)?;
                 gone(&c, targets)?;
                 std::thread::sleep(hold);

@@ -37,6 +37,26 @@ fn half_a_minute_of_torture_loses_nothing_and_errors_nothing() {
 }
 
 #[test]
+fn metadata_in_etcd_bears_the_death_of_each_member() {
+    let _alone = alone();
+    let scratch = Scratch::new("torture-etcd");
+    let mut shape = shape(&scratch);
+    shape.options.extend(["--meta-engine", "etcd"].map(String::from));
+    let plan = Plan {
+        shape,
+        time: Duration::from_secs(20),
+        seed: 5,
+        faults: vec![Kind::Etcd, Kind::Kill],
+        think: Duration::from_millis(20),
+        keep: false,
+        patience: Patience::default(),
+    };
+    let report = run(&plan).expect("the run");
+    eprintln!("{}", report.text());
+    assert!(report.passed, "{}", report.text());
+}
+
+#[test]
 fn two_mounts_see_linearizable_blocks_under_faults() {
     let _alone = alone();
     let scratch = Scratch::new("linear");
