@@ -227,6 +227,7 @@ pub(crate) mod tests {
                     members,
                     redundancy: Redundancy::Replicated,
                     preferred: vec![],
+                    lost: ChainVersion(0),
                 },
             );
         }

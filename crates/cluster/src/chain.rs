@@ -99,6 +99,8 @@ pub enum Evidence {
     Unreachable,
     /// Its chain went on after the record of it was copied.
     Older,
+    /// It holds nothing and never took part, though the record says that it served.
+    MadeAnew,
     /// Another one took over.
     TakenOver,
     /// It leaves the chain.
@@ -179,6 +181,7 @@ impl Chain {
                     .collect(),
                 redundancy: Redundancy::Replicated,
                 preferred: members.iter().map(|m| m.0).collect(),
+                lost: ChainVersion(0),
             },
             records: members.iter().map(|m| (m.0, MemberRecord::default())).collect(),
         }
@@ -199,6 +202,7 @@ impl Chain {
     pub fn step(&self, view: &View) -> Option<(Chain, Vec<Change>)> {
         let mut next = self.clone();
         let mut slots = next.account_lives(view);
+        next.doubt_those_made_anew(&mut slots);
         let older = next.find_older(&mut slots);
         table(&mut slots, &self.info, &next.records);
         if !slots.iter().any(|s| s.to == Serving) {
@@ -212,10 +216,25 @@ impl Chain {
         if changes.is_empty() && older.is_none() {
             next.activate(&slots);
         } else {
-            next.info.version = self.info.version.max(older.unwrap_or_default()).next();
+            next.begin_version(older.unwrap_or_default());
             next.arrange(&slots);
         }
         (next != *self).then_some((next, changes))
+    }
+
+    /// Begins a version, behind `after` as well; its members follow ([`Chain::note_serving`]). Every change of members goes through here.
+    pub(crate) fn begin_version(&mut self, after: ChainVersion) {
+        // Records of older builds do not have it of versions that began with members that came or went.
+        self.note_serving();
+        self.info.version = self.info.version.max(after).next();
+    }
+
+    /// Notes of all who serve now that they do so in this version: until it is known that they know of a later one, they may answer reads under it.
+    pub(crate) fn note_serving(&mut self) {
+        let version = self.info.version;
+        for m in self.info.members.iter().filter(|m| m.state == Serving) {
+            self.records.entry(m.target).or_default().served = version;
+        }
     }
 
     /// Notes new lives; a life that cannot be trusted counts as offline in this step, even if it is back already.
@@ -315,7 +334,12 @@ impl Chain {
 
     /// Puts the new states in force: order, and what serving proves.
     fn arrange(&mut self, slots: &[Slot]) {
-        let version = self.info.version;
+        // Who is named lost what it had not flushed, if its machine went down with it.
+        let suspect =
+            |s: &Slot| self.records.get(&s.target).is_some_and(|r| r.proof == Proof::Suspect);
+        if slots.iter().any(|s| s.why == Evidence::NamedSource && s.to == Serving && suspect(s)) {
+            self.info.lost = self.info.version;
+        }
         let mut gone = Vec::new();
         let mut members = Vec::with_capacity(slots.len());
         for (m, s) in self.info.members.iter().zip(slots) {
@@ -328,7 +352,6 @@ impl Chain {
             if s.to == Serving {
                 let record = self.records.entry(s.target).or_default();
                 record.proof = Proof::Holds;
-                record.served = version;
                 // Called upon to take over: it stays.
                 record.retired = false;
             }
@@ -336,6 +359,7 @@ impl Chain {
         members.extend(gone);
         members.sort_by_key(|m| rank(m.state));
         self.info.members = members;
+        self.note_serving();
     }
 
     /// Records the version as active if all its writers adopted it; and those that were retired alive, or are away: until then

@@ -85,7 +85,7 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         ));
     }
     let mut next = chain.clone();
-    next.info.version = chain.info.version.next();
+    next.begin_version(chain.info.version);
     for m in &mut next.info.members {
         m.state = if m.target == target { PublicState::Serving } else { PublicState::Offline };
     }
@@ -94,15 +94,19 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         // What the stores have adopted counts no more.
         next.info.activated_serving = vec![target];
     }
+    let proof = chain.records.get(&target).map(|r| r.proof);
+    if !matches!(proof, Some(Proof::Holds | Proof::Killed)) {
+        next.info.lost = next.info.version;
+    }
     for (id, record) in &mut next.records {
         record.brought = None;
         record.proof = if *id == target { Proof::Holds } else { Proof::None };
         if *id == target {
-            record.served = next.info.version;
             // Called upon: it stays.
             record.retired = false;
         }
     }
+    next.note_serving();
     Ok(next)
 }
 

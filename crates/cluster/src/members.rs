@@ -35,10 +35,11 @@ impl Chain {
             return Err(self.refuse(format!("has {MEMBERS_MAX} members already")));
         }
         let mut next = self.clone();
-        next.info.version = self.info.version.next();
+        next.begin_version(self.info.version);
         next.info.members.push(ChainMember { target, node, state: PublicState::Offline });
         next.info.preferred.push(target);
         next.records.insert(target, MemberRecord::default());
+        next.note_serving();
         Ok(next)
     }
     /// The first step of leaving. Another member must be serving.
@@ -49,13 +50,14 @@ impl Chain {
             return Err(self.refuse(format!("is served by target {target} alone")));
         }
         let mut next = self.clone();
-        next.info.version = self.info.version.next();
+        next.begin_version(self.info.version);
         let at = next.info.members.iter().position(|m| m.target == target);
         if let Some(mut m) = at.map(|at| next.info.members.remove(at)) {
             m.state = PublicState::Offline;
             next.info.members.push(m);
         }
         next.records.entry(target).or_default().retired = true;
+        next.note_serving();
         let to = PublicState::Offline;
         Ok((next, Change { target, from, to, why: Evidence::Retired }))
     }
@@ -67,10 +69,11 @@ impl Chain {
             return Err(self.refuse(format!("has not retired target {target}")));
         }
         let mut next = self.clone();
-        next.info.version = self.info.version.next();
+        next.begin_version(self.info.version);
         next.info.members.retain(|m| m.target != target);
         next.info.preferred.retain(|t| *t != target);
         next.records.remove(&target);
+        next.note_serving();
         Ok(next)
     }
     fn check_settled(&self) -> Result<()> {

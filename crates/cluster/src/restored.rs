@@ -6,6 +6,7 @@
 //! - the next version lies behind all that were ever adopted, for targets do nothing under others;
 //! - whoever had not adopted the newest version of them was not there when it was active, and can prove nothing. What counts is what each brought when it was first
 //!   heard: the versions that are counted on to since are adopted by who is there, and say nothing;
+//! - whoever was made anew, empty, proves nothing, also before anybody is heard who knows more;
 //! - nobody takes over before all are there who can still prove something, or an operator forces it: who is away may know of a newer version.
 //!
 //! That a chain is in this state stands in its record: some version was active, and nobody served in it (`activated_serving` is empty).
@@ -19,6 +20,30 @@ impl Chain {
     /// Its record was older than the stores, and nobody has served since that was found.
     pub fn restored(&self) -> bool {
         self.info.activated > ChainVersion(0) && self.info.activated_serving.is_empty()
+    }
+
+    /// Takes the proof of members that hold nothing and never adopted a version, though the record says that they served: they had left the chain after it was
+    /// copied, and were made anew when it was put back. (Who serves without having adopted anything since the chain was forced to begin with it does so
+    /// rightly.)
+    pub(crate) fn doubt_those_made_anew(&mut self, slots: &mut [Slot]) {
+        let begins = self.info.lost > self.info.activated;
+        if self.info.activated == ChainVersion(0) {
+            return;
+        }
+        for s in slots {
+            let anew = s.seen.is_some_and(|o| {
+                o.local != LocalState::Offline && o.empty && o.adopted == ChainVersion(0)
+            });
+            let serves = s.from == PublicState::Serving;
+            let record = self.records.entry(s.target).or_default();
+            if !anew || record.proof == Proof::None || (serves && begins) {
+                continue;
+            }
+            record.proof = Proof::None;
+            if serves {
+                (s.local, s.why) = (Some(LocalState::Offline), Evidence::MadeAnew);
+            }
+        }
     }
 
     /// Looks whether the record, which is `self` with new lives accounted for, is older than the stores, and what remains of its proofs. The least version that

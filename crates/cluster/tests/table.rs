@@ -392,6 +392,53 @@ fn nothing_is_acknowledged_past_a_live_member_that_may_still_answer() {
     assert_eq!(states(&next), [(1, Serving), (2, Offline)]);
 }
 
+/// With each change of members who serves does so under a newer version, and may answer under that one.
+#[test]
+fn after_members_came_and_went_nothing_is_acknowledged_past_one_that_may_still_answer() {
+    let changes: [fn(&Chain) -> Chain; 2] = [
+        |c| c.join(TargetId(4), NodeId(4)).expect("joins"),
+        |c| c.retire(TargetId(3)).expect("retires").0,
+    ];
+    // As a record of today is, and as older builds left it behind.
+    for (change, behind) in changes.into_iter().flat_map(|c| [(c, 10), (c, 9)]) {
+        let mut c = chain(&[Serving, Serving, Serving]);
+        c.records.values_mut().for_each(|r| r.served = ChainVersion(behind));
+        let mut c = change(&c);
+        let on = [UpToDate, UpToDate, Off];
+        let (mut c, now) = {
+            c.info.activated = c.info.version;
+            let now = c.info.version;
+            (c, now)
+        };
+        let knows = |v: &mut View, t: u64, version: ChainVersion| {
+            let o = v.get_mut(&TargetId(t)).expect("seen");
+            (o.adopted, o.known) = (version, version);
+        };
+        let mut v = view(&on);
+        [1, 2].into_iter().for_each(|t| knows(&mut v, t, now));
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        let now = c.info.version;
+        [1, 2].into_iter().for_each(|t| knows(&mut v, t, now));
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        assert_eq!((c.info.activated, c.info.version), (now, now), "{c:?}");
+        if let Some(r) = c.records.get_mut(&TargetId(2)).filter(|_| behind == 9) {
+            r.served = ChainVersion(9);
+        }
+        let o = v.get_mut(&TargetId(2)).expect("seen");
+        (o.unreachable, o.may_sync) = (true, false);
+        let (mut c, _) = c.step(&v).expect("2 is blamed");
+        assert_eq!(c.state(TargetId(2)), Some(Waiting), "{c:?}");
+        let newer = c.info.version;
+        knows(&mut v, 1, newer);
+        v.get_mut(&TargetId(2)).expect("seen").unreachable = false;
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        assert_eq!(c.info.activated, now, "2 may not know {newer}, and answers under {now}: {c:?}");
+        v.get_mut(&TargetId(2)).expect("seen").known = newer;
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        assert_eq!(c.info.activated, newer, "{c:?}");
+    }
+}
+
 /// A member that was to go is all that is left, and an operator calls on it: it stays.
 #[test]
 fn who_was_retired_and_then_forced_is_not_dismissed() {
@@ -507,4 +554,86 @@ fn a_restart_while_a_restored_chain_waits_proves_nothing() {
     v.insert(TargetId(3), last);
     goes_on(&mut c, &mut v);
     assert_eq!(states(&c)[0], (3, Serving), "{c:?}");
+}
+
+/// 3 left the chain, and its chunks were removed; then the metadata of before is put back, and its node makes it anew, empty, whether or not it was started
+/// again. It proves nothing, whoever is heard first.
+#[test]
+fn of_a_restored_record_one_that_was_made_anew_is_not_the_source() {
+    for (order, life) in ORDERS.iter().flat_map(|o| [(o, 1), (o, 2)]) {
+        let mut c = chain(&[Serving, Serving, Serving]);
+        c.records.values_mut().for_each(|r| r.served = ChainVersion(10));
+        // As mgmtd takes them whose nodes it has not heard of for long enough.
+        let mut v = view(&[Off, Off, Off]);
+        for i in order {
+            let mut o = Observation { incarnation: Incarnation(2), clean: true, ..seen(Online) };
+            (o.adopted, o.known) = (ChainVersion(40), ChainVersion(40));
+            if *i == 3 {
+                o = Observation { incarnation: Incarnation(life), empty: true, ..o };
+                (o.adopted, o.known) = (ChainVersion(0), ChainVersion(0));
+            }
+            v.insert(TargetId(*i), o);
+            goes_on(&mut c, &mut v);
+            let head = c.info.head().map(|m| m.target);
+            assert_ne!(head, Some(TargetId(3)), "{order:?}, life {life}: {c:?}");
+        }
+        assert_eq!(states(&c)[0].1, Serving, "{order:?}, life {life}: {c:?}");
+    }
+}
+
+/// An operator calls on a member that holds nothing, since all others are gone for good: it serves.
+#[test]
+fn one_that_was_made_anew_serves_if_it_is_forced() {
+    let c = chain(&[Serving, Serving]);
+    let mut v = view(&[Off, Off]);
+    let (mut c, _) = c.settle(&v).expect("both are gone");
+    let mut o = Observation { incarnation: Incarnation(2), empty: true, ..seen(Online) };
+    (o.adopted, o.known) = (ChainVersion(0), ChainVersion(0));
+    v.insert(TargetId(2), o);
+    goes_on(&mut c, &mut v);
+    v.get_mut(&TargetId(2)).expect("seen").adopted = ChainVersion(0);
+    assert!(c.info.head().is_none(), "{c:?}");
+    let mut c = force(&c, TargetId(2)).expect("nobody serves");
+    c = c.settle(&v).map_or(c, |(next, _)| next);
+    assert_eq!(states(&c)[0], (2, Serving), "{c:?}");
+    goes_on(&mut c, &mut v);
+    assert_eq!(c.info.activated, c.info.version, "{c:?}");
+}
+
+/// Since when what was acknowledged and not flushed may be gone.
+#[test]
+fn a_chain_tells_when_it_begins_again_from_one_that_lost_its_power() {
+    // The life of 2 ends with the power of its machine, alone, or cleanly.
+    for (since, clean, loses) in
+        [(2, false, true), (1, false, false), (0, false, true), (2, true, false)]
+    {
+        let c = chain(&[Serving, Serving]);
+        let (c, _) = c.settle(&view(&[Off, Online])).expect("1 is gone");
+        assert_eq!(c.info.lost, ChainVersion(0), "2 has everything");
+        let (c, _) = c.settle(&view(&[Off, Off])).expect("2 is gone");
+        let mut v = view(&[Online, Online]);
+        for o in v.values_mut() {
+            (o.incarnation, o.clean) = (Incarnation(2), clean);
+            o.machine_since = Incarnation(since);
+        }
+        let (c, _) = c.settle(&v).expect("both are back");
+        assert_eq!(states(&c)[0].1, Serving, "{c:?}");
+        assert_eq!(c.info.lost > ChainVersion(10), loses, "{c:?}");
+        let began = if loses { c.info.lost } else { ChainVersion(0) };
+        assert!(c.info.lost <= c.info.version, "{c:?}");
+        // It is remembered whatever becomes of the chain.
+        let mut next = c.clone();
+        goes_on(&mut next, &mut v);
+        assert_eq!((next.info.activated, next.info.lost), (next.info.version, began), "{next:?}");
+    }
+}
+
+#[test]
+fn a_chain_tells_when_an_operator_forced_one_that_lacks_writes() {
+    let mut c = chain(&[Serving, Serving]);
+    c.records.entry(TargetId(1)).or_default().proof = Proof::None;
+    let (c, _) = c.settle(&view(&[Off, Off])).expect("both are gone");
+    let forced = |t| force(&c, TargetId(t)).expect("nobody serves").info;
+    assert_eq!(forced(1).lost, forced(1).version);
+    assert_eq!(forced(2).lost, ChainVersion(0), "it holds everything");
 }

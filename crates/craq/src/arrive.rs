@@ -291,6 +291,7 @@ mod tests {
             members: (1..=members).map(member).collect(),
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
+            lost: ChainVersion(0),
         };
         let mut r = Replica::new(TargetId(members), ChainVersion(0), &[], &[]);
         step(&mut r, Event::Chain(Some(info)));

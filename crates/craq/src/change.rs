@@ -170,6 +170,7 @@ mod tests {
             members: (1..).zip(states).map(member).collect(),
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
+            lost: ChainVersion(0),
         }
     }
 

@@ -69,6 +69,7 @@ mod tests {
             members: vec![member(1), member(2)],
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
+            lost: ChainVersion(0),
         };
         let mut r = Replica::new(TargetId(me), ChainVersion(0), &[], &[]);
         step(&mut r, Event::Chain(Some(info)), 0);

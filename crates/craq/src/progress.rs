@@ -468,6 +468,7 @@ mod tests {
             members: vec![member((1, first)), member((2, second))],
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
+            lost: ChainVersion(0),
         }
     }
     fn replica(target: u64, chain: ChainInfo) -> Replica {

@@ -226,6 +226,10 @@ pub struct ChainInfo {
     /// The order that balances heads over nodes, for rotation back after failures.
     #[n(6)]
     pub preferred: Vec<TargetId>,
+    /// The version with which it last began again from a member that may have lost what was acknowledged under older ones and not flushed; 0 if that never
+    /// happened, or is not known (an older mgmtd).
+    #[cbor(n(7), default)]
+    pub lost: ChainVersion,
 }
 
 impl ChainInfo {
@@ -333,5 +337,52 @@ impl RoutingInfo {
         for id in delta.removed_targets {
             self.targets.remove(&id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{decode, encode};
+
+    /// A chain as builds before `lost` wrote it.
+    #[derive(Debug, PartialEq, Encode, Decode)]
+    struct Before {
+        #[n(0)]
+        id: ChainId,
+        #[n(1)]
+        version: ChainVersion,
+        #[n(2)]
+        activated: ChainVersion,
+        #[n(3)]
+        activated_serving: Vec<TargetId>,
+        #[n(4)]
+        members: Vec<ChainMember>,
+        #[n(5)]
+        redundancy: Redundancy,
+        #[n(6)]
+        preferred: Vec<TargetId>,
+    }
+
+    #[test]
+    fn chains_of_builds_that_know_of_no_losses_are_read_and_read_by_them() {
+        let member =
+            ChainMember { target: TargetId(9), node: NodeId(8), state: PublicState::LastSrv };
+        let now = ChainInfo {
+            id: ChainId(1),
+            version: ChainVersion(5),
+            activated: ChainVersion(4),
+            activated_serving: vec![TargetId(9)],
+            members: vec![member],
+            redundancy: Redundancy::Replicated,
+            preferred: vec![TargetId(9)],
+            lost: ChainVersion(3),
+        };
+        // What the bytes are, once and for all.
+        let bytes = encode(&now);
+        assert_eq!(bytes, [0x88, 1, 5, 4, 0x81, 9, 0x81, 0x83, 9, 8, 3, 0, 0x81, 9, 3]);
+        let before: Before = decode(&bytes).expect("an older build reads it");
+        let again: ChainInfo = decode(&encode(&before)).expect("and is read");
+        assert_eq!(again, ChainInfo { lost: ChainVersion(0), ..now });
     }
 }

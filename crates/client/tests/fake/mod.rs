@@ -132,6 +132,7 @@ impl Fake {
                     members: members.collect(),
                     redundancy: Redundancy::Replicated,
                     preferred: vec![],
+                    lost: ChainVersion(0),
                 },
             );
         }

@@ -73,6 +73,7 @@ impl Chain {
                 .collect(),
             redundancy: Redundancy::Replicated,
             preferred: Vec::new(),
+            lost: ChainVersion(0),
         }
     }
 }
