@@ -239,7 +239,7 @@ impl ChunkIo {
     }
     /// Makes everything acknowledged on the chains that can hold data of the layout durable.
     pub async fn flush(&self, layout: &Layout) -> Result<()> {
-        flush(&self.client.core, layout).await
+        flush(&self.client.core, layout).await.map(drop)
     }
     /// What one replica has of a chunk.
     pub async fn query_chunk(

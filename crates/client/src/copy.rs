@@ -12,6 +12,7 @@ use glowfs_rt::sync::join_all;
 use glowfs_types::wire::data::update;
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{Error, Result, Status, TruncateEpoch};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The greatest piece, in bytes.
@@ -167,6 +168,7 @@ async fn send(
                     file: source.clone(),
                     index: p.from / theirs,
                     offset: (p.from % theirs) as u32,
+                    asked: Cell::new(0),
                 }),
                 under: Some(epoch),
             };

@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub bytes: Semaphore,
     pub hedger: RefCell<Hedger>,
     pub flushes: Flushes,
+    /// How often writes of ours were found to be lost before they were durable.
+    pub losses: Cell<u64>,
     pub files: Files,
     pub opens: Opens,
     pub closes: CloseQueue,
@@ -97,6 +99,7 @@ impl Core {
             bytes: Semaphore::new(config.inflight_bytes.max(1)),
             hedger: RefCell::new(Hedger::new(config.hedge_min, config.read_attempt / 2)),
             flushes: Flushes::default(),
+            losses: Cell::new(0),
             files: Files::default(),
             opens: Opens::default(),
             closes: CloseQueue::default(),

@@ -7,9 +7,12 @@ pub(crate) use capability::Permission;
 use crate::copy::{self, Span};
 use crate::doubt::Doubts;
 use crate::read::Found;
-use crate::{Client, flush, inline, read, sparse, write, zero};
+use crate::routes::Place;
+use crate::unflushed::Unflushed;
+use crate::{Client, flush, inline, read, routes, sparse, write, zero};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
+use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::meta::{Attr, Caller, Edition, OpenReply};
 use glowfs_types::{
@@ -73,6 +76,10 @@ pub struct OpenFile {
     moved: Notify,
     background: Cell<bool>,
     doubts: Doubts,
+    /// Of the inode, shared by its open files.
+    unflushed: Rc<Unflushed>,
+    /// The newest loss of writes that was told through this one.
+    heard: Cell<u64>,
 }
 
 /// The open files of a client, for recalls.
@@ -83,6 +90,26 @@ impl Files {
     /// Whether the file is open.
     pub fn has(&self, inode: InodeId) -> bool {
         self.0.borrow().contains_key(&inode)
+    }
+    /// What is not flushed of an open file.
+    pub fn unflushed(&self, inode: InodeId) -> Option<Rc<Unflushed>> {
+        self.any(inode).map(|f| f.unflushed.clone())
+    }
+    /// A truncate of an open file is going to be asked for: where its chunks are, it will have been acknowledged under the present chain versions or later ones.
+    pub fn cutting(&self, inode: InodeId, info: &RoutingInfo) {
+        let Some(file) = self.any(inode).filter(|f| !f.is_inline()) else { return };
+        let (layout, place) = {
+            let s = file.state.borrow();
+            (s.layout, (s.data, s.epoch))
+        };
+        for chain in routes::chains_of(info, &layout).unwrap_or_default() {
+            if let Some(chain) = info.chains.get(&chain) {
+                file.unflushed.note(place, chain.id, chain.version);
+            }
+        }
+    }
+    fn any(&self, inode: InodeId) -> Option<Rc<OpenFile>> {
+        self.0.borrow().get(&inode).into_iter().flatten().find_map(Weak::upgrade)
     }
     /// The open files through which writes were sent that nobody knows the outcome of.
     pub fn in_doubt(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
@@ -123,6 +150,8 @@ impl OpenFile {
         let layout = layout_of(&reply.attr)?;
         let now = client.core.rt.now();
         let life = Duration::from_millis(reply.capability_ms);
+        let unflushed = client.core.files.unflushed(reply.attr.inode).unwrap_or_default();
+        let heard = Cell::new(unflushed.loss());
         let file = Rc::new_cyclic(|this| Self {
             this: this.clone(),
             client: client.clone(),
@@ -152,6 +181,8 @@ impl OpenFile {
             moved: Notify::default(),
             background: Cell::new(false),
             doubts: Doubts::default(),
+            unflushed,
+            heard,
         });
         client.core.files.0.borrow_mut().entry(file.inode).or_default().push(file.this.clone());
         Ok(file)
@@ -291,7 +322,7 @@ impl OpenFile {
         }
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         inline::spill(&file).await?;
-        zero::zero(&self.client.core, &file, offset, len, None)
+        zero::zero_file(&self.client.core, &file, offset, len)
             .await
             .map_err(|e| e.context(format_args!("zeros in inode {}", self.inode)))
     }
@@ -340,19 +371,63 @@ impl OpenFile {
         inline::spill(&file).await?;
         copy::copy(&self.client.core, source, &file, Span { from, to, len, to_len }).await
     }
-    /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns.
+    /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns. `WritesLost`: so is what is left of it, but something
+    /// that this client had written is gone with the power of all its replicas; each open file tells of that once.
     pub async fn flush(&self) -> Result<()> {
         if self.is_inline() {
             inline::flush(self).await?;
             if self.is_inline() {
-                return Ok(());
+                return self.hear();
             }
             // Somebody else had them put into chunks, and may have written to those.
         }
-        let layout = self.layout();
-        flush::flush(&self.client.core, &layout)
+        let begun = self.unflushed.begin();
+        let (layout, place) = {
+            let s = self.state.borrow();
+            (s.layout, (s.data, s.epoch))
+        };
+        let lost = flush::flush(&self.client.core, &layout)
             .await
-            .map_err(|e| e.context(format_args!("inode {}", self.inode)))
+            .map_err(|e| e.context(format_args!("inode {}", self.inode)))?;
+        if self.unflushed.flushed(begun, place, &lost) {
+            self.found_loss();
+        }
+        self.hear()
+    }
+    /// Looks whether something that this client wrote and did not make durable is gone, as far as is known now. The number of the newest loss of writes to this
+    /// inode, 0 for none; another one has a greater number.
+    pub fn losses(&self) -> u64 {
+        if !self.unflushed.is_empty() {
+            let info = self.client.core.routing.borrow().clone();
+            if self.unflushed.look(|chain| info.chains.get(&chain).map(|c| c.lost)) {
+                self.found_loss();
+            }
+        }
+        self.unflushed.loss()
+    }
+    fn found_loss(&self) {
+        let losses = &self.client.core.losses;
+        losses.set(losses.get() + 1);
+        self.unflushed.found(losses.get());
+        tracing::error!(inode = %self.inode, "writes of this client were lost before they were made durable: all their replicas lost their power at once");
+    }
+    /// Tells of a loss, once.
+    fn hear(&self) -> Result<()> {
+        let newest = self.unflushed.loss();
+        if self.heard.replace(newest) == newest {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::WritesLost,
+            format!(
+                "writes to inode {} that were acknowledged and not made durable yet are gone: all their replicas lost their power at once; write them again",
+                self.inode
+            ),
+        ))
+    }
+    /// An update was acknowledged that the next loss of power may take along.
+    pub(crate) fn note_unflushed(&self, place: (DataId, TruncateEpoch), at: &Place) {
+        self.unflushed.note(place, at.chain, at.version);
     }
     fn not_open_for(&self, what: &str) -> Error {
         Error::new(Status::InvalidArgument, format!("inode {} is not open for {what}", self.inode))

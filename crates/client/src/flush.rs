@@ -17,7 +17,7 @@ use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::Flush;
 use glowfs_types::wire::flush::{FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply};
 use glowfs_types::wire::{decode, encode, method};
-use glowfs_types::{ChainId, Error, Layout, NodeId, Result, Status};
+use glowfs_types::{ChainId, ChainVersion, Error, Layout, NodeId, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -43,15 +43,29 @@ struct Lane {
 #[derive(Default)]
 pub(crate) struct Flushes(RefCell<BTreeMap<NodeId, Lane>>);
 
-/// Flushes every chain that can hold data of a layout.
-pub(crate) async fn flush(core: &Rc<Core>, layout: &Layout) -> Result<()> {
+/// Since which version of each chain what was not flushed before may be gone ([`glowfs_types::routing::ChainInfo::lost`]).
+pub(crate) type Losses = BTreeMap<ChainId, ChainVersion>;
+
+/// Flushes every chain that can hold data of a layout; what they had lost under the versions in which they were flushed.
+pub(crate) async fn flush(core: &Rc<Core>, layout: &Layout) -> Result<Losses> {
     let mut chains = layout_chains(core, layout).await?;
+    let mut losses = Losses::new();
     let mut retry = core.retry(core.write_policy());
     loop {
         let mut site = Site::default();
-        let Err(e) = attempt(core, &mut chains, &retry, &mut site).await else { return Ok(()) };
+        let asked = chains.clone();
+        let outcome = attempt(core, &mut chains, &retry, &mut site).await;
+        if let Some(info) = &site.info {
+            let done = asked.iter().filter(|c| outcome.is_ok() || !chains.contains(c));
+            losses.extend(done.filter_map(|c| Some((*c, info.chains.get(c)?.lost))));
+        }
+        let Err(e) = outcome else { return Ok(losses) };
         if e.status == Status::UnknownMethod {
-            return at_the_heads(core, &chains).await;
+            at_the_heads(core, &chains).await?;
+            // It is no older than what the heads were asked by.
+            let info = core.routing.borrow().clone();
+            losses.extend(chains.iter().filter_map(|c| Some((*c, info.chains.get(c)?.lost))));
+            return Ok(losses);
         }
         let again = again_write(e.status) && e.status != Status::BadCapability;
         let what = || format!("flush of {} chains", chains.len());

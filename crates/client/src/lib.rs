@@ -30,6 +30,7 @@ mod recall;
 mod retry;
 mod routes;
 mod sparse;
+mod unflushed;
 mod vain;
 mod write;
 mod zero;

@@ -126,6 +126,8 @@ impl Client {
     pub async fn setattr(&self, query: SetAttr) -> Result<AttrReply> {
         if query.len.is_some() {
             self.settle_doubts(query.inode).await?;
+            let info = self.core.routing.borrow().clone();
+            self.core.files.cutting(query.inode, &info);
         }
         self.meta_call(method::SETATTR, query).await
     }

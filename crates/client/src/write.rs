@@ -23,6 +23,7 @@ use glowfs_types::{
     Capability, ChunkId, ClientId, Durability, Error, HostId, Layout, NodeId, Result, Status,
     TruncateEpoch, VolumeId,
 };
+use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -55,6 +56,8 @@ pub(crate) struct Source {
     pub file: Rc<OpenFile>,
     pub index: u64,
     pub offset: u32,
+    /// How often it was asked for: each time of another replica.
+    pub asked: Cell<usize>,
 }
 
 /// Writes `buf` at `offset` of a file, one update per chunk, in parallel. `under`: as in [`Change::under`].
@@ -183,6 +186,11 @@ pub(crate) async fn apply(
         match attempt(core, change, &grant, (client, id), &retry, &mut site).await {
             Ok(_) => {
                 held.settle();
+                if let (Rights::File(file), Some(at)) = (rights, &site.place)
+                    && grant.layout.durability != Durability::Disk
+                {
+                    file.note_unflushed(place, at);
+                }
                 return Ok(grant.epoch);
             }
             Err(e) => {
@@ -281,7 +289,7 @@ fn describe(rights: &Rights, change: &Change) -> String {
 }
 
 impl Source {
-    /// The message that has the piece written by `update`, read where it is cheapest for the node that writes.
+    /// The message that has the piece written by `update`, read where it is cheapest for the node that writes, and after that where it is elsewhere.
     fn ask(
         &self,
         core: &Rc<Core>,
@@ -291,10 +299,12 @@ impl Source {
         writer: NodeId,
     ) -> Result<CopyChunk> {
         let chain = routes::chain_of(info, &permission.layout, self.index)?;
-        let spread = core.rt.random_u128() as u64;
-        let places = routes::readers(info, chain, HostId(0), spread, |n| core.is_suspect(n))?;
-        let local = places.iter().find(|p| p.node == writer);
-        let place = *local.or(places.first()).ok_or(Status::ChainUnavailable)?;
+        let spread = self.index ^ u64::from(self.offset);
+        let mut places = routes::readers(info, chain, HostId(0), spread, |n| core.is_suspect(n))?;
+        places.sort_by_key(|p| p.node != writer);
+        // Who writes says only that it did not get the piece, so the one who has it may be away.
+        let turn = self.asked.replace(self.asked.get() + 1) % places.len().max(1);
+        let place = *places.get(turn).ok_or(Status::ChainUnavailable)?;
         Ok(CopyChunk {
             write: CopyChunk::pack(update),
             from: ChunkId { volume: self.file.volume(), data: permission.data, index: self.index },

@@ -4,12 +4,13 @@
 use crate::core::Core;
 use crate::file::{OpenFile, Rights};
 use crate::sparse::Chunks;
-use crate::write::{Change, apply, write};
+use crate::write::{CUTS_MAX, Change, apply, write};
 use glowfs_rt::sync::join_all;
 use glowfs_types::layout::Extent;
 use glowfs_types::wire::data::update;
+use glowfs_types::wire::meta::OfInode;
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Layout, Result, Status, TruncateEpoch};
+use glowfs_types::{Error, Layout, Result, Status, TruncateEpoch};
 use std::rc::Rc;
 
 /// Chunks worked on at once.
@@ -18,6 +19,32 @@ const PARALLEL: usize = 16;
 const BLIND_MAX: u64 = 4096;
 /// Zeros written by one update, in bytes.
 const PIECE: u64 = 1 << 20;
+
+/// Makes a range of the file zeros, all of it under one truncate epoch. The range must not reach behind the end that the file has as it is called.
+pub(crate) async fn zero_file(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    let (mut epoch, mut end) = (file.epoch(), offset + len);
+    for _ in 0..=CUTS_MAX {
+        if offset >= end {
+            return Ok(());
+        }
+        match zero(core, file, offset, end - offset, Some(epoch)).await {
+            Err(e) if e.status == Status::Stale && file.epoch() != epoch => {}
+            done => return done,
+        }
+        // The file was cut meanwhile. What is behind its end now is zeros by itself, and to write there would make the file longer.
+        let caller = file.access().caller.clone();
+        let attr = file.client().getattr(OfInode { caller, inode: file.inode() }).await?.attr;
+        file.update_attr(&attr);
+        let written = if file.epoch() == attr.epoch { file.len_written() } else { None };
+        (epoch, end) = (attr.epoch, end.min(attr.len.max(written.unwrap_or(0))));
+    }
+    Err(Error::new(Status::Stale, "the file is cut again and again"))
+}
 
 /// See the module. The caller sees to it that the range does not reach behind the end of the file. `under`: as in [`Change::under`].
 pub(crate) async fn zero(

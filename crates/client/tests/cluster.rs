@@ -447,6 +447,114 @@ fn a_copy_over_several_chunks_is_whole_after_a_truncate_between_its_pieces() {
     });
 }
 
+/// Of a range that is made zeros over two chunks one piece is done, and the other one has to be sent again, when another client cuts the file before both: it stays
+/// as long as it was cut to.
+#[test]
+fn zeros_over_several_chunks_make_no_file_longer_that_is_cut_between_them() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let file = patient(&rt, &fake).await;
+        let data = bytes(2 * CHUNK as usize, 9);
+        file.write(0, Buf::from_vec(data.clone())).await.expect("written");
+        fake.state.len.set(2 * CHUNK);
+        // Of the first chunk the end is cut off, of the second one the beginning is overwritten.
+        fake.fault(NodeId(21), method::WRITE, &[Fault::Refuse(Status::Overloaded)]);
+        let (worker, calls) = (file.clone(), fake.calls(NodeId(21), method::WRITE));
+        let work = rt.spawn(async move { worker.zero(CHUNK / 2, CHUNK).await });
+        while fake.calls(NodeId(21), method::WRITE) == calls {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        fake.state.len.set(1024);
+        fake.shorten(1024).await;
+        rt.timeout(Duration::from_secs(20), work).await.expect("ends").expect("zeros");
+        assert_eq!((file.data(), file.epoch()), (DataId(7), TruncateEpoch(1)));
+        let len = file.len_written().unwrap_or(0);
+        assert!(len <= 1024, "written up to {len} of a file that was cut to 1024");
+        assert!(fake.content(7, 0, 1024) == data[..1024]);
+        // The range is still made zeros as far as the file reaches.
+        file.zero(512, 512).await.expect("zeros");
+        assert_eq!(fake.content(7, 512, 512), [0; 512]);
+    });
+}
+
+/// Two of three replicas of the source do not send what is to be copied, one of them on the node that writes; nobody tells the client which.
+#[test]
+fn a_copy_asks_every_replica_of_the_source() {
+    run(|rt| async move {
+        for (which, writer) in [(0, 20), (1, 21)] {
+            let fake = Fake::start(&rt, 1, 1).await;
+            let mut config = fake.config();
+            config.data_total = Duration::from_secs(3);
+            (config.backoff_min, config.backoff_max) =
+                (Duration::from_millis(1), Duration::from_millis(1));
+            let client = Client::connect(&rt, config).await.expect("connects");
+            let (file, source) = (open(&client).await, open_other(&client).await);
+            let data = bytes(4096, 9);
+            let id = ChunkId { volume: VolumeId(1), data: OTHER_DATA, index: 0 };
+            fake.state.chunks.borrow_mut().insert(id, data.clone());
+            let others = READS.into_iter().filter(|n| *n != writer).take(1 + which % 2);
+            fake.state.dumb.borrow_mut().extend([writer].into_iter().chain(others.take(1)).map(NodeId));
+            let to = which as u64 * CHUNK;
+            let copied = file.copy_from(&source, (0, to, 4096), to).await.expect("copied");
+            assert!(!copied, "no holes");
+            assert!(fake.content(7, to, 4096) == data);
+            let asked = fake.calls(NodeId(writer), method::COPY_CHUNK);
+            assert!(asked <= 3, "{asked} times");
+        }
+    });
+}
+
+/// All replicas of a chain lose their power between a write and its fsync.
+#[test]
+fn a_flush_does_not_hide_that_writes_are_gone() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let (file, other) = (open(&client).await, open(&client).await);
+        let write = |index: u64| file.write(index * CHUNK, Buf::from_vec(bytes(4096, 9)));
+        let lost = |e: Result<()>| assert_eq!(e.expect_err("gone").status, Status::WritesLost);
+        // What was flushed before is not lost.
+        write(0).await.expect("written");
+        file.flush().await.expect("flushed");
+        fake.lose_power(ChainId(1));
+        file.flush().await.expect("all is there");
+        // What was not is, on that chain only; each open file hears of it once.
+        write(0).await.expect("written");
+        fake.lose_power(ChainId(2));
+        file.flush().await.expect("it is on the first chain");
+        write(0).await.expect("written");
+        write(1).await.expect("written");
+        fake.lose_power(ChainId(2));
+        lost(file.flush().await);
+        file.flush().await.expect("heard of it");
+        lost(other.flush().await);
+        other.flush().await.expect("heard of it");
+        let later = open(&client).await;
+        later.flush().await.expect("it was told of before");
+        // What is written again is there.
+        write(1).await.expect("written");
+        file.flush().await.expect("flushed");
+        assert_eq!(file.losses(), 1);
+        // Whoever closes the file without a flush may look.
+        write(2).await.expect("written");
+        fake.lose_power(ChainId(3));
+        while client.routing().version < fake.state.routing.borrow().version {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!((file.losses(), other.losses()), (2, 2));
+        lost(file.flush().await);
+        // What was cut to nothing is nobody's loss.
+        write(2).await.expect("written");
+        fake.cut().await;
+        file.renew().await.expect("renewed");
+        for chain in 1..=3 {
+            fake.lose_power(ChainId(chain));
+        }
+        file.flush().await.expect("nothing was written since");
+        client.close().await;
+    });
+}
+
 /// Meta gives the space of a file back only if it is not told that nothing was sent.
 #[test]
 fn a_file_to_which_writes_failed_is_not_one_that_was_never_written_to() {

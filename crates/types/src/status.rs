@@ -143,6 +143,8 @@ statuses! {
     SessionEnded = 135, 5;
     /// The bytes are damaged, and no replica has them: only these bytes; writing them again heals them.
     Lost = 136, 5;
+    /// What was acknowledged and not made durable yet is gone, since all its replicas lost their power at once. Told once.
+    WritesLost = 137, 5;
     /// A defect of GlowFS itself; the message says where.
     Internal = 199, 5;
 }

@@ -68,6 +68,8 @@ pub struct State {
     pub len: Cell<u64>,
     pub capabilities: Cell<u64>,
     pub standby: RefCell<BTreeSet<NodeId>>,
+    /// Nodes from which no piece comes that is to be copied.
+    pub dumb: RefCell<BTreeSet<NodeId>>,
     pub sessions: RefCell<BTreeSet<ClientId>>,
     pub meta_conns: RefCell<Vec<Rc<glowfs_net::Conn>>>,
 }
@@ -200,6 +202,17 @@ impl Fake {
                 chain.members.push(m);
                 chain.version = chain.version.next();
             }
+        }
+        drop(info);
+        self.state.changed.notify_all();
+    }
+    /// All replicas of a chain lose their power at once, and it begins again from one of them.
+    pub fn lose_power(&self, chain: ChainId) {
+        let mut info = self.state.routing.borrow_mut();
+        info.version = info.version.next();
+        if let Some(chain) = info.chains.get_mut(&chain) {
+            chain.version = chain.version.next();
+            chain.lost = chain.version;
         }
         drop(info);
         self.state.changed.notify_all();
@@ -550,6 +563,9 @@ impl Node {
     fn copy(&self, incoming: &Incoming) -> Result<Reply> {
         let q: CopyChunk = incoming.msg()?;
         let head = q.head()?;
+        if self.state.dumb.borrow().contains(&q.node) {
+            return Err(Error::new(Status::Disconnected, "that node does not send it"));
+        }
         let bytes = {
             let chunks = self.state.chunks.borrow();
             let from = chunks.get(&q.from).map(Vec::as_slice).unwrap_or_default();
