@@ -493,7 +493,10 @@ fn a_copy_asks_every_replica_of_the_source() {
             let id = ChunkId { volume: VolumeId(1), data: OTHER_DATA, index: 0 };
             fake.state.chunks.borrow_mut().insert(id, data.clone());
             let others = READS.into_iter().filter(|n| *n != writer).take(1 + which % 2);
-            fake.state.dumb.borrow_mut().extend([writer].into_iter().chain(others.take(1)).map(NodeId));
+            fake.state
+                .dumb
+                .borrow_mut()
+                .extend([writer].into_iter().chain(others.take(1)).map(NodeId));
             let to = which as u64 * CHUNK;
             let copied = file.copy_from(&source, (0, to, 4096), to).await.expect("copied");
             assert!(!copied, "no holes");

@@ -36,7 +36,10 @@ pub trait FileData: 'static {
     async fn content(&self) -> Result<Option<InlineReply>>;
     /// Makes bytes before the end of the file zeros, and gives back space if it can.
     async fn zero(&self, offset: u64, len: u64) -> Result<()>;
+    /// See [`OpenFile::flush`].
     async fn flush(&self) -> Result<()>;
+    /// See [`OpenFile::losses`].
+    fn losses(&self) -> u64;
     /// See [`OpenFile::seek`].
     async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>>;
     /// Bytes of the blocks that exist.
@@ -156,6 +159,9 @@ impl FileData for OpenFile {
     }
     async fn flush(&self) -> Result<()> {
         OpenFile::flush(self).await
+    }
+    fn losses(&self) -> u64 {
+        OpenFile::losses(self)
     }
     async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
         OpenFile::seek(self, offset, len, data).await

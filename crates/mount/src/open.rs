@@ -116,8 +116,10 @@ pub struct OpenInode<F> {
     pub counted: Cell<Instant>,
     /// A set of writes that were answered before they were sent has ended.
     pub sent: Notify,
-    /// What of such writes was lost.
+    /// What of such writes was lost, and what others were.
     pub late: Late,
+    /// The newest loss of writes to chunks that its handles hear of.
+    losses: Cell<u64>,
     back: RefCell<Back>,
     state: RefCell<State<F>>,
 }
@@ -157,14 +159,33 @@ impl<F: FileData> OpenInode<F> {
         let (sent, late) = (Notify::new(), Late::default());
         let (gate, bare) = (Gate::default(), Cell::new(false));
         let mode_known = Cell::new(true);
-        let telling_access = Running::default();
-        Self { id, gate, lease, telling_access, bare, mode_known, counted, sent, late, back, state }
+        let (telling_access, losses) = (Running::default(), Cell::new(0));
+        Self {
+            id,
+            gate,
+            lease,
+            telling_access,
+            bare,
+            mode_known,
+            counted,
+            sent,
+            late,
+            losses,
+            back,
+            state,
+        }
     }
     /// What was written and is not sent yet.
     pub fn back(&self) -> RefMut<'_, Back> {
         self.back.borrow_mut()
     }
 
+    /// Writes to chunks were lost before they were durable; the number of the newest loss, see [`FileData::losses`]. Each handle hears of one once.
+    pub fn note_losses(&self, newest: u64) {
+        if newest > self.losses.replace(newest) {
+            self.late.note(EIO);
+        }
+    }
     /// Takes what meta said over, unless something newer is known. Returns what is true here. In a later life of its engine, meta may have lost what it
     /// has told us: then the file is as it was before.
     pub fn merge(&self, from_meta: &Attr) -> Attr {
@@ -433,7 +454,12 @@ impl<F: FileData> OpenInode<F> {
     /// Adds a file.
     pub fn add(&self, file: Rc<F>, access: FileAccess) -> Rc<OpenedFile<F>> {
         let opened = Rc::new(OpenedFile { file, access, users: Cell::new(0) });
-        self.state.borrow_mut().files.push(opened.clone());
+        let mut s = self.state.borrow_mut();
+        if s.files.is_empty() {
+            // What was lost before concerns handles that are gone.
+            self.losses.set(opened.file.losses());
+        }
+        s.files.push(opened.clone());
         opened
     }
     /// Takes a file out that no handle uses. Whether it was there.

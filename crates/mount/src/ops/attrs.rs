@@ -203,13 +203,14 @@ impl<S: FileSystem> Context<S> {
         if !punch {
             self.has_room(end.saturating_sub(len.max(i.offset))).await?;
         }
-        let stop = end.min(len);
         let file = &handle.file.file;
         if !(punch || zero) && grown.is_none() {
             return Ok(Answer::Done);
         }
         // Its length is told to meta later, as that of chunks.
         file.spill().await?;
+        // As it is under the truncate epoch that the file has at this moment.
+        let stop = end.min(inode.len());
         inode.begin_write(i.offset, 0, false);
         let done = if (punch || zero) && stop > i.offset {
             file.zero(i.offset, stop - i.offset).await

@@ -14,7 +14,7 @@ use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, SessionId};
+use glowfs_types::{InodeId, RequestId, SessionId, Status};
 use std::rc::Rc;
 
 const O_ACCMODE: u32 = 3;
@@ -295,6 +295,7 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
         let reported = self.report(&handle, false).await;
         self.unlock_closing(fh, owner).await?;
+        handle.inode.note_losses(handle.file.file.losses());
         self.with_late(&handle, reported.map(|()| Answer::Done))
     }
     pub(crate) async fn fsync(&self, fh: u64, data_only: bool) -> Outcome {
@@ -302,7 +303,7 @@ impl<S: FileSystem> Context<S> {
         let durable = self.make_as_durable(&handle, data_only).await;
         self.with_late(&handle, durable.map(|()| Answer::Done))
     }
-    /// Data, and what is needed to find it, is on disk when it returns; unless `data_only`, times as well. Without them meta flushes nothing, if it
+    /// Data, and what is needed to find it, is on disk when it returns, but for what is lost, of which [`Self::heard`] tells; unless `data_only`, times as well. Without them meta flushes nothing, if it
     /// cannot lose where the bytes are; it hears of the write all the same, for by the time of it other clients know that their pages are old.
     pub(crate) async fn make_as_durable(
         &self,
@@ -312,7 +313,7 @@ impl<S: FileSystem> Context<S> {
         let inode = &handle.inode;
         self.settle(inode).await;
         if data_only && !inode.is_inline() && inode.is_found_durably() {
-            let data = async { handle.file.file.flush().await.map_err(Failure::from) };
+            let data = self.flush_data(handle);
             let (data, told) = join(data, self.report(handle, false)).await;
             data.and(told)?;
             if inode.is_found_durably() {
@@ -321,7 +322,7 @@ impl<S: FileSystem> Context<S> {
         }
         self.make_durable(handle).await
     }
-    /// Data, length and times are on disk when it returns.
+    /// Data, length and times are on disk when it returns, but for what is lost, of which [`Self::heard`] tells.
     pub(crate) async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
         self.settle(&handle.inode).await;
         if handle.inode.is_inline() {
@@ -333,12 +334,21 @@ impl<S: FileSystem> Context<S> {
         }
         if handle.inode.grew() {
             // A length that outlives the data it stands for would show zeros after a loss of power.
-            handle.file.file.flush().await?;
+            self.flush_data(handle).await?;
             return self.report(handle, true).await;
         }
-        let data = async { handle.file.file.flush().await.map_err(Failure::from) };
-        let (data, attr) = join(data, self.report(handle, true)).await;
+        let (data, attr) = join(self.flush_data(handle), self.report(handle, true)).await;
         data.and(attr)
+    }
+    /// What is left of the data is on disk when it returns; if something was lost before it was, the handles of the file hear of that ([`Self::heard`]).
+    async fn flush_data(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        let file = &handle.file.file;
+        let flushed = file.flush().await;
+        handle.inode.note_losses(file.losses());
+        match flushed {
+            Err(e) if e.status == Status::WritesLost => Ok(()),
+            flushed => flushed.map_err(Failure::from),
+        }
     }
     pub(crate) async fn syncfs(&self) -> Outcome {
         for fh in self.inodes.file_handles() {

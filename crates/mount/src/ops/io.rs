@@ -156,6 +156,7 @@ impl<S: FileSystem> Context<S> {
             // The kernel lets an fsync follow only what went through its page cache.
             let times = i.flags & O_SYNC_ONLY != 0;
             Box::pin(self.make_as_durable(&handle, !times)).await?;
+            self.heard(&handle)?;
         }
         Ok(Answer::Written(len))
     }

@@ -34,6 +34,10 @@ pub(super) struct Node {
     xattrs: RefCell<BTreeMap<Vec<u8>, Vec<u8>>>,
     locks: RefCell<LockTable>,
     unlocked: Notify,
+    /// Something was written and not flushed.
+    unflushed: Cell<bool>,
+    /// The number of the newest loss of that.
+    losses: Cell<u64>,
 }
 
 /// What a slow rename takes ([`RENAMES_SLOW`]).
@@ -185,6 +189,8 @@ impl RamFs {
             xattrs: RefCell::default(),
             locks: RefCell::default(),
             unlocked: Notify::new(),
+            unflushed: Cell::new(false),
+            losses: Cell::new(0),
         })
     }
     fn get(&self, inode: InodeId) -> Result<Rc<Node>> {
@@ -567,6 +573,7 @@ impl FileSystem for RamFs {
         self.made.replace(None);
         let content = RefCell::new(node.content.borrow().clone());
         let epoch = Cell::new(reply.attr.epoch);
+        let heard = Cell::new(node.losses.get());
         Ok(Rc::new(RamFile {
             node,
             content,
@@ -575,6 +582,7 @@ impl FileSystem for RamFs {
             written: Cell::new(None),
             session: reply.session,
             owner: self.life(),
+            heard,
             fs: Rc::downgrade(self),
         }))
     }

@@ -13,6 +13,9 @@ pub static WRITES: AtomicU64 = AtomicU64::new(0);
 /// How often a file of this process was flushed, for tests.
 pub static FLUSHES: AtomicU64 = AtomicU64::new(0);
 
+/// At the next flush of a file that was written to, or the next look at it, all replicas of its chunks have lost their power since. For tests.
+pub static CHUNKS_LOST: AtomicBool = AtomicBool::new(false);
+
 /// Which life of the client this is: sessions of another one have ended. For tests.
 pub static LIFE: AtomicU64 = AtomicU64::new(1);
 

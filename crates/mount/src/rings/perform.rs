@@ -73,8 +73,11 @@ pub(super) async fn perform<S: FileSystem>(
         }
     }
     let owes = ring.kind == Kind::Write && done > 0 && op.handle.durable;
-    if owes && let Err(e) = context.make_durable(&op.handle).await {
-        return -i64::from(told(&e, op.handle.inode.id));
+    if owes {
+        let durable = context.make_durable(&op.handle).await;
+        if let Err(e) = durable.and_then(|()| context.heard(&op.handle)) {
+            return -i64::from(told(&e, op.handle.inode.id));
+        }
     }
     done as i64
 }

@@ -22,6 +22,8 @@ pub struct RamFile {
     pub(super) written: Cell<Option<u64>>,
     pub(super) session: Option<SessionId>,
     pub(super) owner: ClientId,
+    /// The newest loss of writes that it told of.
+    pub(super) heard: Cell<u64>,
     pub(super) fs: Weak<RamFs>,
 }
 
@@ -95,6 +97,7 @@ impl FileData for RamFile {
             return Err(no(Status::Stale));
         }
         self.content.borrow().write(offset, &buf);
+        self.node.unflushed.set(true);
         let end = offset + buf.len() as u64;
         self.written.set(Some(self.written.get().unwrap_or(0).max(end)));
         Ok(None)
@@ -109,7 +112,16 @@ impl FileData for RamFile {
     }
     async fn flush(&self) -> Result<()> {
         FLUSHES.fetch_add(1, Relaxed);
-        Ok(())
+        let losses = self.losses();
+        self.node.unflushed.set(false);
+        if self.heard.replace(losses) == losses { Ok(()) } else { Err(no(Status::WritesLost)) }
+    }
+    fn losses(&self) -> u64 {
+        if self.node.unflushed.get() && CHUNKS_LOST.swap(false, Relaxed) {
+            self.node.unflushed.set(false);
+            self.node.losses.set(self.node.losses.get() + 1);
+        }
+        self.node.losses.get()
     }
     async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
         Ok(self.content.borrow().seek(offset, len, data))
