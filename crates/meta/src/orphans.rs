@@ -195,7 +195,7 @@ async fn pass(s: &Rc<Service>, reclaim: bool) {
 
 async fn look(s: &Rc<Service>, reclaim: bool, problems: &mut Vec<String>) -> Result<()> {
     let began = s.rt.now();
-    let mut found = list(s, problems).await?;
+    let (mut found, mut strange) = list(s, problems).await?;
     let checked = found.len();
     // In this order: what leaves an inode meanwhile is in the queue when that is read.
     take_owned(s, &mut found, async |from| {
@@ -206,6 +206,12 @@ async fn look(s: &Rc<Service>, reclaim: bool, problems: &mut Vec<String>) -> Res
         s.look(async |tx| ns::data_of_garbage(tx, VOLUME, from.as_ref(), PAGE).await).await
     })
     .await?;
+    strange += leave_skipped(s, &mut found).await?;
+    if strange > 0 {
+        problems.push(format!(
+            "{strange} data ids with chunks are unknown to the metadata engine: is it an old copy? They are left alone"
+        ));
+    }
     let confirmed = {
         let mut state = s.orphans.state.borrow_mut();
         state.checked = checked;
@@ -229,8 +235,8 @@ async fn look(s: &Rc<Service>, reclaim: bool, problems: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// The data ids of all chains that answer. A chain that does not is for a later pass.
-async fn list(s: &Rc<Service>, problems: &mut Vec<String>) -> Result<IdSet> {
+/// The data ids of all chains that answer, and how many there are besides that this engine cannot know. A chain that does not answer is for a later pass.
+async fn list(s: &Rc<Service>, problems: &mut Vec<String>) -> Result<(IdSet, u64)> {
     let mut found = IdSet::default();
     let (mut strange, mut left) = (0u64, 0u64);
     let chains: Vec<ChainId> = s.chunks.client().routing().chains.keys().copied().collect();
@@ -259,15 +265,20 @@ async fn list(s: &Rc<Service>, problems: &mut Vec<String>) -> Result<IdSet> {
         }
     }
     strange += leave_future(s, &mut found, problems).await?;
-    if strange > 0 {
-        problems.push(format!(
-            "{strange} data ids with chunks are unknown to the metadata engine: is it an old copy? They are left alone"
-        ));
-    }
     if left > 0 {
         problems.push(format!("{left} data ids are left to a later pass"));
     }
-    Ok(found)
+    Ok((found, strange))
+}
+
+/// Takes what newer metadata may have given out, and what has no owner here, off the list. Returns how many there were.
+async fn leave_skipped(s: &Rc<Service>, found: &mut IdSet) -> Result<u64> {
+    let skipped = s.look(async |tx| ns::skipped_data_ids(tx, VOLUME).await).await?;
+    let left: Vec<u64> = found.iter().filter(|id| skipped.iter().any(|r| r.holds(*id))).collect();
+    for id in &left {
+        found.remove(*id);
+    }
+    Ok(left.len() as u64)
 }
 
 /// Takes what this engine never gave out off the list, and sees to it that it never does. Returns how many there were.
@@ -286,11 +297,11 @@ async fn leave_future(
     let within = |ranges: &[ns::IdRange], id| ranges.iter().any(|r| r.holds(id));
     let could_come = |id: u64| id >= next || within(&unused, id);
     let future: Vec<u64> =
-        found.iter().filter(|id| could_come(*id) || within(&skipped, *id)).collect();
+        found.iter().filter(|id| could_come(*id) && !within(&skipped, *id)).collect();
     for id in &future {
         found.remove(*id);
     }
-    let fresh = future.iter().rev().copied().find(|id| could_come(*id) && !within(&skipped, *id));
+    let fresh = future.last().copied();
     if let Some(id) = fresh {
         s.skip_ids(id).await?;
         problems.push(format!(

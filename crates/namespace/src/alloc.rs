@@ -54,8 +54,12 @@ pub async fn take_data_ids(tx: &Transaction, volume: VolumeId, count: u64) -> Re
 /// So many ids are left out when older metadata was put back: more than were given out since it was copied.
 const SKIPPED: u64 = 1 << 40;
 
-/// Leaves out, of both kinds, the ids that were given out since this metadata was copied: chunks are stored under them; and those data ids in `unused` that a service
-/// has taken and not given out. With `seen` only if that data id, which has chunks, could still be given out. Returns whether it did anything. Use it only when the commit
+/// So many data ids before the next one count as left out as well: services had taken them when the metadata was copied, and gave them out later. Sixteen ranges
+/// of those that a service takes at a time.
+const HELD: u64 = 1 << 18;
+
+/// Leaves out, of both kinds, the ids that were given out since this metadata was copied: chunks are stored under them; and those data ids that services may
+/// have held then, or have taken and not given out now (`unused`). With `seen` only if that data id, which has chunks, could still be given out. Returns whether it did anything. Use it only when the commit
 /// is on disk.
 pub async fn skip_ids(
     tx: &Transaction,
@@ -72,7 +76,9 @@ pub async fn skip_ids(
     let last = seen.unwrap_or(0).max(next_data);
     let end = last.checked_add(SKIPPED).ok_or_else(all_used)?;
     skipped.extend_from_slice(unused);
-    skipped.push(IdRange { next: next_data, end });
+    // Some of these this metadata knows: whoever looks for chunks without an owner takes such out first.
+    let held = next_data.saturating_sub(HELD).max(FIRST_DATA);
+    skipped.push(IdRange { next: held, end });
     let list: Vec<u8> =
         skipped.iter().flat_map(|r| [r.next, r.end]).flat_map(u64::to_le_bytes).collect();
     tx.put(keys::next_id(volume, 2), list)?;
@@ -81,7 +87,7 @@ pub async fn skip_ids(
     Ok(true)
 }
 
-/// Which data ids this metadata has never given out, though they are smaller than the next one: what has chunks under them is of newer metadata.
+/// Which data ids may have been given out by newer metadata, though they are smaller than the next one: what has chunks under them and no owner is left alone.
 pub async fn skipped_data_ids(tx: &Transaction, volume: VolumeId) -> Result<Vec<IdRange>> {
     let wrong = || Error::new(Status::Corrupt, "the list of skipped ids has a wrong form");
     let list = tx.get(&keys::next_id(volume, 2)).await?.unwrap_or_default();
