@@ -4,6 +4,7 @@
 
 use super::faults::{Breaker, End, life};
 use super::harness::{DISK, Service};
+use super::workload::Interruption;
 use crate::world::{DiskFaults, Link};
 use glowfs_rt::Duration;
 use glowfs_types::routing::{ChainInfo, PublicState, RoutingInfo};
@@ -153,7 +154,7 @@ impl Breaker<'_> {
                 self.cluster.crash(&s, false);
                 self.restart(&s);
             }
-            self.shared.interrupted(false);
+            self.shared.interrupted(Interruption::Killed);
         }
         // So long that others have overwritten what it wrote.
         let ms = if kill { 2_500 } else { 200 };
@@ -222,7 +223,7 @@ impl Breaker<'_> {
             self.restart(&s);
         }
         // What was not flushed may be gone with the processes: the system need not keep what it failed to write.
-        self.shared.interrupted(true);
+        self.shared.interrupted(Interruption::FailedFlushes);
         // Before a checkpoint has made what is in doubt superfluous, as often as after it.
         let most = if self.below(2) == 0 { 300 } else { 3_000 };
         let ms = self.below(most);

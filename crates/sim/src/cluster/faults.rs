@@ -7,7 +7,7 @@
 
 use super::corners::Corner;
 use super::harness::{Cluster, Service, all_serve};
-use super::workload::Shared;
+use super::workload::{Interruption, Shared};
 use crate::world::{Link, SimNode};
 use glowfs_rt::Duration;
 use glowfs_types::routing::{PublicState, RoutingInfo};
@@ -288,7 +288,10 @@ impl<'a> Breaker<'a> {
                 self.take_down(s, 3000, end);
             }
         }
-        self.shared.interrupted(end == End::Power);
+        self.shared.interrupted(match end {
+            End::Power => Interruption::Power,
+            End::Kill => Interruption::Killed,
+        });
     }
 
     /// Lets time pass until a replica that was being brought up to date begins to serve, a while at most.

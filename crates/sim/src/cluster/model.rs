@@ -8,8 +8,31 @@ pub struct FileModel {
     bytes: Vec<u8>,
     /// Ranges changed since the last flush.
     dirty: Vec<Range<usize>>,
-    /// Ranges of which a loss of all power took the certainty.
+    /// The same of before the file was last closed: of these nobody is told when they are gone.
+    closed: Vec<Range<usize>>,
+    /// Ranges that may have gone with all power, of which the next flush has to tell if they have.
+    doubtful: Vec<Range<usize>>,
+    /// Ranges of which the certainty is gone for good.
     unknown: Vec<Range<usize>>,
+}
+
+/// What is left of ranges without one.
+fn without(ranges: &mut Vec<Range<usize>>, at: &Range<usize>) {
+    *ranges = std::mem::take(ranges)
+        .into_iter()
+        .flat_map(|r| [r.start..r.end.min(at.start), r.start.max(at.end)..r.end])
+        .filter(|r| !r.is_empty())
+        .collect();
+}
+
+/// The parts of ranges that lie in `source`, as they lie when that is copied to `to`.
+fn copied(ranges: &[Range<usize>], source: &Range<usize>, to: usize) -> Vec<Range<usize>> {
+    ranges
+        .iter()
+        .map(|r| r.start.max(source.start)..r.end.min(source.end))
+        .filter(|r| !r.is_empty())
+        .map(|r| r.start - source.start + to..r.end - source.start + to)
+        .collect()
 }
 
 impl FileModel {
@@ -30,34 +53,46 @@ impl FileModel {
         let at = offset as usize..end;
         self.bytes[at.clone()].copy_from_slice(data);
         self.dirty.push(at.clone());
-        self.unknown = std::mem::take(&mut self.unknown)
-            .into_iter()
-            .flat_map(|r| [r.start..r.end.min(at.start), r.start.max(at.end)..r.end])
-            .filter(|r| !r.is_empty())
-            .collect();
+        without(&mut self.unknown, &at);
+        without(&mut self.doubtful, &at);
     }
     /// A copy within the file was acknowledged; neither range reaches behind its end, and they do not overlap. What is not known of the source
     /// is not known of the copy.
     pub fn copy(&mut self, from: u64, to: u64, len: u64) {
         let source = from as usize..(from + len) as usize;
-        let doubts: Vec<Range<usize>> = self
-            .unknown
-            .iter()
-            .map(|r| r.start.max(source.start)..r.end.min(source.end))
-            .filter(|r| !r.is_empty())
-            .map(|r| r.start - source.start + to as usize..r.end - source.start + to as usize)
-            .collect();
+        let unknown = copied(&self.unknown, &source, to as usize);
+        let doubtful = copied(&self.doubtful, &source, to as usize);
         let bytes = self.bytes[source].to_vec();
         self.write(to, &bytes);
-        self.unknown.extend(doubts);
+        self.unknown.extend(unknown);
+        self.doubtful.extend(doubtful);
     }
-    /// A flush, begun when nothing was under way, was acknowledged.
+    /// A flush, begun when nothing was under way, was acknowledged: everything is there.
     pub fn flushed(&mut self) {
         self.dirty.clear();
+        self.closed.clear();
+        self.doubtful.clear();
     }
-    /// All power was lost: what was changed since the last flush may be anything.
+    /// It was, but tells that something is gone.
+    pub fn told(&mut self) {
+        self.dirty.clear();
+        self.closed.clear();
+        self.unknown.append(&mut self.doubtful);
+    }
+    /// The file was closed, and opened again.
+    pub fn closed(&mut self) {
+        self.closed.append(&mut self.dirty);
+        self.unknown.append(&mut self.doubtful);
+    }
+    /// All power was lost: what was changed since the last flush may be anything, until the next one does not tell so.
     pub fn power_lost(&mut self) {
-        self.unknown.append(&mut self.dirty);
+        self.unknown.append(&mut self.closed);
+        self.doubtful.append(&mut self.dirty);
+    }
+    /// It is lost in a way of which nobody is told.
+    pub fn silently_lost(&mut self) {
+        self.power_lost();
+        self.unknown.append(&mut self.doubtful);
     }
     /// A truncate was acknowledged.
     pub fn truncate(&mut self, len: u64) {
@@ -70,7 +105,7 @@ impl FileModel {
         let want = |i: usize| self.bytes.get(offset as usize + i).copied().unwrap_or(0);
         let known = |i: usize| {
             let at = offset as usize + i;
-            !self.unknown.iter().any(|r| r.contains(&at))
+            !self.unknown.iter().chain(&self.doubtful).any(|r| r.contains(&at))
         };
         let at = got.iter().enumerate().position(|(i, b)| *b != want(i) && known(i))?;
         let end = got
@@ -105,6 +140,30 @@ mod tests {
         assert_eq!(m.check(0, b"a??daqqd"), None);
         assert!(m.check(4, b"aqqe").is_some());
         assert!(m.check(4, b"bqqd").is_some());
+    }
+
+    #[test]
+    fn a_flush_tells_of_a_loss_or_everything_is_there() {
+        for (told, closed) in [(false, false), (true, false), (false, true)] {
+            let mut m = FileModel::default();
+            m.write(0, b"abcd");
+            m.flushed();
+            m.write(1, b"X");
+            if closed {
+                m.closed();
+            }
+            m.power_lost();
+            m.write(2, b"Y");
+            assert_eq!(m.check(0, b"abYd"), None, "it may be gone");
+            if told {
+                m.told()
+            } else {
+                m.flushed()
+            }
+            assert_eq!(m.check(0, b"aXYd"), None);
+            assert_eq!(m.check(0, b"abYd").is_none(), told || closed);
+            assert!(m.check(0, b"aXcd").is_some(), "written since");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use super::harness::CHUNK_BYTES;
 use super::model::FileModel;
 use super::workload::{
-    Shared, caller, op_bytes, open, open_or_make, patiently, random_bytes, report, write_patiently,
+    Shared, caller, is_told_of_loss, op_bytes, open, open_or_make, patiently, random_bytes, report,
+    write_patiently,
 };
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::sync::join_all;
@@ -37,8 +38,11 @@ pub(super) struct OwnFile {
     name: String,
     file: Rc<OpenFile>,
     model: FileModel,
-    /// Losses of all power that the model knows of.
+    /// Losses of all power that the model knows of, and which of them nobody is told of.
     losses: u64,
+    failed_flushes: u64,
+    /// Something may have been lost since the last flush.
+    may_be_told: bool,
     /// Bytes of the file, and of one operation, at most.
     pub bytes: u64,
     pub op_bytes: Option<u64>,
@@ -53,8 +57,21 @@ impl OwnFile {
         file: Rc<OpenFile>,
     ) -> Self {
         let (losses, model) = (shared.power_losses.get(), FileModel::default());
-        let (bytes, op_bytes) = (OWN_BYTES, None);
-        Self { rt, client, shared, name, file, model, losses, bytes, op_bytes }
+        let failed_flushes = shared.failed_flushes.get();
+        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, false);
+        Self {
+            rt,
+            client,
+            shared,
+            name,
+            file,
+            model,
+            losses,
+            failed_flushes,
+            may_be_told,
+            bytes,
+            op_bytes,
+        }
     }
 
     async fn work(&mut self) -> Result<()> {
@@ -95,7 +112,13 @@ impl OwnFile {
     pub fn notice_losses(&mut self) {
         if self.power_was_lost() {
             self.losses = self.shared.power_losses.get();
-            self.model.power_lost();
+            self.may_be_told = true;
+            if self.failed_flushes == self.shared.failed_flushes.get() {
+                self.model.power_lost();
+            } else {
+                self.failed_flushes = self.shared.failed_flushes.get();
+                self.model.silently_lost();
+            }
         }
     }
     fn power_was_lost(&self) -> bool {
@@ -206,11 +229,19 @@ impl OwnFile {
 
     pub async fn fsync(&mut self) -> Result<()> {
         self.says("flushes", 0, 0);
-        self.file.flush().await?;
-        let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
-        if !self.power_was_lost() {
-            self.model.flushed();
+        let told = is_told_of_loss(self.file.flush().await)?;
+        self.notice_losses();
+        if told && !self.may_be_told {
+            self.problem("fsync tells of a loss, and all power was never lost");
         }
+        if told {
+            self.model.told()
+        } else {
+            self.model.flushed()
+        }
+        self.may_be_told = false;
+        self.says(if told { "was told of a loss" } else { "flushed" }, 0, 0);
+        let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
         self.check_len("fsync", reply.attr.len);
         Ok(())
     }
@@ -220,6 +251,9 @@ impl OwnFile {
         self.client.close_session(report(&self.client, &self.file, false)).await?;
         let (again, reply) = open(&self.client, self.file.inode()).await?;
         self.file = again;
+        self.notice_losses();
+        self.model.closed();
+        self.may_be_told = false;
         self.check_len("close and open", reply.attr.len);
         Ok(())
     }

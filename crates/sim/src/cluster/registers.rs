@@ -3,6 +3,7 @@
 //! A read is right if no cell is older than what was acknowledged, or what another read had returned, when the read began;
 //! nor newer than what was begun when it ended; nor torn. That is linearizability for single-writer registers with unique values.
 
+use super::workload::Interruption;
 use std::ops::Range;
 
 /// Bytes of a cell: half a block, so that writes also end inside blocks.
@@ -23,6 +24,8 @@ struct Cell {
     flushed: u64,
     /// The same when all power was last lost.
     left: u64,
+    /// The greatest value that was acknowledged to its writer, and that no flush told the writer is gone, whatever was lost since.
+    promised: u64,
 }
 
 /// The cells of one shared file.
@@ -58,6 +61,9 @@ pub struct Reading {
 #[derive(Clone, Debug)]
 pub struct Flushing {
     acked: Vec<u64>,
+    /// The cells of who flushes, and what was promised of them.
+    own: Range<usize>,
+    promised: Vec<u64>,
     losses: u64,
 }
 
@@ -100,6 +106,7 @@ impl Registers {
                 // It may have been done before the power was lost, and its answer was late.
             } else if ok {
                 c.acked = c.acked.max(v);
+                c.promised = c.promised.max(v);
             } else {
                 c.spoiled = true;
             }
@@ -110,23 +117,34 @@ impl Registers {
         let floors = self.cells[cells.clone()].iter().map(|c| c.acked.max(c.seen)).collect();
         Reading { cells, floors, losses: self.losses }
     }
-    /// A flush begins: it covers what was acknowledged, and what anybody has read (whoever wrote it, before whatever loss).
-    pub fn flush(&self) -> Flushing {
+    /// A flush by the writer of the cells `own` begins: it covers what was acknowledged, and what anybody has read (whoever wrote it, before whatever loss).
+    pub fn flush(&self, own: Range<usize>) -> Flushing {
         let acked = self.cells.iter().map(|c| c.acked.max(c.seen)).collect();
-        Flushing { acked, losses: self.losses }
+        let promised = self.cells[own.clone()].iter().map(|c| c.promised).collect();
+        Flushing { acked, own, promised, losses: self.losses }
     }
-    /// It was acknowledged. (If all power was lost meanwhile, it may have come after the loss: see docs/replication.md.)
-    pub fn flushed(&mut self, f: Flushing) {
+    /// It was acknowledged. (If all power was lost meanwhile, what others wrote may be gone by a loss that came before it.) If the writer was not `told` that
+    /// something is gone, everything that it had written is there.
+    pub fn flushed(&mut self, f: Flushing, told: bool) {
         if f.losses == self.losses {
             for (c, acked) in self.cells.iter_mut().zip(f.acked) {
                 c.flushed = c.flushed.max(acked);
             }
         }
+        for (c, promised) in self.cells[f.own].iter_mut().zip(f.promised) {
+            if told {
+                c.promised = c.acked;
+                continue;
+            }
+            for kept in [&mut c.flushed, &mut c.left, &mut c.acked] {
+                *kept = promised.max(*kept);
+            }
+        }
     }
     /// All replicas were interrupted at once. If they were killed, nothing that was acknowledged or seen may be gone (what was
-    /// seen is committed: every replica has it in its files). With `power`, what was not flushed may be.
-    pub fn interrupted(&mut self, power: bool) {
-        if !power {
+    /// seen is committed: every replica has it in its files). Otherwise what was not flushed may be.
+    pub fn interrupted(&mut self, how: Interruption) {
+        if how == Interruption::Killed {
             return;
         }
         self.losses += 1;
@@ -134,6 +152,9 @@ impl Registers {
             c.left = c.flushed;
             c.acked = c.flushed;
             c.seen = c.acked;
+            if how == Interruption::FailedFlushes {
+                c.promised = c.acked;
+            }
         }
     }
     /// It ended with these bytes.
@@ -237,7 +258,7 @@ mod tests {
         let before = r.problems.len();
         let (_, late) = r.write(2..3);
         let reading = r.read(2..3);
-        r.interrupted(true);
+        r.interrupted(Interruption::Power);
         r.check(reading, &late, "answered before the power went, heard after it");
         let reading = r.read(2..3);
         r.check(reading, &[0; 2048], "its write was never acknowledged, and is gone");
@@ -264,15 +285,30 @@ mod tests {
             bytes
         };
         let one = write(&mut r);
-        let flushing = r.flush();
-        r.flushed(flushing);
+        let flushing = r.flush(0..1);
+        r.flushed(flushing, false);
         write(&mut r);
         let (reading, worse) = (r.read(0..1), r.read(0..1));
-        r.interrupted(true);
+        r.interrupted(Interruption::Power);
         write(&mut r);
         r.check(reading, &one, "read before the third write, heard after it");
         assert!(r.problems.is_empty(), "{:?}", r.problems);
         r.check(worse, &[0; 2048], "what was flushed is gone");
         assert_eq!(r.problems.len(), 1);
+    }
+
+    #[test]
+    fn a_flush_after_a_loss_tells_of_it_or_everything_is_there() {
+        for told in [false, true] {
+            let mut r = Registers::new("f", 1);
+            let (w, _) = r.write(0..1);
+            r.wrote(w, true);
+            r.interrupted(Interruption::Power);
+            let flushing = r.flush(0..1);
+            r.flushed(flushing, told);
+            let reading = r.read(0..1);
+            r.check(reading, &[0; 2048], "a");
+            assert_eq!(r.problems.is_empty(), told, "{:?}", r.problems);
+        }
     }
 }

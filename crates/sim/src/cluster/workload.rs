@@ -38,6 +38,19 @@ pub struct Shared {
     pub small: RefCell<Contended>,
     /// How often all power was lost.
     pub power_losses: Cell<u64>,
+    /// How often of these all stores had only failed to flush: clients are not told of what is gone then.
+    pub failed_flushes: Cell<u64>,
+}
+
+/// How all storage nodes were interrupted at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interruption {
+    /// Their processes were killed: nothing that was acknowledged is lost.
+    Killed,
+    /// They lost their power: what was not flushed may be gone, and who flushes it is told so.
+    Power,
+    /// They failed to flush, and their processes were started again: what was not flushed may be gone.
+    FailedFlushes,
 }
 
 impl Shared {
@@ -52,17 +65,21 @@ impl Shared {
             contended: RefCell::new(Contended::new(contended::NAME, &contended::CELLS)),
             small: RefCell::new(Contended::new(small::CONTENDED, &small::CELLS)),
             power_losses: Cell::new(0),
+            failed_flushes: Cell::new(0),
         })
     }
     /// All storage nodes were interrupted at once.
-    pub fn interrupted(&self, power: bool) {
-        self.registers.borrow_mut().interrupted(power);
-        if power {
+    pub fn interrupted(&self, how: Interruption) {
+        self.registers.borrow_mut().interrupted(how);
+        if how != Interruption::Killed {
             for file in [&self.contended, &self.small] {
                 let wrong = file.borrow_mut().lose();
                 self.problems.borrow_mut().extend(wrong);
             }
             self.power_losses.set(self.power_losses.get() + 1);
+        }
+        if how == Interruption::FailedFlushes {
+            self.failed_flushes.set(self.failed_flushes.get() + 1);
         }
     }
     /// The metadata engine's host lost its power: commits that were not flushed, and so not acknowledged, may have been seen.
@@ -200,10 +217,10 @@ async fn shared_file_ops(
     while !shared.stop.get() {
         let what = rt.random_below(20);
         if what == 0 {
-            let flushing = shared.registers.borrow().flush();
-            file.flush().await?;
+            let flushing = shared.registers.borrow().flush(first as usize..(first + part) as usize);
+            let told = is_told_of_loss(file.flush().await)?;
+            shared.registers.borrow_mut().flushed(flushing, told);
             client.sync(report(client, &file, true)).await?;
-            shared.registers.borrow_mut().flushed(flushing);
         } else if what < 10 {
             let from = first + rt.random_below(part);
             let n = 1 + rt.random_below(OP_CELLS.min(first + part - from));
@@ -223,6 +240,14 @@ async fn shared_file_ops(
 /// Writes; while disks are full, again and again.
 pub async fn write_patiently(rt: &Rt, file: &OpenFile, offset: u64, bytes: Buf) -> Result<()> {
     patiently(rt, async || file.write(offset, bytes.clone()).await).await
+}
+
+/// Whether a flush told that something is gone which was acknowledged before; what is left of it is flushed then as well.
+pub fn is_told_of_loss(flushed: Result<()>) -> Result<bool> {
+    match flushed {
+        Err(e) if e.status == Status::WritesLost => Ok(true),
+        flushed => flushed.map(|()| false),
+    }
 }
 
 /// Does something that may need room; while disks are full, again and again.
