@@ -8,8 +8,6 @@ pub struct FileModel {
     bytes: Vec<u8>,
     /// Ranges changed since the last flush.
     dirty: Vec<Range<usize>>,
-    /// The same of before the file was last closed: of these nobody is told when they are gone.
-    closed: Vec<Range<usize>>,
     /// Ranges that may have gone with all power, of which the next flush has to tell if they have.
     doubtful: Vec<Range<usize>>,
     /// Ranges of which the certainty is gone for good.
@@ -70,23 +68,15 @@ impl FileModel {
     /// A flush, begun when nothing was under way, was acknowledged: everything is there.
     pub fn flushed(&mut self) {
         self.dirty.clear();
-        self.closed.clear();
         self.doubtful.clear();
     }
     /// It was, but tells that something is gone.
     pub fn told(&mut self) {
         self.dirty.clear();
-        self.closed.clear();
-        self.unknown.append(&mut self.doubtful);
-    }
-    /// The file was closed, and opened again.
-    pub fn closed(&mut self) {
-        self.closed.append(&mut self.dirty);
         self.unknown.append(&mut self.doubtful);
     }
     /// All power was lost: what was changed since the last flush may be anything, until the next one does not tell so.
     pub fn power_lost(&mut self) {
-        self.unknown.append(&mut self.closed);
         self.doubtful.append(&mut self.dirty);
     }
     /// It is lost in a way of which nobody is told.
@@ -144,14 +134,11 @@ mod tests {
 
     #[test]
     fn a_flush_tells_of_a_loss_or_everything_is_there() {
-        for (told, closed) in [(false, false), (true, false), (false, true)] {
+        for told in [false, true] {
             let mut m = FileModel::default();
             m.write(0, b"abcd");
             m.flushed();
             m.write(1, b"X");
-            if closed {
-                m.closed();
-            }
             m.power_lost();
             m.write(2, b"Y");
             assert_eq!(m.check(0, b"abYd"), None, "it may be gone");
@@ -161,7 +148,7 @@ mod tests {
                 m.flushed()
             }
             assert_eq!(m.check(0, b"aXYd"), None);
-            assert_eq!(m.check(0, b"abYd").is_none(), told || closed);
+            assert_eq!(m.check(0, b"abYd").is_none(), told);
             assert!(m.check(0, b"aXcd").is_some(), "written since");
         }
     }

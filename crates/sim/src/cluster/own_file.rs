@@ -250,10 +250,8 @@ impl OwnFile {
         self.says("opens again", 0, 0);
         self.client.close_session(report(&self.client, &self.file, false)).await?;
         let (again, reply) = open(&self.client, self.file.inode()).await?;
+        // The file was open all the time, so what was not flushed is still known.
         self.file = again;
-        self.notice_losses();
-        self.model.closed();
-        self.may_be_told = false;
         self.check_len("close and open", reply.attr.len);
         Ok(())
     }
