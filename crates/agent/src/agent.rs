@@ -1,15 +1,16 @@
 //! The heartbeat loop and what it keeps.
 
+use crate::contact::Contact;
 use crate::{AgentConfig, Lease, MgmtdLink, Notify, TokenCache};
 use glowfs_net::{Authenticator, Connector, NoCalls};
-use glowfs_rt::{Duration, Rt};
+use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::{NodeInfo, NodeStatus, RoutingInfo};
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ConfigItem, GetRouting, Heartbeat, HeartbeatReply, TargetReport};
 use glowfs_types::{
-    CapabilityKey, ClientId, ConfigVersion, Incarnation, Result, RoutingVersion, TargetId,
+    CapabilityKey, ClientId, ConfigVersion, Incarnation, Result, RoutingVersion, Status, TargetId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ use std::rc::Rc;
 
 /// The shortest time between two heartbeats, so that a burst of changes makes few of them.
 const HEARTBEAT_SPACING: Duration = Duration::from_millis(2);
+/// The pause after mgmtd was not reached, or the one that was is not the primary.
+const HEARTBEAT_RETRY: Duration = Duration::from_millis(20);
 /// The pause after a routing request failed.
 const ROUTING_RETRY: Duration = Duration::from_millis(100);
 /// How long the leaving heartbeat may take.
@@ -49,6 +52,9 @@ struct Inner {
     connector: Rc<Connector>,
     authenticator: Rc<dyn Authenticator>,
     lease: Lease,
+    contact: Contact,
+    /// The last heartbeat that ended had no answer.
+    failing: Cell<bool>,
     incarnation: Incarnation,
     sequence: Cell<u64>,
     addresses: RefCell<Vec<String>>,
@@ -101,6 +107,8 @@ impl Agent {
             connector,
             authenticator,
             lease: Lease::new(rt),
+            contact: Contact::new(config.heartbeat_interval),
+            failing: Cell::new(false),
             // Grows from life to life as long as the clock does not go back by more than a restart takes.
             incarnation: Incarnation(rt.unix_ns()),
             sequence: Cell::new(0),
@@ -215,7 +223,7 @@ impl Agent {
         inner.poke.notify();
         inner.answered.notify();
         if !inner.addresses.borrow().is_empty() {
-            let heartbeat = inner.heartbeat(true);
+            let heartbeat = inner.heartbeat(true, Duration::ZERO);
             let left = inner
                 .link
                 .call::<_, HeartbeatReply>(method::HEARTBEAT, &heartbeat, LEAVE_DEADLINE)
@@ -229,7 +237,7 @@ impl Agent {
 }
 
 impl Inner {
-    fn heartbeat(&self, leaving: bool) -> Heartbeat {
+    fn heartbeat(&self, leaving: bool, unanswered: Duration) -> Heartbeat {
         let sequence = self.sequence.get() + 1;
         self.sequence.set(sequence);
         let config_version =
@@ -254,11 +262,11 @@ impl Inner {
             targets: self.reporter.targets(),
             routing_version: self.routing.borrow().version,
             leaving,
+            unanswered_ms: u64::try_from(unanswered.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
     async fn heartbeats(self: Rc<Self>) {
-        let mut failing = false;
         while !self.stopping.get() {
             let seen = self.poke.count();
             if self.addresses.borrow().is_empty() {
@@ -267,42 +275,66 @@ impl Inner {
             }
             // The lease counts from here: before the message is built, so before it is sent.
             let sent = self.rt.now();
-            let heartbeat = self.heartbeat(false);
-            let answer = self
-                .link
-                .call::<_, HeartbeatReply>(
-                    method::HEARTBEAT,
-                    &heartbeat,
-                    self.config.heartbeat_deadline,
-                )
-                .await;
-            if self.stopping.get() {
-                return;
-            }
-            match answer {
-                Ok(reply) => {
-                    if failing {
-                        tracing::info!("mgmtd answers heartbeats again");
-                    }
-                    failing = false;
-                    let lease = Duration::from_millis(reply.lease_ms);
-                    // First what the cluster looks like, then the right to serve in it.
-                    self.take(reply);
-                    let from = if planted(Mutant::LeaseFromReply) { self.rt.now() } else { sent };
-                    self.lease.extend(from, lease);
-                    self.answered_poke.set(seen);
-                    self.answered.notify();
+            let heartbeat = self.heartbeat(false, self.contact.sends(sent));
+            let mut beat = Box::pin(self.clone().beat(heartbeat, sent, seen));
+            let interval = self.config.heartbeat_interval;
+            match self.rt.timeout(interval, &mut beat).await {
+                Ok(again) if again => self.rt.sleep(HEARTBEAT_RETRY).await,
+                Ok(_) => {
+                    self.rt.sleep_until(sent + HEARTBEAT_SPACING).await;
+                    let pause = (sent + interval).since(self.rt.now());
+                    let _ = self.rt.timeout(pause, self.poke.past(seen)).await;
                 }
-                Err(e) => {
-                    if !failing {
-                        tracing::warn!(error = %e, "heartbeat failed");
-                    }
-                    failing = true;
+                Err(_) if self.contact.may_wait() => {
+                    let me = self.clone();
+                    self.rt.spawn_detached(async move {
+                        beat.await;
+                        me.contact.waited();
+                    });
+                }
+                Err(_) => {
+                    beat.await;
                 }
             }
-            self.rt.sleep_until(sent + HEARTBEAT_SPACING).await;
-            let pause = (sent + self.config.heartbeat_interval).since(self.rt.now());
-            let _ = self.rt.timeout(pause, self.poke.past(seen)).await;
+        }
+    }
+
+    /// One heartbeat and its answer. True if mgmtd's primary was not reached, and trying at once may help.
+    async fn beat(self: Rc<Self>, heartbeat: Heartbeat, sent: Instant, seen: u64) -> bool {
+        let (patience, worth) = (self.config.heartbeat_deadline, self.contact.worth());
+        let answer: Result<HeartbeatReply> =
+            self.link.once(method::HEARTBEAT, &heartbeat, patience, worth.max(patience)).await;
+        if self.stopping.get() {
+            return false;
+        }
+        match answer {
+            Ok(reply) => {
+                if self.failing.replace(false) {
+                    tracing::info!("mgmtd answers heartbeats again");
+                }
+                let lease = Duration::from_millis(reply.lease_ms);
+                self.contact.answered(sent, self.rt.now(), lease);
+                // First what the cluster looks like, then the right to serve in it.
+                self.take(reply);
+                let from = if planted(Mutant::LeaseFromReply) { self.rt.now() } else { sent };
+                self.lease.extend(from, lease);
+                self.answered_poke.set(self.answered_poke.get().max(seen));
+                self.answered.notify();
+                false
+            }
+            // A later one was there first.
+            Err(e)
+                if e.status == Status::OldSequence && heartbeat.sequence < self.sequence.get() =>
+            {
+                false
+            }
+            Err(e) => {
+                if !self.failing.replace(true) {
+                    tracing::warn!(error = %e, "heartbeat failed");
+                }
+                use Status::{Disconnected, NotPrimary, ShuttingDown, TimedOut};
+                matches!(e.status, Disconnected | NotPrimary | ShuttingDown | TimedOut)
+            }
         }
     }
 
@@ -356,7 +388,7 @@ impl Inner {
         while !self.stopping.get() {
             let have = self.routing.borrow().version;
             let question = GetRouting { have, wait_ms };
-            let deadline = self.config.routing_wait + self.config.heartbeat_deadline;
+            let deadline = self.config.routing_wait + self.contact.worth();
             match self.link.call::<_, RoutingInfo>(method::GET_ROUTING, &question, deadline).await {
                 Ok(delta) if !self.stopping.get() => self.apply(delta),
                 Ok(_) => return,

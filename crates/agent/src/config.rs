@@ -36,7 +36,7 @@ pub struct AgentConfig {
     pub release: String,
     /// Time between heartbeats.
     pub heartbeat_interval: Duration,
-    /// How long one heartbeat may take before the next is tried.
+    /// How long mgmtd's primary may be mute before another instance is tried. What was sent to it is waited for on.
     pub heartbeat_deadline: Duration,
     /// How long a routing request waits at mgmtd for news.
     pub routing_wait: Duration,

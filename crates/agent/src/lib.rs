@@ -10,6 +10,7 @@
 
 mod agent;
 mod config;
+mod contact;
 mod lease;
 mod link;
 mod notify;

@@ -65,8 +65,11 @@ pub struct Observation {
     pub may_sync: bool,
     /// The newest chain version it knows; it serves under no older one.
     pub known: ChainVersion,
-    /// It lives, but is to blame for messages of this chain that do not arrive ([`crate::Reach`]).
+    /// It lives, but is to blame for messages of this chain that do not arrive ([`crate::Reach`]), or cannot hold a lease for mgmtd's do not
+    /// ([`crate::NodeLeases::deaf`]).
     pub unreachable: bool,
+    /// Every lease that was granted before the chain's version was in force is over: whoever has one knows that version.
+    pub fenced: bool,
 }
 
 /// Observations by target.
@@ -158,7 +161,8 @@ impl Slot {
     fn may_answer(&self, record: Option<&MemberRecord>) -> bool {
         let served = record.map_or(ChainVersion(0), |r| r.served);
         let knows = self.seen.map_or(ChainVersion(0), |o| o.known.max(o.adopted));
-        served > ChainVersion(0) && !self.down() && knows <= served
+        let fenced = self.seen.is_some_and(|o| o.fenced);
+        served > ChainVersion(0) && !self.down() && !fenced && knows <= served
     }
     fn set(&mut self, to: PublicState, why: Evidence) {
         self.to = to;

@@ -3,10 +3,14 @@
 //! A node counts its lease from the moment it sent a heartbeat; mgmtd declares it dead only when a lease *and a margin* have
 //! passed since the heartbeat arrived, so a node stops serving before its targets are given away. A new primary waits as
 //! long before it declares anybody dead. Times are milliseconds of mgmtd's own clock, passed in.
+//!
+//! A node that is heard, but that mgmtd's answers reach too late for a lease, or never, is *deaf* ([`NodeLeases::deaf`]): it lives and cannot serve.
 
 use glowfs_types::{Incarnation, NodeId};
 use std::collections::BTreeMap;
 
+/// A node is deaf when none of its heartbeats was answered in time for so many leases.
+const DEAF_LEASES: u64 = 2;
 /// So many late looks give a node more time while nothing is heard of it. Who is always late hears the living all the same, between its looks.
 const LATE_LOOKS_MAX: u32 = 8;
 
@@ -35,6 +39,8 @@ pub struct Beat {
     pub sequence: u64,
     /// It stops.
     pub leaving: bool,
+    /// How long before this one the newest heartbeat was sent that was answered in time, in ms.
+    pub unanswered_ms: u64,
 }
 
 /// What follows from a heartbeat.
@@ -64,6 +70,10 @@ struct Node {
     beats: u32,
     /// Late looks since it was heard.
     late_looks: u32,
+    /// Since when it was granted leases, without a gap in what is heard of it.
+    granted_since_ms: Option<u64>,
+    /// Answers do not come through to it.
+    deaf: bool,
 }
 
 /// The book of leases of one primary.
@@ -95,6 +105,8 @@ impl NodeLeases {
             settled: true,
             beats: 0,
             late_looks: 0,
+            granted_since_ms: None,
+            deaf: false,
         };
         Self {
             config,
@@ -107,6 +119,20 @@ impl NodeLeases {
     /// Whether a node counts as alive.
     pub fn alive(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|n| n.alive)
+    }
+    /// Whether a node that lives hears too little of this primary to hold a lease, though it was granted one again and again.
+    pub fn deaf(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|n| n.alive && n.deaf)
+    }
+    /// When what is granted until `now_ms` is over for certain, in ms.
+    pub fn over_ms(&self, now_ms: u64) -> u64 {
+        now_ms + self.config.lease_ms + self.config.margin_ms
+    }
+    /// A lease was granted to a node.
+    pub fn granted(&mut self, node: NodeId, now_ms: u64) {
+        if let Some(n) = self.nodes.get_mut(&node) {
+            n.granted_since_ms.get_or_insert(now_ms);
+        }
     }
     /// The lease to grant, in ms.
     pub fn lease_ms(&self) -> u64 {
@@ -122,6 +148,8 @@ impl NodeLeases {
             settled: false,
             beats: 0,
             late_looks: 0,
+            granted_since_ms: None,
+            deaf: false,
         };
         let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
         let Some(node) = self.nodes.get_mut(&beat.node) else {
@@ -150,6 +178,17 @@ impl NodeLeases {
         node.sequence = beat.sequence;
         node.heard_ms = now_ms;
         node.late_looks = 0;
+        // What it missed while it was not heard, or while nobody could answer, says nothing.
+        if gap > self.config.lease_ms || !node.alive {
+            node.granted_since_ms = None;
+        }
+        let deaf_ms = DEAF_LEASES * self.config.lease_ms;
+        let answered = node.granted_since_ms.map_or(0, |since| now_ms.saturating_sub(since));
+        if beat.unanswered_ms < self.config.lease_ms {
+            node.deaf = false;
+        } else if beat.unanswered_ms >= deaf_ms && answered >= deaf_ms {
+            node.deaf = true;
+        }
         if beat.leaving {
             node.alive = false;
             return Verdict::Left;
@@ -195,6 +234,7 @@ impl NodeLeases {
         for (id, node) in &mut self.nodes {
             if node.alive && now_ms.saturating_sub(node.heard_ms) >= limit {
                 node.alive = false;
+                node.deaf = false;
                 node.beats = 0;
                 dead.push(*id);
             }
@@ -222,6 +262,7 @@ mod tests {
             incarnation: Incarnation(life),
             sequence,
             leaving: false,
+            unanswered_ms: 0,
         };
         let mut book = NodeLeases::new(config, [], 0, 0);
         assert_eq!(book.beat(beat(9, 1), 2000), Verdict::Joined);
@@ -243,7 +284,8 @@ mod tests {
         for look in 1..100 {
             let sequence = look;
             let (node, incarnation) = (NodeId(2), Incarnation(7));
-            book.beat(Beat { node, incarnation, sequence, leaving: false }, look * LATE_MS - 1);
+            let beat = Beat { node, incarnation, sequence, leaving: false, unanswered_ms: 0 };
+            book.beat(beat, look * LATE_MS - 1);
             let dead = book.tick(look * LATE_MS);
             assert!(!dead.contains(&NodeId(2)), "it is heard before every look");
             if dead.contains(&NodeId(1)) {
@@ -265,6 +307,7 @@ mod tests {
             incarnation: Incarnation(7),
             sequence,
             leaving: false,
+            unanswered_ms: 0,
         };
         let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
         assert_eq!(book.beat(beat(1), 100), Verdict::Alive, "known to the primary before");
@@ -274,5 +317,38 @@ mod tests {
         assert_eq!(book.beat(beat(4), 2200), Verdict::Joined);
         book.settled();
         assert_eq!(book.beat(beat(5), 2300), Verdict::Alive);
+    }
+
+    /// A node that hears no answer stays alive for mgmtd by its heartbeats, and kept its chains for ever, without a lease.
+    #[test]
+    fn who_is_granted_leases_and_hears_of_none_is_deaf() {
+        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
+        let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
+        let mut sequence = 0;
+        let mut say = |now_ms: u64, unanswered_ms: u64, granted: bool| {
+            sequence += 1;
+            let (node, incarnation, leaving) = (NodeId(1), Incarnation(7), false);
+            let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms };
+            assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
+            if granted {
+                book.granted(NodeId(1), now_ms);
+            }
+            book.deaf(NodeId(1))
+        };
+        // It was not answered for long, since nobody was there who could have.
+        assert!(!say(100, 60_000, true));
+        assert!(!say(1000, 60_900, true));
+        assert!(!say(2000, 1600, true), "late answers are no reason");
+        assert!(!say(3000, 2900, true));
+        assert!(say(3300, 3200, true), "it hears nothing");
+        assert!(say(3600, 1501, true), "a single answer on the edge does not make it well");
+        assert!(!say(3900, 300, true));
+        assert!(
+            !say(5500, 3100, true),
+            "granted for long, and silent itself for more than a lease"
+        );
+        assert!(!say(6900, 4500, true), "after a gap all begins anew");
+        assert!(!say(8300, 5900, true));
+        assert!(say(8600, 6200, true));
     }
 }

@@ -333,6 +333,7 @@ impl World {
             incarnation: Incarnation(n.life),
             sequence: n.sequence,
             leaving: false,
+            unanswered_ms: 0,
         };
         let sent_ms = n.clock.ms(self.now);
         let copies = if self.lost() { 0 } else { 1 + u64::from(self.random.chance(3)) };

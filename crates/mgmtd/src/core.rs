@@ -109,7 +109,14 @@ impl Edit {
         }
         w
     }
-    fn apply(self, s: &mut State, changed: RoutingVersion) {
+    fn apply(self, s: &mut State, changed: RoutingVersion, now_ms: u64) {
+        let over_ms = s.leases.over_ms(now_ms);
+        for c in &self.chains {
+            let before = s.chains.get(&c.info.id).map(|i| i.value.info.version);
+            if before != Some(c.info.version) {
+                s.fences.changed(c.info.id, over_ms);
+            }
+        }
         s.nodes.extend(self.nodes.into_iter().map(|n| (n.id, Item { changed, value: n })));
         s.targets.extend(self.targets.into_iter().map(|t| (t.id, Item { changed, value: t })));
         s.chains.extend(self.chains.into_iter().map(|c| (c.info.id, Item { changed, value: c })));
@@ -277,6 +284,7 @@ impl Inner {
                 if let Some(said) = s.said.get_mut(&own) {
                     said.last_heartbeat_ns = now_ns;
                 }
+                s.look_at_fences(now_ms);
                 let dead = s.leases.tick(now_ms);
                 for node in &dead {
                     s.touch_node(*node);
@@ -356,14 +364,14 @@ impl Inner {
         let writes = edit.writes(to);
         let routing = (to != from).then_some((from, to));
         if planted(Mutant::RoutingBeforeCommit) {
-            self.with(|s| edit.apply(s, to))?;
+            self.with(|s| edit.apply(s, to, self.now_ms()))?;
             self.changed.notify_all();
             return self.write(epoch, routing, &writes).await;
         }
         self.write(epoch, routing, &writes).await?;
         self.with(|s| {
             if s.epoch == epoch {
-                edit.apply(s, to)
+                edit.apply(s, to, self.now_ms())
             }
         })?;
         if to != from {

@@ -27,7 +27,12 @@ impl Inner {
         self.metrics.heartbeats.inc();
         let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
         let node = heartbeat.node.id;
-        let (verdict, wait) = self.with(|s| take(s, &heartbeat, now_ms, now_ns))?;
+        let (verdict, wait) = self.with(|s| {
+            let before = s.leases.deaf(node);
+            let taken = take(s, &heartbeat, now_ms, now_ns);
+            self.note_deaf(s, &heartbeat, before, now_ms);
+            taken
+        })?;
         if verdict == Verdict::Stale {
             return Err(Error::new(
                 Status::OldSequence,
@@ -46,6 +51,9 @@ impl Inner {
         self.with(|s| {
             let granted =
                 matches!(verdict, Verdict::Alive | Verdict::Joined) && s.leases.alive(node);
+            if granted {
+                s.leases.granted(node, self.now_ms());
+            }
             let newer = s.version > heartbeat.routing_version;
             let config = s.config_for(node, heartbeat.node.role, heartbeat.node.config_version);
             // Which chain a target was of is not known any more. While one has nobody who serves, what a disk that returns holds may be all that is left.
@@ -64,6 +72,26 @@ impl Inner {
             }
         })
     }
+
+    /// What follows if a node has become deaf, or is so no more.
+    fn note_deaf(self: &Rc<Self>, s: &mut State, heartbeat: &Heartbeat, before: bool, now_ms: u64) {
+        let node = heartbeat.node.id;
+        match (before, s.leases.deaf(node)) {
+            (false, true) => {
+                let until_ms = s.deafen(node, now_ms);
+                tracing::warn!(
+                    %node, unanswered_ms = heartbeat.unanswered_ms,
+                    "node is heard, and no answer reaches it in time: its targets leave their chains where others serve"
+                );
+                self.look_again(until_ms.saturating_sub(now_ms), move |s| s.touch_node(node));
+            }
+            (true, false) => {
+                tracing::info!(%node, "answers reach the node again");
+                s.touch_node(node);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Notes a heartbeat. True if the answer must wait until chains have settled.
@@ -74,6 +102,7 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
         incarnation: heartbeat.incarnation,
         sequence: heartbeat.sequence,
         leaving: heartbeat.leaving,
+        unanswered_ms: heartbeat.unanswered_ms,
     };
     let verdict = s.leases.beat(beat, now_ms);
     if verdict == Verdict::Stale {

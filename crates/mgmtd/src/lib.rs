@@ -11,6 +11,7 @@ mod api;
 mod clients;
 mod config;
 mod core;
+mod deaf;
 mod heartbeat;
 mod keys;
 mod laying;

@@ -2,6 +2,7 @@
 
 use crate::clients::cut_texts;
 use crate::core::Inner;
+use crate::deaf::Fences;
 use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
 use crate::slow::CUT_MEMORY_MS;
@@ -125,6 +126,7 @@ impl Inner {
         let mut dead = l.dead;
         dead.sort_by_key(|d| (d.ended_ns, d.client));
         let dead: VecDeque<_> = dead.into_iter().map(|d| d.client).collect();
+        let leases = NodeLeases::new(lease, active, self.now_ms(), overlap_ms);
         let mut s = State {
             epoch,
             cluster,
@@ -141,7 +143,8 @@ impl Inner {
             overrides: l.overrides.into_iter().collect(),
             clients: Default::default(),
             counts: Default::default(),
-            leases: NodeLeases::new(lease, active, self.now_ms(), overlap_ms),
+            fences: Fences::new(leases.over_ms(self.now_ms()) + overlap_ms),
+            leases,
             heard: Default::default(),
             reach: Reach::new(t.reach_memory_ms),
             cuts: Cuts::new(CUT_MEMORY_MS),

@@ -42,7 +42,7 @@ impl Inner {
     }
 
     /// Has chains looked at when something has ceased to count.
-    fn look_again(self: &Rc<Self>, after_ms: u64, mark: impl FnOnce(&mut State) + 'static) {
+    pub fn look_again(self: &Rc<Self>, after_ms: u64, mark: impl FnOnce(&mut State) + 'static) {
         let (inner, pause) = (self.clone(), Duration::from_millis(after_ms + 1));
         self.rt.spawn_detached(async move {
             inner.rt.sleep(pause).await;

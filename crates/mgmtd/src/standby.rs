@@ -44,6 +44,7 @@ impl Inner {
             // It reads the engine, not the routing info.
             routing_version: RoutingVersion(u64::MAX),
             leaving: false,
+            unanswered_ms: 0,
         };
         let deadline = Duration::from_millis(self.config.timing.node_lease_ms);
         conn.call_msg::<_, HeartbeatReply>(method::HEARTBEAT, &beat, deadline).await.map(drop)

@@ -1,5 +1,6 @@
 //! The primary's copy of what is in the engine, and what it heard since.
 
+use crate::deaf::Fences;
 use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, UserRecord};
 use glowfs_cluster::{Chain, Cuts, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
@@ -56,6 +57,8 @@ pub struct State {
     pub pauses: Pauses,
     /// The member of a chain version that is to blame for messages that do not arrive.
     pub unreachable: BTreeMap<ChainId, (ChainVersion, TargetId)>,
+    /// When what leaves a chain alive has left it for certain.
+    pub fences: Fences,
     /// What nodes last said of themselves.
     pub said: BTreeMap<NodeId, NodeInfo>,
     /// Members that are offline, and since when as far as this primary knows.
@@ -71,6 +74,7 @@ impl State {
         let info = &self.targets.get(&target)?.value;
         let heard = self.heard.get(&target);
         let alive = self.leases.alive(info.node);
+        let deaf = self.leases.deaf(info.node);
         let report = heard.map(|h| &h.report);
         let local = match (alive, report) {
             (false, _) => LocalState::Offline,
@@ -86,10 +90,12 @@ impl State {
             machine_since: report.map_or(Incarnation(0), |r| r.machine_since),
             adopted: report.map_or(info.adopted, |r| r.adopted),
             empty: report.is_none_or(|r| r.used_bytes == 0),
-            may_sync: self.pauses.may_sync(target, now_ms)
+            may_sync: !deaf
+                && self.pauses.may_sync(target, now_ms)
                 && !self.is_cut_off(info.chain, target, now_ms),
             known: report.map_or(ChainVersion(0), |r| r.known),
-            unreachable: self.is_unreachable(info.chain, target),
+            unreachable: deaf || self.is_unreachable(info.chain, target),
+            fenced: self.fences.over(info.chain, now_ms),
         })
     }
     /// Whether a member that waits would not be reached by the one that would bring it up to date. (Of one that is syncing the source

@@ -129,6 +129,7 @@ impl World {
                     may_sync: true,
                     known: ChainVersion(adopted),
                     unreachable: false,
+                    fenced: false,
                 };
                 view.insert(TargetId(i as u64 + 1), o);
             }

@@ -62,6 +62,10 @@ pub struct Heartbeat {
     /// It is stopping: take it out at once.
     #[n(5)]
     pub leaving: bool,
+    /// How long before this one the newest heartbeat was sent that was answered early enough for a lease without a gap, in ms (before there
+    /// is one: the first that was sent). Older releases: 0.
+    #[cbor(n(6), default)]
+    pub unanswered_ms: u64,
 }
 
 /// Its answer.
