@@ -1,6 +1,7 @@
 //! The heartbeat loop and what it keeps.
 
 use crate::contact::Contact;
+use crate::time::Time;
 use crate::{AgentConfig, Lease, MgmtdLink, Notify, TokenCache};
 use glowfs_net::{Authenticator, Connector, NoCalls};
 use glowfs_rt::{Duration, Instant, Rt};
@@ -53,6 +54,7 @@ struct Inner {
     authenticator: Rc<dyn Authenticator>,
     lease: Lease,
     contact: Contact,
+    time: Time,
     /// The last heartbeat that ended had no answer.
     failing: Cell<bool>,
     incarnation: Incarnation,
@@ -108,6 +110,7 @@ impl Agent {
             authenticator,
             lease: Lease::new(rt),
             contact: Contact::new(config.heartbeat_interval),
+            time: Time::default(),
             failing: Cell::new(false),
             // Grows from life to life as long as the clock does not go back by more than a restart takes.
             incarnation: Incarnation(rt.unix_ns()),
@@ -202,6 +205,19 @@ impl Agent {
     pub fn link(&self) -> &Rc<MgmtdLink> {
         &self.0.link
     }
+    /// The cluster's time, in ns since the Unix epoch: what several services look at and that ends or is remembered for a while goes by it. As long as mgmtd has not
+    /// told it (an older release does not) it is the wall clock.
+    pub fn cluster_ns(&self) -> u64 {
+        self.cluster_time().unwrap_or_else(|| self.0.rt.unix_ns())
+    }
+    /// The same, only if mgmtd told it.
+    pub fn cluster_time(&self) -> Option<u64> {
+        self.0.time.told(&self.0.rt)
+    }
+    /// What people should know of the wall clock of this machine, if it is wrong.
+    pub fn clock_complaint(&self) -> Option<String> {
+        self.0.time.complaint()
+    }
     /// The life of this process.
     pub fn incarnation(&self) -> Incarnation {
         self.0.incarnation
@@ -263,6 +279,7 @@ impl Inner {
             routing_version: self.routing.borrow().version,
             leaving,
             unanswered_ms: u64::try_from(unanswered.as_millis()).unwrap_or(u64::MAX),
+            time_ns: self.time.told(&self.rt).unwrap_or(0),
         }
     }
 
@@ -314,6 +331,7 @@ impl Inner {
                 }
                 let lease = Duration::from_millis(reply.lease_ms);
                 self.contact.answered(sent, self.rt.now(), lease);
+                self.time.answered(&self.rt, sent, (reply.time_ns, reply.wall_ns));
                 // First what the cluster looks like, then the right to serve in it.
                 self.take(reply);
                 let from = if planted(Mutant::LeaseFromReply) { self.rt.now() } else { sent };

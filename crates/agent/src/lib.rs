@@ -2,7 +2,7 @@
 //!
 //! One [`Agent`] per process. It tells mgmtd that the process lives and what its targets are doing, and keeps what
 //! mgmtd says: the right to serve ([`Agent::lease_valid`]), the routing info ([`Agent::routing`]), the keys of
-//! capabilities, the configuration. It also answers what a token stands for ([`Agent::authenticator`]).
+//! capabilities, the configuration, the cluster's time ([`Agent::cluster_ns`]). It also answers what a token stands for ([`Agent::authenticator`]).
 //!
 //! Guarantees: the lease counts from the moment the heartbeat was *sent*, on CLOCK_BOOTTIME; a reply's routing info is
 //! in force before its lease is. A process has no lease before its first heartbeat was answered. Must never: extend a
@@ -14,6 +14,7 @@ mod contact;
 mod lease;
 mod link;
 mod notify;
+mod time;
 mod tokens;
 
 pub use agent::{Agent, NoTargets, Report};
@@ -21,4 +22,5 @@ pub use config::{AgentConfig, read_token_file};
 pub use lease::Lease;
 pub use link::MgmtdLink;
 pub use notify::Notify;
+pub use time::CLOCK_OFF_MAX;
 pub use tokens::{TokenCache, TokenSource, token_hash};

@@ -13,6 +13,7 @@ mod members;
 mod reach;
 mod repair;
 mod restored;
+mod time;
 
 pub use chain::{Chain, Change, Evidence, MemberRecord, Observation, Proof, STEPS_MAX, View};
 pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};
@@ -21,3 +22,4 @@ pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};
 pub use members::MEMBERS_MAX;
 pub use reach::{Blame, Cuts, Pauses, Reach};
 pub use repair::{Move, next_move};
+pub use time::{AHEAD_NS, ClusterTime};

@@ -107,7 +107,8 @@ pub fn log(what: &str, result: Result<()>) {
 }
 
 async fn sweep(s: &Service) -> Result<()> {
-    let (now, keep) = (s.now(), s.request_keep_secs());
+    let now = s.memory_secs().unwrap_or_else(|| s.now().secs);
+    let keep = s.request_keep_secs();
     let mut after = None;
     loop {
         let step = async |tx: &Transaction| {

@@ -234,6 +234,8 @@ impl MetaHandler {
             Ok(()) => (true, String::new()),
             Err(e) => (false, e.message),
         };
+        let said = [Some(detail), s.agent.clock_complaint()].into_iter().flatten();
+        let detail = said.filter(|d| !d.is_empty()).collect::<Vec<_>>().join("; ");
         ServiceStatus {
             role: Some(Role::Meta),
             node: s.config.node(),

@@ -126,7 +126,7 @@ impl Service {
     }
 
     fn capability_end(&self) -> u64 {
-        self.rt.unix_ns().saturating_add(self.config.tuning.capability_ms * 1_000_000)
+        self.agent.cluster_ns().saturating_add(self.config.tuning.capability_ms * 1_000_000)
     }
 
     fn sign(&self, capability: Capability) -> Result<Capability> {
@@ -168,6 +168,9 @@ impl Env for Service {
     fn now(&self) -> Time {
         let ns = self.rt.unix_ns();
         Time { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+    }
+    fn memory_secs(&self) -> Option<i64> {
+        Some((self.agent.cluster_ns() / 1_000_000_000) as i64)
     }
     fn new_id(&self) -> Result<u64> {
         let id = self.inode_ids.take();

@@ -4,7 +4,7 @@ use crate::records::{ChainRecord, Item, StoreRecord, TableRecord};
 use crate::state::State;
 use crate::store::{Outcome, Store, Writes};
 use crate::{Config, keys, metrics::Metrics};
-use glowfs_cluster::{Chain, Change, Command, Election, LeaseRecord, Standing};
+use glowfs_cluster::{Chain, Change, ClusterTime, Command, Election, LeaseRecord, Standing};
 use glowfs_net::Connector;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Duration, Instant, Rt};
@@ -34,6 +34,7 @@ pub struct Inner {
     pub root_hash: [u8; 32],
     pub addresses: Vec<String>,
     pub election: RefCell<Election>,
+    pub time: RefCell<ClusterTime>,
     /// Present while this instance is primary.
     pub state: RefCell<Option<State>>,
     /// The epoch whose state is being loaded.
@@ -220,10 +221,12 @@ impl Inner {
         let began = self.now_ms();
         let limit = Duration::from_millis(self.config.timing.primary_lease_ms);
         let slow = |_| Error::new(Status::TimedOut, "the metadata engine is too slow");
-        let (tx, record) = self.rt.timeout(limit, self.store.lease()).await.map_err(slow)??;
+        let (tx, record, mark) =
+            self.rt.timeout(limit, self.store.lease()).await.map_err(slow)??;
+        self.read_mark(mark);
         let command = self.election.borrow_mut().read(record.as_ref(), began, self.now_ms());
         if let Command::Write(new) = command {
-            let write = self.store.put_lease(tx, record.as_ref(), &new);
+            let write = self.store.put_lease(tx, record.as_ref(), (&new, self.mark()));
             let done = self.rt.timeout(limit, write).await.map_err(slow).and_then(|r| r);
             let mut election = self.election.borrow_mut();
             match done {
@@ -266,9 +269,10 @@ impl Inner {
     pub async fn resign(&self) {
         let Some(record) = self.election.borrow_mut().give_up(self.now_ms()) else { return };
         let give_up = async {
-            let (tx, now) = self.store.lease().await?;
+            let (tx, now, _) = self.store.lease().await?;
             let mine = now.as_ref().is_some_and(|n: &LeaseRecord| n.epoch == record.epoch);
-            if mine { self.store.put_lease(tx, now.as_ref(), &record).await } else { Ok(()) }
+            let new = (&record, self.mark());
+            if mine { self.store.put_lease(tx, now.as_ref(), new).await } else { Ok(()) }
         };
         let _ = self.rt.timeout(Duration::from_millis(500), give_up).await;
         self.step_down("stopping");

@@ -25,6 +25,9 @@ impl Inner {
             ));
         }
         self.metrics.heartbeats.inc();
+        // Only a primary takes it, and nothing of itself.
+        self.primary()?;
+        self.heard_time(heartbeat.time_ns);
         let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
         let node = heartbeat.node.id;
         let (verdict, wait) = self.with(|s| {
@@ -59,6 +62,8 @@ impl Inner {
             // Which chain a target was of is not known any more. While one has nobody who serves, what a disk that returns holds may be all that is left.
             let all_served = s.chains.values().all(|c| c.value.info.head().is_some());
             HeartbeatReply {
+                time_ns: self.cluster_ns(),
+                wall_ns: self.rt.unix_ns(),
                 lease_ms: if granted { s.leases.lease_ms() } else { 0 },
                 routing: newer.then(|| s.delta(heartbeat.routing_version)),
                 config,

@@ -30,6 +30,10 @@ pub fn epoch() -> Vec<u8> {
 pub fn renewal() -> Vec<u8> {
     key("renewal", &[])
 }
+/// The mark of the cluster's time.
+pub fn time() -> Vec<u8> {
+    key("time", &[])
+}
 /// The routing version; compared by every change.
 pub fn routing() -> Vec<u8> {
     key("routing", &[])

@@ -26,6 +26,7 @@ mod standby;
 mod state;
 mod store;
 mod tables;
+mod time;
 mod tokens;
 mod tuning;
 mod users;

@@ -114,6 +114,7 @@ fn new_inner(
         root_hash,
         addresses,
         election: RefCell::new(election),
+        time: RefCell::default(),
         state: RefCell::new(None),
         loading: Cell::new(None),
         lock: Semaphore::new(1),

@@ -45,8 +45,14 @@ impl Inner {
             routing_version: RoutingVersion(u64::MAX),
             leaving: false,
             unanswered_ms: 0,
+            time_ns: self.cluster_ns(),
         };
         let deadline = Duration::from_millis(self.config.timing.node_lease_ms);
-        conn.call_msg::<_, HeartbeatReply>(method::HEARTBEAT, &beat, deadline).await.map(drop)
+        let sent = self.rt.now();
+        let reply: HeartbeatReply = conn.call_msg(method::HEARTBEAT, &beat, deadline).await?;
+        if reply.time_ns != 0 {
+            self.time.borrow_mut().told(reply.time_ns, sent.0, self.rt.now().0);
+        }
+        Ok(())
     }
 }

@@ -120,25 +120,27 @@ impl Store {
         tx.commit(false).await?;
         Ok(user)
     }
-    /// Reads the primary's lease in a transaction that can replace it.
-    pub async fn lease(&self) -> Result<(Transaction, Option<LeaseRecord>)> {
+    /// Reads the primary's lease in a transaction that can replace it, and the mark of the cluster's time, in ns.
+    pub async fn lease(&self) -> Result<(Transaction, Option<LeaseRecord>, Option<u64>)> {
         let tx = self.tx();
         // One question: the lease may be short beside the way to the engine.
-        let (epoch, renewal) = (keys::epoch(), keys::renewal());
-        let mut found = tx.get_all(&[epoch.clone(), renewal.clone()]).await?.into_iter();
+        let (epoch, renewal, time) = (keys::epoch(), keys::renewal(), keys::time());
+        let keys = [epoch.clone(), renewal.clone(), time.clone()];
+        let mut found = tx.get_all(&keys).await?.into_iter();
         let value = |v: Option<Option<Vec<u8>>>| v.flatten();
         let first =
             value(found.next()).map(|v| keys::decode::<EpochRecord>(&epoch, &v)).transpose()?;
         let second = value(found.next()).map(|v| keys::decode::<u64>(&renewal, &v)).transpose()?;
+        let mark = value(found.next()).map(|v| keys::decode::<u64>(&time, &v)).transpose()?;
         let (epoch, renewal) = (first, second.unwrap_or(0));
-        Ok((tx, epoch.map(|e| e.with_renewal(renewal))))
+        Ok((tx, epoch.map(|e| e.with_renewal(renewal)), mark))
     }
-    /// Writes the lease in that transaction. A renewal leaves the epoch's key alone, so it disturbs no change.
+    /// Writes the lease in that transaction, with a mark of the cluster's time. A renewal leaves the epoch's key alone, so it disturbs no change.
     pub async fn put_lease(
         &self,
         tx: Transaction,
         before: Option<&LeaseRecord>,
-        record: &LeaseRecord,
+        (record, mark_ns): (&LeaseRecord, u64),
     ) -> Result<()> {
         let new = EpochRecord::of(record);
         let changed = before.map(EpochRecord::of).as_ref() != Some(&new);
@@ -146,6 +148,7 @@ impl Store {
             tx.put(keys::epoch(), keys::encode(&new))?;
         }
         tx.put(keys::renewal(), keys::encode(&record.renewal))?;
+        tx.put(keys::time(), keys::encode(&mark_ns))?;
         tx.commit(changed).await.map(|_| ())
     }
     /// Makes a change as the primary of `epoch`, durably. If `routing` is given, the routing version is moved from the
@@ -295,9 +298,9 @@ mod tests {
                 let (commits, away) = (Cell::new(0), Cell::new(away));
                 let lost = Rc::new(Lost { engine: Memory::new(), commits, keeps, away });
                 let store = Store { engine: lost.clone() };
-                let (tx, before) = store.lease().await.expect("no lease yet");
+                let (tx, before, _) = store.lease().await.expect("no lease yet");
                 let record = LeaseRecord { epoch: 1, holder: NodeId(1), ..LeaseRecord::default() };
-                store.put_lease(tx, before.as_ref(), &record).await.expect("primary");
+                store.put_lease(tx, before.as_ref(), (&record, 1)).await.expect("primary");
                 let step = Some((RoutingVersion(0), RoutingVersion(1)));
                 let first = store.change(1, step, &write(b"a", 1)).await.expect("an outcome");
                 lost.away.set(0);

@@ -14,6 +14,10 @@ use std::cell::RefCell;
 pub trait Env {
     /// The time now.
     fn now(&self) -> Time;
+    /// The time by which requests are remembered, in seconds: one clock for all services, which nobody sets. `None`: that of [`Env::now`].
+    fn memory_secs(&self) -> Option<i64> {
+        None
+    }
     /// A number that was never given out: for an inode or a directory cookie. From a range taken with
     /// [`crate::take_ids`] in a commit that is on disk.
     fn new_id(&self) -> Result<u64>;
@@ -65,6 +69,8 @@ pub struct Context<'a> {
     pub env: &'a dyn Env,
     /// The time of the operation.
     pub now: Time,
+    /// The time by which requests are remembered, in seconds.
+    pub(crate) memory_secs: i64,
     /// The directories whose entries it changes.
     dirs: RefCell<Vec<DirBefore>>,
     /// Directories that got another name.
@@ -150,7 +156,9 @@ impl<'a> Context<'a> {
     /// A context at the time of `env`.
     pub fn new(tx: &'a Transaction, caller: &'a Caller, env: &'a dyn Env) -> Self {
         let (dirs, moved) = (RefCell::default(), RefCell::default());
-        Self { tx, caller, env, now: env.now(), dirs, moved }
+        let now = env.now();
+        let memory_secs = env.memory_secs().unwrap_or(now.secs);
+        Self { tx, caller, env, now, memory_secs, dirs, moved }
     }
     /// The directories whose entries the operation has changed, or would have if that had been needed; without leases. What other transactions
     /// change at the same moment may be missing.

@@ -247,11 +247,11 @@ pub async fn end_session(
 pub async fn sweep_requests(
     tx: &Transaction,
     volume: VolumeId,
-    (now, keep_secs): (Time, u64),
+    (now_secs, keep_secs): (i64, u64),
     after: Option<&Key>,
     limit: u32,
 ) -> Result<Option<Key>> {
-    let (mut begin, end) = keys::requests_before(volume, first_kept(now, keep_secs));
+    let (mut begin, end) = keys::requests_before(volume, first_kept(now_secs, keep_secs));
     if let Some(after) = after {
         begin.clone_from(after);
     }

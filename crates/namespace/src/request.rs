@@ -1,7 +1,9 @@
 //! Requests take effect once: what a request did is remembered under its id, in its own transaction.
 //!
 //! Records stand in buckets of time, so that old ones go with one range removal. A retry is looked for in the buckets where the
-//! first attempt can have put it, also by another service whose clock differs by up to half a minute.
+//! first attempt can have put it, also by another service whose clock differs by up to half a minute. The clock is the cluster's ([`Env::memory_secs`]).
+//!
+//! [`Env::memory_secs`]: crate::Env::memory_secs
 //!
 //! A refusal is remembered if an earlier copy of the request may be on its way ([`Caller::again`]): a service that was cut off for a while would else do
 //! what the caller, who has heard the refusal and gone on, does not expect any more.
@@ -16,7 +18,7 @@ use glowfs_types::wire::encode;
 use glowfs_types::wire::inline::InlineWrite;
 use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
-    Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Time, Unlink,
+    Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
 };
 use glowfs_types::wire::tree::RemoveTree;
 use glowfs_types::{Error, InodeId, RequestId, Result, Status};
@@ -29,15 +31,15 @@ fn bucket(secs: i64, keep_secs: u64) -> u32 {
     (u64::try_from(secs).unwrap_or(0) / keep_secs.max(1)) as u32
 }
 
-fn first_bucket(now: Time, keep_secs: u64, skew_secs: u64) -> u32 {
-    let oldest = u64::try_from(now.secs).unwrap_or(0).saturating_sub(keep_secs + skew_secs);
+fn first_bucket(now_secs: i64, keep_secs: u64, skew_secs: u64) -> u32 {
+    let oldest = u64::try_from(now_secs).unwrap_or(0).saturating_sub(keep_secs + skew_secs);
     bucket(oldest as i64, keep_secs)
 }
 
 /// The first bucket that any service may still ask for, as one says whose clock shows `now`: another one may be behind by as much as clocks differ, and
 /// looks so much further back.
-pub(crate) fn first_kept(now: Time, keep_secs: u64) -> u32 {
-    first_bucket(now, keep_secs, 2 * SKEW_SECS)
+pub(crate) fn first_kept(now_secs: i64, keep_secs: u64) -> u32 {
+    first_bucket(now_secs, keep_secs, 2 * SKEW_SECS)
 }
 
 /// A change that takes effect once.
@@ -103,8 +105,8 @@ impl Context<'_> {
             return Ok(None);
         }
         // The first copy may be as old as a retry can be, by a clock that is behind this one or ahead of it.
-        let oldest = first_bucket(self.now, self.env.request_keep_secs(), SKEW_SECS);
-        let newest = self.bucket_at(self.now.secs.saturating_add(SKEW_SECS as i64));
+        let oldest = first_bucket(self.memory_secs, self.env.request_keep_secs(), SKEW_SECS);
+        let newest = self.bucket_at(self.memory_secs.saturating_add(SKEW_SECS as i64));
         let ask: Vec<_> =
             (oldest..=newest).rev().map(|b| keys::request(self.volume(), b, request)).collect();
         let found = self.tx.get_all(&ask).await?.into_iter().flatten().next();
@@ -121,7 +123,7 @@ impl Context<'_> {
         if request == RequestId(0) {
             return Ok(());
         }
-        let key = keys::request(self.volume(), self.bucket_at(self.now.secs), request);
+        let key = keys::request(self.volume(), self.bucket_at(self.memory_secs), request);
         let mark = Some(asked.mark().into());
         self.tx.put(key, pack(&RequestRecord { inode, mark, refused }))
     }

@@ -43,7 +43,7 @@ async fn sweep(w: &World, limit: u32) {
     let mut after = None;
     loop {
         let step = async |tx: &Transaction| {
-            ns::sweep_requests(tx, V, (w.now(), KEEP as u64), after.as_ref(), limit).await
+            ns::sweep_requests(tx, V, (w.now().secs, KEEP as u64), after.as_ref(), limit).await
         };
         after = run_transaction(&w.rt, &w.engine, step).await.expect("swept");
         if after.is_none() {

@@ -100,6 +100,10 @@ impl Node {
     pub fn agent(&self) -> Option<&Agent> {
         self.agent.get()
     }
+    /// The cluster's time, in ns: capabilities end by it.
+    pub(crate) fn cluster_ns(&self) -> u64 {
+        self.agent().map_or_else(|| self.rt.unix_ns(), Agent::cluster_ns)
+    }
     /// An error if this node may not serve now.
     pub fn check_lease(&self) -> Result<()> {
         match self.agent() {

@@ -110,6 +110,8 @@ impl Node {
             }
             _ => format!("{serving} of {} targets serve", targets.len()),
         };
+        let clock = self.agent().and_then(|a| a.clock_complaint());
+        let detail = clock.map_or(detail.clone(), |c| format!("{detail}; {c}"));
         ServiceStatus {
             role: Some(Role::Storage),
             node: self.config.node(),

@@ -28,7 +28,7 @@ impl Node {
             .map_err(|_| Error::new(Status::BadCapability, "the capability has a wrong size"))?;
         let what = (ask.from.volume, ask.from.data);
         self.check_capability(incoming, &capability, what, rights::REMOVE)?;
-        self.fences.pass(&capability, self.rt.unix_ns())?;
+        self.fences.pass(&capability, self.cluster_ns())?;
         let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
         let limit = (ask.limit as usize).clamp(1, REMOVE_MAX);
         let (page, _) = target.store.list(target.id, before(ask.from), limit + 1);

@@ -187,6 +187,10 @@ impl Running {
     pub fn lease_valid(&self) -> bool {
         self.node.agent.get().is_some_and(Agent::lease_valid)
     }
+    /// The cluster's time, if mgmtd told it, in ns.
+    pub fn cluster_time(&self) -> Option<u64> {
+        self.node.agent.get().and_then(Agent::cluster_time)
+    }
     /// What it knows of the cluster (version 0: nothing yet).
     pub fn routing(&self) -> Rc<RoutingInfo> {
         self.node.agent.get().map(Agent::routing).unwrap_or_default()

@@ -69,7 +69,7 @@ impl Node {
         if forward {
             self.require_service(incoming)?;
             // Its head let it in; here it is only noted.
-            let _ = self.fences.pass(&head.capability, self.rt.unix_ns());
+            let _ = self.fences.pass(&head.capability, self.cluster_ns());
         } else {
             self.check_writer(incoming, &head)?;
         }
@@ -150,7 +150,7 @@ impl Node {
         let chunk = ChunkId::from(head.chunk);
         let want = if head.kind == update::REMOVE { rights::REMOVE } else { rights::WRITE };
         self.check_capability(incoming, &head.capability, (chunk.volume, chunk.data), want)?;
-        self.fences.pass(&head.capability, self.rt.unix_ns())
+        self.fences.pass(&head.capability, self.cluster_ns())
     }
 
     /// Checks a capability with the keys that mgmtd gave, and that it comes from the client that it was issued to.
@@ -168,7 +168,7 @@ impl Node {
                 "capability is signed with a key that is not known here; reopen the file",
             )
         })?;
-        capability.check(key, self.rt.unix_ns(), volume, data, rights)?;
+        capability.check(key, self.cluster_ns(), volume, data, rights)?;
         let peer = incoming.conn().peer();
         if !peer.identity.service && !capability.is_for(peer.client) {
             return Err(Error::new(

@@ -18,6 +18,9 @@ use std::rc::Rc;
 const SLOW_ANSWER_NS: u64 = 400_000_000;
 /// How long a loss of power waits for a replica to begin to serve, at most.
 const NEW_SERVER_MS: u64 = 3000;
+/// How far a wall clock jumps, at most, in ms: a little, or far.
+const CLOCK_NEAR_MS: u64 = 10_000;
+const CLOCK_FAR_MS: u64 = 3_600_000;
 /// The oldest life that a node's targets were reported in.
 pub(super) fn life(info: &RoutingInfo, node: NodeId) -> Incarnation {
     info.targets
@@ -45,6 +48,8 @@ pub struct Faults {
     pub disks: u32,
     /// Wall clocks jump.
     pub clocks: u32,
+    /// Second failures while a target is being brought up to date.
+    pub resyncs: u32,
     /// Faults of several steps, aimed at one rule each ([`Corner`]).
     pub corners: u32,
     /// Weight of nothing happening in a step.
@@ -61,6 +66,7 @@ impl Faults {
         freezes: 0,
         disks: 0,
         clocks: 0,
+        resyncs: 0,
         corners: 0,
         calm: 1,
     };
@@ -78,6 +84,7 @@ impl Faults {
                 "freezes" => &mut self.freezes,
                 "disks" => &mut self.disks,
                 "clocks" => &mut self.clocks,
+                "resyncs" => &mut self.resyncs,
                 "corners" => &mut self.corners,
                 "calm" => &mut self.calm,
                 _ => return Err(format!("«{name}» is not a kind of fault")),
@@ -95,6 +102,7 @@ impl Faults {
         freezes: 2,
         disks: 2,
         clocks: 1,
+        resyncs: 1,
         corners: 1,
         calm: 6,
     };
@@ -170,7 +178,7 @@ impl<'a> Breaker<'a> {
         let f = self.faults;
         let weights = [
             f.calm, f.storages, f.all, f.control, f.network, f.freezes, f.disks, f.clocks,
-            f.corners,
+            f.corners, f.resyncs,
         ];
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         while self.now_ms() < end {
@@ -196,6 +204,7 @@ impl<'a> Breaker<'a> {
                 Some(6) => self.break_disk(),
                 Some(7) => self.jump_clock(),
                 Some(8) => self.corner(self.corner),
+                Some(9) => self.fail_resync(),
                 _ => {}
             }
         }
@@ -347,7 +356,7 @@ impl<'a> Breaker<'a> {
         }
     }
 
-    fn take_down(&mut self, s: Service, ms: u64, end: End) {
+    pub(super) fn take_down(&mut self, s: Service, ms: u64, end: End) {
         let back = self.now_ms() + self.below(ms);
         self.note(match end {
             End::Power => format!("crash {}", s.node.name()),
@@ -445,7 +454,8 @@ impl<'a> Breaker<'a> {
     fn jump_clock(&mut self) {
         let nodes = self.nodes();
         let node = &nodes[self.below(nodes.len() as u64) as usize];
-        let ms = self.below(20_000) as i64 - 10_000;
+        let most = if self.below(2) == 0 { CLOCK_NEAR_MS } else { CLOCK_FAR_MS };
+        let ms = self.below(2 * most) as i64 - most as i64;
         self.note(format!("the wall clock of {} jumps by {ms} ms", node.name()));
         node.jump_wall_ns(ms * 1_000_000);
     }

@@ -16,6 +16,7 @@ pub mod names;
 pub mod orphans;
 mod own_file;
 pub mod registers;
+mod resyncs;
 mod run;
 pub mod small;
 pub mod watch;

@@ -11,6 +11,8 @@ use std::rc::Rc;
 
 /// The greatest number of problems kept.
 const PROBLEMS_MAX: usize = 20;
+/// What two services that serve take for the cluster's time may differ by so much, in ns: the ways of messages, and a change of the primary.
+const TIMES_APART_NS: u64 = 5_000_000_000;
 
 /// See the module.
 #[derive(Default)]
@@ -61,6 +63,7 @@ impl Watch {
     /// Looks at the managers, and at who serves.
     pub fn look(&self, now: std::time::Duration) {
         self.look_at_leases(now);
+        self.look_at_times(now);
         if self.primaries() < 2 {
             return;
         }
@@ -76,6 +79,17 @@ impl Watch {
             if serves && let Some((m, _)) = managers.iter().find(|(_, m)| m.declares_dead(*id)) {
                 self.problem(format!("at {now:?} {name} serves, which {m} has declared dead"));
             }
+        }
+    }
+    /// Whoever serves goes by one time, whatever became of the wall clocks.
+    fn look_at_times(&self, now: std::time::Duration) {
+        let storages = self.storages.borrow();
+        let serve = storages.values().filter(|(_, s)| s.lease_valid());
+        let times: Vec<u64> = serve.filter_map(|(_, s)| s.cluster_time()).collect();
+        let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else { return };
+        if last - first > TIMES_APART_NS {
+            let apart = std::time::Duration::from_nanos(last - first);
+            self.problem(format!("at {now:?} those who serve are {apart:?} apart"));
         }
     }
     /// Looks at what the storage services know of the cluster; the newest of it.

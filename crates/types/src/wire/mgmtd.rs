@@ -66,6 +66,9 @@ pub struct Heartbeat {
     /// is one: the first that was sent). Older releases: 0.
     #[cbor(n(6), default)]
     pub unanswered_ms: u64,
+    /// What the node takes for the cluster's time, in ns since the Unix epoch; 0: it was not told.
+    #[cbor(n(7), default)]
+    pub time_ns: u64,
 }
 
 /// Its answer.
@@ -86,6 +89,12 @@ pub struct HeartbeatReply {
     /// Of the targets that the heartbeat named, those that were removed: their chains go on without them, and their ids are not used again.
     #[cbor(n(4), default)]
     pub removed: Vec<TargetId>,
+    /// The cluster's time when this was made, in ns since the Unix epoch: what ends or is remembered for a while goes by it. Older releases: 0.
+    #[cbor(n(5), default)]
+    pub time_ns: u64,
+    /// What the primary's wall clock showed then. Older releases: 0.
+    #[cbor(n(6), default)]
+    pub wall_ns: u64,
 }
 
 /// One versioned configuration of a role.
