@@ -164,3 +164,80 @@ fn a_checkpoint_without_room_is_written_later() {
         assert_eq!(there.len(), 10, "a page of what is there");
     });
 }
+
+/// Commits so much that checkpoints are due, and says how many keys there are then.
+async fn fill(rt: &Rt, engine: &Embedded, from: u8) -> usize {
+    for i in from..from + 60 {
+        let tx = Transaction::new(Rc::new(engine.clone()));
+        tx.put(vec![i], vec![i; 1000]).expect("small");
+        tx.commit(i % 8 == 0).await.expect("there is room for it");
+        rt.sleep(Duration::from_millis(2)).await;
+    }
+    from as usize + 60
+}
+
+async fn count(engine: &Embedded) -> usize {
+    let version = engine.begin().await.expect("begin");
+    let page = engine.get_range(version, vec![], vec![0xff], 1000, false).await.expect("range");
+    page.entries.len()
+}
+
+fn eager() -> EmbeddedConfig {
+    EmbeddedConfig {
+        checkpoint_log_bytes: 16 << 10,
+        checkpoint_pause: Duration::from_millis(20),
+        ..EmbeddedConfig::new(ClusterId(7))
+    }
+}
+
+/// The room for a whole segment is only taken beforehand: to have less was an error that stopped all commits, again after each start.
+#[test]
+fn a_segment_without_all_its_room_grows_as_it_is_written() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = Embedded::open(&rt, disk.dir(), eager()).await.expect("open");
+        disk.scant.set(true);
+        let keys = fill(&rt, &engine, 0).await;
+        assert!(engine.stats().checkpoints > 0, "{:?}", engine.stats());
+        assert_eq!(engine.failure(), None);
+        engine.close().await.expect("closed");
+        let engine = Embedded::open(&rt, disk.dir(), eager()).await.expect("open again");
+        assert_eq!(count(&engine).await, keys);
+        let keys = fill(&rt, &engine, keys as u8).await;
+        engine.close().await.expect("closed");
+        let lost = disk.without_unflushed();
+        let engine = Embedded::open(&rt, lost.dir(), eager()).await.expect("after all");
+        assert_eq!(count(&engine).await, keys);
+    });
+}
+
+/// Where not even the head of a segment fits, a checkpoint leaves all as it is.
+#[test]
+fn a_checkpoint_that_gets_no_segment_goes_on_in_the_one_in_use() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = Embedded::open(&rt, disk.dir(), eager()).await.expect("open");
+        disk.no_segment.set(true);
+        let keys = fill(&rt, &engine, 0).await;
+        let stats = engine.stats();
+        assert!(stats.checkpoints_without_room > 0 && stats.checkpoints == 0, "{stats:?}");
+        assert_eq!(engine.failure(), None);
+        let logs = disk.names().iter().filter(|n| n.starts_with("log-")).count();
+        assert_eq!(logs, 1, "{:?}", disk.names());
+        let tx = Transaction::new(Rc::new(engine.clone()));
+        tx.put(vec![0], vec![1]).expect("small");
+        tx.commit(true).await.expect("durable");
+        let lost = disk.without_unflushed();
+        lost.no_segment.set(false);
+        let after = Embedded::open(&rt, lost.dir(), eager()).await.expect("after a loss of power");
+        assert_eq!(count(&after).await, keys);
+        disk.no_segment.set(false);
+        let written = async {
+            while engine.stats().checkpoints == 0 {
+                rt.sleep(Duration::from_millis(5)).await;
+            }
+        };
+        rt.timeout(Duration::from_secs(10), written).await.expect("a checkpoint in the end");
+        engine.close().await.expect("closed");
+    });
+}

@@ -4,7 +4,7 @@
 //! flush the directory -> remove older checkpoints, then older segments, oldest first. A crash anywhere leaves a complete
 //! checkpoint and every segment behind it.
 //!
-//! Where there is no room for one, the log goes on as it is, and it is tried again.
+//! Where there is no room for one, or for the segment, the log goes on as it is, and it is tried again.
 
 use super::format::{
     BLOCK, CHECKPOINT_MAGIC, FileHeader, PageHeader, checkpoint_name, number_of, push_entry,
@@ -119,8 +119,10 @@ async fn write_pinned(inner: &Inner) -> Result<Option<Error>> {
     inner.progress.until(ready).await;
     let (header, log_bytes) = {
         let mut s = inner.state.borrow_mut();
-        let Some(header) = s.rotated.take() else {
-            return Err(Error::new(Status::ShuttingDown, "the engine stopped"));
+        let header = match s.rotated.take() {
+            Some(Ok(header)) => header,
+            Some(Err(no_room)) => return Ok(Some(no_room)),
+            None => return Err(Error::new(Status::ShuttingDown, "the engine stopped")),
         };
         s.pin = Some(header.version);
         (header, std::mem::take(&mut s.stats.log_bytes))

@@ -11,7 +11,7 @@ use crate::Version;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Buf, Dir, Duration, File, Rt};
 use glowfs_types::checksum::crc32c;
-use glowfs_types::{Error, Result};
+use glowfs_types::{Error, Result, Status};
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -39,6 +39,19 @@ pub fn aligned(rt: &Rt, parts: &[&[u8]]) -> Buf {
     buf.freeze()
 }
 
+/// Takes room for the log from `from` to `to` beforehand, so that flushes need not note new room. Where there is less, the file grows as it is written.
+pub async fn take_room(file: &File, from: u64, to: u64) -> Result<()> {
+    match file.allocate(from, to.saturating_sub(from).max(BLOCK as u64)).await.map_err(Error::from)
+    {
+        Err(error) if error.status == Status::NoSpace => {
+            tracing::warn!(%error, bytes = to.saturating_sub(from), "there is no room for all of a segment of the metadata log: it grows as it is written");
+            // What was taken all the same is needed elsewhere.
+            Ok(file.set_len(from).await?)
+        }
+        other => other,
+    }
+}
+
 /// Makes a segment with its header, durable under its name.
 pub async fn create_segment(
     rt: &Rt,
@@ -49,7 +62,7 @@ pub async fn create_segment(
     let name = log_name(header.sequence);
     let file = open_fresh(rt, dir, &name).await?;
     file.set_len(0).await?;
-    file.allocate(0, segment_bytes).await?;
+    take_room(&file, 0, segment_bytes).await?;
     file.write(vec![aligned(rt, &[&header.encode(LOG_MAGIC)])], 0).await?;
     file.sync().await?;
     dir.sync().await?;
@@ -166,13 +179,36 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     };
     // A segment without a batch yet is as good as a fresh one, and has the same name.
     if tail.offset > BLOCK as u64 {
-        *tail = create_segment(&inner.rt, &inner.dir, &header, inner.config.segment_bytes).await?;
+        let bytes = inner.config.segment_bytes;
+        match create_segment(&inner.rt, &inner.dir, &header, bytes).await {
+            Ok(new) => *tail = new,
+            // Of one that is full there is no going on: then there is no room for the next batch either.
+            Err(e) if e.status == Status::NoSpace && tail.offset < bytes => {
+                return stay(inner, tail, &header, e).await;
+            }
+            Err(e) => return Err(e),
+        }
     }
     {
         let mut s = inner.state.borrow_mut();
         s.file = tail.file.clone();
         s.rotate = false;
-        s.rotated = Some(header);
+        s.rotated = Some(Ok(header));
+    }
+    inner.progress.wake();
+    inner.sound()
+}
+
+/// There is no room for the fresh segment that a checkpoint asks for: the log goes on in the one in use. What there is of the other one is
+/// gone for certain first, for nothing may follow a segment but what was written behind its end.
+async fn stay(inner: &Inner, tail: &Tail, header: &FileHeader, why: Error) -> Result<()> {
+    inner.dir.remove(&log_name(header.sequence)).await?;
+    inner.dir.sync().await?;
+    take_room(&tail.file, tail.offset, inner.config.segment_bytes).await?;
+    {
+        let mut s = inner.state.borrow_mut();
+        s.rotate = false;
+        s.rotated = Some(Err(why));
     }
     inner.progress.wake();
     inner.sound()

@@ -122,8 +122,8 @@ struct State {
     file: File,
     /// A checkpoint asks for a fresh segment.
     rotate: bool,
-    /// Answers it: the first header of the fresh segment.
-    rotated: Option<format::FileHeader>,
+    /// Answers it: the first header of the fresh segment, or why there is no room for one.
+    rotated: Option<Result<format::FileHeader>>,
     /// No checkpoint is due before.
     checkpoint_from: Instant,
     /// A checkpoint reads this version.

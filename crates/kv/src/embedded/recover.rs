@@ -12,7 +12,7 @@ use super::format::{
     BATCH_HEADER, BLOCK, BatchHeader, CHECKPOINT_MAGIC, FileHeader, LOG_MAGIC, Op, PAGE_HEADER,
     PageHeader, checkpoint_name, log_name, number_of, read_entries, read_records, u64_at,
 };
-use super::log::{Tail, aligned, create_segment};
+use super::log::{Tail, aligned, create_segment, take_room};
 use crate::engine::Version;
 use crate::mvcc::Mvcc;
 use glowfs_rt::backend::OpenOptions;
@@ -283,7 +283,7 @@ async fn replay(
     dir.sync().await?;
     // What stands behind the end must never be taken for the future of another past.
     file.set_len(end).await?;
-    file.allocate(end, config.segment_bytes.saturating_sub(end).max(BLOCK as u64)).await?;
+    take_room(&file, end, config.segment_bytes).await?;
     file.sync().await?;
     // Versions that were given out and lost must not come again with other contents: a transaction of then would go on with what never was.
     let version = version + LOST_VERSIONS_MAX;

@@ -43,6 +43,10 @@ pub struct Disk {
     pub scarce: Cell<u64>,
     /// There is no room in a file of this name.
     pub full: Cell<Option<&'static str>>,
+    /// There is no room to take beforehand.
+    pub scant: Cell<bool>,
+    /// There is not even room for the first block of a segment.
+    pub no_segment: Cell<bool>,
     /// Flushes of files that begin from now on.
     pub syncs: Gate,
     /// Writes of files.
@@ -277,9 +281,10 @@ impl FileIo for FileHandle {
         let data: Vec<u8> = bufs.iter().flat_map(|b| b.to_vec()).collect();
         let (disk, body) = (self.0.clone(), self.1.clone());
         let full = disk.full.get().is_some_and(|name| name == self.2);
+        let none = disk.no_segment.get() && offset == 0 && self.2.starts_with("log-");
         Box::pin(async move {
             disk.writes.pass().await;
-            if full && offset > 0 {
+            if none || full && offset > 0 {
                 return Err(io::Error::from_raw_os_error(28));
             }
             match disk.step() {
@@ -317,6 +322,11 @@ impl FileIo for FileHandle {
         })
     }
     fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
+        if self.0.scant.get() {
+            // Part of it may be there.
+            self.1.borrow_mut().change(Change::Len((offset + len / 2) as usize));
+            return ready(Err(io::Error::from_raw_os_error(28)));
+        }
         ready(self.0.step().map(|()| {
             let mut body = self.1.borrow_mut();
             let end = (offset + len) as usize;
