@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::TestMount;
+use common::{TestMount, has};
 use glowfs_mount::ram::CUT_BEFORE_WRITE;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, PoisonError};
 
@@ -32,6 +34,54 @@ fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
         let end = format!("{tail}!");
         assert_eq!(found.len(), cut as usize + end.len(), "cut to {cut}");
         assert!(found.ends_with(end.as_bytes()), "cut to {cut}");
+    }
+}
+
+/// A program that maps the file, stores 'm' into all of it, and has that written back when it is told to. It is another process, and ended after a while: one that
+/// maps a file that it serves itself may wait for itself.
+const MAPS: &str = r#"
+import mmap, sys
+f = open(sys.argv[1], "r+b")
+m = mmap.mmap(f.fileno(), 0)
+m[:] = b"m" * len(m)
+print("stored", flush=True)
+sys.stdin.readline()
+m.flush()
+print("written back", flush=True)
+"#;
+
+fn store_and_cut(path: &Path, cut: u64) {
+    let mut program = Command::new("timeout")
+        .args(["-s", "KILL", "20", "python3", "-c", MAPS])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut said = BufReader::new(program.stdout.take().expect("its output")).lines();
+    let mut hears = || said.next().and_then(Result::ok).unwrap_or_default();
+    assert_eq!(hears(), "stored");
+    cut_to(cut);
+    let mut go = program.stdin.take().expect("its input");
+    go.write_all(b"\n").expect("told");
+    assert_eq!(hears(), "written back");
+    assert!(program.wait().expect("its end").success());
+}
+
+#[test]
+fn pages_of_a_mapping_do_not_make_a_file_longer_that_was_cut() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    for cut in [10_000, 8192, 100, 0] {
+        std::fs::write(&path, [b'a'; 20_000]).expect("write");
+        store_and_cut(&path, cut);
+        let found = std::fs::read(&path).expect("read");
+        assert_eq!(found.len() as u64, cut);
+        assert!(found.iter().all(|b| *b == b'm'), "cut to {cut}");
     }
 }
 

@@ -128,19 +128,18 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let len = payload.len() as u32;
         let how = HowToWrite {
-            // Pages that the kernel writes back later stand where they stand.
-            append: i.flags & O_APPEND != 0 && i.write_flags & WRITE_CACHE == 0,
+            append: i.flags & O_APPEND != 0,
             kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
-            // What the kernel writes back of a mapping it does when it wants it to be stored.
-            later: i.write_flags & WRITE_CACHE == 0
-                && self.may_gather(&handle, i.flags, payload.len()),
+            later: self.may_gather(&handle, i.flags, payload.len()),
         };
         let past = handle.direct && i.write_flags & WRITE_CACHE == 0;
         if past && self.may_have_capability(&handle) {
             Box::pin(self.kill_capability(&handle)).await?;
         }
         self.inodes.gives(handle.inode.id);
-        if how.append {
+        if i.write_flags & WRITE_CACHE != 0 {
+            self.write_pages(&handle, i.offset, payload).await?;
+        } else if how.append {
             let turn = Box::pin(self.append_turn(&handle, reply)).await?;
             let place = self.write_at(&handle, i.offset, payload, how).await?;
             let piece = (i.offset, u64::from(len));
@@ -164,17 +163,15 @@ impl<S: FileSystem> Context<S> {
     /// The kernel guessed another place for an append (or cached it): pages that it has of the true one are old.
     async fn forget_append(&self, handle: &Handle<S::File>, place: u64) {
         const BOUND: Duration = Duration::from_secs(1);
-        let Some(session) = self.session.borrow().upgrade() else { return };
-        let inode = handle.inode.id.0;
         if handle.direct {
+            let Some(session) = self.session.borrow().upgrade() else { return };
+            let inode = handle.inode.id.0;
             let from = i64::try_from(place & !4095).unwrap_or(i64::MAX);
             let told = session.notify_inval_inode(inode, from, 0);
             let _ = self.rt.timeout(BOUND, told).await;
         } else {
             // It holds the pages of this write until we answer, so it can only forget them after that.
-            self.rt.spawn_detached(async move {
-                let _ = session.notify_inval_inode(inode, 0, 0).await;
-            });
+            self.forget_pages_later(handle.inode.id);
         }
     }
 

@@ -11,6 +11,7 @@ mod inline;
 mod io;
 mod locks;
 mod names;
+mod pages;
 mod sparse;
 mod xattr;
 pub(crate) use io::HowToWrite;

@@ -1,0 +1,53 @@
+//! Pages that were stored into through a mapping, as the kernel writes them back.
+//!
+//! Guarantee: they never make a file longer. A store through a mapping cannot, and the kernel writes back no more than what it takes for the file's length; but
+//! another client may have cut the file since. So each write goes under the truncate epoch that a known length is of, and only as far as that length.
+
+use crate::daemon::{Context, Failure};
+use crate::filesystem::{FileData, FileSystem};
+use crate::inodes::Handle;
+use crate::ops::back::{CUTS_MAX, Spot};
+use glowfs_rt::Buf;
+use glowfs_types::Status;
+
+impl<S: FileSystem> Context<S> {
+    /// Writes pages where they stand, at once: the kernel writes them back when it wants them to be stored. What lies behind the end of the file is dropped.
+    pub(crate) async fn write_pages(
+        &self,
+        handle: &Handle<S::File>,
+        offset: u64,
+        payload: Buf,
+    ) -> Result<(), Failure> {
+        let inode = &handle.inode;
+        let _inside = inode.gate.shared().await;
+        self.settle(inode).await;
+        let mut cuts = 0;
+        loop {
+            self.known(inode).await?;
+            let (len, epoch) = (inode.len(), inode.epoch());
+            let n = len.saturating_sub(offset).min(payload.len() as u64);
+            if n == 0 {
+                return Ok(());
+            }
+            let spot = Spot { place: offset, gap: false, under: Some(epoch) };
+            inode.begin_write(offset, n, false);
+            let piece = payload.slice(0..n as usize);
+            match self.store(inode, &handle.file, spot, piece, None).await {
+                // It was cut before they were there.
+                Err(e) if e.status == Status::Stale && cuts < CUTS_MAX => {
+                    cuts += 1;
+                    let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
+                    handle.file.file.update_attr(&attr);
+                }
+                told => {
+                    let told = told?;
+                    self.count_written(n as usize);
+                    if told.with_meta.is_none() && told.cut_elsewhere {
+                        Box::pin(self.fresh(inode.id)).await?;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
