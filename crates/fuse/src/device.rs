@@ -170,6 +170,11 @@ impl Drop for Device {
 pub(crate) struct Sender(Arc<OwnedFd>);
 
 impl Sender {
+    /// To a device of one's own.
+    #[cfg(test)]
+    pub fn of(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
+    }
     /// Sends an answer or a notification: header and parts, in one write.
     pub fn send(&self, error: i32, unique: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
         use zerocopy::IntoBytes;

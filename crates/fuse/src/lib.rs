@@ -15,6 +15,7 @@ mod device;
 mod flags;
 mod mount;
 mod negotiate;
+mod notices;
 mod reply;
 pub mod request;
 mod session;

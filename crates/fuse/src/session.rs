@@ -9,6 +9,7 @@
 use crate::abi::{self, notify};
 use crate::device::{Device, Got};
 use crate::negotiate::{Negotiated, Options, Outcome, negotiate};
+use crate::notices::{Lane, Notices};
 use crate::reply::Reply;
 use crate::request::{BadRequest, Header, Op};
 use crate::uring::{Body, Entry, Queues};
@@ -64,6 +65,7 @@ pub struct Session {
     flying: RefCell<BTreeSet<u64>>,
     /// One of them has arrived.
     landed: Notify,
+    notices: Rc<Notices>,
 }
 
 #[derive(Default)]
@@ -136,6 +138,7 @@ impl Session {
         if let Some(queues) = &queues {
             queues.register();
         }
+        let notices = Notices::new(rt, device.sender());
         Ok(Rc::new(Self {
             rt: rt.clone(),
             device,
@@ -149,6 +152,7 @@ impl Session {
             parked: Cell::new(0),
             flying: RefCell::default(),
             landed: Notify::new(),
+            notices,
         }))
     }
 
@@ -393,17 +397,20 @@ impl Session {
     /// `off` negative: attributes only. False: the kernel does not know the inode.
     pub async fn notify_inval_inode(&self, ino: u64, off: i64, len: i64) -> io::Result<bool> {
         let out = abi::NotifyInvalInodeOut { ino, off, len };
-        self.notify(notify::INVAL_INODE, out.as_bytes().to_vec()).await
+        let lane = if off < 0 { Lane::Attributes(ino) } else { Lane::Pages(ino) };
+        self.notify(lane, notify::INVAL_INODE, out.as_bytes().to_vec()).await
     }
     /// Tells the kernel to forget a name.
     pub async fn notify_inval_entry(&self, parent: u64, name: &[u8]) -> io::Result<bool> {
         let out = abi::NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
-        self.notify(notify::INVAL_ENTRY, [out.as_bytes(), name, &[0]].concat()).await
+        let lane = Lane::Names(parent);
+        self.notify(lane, notify::INVAL_ENTRY, [out.as_bytes(), name, &[0]].concat()).await
     }
     /// Tells the kernel that a name is gone, so that watchers learn of it.
     pub async fn notify_delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<bool> {
         let out = abi::NotifyDeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
-        self.notify(notify::DELETE, [out.as_bytes(), name, &[0]].concat()).await
+        let lane = Lane::Names(parent);
+        self.notify(lane, notify::DELETE, [out.as_bytes(), name, &[0]].concat()).await
     }
     /// Waits for the answers that are on their way now.
     async fn answers_landed(&self) {
@@ -420,12 +427,11 @@ impl Session {
             self.rt.handed_over().await;
         }
     }
-    /// A notification may wait for pages that only our answers release, so it is sent from a helper thread while this
+    /// A notification may wait for pages that only our answers release, so it is sent from a thread of its own ([`Notices`]) while this
     /// one goes on serving. False: what it is about is not cached, so there is nothing to forget.
-    async fn notify(&self, code: i32, body: Vec<u8>) -> io::Result<bool> {
+    async fn notify(&self, lane: Lane, code: i32, body: Vec<u8>) -> io::Result<bool> {
         self.answers_landed().await;
-        let sender = self.device.sender();
-        match self.rt.unblock(move || sender.send(code, 0, &[IoSlice::new(&body)])).await {
+        match self.notices.send(lane, code, body).await {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             other => other.map(|()| true),
         }
