@@ -4,6 +4,7 @@ use crate::MountConfig;
 use crate::caller::Callers;
 use crate::errno::{EIO, ENOSYS, errno};
 use crate::filesystem::FileSystem;
+use crate::forgetting::Forgetting;
 use crate::inodes::Inodes;
 use crate::known::Directories;
 use crate::metrics::Metrics;
@@ -102,6 +103,8 @@ pub struct Daemon<S: FileSystem> {
     pub(crate) metrics: Metrics,
     /// User-space rings.
     pub rings: Rings,
+    /// Files whose pages the kernel is forgetting.
+    pub(crate) forgetting: Rc<Forgetting>,
     /// The longest lease that meta gave.
     pub longest_lease: Cell<Duration>,
     /// The way to the kernel, for notifications.
@@ -184,6 +187,7 @@ impl<S: FileSystem> Daemon<S> {
             config,
             metrics: Metrics::new(),
             rings: Rings::new(glowfs_rt::process::raise_descriptor_limit()),
+            forgetting: Rc::default(),
             longest_lease: Cell::new(Duration::ZERO),
             session: RefCell::default(),
             busy: Cell::new(0),

@@ -63,6 +63,10 @@ struct Told {
 }
 
 impl Told {
+    fn of(attr: &Attr, entry: &abi::EntryOut) -> Self {
+        let (edition, contents_change) = (Some(attr.edition()), attr.contents_change);
+        Self { edition, entry: *entry, contents_change }
+    }
     /// The contents are not those of before, and the kernel, which goes by time and length, cannot see it.
     fn hides_a_write_since(&self, before: &Told) -> bool {
         let seen = |t: &Told| (t.entry.attr.mtime, t.entry.attr.mtimensec, t.entry.attr.size);
@@ -254,12 +258,17 @@ impl<F: FileData> Inodes<F> {
         node.introduced = node.introduced.max(valid_until);
         node.lookups += 1;
     }
+    /// Whether the kernel has to be told to forget pages of the inode when it is told this of it.
+    pub fn would_hide(&self, attr: &Attr, entry: &abi::EntryOut) -> bool {
+        let nodes = self.nodes.borrow();
+        let before = nodes.get(&attr.inode.0).and_then(|n| n.told.as_ref());
+        before.is_some_and(|before| Told::of(attr, entry).hides_a_write_since(before))
+    }
     /// The kernel is told this of the inode. True if it has to be told to forget the pages of it as well.
     pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) -> bool {
         let mut nodes = self.nodes.borrow_mut();
         let Some(n) = nodes.get_mut(&attr.inode.0) else { return false };
-        let (edition, contents_change) = (Some(attr.edition()), attr.contents_change);
-        let told = Told { edition, entry: *entry, contents_change };
+        let told = Told::of(attr, entry);
         match &mut n.told {
             Some(before) => {
                 let hidden = told.hides_a_write_since(before);

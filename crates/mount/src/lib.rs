@@ -14,6 +14,7 @@ mod config;
 mod daemon;
 mod errno;
 mod filesystem;
+mod forgetting;
 mod gate;
 mod gather;
 mod inodes;

@@ -1,7 +1,7 @@
 //! Attributes, and what changes a file's length without writing.
 
 use crate::attr::{attr_out, entry_out, time_from};
-use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
+use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
@@ -16,18 +16,6 @@ const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
 /// Room that fallocate promises without asking whether there is so much.
 const ROOM_UNASKED_BYTES: u64 = 16 << 20;
-
-impl<S: FileSystem> Daemon<S> {
-    /// Has the kernel forget the pages of a file beside the request that showed that it has to: it may hold some until it is answered.
-    pub(crate) fn forget_pages_later(&self, inode: InodeId) {
-        let Some(session) = self.session.borrow().upgrade() else { return };
-        self.rt.spawn_detached(async move {
-            if let Err(error) = session.notify_inval_inode(inode.0, 0, 0).await {
-                tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages");
-            }
-        });
-    }
-}
 
 impl<S: FileSystem> Context<S> {
     fn inode(&self) -> InodeId {
@@ -64,20 +52,12 @@ impl<S: FileSystem> Context<S> {
         self.inodes.gives(attr.inode);
         let entry = entry_out(&attr, self.config.block_bytes, Default::default());
         if self.inodes.tells(&attr, &entry) {
-            // A reader asks before it takes a page.
-            self.forget_pages(attr.inode).await;
+            self.forget_pages_later(attr.inode);
         }
-        self.attr_answer(&attr, self.valid(end))
-    }
-
-    /// Has the kernel forget the pages of a file whose contents another client has changed, and whose time and length it has set to what they were.
-    async fn forget_pages(&self, inode: InodeId) {
-        let Some(session) = self.session.borrow().upgrade() else { return };
-        let told = session.notify_inval_inode(inode.0, 0, 0);
-        // It may wait for a page that is being read; whoever asks goes on after this time all the same.
-        if let Ok(Err(error)) = self.rt.timeout(self.longest_lease.get(), told).await {
-            tracing::warn!(%inode, %error, "the kernel cannot be told to forget pages");
-        }
+        // A reader asks before he takes a page.
+        let forgotten = Box::pin(self.pages_forgotten(attr.inode)).await;
+        let valid = if forgotten { self.valid(end) } else { Duration::ZERO };
+        self.attr_answer(&attr, valid)
     }
 
     /// Meta knows the inode no more. Files that are open here it keeps; of everything else (directories, named pipes, ...) whoever still has it open or

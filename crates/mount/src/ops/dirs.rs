@@ -116,7 +116,12 @@ impl<S: FileSystem> Context<S> {
         let lease_ms = if e.leased { page.lease_ms } else { 0 };
         let end = self.lease_end(page.asked, e.inode, lease_ms);
         let attr = self.inodes.seen(attr);
-        let entry = entry_out(&attr, self.config.block_bytes, (self.valid(end), self.valid(end)));
+        let valid = (self.valid(end), self.valid(end));
+        let mut entry = entry_out(&attr, self.config.block_bytes, valid);
+        if self.forgetting.is_under_way(e.inode) || self.inodes.would_hide(&attr, &entry) {
+            // Readers ask, and wait then.
+            (entry.attr_valid, entry.attr_valid_nsec) = (0, 0);
+        }
         let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);
         if fits {
             self.inodes.looked_up(e.inode, end);

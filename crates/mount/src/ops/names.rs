@@ -41,9 +41,13 @@ impl<S: FileSystem> Context<S> {
         self.inodes.gives(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
         let valid = (self.valid(leased_until), self.valid(named_until));
-        let entry = entry_out(&attr, self.config.block_bytes, valid);
+        let mut entry = entry_out(&attr, self.config.block_bytes, valid);
         if self.inodes.tells(&attr, &entry) {
             self.forget_pages_later(attr.inode);
+        }
+        if self.forgetting.is_under_way(attr.inode) {
+            // Readers ask, and wait then.
+            (entry.attr_valid, entry.attr_valid_nsec) = (0, 0);
         }
         Box::new(entry)
     }

@@ -335,7 +335,14 @@ impl FileSystem for RamFs {
         Ok(Self::reply(a))
     }
     async fn getattr(&self, q: OfInode) -> Result<AttrReply> {
-        let a = self.get(q.inode)?.attr.borrow().clone();
+        let n = self.get(q.inode)?;
+        if CHANGED_UNSEEN.swap(false, Relaxed) {
+            let mut a = n.attr.borrow_mut();
+            n.content.borrow().write(0, &vec![b'n'; a.len as usize]);
+            a.contents_change += 1;
+            a.change += 1;
+        }
+        let a = n.attr.borrow().clone();
         Ok(Self::reply(a))
     }
     async fn setattr(&self, q: SetAttr) -> Result<AttrReply> {

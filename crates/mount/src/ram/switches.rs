@@ -37,6 +37,9 @@ pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 /// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.
 pub static CUT_BEFORE_WRITE: AtomicU64 = AtomicU64::new(0);
 
+/// Before the next question for attributes another client has written over all of the file, and set its time to what it was. For tests.
+pub static CHANGED_UNSEEN: AtomicBool = AtomicBool::new(false);
+
 /// No lock is given back: meta is away. For tests.
 pub static LOCKS_STAY: AtomicBool = AtomicBool::new(false);
 
