@@ -29,6 +29,7 @@ mod recall;
 mod rings;
 mod running;
 mod service;
+mod shares;
 mod uses;
 
 pub use config::{Atime, FuseTransport, MountConfig};

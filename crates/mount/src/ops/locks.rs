@@ -7,6 +7,7 @@ use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINTR, EINVAL, ENOLCK};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
+use crate::shares::Shares;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{self, LkIn, LkOut, lk};
 use glowfs_rt::Duration;
@@ -18,8 +19,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// The greatest number of owners that wait on one mount.
-const WAITING_MAX: u32 = 1024;
+/// The greatest number of owners that wait on one mount, of all users; none gets all of them ([`Shares`]).
+const WAITING_MAX: usize = 1024;
 
 /// A lock that could not be given back is given back again after so long, and after twice as long each time,
 const AGAIN_FIRST: Duration = Duration::from_millis(500);
@@ -35,13 +36,19 @@ pub struct Owner {
 }
 
 /// Which owners may have locks, and through which handles they asked for them. What no handle stands for any more is given back.
-#[derive(Default)]
 pub struct Owners {
     handles: BTreeMap<Owner, BTreeSet<u64>>,
     /// Owners whose locks are on their way back.
     returning: BTreeSet<Owner>,
     returned: Rc<Notify>,
-    waiting: u32,
+    waiting: Shares,
+}
+
+impl Default for Owners {
+    fn default() -> Self {
+        let (handles, returning, returned) = Default::default();
+        Self { handles, returning, returned, waiting: Shares::new(WAITING_MAX) }
+    }
 }
 
 /// The locks of an owner are on their way back. (The kernel may give the number of an owner that is gone to a new one.)
@@ -111,7 +118,8 @@ impl<S: FileSystem> Context<S> {
             start: h.start,
             end: h.end,
             kind: if h.exclusive { lk::WRLCK } else { lk::RDLCK },
-            pid: h.pid,
+            // A process of another client is none of this host: its number means somebody else here.
+            pid: if h.client == self.fs.life() { h.pid } else { 0 },
         });
         Ok(Answer::Lock(out))
     }
@@ -152,18 +160,17 @@ impl<S: FileSystem> Context<S> {
 
     /// Returns when nothing stood in the way of a lock for a moment.
     async fn wait_for(&self, q: &Lock, reply: &Reply) -> Result<(), Failure> {
-        let waiting = self.owners.borrow().waiting;
-        if waiting >= WAITING_MAX || !reply.park() {
+        let share = self.owners.borrow().waiting.take(self.header.uid);
+        if share.is_none() || !reply.park() {
             self.fs.lock(self.once(&Lock { wish: LockWish::GiveUp, ..q.clone() })).await?;
             return Err(Failure::Errno(ENOLCK));
         }
-        self.owners.borrow_mut().waiting += 1;
         let free = async {
             while self.fs.lock_wait(q.clone()).await?.holder.is_some() {}
             Ok(())
         };
         let ended = select(free, reply.interrupted()).await;
-        self.owners.borrow_mut().waiting -= 1;
+        drop(share);
         match ended {
             Either::Left(free) => free,
             Either::Right(()) => {

@@ -1,7 +1,7 @@
 //! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
 
 use super::session::{Ring, Session, SharedBuffer};
-use super::{FILES_MAX, SESSIONS_MAX, adopt, serve};
+use super::{FILES_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
@@ -107,11 +107,10 @@ impl<S: FileSystem> Context<S> {
         if sessions.contains_key(&directory) {
             return fail(EBUSY);
         }
-        if sessions.len() >= SESSIONS_MAX {
-            return fail(ENOSPC);
-        }
+        let user = self.header.uid;
+        let Some(share) = self.rings.session_shares.take(user) else { return fail(ENOSPC) };
         (q.session, q.secret) = (directory, self.rt.random());
-        sessions.insert(directory, Rc::new(Session::new(q.secret, self.header.uid)));
+        sessions.insert(directory, Rc::new(Session::new(q.secret, user, share)));
         answer(q)
     }
 

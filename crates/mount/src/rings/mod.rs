@@ -14,6 +14,7 @@ mod serve;
 mod session;
 mod turns;
 
+use crate::shares::Shares;
 use adopt::Adoptions;
 use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use turns::{Turn, Turns};
 
-/// Sessions of a mount at a time.
+/// Sessions of a mount at a time, of all users; none gets all of them ([`Shares`]).
 const SESSIONS_MAX: usize = 4096;
 /// Files of a session.
 const FILES_MAX: usize = 65_536;
@@ -43,6 +44,7 @@ const SESSION_WORK_BYTES_MAX: usize = 32 << 20;
 pub struct Rings {
     /// By the directory handle.
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
+    session_shares: Shares,
     turns: Turns,
     next: Cell<u32>,
     room: Room,
@@ -57,6 +59,7 @@ impl Rings {
     pub fn new(descriptors: u64) -> Self {
         Self {
             sessions: RefCell::default(),
+            session_shares: Shares::new(SESSIONS_MAX),
             turns: Turns::new(WORK_BYTES_MAX),
             next: Cell::new(1),
             room: Room::new(descriptors),
@@ -112,7 +115,8 @@ mod tests {
     fn a_session_at_a_standstill_leaves_turns_to_others() {
         const PIECE: usize = 4 << 20;
         let rings = Rings::new(10_000);
-        let (stuck, lively) = (Session::new(0, 0), Session::new(0, 0));
+        let session = || Session::new(0, 0, rings.session_shares.take(0).unwrap());
+        let (stuck, lively) = (session(), session());
         // Its storage does not answer: it asks for all it can get, and gives nothing back.
         let mut waiting: Vec<_> =
             (0..64).map(|_| Box::pin(rings.turn(&stuck, PIECE, -1))).collect();

@@ -2,6 +2,7 @@
 
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
+use crate::shares::Share;
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
@@ -33,6 +34,8 @@ pub(super) struct Session {
     pub operations: Semaphore,
     /// It is over: nothing more is added.
     pub ended: Cell<bool>,
+    /// What it is of the sessions of its user.
+    _share: Share,
 }
 
 /// Memory that an application shares.
@@ -68,7 +71,7 @@ impl Ring {
 }
 
 impl Session {
-    pub fn new(secret: u64, user: u32) -> Self {
+    pub fn new(secret: u64, user: u32, share: Share) -> Self {
         Self {
             secret,
             user,
@@ -80,6 +83,7 @@ impl Session {
             turns: Turns::new(SESSION_WORK_BYTES_MAX),
             operations: Semaphore::new(SESSION_OPERATIONS_MAX),
             ended: Cell::new(false),
+            _share: share,
         }
     }
     /// Whether who opened it may not keep set-user-id on what is written.

@@ -1,6 +1,6 @@
 //! What applications with rings can take of the daemon at most, however many ask at once.
 
-use crate::common::TestMount;
+use crate::common::{TestMount, sh};
 use glowfs_usrbio::control::{self, Control};
 use glowfs_usrbio::{Connection, Kind, Ring, RingOptions};
 use std::fs::File;
@@ -110,4 +110,72 @@ fn limits_hold_for_many_who_ask_at_once() {
         }
     });
     assert_eq!(added.into_inner(), LAST);
+}
+
+/// Sessions of a mount, of all users.
+const SESSIONS_MAX: usize = 4096;
+
+#[test]
+fn one_user_leaves_ring_sessions_to_others() {
+    if glowfs_rt::process::raise_descriptor_limit() < 2 * SESSIONS_MAX as u64 {
+        eprintln!("SKIPPED: this process may have too few descriptors");
+        return;
+    }
+    let Some(m) = TestMount::new(120) else { return };
+    let mut sessions = Vec::new();
+    let refused = loop {
+        let dir = File::open(m.path()).unwrap();
+        let mut open = control::Open { version: 1, ..Default::default() };
+        match ioctl(&dir, &mut open) {
+            Ok(()) => sessions.push(dir),
+            Err(e) => break e.raw_os_error(),
+        }
+    };
+    assert_eq!(refused, Some(ENOSPC));
+    sh(m.path(), "chmod 755 . ..");
+    let by_another = || {
+        // SAFETY: this thread has this user from now on (not the process, as by the function of the C library), and ends soon.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(changed, 0);
+        let mut open = control::Open { version: 1, ..Default::default() };
+        ioctl(&File::open(m.path()).unwrap(), &mut open).map_err(|e| e.raw_os_error())
+    };
+    let opened = std::thread::scope(|s| s.spawn(by_another).join().unwrap());
+    assert_eq!(opened, Ok(()), "beside {} sessions", sessions.len());
+}
+
+#[test]
+fn one_user_leaves_waiting_for_locks_to_others() {
+    const WAITERS: usize = 1100;
+    const STACK_BYTES: usize = 64 << 10;
+    glowfs_rt::process::raise_descriptor_limit();
+    let Some(m) = TestMount::new(120) else { return };
+    let path = m.join("f");
+    let held = File::create(&path).unwrap();
+    held.lock().unwrap();
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..WAITERS {
+            let wait = || {
+                let got = File::open(&path).unwrap().lock();
+                refused.fetch_add(usize::from(got.is_err()), SeqCst);
+            };
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            thread.spawn_scoped(s, wait).unwrap();
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while refused.load(SeqCst) == 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        // It waits, and is ended while it does (124); flock(1) says 71 or the like if it cannot.
+        let out = sh(
+            m.path(),
+            "chmod 755 . ..
+            setpriv --reuid=65534 --regid=65534 --clear-groups timeout 2 flock f true || echo $?",
+        );
+        drop(held);
+        assert_eq!(out, "124\n", "{refused:?} were refused");
+    });
+    assert!(refused.into_inner() > 0);
 }
