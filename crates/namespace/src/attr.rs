@@ -224,7 +224,7 @@ pub(crate) async fn truncate(
         let end = inode.len;
         begin_cut(cx, id, inode, end)?;
     }
-    if !access::is_root(cx.caller) && len != inode.len {
+    if !access::is_root(cx.caller) {
         inode.mode = access::without_privileges(cx.caller, inode);
     }
     // What is added has no blocks. What is left of a file with holes is counted when the rest is cut off: until then it is one with holes.
