@@ -368,16 +368,18 @@ impl<'a> Context<'a> {
             let since = OrphanRecord::since(self.now);
             self.tx.put(keys::orphan(self.volume(), id), pack(&since))?;
         } else {
-            self.erase(id, inode)?;
+            self.erase(id, inode).await?;
         }
         Ok(self.attr_here(id, inode))
     }
 
     /// Removes an inode that nobody can reach any more, and all that belongs to it.
-    pub(crate) fn erase(&self, id: InodeId, inode: &Inode) -> Result<()> {
+    pub(crate) async fn erase(&self, id: InodeId, inode: &Inode) -> Result<()> {
         let v = self.volume();
         self.tx.clear(keys::inode(v, id))?;
-        self.tx.clear(keys::locks(v, id))?;
+        if inode.kind == InodeKind::File {
+            crate::locking::end_all(self, id).await?;
+        }
         let (begin, end) = keys::xattrs(v, id);
         self.tx.clear_range(&begin, &end)?;
         let xattrs = inode.xattrs.map_or(0, |x| i64::from(x.bytes));

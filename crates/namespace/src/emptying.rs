@@ -204,7 +204,7 @@ pub async fn finish_leaving(cx: &Context<'_>, dir: InodeId) -> Result<bool> {
         return Ok(false);
     }
     cx.tx.add(keys::tree_sum(cx.volume(), d.record.tree, sum::DIRECTORIES), 1)?;
-    cx.erase(dir, &d.inode)?;
+    cx.erase(dir, &d.inode).await?;
     unqueue(cx, dir).await?;
     Ok(true)
 }

@@ -74,7 +74,7 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
         if !cx.is_empty_dir(entry.inode).await? {
             return err(Status::NotEmpty);
         }
-        return remove_dir(cx, entry.inode, &mut inode).map(Some);
+        return remove_dir(cx, entry.inode, &mut inode).await.map(Some);
     }
     if crate::trash::takes(&dir, &inode) {
         let place = (req.parent, &dir);
@@ -85,13 +85,13 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
 }
 
 /// Removes an empty directory that has lost its name.
-pub(crate) fn remove_dir(
+pub(crate) async fn remove_dir(
     cx: &Context<'_>,
     id: InodeId,
     inode: &mut crate::record::Inode,
 ) -> Result<Attr> {
     inode.nlink = 0;
     inode.ctime = cx.now;
-    cx.erase(id, inode)?;
+    cx.erase(id, inode).await?;
     Ok(crate::context::dir_attr(id, inode, Default::default(), cx.tx.life()))
 }

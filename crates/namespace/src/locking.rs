@@ -66,7 +66,7 @@ pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
     // As on Linux, a flock of another kind is a new one: the old one goes first, or two who both want more would wait for ever.
     let flock_again = q.whole && table.has_locks(cx.caller.client);
     let given = flock_again && table.apply(&Lock { wish: LockWish::Release, ..q.clone() })?;
-    let blocker = table.conflicts(q).next().map(Held::holder);
+    let blocker = table.first_conflict(q).map(Held::holder);
     if blocker.is_some() {
         let waits = q.waits && !q.whole;
         let deadlock = waits && closes_circle(cx, q, &table).await?;
@@ -90,7 +90,7 @@ pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
 pub async fn lock_test(cx: &Context<'_>, q: &Lock) -> Result<Option<LockHolder>> {
     check(cx, q).await?;
     let table = table(cx.tx, cx.volume(), q.inode).await?;
-    Ok(table.conflicts(q).next().map(Held::holder))
+    Ok(table.first_conflict(q).map(Held::holder))
 }
 
 /// Only who may open the file, or has it open, may hinder others.
@@ -215,6 +215,15 @@ pub async fn clients_with_locks(
         }
     }
     Ok(all.into_iter().take(limit).collect())
+}
+
+/// The file is erased: nobody has locks of it any more, nor the right to append to it.
+pub(crate) async fn end_all(cx: &Context<'_>, inode: InodeId) -> Result<()> {
+    let v = cx.volume();
+    for client in table(cx.tx, v, inode).await?.clients() {
+        cx.tx.clear(keys::client_lock(v, client, inode))?;
+    }
+    cx.tx.clear(keys::locks(v, inode))
 }
 
 /// Takes the locks of a dead client away, those of at most `limit` files. Returns the files; none: there are no more.

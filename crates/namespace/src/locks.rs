@@ -109,6 +109,10 @@ impl LockTable {
             wants && against && l.overlaps(&want) && (l.exclusive || want.exclusive)
         })
     }
+    /// The one of them that comes first in the file, as F_GETLK is to name it.
+    pub fn first_conflict(&self, q: &Lock) -> Option<&Held> {
+        self.conflicts(q).min_by_key(|l| (l.start, l.end))
+    }
     /// Whether its owner has all that a request asks for. Who gives something back asks for nothing.
     pub(crate) fn holds(&self, q: &Lock) -> bool {
         let want = Held::of(q);
@@ -200,6 +204,22 @@ mod tests {
         assert_eq!(t.conflicts(&ask(2, 1, LockWish::Exclusive, 0, 5)).count(), 0);
         assert_eq!(t.conflicts(&Lock { owner: 2, ..flock.clone() }).count(), 1);
         assert!(t.drop_client(ClientId(1)) && t.is_empty());
+    }
+
+    #[test]
+    fn of_several_locks_in_the_way_the_first_in_the_file_is_named() {
+        let mut t = LockTable::default();
+        for (owner, start) in [(1, 40), (1, 20), (2, 5), (1, 60)] {
+            t.apply(&ask(1, owner, LockWish::Exclusive, start, start + 9)).expect("lock");
+        }
+        let first = |owner, start| {
+            let q = ask(3, owner, LockWish::Shared, start, u64::MAX);
+            t.first_conflict(&q).map(|l| l.start)
+        };
+        assert_eq!(
+            [0, 15, 30, 50, 70].map(|at| first(9, at)),
+            [Some(5), Some(20), Some(40), Some(60), None]
+        );
     }
 
     proptest! {

@@ -230,7 +230,7 @@ pub(crate) async fn end(
     }
     if orphan && !cx.env.keeps_removed() {
         cx.tx.clear(keys::orphan(v, id))?;
-        cx.erase(id, inode)?;
+        cx.erase(id, inode).await?;
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ pub async fn erase_removed(cx: &Context<'_>, id: InodeId, by: Doom) -> Result<bo
     let inode: Option<Inode> = cx.find_inode(id).await?;
     match inode {
         Some(inode) if inode.nlink > 0 => err(Status::Corrupt),
-        Some(inode) => cx.erase(id, &inode).map(|()| true),
+        Some(inode) => cx.erase(id, &inode).await.map(|()| true),
         None => Ok(true),
     }
 }

@@ -142,7 +142,7 @@ async fn replace(
         }
         cx.remove(to.parent, to.name, target)?;
         replaced = Some(if old.is_dir() {
-            remove_dir(cx, target.inode, &mut old)?
+            remove_dir(cx, target.inode, &mut old).await?
         } else {
             cx.drop_link(target.inode, &mut old).await?
         });

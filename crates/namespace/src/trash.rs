@@ -199,7 +199,7 @@ pub async fn trash_purge(cx: &Context<'_>, id: TrashId) -> Result<()> {
     let kept = inode.kind == InodeKind::File
         && (cx.env.keeps_removed() || cx.has_sessions(id.inode).await?);
     if !kept {
-        return cx.erase(id.inode, &inode);
+        return cx.erase(id.inode, &inode).await;
     }
     cx.put_inode(id.inode, &mut inode)?;
     cx.tx.put(keys::orphan(v, id.inode), pack(&OrphanRecord::since(cx.now)))

@@ -9,6 +9,7 @@ use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
 use glowfs_types::wire::inline::InlineRead;
 use glowfs_types::wire::listing::ReadDir;
+use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use world::{V, World};
@@ -157,5 +158,46 @@ fn a_name_keeps_its_place_when_it_is_replaced() {
             let e = run!(w, q.caller, cx => ns::rename(cx, &q).await).expect_err("refused");
             assert_eq!(e.status, Status::InvalidArgument, "{flags}");
         }
+    });
+}
+
+/// As local file systems do: also where nothing is cut off.
+#[test]
+fn privileges_go_with_a_truncate_to_the_same_length() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 0).await;
+        for (by, len, left) in [(7, 0, 0o755), (7, 5, 0o755), (0, 0, 0o6755), (0, 5, 0o6755)] {
+            let inode = make(w, &format!("{by} {len}"), InodeKind::File, 0o6755).await.inode;
+            let set = async |q: SetAttr| {
+                let q = SetAttr { inode, ..q };
+                run!(w, q.caller, cx => ns::setattr(cx, &q).await).expect("set").0
+            };
+            let to = |uid, len| SetAttr { caller: who(uid), len: Some(len), ..SetAttr::default() };
+            set(to(0, len)).await;
+            set(SetAttr { caller: who(0), uid: Some(7), ..SetAttr::default() }).await;
+            set(SetAttr { caller: who(0), mode: Some(0o6755), ..SetAttr::default() }).await;
+            assert_eq!(set(to(by, len)).await.mode & 0o7777, left, "to {len} by {by}");
+        }
+    });
+}
+
+/// Who had locks of it is not said to have some any more.
+#[test]
+fn the_locks_of_a_file_go_with_it() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 0).await;
+        let inode = make(w, "f", InodeKind::File, 0o666).await.inode;
+        for client in 1..4 {
+            let caller = Caller { client: ClientId(client), ..who(0) };
+            let (start, wish) = (client as u64, LockWish::Exclusive);
+            let q = Lock { caller, inode, wish, start, end: start, ..Lock::default() };
+            let locked = run!(w, q.caller, cx => ns::lock(cx, &q).await).expect("locked");
+            assert_eq!(locked.holder, None);
+        }
+        let (caller, name) = (who(0), b"f".to_vec().into());
+        let (request, parent, directory) = (RequestId(0), ROOT, false);
+        let q = Unlink { caller, request, parent, name, directory };
+        run!(w, q.caller, cx => ns::unlink(cx, &q).await).expect("removed");
+        checked(&w.rt, &w.engine, w, &who(0), "locks").await;
     });
 }

@@ -59,6 +59,21 @@ def there():
 ok(child(there))
 "#,
     );
+    // Of several locks in the way the first one in the file is named; of another client's the process is not.
+    python(
+        &c,
+        &other.path,
+        r#"
+a = op(A, "several")
+for start in (40, 20, 60): fcntl.lockf(a, EX, 5, start)
+me = os.getpid()
+def names(d, pid):
+    got = struct.unpack("hhqqi4x", fcntl.fcntl(op(d, "several"), fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)))
+    assert got == (fcntl.F_WRLCK, 0, 20, 5, pid), got
+ok(child(lambda: names(A, me)))
+ok(child(lambda: names(B, 0)))
+"#,
+    );
     // Whoever waits is woken at once, and sees what was written under the lock.
     python(
         &c,

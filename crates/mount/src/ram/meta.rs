@@ -139,6 +139,9 @@ impl RamFs {
         self.rt.spawn_detached(listener.recall(recall));
         Ok(())
     }
+    fn by_this_client(&self, q: Lock) -> Lock {
+        Lock { caller: Caller { client: self.life(), ..q.caller }, ..q }
+    }
     fn want_right(&self, n: &Node) -> Result<()> {
         let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
         let given = *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -543,22 +546,25 @@ impl FileSystem for RamFs {
         gone.map(|_| Empty::default()).ok_or_else(|| no(Status::NoAttribute))
     }
     async fn lock(&self, q: Lock) -> Result<LockReply> {
+        let q = self.by_this_client(q);
         if q.wish == LockWish::Release && LOCKS_STAY.load(Relaxed) {
             return Err(no(Status::TimedOut));
         }
         let n = self.get(q.inode)?;
-        let holder = n.locks.borrow().conflicts(&q).next().map(Held::holder);
+        let holder = n.locks.borrow().first_conflict(&q).map(Held::holder);
         if holder.is_none() && q.wish != LockWish::GiveUp && n.locks.borrow_mut().apply(&q)? {
             n.unlocked.notify_all();
         }
         Ok(LockReply { holder })
     }
     async fn lock_test(&self, q: Lock) -> Result<LockReply> {
+        let q = self.by_this_client(q);
         let n = self.get(q.inode)?;
-        let holder = n.locks.borrow().conflicts(&q).next().map(Held::holder);
+        let holder = n.locks.borrow().first_conflict(&q).map(Held::holder);
         Ok(LockReply { holder })
     }
     async fn lock_wait(&self, q: Lock) -> Result<LockReply> {
+        let q = self.by_this_client(q);
         let n = self.get(q.inode)?;
         loop {
             let news = n.unlocked.wait();
