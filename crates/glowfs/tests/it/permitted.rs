@@ -127,6 +127,50 @@ PY
     );
 }
 
+/// The root of a user namespace may do so with his own files, as on local file systems: the kernel says in the value for whom it counts.
+#[test]
+fn the_root_of_a_user_namespace_gives_capabilities() {
+    let c = Cluster::up("capabilities");
+    sh(
+        &c.mnt,
+        r#"
+        chmod 755 .. .; touch f; chown 1000:1000 f
+        timeout 60 python3 - <<'PY'
+import ctypes, os, struct
+CAPS, VALUE = "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
+libc = ctypes.CDLL(None, use_errno=True)
+def child(act):
+    pid = os.fork()
+    if pid == 0:
+        try: act(); os._exit(0)
+        except BaseException as e: print("child:", repr(e), flush=True); os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+def user():
+    os.setgroups([]); os.setresgid(1000, 1000, 1000); os.setresuid(1000, 1000, 1000)
+def refused():
+    user()
+    try: os.setxattr("f", CAPS, VALUE)
+    except PermissionError: return
+    raise Exception("set")
+def given():
+    user()
+    CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    if libc.unshare(CLONE_NEWUSER): print("no user namespaces here"); os._exit(0)
+    for name, text in (("setgroups", "deny"), ("uid_map", "0 1000 1"), ("gid_map", "0 1000 1")):
+        with open("/proc/self/" + name, "w") as f: f.write(text)
+    os.setxattr("f", CAPS, VALUE)
+    os._exit(0)
+child(refused)
+child(given)
+if CAPS in os.listxattr("f"):
+    value = os.getxattr("f", CAPS)
+    assert value == struct.pack("<IIIIII", 0x03000001, 1 << 13, 0, 0, 0, 1000), value
+PY
+        "#,
+    );
+}
+
 /// generic/426, 467, 477: the kernel asks for an inode by its number.
 #[test]
 fn what_is_opened_by_handle_need_not_be_known() {

@@ -4,6 +4,7 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{ENODATA, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
+use glowfs_types::wire::Empty;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};
 use glowfs_types::{InodeId, RequestId, Status};
@@ -66,11 +67,26 @@ impl<S: FileSystem> Context<S> {
             }
         };
         note();
-        let set = self.fs.setxattr(SetXattr { caller, request, inode, name, value, flags }).await;
+        let q = SetXattr { caller, request, inode, name, value, flags };
+        let set = match q.name.as_slice() == CAPABILITY {
+            true => self.set_capability(q).await,
+            false => self.fs.setxattr(q).await,
+        };
         // Once more: attributes from before may have come meanwhile.
         note();
         set?;
         Ok(Answer::Done)
+    }
+    /// The kernel lets only those set it who have the privilege, and if they have it in a user namespace only, it says in the value whose root it counts for. Of all
+    /// that meta knows nothing but the user: so it is done as root.
+    async fn set_capability(&self, q: SetXattr) -> glowfs_types::Result<Empty> {
+        match self.fs.setxattr(SetXattr { caller: self.callers.root(), ..q.clone() }).await {
+            // A mount of a user who is not root.
+            Err(e) if matches!(e.status, Status::NotPermitted | Status::AccessDenied) => {
+                self.fs.setxattr(SetXattr { request: RequestId(self.rt.random_u128()), ..q }).await
+            }
+            done => done,
+        }
     }
     /// The directory with all that is in it, whose own name is the value: the kernel holds the lock of the directory, and not the one of its parent, which it
     /// needs to forget the name. Meta recalls that from this mount as from all others before it answers.
