@@ -186,6 +186,10 @@ fn not_away(s: &Service, layout: &Layout) -> Result<()> {
 async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
     not_away(s, &entry.layout)?;
     loop {
+        // What was removed before may have taken long: another service may be at it by now.
+        if s.stopping.get() || !s.agent.lease_valid() {
+            return Err(Error::new(Status::ShuttingDown, "it may not go on with the garbage"));
+        }
         let cap = s.removal(entry.data)?;
         let reply = s
             .chunks

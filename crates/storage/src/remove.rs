@@ -40,6 +40,9 @@ impl Node {
         let more = chunks.len() > limit;
         let mut removed = 0;
         for group in chunks[..chunks.len().min(limit)].chunks(REMOVE_PARALLEL) {
+            // The groups before may have taken long.
+            self.check_lease()?;
+            self.fences.pass(&capability, self.rt.unix_ns())?;
             let work = group
                 .iter()
                 .map(|&(c, bytes)| remove(&target, ask.chain_version, c, bytes, &capability));
