@@ -341,7 +341,8 @@ impl Chain {
         // Who is named lost what it had not flushed, if its machine went down with it.
         let suspect =
             |s: &Slot| self.records.get(&s.target).is_some_and(|r| r.proof == Proof::Suspect);
-        if slots.iter().any(|s| s.why == Evidence::NamedSource && s.to == Serving && suspect(s)) {
+        let named = |s: &Slot| s.why == Evidence::NamedSource && s.to == Serving;
+        if slots.iter().any(|s| named(s) && suspect(s)) && !planted(Mutant::LossUntold) {
             self.info.lost = self.info.version;
         }
         let mut gone = Vec::new();

@@ -203,5 +203,5 @@ fn an_fsync_tells_of_a_truncate_that_is_gone() {
         told += u64::from(lost);
         back += u64::from(there > 1);
     }
-    println!("told {told} times, back {back} times");
+    assert!(told > 0 && back > 0, "told {told} times, back {back} times: nothing is shown");
 }

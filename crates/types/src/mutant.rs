@@ -58,6 +58,8 @@ mutants! {
     ChecksumUnchecked = "checksum-unchecked";
     /// A machine that lost power counts as one whose processes were killed.
     BootIgnored = "boot-ignored";
+    /// A chain does not say that it began again without what was not flushed.
+    LossUntold = "loss-untold";
 }
 
 #[cfg(feature = "mutants")]
