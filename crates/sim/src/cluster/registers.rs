@@ -136,6 +136,8 @@ impl Registers {
                 c.promised = c.acked;
                 continue;
             }
+            // Meanwhile it may have been lost in a way of which nobody is told.
+            let promised = promised.min(c.promised);
             for kept in [&mut c.flushed, &mut c.left, &mut c.acked] {
                 *kept = promised.max(*kept);
             }
