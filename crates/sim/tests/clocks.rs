@@ -71,6 +71,30 @@ fn writes_go_on_with_clocks_that_are_wrong() {
     }
 }
 
+/// Who operates the cluster hears which clock is wrong.
+#[test]
+fn the_status_of_a_service_names_a_clock_that_is_wrong() {
+    let cluster = Cluster::start(5, SHAPE);
+    cluster.bootstrap().expect("a cluster");
+    jump(&cluster.storages[..1], 40);
+    jump(&cluster.metas, -40);
+    cluster.run_for(Duration::from_secs(1));
+    let (one, other) = (cluster.storages[0].id(), cluster.storages[1].id());
+    let meta = cluster.metas[0].id();
+    let node = cluster.clients[0].clone();
+    let said = cluster.with_config(&node, LIMIT, config(&cluster), move |_, c| async move {
+        let mut said = Vec::new();
+        for id in [one, other, meta] {
+            said.push(c.status(id).await?.detail);
+        }
+        Ok(said)
+    });
+    let said = said.expect("answers");
+    assert!(said[0].contains("40.0 s ahead of"), "{said:?}");
+    assert!(!said[1].contains("clock"), "{said:?}");
+    assert!(said[2].contains(" s behind that of"), "{said:?}");
+}
+
 /// A primary hands the time on to the next one, however wrong that one's clock is.
 #[test]
 fn writes_go_on_when_the_next_primary_has_another_clock() {
