@@ -6,8 +6,8 @@
 //! more, however long what was begun there takes to end.
 //!
 //! What is forwarded has bounds of its own, for each rank: by how many members of its chain it has come. A request waits only for such of the
-//! next rank, and those of the last one for nobody; so nodes that are full of updates for each other, in pairs or in rings, go on. (The ranks share
-//! the connection between two nodes, which has bounds of its own; see docs/status.md, 83.)
+//! next rank, and those of the last one for nobody; so nodes that are full of updates for each other, in pairs or in rings, go on. Each rank has its own
+//! connection between two nodes, too (`lanes.rs`), which has bounds of its own.
 
 use glowfs_chunkstore::Store;
 use glowfs_types::{Error, Incarnation, Result, Status, StoreId};

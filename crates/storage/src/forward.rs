@@ -87,7 +87,9 @@ impl Target {
                 payload.head.base = base.0.into();
                 payload.head.generation = generation.into();
                 t.watch.sent(chain_version, (chunk, version), node.rt.now());
-                send(&node, to, payload).await
+                // It is the next one of the chain.
+                let rank = t.view().map_or(0, |v| v.rank).saturating_add(1);
+                send(&node, (to, rank), payload).await
             };
             let result: Result<UpdateResult> = result.await;
             match &result {
@@ -270,11 +272,15 @@ impl Target {
     }
 }
 
-/// Sends one FORWARD and waits for its answer.
-pub(crate) async fn send(node: &Node, to: NodeId, payload: Payload) -> Result<UpdateResult> {
+/// Sends one FORWARD, by the connection for its rank there (0: it is transferred by a resync), and waits for its answer.
+pub(crate) async fn send(
+    node: &Node,
+    (to, rank): (NodeId, usize),
+    payload: Payload,
+) -> Result<UpdateResult> {
     node.metrics.forwards.inc();
     let work = async {
-        let conn = node.connect(to).await?;
+        let conn = node.connect_lane(to, rank).await?;
         let bulk =
             if payload.bytes.is_empty() { Bulk::None } else { Bulk::Send(vec![payload.bytes]) };
         conn.call(Request {

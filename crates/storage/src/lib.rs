@@ -14,6 +14,7 @@ mod effects;
 mod fence;
 mod flush;
 mod forward;
+mod lanes;
 mod list_data;
 mod list_extents;
 mod mend;

@@ -5,6 +5,7 @@ use crate::admission::Admission;
 use crate::disk::Disk;
 use crate::dismiss;
 use crate::fence::Fences;
+use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::repair::Repairs;
 use crate::sync_progress::Resyncs;
@@ -13,7 +14,7 @@ use crate::tuning::Tuning;
 use glowfs_agent::Agent;
 use glowfs_chunkstore::Store;
 use glowfs_craq::{Event, View};
-use glowfs_net::{Conn, Connector};
+use glowfs_net::Conn;
 use glowfs_rt::sync::Semaphore;
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::limits::UPDATE_LIFE_MAX_MS;
@@ -37,7 +38,7 @@ pub(crate) struct Node {
     pub targets: RefCell<BTreeMap<TargetId, Rc<Target>>>,
     creating: RefCell<BTreeSet<TargetId>>,
     pub agent: OnceCell<Agent>,
-    pub connector: OnceCell<Rc<Connector>>,
+    pub lanes: OnceCell<Lanes>,
     pub admission: Rc<Admission>,
     /// The newest truncate epochs.
     pub fences: Fences,
@@ -82,7 +83,7 @@ impl Node {
             targets: RefCell::default(),
             creating: RefCell::default(),
             agent: OnceCell::new(),
-            connector: OnceCell::new(),
+            lanes: OnceCell::new(),
             metrics: Metrics::new(),
             sync_pace: Cell::new(Instant(0)),
             started: rt.now(),
@@ -205,9 +206,13 @@ impl Node {
         }
     }
 
-    /// A connection to another storage node.
+    /// A connection to another storage node, for what is not forwarded.
     pub async fn connect(&self, node: NodeId) -> Result<Rc<Conn>> {
-        let connector = self.connector.get().ok_or_else(|| Error::from(Status::ShuttingDown))?;
+        self.connect_lane(node, 0).await
+    }
+    /// The one for what comes to its target there with this rank.
+    pub async fn connect_lane(&self, node: NodeId, rank: usize) -> Result<Rc<Conn>> {
+        let lanes = self.lanes.get().ok_or_else(|| Error::from(Status::ShuttingDown))?;
         let target = {
             let routing = self.routing();
             let info = routing.nodes.get(&node).ok_or_else(|| {
@@ -219,7 +224,7 @@ impl Node {
                 node: Some(node),
             }
         };
-        connector.connect_to(&target).await
+        lanes.connect(&target, rank).await
     }
 
     /// Brings the targets to what the routing info says: makes those that it binds to our stores, and tells every one of its

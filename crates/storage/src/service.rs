@@ -2,11 +2,12 @@
 
 use crate::StorageConfig;
 use crate::disk::{Disk, close_untouched};
+use crate::lanes::Lanes;
 use crate::node::Node;
 use crate::report::Reporter;
 use crate::serve::Service;
 use glowfs_agent::{Agent, AgentConfig, read_token_file};
-use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server, local_host_id};
+use glowfs_net::{ConnectorOptions, Server, local_host_id};
 use glowfs_rt::{Address, Duration, Rt};
 use glowfs_telemetry::HttpServer;
 use glowfs_types::routing::{Role, RoutingInfo};
@@ -66,8 +67,7 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
         release: glowfs_telemetry::RELEASE.to_owned(),
         ..Hello::default()
     };
-    let connector = Connector::with_options(rt, hello, Rc::new(NoCalls), options.clone());
-    let _ = node.connector.set(connector);
+    let _ = node.lanes.set(Lanes::new(rt, hello, options.clone()));
     let http = start_http(rt, &node)?;
     let mut agent_config =
         AgentConfig::new(cluster, Role::Storage, config.node(), config.mgmtd.clone(), token);
@@ -231,8 +231,8 @@ impl Running {
         if let Some(agent) = node.agent() {
             agent.clone().stop().await;
         }
-        if let Some(connector) = node.connector.get() {
-            connector.close();
+        if let Some(lanes) = node.lanes.get() {
+            lanes.close();
         }
         drop(self.http);
         result

@@ -236,7 +236,7 @@ impl Source {
         };
         let bytes = payload.bytes.len() as u64;
         self.node.pace_bandwidth(bytes).await;
-        send(&self.node, self.to, payload).await?;
+        send(&self.node, (self.to, 0), payload).await?;
         self.node.metrics.sync_bytes.add(bytes);
         count(&self.progress.bytes, bytes);
         Ok(())
