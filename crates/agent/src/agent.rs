@@ -279,7 +279,7 @@ impl Inner {
             routing_version: self.routing.borrow().version,
             leaving,
             unanswered_ms: u64::try_from(unanswered.as_millis()).unwrap_or(u64::MAX),
-            time_ns: self.time.told(&self.rt).unwrap_or(0),
+            time_ns: Some(self.time.told(&self.rt).unwrap_or(0)),
         }
     }
 
@@ -309,8 +309,9 @@ impl Inner {
                         me.contact.waited();
                     });
                 }
+                // Too many wait already: this one not for longer than a mute primary is believed to be there.
                 Err(_) => {
-                    beat.await;
+                    let _ = self.rt.timeout(self.config.heartbeat_deadline, beat).await;
                 }
             }
         }

@@ -27,7 +27,7 @@ impl Inner {
         self.metrics.heartbeats.inc();
         // Only a primary takes it, and nothing of itself.
         self.primary()?;
-        self.heard_time(heartbeat.time_ns);
+        self.heard_time(heartbeat.node.role, heartbeat.time_ns);
         let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
         let node = heartbeat.node.id;
         let (verdict, wait) = self.with(|s| {

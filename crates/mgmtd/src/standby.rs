@@ -45,7 +45,7 @@ impl Inner {
             routing_version: RoutingVersion(u64::MAX),
             leaving: false,
             unanswered_ms: 0,
-            time_ns: self.cluster_ns(),
+            time_ns: Some(self.cluster_ns()),
         };
         let deadline = Duration::from_millis(self.config.timing.node_lease_ms);
         let sent = self.rt.now();

@@ -1,9 +1,10 @@
 //! The cluster's time, which the primary tells ([`glowfs_cluster::ClusterTime`]).
 //!
-//! It begins with the wall clock of the first primary that there ever was, and goes on by monotonic clocks only. Every renewal of the primary's lease leaves
+//! It begins with the wall clock of the first primary that there ever was, and goes on by monotonic clocks only (but for services of older releases). Every renewal of the primary's lease leaves
 //! a mark in the engine, so that the next primary is not behind.
 
 use crate::core::Inner;
+use glowfs_types::routing::Role;
 
 impl Inner {
     /// The cluster's time as far as this instance knows; 0 if it does not.
@@ -27,9 +28,19 @@ impl Inner {
         }
     }
     /// What a service takes for the time.
-    pub fn heard_time(&self, time_ns: u64) {
-        if time_ns != 0 && self.time.borrow_mut().heard(time_ns, self.rt.now().0) {
-            tracing::warn!("the cluster's time goes on where a service remembers it");
+    pub fn heard_time(&self, role: Role, time_ns: Option<u64>) {
+        let now = self.rt.now().0;
+        match time_ns {
+            // One of an older release judges capabilities, or signs them, by its wall clock: the time must not stay behind that, as it would if no mgmtd ran for a while.
+            None if matches!(role, Role::Meta | Role::Storage) => {
+                self.time.borrow_mut().at_least(self.rt.unix_ns(), now);
+            }
+            None | Some(0) => {}
+            Some(time_ns) => {
+                if self.time.borrow_mut().heard(time_ns, now) {
+                    tracing::warn!("the cluster's time goes on where a service remembers it");
+                }
+            }
         }
     }
 }

@@ -66,9 +66,9 @@ pub struct Heartbeat {
     /// is one: the first that was sent). Older releases: 0.
     #[cbor(n(6), default)]
     pub unanswered_ms: u64,
-    /// What the node takes for the cluster's time, in ns since the Unix epoch; 0: it was not told.
-    #[cbor(n(7), default)]
-    pub time_ns: u64,
+    /// What the node takes for the cluster's time, in ns since the Unix epoch; 0: it was not told. Of older releases `None`: they go by their wall clock.
+    #[n(7)]
+    pub time_ns: Option<u64>,
 }
 
 /// Its answer.
@@ -445,4 +445,85 @@ pub struct ReportSlow {
     /// The successor's node answers nothing that the reporter sends.
     #[cbor(n(4), default)]
     pub unreachable: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::NodeStatus;
+    use crate::wire::{decode, encode};
+
+    /// HEARTBEAT as releases sent it that know neither late answers nor a time of the cluster.
+    #[derive(Encode, Decode)]
+    struct Before {
+        #[n(0)]
+        node: NodeInfo,
+        #[n(1)]
+        incarnation: Incarnation,
+        #[n(2)]
+        sequence: u64,
+        #[n(3)]
+        targets: Vec<TargetReport>,
+        #[n(4)]
+        routing_version: RoutingVersion,
+        #[n(5)]
+        leaving: bool,
+    }
+
+    /// Its answer then.
+    #[derive(Encode, Decode)]
+    struct ReplyBefore {
+        #[n(0)]
+        lease_ms: u64,
+        #[n(1)]
+        routing: Option<RoutingInfo>,
+        #[n(2)]
+        config: Option<ConfigItem>,
+        #[n(3)]
+        capability_keys: Vec<(u32, minicbor::bytes::ByteArray<32>)>,
+        #[cbor(n(4), default)]
+        removed: Vec<TargetId>,
+    }
+
+    fn node() -> NodeInfo {
+        NodeInfo {
+            id: NodeId(7),
+            role: Role::Storage,
+            addresses: Vec::new(),
+            host: HostId(1),
+            hostname: String::new(),
+            pid: 0,
+            tags: BTreeMap::new(),
+            status: NodeStatus::Active,
+            last_heartbeat_ns: 0,
+            config_version: ConfigVersion(0),
+            release: String::new(),
+            http: None,
+        }
+    }
+
+    #[test]
+    fn heartbeats_of_older_and_newer_releases_are_understood() {
+        let (incarnation, routing_version) = (Incarnation(3), RoutingVersion(4));
+        let (targets, leaving, sequence) = (Vec::new(), false, 5);
+        let node = node();
+        let old = Before { node, incarnation, sequence, targets, routing_version, leaving };
+        let new: Heartbeat = decode(&encode(&old)).expect("of an older release");
+        assert_eq!((new.sequence, new.unanswered_ms, new.time_ns), (5, 0, None));
+        let new = Heartbeat { unanswered_ms: 8, time_ns: Some(9), ..new };
+        let old: Before = decode(&encode(&new)).expect("by an older release");
+        assert_eq!(old.sequence, 5);
+        let old = ReplyBefore {
+            lease_ms: 1500,
+            routing: None,
+            config: None,
+            capability_keys: Vec::new(),
+            removed: vec![TargetId(1)],
+        };
+        let new: HeartbeatReply = decode(&encode(&old)).expect("of an older release");
+        assert_eq!((new.lease_ms, new.time_ns, new.wall_ns), (1500, 0, 0));
+        let new = HeartbeatReply { time_ns: 1, wall_ns: 2, ..new };
+        let old: ReplyBefore = decode(&encode(&new)).expect("by an older release");
+        assert_eq!((old.lease_ms, old.removed), (1500, vec![TargetId(1)]));
+    }
 }
