@@ -11,6 +11,7 @@ mod attr;
 mod back;
 mod caller;
 mod config;
+mod cut_pages;
 mod daemon;
 mod errno;
 mod filesystem;

@@ -5,6 +5,7 @@
 
 use crate::attr::time_of;
 use crate::back::{Back, Waiting};
+use crate::cut_pages::CutPages;
 use crate::errno::EIO;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
@@ -120,6 +121,8 @@ pub struct OpenInode<F> {
     pub late: Late,
     /// The newest loss of writes to chunks that its handles hear of.
     losses: Cell<u64>,
+    /// Pages that the kernel may have from before others cut it.
+    pub cut_pages: CutPages,
     back: RefCell<Back>,
     state: RefCell<State<F>>,
 }
@@ -160,6 +163,7 @@ impl<F: FileData> OpenInode<F> {
         let (gate, bare) = (Gate::default(), Cell::new(false));
         let mode_known = Cell::new(true);
         let (telling_access, losses) = (Running::default(), Cell::new(0));
+        let cut_pages = CutPages::default();
         Self {
             id,
             gate,
@@ -171,6 +175,7 @@ impl<F: FileData> OpenInode<F> {
             sent,
             late,
             losses,
+            cut_pages,
             back,
             state,
         }
@@ -218,6 +223,7 @@ impl<F: FileData> OpenInode<F> {
                     s.dirty.epoch = from_meta.epoch;
                 }
                 s.attr = from_meta.clone();
+                self.cut_pages.heard(from_meta.len);
                 moved.then(|| s.files.clone())
             }
         };
@@ -238,6 +244,7 @@ impl<F: FileData> OpenInode<F> {
             s.reserved = 0;
         }
         let attr = self.merge(from_meta);
+        self.cut_pages.grew(from_meta.len);
         self.told(from_meta);
         attr
     }
@@ -363,6 +370,7 @@ impl<F: FileData> OpenInode<F> {
         }
         if epoch == s.dirty.epoch {
             s.dirty.len = Some(s.dirty.len.unwrap_or(0).max(end));
+            self.cut_pages.grew(end);
         }
         // Contents that meta had put into chunks under an epoch that is known already are not with it any more either.
         epoch > s.attr.epoch || s.attr.inline

@@ -45,10 +45,12 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
         // At once: from here on no answer that is on its way may be kept, and nothing is taken from what is known.
         let known = daemon.inodes.recalled(recall.inode, recall.data);
         daemon.directories.recalled(recall.inode);
+        let mut cut = None;
         if recall.epoch.is_some()
             && let Some(open) = daemon.inodes.opened(recall.inode)
         {
             open.back().note_cut();
+            cut = Some(open.cut_pages.begin());
         }
         Box::pin(async move {
             if !known {
@@ -58,7 +60,13 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
             let from = if recall.data { 0 } else { -1 };
             let mut pause = INTRODUCED_PAUSE;
             loop {
-                let told = session.notify_inval_inode(recall.inode.0, from, 0);
+                let (session, cut) = (session.clone(), cut.take());
+                // Also when nobody waits for that any more the pages come, and are from before the cut.
+                let told = daemon.rt.spawn(async move {
+                    let told = session.notify_inval_inode(recall.inode.0, from, 0).await;
+                    drop(cut);
+                    told
+                });
                 if forgotten(&daemon, recall.inode, told).await {
                     return;
                 }

@@ -3,14 +3,16 @@
 mod common;
 
 use common::{TestMount, has};
-use glowfs_mount::ram::CUT_BEFORE_WRITE;
+use glowfs_mount::ram::{CUT_BEFORE_WRITE, LONG_AGAIN, READS_WAIT_AT};
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 static ONE: Mutex<()> = Mutex::new(());
 
@@ -37,35 +39,50 @@ fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
     }
 }
 
-/// A program that maps the file, stores 'm' into all of it, and has that written back when it is told to. It is another process, and ended after a while: one that
-/// maps a file that it serves itself may wait for itself.
+/// A program that maps the file, stores 'm' into it from there on, and has that written back when it is told to. It is another process, and ended after a while: one
+/// that maps a file that it serves itself may wait for itself.
 const MAPS: &str = r#"
 import mmap, sys
 f = open(sys.argv[1], "r+b")
 m = mmap.mmap(f.fileno(), 0)
-m[:] = b"m" * len(m)
+at = int(sys.argv[2])
+m[at:] = b"m" * (len(m) - at)
 print("stored", flush=True)
 sys.stdin.readline()
 m.flush()
 print("written back", flush=True)
 "#;
 
-fn store_and_cut(path: &Path, cut: u64) {
-    let mut program = Command::new("timeout")
-        .args(["-s", "KILL", "20", "python3", "-c", MAPS])
-        .arg(path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3");
-    let mut said = BufReader::new(program.stdout.take().expect("its output")).lines();
-    let mut hears = || said.next().and_then(Result::ok).unwrap_or_default();
-    assert_eq!(hears(), "stored");
-    cut_to(cut);
-    let mut go = program.stdin.take().expect("its input");
-    go.write_all(b"\n").expect("told");
-    assert_eq!(hears(), "written back");
-    assert!(program.wait().expect("its end").success());
+/// That program at work.
+struct Mapping {
+    program: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Mapping {
+    fn stored(path: &Path, at: u64) -> Self {
+        let mut program = Command::new("timeout")
+            .args(["-s", "KILL", "20", "python3", "-c", MAPS])
+            .arg(path)
+            .arg(at.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let said = BufReader::new(program.stdout.take().expect("its output")).lines();
+        let mut mapping = Self { program, said };
+        assert_eq!(mapping.hears(), "stored");
+        mapping
+    }
+    fn hears(&mut self) -> String {
+        self.said.next().and_then(Result::ok).unwrap_or_default()
+    }
+    fn write_back(mut self) {
+        let mut go = self.program.stdin.take().expect("its input");
+        go.write_all(b"\n").expect("told");
+        assert_eq!(self.hears(), "written back");
+        assert!(self.program.wait().expect("its end").success());
+    }
 }
 
 #[test]
@@ -78,11 +95,53 @@ fn pages_of_a_mapping_do_not_make_a_file_longer_that_was_cut() {
     let path = m.join("f");
     for cut in [10_000, 8192, 100, 0] {
         std::fs::write(&path, [b'a'; 20_000]).expect("write");
-        store_and_cut(&path, cut);
+        let mapping = Mapping::stored(&path, 0);
+        cut_to(cut);
+        mapping.write_back();
         let found = std::fs::read(&path).expect("read");
         assert_eq!(found.len() as u64, cut);
         assert!(found.iter().all(|b| *b == b'm'), "cut to {cut}");
     }
+}
+
+/// The kernel is told to give its pages back, and comes to them when the other client has made the file long again already.
+#[test]
+fn pages_of_before_a_cut_do_not_lie_over_what_came_behind_it() {
+    const FAR: u64 = 1 << 20;
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).read(true).write(true).open(&path).expect("open");
+    f.set_len(FAR + 4096).expect("length");
+    // By itself, so that the kernel can have it by itself.
+    f.write_all_at(&[b'a'; 4096], 0).expect("write");
+    let mapping = Mapping::stored(&path, FAR);
+    // SAFETY: hints about a descriptor of ours.
+    unsafe {
+        libc::posix_fadvise(f.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM);
+        libc::posix_fadvise(f.as_raw_fd(), 0, 4096, libc::POSIX_FADV_DONTNEED);
+    }
+    // It waits for this page first.
+    READS_WAIT_AT.store(1, SeqCst);
+    let reader = {
+        let f = f.try_clone().expect("a descriptor");
+        std::thread::spawn(move || f.read_at(&mut [0; 4096], 0))
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    LONG_AGAIN.store(2 * FAR + 1, SeqCst);
+    cut_to(1000);
+    f.write_all_at(b"x", 8192).expect("write");
+    std::thread::sleep(Duration::from_millis(600));
+    READS_WAIT_AT.store(0, SeqCst);
+    reader.join().expect("a reader").expect("read");
+    mapping.write_back();
+    let found = std::fs::read(&path).expect("read");
+    assert_eq!(found.len() as u64, 2 * FAR);
+    let wrong = found[8193..].iter().position(|b| *b != 0);
+    assert_eq!(wrong, None, "from 8193 on");
 }
 
 /// Pieces that were answered wait for the capability with which they are sent.

@@ -24,7 +24,7 @@ impl<S: FileSystem> Context<S> {
         let mut cuts = 0;
         loop {
             self.known(inode).await?;
-            let (len, epoch) = (inode.len(), inode.epoch());
+            let (len, epoch) = (inode.len().min(inode.cut_pages.limit()), inode.epoch());
             let n = len.saturating_sub(offset).min(payload.len() as u64);
             if n == 0 {
                 return Ok(());

@@ -40,7 +40,7 @@ pub(super) struct Node {
     losses: Cell<u64>,
 }
 
-/// What a slow rename takes ([`RENAMES_SLOW`]).
+/// What a slow rename takes ([`RENAMES_SLOW`]), and how long after a cut a file gets long again ([`LONG_AGAIN`]).
 const SLOW: Duration = Duration::from_millis(200);
 
 /// See [`super`].
@@ -129,7 +129,7 @@ impl RamFs {
         Ok(())
     }
     /// The same, to the length of a file that is being written.
-    fn cut_by_other(&self, n: &Node, len: u64) -> Result<()> {
+    fn cut_by_other(self: &Rc<Self>, n: &Rc<Node>, len: u64) -> Result<()> {
         self.cut(n, len);
         let attr = self.change(n, |_| ());
         let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
@@ -137,6 +137,13 @@ impl RamFs {
         let recall =
             Recall { volume: VolumeId(1), inode, name: None, epoch, data: true, append: None };
         self.rt.spawn_detached(listener.recall(recall));
+        if let Some(len) = LONG_AGAIN.swap(0, Relaxed).checked_sub(1) {
+            let (fs, n) = (self.clone(), n.clone());
+            self.rt.spawn_detached(async move {
+                fs.rt.sleep(SLOW).await;
+                _ = fs.cut_by_other(&n, len);
+            });
+        }
         Ok(())
     }
     fn by_this_client(&self, q: Lock) -> Lock {

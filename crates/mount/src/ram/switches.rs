@@ -37,6 +37,9 @@ pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 /// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.
 pub static CUT_BEFORE_WRITE: AtomicU64 = AtomicU64::new(0);
 
+/// A while after the next cut by another client (200 ms) it makes the file so long (less one; 0: it does not). For tests.
+pub static LONG_AGAIN: AtomicU64 = AtomicU64::new(0);
+
 /// Before the next question for attributes another client has written over all of the file, and set its time to what it was. For tests.
 pub static CHANGED_UNSEEN: AtomicBool = AtomicBool::new(false);
 
