@@ -5,7 +5,7 @@ use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Cut};
 use glowfs_rt::Duration;
 use glowfs_types::capability::rights;
-use glowfs_types::wire::meta::{Attr, Caller};
+use glowfs_types::wire::meta::{Attr, Caller, OfInode};
 use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
 
 /// Chunks removed by one call.
@@ -16,6 +16,34 @@ const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated and may run twice at once.
 pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
+    match try_to_finish(s, cut, by).await {
+        // Whoever wanted to write has finished it meanwhile, and has written since, under a newer epoch.
+        Err(e) if e.status == Status::BadCapability => over(s, &cut.attr).await?.ok_or(e),
+        done => done,
+    }
+}
+
+/// The epoch of a file of which this cut is not to be finished any more.
+async fn over(s: &Service, attr: &Attr) -> Result<Option<TruncateEpoch>> {
+    let caller = Caller { volume: VOLUME, ..Caller::default() };
+    let of = OfInode { caller: caller.clone(), inode: attr.inode };
+    s.look(async |tx| {
+        let cx = Context::new(tx, &caller, s);
+        match ns::pending_cut(&cx, attr.inode).await? {
+            Some(cut) if cut.attr.epoch == attr.epoch => Ok(None),
+            _ => match ns::getattr(&cx, &of).await {
+                Ok(now) => Ok(Some(now.epoch)),
+                Err(e) if matches!(e.status, Status::Stale | Status::NotFound) => {
+                    Ok(Some(attr.epoch))
+                }
+                Err(e) => Err(e),
+            },
+        }
+    })
+    .await
+}
+
+async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
     let began = s.rt.now();
     // A truncate that a loss of power could undo must not have cut anything.
     s.engine.flush_barrier().await?;
@@ -51,12 +79,10 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
 }
 
-/// A file was cut to nothing and has other data now: whoever has it open for writing must not go on with the old one, which nobody sees
-/// any more. After the commit.
+/// The length of a file was set, and no chunk of it has to be cut. If it was cut to nothing and has other data now, whoever has it open for writing must not go on with
+/// the old one, which nobody sees any more. Also if its contents are with the metadata his kernel may have pages that were stored into, and must give them before
+/// the file can get longer again. After the commit.
 pub async fn replaced(s: &Service, attr: &Attr, by: ClientId) -> Result<()> {
-    if attr.inline {
-        return Ok(());
-    }
     tell_writers(s, by, Change::contents(attr.inode, Some(attr.epoch))).await
 }
 

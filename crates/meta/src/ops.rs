@@ -353,7 +353,7 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     }
     match cut {
         Some(cut) => attr.epoch = cut::finish(s, &cut, q.caller.client).await?,
-        None if q.len == Some(0) => cut::replaced(s, &attr, q.caller.client).await?,
+        None if q.len.is_some() => cut::replaced(s, &attr, q.caller.client).await?,
         None => {}
     }
     Ok(s.attr_reply(attr, None))
