@@ -50,5 +50,6 @@ mod torture;
 mod transfer;
 mod trash;
 mod trees;
+mod two_fsx;
 mod two_mounts;
 mod write_back;
