@@ -665,3 +665,15 @@ impl Node {
         Ok(Reply::msg(&RemoveDataReply { removed: removed as u32, more: ids.len() > removed }))
     }
 }
+
+/// Bytes that differ by place and seed.
+pub fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+/// Reads so much: how many came, and the buffer.
+pub async fn read(rt: &Rt, file: &OpenFile, offset: u64, len: usize) -> Result<(usize, Vec<u8>)> {
+    let (result, buf) = file.read(offset, rt.alloc(len)).await;
+    assert_eq!(buf.len(), len, "the buffer keeps its length");
+    result.map(|n| (n, buf.to_vec()))
+}
