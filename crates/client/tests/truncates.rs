@@ -2,8 +2,8 @@
 
 mod fake;
 
-use fake::{CHUNK, Fake, Fault, OTHER_DATA, bytes, layout, open, open_other, read};
-use glowfs_client::{Client, ClientConfig, OpenFile};
+use fake::{CHUNK, Fake, Fault, OTHER_DATA, bytes, open, open_other, read};
+use glowfs_client::{Client, OpenFile};
 use glowfs_rt::real::run;
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::wire::meta::*;
