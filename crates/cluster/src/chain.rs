@@ -161,8 +161,11 @@ impl Slot {
     fn may_answer(&self, record: Option<&MemberRecord>) -> bool {
         let served = record.map_or(ChainVersion(0), |r| r.served);
         let knows = self.seen.map_or(ChainVersion(0), |o| o.known.max(o.adopted));
-        let fenced = self.seen.is_some_and(|o| o.fenced);
-        served > ChainVersion(0) && !self.down() && !fenced && knows <= served
+        served > ChainVersion(0) && !self.down() && !self.fenced() && knows <= served
+    }
+    /// Whether every lease from before the chain's version is over.
+    fn fenced(&self) -> bool {
+        self.seen.is_some_and(|o| o.fenced)
     }
     fn set(&mut self, to: PublicState, why: Evidence) {
         self.to = to;
@@ -380,7 +383,7 @@ impl Chain {
         let ready = slots.iter().any(|s| s.to == Serving)
             && writers.all(adopted)
             && fenced
-            && slots.iter().filter(retired).all(|s| s.down() || adopted(s));
+            && slots.iter().filter(retired).all(|s| s.down() || adopted(s) || s.fenced());
         if !ready || self.info.activated == version {
             return;
         }

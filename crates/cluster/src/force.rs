@@ -52,6 +52,11 @@ pub fn explain_force(chain: &Chain, target: TargetId) -> Result<String> {
         .map(|m| m.target.to_string())
         .collect();
     Ok(match record.proof {
+        Proof::Holds | Proof::Killed | Proof::Suspect if chain.restored() => format!(
+            "target {target} holds every acknowledged write as far as the metadata that was put back tells: what chain {} acknowledged \
+             since then under versions of which nobody here knows is lost; the members that are away may have it",
+            info.id
+        ),
         Proof::Holds => format!("target {target} holds every acknowledged write; nothing is lost"),
         Proof::Killed => format!(
             "target {target} held every acknowledged write until its process was killed, and its machine went on: nothing is lost \
@@ -95,7 +100,8 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         next.info.activated_serving = vec![target];
     }
     let proof = chain.records.get(&target).map(|r| r.proof);
-    if !matches!(proof, Some(Proof::Holds | Proof::Killed)) {
+    // Of a record that was put back nobody knows what came after it.
+    if chain.restored() || !matches!(proof, Some(Proof::Holds | Proof::Killed)) {
         next.info.lost = next.info.version;
     }
     for (id, record) in &mut next.records {

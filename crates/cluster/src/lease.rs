@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// A node is deaf when none of its heartbeats was answered in time for so many leases.
 const DEAF_LEASES: u64 = 2;
+/// Where so many hundredths of the storage nodes that live lack answers at the same time, it is not they: nobody becomes deaf.
+const OWN_FAULT_PERCENT: usize = 50;
 /// So many late looks give a node more time while nothing is heard of it. Who is always late hears the living all the same, between its looks.
 const LATE_LOOKS_MAX: u32 = 8;
 
@@ -41,6 +43,8 @@ pub struct Beat {
     pub leaving: bool,
     /// How long before this one the newest heartbeat was sent that was answered in time, in ms.
     pub unanswered_ms: u64,
+    /// It is a storage node.
+    pub storage: bool,
 }
 
 /// What follows from a heartbeat.
@@ -72,6 +76,9 @@ struct Node {
     late_looks: u32,
     /// Since when it was granted leases, without a gap in what is heard of it.
     granted_since_ms: Option<u64>,
+    /// A storage node, and the newest of its heartbeats that was answered in time is older than a lease.
+    lacks_answers: bool,
+    storage: bool,
     /// Answers do not come through to it.
     deaf: bool,
 }
@@ -106,6 +113,8 @@ impl NodeLeases {
             beats: 0,
             late_looks: 0,
             granted_since_ms: None,
+            storage: false,
+            lacks_answers: false,
             deaf: false,
         };
         Self {
@@ -134,6 +143,18 @@ impl NodeLeases {
             n.granted_since_ms.get_or_insert(now_ms);
         }
     }
+    /// A node was granted no lease, or too late: what it lacks is no sign of the way to it.
+    pub fn withheld(&mut self, node: NodeId) {
+        if let Some(n) = self.nodes.get_mut(&node) {
+            n.granted_since_ms = None;
+        }
+    }
+    /// Whether so many storage nodes lack answers that this primary, or its network, must be at fault.
+    fn own_fault(&self) -> bool {
+        let alive = || self.nodes.values().filter(|n| n.alive && n.storage);
+        let lack = alive().filter(|n| n.lacks_answers).count();
+        lack > 1 && lack * 100 >= alive().count() * OWN_FAULT_PERCENT
+    }
     /// The lease to grant, in ms.
     pub fn lease_ms(&self) -> u64 {
         self.config.lease_ms
@@ -149,6 +170,8 @@ impl NodeLeases {
             beats: 0,
             late_looks: 0,
             granted_since_ms: None,
+            storage: beat.storage,
+            lacks_answers: false,
             deaf: false,
         };
         let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
@@ -184,11 +207,16 @@ impl NodeLeases {
         }
         let deaf_ms = DEAF_LEASES * self.config.lease_ms;
         let answered = node.granted_since_ms.map_or(0, |since| now_ms.saturating_sub(since));
-        if beat.unanswered_ms < self.config.lease_ms {
+        node.storage = beat.storage;
+        node.lacks_answers = beat.unanswered_ms >= self.config.lease_ms;
+        if !node.lacks_answers {
             node.deaf = false;
-        } else if beat.unanswered_ms >= deaf_ms && answered >= deaf_ms {
-            node.deaf = true;
         }
+        let lacks = beat.unanswered_ms >= deaf_ms && answered >= deaf_ms && !node.deaf;
+        if lacks && !self.own_fault() {
+            self.nodes.entry(beat.node).and_modify(|n| n.deaf = true);
+        }
+        let Some(node) = self.nodes.get_mut(&beat.node) else { return joined };
         if beat.leaving {
             node.alive = false;
             return Verdict::Left;
@@ -263,6 +291,7 @@ mod tests {
             sequence,
             leaving: false,
             unanswered_ms: 0,
+            storage: true,
         };
         let mut book = NodeLeases::new(config, [], 0, 0);
         assert_eq!(book.beat(beat(9, 1), 2000), Verdict::Joined);
@@ -284,7 +313,14 @@ mod tests {
         for look in 1..100 {
             let sequence = look;
             let (node, incarnation) = (NodeId(2), Incarnation(7));
-            let beat = Beat { node, incarnation, sequence, leaving: false, unanswered_ms: 0 };
+            let beat = Beat {
+                node,
+                incarnation,
+                sequence,
+                leaving: false,
+                unanswered_ms: 0,
+                storage: true,
+            };
             book.beat(beat, look * LATE_MS - 1);
             let dead = book.tick(look * LATE_MS);
             assert!(!dead.contains(&NodeId(2)), "it is heard before every look");
@@ -308,6 +344,7 @@ mod tests {
             sequence,
             leaving: false,
             unanswered_ms: 0,
+            storage: true,
         };
         let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
         assert_eq!(book.beat(beat(1), 100), Verdict::Alive, "known to the primary before");
@@ -328,7 +365,7 @@ mod tests {
         let mut say = |now_ms: u64, unanswered_ms: u64, granted: bool| {
             sequence += 1;
             let (node, incarnation, leaving) = (NodeId(1), Incarnation(7), false);
-            let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms };
+            let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage: true };
             assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
             if granted {
                 book.granted(NodeId(1), now_ms);
@@ -350,5 +387,51 @@ mod tests {
         assert!(!say(6900, 4500, true), "after a gap all begins anew");
         assert!(!say(8300, 5900, true));
         assert!(say(8600, 6200, true));
+    }
+
+    /// Where the primary's own answers are late, each node that became deaf left its chains, until every chain had one replica.
+    #[test]
+    fn nobody_is_deaf_where_half_of_all_lack_answers() {
+        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
+        let mut book = NodeLeases::new(config, (1..=4).map(NodeId), 0, 0);
+        let mut now_ms = 0;
+        let mut deaf_of = |lacking: u64| {
+            let mut deaf = 0;
+            for step in 1..=50 {
+                now_ms += 300;
+                for node in (1..=4).map(NodeId) {
+                    let (incarnation, sequence) = (Incarnation(7), now_ms);
+                    let unanswered_ms = if node.0 <= lacking { step * 300 } else { 0 };
+                    let (leaving, storage) = (false, true);
+                    let beat =
+                        Beat { node, incarnation, sequence, leaving, unanswered_ms, storage };
+                    assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
+                    book.granted(node, now_ms);
+                    deaf = deaf.max((1..=4).filter(|n| book.deaf(NodeId(*n))).count());
+                }
+            }
+            deaf
+        };
+        assert_eq!((deaf_of(4), deaf_of(2), deaf_of(0), deaf_of(1)), (0, 0, 0, 1));
+    }
+
+    /// A primary that answered nothing for long, for the engine was away, took who waited for deaf.
+    #[test]
+    fn who_was_granted_nothing_is_not_deaf() {
+        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
+        let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
+        for step in 1..40 {
+            let unanswered_ms = if step > 20 { (step - 20) * 300 } else { 0 };
+            let (node, incarnation, leaving) = (NodeId(1), Incarnation(7), false);
+            let beat =
+                Beat { node, incarnation, sequence: step, leaving, unanswered_ms, storage: true };
+            book.beat(beat, step * 300);
+            if step <= 20 {
+                book.granted(node, step * 300)
+            } else {
+                book.withheld(node)
+            }
+            assert!(!book.deaf(node), "{step}");
+        }
     }
 }

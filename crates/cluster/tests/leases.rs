@@ -334,6 +334,7 @@ impl World {
             sequence: n.sequence,
             leaving: false,
             unanswered_ms: 0,
+            storage: true,
         };
         let sent_ms = n.clock.ms(self.now);
         let copies = if self.lost() { 0 } else { 1 + u64::from(self.random.chance(3)) };

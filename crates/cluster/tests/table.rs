@@ -637,25 +637,36 @@ fn a_chain_tells_when_an_operator_forced_one_that_lacks_writes() {
     let forced = |t| force(&c, TargetId(t)).expect("nobody serves").info;
     assert_eq!(forced(1).lost, forced(1).version);
     assert_eq!(forced(2).lost, ChainVersion(0), "it holds everything");
+    // By a record that was put back nobody holds everything for certain.
+    let mut restored = c.clone();
+    restored.info.activated_serving.clear();
+    let forced = force(&restored, TargetId(2)).expect("nobody serves").info;
+    assert_eq!(forced.lost, forced.version);
+    let said = explain_force(&restored, TargetId(2)).expect("a member");
+    assert!(!said.contains("nothing is lost") && said.contains("put back"), "{said}");
 }
 
 /// One that is taken out alive and never says that it knows, for it hears nothing of mgmtd, kept its chain from going on without it.
 #[test]
 fn who_hears_nothing_is_waited_for_until_its_lease_is_over() {
-    let mut c = chain(&[Serving, Serving, Serving]);
-    c.records.values_mut().for_each(|r| r.served = ChainVersion(10));
-    let mut v = view(&[Online, Online, Online]);
-    let deaf = v.get_mut(&TargetId(1)).expect("1");
-    (deaf.unreachable, deaf.may_sync) = (true, false);
-    let (mut c, _) = c.settle(&v).expect("it leaves");
-    assert_eq!(states(&c), [(2, Serving), (3, Serving), (1, Waiting)]);
-    for t in [2, 3] {
-        let o = v.get_mut(&TargetId(t)).expect("a member");
-        (o.adopted, o.known) = (c.info.version, c.info.version);
+    for drained in [false, true] {
+        let mut c = chain(&[Serving, Serving, Serving]);
+        c.records.values_mut().for_each(|r| r.served = ChainVersion(10));
+        let mut v = view(&[Online, Online, Online]);
+        let deaf = v.get_mut(&TargetId(1)).expect("1");
+        (deaf.unreachable, deaf.may_sync) = (true, false);
+        let (mut c, _) = c.settle(&v).expect("it leaves");
+        assert_eq!(states(&c), [(2, Serving), (3, Serving), (1, Waiting)]);
+        // An operator has it leave, too.
+        c.records.entry(TargetId(1)).or_default().retired = drained;
+        for t in [2, 3] {
+            let o = v.get_mut(&TargetId(t)).expect("a member");
+            (o.adopted, o.known) = (c.info.version, c.info.version);
+        }
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        assert_ne!(c.info.activated, c.info.version, "it may answer yet");
+        v.values_mut().for_each(|o| o.fenced = true);
+        c = c.settle(&v).map_or(c, |(next, _)| next);
+        assert_eq!(c.info.activated, c.info.version);
     }
-    c = c.settle(&v).map_or(c, |(next, _)| next);
-    assert_ne!(c.info.activated, c.info.version, "it may answer yet");
-    v.values_mut().for_each(|o| o.fenced = true);
-    c = c.settle(&v).map_or(c, |(next, _)| next);
-    assert_eq!(c.info.activated, c.info.version);
 }

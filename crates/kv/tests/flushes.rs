@@ -214,10 +214,20 @@ fn a_segment_without_all_its_room_grows_as_it_is_written() {
 /// Where not even the head of a segment fits, a checkpoint leaves all as it is.
 #[test]
 fn a_checkpoint_that_gets_no_segment_goes_on_in_the_one_in_use() {
-    real::run(|rt| async move {
+    goes_on_without(|disk, without| disk.no_segment.set(without));
+}
+
+/// Nor where there is no room for its name; that ended the engine.
+#[test]
+fn a_checkpoint_that_gets_no_file_goes_on_in_the_one_in_use() {
+    goes_on_without(|disk, without| disk.no_name.set(without));
+}
+
+fn goes_on_without(room: fn(&Disk, bool)) {
+    real::run(move |rt| async move {
         let disk = Disk::new();
         let engine = Embedded::open(&rt, disk.dir(), eager()).await.expect("open");
-        disk.no_segment.set(true);
+        room(&disk, true);
         let keys = fill(&rt, &engine, 0).await;
         let stats = engine.stats();
         assert!(stats.checkpoints_without_room > 0 && stats.checkpoints == 0, "{stats:?}");
@@ -228,10 +238,10 @@ fn a_checkpoint_that_gets_no_segment_goes_on_in_the_one_in_use() {
         tx.put(vec![0], vec![1]).expect("small");
         tx.commit(true).await.expect("durable");
         let lost = disk.without_unflushed();
-        lost.no_segment.set(false);
+        room(&lost, false);
         let after = Embedded::open(&rt, lost.dir(), eager()).await.expect("after a loss of power");
         assert_eq!(count(&after).await, keys);
-        disk.no_segment.set(false);
+        room(&disk, false);
         let written = async {
             while engine.stats().checkpoints == 0 {
                 rt.sleep(Duration::from_millis(5)).await;

@@ -46,7 +46,14 @@ impl Inner {
             if verdict != Verdict::Alive {
                 tracing::info!(%node, role = %heartbeat.node.role, ?verdict, "node");
             }
-            self.settle().await?;
+            let settled = self.settle().await;
+            self.with(|s| {
+                let late = self.now_ms().saturating_sub(now_ms) > s.leases.lease_ms() / 2;
+                if settled.is_err() || late {
+                    s.leases.withheld(node);
+                }
+            })?;
+            settled?;
         } else {
             self.work.notify_all();
         }
@@ -108,6 +115,7 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
         sequence: heartbeat.sequence,
         leaving: heartbeat.leaving,
         unanswered_ms: heartbeat.unanswered_ms,
+        storage: heartbeat.node.role == Role::Storage,
     };
     let verdict = s.leases.beat(beat, now_ms);
     if verdict == Verdict::Stale {

@@ -42,7 +42,7 @@ impl Node {
         for group in chunks[..chunks.len().min(limit)].chunks(REMOVE_PARALLEL) {
             // The groups before may have taken long.
             self.check_lease()?;
-            self.fences.pass(&capability, self.rt.unix_ns())?;
+            self.fences.pass(&capability, self.cluster_ns())?;
             let work = group
                 .iter()
                 .map(|&(c, bytes)| remove(&target, ask.chain_version, c, bytes, &capability));

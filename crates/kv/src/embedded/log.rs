@@ -202,7 +202,11 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
 /// There is no room for the fresh segment that a checkpoint asks for: the log goes on in the one in use. What there is of the other one is
 /// gone for certain first, for nothing may follow a segment but what was written behind its end.
 async fn stay(inner: &Inner, tail: &Tail, header: &FileHeader, why: Error) -> Result<()> {
-    inner.dir.remove(&log_name(header.sequence)).await?;
+    match inner.dir.remove(&log_name(header.sequence)).await {
+        // It could not even be made.
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        removed => removed?,
+    }
     inner.dir.sync().await?;
     take_room(&tail.file, tail.offset, inner.config.segment_bytes).await?;
     {

@@ -47,6 +47,8 @@ pub struct Disk {
     pub scant: Cell<bool>,
     /// There is not even room for the first block of a segment.
     pub no_segment: Cell<bool>,
+    /// There is not even room for its name.
+    pub no_name: Cell<bool>,
     /// Flushes of files that begin from now on.
     pub syncs: Gate,
     /// Writes of files.
@@ -223,6 +225,9 @@ impl DirIo for Handle {
         if !names.contains_key(name) {
             if !options.create {
                 return ready(Err(io::Error::from_raw_os_error(2)));
+            }
+            if self.0.no_name.get() && name.starts_with("log-") {
+                return ready(Err(io::Error::from_raw_os_error(28)));
             }
             let scarce = self.0.scarce.get();
             if scarce > 0 {

@@ -58,7 +58,8 @@ impl OwnFile {
     ) -> Self {
         let (losses, model) = (shared.power_losses.get(), FileModel::default());
         let failed_flushes = shared.failed_flushes.get();
-        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, false);
+        // A truncate counts as of the chain versions at which it was asked for, also of a chain that has not begun again yet after power was lost before.
+        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, losses > 0);
         Self {
             rt,
             client,
