@@ -16,8 +16,8 @@ use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::meta::{Attr, Caller, Edition, OpenReply};
 use glowfs_types::{
-    Capability, ClientId, DataId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
-    VolumeId,
+    Capability, ClientId, DataId, Durability, Error, InodeId, Layout, Result, SessionId, Status,
+    TruncateEpoch, VolumeId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -102,6 +102,9 @@ impl Files {
             let s = file.state.borrow();
             (s.layout, (s.data, s.epoch))
         };
+        if layout.durability == Durability::Disk {
+            return;
+        }
         for chain in routes::chains_of(info, &layout).unwrap_or_default() {
             if let Some(chain) = info.chains.get(&chain) {
                 file.unflushed.note(place, chain.id, chain.version);

@@ -124,8 +124,12 @@ calls! {
 impl Client {
     /// SETATTR.
     pub async fn setattr(&self, query: SetAttr) -> Result<AttrReply> {
-        if query.len.is_some() {
+        if let Some(len) = query.len {
             self.settle_doubts(query.inode).await?;
+            if len == 0 {
+                // It has other data then, or none.
+                return self.meta_call(method::SETATTR, query).await;
+            }
             let info = self.core.routing.borrow().clone();
             self.core.files.cutting(query.inode, &info);
         }

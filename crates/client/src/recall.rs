@@ -79,6 +79,8 @@ async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> R
         core.opens.recalled(inode, epoch);
         let drained = core.rt.timeout(bound, core.files.recalled(inode, epoch)).await;
         if drained.is_err() {
+            // The kernel is told all the same.
+            told.into_iter().for_each(|told| core.rt.spawn_detached(told));
             return Err(Error::new(
                 Status::Busy,
                 format!("writes to inode {inode} under its old capability are still on their way"),

@@ -44,6 +44,8 @@ impl Unflushed {
         let newest = self.number.get() + 1;
         self.number.set(newest);
         let mut notes = self.notes.borrow_mut();
+        // What was written before the file was cut to nothing is nobody's any more.
+        notes.retain(|(of, _), note| *of == data || note.epoch >= epoch);
         let fresh = Note { since: version, newest, epoch };
         let note = notes.entry((data, chain)).or_insert(fresh);
         *note = Note { since: note.since.min(version), newest, epoch: note.epoch.max(epoch) };
@@ -150,6 +152,17 @@ mod tests {
         assert!(!u.flushed(begun, DATA, &lost(0)));
         assert!(!u.is_empty(), "written after it began");
         assert!(u.flushed(u.begin(), DATA, &lost(4)));
+    }
+
+    /// A file that is cut to nothing and written again and again, and never flushed, left a note behind each time.
+    #[test]
+    fn notes_are_of_the_present_data_only() {
+        let u = Unflushed::default();
+        for n in 1..100 {
+            u.note((DataId(n), TruncateEpoch(n)), ChainId(n), ChainVersion(3));
+        }
+        assert!(!u.look(|c| Some(ChainVersion(if c == ChainId(99) { 0 } else { 5 }))), "{u:?}");
+        assert_eq!(u.notes.borrow().len(), 1);
     }
 
     #[test]

@@ -342,12 +342,13 @@ fn a_file_to_which_writes_failed_is_not_one_that_was_never_written_to() {
 
 /// What a mount hears.
 #[derive(Default)]
-struct Heard(Cell<u32>);
+struct Heard(Rc<Cell<u32>>, Rc<Cell<u32>>);
 
 impl RecallHandler for Heard {
     fn recall(&self, _: Recall) -> BoxFuture<()> {
         self.0.set(self.0.get() + 1);
-        Box::pin(async {})
+        let told = self.1.clone();
+        Box::pin(async move { told.set(told.get() + 1) })
     }
     fn give_append(&self, _: InodeId, _: RequestId) -> BoxFuture<Result<()>> {
         Box::pin(async { Ok(()) })
@@ -374,6 +375,9 @@ fn a_mount_hears_of_a_truncate_also_if_writes_do_not_end() {
         }
         assert_eq!(fake.try_recall(1).await.expect_err("on its way").status, Status::Busy);
         assert_eq!(heard.0.get(), 1);
+        // And its kernel.
+        rt.sleep(Duration::from_millis(5)).await;
+        assert_eq!(heard.1.get(), 1);
     });
 }
 

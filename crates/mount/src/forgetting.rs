@@ -24,6 +24,8 @@ pub struct Forgetting(RefCell<BTreeMap<InodeId, Rc<UnderWay>>>);
 struct UnderWay {
     /// The contents have changed once more since the kernel was told.
     again: Cell<bool>,
+    /// How often it has forgotten.
+    done: Cell<u64>,
     over: Notify,
 }
 
@@ -57,10 +59,12 @@ impl Forgetting {
     pub fn is_under_way(&self, inode: InodeId) -> bool {
         self.0.borrow().contains_key(&inode)
     }
-    /// Returns when it has none.
+    /// Returns when it has none from before a change that has been noted by now. Who changes the file again and again makes nobody wait for ever.
     async fn over(&self, inode: InodeId) {
-        loop {
-            let Some(work) = self.0.borrow().get(&inode).cloned() else { return };
+        let Some(work) = self.0.borrow().get(&inode).cloned() else { return };
+        let until = work.done.get() + 1 + u64::from(work.again.get());
+        let is_at_it = || self.0.borrow().get(&inode).is_some_and(|w| Rc::ptr_eq(w, &work));
+        while is_at_it() && work.done.get() < until {
             work.over.wait().await;
         }
     }
@@ -72,9 +76,11 @@ impl Begun {
         loop {
             self.work.again.set(false);
             tell().await;
+            self.work.done.set(self.work.done.get() + 1);
             if !self.work.again.get() {
                 return;
             }
+            self.work.over.notify_all();
         }
     }
 }
@@ -129,12 +135,15 @@ mod tests {
         assert!(!is_done(reader.as_mut()));
         assert!(is_done(pin!(all.over(other))), "another file");
         assert!(all.begin(one).is_none() && all.begin(one).is_none());
+        let mut later = pin!(all.over(one));
+        assert!(!is_done(later.as_mut()));
         told.notify_all();
-        assert!(!is_done(work.as_mut()) && !is_done(reader.as_mut()), "it has changed since");
+        assert!(!is_done(work.as_mut()) && !is_done(later.as_mut()), "it has changed since");
+        assert!(is_done(reader.as_mut()), "what it asked about is forgotten");
         told.notify_all();
         assert!(is_done(work.as_mut()) && turns.get() == 2);
         drop(work);
-        assert!(is_done(reader.as_mut()) && !all.is_under_way(one));
+        assert!(is_done(later.as_mut()) && !all.is_under_way(one));
         drop(all.begin(one).expect("given up").work(async || ()));
         assert!(!all.is_under_way(one));
     }

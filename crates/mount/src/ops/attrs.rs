@@ -55,7 +55,8 @@ impl<S: FileSystem> Context<S> {
             self.forget_pages_later(attr.inode);
         }
         // A reader asks before he takes a page.
-        let forgotten = Box::pin(self.pages_forgotten(attr.inode)).await;
+        let forgotten = !self.forgetting.is_under_way(attr.inode)
+            || Box::pin(self.pages_forgotten(attr.inode)).await;
         let valid = if forgotten { self.valid(end) } else { Duration::ZERO };
         self.attr_answer(&attr, valid)
     }

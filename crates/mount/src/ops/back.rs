@@ -307,6 +307,7 @@ impl<S: FileSystem> Daemon<S> {
         if let Ok(Some(attr)) = written {
             // Meta has it all, and everybody else may see it.
             let _ = inode.end_write(None, 0, at_ns);
+            inode.cut_pages.grew(place + len);
             self.inodes.seen(&attr);
             inode.told(&attr);
             if self.inodes.changed_here(&attr, 1) {
