@@ -58,8 +58,7 @@ impl OwnFile {
     ) -> Self {
         let (losses, model) = (shared.power_losses.get(), FileModel::default());
         let failed_flushes = shared.failed_flushes.get();
-        // A truncate counts as of the chain versions at which it was asked for, also of a chain that has not begun again yet after power was lost before.
-        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, losses > 0);
+        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, false);
         Self {
             rt,
             client,
@@ -169,6 +168,8 @@ impl OwnFile {
         let cut = async || self.client.setattr(query.clone()).await;
         self.file.update_attr(&patiently(&self.rt, cut).await?.attr);
         self.model.truncate(to);
+        // It counts as of the chain versions at which it was asked for, also on a chain that has not begun again yet since power was lost at some time before.
+        self.may_be_told |= self.losses > 0;
         Ok(())
     }
 
