@@ -40,7 +40,7 @@ pub struct MemberRecord {
     pub served: ChainVersion,
     /// It is on its way out ([`Chain::retire`]): offline for good, whatever is heard of it.
     pub retired: bool,
-    /// While the record is known to be older than the stores ([`Chain::restored`]): what it had adopted when it was first heard then, before it adopted
+    /// While the record is known to be older than the stores ([`Chain::restored`]): what it had served under when it was first heard then, before
     /// what was counted on since.
     pub brought: Option<ChainVersion>,
 }
@@ -59,6 +59,8 @@ pub struct Observation {
     pub machine_since: Incarnation,
     /// The newest chain version it adopted.
     pub adopted: ChainVersion,
+    /// The newest one that it adopted as a serving member.
+    pub served: ChainVersion,
     /// Whether it holds no chunk at all.
     pub empty: bool,
     /// Whether it may begin or go on to sync (false for a while after it was too slow).

@@ -4,8 +4,9 @@
 //! whatever members, after the record was copied: what the record says of who holds everything may be wrong. Then
 //!
 //! - the next version lies behind all that were ever adopted, for targets do nothing under others;
-//! - whoever had not adopted the newest version of them was not there when it was active, and can prove nothing. What counts is what each brought when it was first
-//!   heard: the versions that are counted on to since are adopted by who is there, and say nothing;
+//! - whoever had not adopted the newest version of them as a serving member was not there when it was active, and can prove nothing: who stops, or is cut off,
+//!   adopts the version without it, too. What counts is what each brought when it was first heard: the versions that are counted on to since are adopted by who is
+//!   there, and say nothing;
 //! - whoever was made anew, empty, proves nothing, also before anybody is heard who knows more;
 //! - nobody takes over before all are there who can still prove something, or an operator forces it: who is away may know of a newer version.
 //!
@@ -83,7 +84,7 @@ impl Chain {
         for s in slots {
             // Of one that is away the record alone is known.
             if let Some(o) = s.seen.filter(|o| o.local != LocalState::Offline) {
-                self.records.entry(s.target).or_default().brought.get_or_insert(o.adopted);
+                self.records.entry(s.target).or_default().brought.get_or_insert(o.served);
             }
         }
         for record in self.records.values_mut() {

@@ -44,6 +44,7 @@ fn seen(local: LocalState) -> Observation {
         clean: false,
         machine_since: Incarnation(0),
         adopted: ChainVersion(10),
+        served: ChainVersion(10),
         empty: false,
         may_sync: true,
         known: ChainVersion(10),
@@ -465,12 +466,16 @@ fn restored(adopted: [u64; 3], order: &[u64]) -> (Chain, View) {
     let mut v = View::new();
     for i in order {
         let version = ChainVersion(adopted[*i as usize - 1]);
-        let mut o = Observation { adopted: version, known: version, ..seen(Online) };
-        (o.incarnation, o.clean) = (Incarnation(2), true);
-        v.insert(TargetId(*i), o);
+        v.insert(TargetId(*i), came_back(version, version));
         goes_on(&mut c, &mut v);
     }
     (c, v)
+}
+
+/// What a member that ended cleanly says in its next life.
+fn came_back(adopted: ChainVersion, served: ChainVersion) -> Observation {
+    let (incarnation, clean) = (Incarnation(2), true);
+    Observation { adopted, served, known: adopted, incarnation, clean, ..seen(Online) }
 }
 
 /// What follows of itself: who is there adopts each version that is newer than all it knows, and reports it.
@@ -505,6 +510,22 @@ fn of_a_restored_record_the_source_is_one_that_adopted_the_newest_version() {
     }
 }
 
+/// 2 stopped, or was cut off, and took note of the version without it before it ended: it has adopted what the others have, and lacks what they wrote.
+#[test]
+fn of_a_restored_record_who_only_heard_of_the_newest_version_proves_nothing() {
+    for order in ORDERS {
+        let mut c = chain(&[Serving, Serving, Serving]);
+        let mut v = View::new();
+        for i in order {
+            let served = ChainVersion(if i == 2 { 10 } else { 11 });
+            v.insert(TargetId(i), came_back(ChainVersion(11), served));
+            goes_on(&mut c, &mut v);
+        }
+        let (first, state) = states(&c)[0];
+        assert!(state == Serving && first != 2, "{order:?}: {c:?}");
+    }
+}
+
 /// All went on, and the versions that a restored record counts up to are behind what they have adopted.
 #[test]
 fn a_restored_chain_serves_under_a_version_that_its_members_take() {
@@ -528,10 +549,7 @@ fn of_a_restored_record_nobody_is_the_source_before_all_are_there_or_one_is_forc
     goes_on(&mut c, &mut v);
     assert_eq!((states(&c)[0], c.info.activated), ((1, Serving), c.info.version), "{c:?}");
     // What comes too late is brought up to date like any other; the chain goes on meanwhile.
-    let mut late =
-        Observation { adopted: ChainVersion(50), known: ChainVersion(50), ..seen(Online) };
-    (late.incarnation, late.clean) = (Incarnation(2), true);
-    v.insert(TargetId(3), late);
+    v.insert(TargetId(3), came_back(ChainVersion(50), ChainVersion(50)));
     goes_on(&mut c, &mut v);
     assert_eq!((states(&c)[0], c.info.activated), ((1, Serving), c.info.version), "{c:?}");
     assert!(c.info.version > ChainVersion(50), "or 3 would take nothing: {c:?}");
@@ -549,10 +567,7 @@ fn a_restart_while_a_restored_chain_waits_proves_nothing() {
         goes_on(&mut c, &mut v);
         assert!(c.info.head().is_none(), "3 may know more: {c:?}");
     }
-    let mut last =
-        Observation { adopted: ChainVersion(41), known: ChainVersion(41), ..seen(Online) };
-    (last.incarnation, last.clean) = (Incarnation(2), true);
-    v.insert(TargetId(3), last);
+    v.insert(TargetId(3), came_back(ChainVersion(41), ChainVersion(41)));
     goes_on(&mut c, &mut v);
     assert_eq!(states(&c)[0], (3, Serving), "{c:?}");
 }

@@ -89,6 +89,7 @@ impl State {
             clean: report.is_some_and(|r| r.clean),
             machine_since: report.map_or(Incarnation(0), |r| r.machine_since),
             adopted: report.map_or(info.adopted, |r| r.adopted),
+            served: report.map_or(ChainVersion(0), |r| r.served.unwrap_or(r.adopted)),
             empty: report.is_none_or(|r| r.used_bytes == 0),
             may_sync: !deaf
                 && self.pauses.may_sync(target, now_ms)

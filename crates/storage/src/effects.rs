@@ -3,7 +3,7 @@
 use crate::repair::Wrong;
 use crate::target::{Payload, Target, Waiting};
 use glowfs_chunkstore::{StageKind, StageRequest};
-use glowfs_craq::{Action, Done, Event, Onto, Ticket};
+use glowfs_craq::{Action, Done, Event, Onto, Ticket, View};
 use glowfs_net::Reply;
 use glowfs_rt::Duration;
 use glowfs_types::mutant::{Mutant, planted};
@@ -126,10 +126,12 @@ impl Target {
     }
 
     fn adopt(self: &Rc<Self>, version: ChainVersion) {
-        let syncs = self.replica.borrow().adopting().is_some_and(|v| v.syncing());
+        let becomes = self.replica.borrow().adopting().copied();
+        let is = |f: fn(&View) -> bool| becomes.as_ref().is_some_and(f);
+        let (syncs, serves) = (is(View::syncing), is(View::serving));
         self.launch(move |t| async move {
             // Until it is there nothing is done under it; unless the disk failed (which is reported), it can be tried again.
-            while let Err(e) = t.persist(version, syncs).await {
+            while let Err(e) = t.persist(version, syncs, serves).await {
                 tracing::error!(target = %t.id, error = %e, "chain version could not be persisted");
                 let Some(node) = t.node.upgrade().filter(|_| t.store.failure().is_none()) else {
                     return;
@@ -143,13 +145,13 @@ impl Target {
         });
     }
 
-    async fn persist(&self, version: ChainVersion, syncs: bool) -> Result<()> {
+    async fn persist(&self, version: ChainVersion, syncs: bool, serves: bool) -> Result<()> {
         if syncs {
             // Tombstones from before may be of versions that the chain does not know (a resync does not list them), so that
             // it would give them again and we would take those updates for old ones.
             self.store.purge_tombstones(self.id).await?;
         }
-        self.save(|meta| meta.adopted = version).await
+        self.save(|meta| meta.adopt(version, serves)).await
     }
 
     /// Until they are forgotten nothing comes to this target; unless the disk failed (which is reported), it can be tried again.

@@ -44,6 +44,7 @@ impl Report for Reporter {
                 used_bytes: used_bytes(t, shares.get(&t.store.id()).copied().unwrap_or(0)),
                 store: t.store.id(),
                 known: t.known(),
+                served: Some(t.meta().served),
             })
             .collect();
         // Targets whose disk could not be opened are ours all the same; and those that left their chain until their chunks are removed: mgmtd
@@ -75,6 +76,7 @@ impl Report for Reporter {
                     used_bytes: u64::from(works(t.store) && leaving(t.id)),
                     store: t.store,
                     known: ChainVersion(0),
+                    served: None,
                 }),
         );
         let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();

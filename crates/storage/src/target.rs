@@ -97,11 +97,21 @@ pub(crate) struct Meta {
     pub adopted: ChainVersion,
     /// When the last whole scrub of it ended, or when it was first seen: from here the next one is due. Nanoseconds since the Unix epoch; 0: not known.
     pub scrubbed_ns: u64,
+    /// The newest chain version that was adopted as a serving member of it.
+    pub served: ChainVersion,
 }
 
 impl Meta {
+    /// Takes note of a chain version, in which the target serves or not.
+    pub fn adopt(&mut self, version: ChainVersion, serves: bool) {
+        self.adopted = version;
+        if serves {
+            self.served = version;
+        }
+    }
     fn save(self) -> Vec<u8> {
-        [&META_MAGIC[..], &self.adopted.0.to_le_bytes(), &self.scrubbed_ns.to_le_bytes()].concat()
+        let fields = [self.adopted.0, self.scrubbed_ns, self.served.0].map(u64::to_le_bytes);
+        [&META_MAGIC[..], fields.as_flattened()].concat()
     }
     /// The inverse; an empty record is that of a new target.
     fn load(bytes: &[u8]) -> Result<Self> {
@@ -115,11 +125,14 @@ impl Meta {
                 "the record of a target is not understood; the store was written by a newer build",
             )
         })?;
-        // Older builds end here.
-        let scrubbed = rest.first_chunk::<8>();
+        let adopted = u64::from_le_bytes(*adopted);
+        // Older builds end here, or after the time; what they adopted they may have served under.
+        let (scrubbed, rest) = rest.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+        let served = rest.first_chunk::<8>();
         Ok(Self {
-            adopted: ChainVersion(u64::from_le_bytes(*adopted)),
-            scrubbed_ns: scrubbed.map_or(0, |b| u64::from_le_bytes(*b)),
+            adopted: ChainVersion(adopted),
+            scrubbed_ns: u64::from_le_bytes(*scrubbed),
+            served: ChainVersion(served.map_or(adopted, |b| u64::from_le_bytes(*b))),
         })
     }
 }
@@ -267,13 +280,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_only_hears_of_a_version_has_not_served_under_it() {
+        let mut meta = Meta::default();
+        meta.adopt(ChainVersion(10), true);
+        meta.adopt(ChainVersion(11), false);
+        let (adopted, served) = (ChainVersion(11), ChainVersion(10));
+        assert_eq!(meta, Meta { adopted, served, ..Meta::default() });
+    }
+
+    #[test]
     fn the_record_round_trips_and_strange_ones_are_refused() {
-        let golden = b"GTM1\x07\0\0\0\0\0\0\0\x09\x01\0\0\0\0\0\0";
-        let meta = Meta { adopted: ChainVersion(7), scrubbed_ns: 265 };
+        let golden = b"GTM1\x07\0\0\0\0\0\0\0\x09\x01\0\0\0\0\0\0\x05\0\0\0\0\0\0\0";
+        let (adopted, served) = (ChainVersion(7), ChainVersion(5));
+        let meta = Meta { adopted, scrubbed_ns: 265, served };
         assert_eq!(meta.save(), golden);
         assert_eq!(Meta::load(golden).expect("valid"), meta);
-        let older = Meta { scrubbed_ns: 0, ..meta };
-        assert_eq!(Meta::load(&golden[..12]).expect("of an older build"), older);
+        let older = Meta { served: adopted, ..meta };
+        assert_eq!(Meta::load(&golden[..20]).expect("of an older build"), older);
+        let oldest = Meta { scrubbed_ns: 0, ..older };
+        assert_eq!(Meta::load(&golden[..12]).expect("of an older one"), oldest);
         assert_eq!(Meta::load(b"").expect("new"), Meta::default());
         for bad in [&b"GTM2\x07\0\0\0\0\0\0\0"[..], b"GTM1\x07", b"x"] {
             assert_eq!(Meta::load(bad).err().map(|e| e.status), Some(Status::NewerFormat));

@@ -124,6 +124,7 @@ impl World {
                     clean,
                     machine_since: Incarnation(since),
                     adopted: ChainVersion(adopted),
+                    served: ChainVersion(adopted),
                     // Only whether the chain was ever active matters.
                     empty: self.chain.info.activated == ChainVersion(0),
                     may_sync: true,

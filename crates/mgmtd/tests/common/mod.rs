@@ -132,6 +132,7 @@ impl Report for Fake {
             used_bytes: 1,
             store: self.store,
             known: ChainVersion(0),
+            served: None,
         });
         mine.map(|t| {
             let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
@@ -151,6 +152,7 @@ impl Report for Fake {
                 used_bytes: self.used.get(),
                 store: self.store,
                 known: adopted,
+                served: None,
             }
         })
         .chain(named)

@@ -39,6 +39,9 @@ pub struct TargetReport {
     /// The first life of its store since which the machine was not started again: what ended between was processes only. 0: not known.
     #[cbor(n(8), default)]
     pub machine_since: Incarnation,
+    /// The newest chain version that it adopted as a serving member of it. None: not known, from an older build.
+    #[n(9)]
+    pub served: Option<ChainVersion>,
 }
 
 /// HEARTBEAT. The node's lease counts from the moment it sent this, on its own CLOCK_BOOTTIME.
