@@ -582,11 +582,10 @@ fn of_a_restored_record_one_that_was_made_anew_is_not_the_source() {
         // As mgmtd takes them whose nodes it has not heard of for long enough.
         let mut v = view(&[Off, Off, Off]);
         for i in order {
-            let mut o = Observation { incarnation: Incarnation(2), clean: true, ..seen(Online) };
-            (o.adopted, o.known) = (ChainVersion(40), ChainVersion(40));
+            let mut o = came_back(ChainVersion(40), ChainVersion(40));
             if *i == 3 {
-                o = Observation { incarnation: Incarnation(life), empty: true, ..o };
-                (o.adopted, o.known) = (ChainVersion(0), ChainVersion(0));
+                let none = came_back(ChainVersion(0), ChainVersion(0));
+                o = Observation { incarnation: Incarnation(life), empty: true, ..none };
             }
             v.insert(TargetId(*i), o);
             goes_on(&mut c, &mut v);
