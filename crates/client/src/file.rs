@@ -111,6 +111,16 @@ impl Files {
             }
         }
     }
+    /// A truncate to nothing is going to be asked for; call what this returns when it is done.
+    pub fn cutting_to_nothing(&self, inode: InodeId) -> impl FnOnce() + use<> {
+        let unflushed = self.unflushed(inode);
+        let asked = unflushed.as_ref().map(|u| u.begin());
+        move || {
+            if let (Some(unflushed), Some(asked)) = (unflushed, asked) {
+                unflushed.cut_to_nothing(asked);
+            }
+        }
+    }
     fn any(&self, inode: InodeId) -> Option<Rc<OpenFile>> {
         self.0.borrow().get(&inode).into_iter().flatten().find_map(Weak::upgrade)
     }

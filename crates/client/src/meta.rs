@@ -128,7 +128,10 @@ impl Client {
             self.settle_doubts(query.inode).await?;
             if len == 0 {
                 // It has other data then, or none.
-                return self.meta_call(method::SETATTR, query).await;
+                let cut = self.core.files.cutting_to_nothing(query.inode);
+                let reply = self.meta_call(method::SETATTR, query).await?;
+                cut();
+                return Ok(reply);
             }
             let info = self.core.routing.borrow().clone();
             self.core.files.cutting(query.inode, &info);
@@ -165,7 +168,11 @@ impl Client {
         }
         query.flags.inline = true;
         let opening = self.core.opens.begin(query.inode);
+        let cut = query.flags.truncate.then(|| self.core.files.cutting_to_nothing(query.inode));
         let mut reply: OpenReply = self.meta_call(method::OPEN, query).await?;
+        if let Some(cut) = cut {
+            cut();
+        }
         opening.answered(&mut reply);
         Ok(reply)
     }

@@ -25,11 +25,13 @@ pub(crate) struct Unflushed {
     notes: RefCell<BTreeMap<(DataId, ChainId), Note>>,
     /// Updates noted so far.
     number: Cell<u64>,
+    /// The newest truncate epoch of the file that was noted.
+    epoch: Cell<TruncateEpoch>,
     /// The number of the newest loss that was found, 0 for none; numbers of losses are the client's.
     loss: Cell<u64>,
 }
 
-/// A flush that has begun: it covers what was noted before.
+/// A moment, such as the begin of a flush: what was noted before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun(u64);
 
@@ -44,16 +46,24 @@ impl Unflushed {
         let newest = self.number.get() + 1;
         self.number.set(newest);
         let mut notes = self.notes.borrow_mut();
-        // What was written before the file was cut to nothing is nobody's any more.
-        notes.retain(|(of, _), note| *of == data || note.epoch >= epoch);
+        if epoch > self.epoch.get() {
+            self.epoch.set(epoch);
+            // What was written before the file was cut to nothing is nobody's any more.
+            notes.retain(|(of, _), note| *of == data || note.epoch >= epoch);
+        }
         let fresh = Note { since: version, newest, epoch };
         let note = notes.entry((data, chain)).or_insert(fresh);
         *note = Note { since: note.since.min(version), newest, epoch: note.epoch.max(epoch) };
     }
 
-    /// A flush begins.
+    /// A flush, or a truncate to nothing, begins.
     pub fn begin(&self) -> Begun {
         Begun(self.number.get())
+    }
+
+    /// This client has cut the file to nothing, and asked for that at `asked`: what was acknowledged before is nobody's any more.
+    pub fn cut_to_nothing(&self, asked: Begun) {
+        self.notes.borrow_mut().retain(|_, note| note.newest > asked.0);
     }
 
     /// It has made durable what it covers of `data`, the file's since truncate epoch `epoch`, on these chains, each of which says since when something may be
@@ -174,5 +184,16 @@ mod tests {
         let lost = [(ChainId(1), ChainVersion(5)), (ChainId(2), ChainVersion(0))].into();
         assert!(!u.flushed(u.begin(), now, &lost));
         assert!(u.is_empty(), "{u:?}");
+    }
+
+    #[test]
+    fn a_truncate_to_nothing_takes_what_was_written_before_it_was_asked_for() {
+        let u = Unflushed::default();
+        write(&u, 3);
+        let asked = u.begin();
+        u.note(DATA, ChainId(2), ChainVersion(3));
+        u.cut_to_nothing(asked);
+        assert!(!u.look(|c| (c == CHAIN).then_some(ChainVersion(5))));
+        assert!(u.look(|_| Some(ChainVersion(5))), "written meanwhile");
     }
 }

@@ -5,6 +5,7 @@ mod fake;
 use fake::{CHUNK, Fake, open};
 use glowfs_rt::real::run;
 use glowfs_rt::{Buf, Duration};
+use glowfs_types::wire::meta::SetAttr;
 use glowfs_types::*;
 
 /// All replicas of a chain lose their power between a write and its fsync.
@@ -54,6 +55,18 @@ fn a_flush_does_not_hide_that_writes_are_gone() {
             fake.lose_power(ChainId(chain));
         }
         file.flush().await.expect("nothing was written since");
+        // Nor is it if this client has done that, and whoever closes the file does not hear of one.
+        write(2).await.expect("written");
+        let told = file.losses();
+        let query = SetAttr { inode: file.inode(), len: Some(0), ..SetAttr::default() };
+        client.setattr(query).await.expect("cut");
+        for chain in 1..=3 {
+            fake.lose_power(ChainId(chain));
+        }
+        while client.routing().version < fake.state.routing.borrow().version {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(file.losses(), told);
         client.close().await;
     });
 }
