@@ -39,7 +39,7 @@ for file in "$place"/*.pid; do
 done
 for at in mnt3 mnt2; do umount -l "$place/$at" 2>/dev/null; done
 timeout -k 5 120 "$glowfs" dev down --dir "$place/cluster" >/dev/null 2>&1
-[ ! -s "$place/small" ] || umount -l "$(cat "$place/small")" 2>/dev/null
+[ ! -s "$place/mounted" ] || while read -r disk; do umount -l "$disk" 2>/dev/null; done <"$place/mounted"
 [ ! -d "$place/cluster" ] || timeout -k 5 120 "$glowfs" dev destroy --yes --dir "$place/cluster" >/dev/null || true
 if grep -qF " $place/" /proc/self/mountinfo; then
     echo "$place stays: something is mounted below it still" >&2

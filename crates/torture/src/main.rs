@@ -71,7 +71,7 @@ struct Torture {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "kill,stop,restart,all,cut,corrupt,fill,mount"
+        default_value = "kill,stop,restart,all,cut,corrupt,fill,disk,mount"
     )]
     faults: Vec<Kind>,
     #[command(flatten)]

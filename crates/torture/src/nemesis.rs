@@ -2,6 +2,7 @@
 
 mod cut;
 mod damage;
+mod dead;
 mod full;
 mod turns;
 
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+pub use dead::make_disk_of_its_own;
 pub use full::make_small_disk;
 use turns::Turns;
 
@@ -49,6 +51,8 @@ pub enum Kind {
     Corrupt,
     /// A disk of one replica filled up
     Fill,
+    /// A disk of one storage node that answers everything with EIO, or turns read-only, until it is repaired
+    Disk,
     /// The network of a service cut off, one way or both, from some or all (needs `dev up --separate`)
     Cut,
     /// SIGKILL of a mount in use, and a fresh one some time later
@@ -244,6 +248,7 @@ impl Nemesis {
                 vec![next]
             }
             // Always the same replica: damage is not repaired at once, and one good copy must be left.
+            Kind::Disk => storages.into_iter().next().into_iter().collect(),
             Kind::Corrupt | Kind::Fill => storages.into_iter().next_back().into_iter().collect(),
             Kind::Kill if storages.len() > 2 && self.random.chance(15) => {
                 // All but one.
@@ -313,7 +318,25 @@ impl Nemesis {
             }
             Kind::Corrupt => self.corrupt(targets, hold),
             Kind::Fill => self.fill(targets, hold),
+            Kind::Disk => self.kill_disk(targets, hold),
         }
+    }
+
+    /// Both deaths by turns.
+    fn kill_disk(&self, targets: &[Service], hold: Duration) -> Result<Hit> {
+        let t = targets.first().context("no storage")?;
+        let struck = self.done.iter().filter(|s| s.kind == Kind::Disk).count();
+        let death = [dead::Death::Eio, dead::Death::ReadOnly][struck % 2];
+        self.flight.say(&format!("{death:?}"));
+        let in_flight = self.aim(Kind::Disk)?;
+        dead::kill(t, death)?;
+        let missed = dead::wait_gone(&self.cluster, t)?;
+        std::thread::sleep(hold);
+        self.cluster.process(t)?.signal(Signal::TERM)?;
+        gone(&self.cluster, targets)?;
+        dead::revive(&self.cluster, t)?;
+        self.cluster.dev("start", &[&t.id])?;
+        Ok(Hit { in_flight, missed })
     }
 
     fn corrupt(&mut self, targets: &[Service], hold: Duration) -> Result<Hit> {

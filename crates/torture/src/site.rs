@@ -24,7 +24,8 @@ pub struct Site {
     /// The cluster.
     pub cluster: Arc<Cluster>,
     place: Place,
-    small: Option<PathBuf>,
+    /// File systems of their own that some of its disks are.
+    mounted: Vec<PathBuf>,
     keep: bool,
     closed: bool,
 }
@@ -68,19 +69,24 @@ impl Place {
 }
 
 impl Site {
-    /// Makes and starts the cluster; with one small disk if disks are to be filled. Call before any file of a mount is open.
+    /// Makes and starts the cluster; with one small disk if disks are to be filled, and one of its own if disks are to die. Call before any file of a mount is open.
     pub fn up(shape: &Shape, faults: &[Kind], keep: bool) -> Result<Self> {
         let place = Place::make(&shape.dir)?;
         let shape = Shape { dir: place.own.clone(), ..shape.clone() };
         guard(&place.own, &shape.glowfs)?;
         let cluster = Arc::new(Cluster::new(&shape)?);
-        let mut site = Self { cluster, place, small: None, keep, closed: false };
+        let mut site = Self { cluster, place, mounted: vec![], keep, closed: false };
         site.cluster.start()?;
-        if faults.contains(&Kind::Fill) {
+        type Make = fn(&Cluster) -> Result<PathBuf>;
+        let makers: [(Kind, Make); 2] = [
+            (Kind::Fill, nemesis::make_small_disk),
+            (Kind::Disk, nemesis::make_disk_of_its_own),
+        ];
+        for (_, make) in makers.iter().filter(|(kind, _)| faults.contains(kind)) {
             site.cluster.down()?;
-            let disk = nemesis::make_small_disk(&site.cluster)?;
-            std::fs::write(site.place.own.join("small"), disk.to_string_lossy().as_bytes())?;
-            site.small = Some(disk);
+            site.mounted.push(make(&site.cluster)?);
+            let lines = site.mounted.iter().map(|d| format!("{}\n", d.display()));
+            std::fs::write(site.place.own.join("mounted"), lines.collect::<String>())?;
             site.cluster.up_again()?;
         }
         Ok(site)
@@ -119,8 +125,10 @@ impl Site {
         Ok(report)
     }
     fn take_down(&mut self) -> Result<()> {
-        if let Some(disk) = self.small.take() {
+        if !self.mounted.is_empty() {
             self.cluster.down()?;
+        }
+        for disk in self.mounted.drain(..) {
             self.cluster.run(&["umount".into(), disk.to_string_lossy().into_owned()])?;
         }
         self.cluster.destroy()?;
