@@ -1,0 +1,51 @@
+//! What other clients do meanwhile, as the switches say, and what this one is asked for then.
+
+use super::{Node, RamFs, SLOW};
+use crate::ram::switches::*;
+use glowfs_types::wire::meta::*;
+use glowfs_types::{Result, Status, VolumeId};
+use std::rc::Rc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl RamFs {
+    /// What another client does.
+    pub(super) fn exchange_with_other(&self, q: &Rename) -> Result<()> {
+        let (caller, request, parent, name) =
+            (q.caller.clone(), q.request, q.parent, q.name.clone());
+        let (new_parent, new_name, flags) = (parent, b"other".to_vec().into(), 2);
+        let exchange = Rename { caller, request, parent, name, new_parent, new_name, flags };
+        self.move_name(&exchange)?;
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let (volume, name) = (q.caller.volume, Some(q.name.clone()));
+        let recall = Recall { volume, inode: parent, name, epoch: None, data: false, append: None };
+        self.rt.spawn_detached(async move { listener.recall(recall).await });
+        Ok(())
+    }
+    /// The same, to the length of a file that is being written.
+    pub(super) fn cut_by_other(self: &Rc<Self>, n: &Rc<Node>, len: u64) -> Result<()> {
+        self.cut(n, len);
+        let attr = self.change(n, |_| ());
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let (inode, epoch) = (attr.inode, Some(attr.epoch));
+        let recall =
+            Recall { volume: VolumeId(1), inode, name: None, epoch, data: true, append: None };
+        self.rt.spawn_detached(listener.recall(recall));
+        if let Some(len) = LONG_AGAIN.swap(0, Relaxed).checked_sub(1) {
+            let (fs, n) = (self.clone(), n.clone());
+            self.rt.spawn_detached(async move {
+                fs.rt.sleep(SLOW).await;
+                _ = fs.cut_by_other(&n, len);
+            });
+        }
+        Ok(())
+    }
+    pub(super) fn want_right(&self, n: &Node) -> Result<()> {
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let given = *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+        let (grant, _) = given.ok_or(Status::Internal)?;
+        let asked = listener.give_append(n.attr.borrow().inode, grant);
+        self.rt.spawn_detached(async move { _ = asked.await });
+        Ok(())
+    }
+}

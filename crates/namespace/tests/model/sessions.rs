@@ -1,0 +1,161 @@
+//! Sessions, the lengths that they report, truncates, and what becomes garbage.
+
+use crate::world::World;
+use crate::{make_q, name, op, open_q, who};
+use glowfs_kv::{Transaction, run_transaction};
+use glowfs_namespace::{self as ns, Context};
+use glowfs_rt::real;
+use glowfs_types::wire::meta::*;
+use glowfs_types::*;
+
+fn sync_q(inode: InodeId, session: u128, len: Option<u64>, epoch: TruncateEpoch) -> Sync {
+    Sync {
+        caller: who(0),
+        request: RequestId(0),
+        inode,
+        session: Some(SessionId(session)),
+        len_at_least: len,
+        epoch,
+        mtime: None,
+        atime: None,
+        durable: false,
+        ..Sync::default()
+    }
+}
+
+async fn garbage(w: &World) -> Vec<DataId> {
+    let g = run_transaction(&w.rt, &w.engine, async |tx| ns::garbage(tx, VolumeId(1), 100).await)
+        .await
+        .expect("garbage");
+    g.into_iter().map(|g| g.data).collect()
+}
+
+#[test]
+fn sessions_lengths_truncates_and_garbage() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, 0).await;
+        let root = InodeId(1);
+        let file = op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("make").attr;
+        let i = file.inode;
+        let unlink = |n: &str| Unlink {
+            caller: who(0),
+            request: RequestId(0),
+            parent: root,
+            name: name(n),
+            directory: false,
+        };
+        // Opened and closed without a write: nothing to collect.
+        op!(w, ns::open, open_q(i, 0, true, false, 1)).expect("open");
+        op!(w, ns::close, sync_q(i, 1, None, file.epoch)).expect("close");
+        let cut = op!(
+            w,
+            ns::setattr,
+            SetAttr { caller: who(0), inode: i, len: Some(100), ..SetAttr::default() }
+        )
+        .expect("extend");
+        assert!(cut.1.is_none() && cut.0.len == 100 && cut.0.epoch == file.epoch);
+        // Written: a shrink must be finished before the next write-open.
+        op!(w, ns::open, open_q(i, 0, true, false, 2)).expect("open");
+        op!(w, ns::sync, sync_q(i, 2, Some(5000), file.epoch)).expect("sync");
+        let (attr, cut) = op!(
+            w,
+            ns::setattr,
+            SetAttr { caller: who(0), inode: i, len: Some(10), ..SetAttr::default() }
+        )
+        .expect("shrink");
+        assert_eq!((attr.len, cut.expect("a cut").len), (10, 10));
+        let e = op!(w, ns::open, open_q(i, 0, true, false, 3)).expect_err("cut pending");
+        assert!(ns::is_cut_pending(&e));
+        run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::finish_cut(tx, VolumeId(1), i, attr.epoch, None).await
+        })
+        .await
+        .expect("cut");
+        let of = OfInode { caller: who(0), inode: i };
+        let after = op!(w, ns::getattr, of).expect("attributes");
+        assert!(after.epoch > attr.epoch && after.change > attr.change, "each state has a number");
+        // Longer, while somebody has it open who may have written more than is known: what he wrote before the new end stays.
+        let longer =
+            |len| SetAttr { caller: who(0), inode: i, len: Some(len), ..SetAttr::default() };
+        let finish = async |epoch| {
+            let work =
+                async |tx: &Transaction| ns::finish_cut(tx, VolumeId(1), i, epoch, None).await;
+            run_transaction(&w.rt, &w.engine, work).await.expect("cut")
+        };
+        let (attr, cut) = op!(w, ns::setattr, longer(20)).expect("longer");
+        assert_eq!((attr.len, cut.expect("a cut").len), (20, 20));
+        let epoch = finish(attr.epoch).await;
+        op!(w, ns::close, sync_q(i, 2, Some(20), epoch)).expect("close");
+        // Closed: behind its end may lie what a failed write has left.
+        let (attr, cut) = op!(w, ns::setattr, longer(30)).expect("longer");
+        assert_eq!((attr.len, cut.expect("a cut").len), (30, 20));
+        assert!(ns::is_cut_pending(&op!(w, ns::setattr, longer(40)).expect_err("cut pending")));
+        finish(attr.epoch).await;
+        let (attr, cut) = op!(w, ns::setattr, longer(10)).expect("shorter");
+        assert_eq!(cut.expect("a cut").len, 10);
+        finish(attr.epoch).await;
+        op!(w, ns::open, open_q(i, 0, true, false, 2)).expect("open");
+        op!(w, ns::open, open_q(i, 0, true, false, 3)).expect("open");
+        // A late report of the old epoch cannot revive the length.
+        assert_eq!(op!(w, ns::sync, sync_q(i, 2, Some(9000), file.epoch)).expect("sync").len, 10);
+        // To zero: new data id, the old one is garbage.
+        let (zero, cut) = op!(
+            w,
+            ns::setattr,
+            SetAttr { caller: who(0), inode: i, len: Some(0), ..SetAttr::default() }
+        )
+        .expect("zero");
+        assert!(cut.is_none() && zero.data != file.data && zero.epoch > attr.epoch);
+        assert_eq!(garbage(&w).await, [file.data]);
+        // Unlinked while open: stays until the last session closes.
+        let gone = op!(w, ns::unlink, unlink("f")).expect("unlink").expect("attr");
+        assert_eq!(gone.nlink, 0);
+        assert_eq!(garbage(&w).await.len(), 1);
+        op!(w, ns::close, sync_q(i, 2, None, zero.epoch)).expect("close");
+        assert_eq!(
+            op!(w, ns::sync, sync_q(i, 3, Some(77), zero.epoch)).expect("still there").len,
+            77
+        );
+        op!(w, ns::close, sync_q(i, 3, Some(78), zero.epoch)).expect("close");
+        assert_eq!(garbage(&w).await, [file.data, zero.data]);
+        let of = OfInode { caller: who(0), inode: i };
+        // Not «not found»: its name may lead to another file, so kernels have to look again.
+        assert_eq!(op!(w, ns::getattr, of.clone()).expect_err("gone").status, Status::Stale);
+        let open = open_q(i, 0, true, false, 4);
+        assert_eq!(op!(w, ns::open, open).expect_err("gone").status, Status::Stale);
+        let usage = run_transaction(&w.rt, &w.engine, async |tx| ns::statfs(tx, VolumeId(1)).await)
+            .await
+            .expect("statfs");
+        assert_eq!((usage.inodes, usage.bytes), (1, 0));
+        // A dead client: its length is settled, then its session ends.
+        let f = op!(w, ns::make, make_q(who(0), root, "g", InodeKind::File)).expect("make").attr;
+        op!(w, ns::open, open_q(f.inode, 0, true, false, 9)).expect("open");
+        let (c, caller) = (ClientId(1), who(0));
+        let clients = run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::clients_with_sessions(tx, VolumeId(1), None, 10).await
+        })
+        .await;
+        assert_eq!(clients.expect("clients"), [c]);
+        let sessions = run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::sessions_of(tx, VolumeId(1), c, 10).await
+        })
+        .await
+        .expect("sessions");
+        assert_eq!((sessions.len(), sessions[0].inode, sessions[0].write), (1, f.inode, true));
+        run_transaction(&w.rt, &w.engine, async |tx| {
+            ns::end_session(
+                &Context::new(tx, &caller, &w),
+                c,
+                f.inode,
+                SessionId(9),
+                Some((4242, f.epoch)),
+                None,
+            )
+            .await
+        })
+        .await
+        .expect("end");
+        let of = OfInode { caller: who(0), inode: f.inode };
+        assert_eq!(op!(w, ns::getattr, of.clone()).expect("there").len, 4242);
+    });
+}

@@ -1,0 +1,10 @@
+//! The metadata service with several clients, and what must outlive its restarts: requests that take effect once, ids, sessions.
+#![allow(clippy::expect_used, missing_docs)]
+
+mod inline;
+mod lab;
+mod names;
+mod requests;
+mod restarts;
+mod sessions;
+mod truncates;

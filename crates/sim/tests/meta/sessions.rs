@@ -1,0 +1,139 @@
+//! Sessions: what ends them and with which length, their client's death, closes one by one and together.
+
+use crate::lab::{Lab, SHAPE, look};
+use glowfs_client::Client;
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{Buf, Duration};
+use glowfs_sim::cluster::harness::Shape;
+use glowfs_sim::cluster::workload::{caller, open_or_make, report};
+use glowfs_types::wire::meta::Sync as SyncFile;
+use glowfs_types::*;
+use std::rc::Rc;
+
+/// What is open stays open over a restart; what a client that died had open is closed for it, with the length that its chunks have.
+#[test]
+fn sessions_outlive_the_service_and_not_their_client() {
+    let lab = Lab::new(23);
+    let make = |which: &'static str| {
+        move |c: Rc<Client>| async move {
+            let (file, open) = open_or_make(&c, which).await.expect("made");
+            file.write(0, Buf::from_vec(vec![7; 100_000])).await.expect("written");
+            (file, open.attr.inode)
+        }
+    };
+    let (kept, kept_inode) = lab.run(0, make("kept"));
+    let (_, lost_inode) = lab.run(1, make("lost"));
+    lab.restart(true);
+    let (file, again) = (kept.clone(), lab.clients[0].clone());
+    let attr = lab.run(0, move |c| async move {
+        file.write(100_000, Buf::from_vec(vec![8; 1000])).await.expect("still open");
+        c.sync(report(&again, &file, false)).await.expect("reported").attr
+    });
+    assert_eq!((attr.inode, attr.len), (kept_inode, 101_000));
+    // The other client dies without a word, and then the service does.
+    let before = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
+    assert_eq!((before.inode, before.len), (lost_inode, 0), "it never said how long it is");
+    lab.cluster.clients[1].crash();
+    lab.restart(true);
+    lab.cluster.run_for(Duration::from_secs(60));
+    let after = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
+    assert_eq!(after.len, 100_000, "what was acknowledged is behind a length that leads to it");
+    // The one that lives has kept its session all the time.
+    let file = kept.clone();
+    let closed = lab.run(0, move |c| async move {
+        file.write(101_000, Buf::from_vec(vec![9; 1000])).await.expect("still open");
+        c.close_session(report(&c, &file, false)).await.expect("closed").attr
+    });
+    assert_eq!(closed.len, 102_000);
+}
+
+/// A chain is away when a client dies that wrote on it: its files elsewhere get their lengths all the same.
+#[test]
+fn a_chain_that_is_away_does_not_keep_the_sessions_of_others() {
+    let lab = Lab::with(33, Shape { storages: 2, chains: 2, ..SHAPE });
+    let files = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let nodes: Vec<NodeId> = lab.run(1, move |c| async move {
+        let mut nodes = Vec::new();
+        for name in files {
+            let (file, open) = open_or_make(&c, name).await.expect("made");
+            file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+            let (info, layout) = (c.routing(), open.attr.layout.expect("of a file"));
+            let table = info.newest_table(layout.table).expect("the table");
+            let chain = &info.chains[&table.chains[layout.start as usize]];
+            nodes.push(chain.members[0].node);
+        }
+        nodes
+    });
+    let away = lab.cluster.storages[0].id();
+    assert!(nodes.contains(&away) && nodes.iter().any(|n| *n != away), "{nodes:?}");
+    lab.cluster.clients[1].crash();
+    lab.cluster.crash(&lab.cluster.storages[0], false);
+    lab.cluster.run_for(Duration::from_secs(90));
+    lab.run(0, move |c| async move {
+        for (name, node) in files.iter().zip(nodes) {
+            let len = look(&c, name).await.expect("there").len;
+            assert_eq!(len, if node == away { 0 } else { 9000 }, "{name}");
+        }
+    });
+}
+
+/// Sessions that are closed together end together; one that is refused hinders no other.
+#[test]
+fn closes_that_are_gathered_each_have_their_effect() {
+    let lab = Lab::new(24);
+    let strange = lab.run(1, |c| async move {
+        let (file, _) = open_or_make(&c, "strange").await.expect("made");
+        report(&c, &file, false)
+    });
+    lab.run(0, move |c| async move {
+        let mut files = Vec::new();
+        for which in ["first", "second", "third"] {
+            let (file, _) = open_or_make(&c, which).await.expect("made");
+            file.write(0, Buf::from_vec(vec![7; 5000])).await.expect("written");
+            files.push(file);
+        }
+        // In one message, with a session of another client in the middle.
+        let mut closes: Vec<_> = files.iter().map(|f| report(&c, f, false)).collect();
+        closes.insert(1, SyncFile { caller: caller(&c), ..strange });
+        let closed = join_all(closes.into_iter().map(|q| c.close_later(q))).await;
+        let ok: Vec<bool> = closed.iter().map(Result::is_ok).collect();
+        assert_eq!(ok, [true, false, true, true]);
+        for (file, which) in files.iter().zip(["first", "second", "third"]) {
+            let error = c.sync(report(&c, file, false)).await.expect_err("closed");
+            assert_eq!(error.status, Status::SessionEnded);
+            assert_eq!(look(&c, which).await.expect("there").len, 5000);
+        }
+    });
+}
+
+/// A client that dies before it has sent its closes: its sessions end with it, at the lengths that the chunks have.
+#[test]
+fn closes_that_were_never_sent_end_with_their_client() {
+    let lab = Lab::new(25);
+    let mine = lab.run(1, |c| async move {
+        let (file, _) = open_or_make(&c, "lost").await.expect("made");
+        file.write(0, Buf::from_vec(vec![7; 100_000])).await.expect("written");
+        let query = report(&c, &file, false);
+        let (client, close) = (c.clone(), query.clone());
+        c.rt().spawn_detached(async move {
+            let _ = client.close_later(close).await;
+        });
+        c.rt().sleep(Duration::from_millis(1)).await;
+        query
+    });
+    lab.cluster.clients[1].crash();
+    let session_of = |q: &SyncFile| {
+        let q = q.clone();
+        lab.run(0, move |c| async move {
+            let q = SyncFile { caller: caller(&c), len_at_least: None, ..q };
+            c.sync(q).await.expect_err("not this client's").message
+        })
+    };
+    let message = session_of(&mine);
+    assert!(message.contains("another client"), "it was not closed: {message}");
+    lab.cluster.run_for(Duration::from_secs(60));
+    let message = session_of(&mine);
+    assert!(message.contains("ended by the cluster"), "{message}");
+    let after = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
+    assert_eq!(after.len, 100_000);
+}

@@ -1,0 +1,131 @@
+//! Truncates to nothing of files that others have open for writing.
+
+use crate::lab::{LIMIT, Lab, SHAPE, look, make};
+use glowfs_client::OpenFile;
+use glowfs_rt::{Buf, Duration};
+use glowfs_sim::cluster::harness::Shape;
+use glowfs_sim::cluster::workload::{caller, open_or_make, report};
+use glowfs_types::wire::meta::*;
+use glowfs_types::*;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Whoever had a file open for writing is dead and cannot be told: cutting the file to nothing does not wait for the end of its capability.
+#[test]
+fn a_dead_writer_holds_up_no_truncate_to_nothing() {
+    let lab = Lab::new(34);
+    lab.run(1, |c| async move {
+        let file = open_or_make(&c, "f").await.expect("made").0;
+        file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+        c.sync(report(&c, &file, true)).await.expect("told");
+    });
+    lab.cluster.clients[1].crash();
+    lab.cluster.run_for(Duration::from_secs(1));
+    lab.run(0, |c| async move {
+        let inode = look(&c, "f").await.expect("there").inode;
+        let began = c.rt().now();
+        let cut = SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+        c.setattr(cut).await.expect("cut");
+        assert!(c.rt().now().since(began) < Duration::from_secs(5));
+    });
+}
+
+/// A client that has a file open for writing, and has not asked for its attributes for long, writes on after another client cut the file
+/// to nothing: into the file as it is now.
+#[test]
+fn what_is_written_after_a_truncate_to_nothing_by_another_client_is_there() {
+    for by_open in [false, true] {
+        let lab = Lab::with(32, Shape { metas: 2, ..SHAPE });
+        lab.cluster.run_for(Duration::from_secs(3));
+        let opened: Rc<RefCell<Option<Rc<OpenFile>>>> = Rc::default();
+        let keep = opened.clone();
+        lab.run(1, move |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            file.write(0, Buf::from_vec(vec![7; 8192])).await.expect("written");
+            *keep.borrow_mut() = Some(file);
+        });
+        lab.cluster.run_for(Duration::from_secs(3));
+        lab.run(0, move |c| async move {
+            let inode = look(&c, "f").await.expect("there").inode;
+            if by_open {
+                let flags = OpenFlags {
+                    read: true,
+                    write: true,
+                    truncate: true,
+                    session: SessionId(5),
+                    ..Default::default()
+                };
+                let request = RequestId(0);
+                c.open(Open { caller: caller(&c), request, inode, flags }).await.expect("opened");
+            } else {
+                let cut = SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+                c.setattr(cut).await.expect("cut");
+            }
+        });
+        let file = opened.take().expect("open");
+        lab.written_behind_a_cut_is_there(file, format!("by_open: {by_open}"));
+    }
+}
+
+/// A client opens a file and cuts it to nothing, and another client cuts it again before the first one has its answer, which waits until
+/// the other one has heard of it: what the first one writes then is in the file as it is now.
+#[test]
+fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
+    for by_make in [false, true] {
+        let lab = Lab::new(34);
+        lab.run(0, |c| async move {
+            let file = open_or_make(&c, "f").await.expect("open").0;
+            file.write(0, Buf::from_vec(vec![7; 8192])).await.expect("written");
+            c.close_session(report(&c, &file, false)).await.expect("closed");
+        });
+        lab.cluster.run_for(Duration::from_secs(3));
+        let inode = lab.run(0, |c| async move { look(&c, "f").await.expect("there").inode });
+        // It has a lease now. What it is told is on its way for long, what it says is not.
+        let (world, meta) = (&lab.cluster.world, &lab.cluster.metas[0].node);
+        let (other, late) = (&lab.cluster.clients[0], 600_000_000);
+        let link = world.link(meta, other);
+        world.set_link(
+            meta,
+            other,
+            glowfs_sim::world::Link { latency_ns_min: late, latency_ns_max: late, ..link },
+        );
+
+        let opened: Rc<RefCell<Option<Rc<OpenFile>>>> = Rc::default();
+        let (keep, c) = (opened.clone(), lab.clients[1].clone());
+        lab.cluster.clients[1].rt().spawn_detached(async move {
+            let session = c.new_session();
+            let flags = OpenFlags {
+                read: true,
+                write: true,
+                truncate: true,
+                session,
+                ..Default::default()
+            };
+            let reply = if by_make {
+                let again = Make { open: Some(flags), exclusive: false, ..make(&c, 0, "f") };
+                c.make(again).await.expect("made").open.expect("open")
+            } else {
+                let (caller, request) = (caller(&c), RequestId(0));
+                c.open(Open { caller, request, inode, flags }).await.expect("opened")
+            };
+            let access = glowfs_client::FileAccess {
+                caller: caller(&c),
+                read: true,
+                write: true,
+                exec: false,
+            };
+            *keep.borrow_mut() = Some(c.open_file(&reply, access).expect("a file"));
+        });
+        lab.cluster.run_for(Duration::from_millis(100));
+        let c = lab.clients[0].clone();
+        lab.cluster.clients[0].rt().spawn_detached(async move {
+            let cut = SetAttr { caller: caller(&c), inode, len: Some(0), ..SetAttr::default() };
+            c.setattr(cut).await.expect("cut");
+        });
+        lab.cluster.run_for(Duration::from_millis(300));
+        assert!(opened.borrow().is_none(), "the first one waits for what the other one is told");
+        assert!(lab.cluster.run_until(LIMIT, || opened.borrow().is_some()), "opened");
+        let file = opened.take().expect("open");
+        lab.written_behind_a_cut_is_there(file, format!("by_make: {by_make}"));
+    }
+}
