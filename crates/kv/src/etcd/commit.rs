@@ -229,15 +229,18 @@ impl Committer {
                     },
                     Err(e) => self.settle(seq, end, e).await,
                 },
-                Err(Failure::Refused(e)) if batch.len() > 1 => {
-                    // One of them is to blame: each on its own.
-                    tracing::debug!(error = %e, "etcd refused a batch");
-                    for one in batch {
-                        Box::pin(self.work(vec![one])).await;
+                Err(Failure::Refused(e)) => match self.refused(seq, &e).await {
+                    Some(done) => done,
+                    None if batch.len() > 1 => {
+                        // One of them is to blame: each on its own.
+                        tracing::debug!(error = %e, "etcd refused a batch");
+                        for one in batch {
+                            Box::pin(self.work(vec![one])).await;
+                        }
+                        return;
                     }
-                    return;
-                }
-                Err(Failure::Refused(e)) => return fail(batch, e),
+                    None => return fail(batch, e),
+                },
                 Err(Failure::NotSent(e)) => {
                     if self.rt.now() >= end {
                         return fail(batch, Error::new(Status::Disconnected, e));
@@ -472,6 +475,25 @@ impl Committer {
             }
         }
         None
+    }
+
+    /// What became of transaction `seq`, which etcd refused, unless nothing did: one that meets the end of the quota as it is applied is done, and answered
+    /// with «no space» all the same.
+    async fn refused(&self, seq: u64, e: &Error) -> Option<Done> {
+        if e.status != Status::NoSpace {
+            return None;
+        }
+        let mut text = String::new();
+        Range { key: self.space.own.clone(), ..Range::default() }.json(&mut text);
+        let read = self.members.ask(api::RANGE, &text).await;
+        match read.and_then(|body| self.parse::<RangeAnswer>(&body)) {
+            Ok(answer) => {
+                let ours = self.own_value(seq, b'c');
+                let own = answer.kvs.first().filter(|kv| kv.value.0 == ours);
+                own.map(|kv| Done::Committed(kv.mod_revision.0))
+            }
+            Err(e) => Some(Done::Unknown(e.message)),
+        }
     }
 
     /// Finds out what became of transaction `seq`, whose answer is lost.
