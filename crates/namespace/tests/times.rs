@@ -150,3 +150,21 @@ fn what_may_have_been_written_is_counted_whatever_the_times_say() {
 fn wrote_nothing(inode: InodeId) -> Sync {
     Sync { mtime: None, ..wrote(inode, 0) }
 }
+
+/// Open with O_TRUNC sets the time by the clock of meta; what a writer whose clock is behind reported after that left it alone.
+#[test]
+fn writes_after_a_truncate_move_the_time_whatever_their_clock_says() {
+    real::run(|rt| async move {
+        for mtime in [None, Some(SetTime::Now)] {
+            let (w, inode) = written_file(&rt, false, 10).await;
+            let cut = SetAttr { caller: who(), inode, len: Some(0), mtime, ..SetAttr::default() };
+            let mut last = op!(w, ns::setattr, cut).0;
+            assert_eq!(last.mtime, w.now());
+            for _ in 0..2 {
+                let attr = op!(w, ns::sync, wrote(inode, w.clock.get() - 3));
+                assert!(attr.mtime > last.mtime, "{mtime:?}");
+                last = attr;
+            }
+        }
+    });
+}
