@@ -168,3 +168,40 @@ fn writes_after_a_truncate_move_the_time_whatever_their_clock_says() {
         }
     });
 }
+
+/// What a client wrote inside of a file and did not tell of before it died: by the time, the length and the count other kernels kept their old pages.
+#[test]
+fn what_a_dead_client_may_have_written_counts() {
+    real::run(|rt| async move {
+        let (w, inode) = written_file(&rt, false, 10).await;
+        let told = Sync { len_at_least: Some(5000), ..wrote(inode, w.clock.get()) };
+        let before = op!(w, ns::sync, told);
+        let ends = async |settled| {
+            let caller = who();
+            run_transaction(&w.rt, &w.engine, async |tx| {
+                let cx = Context::new(tx, &caller, &w);
+                ns::end_session(&cx, caller.client, inode, SESSION, settled, None).await
+            })
+            .await
+            .expect("ended");
+            op!(w, ns::getattr, OfInode { caller: who(), inode })
+        };
+        let open = |write| {
+            let flags = OpenFlags { read: true, write, session: SESSION, ..OpenFlags::default() };
+            Open { caller: who(), request: RequestId(0), inode, flags }
+        };
+        let other = TruncateEpoch(before.epoch.0 + 1);
+        let mut last = before.clone();
+        for settled in [Some((5000, before.epoch)), Some((9000, other)), None] {
+            op!(w, ns::open, open(true));
+            let after = ends(settled).await;
+            assert!(after.contents_change > last.contents_change, "{settled:?}");
+            assert_eq!((after.len, after.mtime), (5000, before.mtime), "{settled:?}");
+            // Repeating it counts nothing.
+            assert_eq!(ends(settled).await.contents_change, after.contents_change);
+            last = after;
+        }
+        op!(w, ns::open, open(false));
+        assert_eq!(ends(None).await.contents_change, last.contents_change, "a reader");
+    });
+}
