@@ -3,7 +3,7 @@
 //! Engines differ in what fits into one: etcd counts each key that was read, 128 by default. What is too much once is halved from then on, so the
 //! work goes on with every engine.
 
-use glowfs_types::{Result, Status};
+use glowfs_types::{Error, Result, Status};
 use std::cell::Cell;
 
 /// Items of a transaction. See the module.
@@ -49,6 +49,36 @@ impl Portions {
         }
         Ok(done)
     }
+
+    /// The same where what is damaged must not keep the others: it is looked for by halves, told to `damaged`, and passed over.
+    pub async fn each_sound<T, R>(
+        &self,
+        items: &[T],
+        work: impl AsyncFn(&[T]) -> Result<R>,
+        mut damaged: impl FnMut(&T, &Error),
+    ) -> Result<Vec<R>> {
+        let (mut left, mut done) = (vec![items], Vec::new());
+        while let Some(items) = left.pop() {
+            let (some, rest) = items.split_at(self.items().min(items.len()));
+            if some.is_empty() {
+                continue;
+            }
+            left.push(rest);
+            match work(some).await {
+                Ok(result) => done.push(result),
+                Err(e) if self.smaller(some.len(), e.status) => left.push(some),
+                Err(e) if e.status == Status::Corrupt => match some {
+                    [one] => damaged(one, &e),
+                    _ => {
+                        let (first, second) = some.split_at(some.len() / 2);
+                        left.extend([second, first]);
+                    }
+                },
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
 }
 
 #[cfg(test)]
@@ -74,6 +104,34 @@ mod tests {
                 assert_eq!(done.iter().sum::<usize>(), 500);
                 assert_eq!(seen.take(), items);
                 assert!(portions.items() <= fits && portions.items() * 2 > fits, "{fits}");
+            }
+        });
+    }
+
+    /// One damaged record stopped the erasing of all files, for good.
+    #[test]
+    fn what_is_damaged_does_not_keep_the_others() {
+        glowfs_rt::real::run(|_| async move {
+            let items: Vec<u32> = (0..500).collect();
+            for bad in [vec![], vec![0], vec![7, 8, 255, 256, 499], items.clone()] {
+                let (portions, seen) = (Portions::new(256), RefCell::new(Vec::new()));
+                let work = async |some: &[u32]| {
+                    if some.len() > 100 {
+                        return Err(Status::TooLarge.into());
+                    }
+                    if some.iter().any(|i| bad.contains(i)) {
+                        return Err(Status::Corrupt.into());
+                    }
+                    seen.borrow_mut().extend_from_slice(some);
+                    Ok(())
+                };
+                let mut passed_over = Vec::new();
+                let damaged = |i: &u32, _: &Error| passed_over.push(*i);
+                portions.each_sound(&items, work, damaged).await.expect("done");
+                assert_eq!(passed_over, bad);
+                let sound: Vec<u32> = items.iter().copied().filter(|i| !bad.contains(i)).collect();
+                assert_eq!(seen.take(), sound);
+                assert_eq!(portions.items(), 64, "halved for what is too large only");
             }
         });
     }

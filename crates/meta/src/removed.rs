@@ -13,7 +13,7 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::meta::{Caller, InUse, InUseReply};
 use glowfs_types::wire::method;
-use glowfs_types::{ClientId, InodeId, Result, UserId};
+use glowfs_types::{ClientId, Error, InodeId, Result, UserId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Files asked for by one message, and erased by one transaction if the engine takes so many.
@@ -217,28 +217,46 @@ impl Eraser {
         let (done, waiting) =
             self.batches.drain(..).partition::<Vec<_>, _>(|b| b.waits_for.is_empty());
         self.batches = waiting;
-        let caller = Caller { volume: VOLUME, ..Caller::default() };
         // A batch that fails here is found again, with its doom, by a later round.
+        let mut outcome = Ok(());
         for batch in done {
             let files: Vec<InodeId> = batch.files.into_iter().collect();
-            let erase = async |some: &[InodeId]| {
-                s.run(false, true, async |tx| {
-                    let cx = Context::new(tx, &caller, s);
-                    let mut erased = 0;
-                    for inode in some {
-                        erased += u64::from(ns::erase_removed(&cx, *inode, self.doom).await?);
-                    }
-                    Ok(erased)
-                })
-                .await
-            };
-            let erased = self.erasing.each(&files, erase).await?;
-            for inode in &files {
-                self.held.remove(inode);
+            match self.erase_batch(s, &files).await {
+                // The engine is away, for the others as well.
+                Err(e) if e.status.is_retriable() => return Err(e),
+                done => outcome = outcome.and(done),
             }
-            s.metrics.erased.add(erased.into_iter().sum());
             s.rt.yield_now().await;
         }
+        outcome
+    }
+
+    async fn erase_batch(&mut self, s: &Service, files: &[InodeId]) -> Result<()> {
+        let caller = Caller { volume: VOLUME, ..Caller::default() };
+        let erase = async |some: &[InodeId]| {
+            s.run(false, true, async |tx| {
+                let cx = Context::new(tx, &caller, s);
+                let mut erased = 0;
+                for inode in some {
+                    erased += u64::from(ns::erase_removed(&cx, *inode, self.doom).await?);
+                }
+                Ok(erased)
+            })
+            .await
+        };
+        let mut kept = Vec::new();
+        let damaged = |inode: &InodeId, error: &Error| {
+            tracing::warn!(%inode, %error, "a removed file cannot be erased; run `glowfs admin fsck`");
+            kept.push(*inode);
+        };
+        let erased = self.erasing.each_sound(files, erase, damaged).await?;
+        for inode in files {
+            self.held.remove(inode);
+        }
+        // It stays in the list, and must not be what every round begins with.
+        let again = s.rt.now() + HELD_PAUSE_MAX;
+        self.held.extend(kept.into_iter().map(|i| (i, Held { again, pause: HELD_PAUSE_MAX })));
+        s.metrics.erased.add(erased.into_iter().sum());
         Ok(())
     }
 }

@@ -60,21 +60,30 @@ pub async fn answer(s: &Service, conn: &Conn, body: &[u8]) -> Result<TrashReply>
 /// Removes for good what has been in the trash for long enough.
 pub async fn expire(s: &Service) -> Result<()> {
     let who = caller();
+    let mut from = None;
     loop {
         let now = s.now();
-        let due = s.look(async |tx| ns::trash_expired(tx, VOLUME, now, EXPIRE_PAGE).await).await?;
+        let page = async |tx: &Transaction| {
+            ns::trash_expired(tx, VOLUME, from.as_ref(), now, EXPIRE_PAGE).await
+        };
+        let (due, next) = s.look(page).await?;
         for id in &due {
             let work =
                 async |tx: &Transaction| ns::trash_purge(&Context::new(tx, &who, s), *id).await;
             match s.run(false, false, work).await {
                 // Another service, or an operator, was there first.
                 Err(e) if e.status == Status::NotFound => {}
+                // One damaged record does not keep the others.
+                Err(error) if error.status == Status::Corrupt => {
+                    tracing::warn!(%id, %error, "a file of the trash cannot be removed; run `glowfs admin fsck`");
+                }
                 done => done?,
             }
         }
-        if due.len() < EXPIRE_PAGE as usize || s.stopping.get() {
+        if next.is_none() || s.stopping.get() {
             return Ok(());
         }
+        from = next;
         s.rt.yield_now().await;
     }
 }

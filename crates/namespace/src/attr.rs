@@ -235,11 +235,10 @@ pub(crate) async fn truncate(
         None => whole_blocks(inode.len.min(len)),
     };
     inode.len = len;
-    inode.contents_change += 1;
     inode.set_allocated(blocks);
-    inode.mtime = cx.now;
-    inode.mtime_set = Some(cx.now);
-    inode.ctime = cx.now;
+    inode.written_now(cx.now);
+    // No user has set it: a write by a clock that is behind moves it again.
+    inode.mtime_set = None;
     Ok(())
 }
 
@@ -262,7 +261,9 @@ async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Res
     if let Some(t) = req.atime {
         inode.atime = at(t);
     }
-    if let Some(t) = req.mtime {
+    // A kernel asks for the time of a truncate, which that has set by itself.
+    let of_truncate = |t: &SetTime| req.len.is_some() && *t == SetTime::Now;
+    if let Some(t) = req.mtime.filter(|t| !of_truncate(t)) {
         inode.mtime = at(t);
         inode.mtime_set = Some(cx.now);
         if inode.is_dir() {

@@ -6,7 +6,7 @@ use crate::open::end;
 use crate::record::{GarbageRecord, Inode, Session, pack, unpack};
 use crate::request::first_kept;
 use glowfs_kv::{Key, Transaction, key_after};
-use glowfs_types::wire::meta::Time;
+use glowfs_types::wire::meta::{InodeKind, Time};
 use glowfs_types::{ClientId, DataId, InodeId, Layout, Result, SessionId, TruncateEpoch, VolumeId};
 
 /// Data that nobody can reach any more.
@@ -208,7 +208,8 @@ pub async fn sessions_of(
 }
 
 /// Ends a dead client's session. `settled` is the length that the chains have and the epoch it was asked under: the file
-/// becomes at least that long, with `allocated` bytes of blocks.
+/// becomes at least that long, with `allocated` bytes of blocks. What the client wrote inside of the file and did not tell of nobody finds out, so its
+/// contents count as others than they were; their time stays, for it may have written nothing.
 pub async fn end_session(
     cx: &Context<'_>,
     client: ClientId,
@@ -222,24 +223,35 @@ pub async fn end_session(
         cx.tx.clear(keys::session(v, id, session))?;
         return cx.tx.clear(keys::client_session(v, client, session));
     };
-    if let Some((len, epoch)) = settled
-        && epoch == inode.epoch
-        && len > inode.len
-        && inode.cut.is_none()
-        && !inode.is_inline()
-        && (inode.nlink > 0 || inode.trashed.is_some())
-    {
-        let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);
-        inode.len = len;
-        if let Some(bytes) = allocated {
-            inode.set_allocated(bytes);
-        }
-        inode.mtime = cx.now;
-        inode.ctime = cx.now;
+    // What was written to contents beside the inode is counted with each write.
+    let chunks = inode.kind == InodeKind::File && inode.stored && !inode.is_inline();
+    if chunks && cx.find_session(id, session).await?.is_some_and(|s| s.write) {
+        let grown = settle(cx, &mut inode, settled, allocated);
+        inode.contents_change += 1;
         cx.put_inode(id, &mut inode)?;
         cx.count(id, &inode, 0, grown)?;
     }
     end(cx, id, session, client, &mut inode, false).await
+}
+
+/// Makes a file as long as its chains have it, if that still counts. Returns by how much it grew.
+fn settle(
+    cx: &Context<'_>,
+    inode: &mut Inode,
+    settled: Option<(u64, TruncateEpoch)>,
+    allocated: Option<u64>,
+) -> i64 {
+    let counts = inode.cut.is_none() && (inode.nlink > 0 || inode.trashed.is_some());
+    let longer = settled.filter(|(len, epoch)| *epoch == inode.epoch && *len > inode.len);
+    let Some((len, _)) = longer.filter(|_| counts) else { return 0 };
+    let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);
+    inode.len = len;
+    if let Some(bytes) = allocated {
+        inode.set_allocated(bytes);
+    }
+    inode.mtime = cx.now;
+    inode.ctime = cx.now;
+    grown
 }
 
 /// Forgets up to `limit` requests that nobody retries any more, behind `after`. Returns how far it came, if there are more: what stood there is passed over by

@@ -76,7 +76,12 @@ pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
         if given {
             store(cx, q.inode, &table)?;
         }
-        cx.remember(q, InodeId(0))?;
+        if deadlock {
+            // A copy hears the same: no record says that this owner waits, so nobody would find the circle again.
+            crate::request::refuse(cx, q, Status::Deadlock).await?;
+        } else {
+            cx.remember(q, InodeId(0))?;
+        }
         return Ok(Locked { holder: blocker, weaker: given, deadlock });
     }
     cx.tx.clear(keys::lock_wait(cx.volume(), cx.caller.client, q.owner))?;

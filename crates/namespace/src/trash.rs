@@ -168,18 +168,20 @@ pub async fn trash(
     Ok((out, next))
 }
 
-/// Those whose time has come, at most `limit`.
+/// A page of those whose time has come, and where the next one begins, if there is one: what cannot be removed must not come again without end.
 pub async fn trash_expired(
     tx: &Transaction,
     volume: VolumeId,
+    from: Option<&Key>,
     now: Time,
     limit: u32,
-) -> Result<Vec<TrashId>> {
+) -> Result<(Vec<TrashId>, Option<Key>)> {
     let (begin, _) = keys::all_trash(volume);
     let now = u64::try_from(now.secs).unwrap_or(0).saturating_add(1);
     let end = keys::trash(volume, now, InodeId(0));
-    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    Ok(page.entries.iter().filter_map(|(key, _)| keys::trash_of(key)).collect())
+    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    Ok((page.entries.iter().filter_map(|(key, _)| keys::trash_of(key)).collect(), next))
 }
 
 async fn find(cx: &Context<'_>, id: TrashId) -> Result<(TrashRecord, Inode)> {
@@ -295,5 +297,32 @@ mod tests {
         for t in ["", "0", "d", "-1", "1y", "4000d", "99999999999999999999d", "1 d"] {
             assert!(seconds(t.as_bytes()).is_err(), "{t}");
         }
+    }
+
+    /// The same page came again without end where nothing of it could be removed.
+    #[test]
+    fn what_is_due_is_looked_at_once() {
+        use glowfs_kv::{Memory, run_transaction};
+        glowfs_rt::real::run(|rt| async move {
+            let (engine, v) = (Memory::engine(), VolumeId(1));
+            run_transaction(&rt, &engine, async |tx| {
+                (1..=9).try_for_each(|n| tx.put(keys::trash(v, n / 4, InodeId(n)), b"damaged"))
+            })
+            .await
+            .expect("put");
+            let now = Time { secs: 1, nanos: 0 };
+            let (mut all, mut from) = (Vec::new(), None);
+            loop {
+                let page =
+                    async |tx: &Transaction| trash_expired(tx, v, from.as_ref(), now, 3).await;
+                let (ids, next) = run_transaction(&rt, &engine, page).await.expect("a page");
+                all.extend(ids.iter().map(|id| id.inode.0));
+                from = next;
+                if from.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(all, [1, 2, 3, 4, 5, 6, 7]);
+        });
     }
 }

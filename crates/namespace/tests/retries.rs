@@ -296,3 +296,32 @@ fn a_lock_that_many_hold_can_be_waited_for() {
         }
     });
 }
+
+/// The copy of a request that would have closed a circle was told to wait: no record said so, nobody found the circle, and all of it waited for ever.
+#[test]
+fn who_would_wait_for_ever_is_told_so_again() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let make = |n: &str| Make { caller: who(), parent: ROOT, name: name(n), ..Make::default() };
+        let x = op!(w, ns::make, make("x")).expect("made").attr.inode;
+        let y = op!(w, ns::make, make("y")).expect("made").attr.inode;
+        let ask = |inode, owner: u64, request: u128, waits| {
+            let caller = Caller { client: ClientId(u128::from(owner)), ..who() };
+            let (request, wish) = (RequestId(request), LockWish::Exclusive);
+            Lock { caller, request, inode, owner, wish, waits, start: 0, end: 8, ..Lock::default() }
+        };
+        for q in [ask(x, 1, 1, false), ask(y, 2, 2, false)] {
+            assert!(op!(w, ns::lock, q).expect("locked").holder.is_none());
+        }
+        assert!(!op!(w, ns::lock, ask(y, 1, 3, true)).expect("it waits").deadlock);
+        for _ in 0..2 {
+            let closes = op!(w, ns::lock, ask(x, 2, 4, true));
+            assert!(closes.map_or_else(|e| e.status == Status::Deadlock, |l| l.deadlock));
+        }
+        // A new request is judged anew.
+        assert!(op!(w, ns::lock, ask(y, 2, 5, false)).expect("its own").holder.is_none());
+        let release = Lock { wish: LockWish::Release, ..ask(x, 1, 6, false) };
+        op!(w, ns::lock, release).expect("given back");
+        assert!(op!(w, ns::lock, ask(x, 2, 7, true)).expect("locked").holder.is_none());
+    });
+}

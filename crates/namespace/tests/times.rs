@@ -150,3 +150,58 @@ fn what_may_have_been_written_is_counted_whatever_the_times_say() {
 fn wrote_nothing(inode: InodeId) -> Sync {
     Sync { mtime: None, ..wrote(inode, 0) }
 }
+
+/// Open with O_TRUNC sets the time by the clock of meta; what a writer whose clock is behind reported after that left it alone.
+#[test]
+fn writes_after_a_truncate_move_the_time_whatever_their_clock_says() {
+    real::run(|rt| async move {
+        for mtime in [None, Some(SetTime::Now)] {
+            let (w, inode) = written_file(&rt, false, 10).await;
+            let cut = SetAttr { caller: who(), inode, len: Some(0), mtime, ..SetAttr::default() };
+            let mut last = op!(w, ns::setattr, cut).0;
+            assert_eq!(last.mtime, w.now());
+            for _ in 0..2 {
+                let attr = op!(w, ns::sync, wrote(inode, w.clock.get() - 3));
+                assert!(attr.mtime > last.mtime, "{mtime:?}");
+                last = attr;
+            }
+        }
+    });
+}
+
+/// What a client wrote inside of a file and did not tell of before it died: by the time, the length and the count other kernels kept their old pages.
+#[test]
+fn what_a_dead_client_may_have_written_counts() {
+    real::run(|rt| async move {
+        let (w, inode) = written_file(&rt, false, 10).await;
+        let told = Sync { len_at_least: Some(5000), ..wrote(inode, w.clock.get()) };
+        let before = op!(w, ns::sync, told);
+        let ends = async |settled| {
+            let caller = who();
+            run_transaction(&w.rt, &w.engine, async |tx| {
+                let cx = Context::new(tx, &caller, &w);
+                ns::end_session(&cx, caller.client, inode, SESSION, settled, None).await
+            })
+            .await
+            .expect("ended");
+            op!(w, ns::getattr, OfInode { caller: who(), inode })
+        };
+        let open = |write| {
+            let flags = OpenFlags { read: true, write, session: SESSION, ..OpenFlags::default() };
+            Open { caller: who(), request: RequestId(0), inode, flags }
+        };
+        let other = TruncateEpoch(before.epoch.0 + 1);
+        let mut last = before.clone();
+        for settled in [Some((5000, before.epoch)), Some((9000, other)), None] {
+            op!(w, ns::open, open(true));
+            let after = ends(settled).await;
+            assert!(after.contents_change > last.contents_change, "{settled:?}");
+            assert_eq!((after.len, after.mtime), (5000, before.mtime), "{settled:?}");
+            // Repeating it counts nothing.
+            assert_eq!(ends(settled).await.contents_change, after.contents_change);
+            last = after;
+        }
+        op!(w, ns::open, open(false));
+        assert_eq!(ends(None).await.contents_change, last.contents_change, "a reader");
+    });
+}

@@ -172,15 +172,18 @@ impl Committer {
                     },
                     Err(e) => self.settle(seq, end, e).await,
                 },
-                Err(Failure::Refused(e)) if batch.len() > 1 => {
-                    // One of them is to blame: each on its own.
-                    tracing::debug!(error = %e, "etcd refused a batch");
-                    for one in batch {
-                        Box::pin(self.work(vec![one])).await;
+                Err(Failure::Refused(e)) => match self.refused(seq, &e).await {
+                    Some(done) => done,
+                    None if batch.len() > 1 => {
+                        // One of them is to blame: each on its own.
+                        tracing::debug!(error = %e, "etcd refused a batch");
+                        for one in batch {
+                            Box::pin(self.work(vec![one])).await;
+                        }
+                        return;
                     }
-                    return;
-                }
-                Err(Failure::Refused(e)) => return fail(batch, e),
+                    None => return fail(batch, e),
+                },
                 Err(Failure::NotSent(e)) => {
                     if self.rt.now() >= end {
                         return fail(batch, Error::new(Status::Disconnected, e));

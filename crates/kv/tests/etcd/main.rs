@@ -205,6 +205,34 @@ fn refusals_of_the_newest_members_are_understood() {
     });
 }
 
+/// A member that meets its quota while it applies a transaction answers that there is no space, and the transaction is done: it was told as refused.
+#[test]
+fn what_was_applied_beyond_the_quota_is_committed() {
+    let cluster = Cluster::start(1, &[]);
+    let proxy = Proxy::full(cluster.members[0].client);
+    let counts = proxy.counts.clone();
+    let endpoints = vec![format!("http://{}", proxy.address)];
+    real::run(move |rt| async move {
+        let engine = open(&rt, endpoints, "a");
+        let put = async |value: &[u8]| {
+            let tx = Transaction::new(engine.clone());
+            tx.put(b"k", value).expect("small");
+            tx.add(b"n", 1).expect("small");
+            tx.commit(false).await
+        };
+        let before = put(b"1").await.expect("committed");
+        counts.fill.store(true, Ordering::Relaxed);
+        let version = put(b"2").await.expect("it was applied");
+        assert!(version > before && !counts.fill.load(Ordering::Relaxed));
+        let tx = Transaction::new(engine.clone());
+        assert_eq!(tx.get(b"k").await.expect("read"), Some(b"2".to_vec()));
+        // What the engine remembers of it is right.
+        assert!(put(b"3").await.expect("committed") > version);
+        let tx = Transaction::new(engine.clone());
+        assert_eq!(tx.get(b"n").await.expect("read").map(|v| number(&v)), Some(3));
+    });
+}
+
 #[test]
 fn errors_say_what_to_do() {
     let mut cluster = Cluster::start(1, &["--quota-backend-bytes", "1000000"]);

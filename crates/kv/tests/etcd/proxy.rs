@@ -1,5 +1,5 @@
 //! A proxy before a member that harms some of the transactions: cut before they arrive, cut before the answer, or held
-//! until the engine has given up on them. Or it has refusals look as members of 3.6 and newer make them.
+//! until the engine has given up on them. Or it says of one that there is no space, though it was applied. Or it has refusals look as members of 3.6 and newer make them.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,6 +20,8 @@ pub struct Counts {
     pub unanswered: AtomicU32,
     /// Forwarded late.
     pub late: AtomicU32,
+    /// The next one is forwarded, and its answer replaced: there is no space.
+    pub fill: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -40,6 +42,11 @@ impl Proxy {
     /// Before `target`; refusals lose what the newest members do not say.
     pub fn newest(target: SocketAddr) -> Self {
         Self::with(target, |client, server, _| forward_newest(client, server))
+    }
+
+    /// Before `target`; a transaction is answered as one that meets the end of the quota while it is applied, when [`Counts::fill`] says so.
+    pub fn full(target: SocketAddr) -> Self {
+        Self::with(target, forward_full)
     }
 
     fn with(
@@ -132,6 +139,29 @@ fn message(mut from: &TcpStream, buffer: &mut [u8]) -> std::io::Result<Vec<u8>> 
         if whole {
             return Ok(bytes);
         }
+    }
+}
+
+/// What a member says of a transaction that it has applied beyond its quota.
+const NO_SPACE: &str = r#"{"error":"etcdserver: mvcc: database space exceeded","code":8,"message":"etcdserver: mvcc: database space exceeded"}"#;
+
+fn forward_full(
+    mut client: &TcpStream,
+    mut server: &TcpStream,
+    counts: &Counts,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; 4 << 20];
+    loop {
+        let request = message(client, &mut buffer)?;
+        server.write_all(&request)?;
+        let mut answer = message(server, &mut buffer)?;
+        let commit = request.starts_with(b"POST /v3/kv/txn");
+        if commit && counts.fill.swap(false, Ordering::Relaxed) {
+            let length = NO_SPACE.len();
+            let head = "HTTP/1.1 429 Too Many Requests\r\ncontent-length: ";
+            answer = format!("{head}{length}\r\n\r\n{NO_SPACE}").into_bytes();
+        }
+        client.write_all(&answer)?;
     }
 }
 

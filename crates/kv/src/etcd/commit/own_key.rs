@@ -53,6 +53,25 @@ impl Committer {
         [&self.life.to_be_bytes()[..], &seq.to_be_bytes(), &[kind]].concat()
     }
 
+    /// What became of transaction `seq`, which etcd refused, unless nothing did: one that meets the end of the quota as it is applied is done, and answered
+    /// with «no space» all the same.
+    pub(super) async fn refused(&self, seq: u64, e: &Error) -> Option<Done> {
+        if e.status != Status::NoSpace {
+            return None;
+        }
+        let mut text = String::new();
+        Range { key: self.space.own.clone(), ..Range::default() }.json(&mut text);
+        let read = self.members.ask(api::RANGE, &text).await;
+        match read.and_then(|body| self.parse::<RangeAnswer>(&body)) {
+            Ok(answer) => {
+                let ours = self.own_value(seq, b'c');
+                let own = answer.kvs.first().filter(|kv| kv.value.0 == ours);
+                own.map(|kv| Done::Committed(kv.mod_revision.0))
+            }
+            Err(e) => Some(Done::Unknown(e.message)),
+        }
+    }
+
     /// Finds out what became of transaction `seq`, whose answer is lost.
     pub(super) async fn settle(&self, seq: u64, end: Instant, why: String) -> Done {
         let before = self.state.borrow().own.unwrap_or(0);
