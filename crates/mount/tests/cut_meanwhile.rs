@@ -3,7 +3,8 @@
 mod common;
 
 use common::{TestMount, has};
-use glowfs_mount::ram::{CUT_BEFORE_WRITE, LONG_AGAIN, READS_WAIT_AT};
+use glowfs_mount::ram::{CUT_BEFORE_WRITE, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT};
+use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::AsRawFd;
@@ -36,6 +37,25 @@ fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
         let end = format!("{tail}!");
         assert_eq!(found.len(), cut as usize + end.len(), "cut to {cut}");
         assert!(found.ends_with(end.as_bytes()), "cut to {cut}");
+    }
+}
+
+/// Nobody may write until the truncate is finished; what was said under its epoch would go with it.
+#[test]
+fn what_fallocate_makes_longer_stays_so_when_a_truncate_ends() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 8192], 0).expect("write");
+    f.sync_all().expect("fsync");
+    for cut in [1000, 0] {
+        CUT_UNFINISHED.store(cut + 1, SeqCst);
+        rustix::fs::fallocate(&f, FallocateFlags::empty(), 0, 5000).expect("fallocate");
+        f.sync_all().expect("fsync");
+        assert_eq!(f.metadata().expect("stat").len(), 5000, "cut to {cut}");
+        let found = std::fs::read(&path).expect("read");
+        assert!(found[cut as usize..].iter().all(|b| *b == 0), "cut to {cut}");
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) struct Node {
     unflushed: Cell<bool>,
     /// The number of the newest loss of that.
     losses: Cell<u64>,
+    /// A cut by another client is not finished.
+    cutting: Cell<bool>,
 }
 
 /// What a slow rename takes ([`RENAMES_SLOW`]), and how long after a cut a file gets long again ([`LONG_AGAIN`]).
@@ -201,7 +203,27 @@ impl RamFs {
             unlocked: Notify::new(),
             unflushed: Cell::new(false),
             losses: Cell::new(0),
+            cutting: Cell::new(false),
         })
+    }
+    /// Another client cuts a file, and takes a while.
+    fn cut_slowly(&self, n: &Rc<Node>, len: u64) {
+        self.cut(n, len);
+        self.change(n, |_| ());
+        n.cutting.set(true);
+        let (rt, n) = (self.rt.clone(), n.clone());
+        self.rt.spawn_detached(async move {
+            rt.sleep(SLOW).await;
+            let mut a = n.attr.borrow_mut();
+            (a.epoch, a.change) = (a.epoch.next(), a.change + 1);
+            n.cutting.set(false);
+        });
+    }
+    /// Returns when no cut is unfinished.
+    async fn cut_over(&self, n: &Node) {
+        while n.cutting.get() {
+            self.rt.sleep(Duration::from_millis(1)).await;
+        }
     }
     fn get(&self, inode: InodeId) -> Result<Rc<Node>> {
         self.power.look(|| self.nodes.borrow().values().cloned().collect());
@@ -352,6 +374,9 @@ impl FileSystem for RamFs {
             a.contents_change += 1;
             a.change += 1;
         }
+        if let Some(len) = CUT_UNFINISHED.swap(0, Relaxed).checked_sub(1) {
+            self.cut_slowly(&n, len);
+        }
         let a = n.attr.borrow().clone();
         Ok(Self::reply(a))
     }
@@ -474,6 +499,10 @@ impl FileSystem for RamFs {
             && self.sessions.borrow().get(&(q.inode.0, s)) != Some(&self.life())
         {
             return Err(no(Status::SessionEnded));
+        }
+        let longer = q.len_at_least.is_some_and(|len| len > n.attr.borrow().len);
+        if longer {
+            self.cut_over(&n).await;
         }
         let current = n.attr.borrow().epoch == q.epoch;
         {
