@@ -228,6 +228,9 @@ impl<F: FileData> OpenInode<F> {
                 if undone {
                     s.dirty.epoch = from_meta.epoch;
                 }
+                if anew {
+                    self.back.borrow_mut().went_back(from_meta.epoch);
+                }
                 s.attr = from_meta.clone();
                 self.cut_pages.heard(from_meta.len);
                 moved.then(|| s.files.clone())

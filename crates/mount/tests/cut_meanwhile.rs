@@ -3,7 +3,10 @@
 mod common;
 
 use common::{TestMount, has};
-use glowfs_mount::ram::{CUT_BEFORE_WRITE, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT};
+use glowfs_mount::MountConfig;
+use glowfs_mount::ram::{
+    CUT_BEFORE_WRITE, CUT_TOLD_AGAIN, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT,
+};
 use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -164,14 +167,16 @@ fn pages_of_before_a_cut_do_not_lie_over_what_came_behind_it() {
     assert_eq!(wrong, None, "from 8193 on");
 }
 
+/// With writes that are answered before they are sent.
+fn waits_long(c: &mut MountConfig) {
+    (c.write_back, c.write_back_ms) = (Some(true), 10_000);
+}
+
 /// Pieces that were answered wait for the capability with which they are sent.
 #[test]
 fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let change = |c: &mut glowfs_mount::MountConfig| {
-        (c.write_back, c.write_back_ms) = (Some(true), 10_000);
-    };
-    let Some(m) = TestMount::with(60, change) else { return };
+    let Some(m) = TestMount::with(60, waits_long) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create(true).truncate(false).write(true).open(&path).expect("open");
     f.write_all_at(&[b'a'; 20_000], 0).expect("write");
@@ -190,4 +195,26 @@ fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
     f.write_all_at(b"behind a hole", 5000).expect("write");
     f.sync_all().expect("fsync");
     assert_eq!(std::fs::read(&path).expect("read")[5000..], *b"behind a hole");
+}
+
+/// Meta tells those who have leased the file, and then those who have it open for writing.
+#[test]
+fn what_was_answered_after_a_truncate_stays_when_that_is_told_again() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::with(60, waits_long) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    for cut in [1000, 0] {
+        f.write_all_at(&[b'a'; 20_000], 0).expect("write");
+        CUT_TOLD_AGAIN.store(true, SeqCst);
+        cut_to(cut);
+        f.sync_all().expect("fsync");
+        assert_eq!(f.metadata().expect("stat").len(), cut);
+        f.write_all_at(b"after it", 5000).expect("write");
+        std::thread::sleep(Duration::from_millis(400));
+        f.sync_all().expect("fsync");
+        let found = std::fs::read(&path).expect("read");
+        assert_eq!(found.len(), 5008, "cut to {cut}");
+        assert_eq!(found[5000..], *b"after it");
+    }
 }
