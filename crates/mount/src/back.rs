@@ -166,6 +166,12 @@ impl Back {
             self.cut_off(len, epoch);
         }
     }
+    /// It was found to be so long under that epoch, which nobody may have told of yet, and was cut to nothing since the one that was known.
+    pub fn cut_to_nothing(&mut self, len: u64, epoch: TruncateEpoch) {
+        if epoch > self.covered {
+            self.cut_off(len, epoch);
+        }
+    }
     fn cut_off(&mut self, len: u64, epoch: TruncateEpoch) {
         self.covered = self.covered.max(epoch);
         let before = self.gathered.held();
@@ -289,5 +295,20 @@ mod tests {
         a.went_back(third);
         a.note_cut(fourth);
         assert!(a.wants_length());
+    }
+
+    #[test]
+    fn a_cut_to_nothing_that_nobody_has_told_of_takes_along_what_was_written_before() {
+        let mut a = Back::new(Waiting::default());
+        a.gather(0, &[1; 10], 5, false);
+        assert!(a.take().is_some());
+        a.gather(10, &[1; 10], 5, false);
+        a.cut_to_nothing(3, TruncateEpoch(2));
+        assert_eq!((a.end(), a.limit()), (3, 3));
+        a.gather(30, &[1; 10], 5, false);
+        a.cut_to_nothing(0, TruncateEpoch(2));
+        a.note_cut(TruncateEpoch(2));
+        assert!(!a.wants_length());
+        assert_eq!(a.end(), 40, "written after it");
     }
 }

@@ -228,8 +228,13 @@ impl<F: FileData> OpenInode<F> {
                 if undone {
                     s.dirty.epoch = from_meta.epoch;
                 }
+                let mut back = self.back.borrow_mut();
                 if anew {
-                    self.back.borrow_mut().went_back(from_meta.epoch);
+                    back.went_back(from_meta.epoch);
+                }
+                // Chunks get another data id by a truncate to nothing only, of which meta may not have told us yet.
+                if known && data && !s.attr.inline && from_meta.epoch > s.attr.epoch {
+                    back.cut_to_nothing(from_meta.len, from_meta.epoch);
                 }
                 s.attr = from_meta.clone();
                 self.cut_pages.heard(from_meta.len);

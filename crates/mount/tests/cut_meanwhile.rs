@@ -5,7 +5,7 @@ mod common;
 use common::{TestMount, has};
 use glowfs_mount::MountConfig;
 use glowfs_mount::ram::{
-    CUT_BEFORE_WRITE, CUT_TOLD_AGAIN, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT,
+    CUT_BEFORE_WRITE, CUT_TOLD_AGAIN, CUT_TOLD_LATE, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT,
 };
 use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
@@ -217,4 +217,25 @@ fn what_was_answered_after_a_truncate_stays_when_that_is_told_again() {
         assert_eq!(found.len(), 5008, "cut to {cut}");
         assert_eq!(found[5000..], *b"after it");
     }
+}
+
+/// A renewal of the capability can bring the new epoch before meta has told of it.
+#[test]
+fn what_was_answered_before_a_truncate_to_nothing_does_not_come_back_though_it_is_told_late() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::with(60, waits_long) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 20_000], 0).expect("write");
+    f.sync_all().expect("fsync");
+    f.write_all_at(&[b'b'; 8000], 2000).expect("write");
+    f.write_all_at(&[b'c'; 50], 30_000).expect("write");
+    CUT_TOLD_LATE.store(true, SeqCst);
+    cut_to(0);
+    f.sync_all().expect("fsync");
+    assert_eq!(std::fs::read(&path).expect("read").len(), 0);
+    f.write_all_at(b"after it", 0).expect("write");
+    std::thread::sleep(Duration::from_millis(400));
+    f.sync_all().expect("fsync");
+    assert_eq!(std::fs::read(&path).expect("read"), b"after it");
 }

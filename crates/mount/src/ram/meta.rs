@@ -138,8 +138,11 @@ impl RamFs {
         let (inode, epoch) = (attr.inode, Some(attr.epoch));
         let recall =
             Recall { volume: VolumeId(1), inode, name: None, epoch, data: true, append: None };
-        self.rt.spawn_detached(listener.recall(recall.clone()));
-        if CUT_TOLD_AGAIN.swap(false, Relaxed) {
+        let late = CUT_TOLD_LATE.swap(false, Relaxed);
+        if !late {
+            self.rt.spawn_detached(listener.recall(recall.clone()));
+        }
+        if late || CUT_TOLD_AGAIN.swap(false, Relaxed) {
             let rt = self.rt.clone();
             self.rt.spawn_detached(async move {
                 rt.sleep(SLOW).await;
