@@ -3,7 +3,7 @@
 //! One set of writes is gathered while at most one other is on its way, so writes reach storage in the order of the sets.
 
 use crate::gather::{Gathered, Run};
-use glowfs_types::Result;
+use glowfs_types::{Result, TruncateEpoch};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -44,6 +44,8 @@ pub struct Back {
     due: bool,
     /// Another client has cut the file, and it is not known yet where.
     cut: bool,
+    /// All that waits was written after the cut that began this truncate epoch, or went with it as far as it had to. Meta tells of one cut more than once.
+    covered: TruncateEpoch,
     waiting: Waiting,
 }
 
@@ -59,6 +61,7 @@ impl Back {
             flying: None,
             due: false,
             cut: false,
+            covered: TruncateEpoch::default(),
             waiting,
         }
     }
@@ -135,19 +138,42 @@ impl Back {
         self.due && !self.gathered.is_empty()
     }
 
-    /// Another client has cut the file: what was written before counts only as far as the file reaches now.
-    pub fn note_cut(&mut self) {
+    /// Another client has cut the file, which has that epoch since: what was written before counts only as far as the file reaches now.
+    pub fn note_cut(&mut self, epoch: TruncateEpoch) {
+        if epoch <= self.covered {
+            return;
+        }
         self.cut = self.last() != 0;
+        self.heard_of(epoch);
+    }
+    /// This client knows that epoch; if nothing waits, what will be written is written after the cut that began it.
+    pub fn heard_of(&mut self, epoch: TruncateEpoch) {
+        if self.last() == 0 {
+            self.covered = self.covered.max(epoch);
+        }
+    }
+    /// Meta has lost the truncates after that epoch with its power: what begins such an epoch from now on is another cut.
+    pub fn went_back(&mut self, epoch: TruncateEpoch) {
+        self.covered = self.covered.min(epoch);
     }
     /// Whether it has to be asked how long the file is, before anything is sent or gathered.
     pub fn wants_length(&self) -> bool {
         self.cut
     }
-    /// The file was found to be so long.
-    pub fn cut_at(&mut self, len: u64) {
-        if !std::mem::take(&mut self.cut) {
-            return;
+    /// The file was found to be so long under that epoch, by who asked after the last [`Self::note_cut`].
+    pub fn cut_at(&mut self, len: u64, epoch: TruncateEpoch) {
+        if std::mem::take(&mut self.cut) {
+            self.cut_off(len, epoch);
         }
+    }
+    /// It was found to be so long under that epoch, which nobody may have told of yet, and was cut to nothing since the one that was known.
+    pub fn cut_to_nothing(&mut self, len: u64, epoch: TruncateEpoch) {
+        if epoch > self.covered {
+            self.cut_off(len, epoch);
+        }
+    }
+    fn cut_off(&mut self, len: u64, epoch: TruncateEpoch) {
+        self.covered = self.covered.max(epoch);
         let before = self.gathered.held();
         self.gathered.cut(len);
         self.waiting.replace(before, self.gathered.held());
@@ -227,17 +253,62 @@ mod tests {
     fn what_another_client_cut_off_does_not_come_back() {
         let all = Waiting::default();
         let mut a = Back::new(all.clone());
-        a.note_cut();
+        a.note_cut(TruncateEpoch(1));
         assert!(!a.wants_length(), "nothing was written before");
         a.gather(0, &[1; 10], 5, false);
         assert!(a.take().is_some());
         a.gather(10, &[1; 10], 5, false);
-        a.note_cut();
+        a.note_cut(TruncateEpoch(2));
         assert!(a.wants_length());
-        a.cut_at(4);
+        a.cut_at(4, TruncateEpoch(2));
         assert_eq!((a.end(), a.limit(), a.size().0, all.bytes()), (4, 4, 0, 10));
         a.gather(30, &[1; 10], 5, false);
-        a.cut_at(4);
+        a.cut_at(4, TruncateEpoch(2));
         assert_eq!(a.end(), 40, "written after the cut");
+    }
+
+    #[test]
+    fn what_was_written_after_a_cut_stays_when_it_is_told_again() {
+        let [first, second, third, fourth] = [2, 3, 4, 5].map(TruncateEpoch);
+        let mut a = Back::new(Waiting::default());
+        a.gather(0, &[1; 10], 5, false);
+        a.note_cut(first);
+        a.cut_at(4, first);
+        a.gather(30, &[1; 10], 5, false);
+        a.note_cut(first);
+        assert!(!a.wants_length());
+        assert_eq!(a.end(), 40);
+        a.note_cut(second);
+        assert!(a.wants_length(), "that is another one");
+        a.cut_at(0, second);
+        assert_eq!(a.end(), 0);
+        // Nothing waited when it was heard of, by meta's word or in an answer.
+        a.note_cut(third);
+        a.gather(30, &[1; 10], 5, false);
+        a.note_cut(third);
+        assert!(!a.wants_length());
+        a.heard_of(fourth);
+        a.note_cut(fourth);
+        assert!(a.wants_length(), "some was written before");
+        // Of two truncates of one epoch the first went with the power.
+        a.cut_at(40, fourth);
+        a.went_back(third);
+        a.note_cut(fourth);
+        assert!(a.wants_length());
+    }
+
+    #[test]
+    fn a_cut_to_nothing_that_nobody_has_told_of_takes_along_what_was_written_before() {
+        let mut a = Back::new(Waiting::default());
+        a.gather(0, &[1; 10], 5, false);
+        assert!(a.take().is_some());
+        a.gather(10, &[1; 10], 5, false);
+        a.cut_to_nothing(3, TruncateEpoch(2));
+        assert_eq!((a.end(), a.limit()), (3, 3));
+        a.gather(30, &[1; 10], 5, false);
+        a.cut_to_nothing(0, TruncateEpoch(2));
+        a.note_cut(TruncateEpoch(2));
+        assert!(!a.wants_length());
+        assert_eq!(a.end(), 40, "written after it");
     }
 }

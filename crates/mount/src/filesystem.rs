@@ -18,6 +18,8 @@ pub trait FileData: 'static {
     /// See [`OpenFile::lives`].
     fn lives(&self) -> bool;
     fn epoch(&self) -> TruncateEpoch;
+    /// See [`OpenFile::writable_epoch`].
+    async fn writable_epoch(&self) -> Result<TruncateEpoch>;
     /// The greatest end of an acknowledged write under the present epoch.
     fn len_written(&self) -> Option<u64>;
     fn update_attr(&self, attr: &Attr);
@@ -130,6 +132,9 @@ impl FileData for OpenFile {
     }
     fn epoch(&self) -> TruncateEpoch {
         OpenFile::epoch(self)
+    }
+    async fn writable_epoch(&self) -> Result<TruncateEpoch> {
+        OpenFile::writable_epoch(self).await
     }
     fn len_written(&self) -> Option<u64> {
         OpenFile::len_written(self)

@@ -53,8 +53,8 @@ impl<F: FileData> OpenedFile<F> {
 pub struct Dirty {
     /// The greatest end of an acknowledged write.
     pub len: Option<u64>,
-    /// The length that meta is known to know.
-    pub known: u64,
+    /// That was behind the length that meta was known to know, which may come from such a report since.
+    pub grown: bool,
     /// The truncate epoch that it was made under.
     pub epoch: TruncateEpoch,
     /// When the last one was acknowledged.
@@ -65,6 +65,12 @@ pub struct Dirty {
     pub written: u64,
     /// A hole was made, or may have been.
     pub holes: bool,
+}
+
+impl Dirty {
+    fn forget_len(&mut self) {
+        (self.len, self.grown) = (None, false);
+    }
 }
 
 /// What of the attributes is needed to find the bytes of a file again.
@@ -213,7 +219,7 @@ impl<F: FileData> OpenInode<F> {
                 let undone = anew && data && from_meta.epoch < s.dirty.epoch;
                 if from_meta.epoch > s.dirty.epoch || undone {
                     // Somebody cut the file: what we wrote before is not its length any more.
-                    s.dirty.len = None;
+                    s.dirty.forget_len();
                 }
                 // What is heard of it once more takes no place away from an append that is on its way.
                 if (known && from_meta.epoch > s.attr.epoch) || undone {
@@ -221,6 +227,14 @@ impl<F: FileData> OpenInode<F> {
                 }
                 if undone {
                     s.dirty.epoch = from_meta.epoch;
+                }
+                let mut back = self.back.borrow_mut();
+                if anew {
+                    back.went_back(from_meta.epoch);
+                }
+                // Chunks get another data id by a truncate to nothing only, of which meta may not have told us yet.
+                if known && data && !s.attr.inline && from_meta.epoch > s.attr.epoch {
+                    back.cut_to_nothing(from_meta.len, from_meta.epoch);
                 }
                 s.attr = from_meta.clone();
                 self.cut_pages.heard(from_meta.len);
@@ -238,7 +252,7 @@ impl<F: FileData> OpenInode<F> {
     pub fn merge_truncated(&self, from_meta: &Attr) -> Attr {
         {
             let mut s = self.state.borrow_mut();
-            s.dirty.len = None;
+            s.dirty.forget_len();
             s.dirty.mtime = None;
             s.dirty.written = 0;
             s.reserved = 0;
@@ -366,9 +380,11 @@ impl<F: FileData> OpenInode<F> {
         s.dirty.mtime = Some(time_of(now_ns));
         s.dirty.generation += 1;
         if epoch > s.dirty.epoch {
-            (s.dirty.epoch, s.dirty.len) = (epoch, None);
+            s.dirty.forget_len();
+            s.dirty.epoch = epoch;
         }
         if epoch == s.dirty.epoch {
+            s.dirty.grown |= end > s.attr.len;
             s.dirty.len = Some(s.dirty.len.unwrap_or(0).max(end));
             self.cut_pages.grew(end);
         }
@@ -395,7 +411,7 @@ impl<F: FileData> OpenInode<F> {
     /// What has to be reported to meta, if anything.
     pub fn dirty(&self) -> Option<Dirty> {
         let s = self.state.borrow();
-        let d = Dirty { known: s.attr.len, ..s.dirty };
+        let d = s.dirty;
         (d.len.is_some() || d.mtime.is_some() || d.holes).then_some(d)
     }
     /// Meta knows of writes of ours, and may lose that with its power.
@@ -411,6 +427,9 @@ impl<F: FileData> OpenInode<F> {
         let mut s = self.state.borrow_mut();
         s.told = s.told.filter(|told| from_meta.edition().is_older_than(told));
         s.durable = Some(Finding::of(from_meta));
+        if s.dirty.epoch == from_meta.epoch && s.dirty.len.is_some_and(|l| l <= from_meta.len) {
+            s.dirty.grown = false;
+        }
     }
     /// Whether bytes on the disks can be found again after a loss of power without a word to meta: it has them durably where they are.
     pub fn is_found_durably(&self) -> bool {
@@ -420,15 +439,14 @@ impl<F: FileData> OpenInode<F> {
     /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
     pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {
         let counted = counted || !self.wants_count();
-        // Without that the chunks hold what was written, whatever meta loses.
-        let grew = reported.len.is_some_and(|len| len > reported.known);
+        // Otherwise the chunks hold what was written, whatever meta loses.
         self.merge(from_meta);
-        if grew {
+        if reported.grown {
             self.told(from_meta);
         }
         let mut s = self.state.borrow_mut();
         if s.dirty.generation == reported.generation {
-            s.dirty.len = None;
+            s.dirty.forget_len();
             s.dirty.mtime = None;
         }
         if counted {
@@ -501,5 +519,26 @@ mod tests {
         open.merge(&Attr { inline: false, change: 8, ..attr });
         assert!(open.content().is_none());
         assert!(!write(), "meta has said so");
+    }
+    /// What is reported once more, for it was overwritten meanwhile, is no loss if meta has the length durably.
+    #[test]
+    fn a_length_that_is_durable_has_not_grown() {
+        let open = OpenInode::<RamFile>::new(InodeId(5), &Waiting::default());
+        let attr = Attr { inode: InodeId(5), change: 7, ..Attr::default() };
+        open.merge(&attr);
+        let write = |end| {
+            open.begin_write(0, end, false);
+            let _ = open.end_write(Some((end, attr.epoch)), end, 0);
+            open.dirty().expect("written")
+        };
+        let grown = write(10);
+        assert!(grown.grown);
+        write(5);
+        let after = Attr { len: 10, change: 8, ..attr.clone() };
+        open.reported(grown, false, &after);
+        assert!(open.dirty().expect("overwritten").grown, "meta may lose it");
+        open.durable(&after);
+        assert!(!open.dirty().expect("overwritten").grown);
+        assert!(write(11).grown);
     }
 }

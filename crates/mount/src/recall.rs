@@ -46,10 +46,10 @@ impl<S: FileSystem> RecallHandler for Recalls<S> {
         let known = daemon.inodes.recalled(recall.inode, recall.data);
         daemon.directories.recalled(recall.inode);
         let mut cut = None;
-        if recall.epoch.is_some()
+        if let Some(epoch) = recall.epoch
             && let Some(open) = daemon.inodes.opened(recall.inode)
         {
-            open.back().note_cut();
+            open.back().note_cut(epoch);
             cut = Some(open.cut_pages.begin());
         }
         Box::pin(async move {

@@ -3,7 +3,11 @@
 mod common;
 
 use common::{TestMount, has};
-use glowfs_mount::ram::{CUT_BEFORE_WRITE, LONG_AGAIN, READS_WAIT_AT};
+use glowfs_mount::MountConfig;
+use glowfs_mount::ram::{
+    CUT_BEFORE_WRITE, CUT_TOLD_AGAIN, CUT_TOLD_LATE, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT,
+};
+use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::fd::AsRawFd;
@@ -36,6 +40,25 @@ fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
         let end = format!("{tail}!");
         assert_eq!(found.len(), cut as usize + end.len(), "cut to {cut}");
         assert!(found.ends_with(end.as_bytes()), "cut to {cut}");
+    }
+}
+
+/// Nobody may write until the truncate is finished; what was said under its epoch would go with it.
+#[test]
+fn what_fallocate_makes_longer_stays_so_when_a_truncate_ends() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 8192], 0).expect("write");
+    f.sync_all().expect("fsync");
+    for cut in [1000, 0] {
+        CUT_UNFINISHED.store(cut + 1, SeqCst);
+        rustix::fs::fallocate(&f, FallocateFlags::empty(), 0, 5000).expect("fallocate");
+        f.sync_all().expect("fsync");
+        assert_eq!(f.metadata().expect("stat").len(), 5000, "cut to {cut}");
+        let found = std::fs::read(&path).expect("read");
+        assert!(found[cut as usize..].iter().all(|b| *b == 0), "cut to {cut}");
     }
 }
 
@@ -144,14 +167,16 @@ fn pages_of_before_a_cut_do_not_lie_over_what_came_behind_it() {
     assert_eq!(wrong, None, "from 8193 on");
 }
 
+/// With writes that are answered before they are sent.
+fn waits_long(c: &mut MountConfig) {
+    (c.write_back, c.write_back_ms) = (Some(true), 10_000);
+}
+
 /// Pieces that were answered wait for the capability with which they are sent.
 #[test]
 fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let change = |c: &mut glowfs_mount::MountConfig| {
-        (c.write_back, c.write_back_ms) = (Some(true), 10_000);
-    };
-    let Some(m) = TestMount::with(60, change) else { return };
+    let Some(m) = TestMount::with(60, waits_long) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create(true).truncate(false).write(true).open(&path).expect("open");
     f.write_all_at(&[b'a'; 20_000], 0).expect("write");
@@ -170,4 +195,47 @@ fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
     f.write_all_at(b"behind a hole", 5000).expect("write");
     f.sync_all().expect("fsync");
     assert_eq!(std::fs::read(&path).expect("read")[5000..], *b"behind a hole");
+}
+
+/// Meta tells those who have leased the file, and then those who have it open for writing.
+#[test]
+fn what_was_answered_after_a_truncate_stays_when_that_is_told_again() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::with(60, waits_long) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    for cut in [1000, 0] {
+        f.write_all_at(&[b'a'; 20_000], 0).expect("write");
+        CUT_TOLD_AGAIN.store(true, SeqCst);
+        cut_to(cut);
+        f.sync_all().expect("fsync");
+        assert_eq!(f.metadata().expect("stat").len(), cut);
+        f.write_all_at(b"after it", 5000).expect("write");
+        std::thread::sleep(Duration::from_millis(400));
+        f.sync_all().expect("fsync");
+        let found = std::fs::read(&path).expect("read");
+        assert_eq!(found.len(), 5008, "cut to {cut}");
+        assert_eq!(found[5000..], *b"after it");
+    }
+}
+
+/// A renewal of the capability can bring the new epoch before meta has told of it.
+#[test]
+fn what_was_answered_before_a_truncate_to_nothing_does_not_come_back_though_it_is_told_late() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::with(60, waits_long) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 20_000], 0).expect("write");
+    f.sync_all().expect("fsync");
+    f.write_all_at(&[b'b'; 8000], 2000).expect("write");
+    f.write_all_at(&[b'c'; 50], 30_000).expect("write");
+    CUT_TOLD_LATE.store(true, SeqCst);
+    cut_to(0);
+    f.sync_all().expect("fsync");
+    assert_eq!(std::fs::read(&path).expect("read").len(), 0);
+    f.write_all_at(b"after it", 0).expect("write");
+    std::thread::sleep(Duration::from_millis(400));
+    f.sync_all().expect("fsync");
+    assert_eq!(std::fs::read(&path).expect("read"), b"after it");
 }

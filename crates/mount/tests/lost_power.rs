@@ -4,13 +4,14 @@
 mod common;
 
 use common::TestMount;
-use glowfs_mount::ram::{LAST_RIGHT, POWER_KEEPS, POWER_LOST, PUT_BACK, RIGHTS_GIVEN};
+use glowfs_mount::ram::{COUNTS_WAIT, LAST_RIGHT, POWER_KEEPS, POWER_LOST, PUT_BACK, RIGHTS_GIVEN};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 static ONE: Mutex<()> = Mutex::new(());
 const EIO: i32 = 5;
@@ -118,6 +119,37 @@ fn what_was_overwritten_is_no_loss() {
     file.sync_all().expect("all is there");
     drop(file);
     assert_eq!(fs::read_to_string(&path).expect("read"), FLUSHED.replacen('f', "F", 1));
+}
+
+/// What was written while another report was on its way to meta goes with that one, and is told of when it is lost like any other.
+#[test]
+fn what_was_written_beside_a_report_is_a_loss() {
+    const HOLE: u64 = 1 << 20;
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("log");
+    let len = || fs::metadata(&path).expect("stat").len();
+    let file = File::create(&path).expect("create");
+    file.write_all_at(FLUSHED.as_bytes(), HOLE).expect("write");
+    file.sync_all().expect("fsync");
+    let flushed = HOLE + FLUSHED.len() as u64;
+    POWER_KEEPS.store(true, SeqCst);
+    assert_eq!(len(), flushed);
+    // The blocks of a file with holes are counted before meta is told.
+    COUNTS_WAIT.store(true, SeqCst);
+    file.write_all_at(b"x", 0).expect("write");
+    let other = file.try_clone().expect("another descriptor");
+    let closing = std::thread::spawn(move || drop(other));
+    std::thread::sleep(Duration::from_millis(200));
+    file.write_all_at(LOST.as_bytes(), flushed).expect("write");
+    COUNTS_WAIT.store(false, SeqCst);
+    closing.join().expect("closed");
+    drop(file.try_clone().expect("another descriptor"));
+    POWER_LOST.store(true, SeqCst);
+    assert_eq!(len(), flushed);
+    let error = file.sync_all().expect_err("what was behind the end is lost");
+    assert_eq!(error.raw_os_error(), Some(EIO));
+    file.sync_all().expect("heard of once");
 }
 
 /// What was durable is not lost, and nobody hears that it was.

@@ -78,10 +78,8 @@ impl Site {
         let mut site = Self { cluster, place, mounted: vec![], keep, closed: false };
         site.cluster.start()?;
         type Make = fn(&Cluster) -> Result<PathBuf>;
-        let makers: [(Kind, Make); 2] = [
-            (Kind::Fill, nemesis::make_small_disk),
-            (Kind::Disk, nemesis::make_disk_of_its_own),
-        ];
+        let makers: [(Kind, Make); 2] =
+            [(Kind::Fill, nemesis::make_small_disk), (Kind::Disk, nemesis::make_disk_of_its_own)];
         for (_, make) in makers.iter().filter(|(kind, _)| faults.contains(kind)) {
             site.cluster.down()?;
             site.mounted.push(make(&site.cluster)?);

@@ -150,6 +150,12 @@ impl OpenFile {
         Err(Error::new(Status::TimedOut, e))
     }
 
+    /// The truncate epoch under which it may be written now. While a truncate is not finished there is none, and this waits for one: a length that is reported
+    /// under the epoch of an unfinished truncate does not count.
+    pub async fn writable_epoch(&self) -> Result<TruncateEpoch> {
+        self.permission().await.map(|p| p.epoch)
+    }
+
     fn grant(&self) -> Result<Permission> {
         let file = self.this.upgrade().ok_or(Status::Internal)?;
         let mut s = self.state.borrow_mut();

@@ -4,11 +4,13 @@ use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
+use crate::inodes::Handle;
+use crate::ops::back::CUTS_MAX;
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{Error, InodeId, RequestId, SessionId, Status};
+use glowfs_types::{Error, InodeId, RequestId, SessionId, Status, TruncateEpoch};
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -180,12 +182,12 @@ impl<S: FileSystem> Context<S> {
             self.kill_suid(&handle).await?;
         }
         let len = inode.len();
-        let grown = (!keep && end > len).then_some(end);
+        let grows = !keep && end > len;
         if !punch {
             self.has_room(end.saturating_sub(len.max(i.offset))).await?;
         }
         let file = &handle.file.file;
-        if !(punch || zero) && grown.is_none() {
+        if !(punch || zero || grows) {
             return Ok(Answer::Done);
         }
         // Its length is told to meta later, as that of chunks.
@@ -198,11 +200,15 @@ impl<S: FileSystem> Context<S> {
         } else {
             Ok(())
         };
+        let reached = match done {
+            Ok(()) if grows => Box::pin(self.reach(&handle, end)).await,
+            Ok(()) => Ok((0, file.epoch())),
+            Err(e) => Err(e.into()),
+        };
         // As if something had been written: length and time are reported with the rest.
-        let reached = done.is_ok().then(|| (grown.unwrap_or(0), file.epoch()));
         inode.note_holes();
-        let cut_elsewhere = inode.end_write(reached, 0, self.rt.unix_ns());
-        done?;
+        let cut_elsewhere = inode.end_write(reached.as_ref().ok().copied(), 0, self.rt.unix_ns());
+        reached?;
         if cut_elsewhere {
             self.fresh(inode.id).await?;
         }
@@ -210,6 +216,26 @@ impl<S: FileSystem> Context<S> {
             self.report(&handle, true).await?;
         }
         Ok(Answer::Done)
+    }
+    /// How far a file reaches that is to be so long, and the truncate epoch that this is said under: one that writing is allowed under, so that the end of another
+    /// client's truncate does not take it away. Note it before anything else is waited for.
+    async fn reach(
+        &self,
+        handle: &Handle<S::File>,
+        end: u64,
+    ) -> Result<(u64, TruncateEpoch), Failure> {
+        let (inode, file) = (&handle.inode, &handle.file.file);
+        for _ in 0..=CUTS_MAX {
+            let epoch = file.writable_epoch().await?;
+            if epoch == inode.epoch() {
+                let grown = if end > inode.len() { end } else { 0 };
+                return Ok((grown, epoch));
+            }
+            // Another client has cut it meanwhile.
+            let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
+            file.update_attr(&attr);
+        }
+        Err(Error::new(Status::Stale, "the file is cut again and again").into())
     }
     /// Refuses to promise more bytes than the cluster has free.
     async fn has_room(&self, bytes: u64) -> Result<(), Failure> {

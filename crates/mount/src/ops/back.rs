@@ -93,6 +93,7 @@ impl<S: FileSystem> Context<S> {
         if place.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Failure::Errno(EFBIG));
         }
+        inode.back().heard_of(inode.epoch());
         let first = inode.back().gather(place, bytes, self.rt.unix_ns(), append);
         if let Some(number) = first {
             self.send_later(inode.id, number);
@@ -219,7 +220,7 @@ impl<S: FileSystem> Daemon<S> {
         if self.inodes.may_lease(attr.inode, asked.recalls())
             && let Some(open) = self.inodes.opened(attr.inode)
         {
-            open.back().cut_at(attr.len);
+            open.back().cut_at(attr.len, attr.epoch);
         }
     }
 

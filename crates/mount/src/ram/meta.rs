@@ -31,6 +31,8 @@ pub(super) struct Node {
     unflushed: Cell<bool>,
     /// The number of the newest loss of that.
     losses: Cell<u64>,
+    /// A cut by another client is not finished.
+    cutting: Cell<bool>,
 }
 
 /// What a slow rename takes ([`super::RENAMES_SLOW`]), and how long after a cut a file gets long again ([`super::LONG_AGAIN`]).
@@ -152,6 +154,7 @@ impl RamFs {
             unlocked: Notify::new(),
             unflushed: Cell::new(false),
             losses: Cell::new(0),
+            cutting: Cell::new(false),
         })
     }
     fn get(&self, inode: InodeId) -> Result<Rc<Node>> {

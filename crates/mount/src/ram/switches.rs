@@ -37,6 +37,16 @@ pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 /// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.
 pub static CUT_BEFORE_WRITE: AtomicU64 = AtomicU64::new(0);
 
+/// A while after the next cut by another client (200 ms) meta tells of it once more. For tests.
+pub static CUT_TOLD_AGAIN: AtomicBool = AtomicBool::new(false);
+
+/// The next cut by another client is told of a while later (200 ms). For tests.
+pub static CUT_TOLD_LATE: AtomicBool = AtomicBool::new(false);
+
+/// At the next question for attributes another client has cut a file to this length (less one; 0: it has not), and finishes that a while later (200 ms); nobody may
+/// write until then. For tests.
+pub static CUT_UNFINISHED: AtomicU64 = AtomicU64::new(0);
+
 /// A while after the next cut by another client (200 ms) it makes the file so long (less one; 0: it does not). For tests.
 pub static LONG_AGAIN: AtomicU64 = AtomicU64::new(0);
 

@@ -43,6 +43,12 @@ impl FileData for RamFile {
     fn epoch(&self) -> TruncateEpoch {
         self.epoch.get()
     }
+    async fn writable_epoch(&self) -> Result<TruncateEpoch> {
+        self.check_owner()?;
+        self.fs.upgrade().ok_or(Status::Internal)?.cut_over(&self.node).await;
+        self.update_attr(&self.node.attr.borrow());
+        Ok(self.epoch.get())
+    }
     fn len_written(&self) -> Option<u64> {
         self.written.get()
     }

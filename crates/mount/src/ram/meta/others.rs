@@ -2,6 +2,7 @@
 
 use super::{Node, RamFs, SLOW};
 use crate::ram::switches::*;
+use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{Result, Status, VolumeId};
 use std::rc::Rc;
@@ -30,7 +31,17 @@ impl RamFs {
         let (inode, epoch) = (attr.inode, Some(attr.epoch));
         let recall =
             Recall { volume: VolumeId(1), inode, name: None, epoch, data: true, append: None };
-        self.rt.spawn_detached(listener.recall(recall));
+        let late = CUT_TOLD_LATE.swap(false, Relaxed);
+        if !late {
+            self.rt.spawn_detached(listener.recall(recall.clone()));
+        }
+        if late || CUT_TOLD_AGAIN.swap(false, Relaxed) {
+            let rt = self.rt.clone();
+            self.rt.spawn_detached(async move {
+                rt.sleep(SLOW).await;
+                listener.recall(recall).await;
+            });
+        }
         if let Some(len) = LONG_AGAIN.swap(0, Relaxed).checked_sub(1) {
             let (fs, n) = (self.clone(), n.clone());
             self.rt.spawn_detached(async move {
@@ -47,5 +58,24 @@ impl RamFs {
         let asked = listener.give_append(n.attr.borrow().inode, grant);
         self.rt.spawn_detached(async move { _ = asked.await });
         Ok(())
+    }
+    /// Another client cuts a file, and takes a while.
+    pub(super) fn cut_slowly(&self, n: &Rc<Node>, len: u64) {
+        self.cut(n, len);
+        self.change(n, |_| ());
+        n.cutting.set(true);
+        let (rt, n) = (self.rt.clone(), n.clone());
+        self.rt.spawn_detached(async move {
+            rt.sleep(SLOW).await;
+            let mut a = n.attr.borrow_mut();
+            (a.epoch, a.change) = (a.epoch.next(), a.change + 1);
+            n.cutting.set(false);
+        });
+    }
+    /// Returns when no cut is unfinished.
+    pub(super) async fn cut_over(&self, n: &Node) {
+        while n.cutting.get() {
+            self.rt.sleep(Duration::from_millis(1)).await;
+        }
     }
 }

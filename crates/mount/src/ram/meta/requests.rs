@@ -83,6 +83,9 @@ impl FileSystem for RamFs {
             a.contents_change += 1;
             a.change += 1;
         }
+        if let Some(len) = CUT_UNFINISHED.swap(0, Relaxed).checked_sub(1) {
+            self.cut_slowly(&n, len);
+        }
         let a = n.attr.borrow().clone();
         Ok(Self::reply(a))
     }
@@ -205,6 +208,10 @@ impl FileSystem for RamFs {
             && self.sessions.borrow().get(&(q.inode.0, s)) != Some(&self.life())
         {
             return Err(no(Status::SessionEnded));
+        }
+        let longer = q.len_at_least.is_some_and(|len| len > n.attr.borrow().len);
+        if longer {
+            self.cut_over(&n).await;
         }
         let current = n.attr.borrow().epoch == q.epoch;
         {
