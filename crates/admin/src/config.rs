@@ -17,41 +17,48 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Serialize)]
 struct Row {
-    role: String,
+    /// Absent if it is not known of the node.
+    role: Option<String>,
     node: Option<u64>,
-    version: u64,
+    /// An override has none.
+    version: Option<u64>,
     toml: String,
 }
 
-fn show(out: Output, config: &ClusterConfig) -> Result<()> {
+fn rows(config: &ClusterConfig, routing: &RoutingInfo) -> Vec<Row> {
     let mut rows: Vec<Row> = config
         .items
         .iter()
         .map(|i| Row {
-            role: i.role.to_string(),
+            role: Some(i.role.to_string()),
             node: None,
-            version: i.version.0,
+            version: Some(i.version.0),
             toml: i.toml.clone(),
         })
         .collect();
     rows.extend(config.overrides.iter().map(|(node, toml)| Row {
-        role: String::new(),
+        role: routing.nodes.get(node).map(|n| n.role.to_string()),
         node: Some(node.0),
-        version: 0,
+        version: None,
         toml: toml.clone(),
     }));
-    out.rows(&rows, &["of", "version", "settings"], |r| {
-        let of = r.node.map_or_else(|| r.role.clone(), |n| format!("node {n}"));
-        let version = if r.node.is_some() { String::new() } else { r.version.to_string() };
+    rows
+}
+
+fn show(out: Output, config: &ClusterConfig, routing: &RoutingInfo) -> Result<()> {
+    out.rows(&rows(config, routing), &["of", "version", "settings"], |r| {
+        let role = || r.role.clone().unwrap_or_default();
+        let of = r.node.map_or_else(role, |n| format!("node {n}"));
+        let version = r.version.map_or_else(String::new, |v| v.to_string());
         vec![of, version, r.toml.trim().replace('\n', "; ")]
     })
 }
 
 /// `get-config`.
-pub async fn get(out: Output, client: &Client) -> Result<()> {
+pub async fn get(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
     let config: ClusterConfig =
         client.mgmtd(method::GET_CONFIG, &Empty {}).await.context("reading the configuration")?;
-    show(out, &config)
+    show(out, &config, routing)
 }
 
 /// What `set-config` is asked to do.
@@ -83,7 +90,7 @@ pub async fn set(
             .context("reading the configuration")?;
         let new = edited(&now, &change)?;
         match client.mgmtd_once(method::SET_CONFIG, &new).await {
-            Ok(done) => return show(out, &done),
+            Ok(done) => return show(out, &done, routing),
             // Changed meanwhile, or not answered: what stands there now says more.
             Err(e) if e.status.is_retriable() && attempt < ATTEMPTS_MAX => {
                 let pause = client.rt().random() % PAUSE.as_nanos() as u64;
@@ -134,6 +141,8 @@ fn edit(text: &str, settings: &[String]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glowfs_types::HostId;
+    use glowfs_types::routing::{NodeInfo, NodeStatus};
 
     #[test]
     fn a_change_of_a_node_goes_with_the_version_that_was_read() {
@@ -153,6 +162,44 @@ mod tests {
         assert_eq!(new.overrides[&node], "sync_bytes_per_s = 5\nsync_chunks = 2\n");
         let new = edited(&ClusterConfig::default(), &change).expect("TOML");
         assert_eq!((new.items.len(), new.items[0].version), (1, ConfigVersion(0)));
+    }
+
+    #[test]
+    fn an_override_is_shown_with_the_role_of_its_node_and_without_a_version() {
+        let toml = || "sync_chunks = 1\n".to_owned();
+        let config = ClusterConfig {
+            items: vec![ConfigItem {
+                version: ConfigVersion(7),
+                role: Role::Storage,
+                toml: toml(),
+            }],
+            overrides: [(NodeId(1001), toml()), (NodeId(9), toml())].into(),
+        };
+        let node = NodeInfo {
+            id: NodeId(1001),
+            role: Role::Storage,
+            addresses: vec![],
+            host: HostId(0),
+            hostname: String::new(),
+            pid: 0,
+            tags: [].into(),
+            status: NodeStatus::Active,
+            last_heartbeat_ns: 0,
+            config_version: ConfigVersion(0),
+            release: String::new(),
+            http: None,
+        };
+        let routing = RoutingInfo { nodes: [(node.id, node)].into(), ..RoutingInfo::default() };
+        let shown: Vec<_> = rows(&config, &routing)
+            .iter()
+            .map(|r| serde_json::to_value(r).expect("JSON"))
+            .map(|r| (r["node"].as_u64(), r["role"].clone(), r["version"].clone()))
+            .collect();
+        let (storage, null) = (serde_json::json!("storage"), serde_json::Value::Null);
+        let of_role = (None, storage.clone(), serde_json::json!(7));
+        // A node that nobody knows may get one, too.
+        let unknown = (Some(9), null.clone(), null.clone());
+        assert_eq!(shown, [of_role, unknown, (Some(1001), storage, null)]);
     }
 
     #[test]

@@ -159,7 +159,11 @@ struct LossRow {
 struct ForceRow {
     chain: u64,
     waits: bool,
+    /// What was made to serve; absent if nothing was changed.
     forced: Option<u64>,
+    /// What should be, with `--yes`.
+    #[serde(skip)]
+    asked: Option<u64>,
     explanation: String,
     members: Vec<HolderRow>,
 }
@@ -185,10 +189,20 @@ pub async fn force(
     };
     let reply: ForceChainReply =
         client.mgmtd(method::FORCE_CHAIN, &ask).await.context("forcing a chain")?;
-    let forced = target.filter(|_| yes);
-    let row =
-        ForceRow { chain, waits: reply.waits, forced, explanation: reply.explanation, members };
-    out.either(&row, people)
+    out.either(&outcome(chain, target.filter(|_| yes), reply, members), people)
+}
+
+/// What became of a chain of which `asked` was to serve.
+fn outcome(
+    chain: u64,
+    asked: Option<u64>,
+    reply: ForceChainReply,
+    members: Vec<HolderRow>,
+) -> ForceRow {
+    let ForceChainReply { waits, explanation } = reply;
+    // Where somebody serves already nothing is done.
+    let forced = asked.filter(|_| waits);
+    ForceRow { chain, waits, forced, asked, explanation, members }
 }
 
 fn people(row: &ForceRow) -> String {
@@ -215,7 +229,7 @@ fn people(row: &ForceRow) -> String {
             );
         }
     }
-    match (row.forced, row.waits) {
+    match (row.asked, row.waits) {
         (Some(t), true) => text + &format!("target {t} serves now\n"),
         (Some(t), false) => text + &format!("nothing was changed: target {t} serves already\n"),
         (None, true) => {
@@ -302,6 +316,22 @@ async fn chunks(client: &Client, node: NodeId, target: TargetId) -> Result<Vec<C
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_serves_already_was_not_forced() {
+        let said = |asked, waits| {
+            let reply = ForceChainReply { waits, explanation: String::new() };
+            let row = outcome(7, asked, reply, vec![]);
+            (serde_json::to_value(&row).expect("JSON")["forced"].as_u64(), people(&row))
+        };
+        assert_eq!(said(Some(3), true), (Some(3), "target 3 serves now\n".into()));
+        let (forced, text) = said(Some(3), false);
+        assert_eq!(forced, None);
+        assert!(text.contains("serves already"), "{text}");
+        let (forced, text) = said(None, true);
+        assert_eq!(forced, None);
+        assert!(text.contains("To force it"), "{text}");
+    }
 
     #[test]
     fn places_are_nodes_or_disks_of_nodes() {

@@ -64,7 +64,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         }
         Command::ListClients => cluster::clients(out, client).await,
         Command::ListResyncs => resyncs::list(out, client, &routing).await,
-        Command::GetConfig => config::get(out, client).await,
+        Command::GetConfig => config::get(out, client, &routing).await,
         Command::SetConfig { role, settings, node } => {
             let change = config::Change { role: *role, node: node.map(NodeId), settings };
             config::set(out, client, &routing, change).await

@@ -40,6 +40,21 @@ fn path_of(e: &TrashEntry) -> String {
     String::from_utf8_lossy(&e.path).into_owned()
 }
 
+/// Refuses what was hardly meant: a path that is empty (as of a variable that is not set) would take in everything, and so
+/// does `/`, which is refused where `everything` wants a word of its own.
+fn check(which: &Which<'_>, everything: Option<&str>) -> Result<()> {
+    let Some(below) = &which.below else { return Ok(()) };
+    if below.is_empty() {
+        bail!("--below has an empty path (a variable that is not set?): say which directory");
+    }
+    if let Some(word) = everything
+        && below.trim_matches('/').is_empty()
+    {
+        bail!("--below {below} is everything: if you mean that, say {word} instead");
+    }
+    Ok(())
+}
+
 async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
@@ -66,6 +81,7 @@ async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
 
 /// `trash list`.
 pub async fn list(out: Output, client: &Client, which: Which<'_>) -> Result<()> {
+    check(&which, None)?;
     let found = all(client, &which).await?;
     let rows: Vec<Row> = found
         .iter()
@@ -98,6 +114,7 @@ pub async fn restore(
     if which.ids.is_empty() && which.below.is_none() {
         bail!("say what: ids, as `trash list` shows them, or --below PATH");
     }
+    check(&which, None)?;
     let found = all(client, &which).await?;
     if to.is_some() && found.len() != 1 {
         bail!("--to takes one file; these are {}", found.len());
@@ -117,6 +134,7 @@ pub async fn purge(
     if which.ids.is_empty() && which.below.is_none() && !all_of_it {
         bail!("say what: ids, as `trash list` shows them, --below PATH, or --all");
     }
+    check(&which, Some("--all"))?;
     let found = all(client, &which).await?;
     each(out, client, found, TrashWish::Purge, None, !yes).await
 }
@@ -165,4 +183,26 @@ async fn each(
         bail!("{failed} of {} failed", rows.len());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `--below "$DIR"` without DIR is not the whole trash.
+    #[test]
+    fn everything_is_meant_only_if_it_is_said() {
+        let below = |b: Option<&str>| Which { ids: &[], below: b.map(str::to_owned) };
+        for everything in [None, Some("--all")] {
+            assert!(check(&below(Some("")), everything).is_err());
+            for fine in [None, Some("/a"), Some("a"), Some("/a/b/")] {
+                check(&below(fine), everything).expect("a directory");
+            }
+        }
+        for root in ["/", "//"] {
+            let e = check(&below(Some(root)), Some("--all")).expect_err("everything");
+            assert!(e.to_string().contains("say --all"), "{e}");
+            check(&below(Some(root)), None).expect("a restore of everything hurts nobody");
+        }
+    }
 }

@@ -88,7 +88,8 @@ impl Election {
             tried: None,
         }
     }
-    /// What this instance is at `now_ms`. A lease that ran out is gone for good.
+    /// What this instance is at `now_ms`. A lease that ran out is gone, unless a renewal that was on its way is found to be stored:
+    /// then it goes on in the same epoch, for nobody else can have been primary. What it missed between is for its owner to know.
     pub fn standing(&mut self, now_ms: u64) -> Standing {
         if let Standing::Primary { until_ms, .. } = self.standing
             && now_ms >= until_ms

@@ -138,7 +138,7 @@ impl Inner {
                 let mut writes = Writes::new();
                 writes.insert(keys::client(id), Some(keys::encode(&session)));
                 self.write(epoch, None, &writes).await?;
-                self.with(|s| {
+                self.stored(epoch, |s| {
                     let heard = self.rt.now();
                     s.meet(Client { session, heard });
                     self.metrics.clients.set(i64::try_from(s.clients.len()).unwrap_or(i64::MAX));
@@ -200,7 +200,7 @@ impl Inner {
         let record = |client| keys::encode(&DeadRecord { client, ended_ns });
         writes.extend(ids.iter().map(|id| (keys::dead(*id), Some(record(*id)))));
         self.write(epoch, None, &writes).await?;
-        self.with(|s| {
+        self.stored(epoch, |s| {
             s.dead_clients.drain(..forgotten.len().min(s.dead_clients.len()));
             for id in ids {
                 s.bury(id);

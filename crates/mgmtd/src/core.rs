@@ -39,6 +39,8 @@ pub struct Inner {
     pub state: RefCell<Option<State>>,
     /// The epoch whose state is being loaded.
     pub loading: Cell<Option<u64>>,
+    /// How often this instance stepped down. What was being loaded then may lack a change that was stored meanwhile.
+    pub stepped_down: Cell<u64>,
     /// Held by whoever changes the routing info or records: one change at a time.
     pub lock: Semaphore,
     /// The routing info changed, or this instance stepped down.
@@ -165,8 +167,27 @@ impl Inner {
             None => Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down")),
         }
     }
+    /// Puts a change in force in memory that the engine took as one of `epoch`. If the lease ran out meanwhile, memory lacks what is stored.
+    /// It is dropped then: a renewal that was on its way may make this instance primary again, in the same epoch.
+    pub fn stored<T>(&self, epoch: u64, f: impl FnOnce(&mut State) -> T) -> Result<T> {
+        let known = self.state.borrow().as_ref().map(|s| s.epoch);
+        if known == Some(epoch)
+            && let Ok(done) = self.with(f)
+        {
+            return Ok(done);
+        }
+        // What is loaded for a later epoch has the change.
+        if known.is_none_or(|known| known == epoch) {
+            self.step_down("the lease ran out while a change was being stored");
+        }
+        Err(Error::new(
+            Status::NotPrimary,
+            "the lease of this mgmtd ran out while the change was being stored; it is stored: look before it is repeated",
+        ))
+    }
     /// Stops to be primary, at once.
     pub fn step_down(&self, why: &str) {
+        self.stepped_down.set(self.stepped_down.get() + 1);
         self.election.borrow_mut().step_down();
         if self.state.borrow_mut().take().is_some() {
             tracing::warn!(why, "not primary any more");
@@ -373,11 +394,7 @@ impl Inner {
             return self.write(epoch, routing, &writes).await;
         }
         self.write(epoch, routing, &writes).await?;
-        self.with(|s| {
-            if s.epoch == epoch {
-                edit.apply(s, to, self.now_ms())
-            }
-        })?;
+        self.stored(epoch, |s| edit.apply(s, to, self.now_ms()))?;
         if to != from {
             self.metrics.version.set(i64::try_from(to.0).unwrap_or(i64::MAX));
             self.changed.notify_all();

@@ -23,6 +23,7 @@ const RETURN_BEATS: u32 = 2;
 impl Inner {
     /// Loads everything; this instance answers as primary of `epoch` when it returns, if it still is.
     pub async fn become_primary(self: &Rc<Self>, epoch: u64) -> Result<()> {
+        let stepped_down = self.stepped_down.get();
         let mut loaded = self.store.load().await?;
         if loaded.cluster.is_none() {
             self.bootstrap(epoch).await?;
@@ -39,7 +40,8 @@ impl Inner {
             return Err(e);
         }
         let now = self.election.borrow_mut().standing(self.now_ms());
-        if !matches!(now, Standing::Primary { epoch: e, .. } if e == epoch) || self.stopping.get() {
+        let primary = matches!(now, Standing::Primary { epoch: e, .. } if e == epoch);
+        if !primary || self.stepped_down.get() != stepped_down || self.stopping.get() {
             return Err(Error::new(
                 Status::NotPrimary,
                 "the lease ran out while the state was loaded",

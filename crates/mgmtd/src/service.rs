@@ -117,6 +117,7 @@ fn new_inner(
         time: RefCell::default(),
         state: RefCell::new(None),
         loading: Cell::new(None),
+        stepped_down: Cell::new(0),
         lock: Semaphore::new(1),
         changed: Notify::new(),
         work: Notify::new(),

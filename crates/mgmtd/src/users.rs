@@ -105,7 +105,7 @@ impl Inner {
         writes.insert(keys::user(id), None);
         writes.insert(keys::token(&hash), None);
         self.write(epoch, None, &writes).await?;
-        self.with(|s| {
+        self.stored(epoch, |s| {
             s.tokens.remove(&*hash);
             s.users.remove(&id);
         })?;
@@ -136,7 +136,7 @@ impl Inner {
         writes.insert(keys::user(id), Some(keys::encode(&record)));
         writes.insert(keys::token(&record.hash), Some(keys::encode(&id)));
         self.write(epoch, None, &writes).await?;
-        self.with(|s| {
+        self.stored(epoch, |s| {
             if let Some(void) = void {
                 s.tokens.remove(&*void);
             }
@@ -175,7 +175,7 @@ impl Inner {
             writes.insert(keys::config_override(*node), value);
         }
         self.write(epoch, None, &writes).await?;
-        self.with(|s| {
+        self.stored(epoch, |s| {
             for item in items {
                 s.configs.retain(|c| c.role != item.role);
                 s.configs.push(item);
