@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Helper threads that look at descriptors of applications, at most; a runtime has eight ([`glowfs_rt::real::Config`]).
+/// Helper threads that look at descriptors of applications, at most; a runtime has eight for what is of no directory ([`glowfs_rt::real::Config`]).
 const THREADS_MAX: usize = 4;
 /// The same for the applications of one user.
 const THREADS_OF_USER_MAX: usize = 2;

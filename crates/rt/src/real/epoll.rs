@@ -1,6 +1,7 @@
 //! The portable way of waiting: epoll for sockets, helper threads for files.
 
-use super::driver::{Direction, Driver, SourceKey};
+use super::driver::{self, Direction, Driver, Owner, SourceKey};
+use super::helpers::Helpers;
 use super::notify::Bell;
 use super::offload::Offload;
 use super::ops::OpTable;
@@ -123,6 +124,18 @@ impl Driver for Epoll {
         }
     }
 
+    fn add_owner(&self) -> Owner {
+        Owner { jobs: self.helpers().add_owner(), ..Owner::NOBODY }
+    }
+
+    fn remove_owner(&self, owner: Owner) {
+        self.helpers().remove_owner(owner.jobs);
+    }
+
+    fn helpers(&self) -> &Helpers {
+        self.offload.helpers()
+    }
+
     fn ops(&self) -> &OpTable {
         &self.ops
     }
@@ -155,14 +168,7 @@ impl Driver for Epoll {
     }
 
     fn drain(&self) {
-        while self.ops.any_running() {
-            self.bell.about_to_sleep();
-            if let Err(error) = self.turn(Some(Duration::from_millis(10))) {
-                tracing::error!(%error, "epoll failed with operations under way; their memory is leaked");
-                self.ops.leak();
-                return;
-            }
-        }
+        driver::drain(self, || self.bell.about_to_sleep());
     }
 }
 

@@ -1,16 +1,16 @@
 //! Directories and files. Data goes through operations ([`super::ops`]); everything rare runs on helper threads.
 
-use super::driver::{Driver, submit};
-use super::ops::{Kind, Op};
+use super::driver::{Driver, Share, submit};
+use super::ops::{Kind, Op, OpFuture};
 use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
-use crate::{Buf, BufMut, Rt};
+use crate::{Buf, BufMut};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Names in one directory that [`DirIo::list`] returns at most.
 const NAMES_MAX: usize = 1 << 20;
@@ -22,16 +22,15 @@ const CACHED_WRITE_BYTES: u64 = 64 << 10;
 struct RealDir {
     fd: Arc<OwnedFd>,
     path: PathBuf,
-    driver: Rc<dyn Driver>,
-    rt: Rt,
+    share: Rc<Share>,
 }
 
 /// Opens a directory, making it if need be.
-pub(crate) fn open_dir(driver: &Rc<dyn Driver>, rt: Rt, path: &Path) -> io::Result<Dir> {
+pub(crate) fn open_dir(driver: &Rc<dyn Driver>, path: &Path) -> io::Result<Dir> {
     make_dir(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = Arc::new(rustix::fs::open(path, flags, Mode::empty())?);
-    Ok(Rc::new(RealDir { fd, path: path.to_owned(), driver: driver.clone(), rt }))
+    Ok(Rc::new(RealDir { fd, path: path.to_owned(), share: Rc::new(Share::new(driver)) }))
 }
 
 /// Makes a directory and its parents, durably: what is flushed in a directory is lost with it if its own name is not on disk.
@@ -64,18 +63,28 @@ impl RealDir {
         &self,
         work: impl FnOnce(&OwnedFd) -> io::Result<T> + Send + 'static,
     ) -> BoxFuture<io::Result<T>> {
-        let (rt, fd) = (self.rt.clone(), self.fd.clone());
-        Box::pin(async move { rt.unblock(move || work(&fd)).await })
+        let (share, fd) = (self.share.clone(), self.fd.clone());
+        Box::pin(async move {
+            let slot = Arc::new(Mutex::new(None));
+            let put = slot.clone();
+            let work = move || {
+                let out = work(&fd);
+                *put.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
+            };
+            share.driver.helpers().unblock(share.owner.jobs, Box::new(work)).await;
+            let out = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            out.unwrap_or_else(|| Err(io::Error::other("a helper thread panicked")))
+        })
     }
 }
 
 impl DirIo for RealDir {
     fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
-        let (name, driver) = (plain_name(name), self.driver.clone());
+        let (name, share) = (plain_name(name), self.share.clone());
         let opened = self.on_helper(move |dir| open_file(dir, &name?, options));
         Box::pin(async move {
             let (fd, direct) = opened.await?;
-            Ok(Rc::new(RealFile { fd: Arc::new(fd), direct, driver }) as File)
+            Ok(Rc::new(RealFile { fd: Arc::new(fd), direct, share }) as File)
         })
     }
     fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
@@ -147,10 +156,13 @@ fn open_file(dir: &OwnedFd, name: &CString, options: OpenOptions) -> io::Result<
 struct RealFile {
     fd: Arc<OwnedFd>,
     direct: bool,
-    driver: Rc<dyn Driver>,
+    share: Rc<Share>,
 }
 
 impl RealFile {
+    fn submit(&self, op: Op) -> OpFuture {
+        submit(&self.share.driver, op.of(self.share.owner))
+    }
     fn plain(&self, kind: Kind, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
         if i64::try_from(offset.saturating_add(len)).is_err() {
             return Box::pin(std::future::ready(Err(io::ErrorKind::InvalidInput.into())));
@@ -158,7 +170,7 @@ impl RealFile {
         if matches!(kind, Kind::Allocate | Kind::Punch) && len == 0 {
             return Box::pin(std::future::ready(Ok(())));
         }
-        let op = submit(&self.driver, Op::plain(kind, &self.fd, offset, len));
+        let op = self.submit(Op::plain(kind, &self.fd, offset, len));
         Box::pin(async move { op.await.0.map(|_| ()) })
     }
 }
@@ -168,7 +180,7 @@ impl FileIo for RealFile {
         if i64::try_from(offset.saturating_add(buf.len() as u64)).is_err() {
             return Box::pin(std::future::ready((Err(io::ErrorKind::InvalidInput.into()), buf)));
         }
-        let op = submit(&self.driver, Op::read(&self.fd, self.direct, buf, offset));
+        let op = self.submit(Op::read(&self.fd, self.direct, buf, offset));
         Box::pin(async move {
             let (result, keep) = op.await;
             let buf = keep.read.unwrap_or_else(|| crate::Pool::heap().alloc(0));
@@ -184,7 +196,7 @@ impl FileIo for RealFile {
         if !self.direct && total <= CACHED_WRITE_BYTES {
             return Box::pin(std::future::ready(op.run_now().map(|_| ())));
         }
-        let op = submit(&self.driver, op);
+        let op = self.submit(op);
         Box::pin(async move { op.await.0.map(|_| ()) })
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {

@@ -1,7 +1,12 @@
 //! Helper threads: for what blocks and has no asynchronous form.
+//!
+//! Each directory has its share of them ([`super::shares`]): a disk that hangs holds no thread that another one needs.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use super::shares::Shares;
+use crate::backend::BoxFuture;
+use std::future::poll_fn;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// Something to run on a helper thread.
@@ -17,30 +22,33 @@ pub(crate) struct Helpers(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     more: Condvar,
-    threads_max: usize,
 }
 
-#[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: Shares<Job>,
     threads: usize,
     idle: usize,
 }
 
 impl Helpers {
-    pub(crate) fn new(threads_max: usize) -> Self {
-        let shared = Shared {
-            state: Mutex::default(),
-            more: Condvar::new(),
-            threads_max: threads_max.max(1),
-        };
-        Self(Arc::new(shared))
+    /// `share`: how many an owner of jobs has at once, at most.
+    pub(crate) fn new(share: usize) -> Self {
+        let state = State { jobs: Shares::new(share), threads: 0, idle: 0 };
+        Self(Arc::new(Shared { state: Mutex::new(state), more: Condvar::new() }))
+    }
+    /// A new owner of jobs.
+    pub(crate) fn add_owner(&self) -> usize {
+        self.0.lock().jobs.add()
+    }
+    /// An owner has no more jobs to come.
+    pub(crate) fn remove_owner(&self, owner: usize) {
+        self.0.lock().jobs.leave(owner);
     }
     /// Runs `job` on a helper thread; here and now if no thread can be had at all.
-    pub(crate) fn run(&self, job: Job) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.jobs.push_back(job);
-        if state.jobs.len() > state.idle && state.threads < self.0.threads_max {
+    pub(crate) fn run(&self, owner: usize, job: Job) {
+        let mut state = self.0.lock();
+        state.jobs.push(owner, job);
+        if state.jobs.startable() > state.idle && state.threads < state.jobs.most() {
             state.threads += 1;
             let shared = self.0.clone();
             let started = std::thread::Builder::new()
@@ -48,11 +56,10 @@ impl Helpers {
                 .spawn(move || shared.work());
             if let Err(error) = started {
                 state.threads -= 1;
-                if state.threads == 0 {
-                    tracing::warn!(%error, "no helper thread; blocking work runs on the loop");
-                    let jobs = std::mem::take(&mut state.jobs);
-                    drop(state);
-                    jobs.into_iter().for_each(|job| job());
+                let threads = state.threads;
+                tracing::warn!(%error, threads, "no further helper thread: blocking work waits for one, or runs on the loop if there is none");
+                if threads == 0 {
+                    drop(self.0.work_off(state));
                     return;
                 }
             }
@@ -60,26 +67,75 @@ impl Helpers {
         drop(state);
         self.0.more.notify_one();
     }
+    /// Runs `work` on a helper thread, from now on; a future of its end (also if it panicked).
+    pub(crate) fn unblock(&self, owner: usize, work: Job) -> BoxFuture<()> {
+        let state = Arc::new(Mutex::new(Unblocked::default()));
+        let done = Finish(state.clone());
+        self.run(
+            owner,
+            Box::new(move || {
+                work();
+                drop(done);
+            }),
+        );
+        Box::pin(poll_fn(move |cx| {
+            let mut s = state.lock().unwrap_or_else(PoisonError::into_inner);
+            if s.done {
+                return Poll::Ready(());
+            }
+            s.waker = Some(cx.waker().clone());
+            Poll::Pending
+        }))
+    }
+}
+
+#[derive(Default)]
+struct Unblocked {
+    done: bool,
+    waker: Option<Waker>,
+}
+
+/// Reports the end of a job when dropped, so also when it panicked.
+struct Finish(Arc<Mutex<Unblocked>>);
+impl Drop for Finish {
+    fn drop(&mut self) {
+        let waker = {
+            let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            s.done = true;
+            s.waker.take()
+        };
+        if let Some(w) = waker {
+            w.wake();
+        }
+    }
 }
 
 impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Runs jobs as long as any can begin.
+    fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while let Some((owner, job)) = state.jobs.next() {
+            drop(state);
+            // A panic of a job must not take the thread's place in the count with it.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            state = self.lock();
+            state.jobs.ended(owner);
+        }
+        state
+    }
     fn work(&self) {
         block_signals();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
-                drop(state);
-                // A panic of a job must not take the thread's place in the count with it.
-                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-                state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
+            state = self.work_off(state);
             state.idle += 1;
             let (next, timed_out) =
                 self.more.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = next;
             state.idle -= 1;
-            if timed_out.timed_out() && state.jobs.is_empty() {
+            if timed_out.timed_out() && state.jobs.startable() == 0 {
                 state.threads -= 1;
                 return;
             }

@@ -13,6 +13,7 @@ mod notify;
 mod offload;
 mod ops;
 mod ring;
+mod shares;
 mod socket;
 mod uring;
 
@@ -32,7 +33,6 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -58,8 +58,9 @@ pub enum Io {
 pub struct Config {
     /// How it waits.
     pub io: Io,
-    /// Helper threads, at most.
-    pub helper_threads_max: usize,
+    /// Helper threads for the work of one directory, at most, and for the work of none. They come when they are needed, and end when they
+    /// are idle.
+    pub helper_threads_share: usize,
     /// The bound of the buffer pool, in bytes.
     pub pool_bytes: u64,
     /// Whether [`Rt::command`] is wanted, where the kernel has it. Requests to the ring are twice as large then.
@@ -70,7 +71,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             io: Io::Auto,
-            helper_threads_max: 8,
+            helper_threads_share: 8,
             pool_bytes: POOL_BYTES_DEFAULT,
             commands: false,
         }
@@ -137,7 +138,7 @@ struct Real {
 impl Real {
     fn new(config: &Config) -> io::Result<Rc<Self>> {
         let bell = Bell::new()?;
-        let helpers = helpers::Helpers::new(config.helper_threads_max);
+        let helpers = helpers::Helpers::new(config.helper_threads_share);
         let driver = make_driver(config, &bell, &helpers)?;
         let ring = bell.clone();
         tracing::debug!(io = driver.name(), "runtime starts");
@@ -258,23 +259,10 @@ impl Backend for Real {
         Box::pin(socket::connect(self.driver.clone(), self.rt(), address.clone()))
     }
     fn open_dir(&self, path: &Path) -> io::Result<Dir> {
-        fs::open_dir(&self.driver, self.rt(), path)
+        fs::open_dir(&self.driver, path)
     }
     fn unblock(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<()> {
-        let state = Arc::new(Mutex::new(Unblocked::default()));
-        let done = Finish(state.clone());
-        self.helpers.run(Box::new(move || {
-            work();
-            drop(done);
-        }));
-        Box::pin(std::future::poll_fn(move |cx| {
-            let mut s = state.lock().unwrap_or_else(PoisonError::into_inner);
-            if s.done {
-                return Poll::Ready(());
-            }
-            s.waker = Some(cx.waker().clone());
-            Poll::Pending
-        }))
+        self.helpers.unblock(shares::NOBODY, work)
     }
     fn poll_readable(&self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let source = {
@@ -308,27 +296,6 @@ impl Backend for Real {
     }
     fn pool(&self) -> &Pool {
         &self.pool
-    }
-}
-
-#[derive(Default)]
-struct Unblocked {
-    done: bool,
-    waker: Option<Waker>,
-}
-
-/// Reports the end of a job when dropped, so also when it panicked.
-struct Finish(Arc<Mutex<Unblocked>>);
-impl Drop for Finish {
-    fn drop(&mut self) {
-        let waker = {
-            let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            s.done = true;
-            s.waker.take()
-        };
-        if let Some(w) = waker {
-            w.wake();
-        }
     }
 }
 

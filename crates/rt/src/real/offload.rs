@@ -19,15 +19,20 @@ impl Offload {
     pub(crate) fn new(helpers: Helpers, bell: Bell) -> Self {
         Self { helpers, bell, results: Results::default() }
     }
+    pub(crate) fn helpers(&self) -> &Helpers {
+        &self.helpers
+    }
     /// Runs the next system call of an operation.
     pub(crate) fn start(&self, ops: &OpTable, key: usize) {
         let Some(call) = ops.call(key) else { return };
         let (results, bell) = (self.results.clone(), self.bell.clone());
-        self.helpers.run(Box::new(move || {
+        let owner = call.owner.jobs;
+        let job = move || {
             let result = call.run();
             results.lock().unwrap_or_else(PoisonError::into_inner).push((key, result));
             bell.ring();
-        }));
+        };
+        self.helpers.run(owner, Box::new(job));
     }
     /// Whether [`Offload::collect`] would find something.
     pub(crate) fn has_results(&self) -> bool {

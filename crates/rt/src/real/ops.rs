@@ -1,6 +1,6 @@
 //! Operations on files, and the table that keeps their buffers alive until the kernel is done with them.
 
-use super::driver::Driver;
+use super::driver::{Driver, Owner};
 use crate::backend::{POST_HEAD_BYTES, Post, Posted};
 use crate::{Buf, BufMut};
 use slab::Slab;
@@ -34,6 +34,8 @@ pub(crate) enum Kind {
 /// One operation on a file.
 pub(crate) struct Op {
     pub(crate) kind: Kind,
+    /// Whose share it takes.
+    owner: Owner,
     pub(crate) fd: Arc<OwnedFd>,
     /// Where the next system call begins.
     pub(crate) offset: u64,
@@ -70,6 +72,7 @@ enum State {
 /// The memory of one system call, for another thread.
 pub(crate) struct Call {
     pub(crate) kind: Kind,
+    pub(crate) owner: Owner,
     /// The operation keeps it open.
     pub(crate) fd: RawFd,
     pub(crate) offset: u64,
@@ -85,6 +88,7 @@ impl Op {
     pub(crate) fn plain(kind: Kind, fd: &Arc<OwnedFd>, offset: u64, len: u64) -> Self {
         Self {
             kind,
+            owner: Owner::NOBODY,
             fd: fd.clone(),
             offset,
             len,
@@ -118,6 +122,10 @@ impl Op {
         let keep = Keep { _write: bufs, ..Keep::default() };
         Self { iovecs, keep, direct, ..Self::plain(Kind::Write, fd, offset, 0) }
     }
+    /// The same one, out of the share of a directory.
+    pub(crate) fn of(self, owner: Owner) -> Self {
+        Self { owner, ..self }
+    }
     /// Whether there is nothing to do from the start.
     fn is_empty(&self) -> bool {
         matches!(self.kind, Kind::Read | Kind::Write) && self.iovecs.iter().all(|v| v.iov_len == 0)
@@ -137,6 +145,7 @@ impl Op {
     pub(crate) fn call(&self) -> Call {
         Call {
             kind: self.kind,
+            owner: self.owner,
             fd: self.fd.as_raw_fd(),
             offset: self.offset,
             len: self.len,
@@ -254,6 +263,11 @@ impl OpTable {
         let ops = self.0.borrow();
         ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(Op::call)
     }
+    /// Whose an operation that is not done is, and what its next system call is.
+    pub(crate) fn owner(&self, key: usize) -> Option<(Owner, Kind)> {
+        let ops = self.0.borrow();
+        ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(|op| (op.owner, op.kind))
+    }
     /// Takes note of a result. True if the operation goes on: start it again.
     pub(crate) fn finish(&self, key: usize, result: io::Result<usize>) -> bool {
         let (waker, dead) = {
@@ -281,6 +295,10 @@ impl OpTable {
     /// Whether the kernel or a helper thread still holds a buffer.
     pub(crate) fn any_running(&self) -> bool {
         self.0.borrow().iter().any(|(_, op)| !matches!(op.state, State::Done(_)))
+    }
+    /// How many operations are not done.
+    pub(crate) fn running(&self) -> usize {
+        self.0.borrow().iter().filter(|(_, op)| !matches!(op.state, State::Done(_))).count()
     }
     /// Gives all memory of operations up for lost.
     pub(crate) fn leak(&self) {

@@ -31,6 +31,17 @@ pub(super) fn build<S: Width>() -> io::Result<IoUring<S>> {
         .or_else(|_| plain.build(SUBMISSIONS_MAX))
 }
 
+/// Lets the kernel have a thread for each of so many operations on files, should all of them block: it starts them when they are needed, but
+/// only a few for each processor if it is not told, and what a disk that hangs was asked would hold all of these.
+pub(super) fn allow_workers<S: Width>(ring: &IoUring<S>, operations: usize) {
+    // The second bound, of threads for what is no file, stays as it is.
+    let mut bounds = [u32::try_from(operations).unwrap_or(u32::MAX), 0];
+    if let Err(error) = ring.submitter().register_iowq_max_workers(&mut bounds) {
+        // Since Linux 5.15.
+        tracing::info!(%error, "io_uring has few threads for what blocks: a disk that hangs may hold up others");
+    }
+}
+
 /// Whether the kernel has all that is used here.
 pub(super) fn check<S: Width>(ring: &IoUring<S>) -> io::Result<()> {
     let mut probe = Probe::new();

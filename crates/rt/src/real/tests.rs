@@ -6,6 +6,9 @@ use crate::sync::{Either, channel, join_all, select};
 use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+
+mod hung;
 
 fn on_each<F: Future<Output = ()> + 'static>(test: impl Fn(Rt) -> F) {
     for (io, commands) in [(Io::Uring, false), (Io::Uring, true), (Io::Epoll, false)] {

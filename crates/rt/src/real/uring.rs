@@ -4,11 +4,13 @@
 //! nothing to hand over and nothing to fetch makes no system call.
 
 use super::commands::{Commands, Width};
-use super::driver::{Direction, Driver, SourceKey};
+use super::driver::{self, Direction, Driver, Owner, SourceKey};
+use super::helpers::Helpers;
 use super::notify::Bell;
 use super::offload::Offload;
 use super::ops::{Kind, OpTable};
-use super::ring::{COMPLETIONS_MAX, build, check};
+use super::ring::{COMPLETIONS_MAX, allow_workers, build, check};
+use super::shares::Shares;
 use crate::backend::Command;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
@@ -18,8 +20,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// File operations that the kernel has at one time; more wait in their order.
-const RING_OPS_MAX: usize = 1024;
+/// Operations on files of one directory that the kernel has at one time; more wait in their order. The messages, which are of no
+/// directory, have as many.
+pub(super) const RING_OPS_OF_DIRECTORY_MAX: usize = 512;
 /// Messages are complete as soon as the kernel has taken them, and are no reason to end the wait; should one of them not be, the wait ends
 /// for anything else after so many microseconds.
 const POSTS_WAIT_US: u32 = 50;
@@ -44,13 +47,12 @@ pub(crate) struct Uring<S: Width> {
     bell: Bell,
     sources: RefCell<Sources>,
     ops: OpTable,
-    running: Cell<usize>,
     /// Messages that are to be handed over: the kernel is done with them when it has taken them.
     posts: Cell<usize>,
     /// The kernel can wait for several completions, but not for long.
     patient: bool,
-    /// Operations that wait for their turn, in their order.
-    waiting: RefCell<VecDeque<usize>>,
+    /// Operations that the kernel has, and such that wait for their turn.
+    shares: RefCell<Shares<usize>>,
     /// Other requests that the kernel had no room for, in their order.
     held: RefCell<VecDeque<S>>,
     /// The kernel had no room for what was asked: it is asked again in the next turn.
@@ -99,10 +101,9 @@ impl<S: Width> Uring<S> {
             bell,
             sources: RefCell::default(),
             ops: OpTable::default(),
-            running: Cell::new(0),
             posts: Cell::new(0),
             patient,
-            waiting: RefCell::default(),
+            shares: RefCell::new(Shares::new(RING_OPS_OF_DIRECTORY_MAX)),
             held: RefCell::default(),
             refused: Cell::new(false),
             offload,
@@ -110,6 +111,14 @@ impl<S: Width> Uring<S> {
         };
         new.arm_bell()?;
         Ok(new)
+    }
+
+    /// How many threads the kernel may have for what blocks.
+    #[cfg(test)]
+    pub(super) fn workers_max(&self) -> io::Result<u32> {
+        let mut bounds = [0; 2];
+        self.ring.borrow().submitter().register_iowq_max_workers(&mut bounds)?;
+        Ok(bounds[0])
     }
 
     /// Puts a request in the queue; hands the queue over if it is full.
@@ -214,39 +223,37 @@ impl<S: Width> Uring<S> {
                 .offset(call.offset)
                 .mode(call.fallocate_mode())
                 .build(),
-            (Kind::SetLen, _) => {
-                self.offload.start(&self.ops, key);
-                return Ok(());
-            }
+            // Never comes here: helper threads do it.
+            (Kind::SetLen, _) => return Err(io::ErrorKind::Unsupported.into()),
         };
         // SAFETY: the table keeps descriptor, iovecs and buffers until the completion was handed to `finish`.
         unsafe { self.push(&S::from(entry.user_data((TAG_OP << TAG_SHIFT) | key as u64)))? };
         if call.kind == Kind::Post {
             self.posts.set(self.posts.get() + 1);
         }
-        self.running.set(self.running.get() + 1);
         Ok(())
     }
 
-    /// Begins an operation; if the kernel has no room for it, it is the first to be begun later.
-    fn begin_or_fail(&self, key: usize) {
+    /// Begins an operation that has a place in its owner's share; if the kernel has no room for it, it is the first to be begun later.
+    fn begin_or_fail(&self, owner: usize, key: usize) {
         match self.begin(key) {
             Ok(()) => {}
             Err(e) if no_room(&e) => {
                 self.refused.set(true);
-                self.waiting.borrow_mut().push_front(key);
+                self.shares.borrow_mut().put_back(owner, key);
             }
             // Never handed over, so nothing refers to its memory.
             Err(e) => {
                 self.ops.finish(key, Err(e));
+                self.shares.borrow_mut().ended(owner);
             }
         }
     }
 
     fn begin_waiting(&self) {
-        while self.running.get() < RING_OPS_MAX && !self.refused.get() {
-            let Some(next) = self.waiting.borrow_mut().pop_front() else { break };
-            self.begin_or_fail(next);
+        while !self.refused.get() {
+            let Some((owner, key)) = self.shares.borrow_mut().next() else { break };
+            self.begin_or_fail(owner, key);
         }
     }
 
@@ -265,7 +272,8 @@ impl<S: Width> Uring<S> {
     }
 
     fn on_op(&self, key: usize, result: i32) {
-        self.running.set(self.running.get().saturating_sub(1));
+        // One whose memory was leaked counts for nobody any more.
+        let Some((owner, _)) = self.ops.owner(key) else { return };
         let result = match usize::try_from(result) {
             Ok(n) => Ok(n),
             // Cancelled by nobody here: the kernel gave up on a worker. Like an interrupted call.
@@ -273,7 +281,9 @@ impl<S: Width> Uring<S> {
             Err(_) => Err(io::Error::from_raw_os_error(-result)),
         };
         if self.ops.finish(key, result) {
-            self.begin_or_fail(key);
+            self.begin_or_fail(owner.ops, key);
+        } else {
+            self.shares.borrow_mut().ended(owner.ops);
         }
         self.begin_waiting();
     }
@@ -399,15 +409,39 @@ impl<S: Width> Driver for Uring<S> {
         true
     }
 
+    fn add_owner(&self) -> Owner {
+        let mut shares = self.shares.borrow_mut();
+        let owner = Owner { ops: shares.add(), jobs: self.helpers().add_owner() };
+        allow_workers(&self.ring.borrow(), shares.most());
+        owner
+    }
+
+    fn remove_owner(&self, owner: Owner) {
+        self.shares.borrow_mut().leave(owner.ops);
+        self.helpers().remove_owner(owner.jobs);
+    }
+
+    fn helpers(&self) -> &Helpers {
+        self.offload.helpers()
+    }
+
     fn ops(&self) -> &OpTable {
         &self.ops
     }
 
     fn start(&self, key: usize) {
-        if self.running.get() >= RING_OPS_MAX || self.refused.get() {
-            self.waiting.borrow_mut().push_back(key);
+        // One that is done from the start has nothing to begin.
+        let Some((owner, kind)) = self.ops.owner(key) else { return };
+        if kind == Kind::SetLen {
+            return self.offload.start(&self.ops, key);
+        }
+        let mut shares = self.shares.borrow_mut();
+        if !self.refused.get() && shares.begin_now(owner.ops) {
+            drop(shares);
+            self.begin_or_fail(owner.ops, key);
         } else {
-            self.begin_or_fail(key);
+            // It begins when one of the same owner ends, or when the kernel is asked again.
+            shares.push(owner.ops, key);
         }
     }
 
@@ -451,15 +485,7 @@ impl<S: Width> Driver for Uring<S> {
     }
 
     fn drain(&self) {
-        while self.ops.any_running() {
-            self.bell.about_to_sleep();
-            if let Err(error) = self.turn(Some(Duration::from_millis(10))) {
-                // The kernel may still write to these buffers, so they must never be used again.
-                tracing::error!(%error, "io_uring failed with operations under way; their memory is leaked");
-                self.ops.leak();
-                return;
-            }
-        }
+        driver::drain(self, || self.bell.about_to_sleep());
     }
 }
 
