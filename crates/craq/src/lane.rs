@@ -72,8 +72,8 @@ pub(crate) struct Lane {
     pub readers: VecDeque<Ticket>,
     /// Versions that are being taken back, with whether their stage still runs.
     pub doomed: Vec<(ChunkVersion, bool)>,
-    /// The discard is under way.
-    pub discarding: bool,
+    /// The least version of the discard that is under way. An earlier one that is taken back meanwhile needs one of its own.
+    pub discarding: Option<ChunkVersion>,
     /// Who mends the committed content (or waits to), and whether it may.
     pub held: Option<(Ticket, bool)>,
 }

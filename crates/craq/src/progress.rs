@@ -87,9 +87,10 @@ impl Replica {
         if let Err(status) = result {
             return self.fail(status, out);
         }
-        if let Some(lane) = self.lanes.get_mut(&chunk) {
-            lane.doomed.clear();
-            lane.discarding = false;
+        if let Some(lane) = self.lanes.get_mut(&chunk)
+            && let Some(from) = lane.discarding.take()
+        {
+            lane.doomed.retain(|d| d.0 < from);
         }
         self.progress(chunk, store, out);
         self.dropped(out);
@@ -175,11 +176,12 @@ impl Replica {
         self.decide(chunk, store, out);
         self.send(chunk, store, out);
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
-        if !lane.doomed.is_empty() && !lane.discarding && lane.doomed.iter().all(|d| !d.1) {
-            lane.discarding = true;
-            if let Some(from) = lane.doomed.iter().map(|d| d.0).min() {
-                out.push(Action::Discard(chunk, from));
-            }
+        if lane.discarding.is_none()
+            && lane.doomed.iter().all(|d| !d.1)
+            && let Some(from) = lane.doomed.iter().map(|d| d.0).min()
+        {
+            lane.discarding = Some(from);
+            out.push(Action::Discard(chunk, from));
         }
         if let Some((ticket, granted @ false)) = &mut lane.held
             && lane.entries.is_empty()

@@ -114,3 +114,24 @@ fn a_write_that_was_lost_with_its_chain_is_not_remembered() {
     w.apply(&Choice::Declare(0));
     w.settle();
 }
+
+/// Two writes side by side, both refused behind us, the later one first: what is taken back while the store drops the other one is dropped, too.
+#[test]
+fn what_is_taken_back_beside_another_is_dropped_from_the_store() {
+    let budget = Budget { refusals: 2, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1), (0, 1), (0, 1)], budget);
+    request(&mut w, 0, 0);
+    request(&mut w, 0, 1);
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Disk(0, 0));
+    forward(&mut w, 1, 1);
+    forward(&mut w, 1, 2);
+    // The later one is refused first, and the store is slow to drop it.
+    w.apply(&Choice::Refuse(1, 1));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Answer { result: Err(_), .. }));
+    w.apply(&Choice::Refuse(1, 0));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Answer { result: Err(_), .. }));
+    calm(&mut w, |w| w.nodes[0].ops.is_empty());
+    assert!(w.nodes[0].store.chunks.values().all(|c| c.pending.is_empty()), "{w:#?}");
+    w.settle();
+}
