@@ -229,8 +229,8 @@ impl World {
                 self.nodes[i as usize].ops.push(Op::ForgetAll(clients));
             }
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
-            // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before.
-            Action::Failed(_) if self.refused => self.nodes[i as usize].crash(true),
+            // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before. Of no other reason it may fail here.
+            Action::Failed(Status::NoSpace) if self.refused => self.nodes[i as usize].crash(true),
             Action::Failed(status) => panic!("node {i} failed: {status}"),
             Action::ReadNow(_)
             | Action::ReadRefused(..)
