@@ -6,7 +6,8 @@
 //! - versions never go back;
 //! - if nothing fails any more, every write completes and all members serve again.
 //!
-//! Failures are crashes (clean or not, before and after a restart) and cuts from mgmtd. The walks of every day take seconds; those
+//! Failures are crashes (clean or not, before and after a restart), cuts from mgmtd, one way or both, and targets that mgmtd blames; leases also end by
+//! time alone. The walks of every day take seconds; those
 //! with more failures run with `cargo test --release -p glowfs-cluster --test explore -- --ignored --nocapture`.
 #![allow(missing_docs)]
 
@@ -15,7 +16,7 @@ mod world;
 use std::collections::HashSet;
 use world::{ANY, Bounds, World};
 
-const NONE: Bounds = Bounds { crashes: 0, cuts: 0, retires: 0, spares: 0 };
+const NONE: Bounds = Bounds { crashes: 0, cuts: 0, retires: 0, spares: 0, blames: 0 };
 
 /// Every state that can be reached; returns how many there are.
 fn explore(replicas: u64, bounds: Bounds) -> usize {
@@ -57,6 +58,14 @@ fn a_member_is_replaced_in_every_order_of_events() {
     assert!(explore(1, Bounds { crashes: 1, cuts: 1, ..replace }) > 1000);
 }
 
+/// mgmtd blames targets, rightly or not, for what does not arrive, and hears some that hear nothing.
+#[test]
+fn targets_are_blamed_in_every_order_of_events() {
+    assert!(explore(2, Bounds { crashes: 1, cuts: 1, blames: 1, ..NONE }) > 10_000);
+    assert!(explore(3, Bounds { cuts: 1, blames: 1, ..NONE }) > 10_000);
+    assert!(explore(2, Bounds { retires: 1, spares: 1, blames: 1, ..NONE }) > 10_000);
+}
+
 #[test]
 #[ignore = "takes minutes: run it in release mode, see the head of this file"]
 fn everything_with_more_failures() {
@@ -64,9 +73,9 @@ fn everything_with_more_failures() {
     explore(3, Bounds { crashes: 1, cuts: ANY, ..NONE });
     explore(3, Bounds { crashes: 3, cuts: 1, ..NONE });
     explore(3, Bounds { crashes: 2, cuts: 2, ..NONE });
-    explore(2, Bounds { crashes: 1, cuts: 1, retires: 1, spares: 1 });
-    explore(2, Bounds { crashes: 2, cuts: 0, retires: 2, spares: 1 });
-    explore(3, Bounds { crashes: 1, cuts: 0, retires: 1, spares: 1 });
+    explore(2, Bounds { crashes: 1, cuts: 1, retires: 1, spares: 1, ..NONE });
+    explore(2, Bounds { crashes: 2, retires: 2, spares: 1, ..NONE });
+    explore(3, Bounds { crashes: 1, retires: 1, spares: 1, ..NONE });
 }
 
 /// Far from the start, at random.
@@ -80,7 +89,8 @@ fn three_replicas_long_random_walks() {
         (seed % below as u64) as usize
     };
     for _ in 0..150 {
-        let mut w = World::new(3, Bounds { crashes: 8, cuts: ANY, retires: 3, spares: 3 });
+        let mut w =
+            World::new(3, Bounds { crashes: 8, cuts: ANY, retires: 3, spares: 3, blames: 3 });
         for _ in 0..120 {
             let mut next = w.next();
             w = next.swap_remove(random(next.len()));

@@ -21,6 +21,7 @@ pub mod report;
 pub mod run;
 pub mod scrub;
 pub mod site;
+pub mod space;
 pub mod stalls;
 pub mod view;
 pub mod watchdog;

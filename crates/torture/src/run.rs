@@ -10,10 +10,11 @@ use crate::replicas::{self, Compared};
 use crate::report::{Evidence, Report};
 use crate::scrub::{self, Expected, Logs};
 use crate::site::Site;
+use crate::space;
 use crate::watchdog::{Patience, Watchdog};
 use crate::work::{Files, Job, direct, doomed, library, log, names, open};
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -173,7 +174,7 @@ impl Workers {
             }
         }
     }
-    fn verify_file(&self, l: &Arc<Ledger>, dir: &std::path::Path, through: &str) {
+    fn verify_file(&self, l: &Arc<Ledger>, dir: &Path, through: &str) {
         let job = &self.template;
         let path = dir.join(&l.name);
         let what = format!("open {} through {through}", l.name);
@@ -184,6 +185,10 @@ impl Workers {
             job.read(l, &file, at..end, through);
             at = end;
         }
+    }
+    /// The directory of all of it, through the first mount.
+    pub fn dir(&self) -> &Path {
+        &self.template.dirs[0]
     }
     /// Blocks acknowledged, and of these covered by an fsync.
     pub fn blocks(&self) -> (u64, u64) {
@@ -249,6 +254,12 @@ fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) 
                 let when = "after everything was stopped and started";
                 workers.verify(when);
                 all_replicas(cluster, &flight, CHECKER, when, &sound, &mut failures);
+                // What failed may be looked at with what is there.
+                if failures.is_empty()
+                    && let Err(e) = space::comes_back(cluster, &flight, CHECKER, workers.dir())
+                {
+                    failures.push(format!("{e:#}"));
+                }
             }
             Err(e) => failures.push(format!("stopping and starting everything: {e:#}")),
         }

@@ -26,7 +26,7 @@ impl World {
         let place = |i: usize| order.iter().position(|&x| x == i);
         let now = info.version.0;
         let b = self.left;
-        (b.crashes, b.cuts, b.retires, b.spares).hash(h);
+        (b.crashes, b.cuts, b.retires, b.spares, b.blames, self.fenced).hash(h);
         (info.activated == info.version, info.activated.0 == 0).hash(h);
         let mut old: Vec<u64> = Vec::new();
         for &i in &order {
@@ -69,7 +69,7 @@ impl World {
             let seen = self.seen[i].0.map(|(local, life, clean, adopted, since)| {
                 (local, ahead(life, clean, since), local != LocalState::Offline && adopted == now)
             });
-            seen.hash(h);
+            (seen, self.blamed[i]).hash(h);
         }
     }
 }

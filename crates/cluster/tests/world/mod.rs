@@ -55,6 +55,8 @@ pub struct Bounds {
     pub retires: u64,
     /// Targets that may join.
     pub spares: u64,
+    /// Targets that mgmtd blames for messages that do not arrive, rightly or not.
+    pub blames: u64,
 }
 
 /// A chain and its targets.
@@ -65,6 +67,10 @@ pub struct World {
     pub real: Vec<Real>,
     /// Who wrote under which version, and whether it was ever active; of versions that somebody may still act under.
     pub history: BTreeMap<u64, (Vec<usize>, Vec<usize>, bool)>,
+    /// Every lease from before the chain's version is over.
+    pub fenced: bool,
+    /// Whom mgmtd blames.
+    pub blamed: Vec<bool>,
     /// What may still happen.
     pub left: Bounds,
 }
@@ -106,6 +112,8 @@ impl World {
             seen: vec![Seen(None); all],
             real: vec![real; all],
             history: BTreeMap::new(),
+            fenced: false,
+            blamed: vec![false; all],
             left,
         };
         for spare in &mut w.real[n as usize..] {
@@ -129,8 +137,8 @@ impl World {
                     empty: self.chain.info.activated == ChainVersion(0),
                     may_sync: true,
                     known: ChainVersion(adopted),
-                    unreachable: false,
-                    fenced: false,
+                    unreachable: self.blamed[i],
+                    fenced: self.fenced,
                 };
                 view.insert(TargetId(i as u64 + 1), o);
             }
@@ -214,18 +222,42 @@ impl World {
                 }
             }
         }
+        self.begin(next);
+        true
+    }
+    fn begin(&mut self, next: Chain) {
+        self.fenced &= next.info.version == self.chain.info.version;
         self.chain = next;
         self.note();
         self.forget();
+    }
+    /// The leases from before the version run out by time; whoever has got another one since knows the version.
+    fn wait_for_leases(&mut self) -> bool {
+        let now = self.chain.info.version.0;
+        for i in 0..self.real.len() {
+            let r = self.real[i];
+            if r.up && r.fenced_in && r.adopted != now && !self.cut(i) {
+                return false;
+            }
+        }
+        !std::mem::replace(&mut self.fenced, true)
+    }
+    /// Cut off: the process lives on without a lease.
+    fn cut(&mut self, i: usize) -> bool {
+        if self.left.cuts == 0 {
+            return false;
+        }
+        if self.left.cuts != ANY {
+            self.left.cuts -= 1;
+        }
+        self.real[i].up = false;
         true
     }
     /// A change of members, if it is allowed now.
     fn change(&mut self, next: Result<Chain>) -> bool {
         let Ok(next) = next else { return false };
         assert_eq!(next.info.version, self.chain.info.version.next());
-        self.chain = next;
-        self.note();
-        self.forget();
+        self.begin(next);
         true
     }
     fn member(&self, i: usize) -> bool {
@@ -245,6 +277,7 @@ impl World {
             }
         };
         push(&|w| w.scan());
+        push(&|w| w.wait_for_leases());
         for i in 0..self.real.len() {
             let (r, id) = (self.real[i], TargetId(i as u64 + 1));
             if self.left.spares > 0 && !self.member(i) && r.adopted == 0 && r.life == 1 {
@@ -261,6 +294,20 @@ impl World {
                 });
             }
             push(&|w| w.change(w.chain.dismiss(id)));
+            if self.left.blames > 0 {
+                push(&|w| {
+                    w.left.blames -= 1;
+                    !std::mem::replace(&mut w.blamed[i], true)
+                });
+            }
+            push(&|w| std::mem::take(&mut w.blamed[i]));
+            if !r.up && r.process && self.left.blames > 0 {
+                // It is heard, but hears nothing itself.
+                push(&|w| {
+                    w.report(i);
+                    true
+                });
+            }
             if r.up {
                 push(&|w| {
                     w.report(i);
@@ -270,16 +317,7 @@ impl World {
                     w.adopt(i);
                     true
                 });
-                // Cut off: the process lives on without a lease.
-                if self.left.cuts > 0 {
-                    push(&|w| {
-                        if w.left.cuts != ANY {
-                            w.left.cuts -= 1;
-                        }
-                        w.real[i].up = false;
-                        true
-                    });
-                }
+                push(&|w| w.cut(i));
                 if self.left.crashes > 0 {
                     // A loss of power, a process that is killed, and a clean end. The next life begins at once but serves nothing yet.
                     for (clean, power) in [(false, true), (false, false), (true, false)] {
@@ -371,6 +409,7 @@ impl World {
     /// From here on nothing fails: all serve in the end.
     pub fn heal(&self) {
         let mut w = self.clone();
+        w.blamed.fill(false);
         for round in 0..40 {
             for i in 0..w.real.len() {
                 let r = &mut w.real[i];

@@ -175,12 +175,23 @@ impl Cluster {
         Self::up_at(scratch, dir, options)
     }
 
+    /// Brings the usual cluster up with another build of the binary.
+    pub fn up_by(binary: &Path, name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let dir = scratch.path.join("cluster");
+        Self::up_at_by(binary, scratch, dir, &[])
+    }
+
     /// Brings a cluster up in a directory of the caller's, which outlives it.
     pub fn up_in(name: &str, dir: PathBuf, options: &[&str]) -> Self {
         Self::up_at(Scratch::new(&format!("{name}-mount")), dir, options)
     }
 
     fn up_at(scratch: Scratch, dir: PathBuf, options: &[&str]) -> Self {
+        Self::up_at_by(binary(), scratch, dir, options)
+    }
+
+    fn up_at_by(by: &Path, scratch: Scratch, dir: PathBuf, options: &[&str]) -> Self {
         let room = Room::one();
         let cluster = Self {
             dir,
@@ -195,7 +206,7 @@ impl Cluster {
         let mnt = cluster.mnt.to_str().expect("UTF-8").to_owned();
         let mut args = vec!["--mount", &mnt];
         args.extend(options);
-        cluster.dev("up", &args);
+        must(Command::new(by).args(["dev", "up", "--dir"]).arg(&cluster.dir).args(args));
         if std::env::var_os("GLOWFS_FUSE").is_some_and(|v| v == "uring") {
             // Not by the device, unseen.
             sh(&cluster.dir, "grep -rq 'transport=\"io_uring\"' log");

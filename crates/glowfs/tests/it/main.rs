@@ -52,4 +52,5 @@ mod trash;
 mod trees;
 mod two_fsx;
 mod two_mounts;
+mod upgrade;
 mod write_back;

@@ -53,8 +53,20 @@ fn epochs(c: &Cluster) -> Vec<(u64, u64)> {
 
 #[test]
 fn the_primary_mgmtd_is_killed_and_paused_under_load() {
-    let shape = ["--mgmtds", "3", "--metas", "2", "--disks", "1"];
-    let c = Cluster::up_with("mgmtds", &shape);
+    primary_changes("mgmtds", &["--mgmtds", "3", "--metas", "2", "--disks", "1"]);
+}
+
+/// The lease of the primary is a record of three members of etcd.
+#[test]
+fn the_primary_mgmtd_is_killed_and_paused_over_etcd() {
+    let small = ["--storages", "2", "--disks", "1", "--replicas", "2"];
+    let shape = ["--meta-engine", "etcd", "--mgmtds", "3", "--metas", "2"];
+    primary_changes("mgmtds-etcd", &[&shape[..], &small].concat());
+}
+
+/// The primary is killed, paused for longer than its lease, and ended in good order, while files are written, read, made and removed.
+fn primary_changes(name: &str, shape: &[&str]) {
+    let c = Cluster::up_with(name, shape);
     assert_eq!(c.status()["mgmtd"].as_array().expect("addresses").len(), 3);
     let first = wait_primary(&c, None, 2);
     for n in managers(&c) {

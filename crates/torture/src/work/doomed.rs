@@ -5,6 +5,7 @@ use super::{Job, open};
 use crate::block::BLOCK;
 use crate::ledger::Ledger;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -48,8 +49,8 @@ pub fn work(mut job: Job, own: &Path) {
         let file = match made {
             Ok(file) => file,
             Err(e) => {
-                job.files.remove(&l);
                 failed(&job, kills, "create", &e);
+                remove(&job, &l, true);
                 continue;
             }
         };
@@ -57,9 +58,19 @@ pub fn work(mut job: Job, own: &Path) {
         // Closing what lay in a killed mount does nothing.
         job.flight.op(LANE, "close", || drop(file));
         check(&job, &l, &written);
-        // It is not written any more: the checker at the end need not look again.
-        job.files.remove(&l);
+        // It is not written any more: the checker at the end need not look again, and its space is wanted.
+        remove(&job, &l, false);
     }
+}
+
+/// Removes a log, which may be missing if its creation failed.
+fn remove(job: &Job, l: &Arc<Ledger>, may_be_missing: bool) {
+    job.files.remove(l);
+    let path = job.dirs[0].join(&l.name);
+    job.op("unlink of a killed mount's file", || match std::fs::remove_file(&path) {
+        Err(e) if may_be_missing && e.kind() == ErrorKind::NotFound => Ok(()),
+        done => done,
+    });
 }
 
 /// Notes a failure, unless the mount was killed meanwhile. Whether it was.
