@@ -104,12 +104,17 @@ impl Inner {
         let step = u64::from(self.slots.borrow().step(class)) * bytes_of(class);
         let released =
             self.release_room(class, step.min(RELEASE_BYTES).max(bytes_of(class))).await?;
-        let mut left = released;
+        Ok(self.grow_all(class, released).await? > 0)
+    }
+
+    /// Makes the class's file greater by so many bytes in all, as far as there is room; by how much.
+    async fn grow_all(&self, class: u8, bytes: u64) -> Result<u64> {
+        let mut grown = 0;
         loop {
-            let bytes = self.grow_by(class, left).await?;
-            left -= bytes;
-            if bytes == 0 {
-                return Ok(left < released);
+            let more = self.grow_by(class, bytes - grown).await?;
+            grown += more;
+            if more == 0 {
+                return Ok(grown);
             }
         }
     }
@@ -167,21 +172,32 @@ impl Inner {
         Ok(())
     }
 
-    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes.
+    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes. The room that they had
+    /// is taken again at once: it is ours, and on a disk that is full down to the reserve it could not be had later.
     pub async fn find_holes(&self) -> Result<()> {
         let files: Vec<_> =
             self.block_files.borrow().iter().map(|(c, f)| (*c, f.clone())).collect();
         for (class, file) in files {
             let error = |e| self.read_error(&file_name(class), &e);
-            let missing =
-                file.len().map_err(error)?.saturating_sub(file.room_bytes().map_err(error)?);
-            if missing == 0 {
+            let room = || file.room_bytes().map_err(error);
+            if file.len().map_err(error)? <= room()? {
                 continue;
             }
-            loop {
-                let run = self.slots.borrow_mut().take_free(class, u32::MAX);
-                let Some(run) = run else { break };
-                self.punch(run).await?;
+            // In parts, so that an end in between costs little.
+            let most = (RELEASE_BYTES / bytes_of(class)).max(1) as u32;
+            let runs = || self.slots.borrow_mut().take_free(class, most);
+            let mut runs = std::iter::from_fn(runs).collect::<Vec<_>>().into_iter().peekable();
+            while runs.peek().is_some() {
+                let (before, mut punched) = (room()?, 0);
+                while punched < RELEASE_BYTES
+                    && let Some(run) = runs.next()
+                {
+                    self.punch(run).await?;
+                    punched += run.range().1;
+                }
+                // The file system's own blocks count as well: whole slots, then.
+                let had = (before.saturating_sub(room()?) + bytes_of(class) / 2).min(punched);
+                self.grow_all(class, had).await?;
             }
         }
         Ok(())
