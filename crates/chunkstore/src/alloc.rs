@@ -96,15 +96,18 @@ impl Inner {
 
     async fn grow_now(self: &Rc<Self>, class: u8, reserve: bool) -> Result<bool> {
         let free = self.dir.space().map_err(|e| self.read_error("space", &e))?.free_bytes;
-        let keep = if reserve { 0 } else { self.config.reserve_bytes };
-        if self.grow_by(class, free.saturating_sub(keep)).await? > 0 {
+        if self.grow_by(class, free.saturating_sub(self.config.reserve_bytes)).await? > 0 {
             return Ok(true);
         }
         // What other classes do not use. All of it is ours, even when logs have taken of the reserve: the disk gets no fuller by it.
         let step = u64::from(self.slots.borrow().step(class)) * bytes_of(class);
         let released =
             self.release_room(class, step.min(RELEASE_BYTES).max(bytes_of(class))).await?;
-        Ok(self.grow_all(class, released).await? > 0)
+        if self.grow_all(class, released).await? > 0 {
+            return Ok(true);
+        }
+        // Of the reserve the one slot that is needed: free ones would count as room for clients.
+        Ok(reserve && self.grow_by(class, bytes_of(class)).await? > 0)
     }
 
     /// Makes the class's file greater by so many bytes in all, as far as there is room; by how much.
@@ -122,23 +125,22 @@ impl Inner {
     /// Makes the class's file greater by a step, and by at most `most` bytes; by how much. 0: there is no room for a slot.
     async fn grow_by(&self, class: u8, most: u64) -> Result<u64> {
         let file = self.block_file(class).await?;
-        let mut step = self.slots.borrow().step(class);
+        let slots = u32::try_from(most / bytes_of(class)).unwrap_or(u32::MAX);
+        let mut step = self.slots.borrow().step(class).min(slots);
         while step > 0 {
             let Some(run) = self.slots.borrow().growth(class, step) else { return Ok(0) };
             let (at, bytes) = run.range();
-            if bytes <= most {
-                match file.allocate(at, bytes).await {
-                    Ok(()) => {
-                        self.space_taken(bytes);
-                        self.flush.dirty_classes.borrow_mut().insert(class);
-                        self.slots.borrow_mut().filled(run);
-                        return Ok(bytes);
-                    }
-                    // The greatest file that the file system takes is no failure of the disk.
-                    Err(e) if is_no_space(&e) || e.kind() == std::io::ErrorKind::FileTooLarge => {}
-                    Err(e) => {
-                        return Err(self.read_error(&format!("growing {}", file_name(class)), &e));
-                    }
+            match file.allocate(at, bytes).await {
+                Ok(()) => {
+                    self.space_taken(bytes);
+                    self.flush.dirty_classes.borrow_mut().insert(class);
+                    self.slots.borrow_mut().filled(run);
+                    return Ok(bytes);
+                }
+                // The greatest file that the file system takes is no failure of the disk.
+                Err(e) if is_no_space(&e) || e.kind() == std::io::ErrorKind::FileTooLarge => {}
+                Err(e) => {
+                    return Err(self.read_error(&format!("growing {}", file_name(class)), &e));
                 }
             }
             step = step.min(run.count) / 2;

@@ -298,6 +298,37 @@ fn a_start_below_the_reserve_gives_no_room_away() {
     .expect("ran");
 }
 
+/// What is folded may take of the reserve, since the log needs its room. It takes no more than that: what it would have got beside would count as
+/// room for clients.
+#[test]
+fn small_writes_do_not_eat_the_reserve_up() {
+    const CAPACITY: u64 = 16 << 20;
+    const RESERVE: u64 = 4 << 20;
+    let disk = Disk::new(9);
+    let d = disk.clone();
+    run(9, &disk, |rt| async move {
+        d.capacity.set(CAPACITY);
+        let log = 2 << 20;
+        let cfg = StoreConfig { reserve_bytes: RESERVE, log_bytes_max: log, ..config() };
+        let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+        store.create_target(T).await.expect("target");
+        let mut written = 0;
+        // As a storage service asks before it admits a write.
+        while store.free_bytes() > RESERVE / 32 {
+            match write(&store, written, SMALL).await {
+                Ok(()) => written += 1,
+                Err(e) if e.status == Status::NoSpace => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        store.checkpoint().await.expect("a checkpoint");
+        assert!(written > 1000, "{written} writes");
+        let (used, most) = (d.used(), CAPACITY - RESERVE + log);
+        assert!(used <= most, "{used} bytes are used, and may be {most}");
+    })
+    .expect("ran");
+}
+
 #[test]
 fn a_promise_is_not_free_until_it_ends() {
     let disk = Disk::new(6);
