@@ -96,20 +96,28 @@ impl Inner {
 
     async fn grow_now(self: &Rc<Self>, class: u8, reserve: bool) -> Result<bool> {
         let free = self.dir.space().map_err(|e| self.read_error("space", &e))?.free_bytes;
-        let keep = if reserve { 0 } else { self.config.reserve_bytes };
-        if self.grow_by(class, free.saturating_sub(keep)).await? > 0 {
+        if self.grow_by(class, free.saturating_sub(self.config.reserve_bytes)).await? > 0 {
             return Ok(true);
         }
         // What other classes do not use. All of it is ours, even when logs have taken of the reserve: the disk gets no fuller by it.
         let step = u64::from(self.slots.borrow().step(class)) * bytes_of(class);
         let released =
             self.release_room(class, step.min(RELEASE_BYTES).max(bytes_of(class))).await?;
-        let mut left = released;
+        if self.grow_all(class, released).await? > 0 {
+            return Ok(true);
+        }
+        // Of the reserve the one slot that is needed: free ones would count as room for clients.
+        Ok(reserve && self.grow_by(class, bytes_of(class)).await? > 0)
+    }
+
+    /// Makes the class's file greater by so many bytes in all, as far as there is room; by how much.
+    async fn grow_all(&self, class: u8, bytes: u64) -> Result<u64> {
+        let mut grown = 0;
         loop {
-            let bytes = self.grow_by(class, left).await?;
-            left -= bytes;
-            if bytes == 0 {
-                return Ok(left < released);
+            let more = self.grow_by(class, bytes - grown).await?;
+            grown += more;
+            if more == 0 {
+                return Ok(grown);
             }
         }
     }
@@ -117,23 +125,22 @@ impl Inner {
     /// Makes the class's file greater by a step, and by at most `most` bytes; by how much. 0: there is no room for a slot.
     async fn grow_by(&self, class: u8, most: u64) -> Result<u64> {
         let file = self.block_file(class).await?;
-        let mut step = self.slots.borrow().step(class);
+        let slots = u32::try_from(most / bytes_of(class)).unwrap_or(u32::MAX);
+        let mut step = self.slots.borrow().step(class).min(slots);
         while step > 0 {
             let Some(run) = self.slots.borrow().growth(class, step) else { return Ok(0) };
             let (at, bytes) = run.range();
-            if bytes <= most {
-                match file.allocate(at, bytes).await {
-                    Ok(()) => {
-                        self.space_taken(bytes);
-                        self.flush.dirty_classes.borrow_mut().insert(class);
-                        self.slots.borrow_mut().filled(run);
-                        return Ok(bytes);
-                    }
-                    // The greatest file that the file system takes is no failure of the disk.
-                    Err(e) if is_no_space(&e) || e.kind() == std::io::ErrorKind::FileTooLarge => {}
-                    Err(e) => {
-                        return Err(self.read_error(&format!("growing {}", file_name(class)), &e));
-                    }
+            match file.allocate(at, bytes).await {
+                Ok(()) => {
+                    self.space_taken(bytes);
+                    self.flush.dirty_classes.borrow_mut().insert(class);
+                    self.slots.borrow_mut().filled(run);
+                    return Ok(bytes);
+                }
+                // The greatest file that the file system takes is no failure of the disk.
+                Err(e) if is_no_space(&e) || e.kind() == std::io::ErrorKind::FileTooLarge => {}
+                Err(e) => {
+                    return Err(self.read_error(&format!("growing {}", file_name(class)), &e));
                 }
             }
             step = step.min(run.count) / 2;
@@ -167,21 +174,32 @@ impl Inner {
         Ok(())
     }
 
-    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes.
+    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes. The room that they had
+    /// is taken again at once: it is ours, and on a disk that is full down to the reserve it could not be had later.
     pub async fn find_holes(&self) -> Result<()> {
         let files: Vec<_> =
             self.block_files.borrow().iter().map(|(c, f)| (*c, f.clone())).collect();
         for (class, file) in files {
             let error = |e| self.read_error(&file_name(class), &e);
-            let missing =
-                file.len().map_err(error)?.saturating_sub(file.room_bytes().map_err(error)?);
-            if missing == 0 {
+            let room = || file.room_bytes().map_err(error);
+            if file.len().map_err(error)? <= room()? {
                 continue;
             }
-            loop {
-                let run = self.slots.borrow_mut().take_free(class, u32::MAX);
-                let Some(run) = run else { break };
-                self.punch(run).await?;
+            // In parts, so that an end in between costs little.
+            let most = (RELEASE_BYTES / bytes_of(class)).max(1) as u32;
+            let runs = || self.slots.borrow_mut().take_free(class, most);
+            let mut runs = std::iter::from_fn(runs).collect::<Vec<_>>().into_iter().peekable();
+            while runs.peek().is_some() {
+                let (before, mut punched) = (room()?, 0);
+                while punched < RELEASE_BYTES
+                    && let Some(run) = runs.next()
+                {
+                    self.punch(run).await?;
+                    punched += run.range().1;
+                }
+                // The file system's own blocks count as well: whole slots, then.
+                let had = (before.saturating_sub(room()?) + bytes_of(class) / 2).min(punched);
+                self.grow_all(class, had).await?;
             }
         }
         Ok(())

@@ -3,10 +3,12 @@
 
 use glowfs_client::Client;
 use glowfs_rt::{BoxFuture, Buf, Duration};
-use glowfs_sim::cluster::harness::{Cluster, DISK, Shape, all_serve};
+use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, DISK, Shape, all_serve};
+use glowfs_sim::cluster::names::unlink;
 use glowfs_sim::cluster::workload::{open_or_make, write_patiently};
 use glowfs_sim::world::DISK_BYTES;
 use glowfs_types::routing::{LocalState, Role, RoutingInfo};
+use glowfs_types::wire::meta::ROOT_INODE;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::wire::repair::{Scrub, ScrubReply};
@@ -183,4 +185,80 @@ fn writes_to_a_full_chain_leave_the_others_alone() {
         Ok(refused)
     });
     assert_eq!(refused.map_err(|e| e.to_string()), Ok(REFUSED));
+}
+
+/// Chunks of the oldest file, which is always written to.
+const KEPT: u64 = 16;
+/// Files that fill a disk, at most.
+const FILES: usize = 400;
+
+/// Writes the oldest file.
+async fn write_kept(client: &Rc<Client>, fill: u8) -> Result<()> {
+    let (file, _) = open_or_make(client, "kept").await?;
+    for n in 0..KEPT {
+        let buf = Buf::from_vec(vec![fill; CHUNK_BYTES as usize]);
+        file.write(n * u64::from(CHUNK_BYTES), buf).await?;
+    }
+    client.close_file(&file).await
+}
+
+/// A replica with a full disk was away while the oldest chunks were written to and the others removed. What it is to be brought up to date with finds
+/// room only where it has removed those.
+#[test]
+fn a_full_replica_is_brought_up_to_date_with_removals_first() {
+    let shape = Shape { storages: 2, replicas: 2, ..Shape::SINGLE };
+    let cluster = Cluster::start(44, shape);
+    cluster.bootstrap().expect("a cluster");
+    let me = cluster.clients[0].clone();
+    let [other, full] = [0, 1].map(|i| cluster.storages[i].clone());
+    let disk = full.node.disk(DISK);
+    let filled = cluster.with_client(&me, WHOLE, async move |rt, client| {
+        write_kept(&client, 1).await?;
+        disk.set_bytes(disk.used_bytes() + (6 << 20));
+        let (mut made, mut refused) = (0, 0);
+        while made < FILES && refused < 20 {
+            let (file, _) = open_or_make(&client, &format!("f{made}")).await?;
+            match file.write(0, Buf::from_vec(vec![2; CHUNK_BYTES as usize])).await {
+                Ok(()) => made += 1,
+                Err(e) if e.status == Status::NoSpace => {
+                    refused += 1;
+                    rt.sleep(Duration::from_millis(200)).await;
+                }
+                Err(e) => return Err(e),
+            }
+            client.close_file(&file).await?;
+        }
+        // Nothing more comes, and nothing goes.
+        disk.set_bytes(disk.used_bytes());
+        Ok(made)
+    });
+    let filled = filled.expect("filled");
+    assert!((30..FILES).contains(&filled), "{filled} files");
+    cluster.crash(&full, false);
+    let changed = cluster.with_client(&me, WHOLE, async move |rt, client| {
+        write_kept(&client, 3).await?;
+        for n in 0..=filled {
+            match unlink(&client, ROOT_INODE, &format!("f{n}"), false).await {
+                Err(e) if e.status == Status::NotFound => {}
+                other => other?,
+            }
+        }
+        let chunks = async || -> Result<u64> {
+            let targets = client.storage_info(other.id()).await?.targets;
+            Ok(targets.iter().map(|(_, chunks)| *chunks).sum())
+        };
+        while chunks().await? > KEPT {
+            rt.sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    });
+    changed.expect("changed");
+    cluster.restart(&full);
+    let whole = cluster.with_client(&me, WHOLE, async move |rt, client| {
+        while !all_serve(&client.routing(), shape) {
+            rt.sleep(Duration::from_millis(100)).await;
+        }
+        Ok(())
+    });
+    whole.expect("it serves again");
 }

@@ -32,8 +32,9 @@ pub struct StorageConfig {
     /// Free labels: rack, zone.
     #[serde(default)]
     pub tags: BTreeMap<String, String>,
-    /// Bytes of every disk that are left for logs and checkpoints: no file of chunks grows into them. What the files have already
-    /// is used up to a thirty-second of this, so that an update that one replica takes finds room on the others.
+    /// Bytes of every disk that are left for logs and checkpoints: no file of chunks grows into them, but for what is in the log already and
+    /// finds no other room. What the files have already is used up to a thirty-second of this, so that an update that one replica takes finds
+    /// room on the others.
     #[serde(default = "default_reserve")]
     pub reserve_bytes: u64,
     /// Bound on the log of each disk, in bytes; at half of it a checkpoint begins. Disks that are formatted from now on.

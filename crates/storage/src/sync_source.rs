@@ -95,6 +95,9 @@ impl Source {
 
     async fn attempt(&self) -> Result<u64> {
         let (mut after, mut sent) = (None, 0);
+        // Why the receiver takes no contents, if so. What is to be removed there may come behind them, and makes the room: it is sent all the
+        // same, and the next attempt finds it.
+        let mut short: Option<Error> = None;
         self.progress.compared.set(0);
         self.progress.total.set(self.target.store.chunk_count(self.target.id));
         loop {
@@ -119,8 +122,16 @@ impl Source {
                 let (group, rest) = transfers.split_at(at_once);
                 transfers = rest;
                 let (begin, served) = (self.node.rt.now(), self.node.served());
-                for result in join_all(group.iter().map(|t| self.transfer(*t))).await {
-                    result?;
+                let wanted =
+                    group.iter().filter(|t| short.is_none() || matches!(t, Transfer::Remove(_)));
+                for result in join_all(wanted.map(|t| self.transfer(*t))).await {
+                    match result {
+                        Err(e) if e.status == Status::NoSpace => {
+                            short = short.or(Some(e));
+                            continue;
+                        }
+                        other => other?,
+                    }
                     self.target.watch.sync_moved(self.view.version);
                     sent += 1;
                     count(&self.progress.compared, 1);
@@ -132,6 +143,9 @@ impl Source {
                 break;
             }
             after = page.next;
+        }
+        if let Some(e) = short {
+            return Err(e);
         }
         self.finish().await?;
         Ok(sent)
