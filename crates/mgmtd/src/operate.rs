@@ -1,8 +1,9 @@
 //! What operators ask for: emptying disks and nodes, replacing disks, forcing chains.
 
 use crate::core::{Edit, Inner};
+use crate::ground::{Ground, has_failed};
 use crate::records::{StoreRecord, standing};
-use crate::repair::{Ground, has_failed, leaving};
+use crate::repair::leaving;
 use crate::state::State;
 use glowfs_cluster::{explain, explain_force, force};
 use glowfs_types::routing::{LocalState, PublicState};
@@ -190,7 +191,7 @@ fn explain_move(
             };
             (place.map(|p| p.0), doing)
         } else {
-            let place = ground.take_place(s, t.chain);
+            let place = ground.take_place(t.chain);
             let doing = if place.is_some() { "waits for its turn" } else { "no place for it" };
             (place.map(|p| (p.node, p.disk_index)), doing.to_owned())
         };
