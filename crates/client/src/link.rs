@@ -221,13 +221,21 @@ impl Core {
         self.changed.notify_all();
     }
 
-    /// One GET_ROUTING that waits up to `wait` for news.
+    /// One GET_ROUTING that waits up to `wait` for news. An error if the answer is older than what was known when it was asked for.
     pub async fn fetch_routing(&self, wait: Duration) -> Result<()> {
         let asked = self.rt.now();
         let have = self.routing.borrow().version;
         let body = encode(&GetRouting { have, wait_ms: wait.as_millis() as u64 });
         let answer = self.primary_call(method::GET_ROUTING, &body, wait + POLL_ANSWER).await?;
-        let delta = decode(&answer)?;
+        let delta: RoutingInfo = decode(&answer)?;
+        // It confirms nothing, and the next one would be the same: whoever asks has to pause.
+        if delta.version < have {
+            let e = format!(
+                "mgmtd has routing info of version {}, and this client knew {have} already: if older metadata was put back, unmount and mount again",
+                delta.version
+            );
+            return Err(Error::new(Status::TooOld, e));
+        }
         self.take_routing(asked, delta);
         Ok(())
     }

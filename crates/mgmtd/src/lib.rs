@@ -12,6 +12,7 @@ mod clients;
 mod config;
 mod core;
 mod deaf;
+mod ground;
 mod heartbeat;
 mod keys;
 mod laying;

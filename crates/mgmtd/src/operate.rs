@@ -1,8 +1,9 @@
 //! What operators ask for: emptying disks and nodes, replacing disks, forcing chains.
 
 use crate::core::{Edit, Inner};
+use crate::ground::{Ground, has_failed};
 use crate::records::{StoreRecord, standing};
-use crate::repair::{Ground, has_failed, leaving};
+use crate::repair::leaving;
 use crate::state::State;
 use glowfs_cluster::{explain, explain_force, force};
 use glowfs_types::routing::{LocalState, PublicState};
@@ -32,7 +33,8 @@ impl Inner {
         let stuck = reply.left.iter().find(no_place);
         // A disk that is broken is replaced as far as there is room: what has no place shows in what is left.
         let in_part = what == away::REPLACE && !reply.left.iter().all(|l| no_place(&l));
-        let stuck = stuck.filter(|_| !in_part);
+        // Who calls off moves nothing: what goes on leaving the disk of before has no place as it had none.
+        let stuck = stuck.filter(|_| !in_part && what != away::CANCEL);
         if let Some(stuck) = stuck.filter(|_| !dry_run || reply.in_force != Some(true)) {
             return Err(Error::new(
                 Status::NoSpace,
@@ -129,8 +131,15 @@ fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
             let (old, new): (Vec<_>, Vec<_>) = all.into_iter().partition(|r| r.superseded);
             // Where the one that was there before has only moved, there is no old one.
             if old.is_empty() && new.iter().all(|r| r.away != standing::UNVOUCHED) {
+                // A dry run touches no disk, so its node has not looked at what is in the place of one that failed.
+                let untaken = match ask.dry_run {
+                    true => {
+                        " that its node has taken up; in earnest the node takes up what is in the place of one that failed first. If nothing is"
+                    }
+                    false => "",
+                };
                 return bad(format!(
-                    "{name} has no new disk: put an empty one in its place and repeat this (a disk that works cannot be replaced: drain it, or stop its storage service); to do without a new one, drain {name}"
+                    "{name} has no new disk{untaken}: put an empty one in its place and repeat this (a disk that works cannot be replaced: drain it, or stop its storage service); to do without a new one, drain {name}"
                 ));
             }
             // The new one takes targets, also if the old one was drained.
@@ -182,7 +191,7 @@ fn explain_move(
             };
             (place.map(|p| p.0), doing)
         } else {
-            let place = ground.take_place(s, t.chain);
+            let place = ground.take_place(t.chain);
             let doing = if place.is_some() { "waits for its turn" } else { "no place for it" };
             (place.map(|p| (p.node, p.disk_index)), doing.to_owned())
         };

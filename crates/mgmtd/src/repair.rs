@@ -1,123 +1,19 @@
 //! Members that come and go: drains, replaced disks, and replicas that were away for too long. What to do next with a chain
-//! decides `cluster`, where a newcomer goes decides `placement`; here they are fed and their moves are put in force.
+//! decides `cluster`, where a newcomer goes decides `placement` ([`crate::ground`]); here they are fed and their moves are put in force.
 
 use crate::core::{Edit, Inner};
+use crate::ground::Ground;
 use crate::state::State;
-use crate::tables::{new_target, places, rack_of};
+use crate::tables::new_target;
 use glowfs_cluster::{Move, next_move};
-use glowfs_placement::{Burden, Place, replacement};
 use glowfs_rt::{Duration, Instant};
-use glowfs_types::routing::{ChainInfo, LocalState, PublicState, TargetInfo};
-use glowfs_types::wire::mgmtd::TargetReport;
-use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
-use std::collections::{BTreeMap, BTreeSet};
+use glowfs_types::routing::{LocalState, PublicState};
+use glowfs_types::{ChainId, TargetId};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The greatest number of chains changed by one transaction.
 const MOVES_PER_CHANGE: usize = 128;
-/// This part of a disk is kept free of replicas that are made anew: full disks take no writes.
-const KEPT_FREE_PART: u64 = 32;
-
-/// What a move needs to know of the cluster; made anew for every round.
-pub(crate) struct Ground {
-    places: Vec<Place>,
-    burdens: Vec<Burden>,
-    /// Replicas that each chain should have.
-    pub wanted: BTreeMap<ChainId, usize>,
-    /// Targets that are to go.
-    pub leaving: BTreeSet<TargetId>,
-}
-
-impl Ground {
-    pub fn new(s: &State, leaving: BTreeSet<TargetId>) -> Self {
-        let places = usable(s);
-        let at: BTreeMap<StoreId, usize> =
-            places.iter().enumerate().map(|(i, p)| (p.store, i)).collect();
-        let mut burdens: Vec<Burden> = places
-            .iter()
-            .map(|p| Burden {
-                free_bytes: p.capacity_bytes - p.capacity_bytes / KEPT_FREE_PART,
-                ..Burden::default()
-            })
-            .collect();
-        for t in s.targets.values().map(|t| &t.value) {
-            if let Some(b) = at.get(&t.store).and_then(|i| burdens.get_mut(*i)) {
-                b.take(bytes_to_be(s, t));
-            }
-        }
-        let tables = s.tables.iter().map(|t| &t.value);
-        let wanted =
-            tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect();
-        Self { places, burdens, wanted, leaving }
-    }
-    /// Where one more member of a chain goes; counts it there.
-    pub fn take_place(&mut self, s: &State, chain: ChainId) -> Option<Place> {
-        let info = &s.chains.get(&chain)?.value.info;
-        let (members, bytes) = (&info.members, bytes_of(s, info));
-        let stay: Vec<(NodeId, String)> = members
-            .iter()
-            .filter(|m| !self.leaving.contains(&m.target))
-            .map(|m| (m.node, rack_of(s, m.node)))
-            .collect();
-        let nodes: BTreeSet<NodeId> = stay.iter().map(|m| m.0).collect();
-        let mut met: BTreeMap<StoreId, u32> = BTreeMap::new();
-        for c in s.chains.values() {
-            let info = &c.value.info;
-            if info.members.iter().any(|m| nodes.contains(&m.node)) {
-                let stores = info.members.iter().filter_map(|m| s.targets.get(&m.target));
-                for t in stores {
-                    *met.entry(t.value.store).or_default() += 1;
-                }
-            }
-        }
-        for (p, b) in self.places.iter().zip(&mut self.burdens) {
-            b.shared = met.get(&p.store).copied().unwrap_or(0);
-        }
-        let at = replacement(&self.places, &self.burdens, &stay, bytes)?;
-        self.burdens.get_mut(at)?.take(bytes);
-        self.places.get(at).cloned()
-    }
-}
-
-/// The bytes that a target takes, as far as it was heard.
-fn bytes_now(s: &State, t: &TargetInfo) -> u64 {
-    s.heard.get(&t.id).map_or(t.used_bytes, |h| h.report.used_bytes)
-}
-
-/// The bytes that a whole replica of a chain takes.
-fn bytes_of(s: &State, chain: &ChainInfo) -> u64 {
-    let members = chain.members.iter().filter_map(|m| s.targets.get(&m.target));
-    members.map(|t| bytes_now(s, &t.value)).max().unwrap_or(0)
-}
-
-/// The bytes that a target will take: one that does not serve yet has those of its chain still to come.
-fn bytes_to_be(s: &State, t: &TargetInfo) -> u64 {
-    let chain = s.chains.get(&t.chain).map(|c| &c.value.info);
-    let comes = chain
-        .filter(|c| c.members.iter().any(|m| m.target == t.id && m.state != PublicState::Serving));
-    comes.map_or(0, |c| bytes_of(s, c)).max(bytes_now(s, t))
-}
-
-/// Whether a target that left its chain is on a disk that failed: on one that works its chunks are being removed, and it takes bytes.
-pub(crate) fn has_failed(report: &TargetReport) -> bool {
-    report.local == LocalState::Offline && report.used_bytes == 0
-}
-
-/// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
-pub(crate) fn usable(s: &State) -> Vec<Place> {
-    let offline = |t: &TargetInfo| {
-        let heard = s.heard.get(&t.id).map(|h| &h.report);
-        let listed = s.chains.get(&t.chain).is_some_and(|c| c.value.records.contains_key(&t.id));
-        heard.is_some_and(|r| has_failed(r) || (listed && r.local == LocalState::Offline))
-    };
-    let broken: BTreeSet<StoreId> =
-        s.targets.values().filter(|t| offline(&t.value)).map(|t| t.value.store).collect();
-    let mut all = places(s);
-    all.retain(|p| s.leases.alive(p.node) && !broken.contains(&p.store));
-    all.sort_by_key(|p| (p.node, p.disk_index, p.store));
-    all
-}
-
 /// Targets that are to go now: on disks that are drained or replaced, and members that were away for too long.
 pub(crate) fn leaving(s: &State, now: Instant, after: Option<Duration>) -> BTreeSet<TargetId> {
     let away = |t: TargetId| {
@@ -166,8 +62,8 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
     note_offline(s, now);
     let after = s.mgmtd_tuning().replace_after_ms.unwrap_or(t.replace_after_ms);
     let after = (after > 0).then(|| Duration::from_millis(after));
-    let mut ground = Ground::new(s, leaving(s, now, after));
     let s = &*s;
+    let mut ground = Ground::new(s, leaving(s, now, after));
     let mut edit = Edit { removed: forgotten(s), ..Edit::default() };
     let mut log = Vec::new();
     let now_ms = now.0 / 1_000_000;
@@ -186,7 +82,7 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
             Move::Retire(target) => chain.retire(target).map(|(next, _)| next),
             Move::Join if recovering >= t.recoveries_max as usize => continue,
             Move::Join => {
-                let Some(place) = ground.take_place(s, *id) else { continue };
+                let Some(place) = ground.take_place(*id) else { continue };
                 let joined = chain.join(next_id, place.node);
                 if joined.is_ok() {
                     edit.targets.push(new_target(next_id, *id, &place));

@@ -1,9 +1,9 @@
 //! Stores and chain tables.
 
 use crate::core::{Edit, Inner};
+use crate::ground::usable;
 use crate::laying::{Laid, check_room, lay};
 use crate::records::{StoreRecord, TableRecord, standing};
-use crate::repair::usable;
 use crate::state::State;
 use glowfs_placement::{Place, Request, plan};
 use glowfs_types::routing::{LocalState, TargetInfo};

@@ -9,7 +9,7 @@ use glowfs_types::routing::{NodeStatus, PublicState, RoutingInfo};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::*;
-use glowfs_types::wire::operate::away;
+use glowfs_types::wire::operate::{MoveAway, MoveAwayReply, away};
 use glowfs_types::*;
 use std::rc::Rc;
 
@@ -56,6 +56,48 @@ fn a_store_in_the_place_of_a_known_one_takes_nothing_before_it_is_said_to_replac
         .await;
         order_when_possible(&w, &m, (3, None), away::DRAIN).await;
         until(&rt, &watch, BOUND, "on the new one", |r| complete(r) && of_store(r, new) > 0).await;
+        m.stop().await;
+    });
+}
+
+/// What has no place goes on waiting on the disk of before, whatever is said of the others.
+#[test]
+fn a_drain_is_called_off_also_beside_a_disk_that_was_replaced_as_far_as_there_is_room() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 3, 0).await;
+        let watch = storages[0].agent.clone();
+        for s in &storages {
+            // Of six such replicas a new disk of 1 GiB takes two.
+            s.fake.used.set(400 << 20);
+            s.agent.report_and_wait().await;
+        }
+        storages.pop().expect("three").kill();
+        until(&rt, &watch, BOUND, "two left", |r| {
+            all_chains(r, |c| c.activated == c.version && c.serving().count() == 2)
+        })
+        .await;
+        let _new = FakeStorage::start_with(&w, 3, StoreId(333), at(&m), Rc::default());
+        order_when_possible(&w, &m, (3, Some(0)), away::REPLACE).await;
+        until(&rt, &watch, BOUND, "as far as there is room", |r| of_store(r, StoreId(333)) == 2)
+            .await;
+        let left = order(&w, &m, (3, None), away::CANCEL).await.expect("called off").left;
+        assert!(left.iter().any(|l| l.to_node == NodeId(0)), "all had room: {left:?}");
+        m.stop().await;
+    });
+}
+
+/// The node takes a new disk up when the order is given in earnest.
+#[test]
+fn a_dry_run_of_a_replacement_does_not_deny_a_disk_that_nobody_has_looked_at() {
+    real::run(|rt| async move {
+        let (w, m, _storages) = cluster(&rt, 3, 0).await;
+        let ask =
+            |dry_run| MoveAway { node: NodeId(3), disk: Some(0), what: away::REPLACE, dry_run };
+        for dry_run in [true, false] {
+            let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask(dry_run)).await;
+            let e = e.expect_err("no new disk");
+            assert_eq!(e.message.contains("that its node has taken up"), dry_run, "{e}");
+        }
         m.stop().await;
     });
 }

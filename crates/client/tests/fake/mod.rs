@@ -193,6 +193,11 @@ impl Fake {
         drop(info);
         self.state.changed.notify_all();
     }
+    /// Older metadata is put back: mgmtd has the routing info of so many versions ago.
+    pub fn put_back(&self, versions: u64) {
+        let mut info = self.state.routing.borrow_mut();
+        info.version = RoutingVersion(info.version.0.saturating_sub(versions));
+    }
     pub fn config(&self) -> ClientConfig {
         ClientConfig {
             mgmtd: self.mgmtd.clone(),

@@ -1,0 +1,178 @@
+//! Where members of chains may go: the disks that take targets, what they carry, and where a newcomer is put.
+//!
+//! A large drain asks for thousands of places in one go, on the thread that renews the lease of mgmtd's primary. So what depends on all chains is
+//! counted once for each set of nodes, from an index of the chains of each node, and what has no room is not looked for again.
+
+use crate::state::State;
+use crate::tables::{places, rack_of};
+use glowfs_placement::{Burden, Place, replacement};
+use glowfs_types::routing::{ChainInfo, LocalState, PublicState, TargetInfo};
+use glowfs_types::wire::mgmtd::TargetReport;
+use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// This part of a disk is kept free of replicas that are made anew: full disks take no writes.
+const KEPT_FREE_PART: u64 = 32;
+
+/// Sets of nodes of which it is remembered what disks share with them, at most. Where there are more, there are many nodes, each with few
+/// chains: then it is soon counted again.
+const SETS_MAX: usize = 1024;
+
+/// What a move needs to know of the cluster; made anew for every round.
+pub(crate) struct Ground<'a> {
+    s: &'a State,
+    places: Vec<Place>,
+    burdens: Vec<Burden>,
+    /// Where in `places` a store is.
+    at: BTreeMap<StoreId, usize>,
+    /// Counted when the first place is asked for.
+    spread: Option<Spread>,
+    /// By the nodes of the members that stay.
+    sharing: BTreeMap<BTreeSet<NodeId>, Sharing>,
+    /// Replicas that each chain should have.
+    pub wanted: BTreeMap<ChainId, usize>,
+    /// Targets that are to go.
+    pub leaving: BTreeSet<TargetId>,
+}
+
+/// How the places share chains with a set of nodes.
+struct Sharing {
+    /// Of each place: how many of its targets are of chains that have a member on one of the nodes.
+    shared: Vec<u32>,
+    /// The fewest bytes for which there was no room beside these nodes. Places only get fuller.
+    no_room_for: Option<u64>,
+}
+
+impl<'a> Ground<'a> {
+    pub fn new(s: &'a State, leaving: BTreeSet<TargetId>) -> Self {
+        let places = usable(s);
+        let at: BTreeMap<StoreId, usize> =
+            places.iter().enumerate().map(|(i, p)| (p.store, i)).collect();
+        let mut burdens: Vec<Burden> = places
+            .iter()
+            .map(|p| Burden {
+                free_bytes: p.capacity_bytes - p.capacity_bytes / KEPT_FREE_PART,
+                ..Burden::default()
+            })
+            .collect();
+        for t in s.targets.values().map(|t| &t.value) {
+            if let Some(b) = at.get(&t.store).and_then(|i| burdens.get_mut(*i)) {
+                b.take(bytes_to_be(s, t));
+            }
+        }
+        let tables = s.tables.iter().map(|t| &t.value);
+        let wanted =
+            tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect();
+        let (spread, sharing) = (None, BTreeMap::new());
+        Self { s, places, burdens, at, spread, sharing, wanted, leaving }
+    }
+
+    /// Where one more member of a chain goes; counts it there.
+    pub fn take_place(&mut self, chain: ChainId) -> Option<Place> {
+        let s = self.s;
+        let info = &s.chains.get(&chain)?.value.info;
+        let bytes = bytes_of(s, info);
+        let stay = info.members.iter().filter(|m| !self.leaving.contains(&m.target));
+        let members: Vec<(NodeId, String)> = stay.map(|m| (m.node, rack_of(s, m.node))).collect();
+        let nodes: BTreeSet<NodeId> = members.iter().map(|m| m.0).collect();
+        if self.sharing.len() >= SETS_MAX && !self.sharing.contains_key(&nodes) {
+            self.sharing.clear();
+        }
+        let spread = self.spread.get_or_insert_with(|| Spread::new(s, &self.at));
+        let sharing = self.sharing.entry(nodes).or_insert_with_key(|nodes| Sharing {
+            shared: spread.shared(nodes, self.places.len()),
+            no_room_for: None,
+        });
+        if sharing.no_room_for.is_some_and(|least| bytes >= least) {
+            return None;
+        }
+        for (b, shared) in self.burdens.iter_mut().zip(&sharing.shared) {
+            b.shared = *shared;
+        }
+        let Some(at) = replacement(&self.places, &self.burdens, &members, bytes) else {
+            sharing.no_room_for = Some(bytes);
+            return None;
+        };
+        self.burdens.get_mut(at)?.take(bytes);
+        self.places.get(at).cloned()
+    }
+}
+
+/// Which chains have members where.
+struct Spread {
+    /// Of each chain, the places of its members.
+    chains: Vec<Vec<usize>>,
+    /// Of each node, the chains that have a member on it, by their index in `chains`; one with several may be named again.
+    of_node: BTreeMap<NodeId, Vec<usize>>,
+}
+
+impl Spread {
+    fn new(s: &State, at: &BTreeMap<StoreId, usize>) -> Self {
+        let mut out = Self { chains: Vec::with_capacity(s.chains.len()), of_node: BTreeMap::new() };
+        for chain in s.chains.values() {
+            let members = &chain.value.info.members;
+            for m in members {
+                out.of_node.entry(m.node).or_default().push(out.chains.len());
+            }
+            let stores = members.iter().filter_map(|m| Some(s.targets.get(&m.target)?.value.store));
+            out.chains.push(stores.filter_map(|store| at.get(&store).copied()).collect());
+        }
+        out
+    }
+    /// Of each of so many places: how many of its targets are of chains that have a member on one of the nodes.
+    fn shared(&self, nodes: &BTreeSet<NodeId>, places: usize) -> Vec<u32> {
+        let mut chains: Vec<usize> =
+            nodes.iter().filter_map(|n| self.of_node.get(n)).flatten().copied().collect();
+        chains.sort_unstable();
+        chains.dedup();
+        let mut shared = vec![0; places];
+        for place in chains.iter().filter_map(|c| self.chains.get(*c)).flatten() {
+            if let Some(count) = shared.get_mut(*place) {
+                *count += 1;
+            }
+        }
+        shared
+    }
+}
+
+/// The bytes that a target takes, as far as it was heard.
+fn bytes_now(s: &State, t: &TargetInfo) -> u64 {
+    s.heard.get(&t.id).map_or(t.used_bytes, |h| h.report.used_bytes)
+}
+
+/// The bytes that a whole replica of a chain takes.
+fn bytes_of(s: &State, chain: &ChainInfo) -> u64 {
+    let members = chain.members.iter().filter_map(|m| s.targets.get(&m.target));
+    members.map(|t| bytes_now(s, &t.value)).max().unwrap_or(0)
+}
+
+/// The bytes that a target will take: one that does not serve yet has those of its chain still to come.
+fn bytes_to_be(s: &State, t: &TargetInfo) -> u64 {
+    let chain = s.chains.get(&t.chain).map(|c| &c.value.info);
+    let comes = chain
+        .filter(|c| c.members.iter().any(|m| m.target == t.id && m.state != PublicState::Serving));
+    comes.map_or(0, |c| bytes_of(s, c)).max(bytes_now(s, t))
+}
+
+/// Whether a target that left its chain is on a disk that failed: on one that works its chunks are being removed, and it takes bytes.
+pub(crate) fn has_failed(report: &TargetReport) -> bool {
+    report.local == LocalState::Offline && report.used_bytes == 0
+}
+
+/// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
+pub(crate) fn usable(s: &State) -> Vec<Place> {
+    let offline = |t: &TargetInfo| {
+        let heard = s.heard.get(&t.id).map(|h| &h.report);
+        let listed = s.chains.get(&t.chain).is_some_and(|c| c.value.records.contains_key(&t.id));
+        heard.is_some_and(|r| has_failed(r) || (listed && r.local == LocalState::Offline))
+    };
+    let broken: BTreeSet<StoreId> =
+        s.targets.values().filter(|t| offline(&t.value)).map(|t| t.value.store).collect();
+    let mut all = places(s);
+    all.retain(|p| s.leases.alive(p.node) && !broken.contains(&p.store));
+    all.sort_by_key(|p| (p.node, p.disk_index, p.store));
+    all
+}
+
+#[cfg(test)]
+mod tests;
