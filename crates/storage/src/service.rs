@@ -8,6 +8,7 @@ use crate::report::Reporter;
 use crate::serve::Service;
 use glowfs_agent::{Agent, AgentConfig, read_token_file};
 use glowfs_net::{ConnectorOptions, Server, local_host_id};
+use glowfs_rt::sync::join_all;
 use glowfs_rt::{Address, Duration, Rt};
 use glowfs_telemetry::HttpServer;
 use glowfs_types::routing::{Role, RoutingInfo};
@@ -23,6 +24,9 @@ const REGISTER_PAUSE: Duration = Duration::from_millis(50);
 const REGISTER_DEADLINE: Duration = Duration::from_secs(2);
 /// How long a stopping service lets requests in work finish.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long the stores of a stopping service may take to close, all at once. With the other bounds this fits into the time that the process has.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(6);
 
 /// A storage service that runs.
 pub struct Running {
@@ -219,15 +223,7 @@ impl Running {
             node.rt.sleep(Duration::from_millis(5)).await;
         }
         self.server.stop().await;
-        let mut result = Ok(());
-        for disk in &node.disks {
-            if let Ok(store) = disk.store()
-                && let Err(e) = store.close().await
-            {
-                tracing::warn!(disk = disk.path, error = %e, "store was not closed cleanly");
-                result = Err(e);
-            }
-        }
+        let closed = join_all(node.disks.iter().map(|d| close(&node.rt, d))).await;
         if let Some(agent) = node.agent() {
             agent.clone().stop().await;
         }
@@ -235,6 +231,17 @@ impl Running {
             lanes.close();
         }
         drop(self.http);
-        result
+        closed.into_iter().collect()
     }
+}
+
+/// Closes the store of a disk. One that hangs must not keep those of the others from being closed cleanly.
+async fn close(rt: &Rt, disk: &Disk) -> Result<()> {
+    let Ok(store) = disk.store() else { return Ok(()) };
+    let late =
+        |_| Err(Error::new(Status::TimedOut, format!("not closed within {CLOSE_DEADLINE:?}")));
+    let closed = rt.timeout(CLOSE_DEADLINE, store.close()).await.unwrap_or_else(late);
+    closed.map_err(|e| e.context(format_args!("disk {}", disk.path))).inspect_err(|e| {
+        tracing::warn!(error = %e, "a store was not closed cleanly; it is recovered when it is opened");
+    })
 }

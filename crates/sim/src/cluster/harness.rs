@@ -269,7 +269,7 @@ impl Cluster {
                 });
             }
             _ => {
-                let config = storage_config(service, listen, mgmtd, &token, self.shape);
+                let config = self.storage_config(service);
                 let (watch, watched, id) =
                     (self.watch.clone(), service.node.name().to_owned(), service.id());
                 rt.clone().spawn_detached(async move {
@@ -341,6 +341,36 @@ impl Cluster {
                 ..self.tuning.clone()
             },
             format: true,
+        }
+    }
+
+    /// What a storage service is started with.
+    pub fn storage_config(&self, s: &Service) -> glowfs_storage::StorageConfig {
+        glowfs_storage::StorageConfig {
+            node_id: s.id,
+            cluster_id: CLUSTER.into(),
+            listen: vec![Self::address(s)],
+            http: None,
+            mgmtd: self.manager_addresses(),
+            service_token_file: self.tokens.path("service"),
+            disks: (0..self.shape.disks).map(|i| format!("/disk{i}").into()).collect(),
+            transports: Vec::new(),
+            tags: Default::default(),
+            reserve_bytes: 1 << 20,
+            log_bytes: LOG_BYTES,
+            inflight_bytes: 64 << 20,
+            inflight_ops: self.shape.inflight_ops,
+            read_wait_ms: 200,
+            sync_chunks: 4,
+            sync_bytes_per_s: 0,
+            sync_share_percent: 50,
+            sync_targets: 4,
+            scrub_bytes_per_s: 64 << 20,
+            scrub_interval_s: self.shape.scrub_interval_s,
+            disk_check_ms: 2000,
+            disk_stuck_ms: 30_000,
+            slow_after_ms: 3000,
+            slow_report_ms: 3000,
         }
     }
 
@@ -469,39 +499,4 @@ pub fn all_serve(info: &RoutingInfo, shape: Shape) -> bool {
                 && c.activated == c.version
                 && c.members.iter().all(|m| m.state == PublicState::Serving)
         })
-}
-
-fn storage_config(
-    s: &Service,
-    listen: Vec<String>,
-    mgmtd: Vec<String>,
-    token: &Path,
-    shape: Shape,
-) -> glowfs_storage::StorageConfig {
-    glowfs_storage::StorageConfig {
-        node_id: s.id,
-        cluster_id: CLUSTER.into(),
-        listen,
-        http: None,
-        mgmtd,
-        service_token_file: token.to_owned(),
-        disks: (0..shape.disks).map(|i| format!("/disk{i}").into()).collect(),
-        transports: Vec::new(),
-        tags: Default::default(),
-        reserve_bytes: 1 << 20,
-        log_bytes: LOG_BYTES,
-        inflight_bytes: 64 << 20,
-        inflight_ops: shape.inflight_ops,
-        read_wait_ms: 200,
-        sync_chunks: 4,
-        sync_bytes_per_s: 0,
-        sync_share_percent: 50,
-        sync_targets: 4,
-        scrub_bytes_per_s: 64 << 20,
-        scrub_interval_s: shape.scrub_interval_s,
-        disk_check_ms: 2000,
-        disk_stuck_ms: 30_000,
-        slow_after_ms: 3000,
-        slow_report_ms: 3000,
-    }
 }

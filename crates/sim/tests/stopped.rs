@@ -1,0 +1,53 @@
+//! Storage services that are stopped in order, and what is left of their stores.
+
+use glowfs_chunkstore::Store;
+use glowfs_rt::Duration;
+use glowfs_sim::cluster::harness::{Cluster, Shape};
+use glowfs_sim::world::DiskFaults;
+use glowfs_types::Result;
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+const SHAPE: Shape = Shape { disks: 3, ..Shape::SINGLE };
+/// What the process of a service has to stop.
+const WITHIN: Duration = Duration::from_secs(15);
+
+/// Stores were closed one after the other: behind one that hung the others were found as after a crash.
+#[test]
+fn a_disk_that_hangs_when_its_service_stops_keeps_no_other_from_being_closed() {
+    let cluster = Cluster::start(11, SHAPE);
+    let service = cluster.storages[0].clone();
+    // Its process in our hands, that it can be stopped.
+    cluster.crash(&service, false);
+    let (rt, config) = (service.node.restart(), cluster.storage_config(&service));
+    let stopped: Rc<RefCell<Option<Result<()>>>> = Rc::default();
+    let (node, result, own, store) =
+        (service.node.clone(), stopped.clone(), rt.clone(), config.clone());
+    rt.spawn_detached(async move {
+        let running = glowfs_storage::start(&own, config).await.expect("starts");
+        let faults = DiskFaults { hangs: true, ..DiskFaults::default() };
+        node.disk("/disk1").set_faults(faults);
+        let done = running.stop().await;
+        *result.borrow_mut() = Some(done);
+    });
+    assert!(cluster.run_until(WITHIN, || stopped.borrow().is_some()), "it did not stop");
+    let e = stopped.take().and_then(Result::err).expect("one store was not closed");
+    assert!(e.message.contains("/disk1"), "{e}");
+
+    service.node.kill();
+    service.node.disk("/disk1").set_faults(DiskFaults::default());
+    let rt = service.node.restart();
+    let store = store.store().expect("a configuration");
+    let clean: Rc<RefCell<Vec<bool>>> = Rc::default();
+    let found = clean.clone();
+    rt.clone().spawn_detached(async move {
+        for i in 0..SHAPE.disks {
+            let dir = rt.open_dir(Path::new(&format!("/disk{i}"))).expect("a disk");
+            let opened = Store::open(&rt, dir, store.clone()).await.expect("opens");
+            found.borrow_mut().push(opened.was_clean());
+        }
+    });
+    assert!(cluster.run_until(WITHIN, || clean.borrow().len() == SHAPE.disks));
+    assert_eq!(*clean.borrow(), [true, false, true]);
+}
