@@ -30,6 +30,8 @@ pub struct Metrics {
     pub tree_kept: Counter,
     /// Removed files that a client still had open when it was asked.
     pub held: Counter,
+    /// Removed files that are kept because their records cannot be read.
+    pub damaged_removed: Gauge,
     /// Data ids that the last pass found without an owner.
     pub ownerless: Gauge,
     /// Chunks of such that were reclaimed.
@@ -93,6 +95,11 @@ impl Metrics {
             held: r.counter(
                 "glowfs_meta_removed_held_total",
                 "Answers of clients that have a removed file open.",
+                &[],
+            ),
+            damaged_removed: r.gauge(
+                "glowfs_meta_removed_damaged",
+                "Removed files that are kept because their records cannot be read, as of the last look at all.",
                 &[],
             ),
             ownerless: r.gauge(

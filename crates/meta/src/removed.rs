@@ -7,6 +7,7 @@
 use crate::clients;
 use crate::portions::Portions;
 use crate::state::{Service, VOLUME};
+use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context, Doom, Removed};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct Eraser {
     doom: Doom,
     batches: Vec<Batch>,
     held: BTreeMap<InodeId, Held>,
+    /// How many records could not be read at the last look at all.
+    damaged: usize,
     dooming: Portions,
     erasing: Portions,
 }
@@ -59,6 +62,7 @@ impl Eraser {
             doom,
             batches: Vec::new(),
             held: BTreeMap::new(),
+            damaged: 0,
             dooming: portions(),
             erasing: portions(),
         }
@@ -84,22 +88,29 @@ impl Eraser {
 
     /// Dooms removed files of which no attempt is under way. Returns whether there may be more.
     async fn begin(&mut self, s: &Service) -> Result<bool> {
-        let mut after = None;
+        let mut from = None;
         let mut found: Vec<InodeId> = Vec::new();
+        let (mut damaged, mut first_damaged) = (0, None);
         let mut held = BTreeSet::new();
         let mut more = false;
         while self.batches.len() < BATCHES_MAX {
-            let page = s.look(async |tx| ns::removed(tx, VOLUME, after, BATCH_FILES).await).await?;
-            after = page.last().map(|r| r.inode);
+            let look =
+                async |tx: &Transaction| ns::removed(tx, VOLUME, from.as_ref(), BATCH_FILES).await;
+            let page = s.look(look).await?;
+            from = page.next;
+            damaged += page.damaged.len();
+            first_damaged = first_damaged.or(page.damaged.first().copied());
+            let page = page.found;
             held.extend(page.iter().map(|r| r.inode).filter(|i| self.held.contains_key(i)));
             let mine: Vec<Removed> =
                 page.iter().copied().filter(|r| self.may_begin(s, r)).collect();
             found.extend(self.doom(s, &mine).await?);
-            if page.len() < BATCH_FILES as usize {
+            if from.is_none() {
                 // Held files that are no orphans any more are forgotten: this was the whole list.
                 if !more {
                     self.held.retain(|i, _| held.contains(i));
                 }
+                self.tell_damaged(s, damaged, first_damaged);
                 break;
             }
             more |= !found.is_empty();
@@ -116,6 +127,16 @@ impl Eraser {
             }
         }
         Ok(more)
+    }
+
+    /// What a look at all removed files has found that cannot be read: said when it is not what the last one found.
+    fn tell_damaged(&mut self, s: &Service, count: usize, first: Option<InodeId>) {
+        s.metrics.damaged_removed.set(count as i64);
+        if std::mem::replace(&mut self.damaged, count) != count
+            && let Some(inode) = first
+        {
+            tracing::warn!(count, %inode, "records of removed files cannot be read, the first that of this inode; they are kept. Run `glowfs admin fsck`");
+        }
     }
 
     fn may_begin(&self, s: &Service, r: &Removed) -> bool {

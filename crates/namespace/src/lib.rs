@@ -66,7 +66,7 @@ pub use locks::{AppendRight, Held, LockTable};
 pub use make::{Made, make};
 pub use open::{Opened, close, open, renew, sync, touch};
 pub use record::Doom;
-pub use removed::{Removed, doom, erase_removed, removed, undoom};
+pub use removed::{Removed, RemovedPage, doom, erase_removed, removed, undoom};
 pub use rename::{Renamed, rename};
 pub use request::{Once, refuse};
 pub use trash::{trash, trash_expired, trash_purge, trash_restore};

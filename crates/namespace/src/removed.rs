@@ -7,7 +7,7 @@
 use crate::context::{Context, err};
 use crate::keys;
 use crate::record::{Doom, Inode, OrphanRecord, pack, unpack};
-use glowfs_kv::{Transaction, key_after};
+use glowfs_kv::{Key, Transaction, key_after};
 use glowfs_types::{InodeId, Result, Status, VolumeId};
 
 /// An orphan.
@@ -19,23 +19,35 @@ pub struct Removed {
     pub doomed: Option<Doom>,
 }
 
-/// Orphans after `after`, at most `limit`.
+/// A page of orphans.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RemovedPage {
+    /// Those of it.
+    pub found: Vec<Removed>,
+    /// Those whose record cannot be read. They stay as they are: who is at them is not known.
+    pub damaged: Vec<InodeId>,
+    /// Where the next page begins, if there may be one.
+    pub next: Option<Key>,
+}
+
+/// Orphans from `from` on, at most `limit`.
 pub async fn removed(
     tx: &Transaction,
     volume: VolumeId,
-    after: Option<InodeId>,
+    from: Option<&Key>,
     limit: u32,
-) -> Result<Vec<Removed>> {
-    let (mut begin, end) = keys::orphans(volume);
-    if let Some(inode) = after {
-        begin = key_after(&keys::orphan(volume, inode));
-    }
-    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    let mut out = Vec::with_capacity(page.entries.len());
+) -> Result<RemovedPage> {
+    let (begin, end) = keys::orphans(volume);
+    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let mut out = RemovedPage { next, ..RemovedPage::default() };
     for (key, value) in page.entries {
         let Some(inode) = keys::orphan_of(&key) else { continue };
-        let record: OrphanRecord = unpack("orphan record", &value)?;
-        out.push(Removed { inode, doomed: record.doomed });
+        match unpack::<OrphanRecord>("orphan record", &value) {
+            Ok(record) => out.found.push(Removed { inode, doomed: record.doomed }),
+            Err(e) if e.status == Status::Corrupt => out.damaged.push(inode),
+            Err(e) => return Err(e),
+        }
     }
     Ok(out)
 }
@@ -94,5 +106,42 @@ pub async fn erase_removed(cx: &Context<'_>, id: InodeId, by: Doom) -> Result<bo
         Some(inode) if inode.nlink > 0 => err(Status::Corrupt),
         Some(inode) => cx.erase(id, &inode).await.map(|()| true),
         None => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One record that could not be read ended the look at all of them, for good.
+    #[test]
+    fn what_is_damaged_does_not_hide_the_others() {
+        use glowfs_kv::{Memory, run_transaction};
+        glowfs_rt::real::run(|rt| async move {
+            let (engine, v) = (Memory::engine(), VolumeId(1));
+            let bad = |n| n % 3 == 1 || (4..9).contains(&n);
+            run_transaction(&rt, &engine, async |tx| {
+                (1..=16).try_for_each(|n| {
+                    let record = pack(&OrphanRecord::default());
+                    let record = if bad(n) { b"damaged".to_vec() } else { record };
+                    tx.put(keys::orphan(v, InodeId(n)), record)
+                })
+            })
+            .await
+            .expect("put");
+            let (mut found, mut damaged, mut from) = (vec![], vec![], None);
+            loop {
+                let look = async |tx: &Transaction| removed(tx, v, from.as_ref(), 3).await;
+                let page = run_transaction(&rt, &engine, look).await.expect("a page");
+                found.extend(page.found.iter().map(|r| r.inode.0));
+                damaged.extend(page.damaged.iter().map(|i| i.0));
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, (1..=16).filter(|n| !bad(*n)).collect::<Vec<_>>());
+            assert_eq!(damaged, (1..=16).filter(|n| bad(*n)).collect::<Vec<_>>());
+        });
     }
 }

@@ -271,7 +271,7 @@ fn names_outside_and_open_files_are_as_after_an_unlink() {
         assert_eq!(w.attr(two).await.expect("kept until nobody has it open").nlink, 0);
         let removed =
             run!(&w, who(0), cx => ns::removed(cx.tx, V, None, 99).await).expect("removed files");
-        assert_eq!(removed.len(), 16 + 1);
+        assert_eq!(removed.found.len(), 16 + 1);
     });
 }
 
