@@ -1,6 +1,7 @@
 //! [`Rt`]: the handle that everything with I/O is given.
 
 use crate::backend::{Backend, BoxFuture, Command, Dir, Listener, Post, Stream};
+use crate::outcome::Outcome;
 use crate::{Address, BufMut, Duration, Instant, Pool};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -122,16 +123,9 @@ impl Rt {
     }
     /// Runs something that blocks on a helper thread.
     pub async fn unblock<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let slot = std::sync::Arc::new(std::sync::Mutex::new(None));
-        let put = slot.clone();
-        self.0
-            .unblock(Box::new(move || {
-                let out = work();
-                *put.lock().unwrap_or_else(|e| e.into_inner()) = Some(out);
-            }))
-            .await;
-        let out = slot.lock().unwrap_or_else(|e| e.into_inner()).take();
-        out.expect("a backend runs the work before its future resolves")
+        let (outcome, job) = Outcome::of(work);
+        self.0.unblock(job).await;
+        outcome.take().expect("a backend runs the work before its future resolves")
     }
     /// Resolves when `fd` is readable.
     pub fn poll_readable(&self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

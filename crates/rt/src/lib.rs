@@ -23,6 +23,7 @@ mod buddy;
 mod foreign;
 mod handle;
 mod heap;
+mod outcome;
 mod pool;
 
 pub use address::{Address, BadAddress};

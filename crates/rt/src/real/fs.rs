@@ -3,6 +3,7 @@
 use super::driver::{Driver, Share, submit};
 use super::ops::{Kind, Op, OpFuture};
 use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
+use crate::outcome::Outcome;
 use crate::{Buf, BufMut};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::ffi::CString;
@@ -10,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Names in one directory that [`DirIo::list`] returns at most.
 const NAMES_MAX: usize = 1 << 20;
@@ -65,15 +66,10 @@ impl RealDir {
     ) -> BoxFuture<io::Result<T>> {
         let (share, fd) = (self.share.clone(), self.fd.clone());
         Box::pin(async move {
-            let slot = Arc::new(Mutex::new(None));
-            let put = slot.clone();
-            let work = move || {
-                let out = work(&fd);
-                *put.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
-            };
-            share.driver.helpers().unblock(share.owner.jobs, Box::new(work)).await;
-            let out = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-            out.unwrap_or_else(|| Err(io::Error::other("a helper thread panicked")))
+            let (outcome, job) = Outcome::of(move || work(&fd));
+            share.driver.helpers().unblock(share.owner.jobs, job).await;
+            let panicked = || Err(io::Error::other("a helper thread panicked"));
+            outcome.take().unwrap_or_else(panicked)
         })
     }
 }
