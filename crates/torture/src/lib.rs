@@ -20,6 +20,7 @@ pub mod replicas;
 pub mod report;
 pub mod run;
 pub mod scrub;
+pub mod shutdown;
 pub mod site;
 pub mod stalls;
 pub mod view;

@@ -11,9 +11,9 @@
 mod check;
 mod content;
 mod disk_log;
-mod stop;
 mod write;
 
+use glowfs_torture::shutdown::{self, Memory};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
             write::run(Path::new(dir), number(seed), mode == "fsync")
         }
         ["check", dir, acks] => check::run(Path::new(dir), Path::new(acks)),
-        ["stop", dir] => stop::run(Path::new(dir)),
+        ["stop", dir] => shutdown::stop(Path::new(dir), Memory::Lost).map_err(Into::into),
         ["replay", base, log, out, seed] => {
             disk_log::replay(Path::new(base), Path::new(log), Path::new(out), number(seed))
         }

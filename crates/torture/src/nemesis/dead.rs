@@ -4,10 +4,9 @@
 //! What was not flushed to it when it turned read-only is gone, as on a real one.
 
 use crate::cluster::{Cluster, Service};
+use crate::shutdown::{self, Memory};
 use anyhow::{Context, Result, bail};
-use rustix::ioctl::{self, Setter, opcode};
 use serde_json::Value;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -19,8 +18,6 @@ const IMAGE: &str = "image";
 const NOTICED_BOUND: Duration = Duration::from_secs(20);
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(50);
-/// `EXT4_IOC_SHUTDOWN`; 0 is to write everything first (`EXT4_GOING_FLAGS_DEFAULT`).
-const SHUTDOWN: ioctl::Opcode = opcode::read::<u32>(b'X', 125);
 
 /// How it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +55,7 @@ const MOUNT: [&str; 3] = ["mount", "-o", "loop,errors=remount-ro"];
 pub fn kill(node: &Service, death: Death) -> Result<()> {
     let disk = node.data.first().context("no disk")?;
     match death {
-        Death::Eio => {
-            let dir = File::open(disk)?;
-            // SAFETY: the kernel reads one u32 through the pointer that `Setter` passes, and writes nothing.
-            unsafe { ioctl::ioctl(&dir, Setter::<SHUTDOWN, u32>::new(0)) }
-                .context("EXT4_IOC_SHUTDOWN")
-        }
+        Death::Eio => shutdown::stop(disk, Memory::Written).context("EXT4_IOC_SHUTDOWN"),
         Death::ReadOnly => {
             let device = device(disk)?;
             let lever = Path::new("/sys/fs/ext4").join(device).join("trigger_fs_error");
