@@ -48,6 +48,6 @@ fn a_disk_that_hangs_when_its_service_stops_keeps_no_other_from_being_closed() {
             found.borrow_mut().push(opened.was_clean());
         }
     });
-    assert!(cluster.run_until(WITHIN, || clean.borrow().len() == SHAPE.disks as usize));
+    assert!(cluster.run_until(WITHIN, || clean.borrow().len() == SHAPE.disks));
     assert_eq!(*clean.borrow(), [true, false, true]);
 }
