@@ -117,8 +117,9 @@ impl Replica {
         if result.is_ok() && syncing {
             self.covered.insert(chunk);
         }
-        if result == Err(Status::Overloaded) {
-            // It said so before it took anything, or has taken it back: nothing of this copy is under way.
+        if matches!(result, Err(Status::Overloaded | Status::VersionGap)) {
+            // It said so before it took anything, or has taken it back: nothing of this copy is under way. (Where it has another update under the
+            // same version, that is not this one.)
             e.copies = e.copies.saturating_sub(1);
         }
         e.ack = match result {

@@ -39,6 +39,12 @@ fn content(ticket: u64, version: u64) -> Event {
 fn stages(actions: &[Action]) -> bool {
     actions.iter().any(|a| matches!(a, Action::Stage { .. }))
 }
+fn forward(actions: &[Action]) -> Option<ForwardId> {
+    actions.iter().find_map(|a| match a {
+        Action::Forward { id, .. } => Some(*id),
+        _ => None,
+    })
+}
 
 fn chain(first: PublicState, second: PublicState) -> ChainInfo {
     let member = |(i, state)| ChainMember { target: TargetId(i), node: NodeId(i), state };
@@ -89,12 +95,6 @@ fn what_can_neither_be_staged_nor_sent_again_ends_the_target() {
     let (chunk, ticket) = (ChunkId::default(), Ticket(1));
     let update = Event::Update { ticket, chain_version: V, chunk, update: Update::default() };
     let sent = step(&mut r, update);
-    let forward = |actions: &[Action]| {
-        actions.iter().find_map(|a| match a {
-            Action::Forward { id, .. } => Some(*id),
-            _ => None,
-        })
-    };
     let id = forward(&sent).expect("sent as it came");
     let paused = step(&mut r, Event::Answer(id, Err(Status::TimedOut)));
     let Some(&Action::Pause(timer)) = paused.first() else { panic!("{paused:?}") };
@@ -115,11 +115,7 @@ fn a_target_ends_for_what_refused_the_first_update() {
     let mut write = |ticket| {
         let (ticket, update) = (Ticket(ticket), Update::default());
         let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
-        let forward = sent.iter().find_map(|a| match a {
-            Action::Forward { id, .. } => Some(*id),
-            _ => None,
-        });
-        forward.expect("sent as it came")
+        forward(&sent).expect("sent as it came")
     };
     let (_, second) = (write(1), write(2));
     for (version, status) in [(1, Status::Corrupt), (2, Status::VersionGap)] {
@@ -168,4 +164,40 @@ fn what_a_syncing_target_refused_it_has_not() {
     let twice = step(&mut r, content(3, 7));
     assert!(!stages(&twice), "{twice:?}");
     assert!(matches!(twice[..], [Action::Reply(Ticket(3), Ok(_))]), "{twice:?}");
+}
+
+/// The second of two writes overtakes the first on its way, and is sent again when that is answered. The successor has no room by then: the client
+/// hears it.
+#[test]
+fn what_came_out_of_order_once_is_refused_for_want_of_room() {
+    let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+    let chunk = ChunkId::default();
+    let mut ids = Vec::new();
+    for ticket in 1..=2 {
+        let (ticket, update) = (Ticket(ticket), Update::default());
+        let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
+        ids.push(forward(&sent).expect("sent as it came"));
+        step(&mut r, Event::Staged(chunk, ChunkVersion(ticket.0), Ok(())));
+    }
+    assert_eq!(step(&mut r, Event::Answer(ids[1], Err(Status::VersionGap))), []);
+    let again = step(&mut r, Event::Answer(ids[0], Ok(0)));
+    let again = forward(&again).expect("it is its turn");
+    let refused = step(&mut r, Event::Answer(again, Err(Status::NoSpace)));
+    assert!(refused.contains(&Action::Reply(Ticket(2), Err(Status::NoSpace))), "{refused:?}");
+}
+
+/// ... but not while a copy of it may still be under way: that one may find room.
+#[test]
+fn what_may_still_arrive_is_not_taken_back() {
+    let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+    let chunk = ChunkId::default();
+    let (ticket, update) = (Ticket(1), Update::default());
+    let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
+    step(&mut r, Event::Staged(chunk, ChunkVersion(1), Ok(())));
+    let mut id = forward(&sent).expect("sent as it came");
+    for status in [Status::TimedOut, Status::VersionGap, Status::NoSpace] {
+        let paused = step(&mut r, Event::Answer(id, Err(status)));
+        let [Action::Pause(timer)] = paused[..] else { panic!("{paused:?}") };
+        id = forward(&step(&mut r, Event::Timer(timer))).expect("sent again");
+    }
 }
