@@ -68,9 +68,10 @@ impl Replica {
         self.progress(chunk, store, out);
     }
 
-    /// A syncing target holds a version for good.
+    /// A syncing target holds a version for good. What ends before the chain version is active here came under a former one, and the chain may have
+    /// another content of that number.
     fn note_received(&mut self, chunk: ChunkId, version: ChunkVersion) {
-        if self.view.is_some_and(|v| v.syncing()) {
+        if self.view.is_some_and(|v| v.receiving()) {
             let newest = self.received.entry(chunk).or_default();
             *newest = version.max(*newest);
         }

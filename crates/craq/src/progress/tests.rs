@@ -24,8 +24,11 @@ fn step(r: &mut Replica, event: Event) -> Vec<Action> {
     out
 }
 fn content(ticket: u64, version: u64) -> Event {
+    content_under(V, ticket, version)
+}
+fn content_under(chain_version: ChainVersion, ticket: u64, version: u64) -> Event {
     let f = Forwarded {
-        chain_version: V,
+        chain_version,
         chunk: ChunkId::default(),
         version: ChunkVersion(version),
         base: ChunkVersion(0),
@@ -200,4 +203,23 @@ fn what_may_still_arrive_is_not_taken_back() {
         let [Action::Pause(timer)] = paused[..] else { panic!("{paused:?}") };
         id = forward(&step(&mut r, Event::Timer(timer))).expect("sent again");
     }
+}
+
+/// A stage of one chain version ends under the next one, before that is active. What the chain has of the same number then is another content, if
+/// those who sent the first one are gone: it must be stored, not taken for a duplicate.
+#[test]
+fn what_came_under_the_chain_version_before_is_not_received() {
+    let syncing = || chain(PublicState::Serving, PublicState::Syncing);
+    let mut r = replica(2, syncing());
+    let (chunk, version, next) = (ChunkId::default(), ChunkVersion(7), ChainVersion(V.0 + 1));
+    assert!(stages(&step(&mut r, content(1, 7))));
+    step(&mut r, Event::Chain(Some(ChainInfo { version: next, ..syncing() })));
+    step(&mut r, Event::Adopted(next));
+    step(&mut r, Event::Staged(chunk, version, Ok(())));
+    let active = ChainInfo { version: next, activated: next, ..syncing() };
+    let dropped = step(&mut r, Event::Chain(Some(active)));
+    assert!(dropped.contains(&Action::Discard(chunk, version)), "{dropped:?}");
+    step(&mut r, Event::Discarded(chunk, Ok(())));
+    let other = step(&mut r, content_under(next, 2, 7));
+    assert!(stages(&other), "{other:?}");
 }
