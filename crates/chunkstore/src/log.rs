@@ -372,7 +372,10 @@ impl Inner {
             };
             let Entry { target, mut record, gate, taken, done, .. } = entry;
             locate(&mut record, segment, base);
-            if let Some(taken) = taken {
+            // Of a stage that ends behind the removal of its target nothing stays that could give its slots up.
+            if let Some(taken) = taken
+                && self.targets.borrow().contains_key(&target)
+            {
                 taken.keep();
             }
             self.apply(target, record, lsn);

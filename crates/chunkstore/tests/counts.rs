@@ -5,9 +5,11 @@ mod small;
 
 use fake::{Disk, Rng, run};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
+use glowfs_rt::Duration;
 use glowfs_types::{ChunkVersion, TargetId};
 use small::{T, bytes, config, id, request};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Chunks, of which a walk takes long.
 const CHUNKS: u64 = 20_000;
@@ -99,6 +101,28 @@ fn the_number_is_that_of_the_list() {
             seen.insert(listed);
         }
         assert!(seen.len() > 5, "{seen:?}");
+    })
+    .expect("ran");
+}
+
+/// A target is removed while one of its updates is under way, which comes into the log behind that: what it took is free at once, not only after
+/// a start.
+#[test]
+fn a_stage_that_ends_behind_the_removal_of_its_target_leaves_nothing_used() {
+    let disk = Disk::new(33);
+    let d = disk.clone();
+    run(33, &disk, |rt| async move {
+        let store = Rc::new(Store::open(&rt, d.dir(), config()).await.expect("open"));
+        store.create_target(T).await.expect("target");
+        // It takes several operations to put a large update into slots, and one to put the removal into the log.
+        d.slow_down(&rt, Duration::from_millis(2));
+        let s = store.clone();
+        let large = request(1, 1, StageKind::Write, bytes(1, 128 << 10));
+        let stage = rt.spawn(async move { s.stage(T, large).await });
+        rt.yield_now().await;
+        store.remove_target(T).await.expect("removed");
+        stage.await.expect("the target was there when it began");
+        assert_eq!(store.space().used_bytes, 0);
     })
     .expect("ran");
 }

@@ -68,9 +68,10 @@ impl Replica {
         self.progress(chunk, store, out);
     }
 
-    /// A syncing target holds a version for good.
+    /// A syncing target holds a version for good. What ends before the chain version is active here came under a former one, and the chain may have
+    /// another content of that number.
     fn note_received(&mut self, chunk: ChunkId, version: ChunkVersion) {
-        if self.view.is_some_and(|v| v.syncing()) {
+        if self.view.is_some_and(|v| v.receiving()) {
             let newest = self.received.entry(chunk).or_default();
             *newest = version.max(*newest);
         }
@@ -117,8 +118,9 @@ impl Replica {
         if result.is_ok() && syncing {
             self.covered.insert(chunk);
         }
-        if result == Err(Status::Overloaded) {
-            // It said so before it took anything, or has taken it back: nothing of this copy is under way.
+        if matches!(result, Err(Status::Overloaded | Status::VersionGap)) {
+            // It said so before it took anything, or has taken it back: nothing of this copy is under way. (Where it has another update under the
+            // same version, that is not this one.)
             e.copies = e.copies.saturating_sub(1);
         }
         e.ack = match result {

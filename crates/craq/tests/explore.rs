@@ -101,6 +101,15 @@ fn two_replicas_refuse_a_write_into_a_removed_chunk() {
     explore(w, 3_000_000);
 }
 
+/// Both of two writes side by side are refused, in any order: what is taken back while another one is being dropped from the store goes, too.
+#[test]
+fn two_replicas_refuse_two_writes_side_by_side() {
+    let budget = Budget { refusals: 2, ..Budget::default() };
+    let mut w = world(2, &[(0, 1), (0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 3_000_000);
+}
+
 /// What a replica has read out stays, also if the one that sent it on cannot store it at once.
 #[test]
 fn two_replicas_refuse_a_write_and_one_crashes() {
@@ -140,7 +149,7 @@ fn two_replicas_forget_channels() {
     let budget = Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() };
     let mut w = world(2, &[(0, 2)], budget, 1);
     w.serial_disks = true;
-    explore(w, 1_000_000);
+    explore(w, 1_500_000);
 }
 
 #[test]

@@ -24,8 +24,11 @@ fn step(r: &mut Replica, event: Event) -> Vec<Action> {
     out
 }
 fn content(ticket: u64, version: u64) -> Event {
+    content_under(V, ticket, version)
+}
+fn content_under(chain_version: ChainVersion, ticket: u64, version: u64) -> Event {
     let f = Forwarded {
-        chain_version: V,
+        chain_version,
         chunk: ChunkId::default(),
         version: ChunkVersion(version),
         base: ChunkVersion(0),
@@ -38,6 +41,12 @@ fn content(ticket: u64, version: u64) -> Event {
 }
 fn stages(actions: &[Action]) -> bool {
     actions.iter().any(|a| matches!(a, Action::Stage { .. }))
+}
+fn forward(actions: &[Action]) -> Option<ForwardId> {
+    actions.iter().find_map(|a| match a {
+        Action::Forward { id, .. } => Some(*id),
+        _ => None,
+    })
 }
 
 fn chain(first: PublicState, second: PublicState) -> ChainInfo {
@@ -89,12 +98,6 @@ fn what_can_neither_be_staged_nor_sent_again_ends_the_target() {
     let (chunk, ticket) = (ChunkId::default(), Ticket(1));
     let update = Event::Update { ticket, chain_version: V, chunk, update: Update::default() };
     let sent = step(&mut r, update);
-    let forward = |actions: &[Action]| {
-        actions.iter().find_map(|a| match a {
-            Action::Forward { id, .. } => Some(*id),
-            _ => None,
-        })
-    };
     let id = forward(&sent).expect("sent as it came");
     let paused = step(&mut r, Event::Answer(id, Err(Status::TimedOut)));
     let Some(&Action::Pause(timer)) = paused.first() else { panic!("{paused:?}") };
@@ -115,11 +118,7 @@ fn a_target_ends_for_what_refused_the_first_update() {
     let mut write = |ticket| {
         let (ticket, update) = (Ticket(ticket), Update::default());
         let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
-        let forward = sent.iter().find_map(|a| match a {
-            Action::Forward { id, .. } => Some(*id),
-            _ => None,
-        });
-        forward.expect("sent as it came")
+        forward(&sent).expect("sent as it came")
     };
     let (_, second) = (write(1), write(2));
     for (version, status) in [(1, Status::Corrupt), (2, Status::VersionGap)] {
@@ -168,4 +167,59 @@ fn what_a_syncing_target_refused_it_has_not() {
     let twice = step(&mut r, content(3, 7));
     assert!(!stages(&twice), "{twice:?}");
     assert!(matches!(twice[..], [Action::Reply(Ticket(3), Ok(_))]), "{twice:?}");
+}
+
+/// The second of two writes overtakes the first on its way, and is sent again when that is answered. The successor has no room by then: the client
+/// hears it.
+#[test]
+fn what_came_out_of_order_once_is_refused_for_want_of_room() {
+    let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+    let chunk = ChunkId::default();
+    let mut ids = Vec::new();
+    for ticket in 1..=2 {
+        let (ticket, update) = (Ticket(ticket), Update::default());
+        let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
+        ids.push(forward(&sent).expect("sent as it came"));
+        step(&mut r, Event::Staged(chunk, ChunkVersion(ticket.0), Ok(())));
+    }
+    assert_eq!(step(&mut r, Event::Answer(ids[1], Err(Status::VersionGap))), []);
+    let again = step(&mut r, Event::Answer(ids[0], Ok(0)));
+    let again = forward(&again).expect("it is its turn");
+    let refused = step(&mut r, Event::Answer(again, Err(Status::NoSpace)));
+    assert!(refused.contains(&Action::Reply(Ticket(2), Err(Status::NoSpace))), "{refused:?}");
+}
+
+/// ... but not while a copy of it may still be under way: that one may find room.
+#[test]
+fn what_may_still_arrive_is_not_taken_back() {
+    let mut r = replica(1, chain(PublicState::Serving, PublicState::Serving));
+    let chunk = ChunkId::default();
+    let (ticket, update) = (Ticket(1), Update::default());
+    let sent = step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
+    step(&mut r, Event::Staged(chunk, ChunkVersion(1), Ok(())));
+    let mut id = forward(&sent).expect("sent as it came");
+    for status in [Status::TimedOut, Status::VersionGap, Status::NoSpace] {
+        let paused = step(&mut r, Event::Answer(id, Err(status)));
+        let [Action::Pause(timer)] = paused[..] else { panic!("{paused:?}") };
+        id = forward(&step(&mut r, Event::Timer(timer))).expect("sent again");
+    }
+}
+
+/// A stage of one chain version ends under the next one, before that is active. What the chain has of the same number then is another content, if
+/// those who sent the first one are gone: it must be stored, not taken for a duplicate.
+#[test]
+fn what_came_under_the_chain_version_before_is_not_received() {
+    let syncing = || chain(PublicState::Serving, PublicState::Syncing);
+    let mut r = replica(2, syncing());
+    let (chunk, version, next) = (ChunkId::default(), ChunkVersion(7), ChainVersion(V.0 + 1));
+    assert!(stages(&step(&mut r, content(1, 7))));
+    step(&mut r, Event::Chain(Some(ChainInfo { version: next, ..syncing() })));
+    step(&mut r, Event::Adopted(next));
+    step(&mut r, Event::Staged(chunk, version, Ok(())));
+    let active = ChainInfo { version: next, activated: next, ..syncing() };
+    let dropped = step(&mut r, Event::Chain(Some(active)));
+    assert!(dropped.contains(&Action::Discard(chunk, version)), "{dropped:?}");
+    step(&mut r, Event::Discarded(chunk, Ok(())));
+    let other = step(&mut r, content_under(next, 2, 7));
+    assert!(stages(&other), "{other:?}");
 }

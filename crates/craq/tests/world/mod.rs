@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use mgmtd::Chain;
 pub use node::Node;
 pub use store::Model;
+use store::Op;
 
 /// One write of a client: (client, number).
 pub type Write = (u8, u8);
@@ -252,14 +253,15 @@ impl World {
                 continue;
             }
             let disks = if self.serial_disks { n.ops.len().min(1) } else { n.ops.len() };
-            // Operations of one chunk end in their order, and nothing overtakes what is forgotten.
-            for k in 0..disks {
-                let (ahead, op) = (&n.ops[..k], &n.ops[k]);
-                if ahead.iter().all(|o| o.chunk() != op.chunk() && !o.forgets()) {
+            for (k, op) in n.ops.iter().enumerate() {
+                // Operations of one chunk end in their order, and nothing overtakes what is forgotten.
+                let ahead = |o: &Op| o.chunk() == op.chunk() || o.forgets();
+                if k < disks && !n.ops[..k].iter().any(ahead) {
                     out.push(Choice::Disk(i, k));
-                    if b.refusals > 0 && op.stages() {
-                        out.push(Choice::Refuse(i, k));
-                    }
+                }
+                // That there is no room for an update is known before those ahead of it have ended.
+                if b.refusals > 0 && op.stages() {
+                    out.push(Choice::Refuse(i, k));
                 }
             }
             if !n.timers.is_empty() && b.pauses > 0 {
