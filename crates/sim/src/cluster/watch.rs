@@ -5,7 +5,7 @@ use glowfs_mgmtd as mgmtd;
 use glowfs_storage as storage;
 use glowfs_types::routing::{ChainMember, RoutingInfo};
 use glowfs_types::{ChainId, ChainVersion, NodeId, RoutingVersion};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -13,6 +13,9 @@ use std::rc::Rc;
 const PROBLEMS_MAX: usize = 20;
 /// What two services that serve take for the cluster's time may differ by so much, in ns: the ways of messages, and a change of the primary.
 const TIMES_APART_NS: u64 = 5_000_000_000;
+/// ... and by more for as long as this: when a primary hears of a later time from who remembers it (all managers were away meanwhile), the others
+/// hear it with their next lease. Longer than any such lease.
+const TIMES_APART_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// See the module.
 #[derive(Default)]
@@ -25,6 +28,8 @@ pub struct Watch {
     seen: RefCell<BTreeMap<String, Seen>>,
     /// What anybody knew to be a chain's members under a version.
     members: RefCell<BTreeMap<(ChainId, ChainVersion), Vec<ChainMember>>>,
+    /// Since when those who serve have been apart in time.
+    apart_since: Cell<Option<std::time::Duration>>,
     problems: RefCell<Vec<String>>,
 }
 
@@ -86,8 +91,15 @@ impl Watch {
         let storages = self.storages.borrow();
         let serve = storages.values().filter(|(_, s)| s.lease_valid());
         let times: Vec<u64> = serve.filter_map(|(_, s)| s.cluster_time()).collect();
-        let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else { return };
-        if last - first > TIMES_APART_NS {
+        let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else {
+            return self.apart_since.set(None);
+        };
+        if last - first <= TIMES_APART_NS {
+            return self.apart_since.set(None);
+        }
+        let since = self.apart_since.get().unwrap_or(now);
+        self.apart_since.set(Some(since));
+        if now - since > TIMES_APART_MAX {
             let apart = std::time::Duration::from_nanos(last - first);
             self.problem(format!("at {now:?} those who serve are {apart:?} apart"));
         }
