@@ -174,32 +174,21 @@ impl Inner {
         Ok(())
     }
 
-    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes. The room that they had
-    /// is taken again at once: it is ours, and on a disk that is full down to the reserve it could not be had later.
+    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes.
     pub async fn find_holes(&self) -> Result<()> {
         let files: Vec<_> =
             self.block_files.borrow().iter().map(|(c, f)| (*c, f.clone())).collect();
         for (class, file) in files {
             let error = |e| self.read_error(&file_name(class), &e);
-            let room = || file.room_bytes().map_err(error);
-            if file.len().map_err(error)? <= room()? {
+            let missing =
+                file.len().map_err(error)?.saturating_sub(file.room_bytes().map_err(error)?);
+            if missing == 0 {
                 continue;
             }
-            // In parts, so that an end in between costs little.
-            let most = (RELEASE_BYTES / bytes_of(class)).max(1) as u32;
-            let runs = || self.slots.borrow_mut().take_free(class, most);
-            let mut runs = std::iter::from_fn(runs).collect::<Vec<_>>().into_iter().peekable();
-            while runs.peek().is_some() {
-                let (before, mut punched) = (room()?, 0);
-                while punched < RELEASE_BYTES
-                    && let Some(run) = runs.next()
-                {
-                    self.punch(run).await?;
-                    punched += run.range().1;
-                }
-                // The file system's own blocks count as well: whole slots, then.
-                let had = (before.saturating_sub(room()?) + bytes_of(class) / 2).min(punched);
-                self.grow_all(class, had).await?;
+            loop {
+                let run = self.slots.borrow_mut().take_free(class, u32::MAX);
+                let Some(run) = run else { break };
+                self.punch(run).await?;
             }
         }
         Ok(())

@@ -262,42 +262,6 @@ fn what_a_store_gave_back_it_may_take_again_below_the_reserve() {
     .expect("ran");
 }
 
-/// Some free slots are holes; which ones is found out anew with each start. What the others have of the disk stays the store's.
-#[test]
-fn a_start_below_the_reserve_gives_no_room_away() {
-    let cfg = || StoreConfig { reserve_bytes: 2 << 20, ..config() };
-    let disk = Disk::new(7);
-    let d = disk.clone();
-    let before = run(7, &disk, |rt| async move {
-        d.capacity.set(16 << 20);
-        let store = Store::open(&rt, d.dir(), cfg()).await.expect("open");
-        store.create_target(T).await.expect("target");
-        let large = fill(&rt, &store, 0, LARGE).await;
-        d.capacity.set(d.used() + (64 << 10));
-        for c in &large[..large.len() / 2] {
-            remove(&store, *c).await.expect("a removal");
-        }
-        // For this one some are given back.
-        write(&store, 1000, 2 * LARGE).await.expect("room of what was removed");
-        store.flush(T).await.expect("flushed");
-        store.close().await.expect("closed");
-        store.free_bytes()
-    })
-    .expect("ran");
-    assert!(before > 2 << 20, "{before}");
-    let disk = disk.after(Crash::Kill, 8);
-    let d = disk.clone();
-    run(8, &disk, |rt| async move {
-        let store = Store::open(&rt, d.dir(), cfg()).await.expect("open");
-        let free = store.free_bytes();
-        assert!(free.abs_diff(before) <= LARGE as u64, "{free} bytes are free, {before} were");
-        for i in 0..before / LARGE as u64 / 2 - 1 {
-            write(&store, 2000 + i, 2 * LARGE).await.expect("room of what was removed");
-        }
-    })
-    .expect("ran");
-}
-
 /// What is folded may take of the reserve, since the log needs its room. It takes no more than that: what it would have got beside would count as
 /// room for clients.
 #[test]
