@@ -64,7 +64,7 @@ fn the_primary_mgmtd_is_killed_and_paused_over_etcd() {
     primary_changes("mgmtds-etcd", &[&shape[..], &small].concat());
 }
 
-/// The primary is killed, paused for longer than its lease, and ended in good order, while files are written, read, made and removed.
+/// The primary is killed, paused for longer than its lease, and ended in good order, while files are written and read.
 fn primary_changes(name: &str, shape: &[&str]) {
     let c = Cluster::up_with(name, shape);
     assert_eq!(c.status()["mgmtd"].as_array().expect("addresses").len(), 3);
