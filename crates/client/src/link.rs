@@ -253,9 +253,15 @@ pub(crate) async fn poll_routing(core: Rc<Core>) {
         let news = core.wanted.wait();
         if let Err(e) = core.fetch_routing(wait).await {
             tracing::debug!(error = %e, "no routing info from mgmtd");
+            // An answer, and the next one will be the same: whoever wants news cannot hasten it.
+            let answered = e.status == Status::TooOld;
             *core.link_problem.borrow_mut() = Some(e);
             core.changed.notify_all();
-            let _ = core.rt.timeout(PAUSE, news).await;
+            if answered {
+                core.rt.sleep(PAUSE).await;
+            } else {
+                let _ = core.rt.timeout(PAUSE, news).await;
+            }
             core.rt.sleep(Duration::from_millis(10 + core.rt.random_below(20))).await;
         }
     }

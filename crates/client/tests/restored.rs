@@ -10,9 +10,9 @@ use glowfs_types::wire::method;
 use glowfs_types::*;
 
 /// Questions in a second that are not too many: a pause lies between two of them.
-const FEW: u64 = 100;
+const FEW: u64 = 15;
 
-/// Answers that were older than what it had it took for none, and asked again at once.
+/// Answers that were older than what it had it took for none, and asked again at once, the more so while a call waited for routing info.
 #[test]
 fn a_manager_that_knows_less_is_asked_with_pauses_and_believed_when_it_knows_more() {
     run(|rt| async move {
@@ -28,6 +28,10 @@ fn a_manager_that_knows_less_is_asked_with_pauses_and_believed_when_it_knows_mor
         }
         fake.put_back(1);
         rt.sleep(Duration::from_millis(500)).await;
+        let waits = client.clone();
+        rt.spawn_detached(async move {
+            let _ = waits.refresh_routing(RoutingVersion(0)).await;
+        });
         let before = fake.calls(NodeId(1), method::GET_ROUTING);
         rt.sleep(Duration::from_secs(1)).await;
         let asked = fake.calls(NodeId(1), method::GET_ROUTING) - before;

@@ -108,6 +108,7 @@ impl Source {
                 after,
                 limit: SYNC_PAGE_MAX,
             };
+            let (begin, served) = (self.node.rt.now(), self.node.served());
             let theirs: SyncListReply = self.call(method::SYNC_LIST, &ask).await?;
             // Ours is read after theirs: what changed in between only makes a transfer that the receiver finds superseded.
             let (ours, our_more) =
@@ -115,6 +116,7 @@ impl Source {
             let page = compare(&theirs.chunks, theirs.more, &ours, our_more);
             self.node.metrics.sync_equal.add(page.equal);
             count(&self.progress.compared, page.equal);
+            self.node.yield_to_clients(begin, served).await;
             let mut transfers = page.transfers.as_slice();
             while !transfers.is_empty() {
                 self.check()?;
@@ -136,6 +138,10 @@ impl Source {
                     sent += 1;
                     count(&self.progress.compared, 1);
                     count(&self.progress.sent, 1);
+                }
+                if short.is_some() {
+                    // Told here, not behind the last page: only a removal is progress now, and others wait for this one's slot.
+                    self.target.watch.sync_failed(self.view.version, self.node.rt.now());
                 }
                 self.node.yield_to_clients(begin, served).await;
             }
