@@ -215,7 +215,8 @@ fn nothing_is_cut_through_a_session_that_has_ended() {
             let q = Open { caller, request: RequestId(0), inode, flags };
             run!(w, q.caller, cx => ns::open(cx, &q).await).expect("opened");
         };
-        (open(1, 7).await, open(2, 8).await);
+        open(1, 7).await;
+        open(2, 8).await;
         let refused = Err(Status::SessionEnded);
         for (session, expected) in [(8, refused), (9, refused), (7, Ok(()))] {
             let session = Some(SessionId(session));
