@@ -167,6 +167,12 @@ impl<S: FileSystem> Context<S> {
     pub fn caller(&self) -> Caller {
         self.callers.of(&self.header, &self.groups)
     }
+    /// The same request by somebody else.
+    pub fn as_caller(&self, who: &Caller) -> Self {
+        // His groups are known: no process is asked for them.
+        let header = Header { uid: who.uid, gid: who.gid, pid: 0, ..self.header };
+        Self { daemon: self.daemon.clone(), header, groups: who.groups.clone() }
+    }
 }
 
 impl<S: FileSystem> Daemon<S> {

@@ -111,6 +111,8 @@ pub struct OpenInode<F> {
     pub id: InodeId,
     /// Reads and writes enter together, what sets the length alone.
     pub gate: Gate,
+    /// Appends enter one after the other, as they arrive, and leave when they have their places.
+    pub line: Gate,
     /// Until when meta would tell us of a change by others; what is known may be used without asking until then.
     pub lease: Cell<Instant>,
     /// Times of last access that meta is being told beside the requests that they are of.
@@ -166,13 +168,14 @@ impl<F: FileData> OpenInode<F> {
         let (lease, counted) = (Cell::new(Instant(0)), Cell::new(Instant(0)));
         let (back, state) = (RefCell::new(Back::new(waiting.clone())), RefCell::new(state));
         let (sent, late) = (Notify::new(), Late::default());
-        let (gate, bare) = (Gate::default(), Cell::new(false));
+        let (gate, line, bare) = (Gate::default(), Gate::default(), Cell::new(false));
         let mode_known = Cell::new(true);
         let (telling_access, losses) = (Running::default(), Cell::new(0));
         let cut_pages = CutPages::default();
         Self {
             id,
             gate,
+            line,
             lease,
             telling_access,
             bare,

@@ -45,6 +45,8 @@ fn what_is_opened_after_a_session_ended_has_nothing_to_do_with_it() {
         // What was open then stays dead.
         let late = before.write_all_at(&[b'b'; 4096], 0).expect_err("late");
         assert_eq!(late.raw_os_error(), EIO);
+        let late = before.set_len(0).expect_err("late");
+        assert_eq!(late.raw_os_error(), EIO);
     }
     drop(before);
     assert_eq!(fs::read(m.join("f")).expect("read"), [b'a'; 8192]);

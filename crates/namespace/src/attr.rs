@@ -12,6 +12,7 @@ use crate::flags;
 use crate::inline;
 use crate::keys;
 use crate::name;
+use crate::open::{ended, own_session};
 use crate::privileges;
 use crate::record::{Inode, number, unpack, whole_blocks};
 use glowfs_kv::Transaction;
@@ -20,7 +21,7 @@ use glowfs_types::wire::meta::{
     Attr, InodeKind, Lookup, OfInode, ReadLink, SetAttr, SetTime, inode_flags,
 };
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch, VolumeId};
+use glowfs_types::{Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId};
 
 /// Looks a name up.
 pub async fn lookup(cx: &Context<'_>, req: &Lookup) -> Result<Attr> {
@@ -101,11 +102,17 @@ fn changes_something(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> bool {
         || (req.unprivileged_write && privileges::after_write(cx.caller, inode) != inode.mode)
 }
 
+/// Whether times are set as their owner alone may do it: to something else than now, or, as Linux sees it, one of them without the other.
+fn chooses_times(req: &SetAttr) -> bool {
+    let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    let one = req.len.is_none() && req.atime.is_some() != req.mtime.is_some();
+    one || set(req.atime) || set(req.mtime)
+}
+
 /// What immutable and append-only inodes refuse, and who may make them so.
 fn check_flags(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
-    let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
     let attributes = req.mode.is_some() || req.uid.is_some() || req.gid.is_some();
-    if attributes || req.len.is_some() || set(req.atime) || set(req.mtime) {
+    if attributes || req.len.is_some() || chooses_times(req) {
         flags::check_attributes(inode)?;
     }
     if req.atime.is_some() || req.mtime.is_some() {
@@ -134,7 +141,6 @@ fn check_owner(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
 }
 
 fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
-    let set = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
     let at = |t: Option<SetTime>| match t {
         Some(SetTime::At(t)) => Some(t),
         _ => None,
@@ -146,7 +152,7 @@ fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
     if access::owns(cx.caller, inode) {
         return Ok(());
     }
-    if set(req.atime) || set(req.mtime) {
+    if chooses_times(req) {
         return err(Status::NotPermitted);
     }
     // A truncate brings its times along; its own check comes later.
@@ -163,11 +169,12 @@ async fn check_len(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()>
         InodeKind::Directory => return err(Status::IsDirectory),
         _ => return err(Status::InvalidArgument),
     }
-    let session = match req.session {
-        Some(s) => cx.find_session(req.inode, s).await?,
+    // Through a session that has ended nothing is written any more, and nothing is cut: others may have gone on with the file since.
+    let session = match req.session.filter(|s| *s != SessionId(0)) {
+        Some(s) => Some(own_session(cx, req.inode, s).await?.ok_or_else(ended)?),
         None => None,
     };
-    if !session.is_some_and(|s| s.write && s.client == cx.caller.client) {
+    if !session.is_some_and(|s| s.write) {
         access::check(cx.caller, inode, WRITE)?;
     }
     if len > FILE_BYTES_MAX {

@@ -201,3 +201,51 @@ fn the_locks_of_a_file_go_with_it() {
         checked(&w.rt, &w.engine, w, &who(0), "locks").await;
     });
 }
+
+/// As little as it is written through it.
+#[test]
+fn nothing_is_cut_through_a_session_that_has_ended() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 0).await;
+        let inode = make(w, "f", InodeKind::File, 0o666).await.inode;
+        let open = async |client, session| {
+            let flags =
+                OpenFlags { write: true, session: SessionId(session), ..OpenFlags::default() };
+            let caller = Caller { client: ClientId(client), ..who(0) };
+            let q = Open { caller, request: RequestId(0), inode, flags };
+            run!(w, q.caller, cx => ns::open(cx, &q).await).expect("opened");
+        };
+        open(1, 7).await;
+        open(2, 8).await;
+        let refused = Err(Status::SessionEnded);
+        for (session, expected) in [(8, refused), (9, refused), (7, Ok(()))] {
+            let session = Some(SessionId(session));
+            let q = SetAttr { caller: who(0), inode, len: Some(5), session, ..SetAttr::default() };
+            let cut = run!(w, q.caller, cx => ns::setattr(cx, &q).await);
+            assert_eq!(cut.map(|_| ()).map_err(|e| e.status), expected, "{session:?}");
+        }
+    });
+}
+
+/// To set one time to now and leave the other alone is to set times, for Linux: what an append-only file refuses.
+#[test]
+fn one_time_of_an_append_only_file_is_not_set() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 0).await;
+        let inode = make(w, "f", InodeKind::File, 0o666).await.inode;
+        let set = async |q: SetAttr| {
+            let q = SetAttr { caller: who(0), inode, ..q };
+            run!(w, q.caller, cx => ns::setattr(cx, &q).await).map(|_| ()).map_err(|e| e.status)
+        };
+        let flags = Some(inode_flags::APPEND);
+        assert_eq!(set(SetAttr { flags, ..SetAttr::default() }).await, Ok(()));
+        let now = Some(SetTime::Now);
+        let refused = Err(Status::NotPermitted);
+        for (atime, mtime, expected) in
+            [(now, now, Ok(())), (now, None, refused), (None, now, refused)]
+        {
+            let q = SetAttr { atime, mtime, ..SetAttr::default() };
+            assert_eq!(set(q).await, expected, "{atime:?} {mtime:?}");
+        }
+    });
+}

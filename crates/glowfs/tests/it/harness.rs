@@ -378,13 +378,19 @@ impl Mount {
     /// The same with more options for `glowfs mount`.
     pub fn with(c: &Cluster, name: &str, options: &[&str]) -> Self {
         let status = c.status();
+        let token_file = Path::new(status["token_file"].as_str().expect("file"));
+        Self::by(c, name, token_file, options)
+    }
+    /// The same by the token in a file.
+    pub fn by(c: &Cluster, name: &str, token_file: &Path, options: &[&str]) -> Self {
+        let status = c.status();
         let path = c.local.join(name);
         std::fs::create_dir_all(&path).expect("directory");
         let log = std::fs::File::create(c.dir.join(format!("log/{name}.log"))).expect("log");
         let child = Command::new(binary())
             .args(["mount", "--mgmtd", status["mgmtd"][0].as_str().expect("address")])
             .arg("--token-file")
-            .arg(status["token_file"].as_str().expect("file"))
+            .arg(token_file)
             .arg(&path)
             .args(options)
             .stdin(Stdio::null())

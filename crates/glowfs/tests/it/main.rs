@@ -38,6 +38,7 @@ mod names;
 mod netns;
 mod orphans;
 mod overlay;
+mod own_token;
 mod permitted;
 mod programs;
 mod resync;

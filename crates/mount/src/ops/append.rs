@@ -7,6 +7,7 @@
 use crate::daemon::{Context, Daemon, Failure};
 use crate::errno::EINTR;
 use crate::filesystem::FileSystem;
+use crate::gate::Pass;
 use crate::inodes::Handle;
 use crate::open::OpenInode;
 use glowfs_fuse::Reply;
@@ -17,6 +18,7 @@ use glowfs_types::wire::meta::{Caller, Edition};
 use glowfs_types::{ClientId, InodeId, RequestId, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::rc::Rc;
 
 /// A right that was not used for so long is given back, so that nobody has to wait for this client if it dies.
@@ -67,14 +69,18 @@ impl Right {
 
 /// The rights of a mount.
 #[derive(Default)]
-pub struct Appends(RefCell<BTreeMap<InodeId, Rc<Right>>>);
+pub struct Appends {
+    rights: RefCell<BTreeMap<InodeId, Rc<Right>>>,
+    /// Who asked for one last: by a token that is not root's nobody else may give back what meta believes to be here.
+    asked: RefCell<Option<Caller>>,
+}
 
 impl Appends {
     fn get(&self, inode: InodeId) -> Option<Rc<Right>> {
-        self.0.borrow().get(&inode).cloned()
+        self.rights.borrow().get(&inode).cloned()
     }
     fn drop(&self, inode: InodeId, right: &Rc<Right>) {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.rights.borrow_mut();
         if all.get(&inode).is_some_and(|r| Rc::ptr_eq(r, right)) {
             all.remove(&inode);
         }
@@ -159,13 +165,31 @@ impl<S: FileSystem> Context<S> {
         {
             return Ok(Turn::new(right));
         }
-        // A write to a file is not expected to be interrupted by whatever signal comes, and the right is usually here in a moment.
+        self.unless_stopped(Box::pin(self.take_turn(handle, reply)), reply).await?
+    }
+
+    /// Waits until all appends to the file that arrived before have their places.
+    pub(crate) async fn append_in_line(
+        &self,
+        handle: &Handle<S::File>,
+        reply: &Reply,
+    ) -> Result<Pass, Failure> {
+        self.unless_stopped(handle.inode.line.exclusive(), reply).await
+    }
+
+    /// Waits, but not for long when the caller was interrupted: a write to a file is not expected to be interrupted by whatever signal comes, and the
+    /// right is usually here in a moment.
+    async fn unless_stopped<T>(
+        &self,
+        work: impl Future<Output = T>,
+        reply: &Reply,
+    ) -> Result<T, Failure> {
         let stop = async {
             reply.interrupted().await;
             self.rt.sleep(Duration::from_millis(self.config.interrupt_grace_ms)).await;
         };
-        match select(Box::pin(self.take_turn(handle, reply)), Box::pin(stop)).await {
-            Either::Left(turn) => turn,
+        match select(work, stop).await {
+            Either::Left(done) => Ok(done),
             Either::Right(()) => Err(Failure::Errno(EINTR)),
         }
     }
@@ -239,7 +263,8 @@ impl<S: FileSystem> Context<S> {
             used: Cell::new((self.rt.now(), false)),
             moved: Notify::default(),
         });
-        self.appends.0.borrow_mut().insert(inode, right.clone());
+        self.appends.rights.borrow_mut().insert(inode, right.clone());
+        self.appends.asked.replace(Some(right.caller.clone()));
         let taking = Taking { daemon: self.daemon.clone(), inode, right: right.clone() };
         let caller = Caller { client: right.life, ..right.caller.clone() };
         let q = Append { caller, inode, grant: right.grant, release: false };
@@ -298,7 +323,9 @@ impl<S: FileSystem> Daemon<S> {
     /// Meta asks for the right on behalf of another client. Returns when it was given back.
     pub async fn give_append(self: Rc<Self>, inode: InodeId, grant: RequestId) -> Result<()> {
         let Some(right) = self.appends.get(inode) else {
-            return self.release_right(inode, grant, &self.callers.root()).await;
+            let asked = self.appends.asked.borrow().clone();
+            let caller = asked.unwrap_or_else(|| self.callers.root());
+            return self.release_right(inode, grant, &caller).await;
         };
         let first = right.wanted.get().is_none();
         if first {
@@ -384,7 +411,8 @@ impl<S: FileSystem> Daemon<S> {
 
     /// Gives all rights back. For the end of the mount.
     pub async fn give_all_rights(&self) {
-        let all: Vec<_> = self.appends.0.borrow().iter().map(|(i, r)| (*i, r.clone())).collect();
+        let all: Vec<_> =
+            self.appends.rights.borrow().iter().map(|(i, r)| (*i, r.clone())).collect();
         for (inode, right) in all {
             if right.stage.get() == Stage::Held && right.users.get() == 0 {
                 right.wanted.set(Some(Instant(0)));

@@ -2,7 +2,7 @@
 
 use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EFBIG, EOPNOTSUPP, EPERM};
+use crate::errno::{EBADF, EFBIG, EIO, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::ops::back::CUTS_MAX;
@@ -10,7 +10,8 @@ use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{Error, InodeId, RequestId, SessionId, Status, TruncateEpoch};
+use glowfs_types::{Error, InodeId, RequestId, Status, TruncateEpoch};
+use std::rc::Rc;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -73,13 +74,14 @@ impl<S: FileSystem> Context<S> {
         }
     }
 
-    /// The session of the handle, or of any handle of the inode.
-    fn session_of(&self, fh: Option<u64>) -> Option<SessionId> {
-        let by_handle = fh.and_then(|fh| self.inodes.file(fh)).and_then(|h| h.file.file.session());
-        by_handle.or_else(|| {
-            let open = self.inodes.opened(self.inode())?;
-            open.find_writable()?.file.session()
-        })
+    /// The handle that a file is to be cut through (ftruncate), unless its session has ended: as little as writes does a truncate through it come between
+    /// those of who went on with the file since.
+    fn cutting(&self, fh: u64) -> Result<Rc<Handle<S::File>>, Failure> {
+        let handle = self.inodes.file(fh).ok_or(Failure::Errno(EBADF))?;
+        match handle.file.file.lives() {
+            true => Ok(handle),
+            false => Err(Failure::Errno(EIO)),
+        }
     }
 
     /// Set-user-id and set-group-id are cleared by meta where POSIX says so (chown, truncate by another).
@@ -106,7 +108,10 @@ impl<S: FileSystem> Context<S> {
             return fail(EFBIG);
         }
         if q.len.is_some() {
-            q.session = self.session_of(has(fattr::FH).then_some(i.fh));
+            // By a path it is cut by who may write there, whoever has it open.
+            if has(fattr::FH) {
+                q.session = self.cutting(i.fh)?.file.file.session();
+            }
             return self.set_len(q).await;
         }
         let (sets_mtime, sets_atime) = (q.mtime.is_some(), q.atime.is_some());

@@ -14,7 +14,7 @@ use crate::ops::io::O_DSYNC;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
-use glowfs_types::wire::meta::{Attr, OfInode};
+use glowfs_types::wire::meta::{Attr, Caller, OfInode};
 use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -80,7 +80,7 @@ impl<S: FileSystem> Context<S> {
                 return Ok(None);
             }
             if inode.back().wants_length() {
-                Box::pin(self.daemon.learn_length(inode.id)).await?;
+                Box::pin(self.daemon.learn_length(inode.id, &handle.caller)).await?;
             } else if size.0 < FILE_BYTES && size.1 < FILE_PIECES {
                 break;
             } else if !self.send_gathered(inode.id) {
@@ -206,10 +206,10 @@ impl<S: FileSystem> Daemon<S> {
         }
     }
 
-    /// Asks meta how long a file is that another client has cut.
-    async fn learn_length(&self, inode: InodeId) -> Result<()> {
+    /// Asks meta how long a file is that another client has cut, as who writes to it.
+    async fn learn_length(&self, inode: InodeId, writer: &Caller) -> Result<()> {
         let asked = self.asking();
-        let q = OfInode { caller: self.callers.root(), inode };
+        let q = OfInode { caller: writer.clone(), inode };
         let attr = self.fs.getattr(q).await?.attr;
         self.note_length(&attr, asked);
         self.inodes.seen(&attr);
@@ -264,9 +264,10 @@ impl<S: FileSystem> Daemon<S> {
         at_ns: u64,
     ) -> Result<()> {
         let mut cuts = 0;
+        let writer = &file.access.caller;
         loop {
             while inode.back().wants_length() {
-                self.learn_length(inode.id).await?;
+                self.learn_length(inode.id, writer).await?;
             }
             let to = span.to.min(inode.back().limit());
             if span.from >= to {
@@ -282,11 +283,11 @@ impl<S: FileSystem> Daemon<S> {
                 // Another client has cut the file before it was there: what lies behind the new end goes no more.
                 Err(e) if e.status == Status::Stale && cuts < CUTS_MAX => {
                     cuts += 1;
-                    self.learn_length(inode.id).await?;
+                    self.learn_length(inode.id, writer).await?;
                     file.file.update_attr(&inode.attr());
                 }
                 told if told.as_ref().is_ok_and(|t| t.cut_elsewhere) => {
-                    return self.learn_length(inode.id).await;
+                    return self.learn_length(inode.id, writer).await;
                 }
                 told => return told.map(|_| ()),
             }

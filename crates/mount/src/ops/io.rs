@@ -3,6 +3,7 @@
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
+use crate::gate::Pass;
 use crate::inodes::Handle;
 use crate::open::OpenInode;
 use crate::ops::back::{CUTS_MAX, Spot, Stored};
@@ -127,21 +128,28 @@ impl<S: FileSystem> Context<S> {
         let Some(payload) = payload else { return fail(EINVAL) };
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let len = payload.len() as u32;
+        let cached = i.write_flags & WRITE_CACHE != 0;
         let how = HowToWrite {
-            append: i.flags & O_APPEND != 0,
+            append: i.flags & O_APPEND != 0 && !cached,
             kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
             later: self.may_gather(&handle, i.flags, payload.len()),
         };
-        let past = handle.direct && i.write_flags & WRITE_CACHE == 0;
-        if past && self.may_have_capability(&handle) {
+        // Before anything is waited for: the pieces of one write(2) may come at once.
+        let first = match how.append {
+            true => Some(Box::pin(self.append_in_line(&handle, reply)).await?),
+            false => None,
+        };
+        if handle.direct && !cached && self.may_have_capability(&handle) {
             Box::pin(self.kill_capability(&handle)).await?;
         }
         self.inodes.gives(handle.inode.id);
-        if i.write_flags & WRITE_CACHE != 0 {
-            self.write_pages(&handle, i.offset, payload).await?;
+        if cached {
+            // The kernel says of nobody that it does so for him.
+            let writer = self.as_caller(&handle.caller);
+            writer.write_pages(&handle, i.offset, payload).await?;
         } else if how.append {
             let turn = Box::pin(self.append_turn(&handle, reply)).await?;
-            let place = self.write_at(&handle, i.offset, payload, how).await?;
+            let place = self.write_at(&handle, i.offset, payload, how, first).await?;
             let piece = (i.offset, u64::from(len));
             turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
             drop(turn);
@@ -149,7 +157,7 @@ impl<S: FileSystem> Context<S> {
                 self.forget_append(&handle, place).await;
             }
         } else {
-            self.write_at(&handle, i.offset, payload, how).await?;
+            self.write_at(&handle, i.offset, payload, how, None).await?;
         }
         if handle.direct && i.flags & O_DSYNC != 0 {
             // The kernel lets an fsync follow only what went through its page cache.
@@ -175,13 +183,14 @@ impl<S: FileSystem> Context<S> {
         }
     }
 
-    /// Writes all of `payload`; answers where. An append needs the right to it ([`Context::append_turn`]).
+    /// Writes all of `payload`; answers where. An append needs the right to it ([`Context::append_turn`]), and is the `first` in line.
     pub(crate) async fn write_at(
         &self,
         handle: &Handle<S::File>,
         offset: u64,
         payload: Buf,
         how: HowToWrite,
+        first: Option<Pass>,
     ) -> Result<u64, Failure> {
         let len = payload.len() as u64;
         if offset.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
@@ -208,7 +217,7 @@ impl<S: FileSystem> Context<S> {
         if kills {
             Box::pin(self.kill_suid(handle)).await?;
         }
-        let (place, told) = self.place(handle, offset, payload, how.append).await?;
+        let (place, told) = self.place(handle, offset, payload, how.append, first).await?;
         self.count_written(len as usize);
         if told.with_meta.is_some() {
             return Ok(place);
@@ -229,6 +238,7 @@ impl<S: FileSystem> Context<S> {
         offset: u64,
         payload: Buf,
         append: bool,
+        mut first: Option<Pass>,
     ) -> Result<(u64, Stored), Failure> {
         let (inode, len) = (&handle.inode, payload.len() as u64);
         let mut cuts = 0;
@@ -236,6 +246,7 @@ impl<S: FileSystem> Context<S> {
             let gap = !append && offset > inode.len();
             let under = append.then(|| inode.epoch());
             let place = inode.begin_write(offset, len, append);
+            drop(first.take());
             if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
                 let _ = inode.end_write(None, 0, 0);
                 return Err(Failure::Errno(EFBIG));

@@ -34,6 +34,9 @@ pub static READS_WAIT_AT: AtomicU64 = AtomicU64::new(0);
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
+/// Questions for an extended attribute take 200 ms. For tests.
+pub static XATTRS_SLOW: AtomicBool = AtomicBool::new(false);
+
 /// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.
 pub static CUT_BEFORE_WRITE: AtomicU64 = AtomicU64::new(0);
 

@@ -151,7 +151,7 @@ async fn write<S: FileSystem>(
     }
     // What a mapping has of before is not to be written over this.
     forget(context, op.handle.inode.id).await;
-    context.write_at(&op.handle, s.file_offset + done, own.freeze(), how).await?;
+    context.write_at(&op.handle, s.file_offset + done, own.freeze(), how, None).await?;
     // And what the kernel was given meanwhile is old when the application hears of it.
     forget(context, op.handle.inode.id).await;
     Ok(len)

@@ -258,6 +258,9 @@ impl FileSystem for RamFs {
         Ok(StatFsReply { total_bytes: 1 << 40, free_bytes: 1 << 39, inodes })
     }
     async fn getxattr(&self, q: OfXattr) -> Result<XattrReply> {
+        if XATTRS_SLOW.load(Relaxed) {
+            self.rt.sleep(SLOW).await;
+        }
         let n = self.get(q.inode)?;
         let value = n.xattrs.borrow().get(q.name.as_slice()).cloned();
         Ok(XattrReply { value: value.ok_or_else(|| no(Status::NoAttribute))? })
