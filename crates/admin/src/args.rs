@@ -263,6 +263,14 @@ pub enum Command {
         #[arg(long, conflicts_with = "wait")]
         cancel: bool,
     },
+    /// Forgets a node that is gone for good and has no data; without --yes it only explains
+    RemoveNode {
+        /// The node
+        node: u64,
+        /// Really
+        #[arg(long)]
+        yes: bool,
+    },
     /// Disks
     Disk {
         /// What to do with a disk

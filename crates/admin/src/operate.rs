@@ -8,7 +8,8 @@ use glowfs_types::routing::{ChainInfo, Role, RoutingInfo};
 use glowfs_types::wire::data::{ChunkSummary, ListChunks, SyncListReply};
 use glowfs_types::wire::method;
 use glowfs_types::wire::operate::{
-    ForceChain, ForceChainReply, MoveAway, MoveAwayReply, TakeDisk, TakeDiskReply,
+    ForceChain, ForceChainReply, MoveAway, MoveAwayReply, RemoveNode, RemoveNodeReply, TakeDisk,
+    TakeDiskReply,
 };
 use glowfs_types::{ChainId, ChunkId, NodeId, Status, TargetId};
 use serde::Serialize;
@@ -110,6 +111,25 @@ async fn nothing_left(
         }
     }
     Ok(reply)
+}
+
+/// `remove-node`.
+pub async fn remove_node(out: Output, client: &Client, node: NodeId, yes: bool) -> Result<()> {
+    let ask = RemoveNode { node, dry_run: !yes };
+    let reply: RemoveNodeReply =
+        client.mgmtd(method::REMOVE_NODE, &ask).await.context("removing a node")?;
+    let row = RemovedRow { node: node.0, removed: yes, explanation: reply.explanation };
+    out.either(&row, |row| {
+        let hint = if row.removed { "" } else { "; nothing was changed: add --yes" };
+        format!("{}{hint}\n", row.explanation)
+    })
+}
+
+#[derive(Serialize)]
+struct RemovedRow {
+    node: u64,
+    removed: bool,
+    explanation: String,
 }
 
 /// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.

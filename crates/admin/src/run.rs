@@ -103,6 +103,9 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             let ask = MoveAway { node: *node, disk: *disk, what, dry_run: *dry_run };
             operate::move_away(out, client, ask, *wait).await
         }
+        Command::RemoveNode { node, yes } => {
+            operate::remove_node(out, client, NodeId(*node), *yes).await
+        }
         Command::Disk { command: DiskCommand::Replace { place: (node, disk), dry_run, wait } } => {
             if let Some(disk) = disk.filter(|_| !dry_run) {
                 operate::take_disk(client, &routing, *node, disk).await?;

@@ -55,8 +55,8 @@ struct Inner {
     lease: Lease,
     contact: Contact,
     time: Time,
-    /// The last heartbeat that ended had no answer.
-    failing: Cell<bool>,
+    /// What the last heartbeat failed with, if it did.
+    failing: Cell<Option<Status>>,
     incarnation: Incarnation,
     sequence: Cell<u64>,
     addresses: RefCell<Vec<String>>,
@@ -111,7 +111,7 @@ impl Agent {
             lease: Lease::new(rt),
             contact: Contact::new(config.heartbeat_interval),
             time: Time::default(),
-            failing: Cell::new(false),
+            failing: Cell::new(None),
             // Grows from life to life as long as the clock does not go back by more than a restart takes.
             incarnation: Incarnation(rt.unix_ns()),
             sequence: Cell::new(0),
@@ -327,7 +327,7 @@ impl Inner {
         }
         match answer {
             Ok(reply) => {
-                if self.failing.replace(false) {
+                if self.failing.replace(None).is_some() {
                     tracing::info!("mgmtd answers heartbeats again");
                 }
                 let lease = Duration::from_millis(reply.lease_ms);
@@ -348,7 +348,8 @@ impl Inner {
                 false
             }
             Err(e) => {
-                if !self.failing.replace(true) {
+                // The first, and each of another kind: nobody answers at the start, and then the token is refused.
+                if self.failing.replace(Some(e.status)) != Some(e.status) {
                     tracing::warn!(error = %e, "heartbeat failed");
                 }
                 use Status::{Disconnected, NotPrimary, ShuttingDown, TimedOut};

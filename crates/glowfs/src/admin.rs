@@ -23,10 +23,11 @@ pub fn admin(args: AdminArgs) -> Result<()> {
         (None, None) => anyhow::bail!("--mgmtd needs --token-file as well"),
     };
     let token = config::token(&token_file)?;
-    let mgmtd = mgmtd
-        .iter()
-        .map(|a| a.parse::<glowfs_rt::Address>().map(|a| a.to_string()))
-        .collect::<Result<Vec<_>, _>>()
-        .context("in --mgmtd")?;
+    for address in &mgmtd {
+        // A name is looked up when it is dialled: one that is not known must not keep the others from being asked.
+        if let Err(e @ glowfs_rt::BadAddress::Form(_)) = address.parse::<glowfs_rt::Address>() {
+            return Err(e).context("in --mgmtd");
+        }
+    }
     glowfs_rt::real::run(|rt| async move { glowfs_admin::run(&rt, &args, mgmtd, token).await })
 }

@@ -227,13 +227,11 @@ impl MetaConfig {
         if self.listen.is_empty() {
             return bad("listen: no address".into());
         }
-        for address in &self.listen {
-            if let Err(e) = address.parse::<glowfs_rt::Address>() {
-                return bad(format!("listen: {e}"));
-            }
-        }
         if self.mgmtd.is_empty() {
             return bad("mgmtd: no address; name at least one, such as tcp://HOST:PORT".into());
+        }
+        if let Err(e) = glowfs_rt::check_announced(&self.listen, &self.mgmtd) {
+            return bad(format!("listen: {e}"));
         }
         if let EngineConfig::Remote { addresses } = &self.engine
             && addresses.is_empty()

@@ -81,6 +81,10 @@ impl Inner {
                 admin()?;
                 reply(self.move_away(incoming.msg()?).await?)
             }
+            method::REMOVE_NODE => {
+                admin()?;
+                reply(self.remove_node(incoming.msg()?).await?)
+            }
             method::FORCE_CHAIN => {
                 admin()?;
                 reply(self.force_chain(incoming.msg()?).await?)
@@ -165,7 +169,10 @@ impl Inner {
             (Some(e), _, _) => e.message.clone(),
             (None, true, _) => "primary".into(),
             (None, false, true) => "standby".into(),
-            (None, false, false) => "waits for the metadata engine".into(),
+            (None, false, false) => match &*self.engine_problem.borrow() {
+                Some(e) => format!("waits for the metadata engine: {e}"),
+                None => "waits for the metadata engine".into(),
+            },
         };
         ServiceStatus {
             role: Some(Role::Mgmtd),

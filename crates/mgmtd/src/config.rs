@@ -160,6 +160,13 @@ impl Config {
         {
             return bad("`engine.endpoints` names no member of etcd".into());
         }
+        let others = match &self.engine {
+            EngineConfig::Remote { addresses } => addresses.as_slice(),
+            _ => &[],
+        };
+        if let Err(e) = glowfs_rt::check_announced(&self.listen, others) {
+            return bad(format!("`listen`: {e}"));
+        }
         self.timing.validate()
     }
 }

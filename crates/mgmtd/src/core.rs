@@ -1,17 +1,17 @@
 //! The heart of an instance: election, the watch over leases, and changes of the routing info.
 
-use crate::records::{ChainRecord, Item, StoreRecord, TableRecord};
+use crate::edit::Edit;
 use crate::state::State;
 use crate::store::{Outcome, Store, Writes};
-use crate::{Config, keys, metrics::Metrics};
-use glowfs_cluster::{Chain, Change, ClusterTime, Command, Election, LeaseRecord, Standing};
+use crate::{Config, metrics::Metrics};
+use glowfs_cluster::{Change, ClusterTime, Command, Election, LeaseRecord, Standing};
 use glowfs_net::Connector;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::mutant::{Mutant, planted};
-use glowfs_types::routing::{NodeInfo, TargetInfo};
+use glowfs_types::routing::TargetInfo;
 use glowfs_types::{
-    ChainId, ClusterId, Error, Incarnation, NodeId, Result, RoutingVersion, Status, TargetId,
+    ChainId, ClusterId, Error, Incarnation, NodeId, Result, RoutingVersion, Status,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -51,87 +51,14 @@ pub struct Inner {
     pub fatal: RefCell<Option<Error>>,
     pub failed: Notify,
     pub engine_ok: Cell<bool>,
+    /// Why it does not, if so.
+    pub engine_problem: RefCell<Option<Error>>,
     /// Connections to the engine's host and to other instances.
     pub connector: Rc<Connector>,
     /// One life of this process, for its heartbeats as a standby.
     pub incarnation: Incarnation,
     pub started: Instant,
     pub metrics: Metrics,
-}
-
-/// A change to make.
-#[derive(Default)]
-pub struct Edit {
-    pub nodes: Vec<NodeInfo>,
-    pub targets: Vec<TargetInfo>,
-    pub chains: Vec<Chain>,
-    pub tables: Vec<TableRecord>,
-    pub stores: Vec<StoreRecord>,
-    /// Targets to remove.
-    pub removed: Vec<TargetId>,
-}
-
-impl Edit {
-    fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-            && self.targets.is_empty()
-            && self.chains.is_empty()
-            && self.tables.is_empty()
-            && self.stores.is_empty()
-            && self.removed.is_empty()
-    }
-    fn changes_routing(&self) -> bool {
-        !(self.nodes.is_empty()
-            && self.targets.is_empty()
-            && self.chains.is_empty()
-            && self.tables.is_empty()
-            && self.removed.is_empty())
-    }
-    fn writes(&self, changed: RoutingVersion) -> Writes {
-        let mut w = Writes::new();
-        for n in &self.nodes {
-            w.insert(keys::node(n.id), Some(keys::encode(&Item { changed, value: n.clone() })));
-        }
-        for t in &self.targets {
-            w.insert(keys::target(t.id), Some(keys::encode(&Item { changed, value: t.clone() })));
-        }
-        for t in &self.removed {
-            w.insert(keys::target(*t), None);
-            w.insert(keys::gone(*t), Some(keys::encode(&Item { changed, value: *t })));
-        }
-        for c in &self.chains {
-            let item = Item { changed, value: ChainRecord::of(c) };
-            w.insert(keys::chain(c.info.id), Some(keys::encode(&item)));
-        }
-        for t in &self.tables {
-            let item = Item { changed, value: t.clone() };
-            w.insert(keys::table(t.table.id, t.table.version), Some(keys::encode(&item)));
-        }
-        for s in &self.stores {
-            w.insert(keys::store(s.offer.store), Some(keys::encode(s)));
-        }
-        w
-    }
-    fn apply(self, s: &mut State, changed: RoutingVersion, now_ms: u64) {
-        let over_ms = s.leases.over_ms(now_ms);
-        for c in &self.chains {
-            let before = s.chains.get(&c.info.id).map(|i| i.value.info.version);
-            if before != Some(c.info.version) {
-                s.fences.changed(c.info.id, over_ms);
-            }
-        }
-        s.nodes.extend(self.nodes.into_iter().map(|n| (n.id, Item { changed, value: n })));
-        s.targets.extend(self.targets.into_iter().map(|t| (t.id, Item { changed, value: t })));
-        s.chains.extend(self.chains.into_iter().map(|c| (c.info.id, Item { changed, value: c })));
-        s.tables.extend(self.tables.into_iter().map(|value| Item { changed, value }));
-        s.stores.extend(self.stores.into_iter().map(|r| (r.offer.store, r)));
-        for t in self.removed {
-            s.targets.remove(&t);
-            s.heard.remove(&t);
-            s.gone.insert(t, changed);
-        }
-        s.version = changed;
-    }
 }
 
 impl Inner {
@@ -211,6 +138,7 @@ impl Inner {
             match self.elect_once().await {
                 Ok(()) => {
                     self.engine_ok.set(true);
+                    self.engine_problem.replace(None);
                     if !before {
                         tracing::info!("the metadata engine answers");
                     }
@@ -219,7 +147,9 @@ impl Inner {
                 Err(e) if matches!(e.status, Status::NewerFormat | Status::Corrupt) => self.fail(e),
                 Err(e) => {
                     self.engine_ok.set(false);
-                    if before {
+                    // The first failure, and each of another kind: what was wrong at the start may hide what is wrong later.
+                    let told = self.engine_problem.replace(Some(e.clone()));
+                    if told.is_none_or(|t| t.status != e.status) {
                         tracing::warn!(error = %e, "the metadata engine does not answer");
                     }
                 }

@@ -9,7 +9,7 @@ use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::mgmtd::{Heartbeat, HeartbeatReply, TargetReport};
-use glowfs_types::{Error, NodeId, Result, Status};
+use glowfs_types::{Error, HostId, NodeId, Result, Status};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -27,6 +27,7 @@ impl Inner {
         self.metrics.heartbeats.inc();
         // Only a primary takes it, and nothing of itself.
         self.primary()?;
+        self.with(|s| refuse_a_second(s, &heartbeat))??;
         self.heard_time(heartbeat.node.role, heartbeat.time_ns);
         let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
         let node = heartbeat.node.id;
@@ -104,6 +105,29 @@ impl Inner {
             _ => {}
         }
     }
+}
+
+/// Refuses who uses the id of a node that lives elsewhere, or does something else: a configuration that was copied must not put the node that it was
+/// copied from out of its chains. What came in its place after a lease is taken for the node that moved.
+fn refuse_a_second(s: &mut State, heartbeat: &Heartbeat) -> Result<()> {
+    let (node, new) = (heartbeat.node.id, &heartbeat.node);
+    let Some(old) = s.said.get(&node).filter(|_| s.leases.alive(node)) else { return Ok(()) };
+    let known = old.host != HostId::default() && new.host != HostId::default();
+    if old.role == new.role && (old.host == new.host || !known) {
+        return Ok(());
+    }
+    let e = Error::new(
+        Status::InvalidArgument,
+        format!(
+            "node id {node} is that of the {} on {}, which lives: give the {} on {} a node_id of its own",
+            old.role, old.hostname, new.role, new.hostname
+        ),
+    );
+    let place = (new.host, new.role);
+    if s.second.insert(node, place) != Some(place) {
+        tracing::warn!("{}", e.message);
+    }
+    Err(e)
 }
 
 /// Notes a heartbeat. True if the answer must wait until chains have settled.

@@ -54,6 +54,10 @@ pub fn target(id: TargetId) -> Vec<u8> {
 pub fn gone(id: TargetId) -> Vec<u8> {
     key("gone", &id.0.to_be_bytes())
 }
+/// A node that was forgotten.
+pub fn gone_node(id: NodeId) -> Vec<u8> {
+    key("gone-node", &id.0.to_be_bytes())
+}
 /// A chain.
 pub fn chain(id: ChainId) -> Vec<u8> {
     key("chain", &id.0.to_be_bytes())

@@ -1,6 +1,7 @@
 //! What operators ask for: emptying disks and nodes, replacing disks, forcing chains.
 
-use crate::core::{Edit, Inner};
+use crate::core::Inner;
+use crate::edit::Edit;
 use crate::ground::{Ground, has_failed};
 use crate::records::{StoreRecord, standing};
 use crate::repair::leaving;

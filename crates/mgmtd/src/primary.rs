@@ -47,6 +47,12 @@ impl Inner {
                 "the lease ran out while the state was loaded",
             ));
         }
+        let root = loaded.users.iter().find(|u| u.info.user == UserId(0));
+        if root.is_some_and(|u| *u.hash != self.root_hash) {
+            tracing::warn!(
+                "root_token_file does not hold root's token; it is read only when a cluster is made: «admin user-change 0 --new-token» gives root a new one"
+            );
+        }
         let state = self.build(epoch, cluster, loaded);
         tracing::info!(epoch, version = %state.version, "primary");
         *self.state.borrow_mut() = Some(state);
@@ -137,6 +143,7 @@ impl Inner {
             targets: l.targets.into_iter().map(|i| (i.value.id, i)).collect(),
             chains: l.chains.into_iter().map(|i| (i.value.info.id, i)).collect(),
             gone: l.gone.into_iter().map(|i| (i.value, i.changed)).collect(),
+            gone_nodes: l.gone_nodes.into_iter().map(|i| (i.value, i.changed)).collect(),
             tables: l.tables,
             stores: l.stores.into_iter().map(|s| (s.offer.store, s)).collect(),
             tokens: l.users.iter().map(|u| (*u.hash, u.info.user)).collect(),
@@ -153,6 +160,7 @@ impl Inner {
             pauses: Pauses::new(t.slow_pause_ms, t.slow_pause_max_ms),
             unreachable: Default::default(),
             said: Default::default(),
+            second: Default::default(),
             offline_since: Default::default(),
             dirty_nodes: Default::default(),
             dirty_chains: Default::default(),

@@ -1,7 +1,8 @@
 //! Members that come and go: drains, replaced disks, and replicas that were away for too long. What to do next with a chain
 //! decides `cluster`, where a newcomer goes decides `placement` ([`crate::ground`]); here they are fed and their moves are put in force.
 
-use crate::core::{Edit, Inner};
+use crate::core::Inner;
+use crate::edit::Edit;
 use crate::ground::Ground;
 use crate::state::State;
 use crate::tables::new_target;

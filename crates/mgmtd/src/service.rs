@@ -40,6 +40,12 @@ pub async fn start_with_engine(
     config.validate()?;
     let service_token = read_token(&config.service_token_file)?;
     let root_token = read_token(&config.root_token_file)?;
+    if service_token == root_token {
+        return Err(Error::new(
+            Status::InvalidArgument,
+            "service_token_file and root_token_file hold the same token, so root would be a service: give each its own",
+        ));
+    }
     let listen = config
         .listen
         .iter()
@@ -125,6 +131,7 @@ fn new_inner(
         fatal: RefCell::new(None),
         failed: Notify::new(),
         engine_ok: Cell::new(false),
+        engine_problem: RefCell::default(),
         connector,
         incarnation: Incarnation(rt.unix_ns()),
         started: rt.now(),

@@ -5,11 +5,12 @@ use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, UserRecord};
 use glowfs_cluster::{Chain, Cuts, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
 use glowfs_types::routing::{
-    LocalState, NodeInfo, NodeStatus, PublicState, RoutingInfo, TargetInfo,
+    LocalState, NodeInfo, NodeStatus, PublicState, Role, RoutingInfo, TargetInfo,
 };
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem, TargetReport};
 use glowfs_types::{
-    ChainId, ChainVersion, ClientId, Incarnation, NodeId, RoutingVersion, StoreId, TargetId, UserId,
+    ChainId, ChainVersion, ClientId, HostId, Incarnation, NodeId, RoutingVersion, StoreId,
+    TargetId, UserId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,6 +37,8 @@ pub struct State {
     pub targets: BTreeMap<TargetId, Item<TargetInfo>>,
     /// Targets that were removed, and when.
     pub gone: BTreeMap<TargetId, RoutingVersion>,
+    /// Nodes that were forgotten, and when. One that comes back is no more among them.
+    pub gone_nodes: BTreeMap<NodeId, RoutingVersion>,
     pub chains: BTreeMap<ChainId, Item<Chain>>,
     pub tables: Vec<Item<TableRecord>>,
     pub stores: BTreeMap<StoreId, StoreRecord>,
@@ -61,6 +64,8 @@ pub struct State {
     pub fences: Fences,
     /// What nodes last said of themselves.
     pub said: BTreeMap<NodeId, NodeInfo>,
+    /// Of each node's id, the last place in which somebody else used it as well and was refused.
+    pub second: BTreeMap<NodeId, (HostId, Role)>,
     /// Members that are offline, and since when as far as this primary knows.
     pub offline_since: BTreeMap<TargetId, Instant>,
     pub dirty_nodes: BTreeSet<NodeId>,
@@ -153,6 +158,8 @@ impl State {
         if have > RoutingVersion(0) {
             let gone = self.gone.iter().filter(|(_, changed)| **changed > have);
             out.removed_targets = gone.map(|(id, _)| *id).collect();
+            let gone = self.gone_nodes.iter().filter(|(_, changed)| **changed > have);
+            out.removed_nodes = gone.map(|(id, _)| *id).collect();
         }
         out.tables = self
             .tables

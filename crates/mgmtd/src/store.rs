@@ -32,6 +32,7 @@ pub struct Loaded {
     pub nodes: Vec<Item<NodeInfo>>,
     pub targets: Vec<Item<TargetInfo>>,
     pub gone: Vec<Item<TargetId>>,
+    pub gone_nodes: Vec<Item<NodeId>>,
     pub chains: Vec<Item<Chain>>,
     pub tables: Vec<Item<TableRecord>>,
     pub stores: Vec<StoreRecord>,
@@ -87,6 +88,7 @@ impl Store {
             nodes: self.all(&tx, "node").await?,
             targets: self.all(&tx, "target").await?,
             gone: self.all(&tx, "gone").await?,
+            gone_nodes: self.all(&tx, "gone-node").await?,
             chains: chains
                 .into_iter()
                 .map(|c| Item { changed: c.changed, value: c.value.into_chain() })

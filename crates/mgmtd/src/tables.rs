@@ -1,6 +1,7 @@
 //! Stores and chain tables.
 
-use crate::core::{Edit, Inner};
+use crate::core::Inner;
+use crate::edit::Edit;
 use crate::ground::usable;
 use crate::laying::{Laid, check_room, lay};
 use crate::records::{StoreRecord, TableRecord, standing};

@@ -35,7 +35,9 @@ impl Names {
         if first {
             rt.spawn_detached(look_up(rt.clone(), text.to_owned(), self.asked.clone()));
         }
-        told.await.unwrap_or_else(|_| Err(BadAddress(text.to_owned())))
+        let ended =
+            |_| BadAddress::Unknown { address: text.to_owned(), why: "the look-up ended".into() };
+        told.await.unwrap_or_else(|e| Err(ended(e)))
     }
 }
 

@@ -24,15 +24,30 @@ impl fmt::Display for Address {
 
 /// An address that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadAddress(pub String);
+pub enum BadAddress {
+    /// It is not written as one.
+    Form(String),
+    /// It is, but nobody knows its host.
+    Unknown {
+        /// The address.
+        address: String,
+        /// What the resolver said.
+        why: String,
+    },
+}
 
 impl fmt::Display for BadAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "«{}» is not an address; write HOST:PORT, tcp://HOST:PORT or unix:///PATH",
-            self.0
-        )
+        match self {
+            Self::Form(s) => write!(
+                f,
+                "«{s}» is not an address; write HOST:PORT, tcp://HOST:PORT or unix:///PATH"
+            ),
+            Self::Unknown { address, why } => write!(
+                f,
+                "the host of «{address}» cannot be resolved ({why}): correct the name, or see to DNS or /etc/hosts"
+            ),
+        }
     }
 }
 impl std::error::Error for BadAddress {}
@@ -42,7 +57,8 @@ impl Address {
     pub fn literal(s: &str) -> Option<Result<Self, BadAddress>> {
         if let Some(path) = s.strip_prefix("unix://") {
             let absolute = path.starts_with('/');
-            return Some(absolute.then(|| Self::Unix(path.into())).ok_or(BadAddress(s.to_owned())));
+            let bad = || BadAddress::Form(s.to_owned());
+            return Some(absolute.then(|| Self::Unix(path.into())).ok_or_else(bad));
         }
         let host = s.strip_prefix("tcp://").unwrap_or(s);
         host.parse().ok().map(|address| Ok(Self::Tcp(address)))
@@ -57,10 +73,41 @@ impl std::str::FromStr for Address {
         if let Some(literal) = Self::literal(s) {
             return literal;
         }
-        let bad = || BadAddress(s.to_owned());
         let host = s.strip_prefix("tcp://").unwrap_or(s);
-        let mut found = std::net::ToSocketAddrs::to_socket_addrs(host).map_err(|_| bad())?;
-        found.next().map(Self::Tcp).ok_or_else(bad)
+        let named = host.rsplit_once(':').is_some_and(|(name, port)| {
+            !name.is_empty() && !name.contains(['/', ':']) && port.parse::<u16>().is_ok()
+        });
+        if !named {
+            return Err(BadAddress::Form(s.to_owned()));
+        }
+        let unknown = |why| BadAddress::Unknown { address: s.to_owned(), why };
+        let mut found =
+            std::net::ToSocketAddrs::to_socket_addrs(host).map_err(|e| unknown(e.to_string()))?;
+        found.next().map(Self::Tcp).ok_or_else(|| unknown("it has no address".into()))
+    }
+}
+
+/// Checks where a service listens, for that is what it tells all others to dial: no address that means every machine («0.0.0.0», «[::]»), and
+/// not only this machine's own where those that it works with (`others`) are elsewhere. The error says what to write.
+pub fn check_announced(listen: &[String], others: &[String]) -> Result<(), String> {
+    let mut reached = false;
+    for text in listen {
+        let address: Address = text.parse().map_err(|e: BadAddress| e.to_string())?;
+        let Address::Tcp(tcp) = &address else { continue };
+        if tcp.ip().is_unspecified() {
+            return Err(format!(
+                "{text} is every address of this machine, and of every other one that is told to dial it; write the one by which the others reach this machine"
+            ));
+        }
+        reached |= !tcp.ip().to_canonical().is_loopback();
+    }
+    let elsewhere = |text: &&String| matches!(text.parse(), Ok(Address::Tcp(a)) if !a.ip().to_canonical().is_loopback());
+    match others.iter().find(elsewhere) {
+        Some(other) if !reached => Err(format!(
+            "only this machine reaches {}, and {other} is another one; write the address by which the others reach this machine",
+            listen.join(", ")
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -79,7 +126,31 @@ mod tests {
         );
         assert_eq!(Address::literal("localhost:9"), None, "needs a resolver");
         for s in ["", "nonsense", "unix://relative", "tcp://", "1.2.3.4"] {
-            assert!(s.parse::<Address>().is_err(), "{s}");
+            assert!(matches!(s.parse::<Address>(), Err(BadAddress::Form(_))), "{s}");
+        }
+        let e = "no-such-host.invalid:9000".parse::<Address>().expect_err("nobody knows it");
+        assert!(matches!(&e, BadAddress::Unknown { .. }), "{e}");
+        assert!(!e.to_string().contains("not an address"), "{e}");
+    }
+
+    #[test]
+    fn what_is_announced_can_be_dialled_by_others() {
+        let check = |listen: &[&str], others: &[&str]| {
+            let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+            check_announced(&own(listen), &own(others))
+        };
+        let (here, there) = ("tcp://127.0.0.1:0", "tcp://10.0.0.1:9000");
+        check(&[here], &["tcp://[::1]:9000"]).expect("all on one machine");
+        check(&[here, "tcp://10.0.0.2:1"], &[there]).expect("reached");
+        check(&["unix:///run/x.sock"], &["unix:///run/y.sock"]).expect("no network");
+        for (listen, others) in [
+            ("tcp://0.0.0.0:1", here),
+            ("tcp://[::]:1", here),
+            (here, there),
+            ("tcp://127.0.1.1:1", there),
+            ("unix:///run/x.sock", there),
+        ] {
+            check(&[listen], &[others]).expect_err(listen);
         }
     }
 }

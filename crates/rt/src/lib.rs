@@ -26,7 +26,7 @@ mod heap;
 mod outcome;
 mod pool;
 
-pub use address::{Address, BadAddress};
+pub use address::{Address, BadAddress, check_announced};
 pub use backend::{BoxFuture, Dir, File, Listener, Stream};
 pub use handle::{Elapsed, Rt, Sleep, Task};
 pub use heap::Heap;

@@ -26,7 +26,7 @@ pub struct Room(u32);
 
 impl Room {
     /// Waits for room for one cluster beside those of other tests. Who waits to be alone goes first, or would wait for ever.
-    fn one() -> Self {
+    pub fn one() -> Self {
         let taken = TAKEN.lock().unwrap_or_else(|e| e.into_inner());
         let wait = |s: &mut (u32, u32)| s.0 >= CLUSTERS_AT_ONCE || s.1 > 0;
         let mut taken = FREED.wait_while(taken, wait).unwrap_or_else(|e| e.into_inner());

@@ -16,6 +16,7 @@ mod bench;
 mod capacity;
 mod clients;
 mod copy;
+mod deploying;
 mod dev;
 mod etcd;
 mod faults;

@@ -62,6 +62,7 @@ fn what_is_for_services_and_administrators_is_not_for_users() {
             method::CREATE_TABLE,
             method::MOVE_AWAY,
             method::FORCE_CHAIN,
+            method::REMOVE_NODE,
             method::CHECK_TOKEN,
             method::USER_ADD,
             method::USER_CHANGE,

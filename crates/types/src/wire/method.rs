@@ -60,6 +60,8 @@ methods! {
     USER_CHANGE = 116;
     /// Removes a user.
     USER_REMOVE = 117;
+    /// A node that is gone for good is forgotten ([`super::operate`]).
+    REMOVE_NODE = 118;
 
     // Storage (200..): see `data`.
     /// Reads pieces of chunks of one file.

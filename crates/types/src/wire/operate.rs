@@ -68,6 +68,25 @@ pub struct MoveAwayReply {
     pub in_force: Option<bool>,
 }
 
+/// REMOVE_NODE: a node that does not live and has no targets is forgotten. It is as if it had never been there: if it comes, it is a new one.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct RemoveNode {
+    /// The node.
+    #[n(0)]
+    pub node: NodeId,
+    /// Only explain, change nothing.
+    #[n(1)]
+    pub dry_run: bool,
+}
+
+/// Its answer.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct RemoveNodeReply {
+    /// What was or would be done, for people.
+    #[n(0)]
+    pub explanation: String,
+}
+
 /// FORCE_CHAIN: makes a target serve a chain that nobody serves, whatever is lost.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct ForceChain {

@@ -1,0 +1,163 @@
+//! A cluster by hand, from the files of `docs/deploying.md` as they stand there: other addresses, other directories, nothing else.
+
+use crate::harness::{Room, Scratch, binary, eventually, must, run, sh};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const DOCUMENT: &str = include_str!("../../../../docs/deploying.md");
+/// Machines of the document that get storage here, of five.
+const STORAGES: u64 = 3;
+
+/// The file of the document that begins with a node id of this role: mgmtd 1, metadata 101, storage 1001.
+fn file_of(node: u64) -> &'static str {
+    let mut files = DOCUMENT.split("```toml\n").skip(1).filter_map(|f| f.split("```").next());
+    files.find(|f| f.starts_with(&format!("node_id = {node}\n"))).expect("the document has it")
+}
+
+/// Five machines on the loopback network, and their processes.
+struct Machines {
+    /// What stands for `10.0.0` of the document: this test's own.
+    network: String,
+    scratch: Scratch,
+    running: Vec<(u64, Child)>,
+    _room: Room,
+}
+
+impl Machines {
+    fn new() -> Self {
+        let (room, pid) = (Room::one(), std::process::id());
+        let network = format!("127.{}.{}", 64 + pid / 200 % 128, 1 + pid % 200);
+        let m = Self { network, scratch: Scratch::new("deploying"), running: vec![], _room: room };
+        sh(
+            &m.scratch.path,
+            "for f in service root; do head -c 32 /dev/urandom | base64 > $f.token; done; mkdir mnt",
+        );
+        m
+    }
+    /// A file of the document for node `first + machine - 1`, on that machine.
+    fn config(&self, role: &str, first: u64, machine: u64) -> PathBuf {
+        let dir = self.scratch.path.display().to_string();
+        let text: Vec<_> = file_of(first)
+            .lines()
+            .map(|line| match line.split(" = ").next() {
+                Some("node_id") => format!("node_id = {}", first + machine - 1),
+                Some("listen" | "http") => line.replace("10.0.0.1:", &format!("10.0.0.{machine}:")),
+                _ => line.to_owned(),
+            })
+            .map(|line| {
+                line.replace("10.0.0.", &format!("{}.", self.network))
+                    .replace("/etc/glowfs", &dir)
+                    .replace("/data/", &format!("{dir}/machine-{machine}/"))
+            })
+            .collect();
+        let file = self.scratch.path.join(format!("{role}-{machine}.toml"));
+        std::fs::write(&file, text.join("\n")).expect("file");
+        file
+    }
+    fn start(&mut self, role: &str, first: u64, machine: u64, more: &[&str]) {
+        let config = self.config(role, first, machine);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(config.with_extension("log"))
+            .expect("log");
+        let child = Command::new(binary())
+            .arg(role)
+            .arg("--config")
+            .arg(&config)
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("a service");
+        self.running.push((first + machine - 1, child));
+    }
+    fn end(&mut self, node: u64) {
+        let at = self.running.iter().position(|(n, _)| *n == node).expect("it runs");
+        let (_, mut child) = self.running.remove(at);
+        sh(Path::new("/"), &format!("kill {}", child.id()));
+        child.wait().expect("ends");
+    }
+    fn glowfs(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.args(args);
+        for machine in 1..=3 {
+            command.arg("--mgmtd").arg(format!("{}.{machine}:9000", self.network));
+        }
+        command.arg("--token-file").arg(self.scratch.path.join("root.token"));
+        command
+    }
+    fn admin(&self, args: &[&str]) -> Result<Value, String> {
+        let o = run(self.glowfs(&["admin", "--json"]).args(args));
+        if o.code != 0 {
+            return Err(o.err);
+        }
+        serde_json::from_str(&o.out).map_err(|e| e.to_string())
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.scratch.path.join("mnt")).output();
+        if std::thread::panicking() {
+            let _ = Command::new("bash")
+                .args(["-c", "tail -n 20 *.log >&2"])
+                .current_dir(&self.scratch.path)
+                .status();
+        }
+        for (_, child) in &mut self.running {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn the_files_of_the_document_make_a_cluster() {
+    let mut m = Machines::new();
+    m.start("meta", 101, 1, &["--format"]);
+    for machine in 1..=3 {
+        m.start("mgmtd", 1, machine, &[]);
+    }
+    for machine in 1..=STORAGES {
+        m.start("storage", 1001, machine, &[]);
+    }
+    let table = ["create-table", "--replicas", "3", "--chains", "8"];
+    eventually("all nodes are there", || {
+        let nodes = m.admin(&["list-nodes"]).unwrap_or_default();
+        let count = |role| {
+            let of = nodes.as_array().into_iter().flatten();
+            let here = ["active", "primary", "standby"].map(Value::from);
+            of.filter(|n| n["role"] == role && here.contains(&n["status"])).count() as u64
+        };
+        (count("storage"), count("meta"), count("mgmtd")) == (STORAGES, 1, 3)
+    });
+    m.admin(&table).expect("a table");
+    let mount = m.scratch.path.join("mnt");
+    must(
+        m.glowfs(&["mount", "--background"])
+            .arg("--log-file")
+            .arg(m.scratch.path.join("mount.log"))
+            .arg(&mount),
+    );
+    sh(
+        &m.scratch.path,
+        "head -c 20000000 /dev/urandom > local; cp local mnt/copy; cmp local mnt/copy; stat -c %a mnt | grep -qx 1777",
+    );
+    // The metadata service comes back without --format, and a rolling start of the others is not seen.
+    m.end(101);
+    m.start("meta", 101, 1, &[]);
+    for machine in 1..=STORAGES {
+        m.end(1000 + machine);
+        m.start("storage", 1001, machine, &[]);
+        eventually("all chains are complete", || {
+            let chains = m.admin(&["list-chains"]).unwrap_or_default();
+            let chains: Vec<_> = chains.as_array().into_iter().flatten().collect();
+            !chains.is_empty() && chains.iter().all(|c| c["status"] == "complete")
+        });
+        sh(&m.scratch.path, "cmp local mnt/copy; echo more >> mnt/log");
+    }
+    must(Command::new("umount").arg(&mount));
+}

@@ -1,0 +1,65 @@
+//! REMOVE_NODE: a node that is gone for good is forgotten.
+//!
+//! Nothing of it is needed any more: it does not live, so it holds no lease, and no chain has a member on it. It must never touch one that lives or that has
+//! targets: [`Inner::move_away`] empties it first. What it leaves behind are its records; services that go by who was ever there (metadata services give
+//! leases only while they are alone) hear that it is gone.
+
+use crate::core::Inner;
+use crate::edit::Edit;
+use crate::state::State;
+use glowfs_types::wire::operate::{RemoveNode, RemoveNodeReply};
+use glowfs_types::{Error, NodeId, Result, Status, StoreId};
+
+impl Inner {
+    pub async fn remove_node(&self, ask: RemoveNode) -> Result<RemoveNodeReply> {
+        let _held = self.lock.acquire(1).await;
+        let node = ask.node;
+        let Some(stores) = self.with(|s| leftovers(s, node))?? else {
+            // A request that is repeated because its answer was lost finds it done.
+            return Ok(RemoveNodeReply { explanation: format!("node {node} is gone already") });
+        };
+        let disks = stores.len();
+        if !ask.dry_run {
+            self.commit(Edit { forgotten: vec![(node, stores)], ..Edit::default() }).await?;
+            tracing::info!(%node, disks, "node removed");
+        }
+        let what = if ask.dry_run { "would be forgotten" } else { "is forgotten" };
+        let explanation = format!(
+            "node {node} {what}, with what is known of {disks} disks of it; nothing is on them that a chain has a use for"
+        );
+        Ok(RemoveNodeReply { explanation })
+    }
+}
+
+/// The stores that are recorded for a node which may be forgotten; none if it is forgotten already.
+fn leftovers(s: &State, node: NodeId) -> Result<Option<Vec<StoreId>>> {
+    let refuse = |status, why: String| Err(Error::new(status, why));
+    let Some(known) = s.nodes.get(&node) else {
+        if s.gone_nodes.contains_key(&node) {
+            return Ok(None);
+        }
+        return refuse(
+            Status::InvalidArgument,
+            format!("there is no node {node}; see `glowfs admin list-nodes`"),
+        );
+    };
+    if s.leases.alive(node) {
+        return refuse(
+            Status::Busy,
+            format!(
+                "node {node} (a {} on {}) lives: stop it first. If it was stopped just now, try again in some seconds",
+                known.value.role, known.value.hostname
+            ),
+        );
+    }
+    let targets = s.targets.values().filter(|t| t.value.node == node).count();
+    if targets > 0 {
+        return refuse(
+            Status::Busy,
+            format!(
+                "{targets} targets are on node {node}: `glowfs admin drain {node} --wait` has their chains get other members first"
+            ),
+        );
+    }
+    Ok(Some(s.stores.values().filter(|r| r.node == node).map(|r| r.offer.store).collect()))
+}
