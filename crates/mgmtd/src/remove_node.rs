@@ -6,21 +6,23 @@
 
 use crate::core::Inner;
 use crate::edit::Edit;
+use crate::repair::has_left;
 use crate::state::State;
 use glowfs_types::wire::operate::{RemoveNode, RemoveNodeReply};
-use glowfs_types::{Error, NodeId, Result, Status, StoreId};
+use glowfs_types::{Error, NodeId, Result, Status, StoreId, TargetId};
 
 impl Inner {
     pub async fn remove_node(&self, ask: RemoveNode) -> Result<RemoveNodeReply> {
         let _held = self.lock.acquire(1).await;
         let node = ask.node;
-        let Some(stores) = self.with(|s| leftovers(s, node))?? else {
+        let Some((stores, removed)) = self.with(|s| leftovers(s, node))?? else {
             // A request that is repeated because its answer was lost finds it done.
             return Ok(RemoveNodeReply { explanation: format!("node {node} is gone already") });
         };
         let disks = stores.len();
         if !ask.dry_run {
-            self.commit(Edit { forgotten: vec![(node, stores)], ..Edit::default() }).await?;
+            let forgotten = vec![(node, stores)];
+            self.commit(Edit { forgotten, removed, ..Edit::default() }).await?;
             tracing::info!(%node, disks, "node removed");
         }
         let what = if ask.dry_run { "would be forgotten" } else { "is forgotten" };
@@ -31,8 +33,8 @@ impl Inner {
     }
 }
 
-/// The stores that are recorded for a node which may be forgotten; none if it is forgotten already.
-fn leftovers(s: &State, node: NodeId) -> Result<Option<Vec<StoreId>>> {
+/// The stores that are recorded for a node which may be forgotten, and its targets, all of which have left their chains; none if it is forgotten already.
+fn leftovers(s: &State, node: NodeId) -> Result<Option<(Vec<StoreId>, Vec<TargetId>)>> {
     let refuse = |status, why: String| Err(Error::new(status, why));
     let Some(known) = s.nodes.get(&node) else {
         if s.gone_nodes.contains_key(&node) {
@@ -52,14 +54,16 @@ fn leftovers(s: &State, node: NodeId) -> Result<Option<Vec<StoreId>>> {
             ),
         );
     }
-    let targets = s.targets.values().filter(|t| t.value.node == node).count();
-    if targets > 0 {
+    let here = || s.targets.values().map(|t| &t.value).filter(|t| t.node == node);
+    let needed = here().filter(|t| !has_left(s, t)).count();
+    if needed > 0 {
         return refuse(
             Status::Busy,
             format!(
-                "{targets} targets are on node {node}: `glowfs admin drain {node} --wait` has their chains get other members first"
+                "{needed} targets on node {node} are members of chains: `glowfs admin drain {node} --wait` has their chains get other members first"
             ),
         );
     }
-    Ok(Some(s.stores.values().filter(|r| r.node == node).map(|r| r.offer.store).collect()))
+    let stores = s.stores.values().filter(|r| r.node == node).map(|r| r.offer.store).collect();
+    Ok(Some((stores, here().map(|t| t.id).collect())))
 }

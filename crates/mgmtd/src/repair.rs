@@ -8,7 +8,7 @@ use crate::state::State;
 use crate::tables::new_target;
 use glowfs_cluster::{Move, next_move};
 use glowfs_rt::{Duration, Instant};
-use glowfs_types::routing::{LocalState, PublicState};
+use glowfs_types::routing::{LocalState, PublicState, TargetInfo};
 use glowfs_types::{ChainId, TargetId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -44,17 +44,19 @@ fn note_offline(s: &mut State, now: Instant) {
     }
 }
 
+/// Whether its chain does not list a target any more.
+pub(crate) fn has_left(s: &State, t: &TargetInfo) -> bool {
+    s.chains.get(&t.chain).is_some_and(|c| !c.value.records.contains_key(&t.id))
+}
+
 /// A target that no chain lists any more and that its node does not have any more.
 fn forgotten(s: &State) -> Vec<TargetId> {
-    let orphan = |t: &glowfs_types::routing::TargetInfo| {
-        s.chains.get(&t.chain).is_some_and(|c| !c.value.records.contains_key(&t.id))
-    };
-    let dropped = |t: &glowfs_types::routing::TargetInfo| {
+    let dropped = |t: &TargetInfo| {
         let named = s.heard.contains_key(&t.id);
         let lost = s.stores.get(&t.store).is_none_or(|r| r.superseded);
         lost || (s.said.contains_key(&t.node) && !named)
     };
-    let found = s.targets.values().map(|t| &t.value).filter(|t| orphan(t) && dropped(t));
+    let found = s.targets.values().map(|t| &t.value).filter(|t| has_left(s, t) && dropped(t));
     found.map(|t| t.id).take(MOVES_PER_CHANGE).collect()
 }
 

@@ -19,6 +19,7 @@ fn second(w: &World, m: &Running, node: u64, host: u128, role: Role) -> Agent {
     let mut config = AgentConfig::new(CLUSTER, role, NodeId(node), at(m), SERVICE_TOKEN.into());
     config.host = HostId(host);
     config.hostname = format!("host-{host}");
+    config.addresses = vec!["tcp://127.0.0.1:9".into()];
     Agent::start(&w.rt, config, Rc::new(NoTargets)).expect("agent")
 }
 
@@ -74,13 +75,18 @@ fn a_node_that_is_gone_for_good_is_forgotten() {
         };
         assert!(e.status == Status::Busy && e.message.contains("drain 4"), "{e}");
         order(&w, &m, (4, None), away::DRAIN).await.expect("places");
-        until(&rt, &watch, BOUND, "drained", |r| on(r, NodeId(4)) == 0 && complete(r)).await;
+        let left = |r: &RoutingInfo| {
+            r.chains.values().all(|c| c.members.iter().all(|m| m.node != NodeId(4))) && complete(r)
+        };
+        until(&rt, &watch, BOUND, "drained", left).await;
+        assert_ne!(on(&watch.routing(), NodeId(4)), 0, "nobody says that it has dropped them");
 
         let told = remove(&w, &m, 4, true).await.expect("told");
         assert!(told.contains("would be") && told.contains("1 disks"), "{told}");
         assert!(watch.routing().nodes.contains_key(&NodeId(4)), "a dry run changes nothing");
         remove(&w, &m, 4, false).await.expect("forgotten");
         until(&rt, &watch, BOUND, "forgotten", |r| !r.nodes.contains_key(&NodeId(4))).await;
+        assert_eq!(on(&watch.routing(), NodeId(4)), 0);
         remove(&w, &m, 4, false).await.expect("a repetition finds it done");
         let e = remove(&w, &m, 5, false).await.expect_err("nobody");
         assert_eq!(e.status, Status::InvalidArgument, "{e}");
