@@ -308,6 +308,18 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Lays more chains, over the disks that carry least, for files that are made from now on; chains are never taken away
+    GrowTable {
+        /// Table id
+        #[arg(long, default_value_t = 1)]
+        table: u64,
+        /// How many chains the table shall have in all
+        #[arg(long)]
+        chains: u32,
+        /// Only explain what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Adds a user; prints the token, once. Who is there already is refused: `user-change`
     UserAdd {
         /// uid

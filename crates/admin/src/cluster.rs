@@ -7,7 +7,9 @@ use glowfs_client::Client;
 use glowfs_types::routing::{NodeInfo, RoutingInfo};
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{ClientList, CreateTable, CreateTableReply, ListClients};
+use glowfs_types::wire::mgmtd::{
+    ClientList, CreateTable, CreateTableReply, GrowTable, ListClients,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -315,12 +317,17 @@ struct TableMade {
 
 /// `create-table`.
 pub async fn create_table(out: Output, client: &Client, request: CreateTable) -> Result<()> {
-    let reply: CreateTableReply =
-        client.mgmtd(method::CREATE_TABLE, &request).await.context("laying chains")?;
-    let made = TableMade {
-        version: reply.version,
-        dry_run: request.dry_run,
-        explanation: reply.explanation,
-    };
+    let reply = client.mgmtd(method::CREATE_TABLE, &request).await.context("laying chains")?;
+    table_made(out, reply, request.dry_run)
+}
+
+/// `grow-table`.
+pub async fn grow_table(out: Output, client: &Client, request: GrowTable) -> Result<()> {
+    let reply = client.mgmtd(method::GROW_TABLE, &request).await.context("laying more chains")?;
+    table_made(out, reply, request.dry_run)
+}
+
+fn table_made(out: Output, reply: CreateTableReply, dry_run: bool) -> Result<()> {
+    let made = TableMade { version: reply.version, dry_run, explanation: reply.explanation };
     out.either(&made, |m| format!("{}\n", m.explanation.trim_end()))
 }

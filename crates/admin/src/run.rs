@@ -11,7 +11,7 @@ use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::limits::REQUEST_TRIED_MAX_MS;
 use glowfs_types::routing::Role;
-use glowfs_types::wire::mgmtd::{CreateTable, UserChange, UserInfo};
+use glowfs_types::wire::mgmtd::{CreateTable, GrowTable, UserChange, UserInfo};
 use glowfs_types::wire::operate::{MoveAway, away};
 use glowfs_types::wire::orphans::search as ask;
 use glowfs_types::{ChainTableId, NodeId, UserId};
@@ -97,6 +97,11 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
                 dry_run: *dry_run,
             };
             cluster::create_table(out, client, request).await
+        }
+        Command::GrowTable { table, chains, dry_run } => {
+            let table = ChainTableId(*table);
+            let request = GrowTable { table, chains: *chains, dry_run: *dry_run };
+            cluster::grow_table(out, client, request).await
         }
         Command::Drain { place: (node, disk), dry_run, wait, cancel } => {
             let what = if *cancel { away::CANCEL } else { away::DRAIN };

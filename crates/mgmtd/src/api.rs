@@ -77,6 +77,10 @@ impl Inner {
                 admin()?;
                 reply(self.create_table(incoming.msg()?).await?)
             }
+            method::GROW_TABLE => {
+                admin()?;
+                reply(self.grow_table(incoming.msg()?).await?)
+            }
             method::MOVE_AWAY => {
                 admin()?;
                 reply(self.move_away(incoming.msg()?).await?)

@@ -14,6 +14,7 @@ mod core;
 mod deaf;
 mod edit;
 mod ground;
+mod growing;
 mod heartbeat;
 mod keys;
 mod laying;

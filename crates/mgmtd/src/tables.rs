@@ -3,6 +3,7 @@
 use crate::core::Inner;
 use crate::edit::Edit;
 use crate::ground::usable;
+use crate::growing::unused;
 use crate::laying::{Laid, check_room, lay};
 use crate::records::{StoreRecord, TableRecord, standing};
 use crate::state::State;
@@ -50,19 +51,26 @@ impl Inner {
     pub async fn create_table(&self, create: CreateTable) -> Result<CreateTableReply> {
         let _held = self.lock.acquire(1).await;
         let existing = self.with(|s| {
-            s.tables.iter().find(|t| t.value.table.id == create.table).map(|t| t.value.clone())
+            let of: Vec<_> = s.tables.iter().filter(|t| t.value.table.id == create.table).collect();
+            let same = |t: &TableRecord| t.replicas == create.replicas && t.chains == create.chains;
+            // A version that has grown since was made with other arguments.
+            let made = of.iter().find(|t| same(&t.value)).or(of.last());
+            made.map(|t| (t.value.clone(), same(&t.value), unused(s)))
         })?;
-        if let Some(have) = existing {
-            if have.replicas == create.replicas && have.chains == create.chains {
+        if let Some((have, same, unused)) = existing {
+            if same {
                 return Ok(CreateTableReply {
                     version: have.table.version,
-                    explanation: format!("table {} exists with these arguments", create.table),
+                    explanation: format!(
+                        "table {} exists with these arguments{unused}",
+                        create.table
+                    ),
                 });
             }
             return Err(Error::new(
                 Status::Exists,
                 format!(
-                    "table {} exists with {} chains of {}; choose another table id",
+                    "table {} exists with {} chains of {}: let it grow (`glowfs admin grow-table`), or choose another table id",
                     create.table, have.chains, have.replicas
                 ),
             ));
@@ -89,7 +97,11 @@ impl Inner {
     }
 
     /// Writes chains, piece by piece, the table last: chains without a table hurt nobody.
-    async fn write_table(&self, mut chains: Vec<Laid>, table: TableRecord) -> Result<()> {
+    pub(crate) async fn write_table(
+        &self,
+        mut chains: Vec<Laid>,
+        table: TableRecord,
+    ) -> Result<()> {
         while !chains.is_empty() {
             let mut edit = Edit::default();
             for (chain, targets) in chains.drain(..chains.len().min(CHAINS_PER_CHANGE)) {
@@ -173,7 +185,7 @@ pub(crate) fn rack_of(s: &State, node: NodeId) -> String {
 }
 
 /// The disks over which a table is not laid, and why, for people.
-fn left_out(s: &State, places: &[Place]) -> String {
+pub(crate) fn left_out(s: &State, places: &[Place]) -> String {
     let used: BTreeSet<StoreId> = places.iter().map(|p| p.store).collect();
     let mut out = String::new();
     for r in s.stores.values().filter(|r| !r.superseded && !used.contains(&r.offer.store)) {

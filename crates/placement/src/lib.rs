@@ -9,15 +9,18 @@
 //! 5. neighbours on the table use different disks, so that a file striped over a few chains uses many disks.
 //!
 //! How: quotas by capacity ([`quota`]), a greedy choice that always serves the node with the most left ([`Plan`]), a
-//! bounded exchange of members between chains that evens out pairs, then the heads, then the order.
+//! bounded exchange of members between chains that evens out pairs, then the heads, then the order. More chains are laid like the first ones, over what
+//! each disk lacks of its share ([`lacking`]).
 //!
 //! Must never: depend on anything but its arguments.
 
+mod growth;
 mod improve;
 mod order;
 mod plan;
 mod quota;
 mod replacement;
 
+pub use growth::lacking;
 pub use plan::{CHAINS_MAX, Place, Plan, REPLICAS_MAX, Request, plan};
 pub use replacement::{Burden, replacement};

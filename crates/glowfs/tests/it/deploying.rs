@@ -159,5 +159,39 @@ fn the_files_of_the_document_make_a_cluster() {
         });
         sh(&m.scratch.path, "cmp local mnt/copy; echo more >> mnt/log");
     }
+    grows_and_shrinks(&mut m);
     must(Command::new("umount").arg(&mount));
+}
+
+/// Two more machines take their share of what is written from then on; one of them leaves again.
+fn grows_and_shrinks(m: &mut Machines) {
+    for machine in 4..=5 {
+        m.start("storage", 1001, machine, &[]);
+    }
+    let grow = ["grow-table", "--chains", "16"];
+    eventually("the table has grown", || {
+        let explained = m.admin(&[&grow[..], &["--dry-run"]].concat()).unwrap_or_default();
+        let disks = explained["explanation"].as_str().unwrap_or_default();
+        disks.contains("node 1004 disk") && disks.contains("node 1005 disk")
+    });
+    m.admin(&grow).expect("grown");
+    let files = |test: &str| format!("for i in $(seq 24); do {test} || exit 1; done");
+    sh(&m.scratch.path, &files("head -c 700000 local | tail -c $((600000 + i)) > mnt/new-$i"));
+    let whole = files("head -c 700000 local | tail -c $((600000 + i)) | cmp - mnt/new-$i");
+    sh(&m.scratch.path, &format!("{whole}; cmp local mnt/copy"));
+    let used = |m: &Machines, node: u64| {
+        let targets = m.admin(&["list-targets"]).unwrap_or_default();
+        let of = targets.as_array().into_iter().flatten().filter(|t| t["node"] == node);
+        of.filter_map(|t| t["used_bytes"].as_u64()).sum::<u64>()
+    };
+    eventually("the new ones hold a part of it", || used(m, 1004) > 0 && used(m, 1005) > 0);
+
+    m.admin(&["fsck"]).expect("sound");
+    m.admin(&["remove-node", "1005", "--yes"]).expect_err("it lives");
+    m.admin(&["drain", "1005", "--wait"]).expect("emptied");
+    m.end(1005);
+    eventually("it is forgotten", || m.admin(&["remove-node", "1005", "--yes"]).is_ok());
+    let nodes = m.admin(&["list-nodes"]).expect("nodes");
+    assert!(nodes.as_array().is_some_and(|n| n.iter().all(|n| n["id"] != 1005)), "{nodes}");
+    sh(&m.scratch.path, &format!("{whole}; cmp local mnt/copy"));
 }

@@ -60,6 +60,7 @@ fn what_is_for_services_and_administrators_is_not_for_users() {
             method::REGISTER_STORES,
             method::REPORT_SLOW,
             method::CREATE_TABLE,
+            method::GROW_TABLE,
             method::MOVE_AWAY,
             method::FORCE_CHAIN,
             method::REMOVE_NODE,

@@ -62,6 +62,8 @@ methods! {
     USER_REMOVE = 117;
     /// A node that is gone for good is forgotten ([`super::operate`]).
     REMOVE_NODE = 118;
+    /// More chains for a table, in a new version of it.
+    GROW_TABLE = 119;
 
     // Storage (200..): see `data`.
     /// Reads pieces of chunks of one file.

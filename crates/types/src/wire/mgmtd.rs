@@ -285,7 +285,21 @@ pub struct CreateTable {
     pub dry_run: bool,
 }
 
-/// Its answer.
+/// GROW_TABLE: a new version of a table has the chains of the newest one, and more of the same kind. The answer is a [`CreateTableReply`].
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct GrowTable {
+    /// The table.
+    #[n(0)]
+    pub table: ChainTableId,
+    /// How many chains it shall have in all, so that a repetition adds none.
+    #[n(1)]
+    pub chains: u32,
+    /// Only explain, change nothing.
+    #[n(2)]
+    pub dry_run: bool,
+}
+
+/// What was made of a table, or would be.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct CreateTableReply {
     /// The table's version.
