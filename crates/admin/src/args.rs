@@ -246,7 +246,7 @@ pub enum Command {
     Trees,
     /// Space: the file system and each disk
     Df,
-    /// Health of every service, asked directly
+    /// Whether all is well: every service, asked directly, and the chains. Exits with 1 if anything is not
     Status,
     /// Empties a disk or node: its data moves to other disks, then it can be taken away. Repeated, it shows what is left
     Drain {

@@ -1,11 +1,9 @@
-//! Commands that show the cluster: nodes, chains, tables, targets, clients, health.
+//! Commands that show the cluster: nodes, chains, tables, targets, clients.
 
-use crate::everyone::ask_all;
 use crate::output::{Output, ago, bytes};
 use anyhow::{Context, Result};
 use glowfs_client::Client;
-use glowfs_types::routing::{NodeInfo, RoutingInfo};
-use glowfs_types::wire::hello::ServiceStatus;
+use glowfs_types::routing::{ChainInfo, NodeInfo, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{
     ClientList, CreateTable, CreateTableReply, GrowTable, ListClients,
@@ -94,32 +92,34 @@ struct ChainRow {
     members: Vec<MemberRow>,
 }
 
+/// Whether a chain is as it should be, in a word.
+pub fn condition(c: &ChainInfo) -> &'static str {
+    match c.serving().count() {
+        0 => "unavailable",
+        n if n == c.members.len() => "complete",
+        _ => "degraded",
+    }
+}
+
 /// `list-chains`.
 pub fn chains(out: Output, routing: &RoutingInfo) -> Result<()> {
     let rows: Vec<_> = routing
         .chains
         .values()
-        .map(|c| {
-            let serving = c.serving().count();
-            ChainRow {
-                id: c.id.0,
-                version: c.version.0,
-                activated: c.activated.0,
-                status: match serving {
-                    0 => "unavailable",
-                    n if n == c.members.len() => "complete",
-                    _ => "degraded",
-                },
-                members: c
-                    .members
-                    .iter()
-                    .map(|m| MemberRow {
-                        target: m.target.0,
-                        node: m.node.0,
-                        state: m.state.to_string(),
-                    })
-                    .collect(),
-            }
+        .map(|c| ChainRow {
+            id: c.id.0,
+            version: c.version.0,
+            activated: c.activated.0,
+            status: condition(c),
+            members: c
+                .members
+                .iter()
+                .map(|m| MemberRow {
+                    target: m.target.0,
+                    node: m.node.0,
+                    state: m.state.to_string(),
+                })
+                .collect(),
         })
         .collect();
     out.rows(&rows, &["id", "version", "activated", "status", "members (head first)"], |c| {
@@ -267,43 +267,6 @@ pub async fn clients(out: Output, client: &Client) -> Result<()> {
             ago(c.last_seen_ns),
             c.release.clone(),
             c.description.clone(),
-        ]
-    })
-}
-
-#[derive(Serialize)]
-struct HealthRow {
-    node: u64,
-    role: String,
-    healthy: bool,
-    uptime_s: u64,
-    detail: String,
-}
-
-/// `status`: asks each service itself.
-pub async fn status(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
-    let answers = ask_all(routing.nodes.values(), |n: &NodeInfo| client.status(n.id)).await;
-    let row = |(node, answer): (&NodeInfo, glowfs_types::Result<ServiceStatus>)| {
-        let (node, role) = (node.id.0, node.role.to_string());
-        match answer {
-            Ok(s) => HealthRow {
-                node,
-                role,
-                healthy: s.healthy,
-                uptime_s: s.uptime_ns / 1_000_000_000,
-                detail: s.detail,
-            },
-            Err(e) => HealthRow { node, role, healthy: false, uptime_s: 0, detail: e.to_string() },
-        }
-    };
-    let rows: Vec<_> = answers.into_iter().map(row).collect();
-    out.rows(&rows, &["node", "role", "healthy", "uptime", "detail"], |r| {
-        vec![
-            r.node.to_string(),
-            r.role.clone(),
-            if r.healthy { "yes" } else { "NO" }.into(),
-            format!("{} s", r.uptime_s),
-            r.detail.clone(),
         ]
     })
 }

@@ -21,6 +21,7 @@ mod remove_tree;
 mod resyncs;
 mod run;
 mod scrub;
+mod status;
 mod trash;
 mod trees;
 mod users;

@@ -3,8 +3,8 @@
 use crate::args::{AdminArgs, Command, DiskCommand, TrashCommand};
 use crate::output::Output;
 use crate::{
-    cluster, config, damaged, files, fsck, layout, operate, orphans, resyncs, scrub, trash, trees,
-    users,
+    cluster, config, damaged, files, fsck, layout, operate, orphans, resyncs, scrub, status, trash,
+    trees, users,
 };
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
@@ -69,7 +69,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             let change = config::Change { role: *role, node: node.map(NodeId), settings };
             config::set(out, client, &routing, change).await
         }
-        Command::Status => cluster::status(out, client, &routing).await,
+        Command::Status => status::status(out, client, &routing).await,
         Command::Stat { path } => files::stat(out, client, &routing, path).await,
         Command::Ls { path } => files::ls(out, client, path).await,
         Command::Cat { path } => {

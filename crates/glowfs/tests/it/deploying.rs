@@ -134,7 +134,9 @@ fn the_files_of_the_document_make_a_cluster() {
         };
         (count("storage"), count("meta"), count("mgmtd")) == (STORAGES, 1, 3)
     });
+    m.admin(&["status"]).expect_err("without a table not all is well");
     m.admin(&table).expect("a table");
+    eventually("all is well", || m.admin(&["status"]).is_ok());
     let mount = m.scratch.path.join("mnt");
     must(
         m.glowfs(&["mount", "--background"])

@@ -230,6 +230,14 @@ impl Cluster {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("not JSON: {e}\n{text}"))
     }
 
+    /// The same, whether it fails or not: if it succeeded, and what it printed.
+    pub fn admin_tried(&self, args: &[&str]) -> (bool, Value) {
+        let all = ["admin", "--json", "--dev"];
+        let o = run(Command::new(binary()).args(all).arg(&self.dir).args(args));
+        let rows = serde_json::from_str(&o.out);
+        (o.code == 0, rows.unwrap_or_else(|e| panic!("not JSON: {e}\n{}{}", o.out, o.err)))
+    }
+
     /// The same, which must fail; returns what it said.
     pub fn admin_fails(&self, args: &[&str]) -> String {
         let o = run(Command::new(binary()).args(["admin", "--dev"]).arg(&self.dir).args(args));
