@@ -95,8 +95,12 @@ pub enum TrashCommand {
 /// What to do with all metadata, apart from a running cluster.
 #[derive(Subcommand, Debug)]
 pub enum MetaCommand {
-    /// Writes everything in an engine to a file. Stop the services first (with etcd it may also be done while they run, not with FoundationDB)
+    /// Writes everything in an engine, as of one moment, to a file. Of an embedded engine that is in use with --online; of etcd in any case, of FoundationDB
+    /// only while nothing is changed
     Dump {
+        /// An embedded engine is read through the metadata service that hosts it and goes on serving, not from its directory
+        #[arg(long)]
+        online: bool,
         /// The file; it must not be there
         file: PathBuf,
         /// The configuration of a metadata service: it names the cluster and the engine

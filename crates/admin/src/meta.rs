@@ -10,6 +10,7 @@ use glowfs_kv::{Embedded, Engine, RunOptions, Transaction, dump, run_transaction
 use glowfs_meta::{EngineConfig, MetaConfig, VOLUME, open_engine};
 use glowfs_namespace::skip_ids;
 use glowfs_rt::Rt;
+use glowfs_types::Status;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -41,8 +42,12 @@ pub fn offline(args: &AdminArgs) -> bool {
 pub async fn run(rt: &Rt, args: &AdminArgs) -> Result<()> {
     let out = Output { json: args.json };
     match &args.command {
-        Command::Meta { command: MetaCommand::Dump { file, config } } => {
-            write(rt, out, file, &read_config(config)?).await
+        Command::Meta { command: MetaCommand::Dump { online, file, config } } => {
+            let mut config = read_config(config)?;
+            if *online && matches!(config.engine, EngineConfig::Embedded { .. }) {
+                config.engine = EngineConfig::Remote { addresses: config.listen.clone() };
+            }
+            write(rt, out, file, &config).await
         }
         Command::Meta { command: MetaCommand::Load { file, config, dry_run, replace, yes } } => {
             if *replace && !*yes && !*dry_run {
@@ -121,7 +126,11 @@ async fn skip(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
 async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
     let mut part = Part::new(file, || rt.random())?;
     must_be_there(config)?;
-    let (engine, embedded) = open_engine(rt, config, "meta-dump", None).await?;
+    let in_use = |e: glowfs_types::Error| match e.status {
+        Status::Busy => e.context("--online dumps it while it is in use"),
+        _ => e,
+    };
+    let (engine, embedded) = open_engine(rt, config, "meta-dump", None).await.map_err(in_use)?;
     let header = Header { cluster: config.cluster()?, taken_ns: rt.unix_ns(), version: 0 };
     let mut line = ProgressLine::new(rt);
     let writer = BufWriter::with_capacity(FILE_BYTES, &mut part.file);

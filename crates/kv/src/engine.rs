@@ -1,6 +1,6 @@
 //! [`Engine`]: what a transactional key-value engine can do.
 
-use glowfs_rt::BoxFuture;
+use glowfs_rt::{BoxFuture, Duration};
 use glowfs_types::wire::kv::{
     Commit, KEY_BYTES_MAX, Mutation, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
@@ -19,6 +19,9 @@ pub type Value = Vec<u8>;
 pub const STAMP_BYTES: RangeInclusive<usize> = 10..=STAMP_BYTES_MAX;
 /// The longest versionstamp in bytes (FoundationDB's).
 const STAMP_BYTES_MAX: usize = 12;
+
+/// How long a version stays readable that [`Engine::keep`] was called for.
+pub const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// One page of a range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -62,6 +65,12 @@ pub trait Engine {
     /// Whether a version can be read for as long as nobody else commits. If not, what takes minutes has to go on at newer versions.
     fn keeps_versions(&self) -> bool {
         true
+    }
+    /// Has `version` stay readable for [`KEPT_FOR`] more, whatever is committed meanwhile; who reads for longer asks again. `TooOld` if it is so already, an error
+    /// if too much is kept. An engine that decides by itself what it keeps does nothing.
+    fn keep(&self, version: Version) -> BoxFuture<Result<()>> {
+        let _ = version;
+        Box::pin(std::future::ready(Ok(())))
     }
     /// The life of the engine that gave out `version`, which [`Engine::begin`] answered: 0 for an engine that loses nothing. What was committed and
     /// not flushed in a life may be missing in the next, whose number is greater; no version of it comes again.

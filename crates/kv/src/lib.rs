@@ -25,7 +25,9 @@ mod stored_key;
 mod transaction;
 
 pub use embedded::{Embedded, EmbeddedConfig};
-pub use engine::{Engine, Key, RangePage, STAMP_BYTES, Value, Version, key_after, prefix_end};
+pub use engine::{
+    Engine, KEPT_FOR, Key, RangePage, STAMP_BYTES, Value, Version, key_after, prefix_end,
+};
 pub use etcd::{Etcd, EtcdConfig, VERSIONS_KEPT};
 pub use fdb::{Fdb, FdbConfig};
 pub use memory::Memory;

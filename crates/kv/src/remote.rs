@@ -4,9 +4,9 @@ use crate::{Engine, Key, RangePage, Value, Version};
 use glowfs_net::{Conn, Connector, Target};
 use glowfs_rt::{BoxFuture, Duration, Rt};
 use glowfs_types::wire::kv::{
-    BeginReply, Commit, CommitReply, Get, GetRange, GetRangeReply, GetReply,
+    BeginReply, Commit, CommitReply, Get, GetRange, GetRangeReply, GetReply, Keep,
 };
-use glowfs_types::wire::method;
+use glowfs_types::wire::{Empty, method};
 use glowfs_types::{Error, Result, Status};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -81,7 +81,7 @@ impl Remote {
 impl Engine for Remote {
     fn begin(&self) -> BoxFuture<Result<Version>> {
         let lives = self.lives.clone();
-        self.ask(method::KV_BEGIN, glowfs_types::wire::Empty {}, move |r: BeginReply| {
+        self.ask(method::KV_BEGIN, Empty {}, move |r: BeginReply| {
             Self::began(&lives, &r);
             r.version
         })
@@ -134,6 +134,17 @@ impl Engine for Remote {
                     Err(Error::new(Status::CommitUnknown, this.place(&e.message)))
                 }
                 Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn keep(&self, version: Version) -> BoxFuture<Result<()>> {
+        let asked = self.ask(method::KV_KEEP, Keep { version }, |_: Empty| ());
+        Box::pin(async move {
+            match asked.await {
+                // A host of an older release keeps what it keeps.
+                Err(e) if e.status == Status::UnknownMethod => Ok(()),
+                other => other,
             }
         })
     }

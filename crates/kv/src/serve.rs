@@ -4,9 +4,9 @@ use crate::Engine;
 use glowfs_net::{Incoming, Reply};
 use glowfs_rt::Rt;
 use glowfs_types::wire::kv::{
-    BeginReply, Commit, CommitReply, Get, GetRange, GetRangeReply, GetReply,
+    BeginReply, Commit, CommitReply, Get, GetRange, GetRangeReply, GetReply, Keep,
 };
-use glowfs_types::wire::method;
+use glowfs_types::wire::{Empty, method};
 use glowfs_types::{Error, Result, Status};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -33,7 +33,11 @@ impl KvService {
     pub fn takes(method: u16) -> bool {
         matches!(
             method,
-            method::KV_BEGIN | method::KV_GET | method::KV_GET_RANGE | method::KV_COMMIT
+            method::KV_BEGIN
+                | method::KV_GET
+                | method::KV_GET_RANGE
+                | method::KV_COMMIT
+                | method::KV_KEEP
         )
     }
 
@@ -100,6 +104,11 @@ pub async fn answer(engine: &Rc<dyn Engine>, method: u16, body: &[u8]) -> Result
             let commit: Commit = decode(body)?;
             let version = engine.commit(commit).await?;
             Ok(encode(&CommitReply { version }))
+        }
+        method::KV_KEEP => {
+            let keep: Keep = decode(body)?;
+            engine.keep(keep.version).await?;
+            Ok(encode(&Empty {}))
         }
         m => Err(Error::new(Status::UnknownMethod, format!("method {m} is not of the engine"))),
     }

@@ -181,3 +181,33 @@ fn chains_go_on_with_what_is_newest_after_older_metadata_was_put_back() {
     c.wait_serving(Duration::from_secs(60));
     must(Command::new("cmp").arg(c.mnt.join("big")).arg(c.local.join("big")));
 }
+
+/// Of a file that is moved to and fro exactly one name is in a dump that is made meanwhile.
+#[test]
+fn a_dump_of_an_engine_in_use_is_of_one_moment() {
+    let c = Cluster::up("online");
+    sh(&c.mnt, "mkdir one two; echo content > one/f; for i in $(seq 3000); do : > one/n$i; done");
+    let mut moving = Command::new("bash")
+        .args(["-c", "while :; do mv one/f two/f && mv two/f one/f || exit; : > two/new; done"])
+        .current_dir(&c.mnt)
+        .spawn()
+        .expect("bash");
+    let own = c.dir.join("etc/meta-1.toml");
+    let file = c.local.join("all.dump");
+    for _ in 0..4 {
+        let _ = std::fs::remove_file(&file);
+        let said = must(&mut meta(&["dump", "--online"], &file, &own));
+        assert!(said.contains("dumped and verified"), "{said}");
+    }
+    moving.kill().expect("it still moves");
+    moving.wait().expect("ended");
+    c.dev("down", &[]);
+    let (data, new) = (c.dir.join("data/meta-1"), c.dir.join("data/meta-new"));
+    must(&mut meta(&["load"], &file, &config_for(&c, &new)));
+    std::fs::remove_dir_all(&data).expect("removed");
+    std::fs::rename(&new, &data).expect("renamed");
+    c.dev("up", &[]);
+    c.wait_serving(Duration::from_secs(30));
+    assert_eq!(sh(&c.mnt, "cat one/f two/f 2>/dev/null || true; ls one | grep -c n"), "content\n3000");
+    assert_eq!(c.admin(&["fsck"])["problems"], serde_json::json!([]));
+}

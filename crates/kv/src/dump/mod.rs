@@ -25,6 +25,9 @@ const LOAD_KEYS: usize = 1000;
 /// Keys read at a time.
 const PAGE: u32 = if RANGE_ENTRIES_MAX < 1000 { RANGE_ENTRIES_MAX } else { 1000 };
 
+/// So many pages are read before the engine is asked again to keep the version: far fewer than it has time for.
+const KEEP_PAGES: u64 = 16;
+
 /// In an engine while it is being loaded.
 const LOADING: &[u8] = b"\0loading";
 
@@ -48,7 +51,10 @@ pub async fn dump(
     let version_and_stamps = version.max(engine.stamps_given().await?);
     let mut file = BlockWriter::new(out, &Header { version: version_and_stamps, ..header })?;
     let mut begin = Key::new();
-    loop {
+    for pages in 0_u64.. {
+        if pages % KEEP_PAGES == 0 {
+            engine.keep(tx.read_version().await?).await.map_err(too_old)?;
+        }
         let page = tx.get_range_snapshot(&begin, &end(), PAGE, false).await.map_err(too_old)?;
         for (key, value) in &page.entries {
             file.push(key, value)?;
@@ -87,7 +93,7 @@ fn too_old(e: Error) -> Error {
     if e.status != Status::TooOld {
         return e;
     }
-    e.context("the engine forgot the version that is being dumped: stop all services that use it, then dump again; nothing is mixed")
+    e.context("the engine forgot the version that is being dumped: dump again when less is changed, or stop all services that use it first; nothing is mixed")
 }
 
 /// Reads a whole file; the error says what is wrong with it and where.

@@ -14,20 +14,22 @@ mod notify;
 mod recover;
 
 use crate::mvcc::Mvcc;
-use crate::{Engine, Key, RangePage, Value, Version};
+use crate::{Engine, KEPT_FOR, Key, RangePage, Value, Version};
 use format::Records;
 use glowfs_rt::{BoxFuture, Dir, Duration, File, Instant, Rt};
 use glowfs_types::wire::kv::{Commit, Mutation};
 use glowfs_types::{ClusterId, Error, Result, Status};
 use notify::Notify;
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// Records that wait for the log, in bytes; beyond it commits are refused with `Overloaded`.
 const PENDING_BYTES_MAX: usize = 16 << 20;
 /// How often the window of versions moves.
 const WINDOW_STEP: Duration = Duration::from_millis(100);
+/// Versions that are kept at a time ([`Engine::keep`]).
+const KEPT_MAX: usize = 4;
 /// Old versions dropped per idle step.
 const IDLE_TRIM: usize = 16 << 10;
 
@@ -44,6 +46,8 @@ pub struct EmbeddedConfig {
     pub window_entries: usize,
     /// Of so many bytes together, at most.
     pub window_bytes: u64,
+    /// What is kept for those who read one version for long may take so many bytes; beyond it they have to begin anew.
+    pub kept_bytes: u64,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// A checkpoint is written when the log behind the last one has so many bytes, and half as many as there are keys and values.
@@ -65,6 +69,7 @@ impl EmbeddedConfig {
             window: Duration::from_secs(5),
             window_entries: 1 << 20,
             window_bytes: 256 << 20,
+            kept_bytes: 1 << 30,
             segment_bytes: 64 << 20,
             checkpoint_log_bytes: 256 << 20,
             checkpoint_pause: Duration::from_secs(10),
@@ -128,6 +133,8 @@ struct State {
     checkpoint_from: Instant,
     /// A checkpoint reads this version.
     pin: Option<Version>,
+    /// Versions that somebody reads for longer than the window, and until when they are kept.
+    kept: BTreeMap<Version, Instant>,
     /// (when, which version was newest), every [`WINDOW_STEP`].
     samples: VecDeque<(Instant, Version)>,
     stats: EmbeddedStats,
@@ -204,6 +211,7 @@ impl Embedded {
                 rotated: None,
                 checkpoint_from: Instant::default(),
                 pin: None,
+                kept: BTreeMap::new(),
                 samples: VecDeque::new(),
                 stats: EmbeddedStats { log_bytes: found.log_bytes, ..Default::default() },
             }),
@@ -376,6 +384,14 @@ impl Inner {
         {
             oldest = oldest.max(bound);
         }
+        s.kept.retain(|_, until| now < *until);
+        if s.store.older_bytes() > self.config.kept_bytes && !s.kept.is_empty() {
+            tracing::warn!(
+                "what was changed while a version was kept takes too much memory: whoever reads it has to begin anew"
+            );
+            s.kept.clear();
+        }
+        oldest = oldest.min(s.kept.first_key_value().map_or(Version::MAX, |(kept, _)| *kept));
         // What is not in the log yet may have to be unread.
         oldest = oldest.min(s.written).min(s.pin.unwrap_or(Version::MAX));
         s.store.set_oldest(oldest);
@@ -408,6 +424,21 @@ impl Engine for Embedded {
         let s = self.0.state.borrow();
         let page = s.store.get_range(version, &begin, &end, limit, reverse);
         Box::pin(std::future::ready(page))
+    }
+
+    fn keep(&self, version: Version) -> BoxFuture<Result<()>> {
+        let until = self.0.rt.now() + KEPT_FOR;
+        let mut s = self.0.state.borrow_mut();
+        let s = &mut *s;
+        let result = s.store.get(version, &[]).map(|_| ()).and_then(|()| {
+            if s.kept.len() >= KEPT_MAX && !s.kept.contains_key(&version) {
+                let e = format!("{KEPT_MAX} versions are kept already: wait until those who read them have ended");
+                return Err(Error::new(Status::Overloaded, e));
+            }
+            s.kept.insert(version, until);
+            Ok(())
+        });
+        Box::pin(std::future::ready(result))
     }
 
     fn commit(&self, commit: Commit) -> BoxFuture<Result<Version>> {

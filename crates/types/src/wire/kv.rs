@@ -72,6 +72,14 @@ pub struct GetRangeReply {
     pub more: bool,
 }
 
+/// KV_KEEP: the version stays readable for half a minute more. Answered with nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct Keep {
+    /// The version.
+    #[n(0)]
+    pub version: u64,
+}
+
 /// One change.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub enum Mutation {

@@ -184,4 +184,6 @@ methods! {
     KV_GET_RANGE = 402;
     /// Commits.
     KV_COMMIT = 403;
+    /// Has a version stay readable for a while.
+    KV_KEEP = 404;
 }
