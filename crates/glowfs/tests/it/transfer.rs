@@ -208,6 +208,9 @@ fn a_dump_of_an_engine_in_use_is_of_one_moment() {
     std::fs::rename(&new, &data).expect("renamed");
     c.dev("up", &[]);
     c.wait_serving(Duration::from_secs(30));
-    assert_eq!(sh(&c.mnt, "cat one/f two/f 2>/dev/null || true; ls one | grep -c n"), "content\n3000");
+    assert_eq!(
+        sh(&c.mnt, "cat one/f two/f 2>/dev/null || true; ls one | grep -c n"),
+        "content\n3000\n"
+    );
     assert_eq!(c.admin(&["fsck"])["problems"], serde_json::json!([]));
 }
