@@ -121,7 +121,8 @@ type Outcome = Result<String, Errno>;
 
 impl Side {
     fn new(root: &Path) -> Self {
-        let root = rustix::fs::open(root, OFlags::DIRECTORY, Mode::empty()).expect("root");
+        let root = rustix::fs::open(root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .expect("root");
         Self { root, handles: BTreeMap::new() }
     }
 
@@ -175,7 +176,8 @@ impl Side {
                     OFlags::RDWR | OFlags::TRUNC,
                     OFlags::RDWR | OFlags::APPEND | OFlags::CREATE,
                 ][*how as usize];
-                let fd = fs::openat(root, p, flags | OFlags::NONBLOCK, mode(0o640))?;
+                let fd =
+                    fs::openat(root, p, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, mode(0o640))?;
                 self.handles.insert(*h, fd);
                 Ok(String::new())
             }
@@ -306,4 +308,106 @@ fn random_operations_equal_a_local_directory() {
     for seed in first.map_or(1..=seeds, |s| s..=s) {
         run_seed(&c, seed, ops);
     }
+}
+
+/// Two mounts of one file system: a name is used through either of them, a handle through the one that it was opened with.
+struct Pair([Side; 2]);
+
+impl Pair {
+    /// Through which mount, and what came of it.
+    fn apply(&mut self, op: &Op, r: &mut Random) -> (usize, Outcome) {
+        let by = match op {
+            Op::Open(h, ..)
+            | Op::Close(h)
+            | Op::Write(h, ..)
+            | Op::Append(h, ..)
+            | Op::Read(h, ..)
+            | Op::FTruncate(h, _)
+            | Op::Fsync(h) => h % 2,
+            _ => r.below(2) as usize,
+        };
+        let side = &mut self.0[by];
+        let outcome = side.apply(op);
+        // What others see of a write is what was flushed.
+        if let (Op::Write(h, ..) | Op::Append(h, ..) | Op::FTruncate(h, _), Ok(_)) = (op, &outcome)
+            && let Err(e) = side.apply(&Op::Fsync(*h))
+        {
+            return (by, Err(e));
+        }
+        (by, outcome)
+    }
+}
+
+/// Kills a service of the cluster and starts it again a moment later, beside what goes on. One shell for both: a process that is started while meta is
+/// away would first have to close its copies of our open files (and one that inherits them would do so when it ends).
+fn strike(c: &Cluster, id: &str) -> std::process::Child {
+    let (glowfs, dir) = (crate::harness::binary().display(), c.dir.display());
+    let script = format!(
+        "{glowfs} dev kill --dir {dir} {id} >/dev/null; sleep 0.2; {glowfs} dev start --dir {dir} {id} >/dev/null"
+    );
+    std::process::Command::new("bash").arg("-c").arg(script).spawn().expect("bash")
+}
+
+/// Operations that are shown before one that fails.
+const SHOWN: usize = 150;
+
+fn run_pair(c: &Cluster, other: &Path, seed: u64, ops: usize, victims: &[&str]) {
+    let name = format!("pair{seed}");
+    let (here, there) = (c.mnt.join(&name), c.local.join(&name));
+    std::fs::create_dir(&here).expect("directory");
+    std::fs::create_dir(&there).expect("directory");
+    let mut ours = Pair([Side::new(&here), Side::new(&other.join(&name))]);
+    let (mut theirs, mut r) = (Side::new(&there), Random(seed));
+    let (mut last, mut striking) = (vec![], None::<std::process::Child>);
+    for i in 0..ops {
+        if i % 150 == 149 {
+            if let Some(mut before) = striking.take() {
+                assert!(before.wait().expect("bash").success(), "a service did not come back");
+            }
+            striking = Some(strike(c, victims[r.below(victims.len() as u64) as usize]));
+        }
+        // Names are what two mounts have in common: every other one is moved.
+        let flags = [0, 0, 0, 1, 2][r.below(5) as usize];
+        let op = match r.below(3) {
+            0 => Op::Rename(path(&mut r), path(&mut r), flags),
+            _ => op(&mut r),
+        };
+        let ((by, got), want) = (ours.apply(&op, &mut r), theirs.apply(&op));
+        if want.is_ok() || got != want {
+            last.push(format!("{i} by {by}: {op:?} -> {want:?}"));
+        }
+        let before = || last[last.len().saturating_sub(SHOWN)..].join("\n");
+        assert_eq!(got, want, "seed {seed}, operation {i}: {op:?}; before it:\n{}", before());
+        if i % 300 == 299 {
+            same_trees(&here, &there, &format!("seed {seed} after operation {i}"));
+            same_trees(&other.join(&name), &there, &format!("seed {seed} after operation {i}"));
+        }
+    }
+    if let Some(mut before) = striking {
+        assert!(before.wait().expect("bash").success(), "a service did not come back");
+    }
+    drop((ours, theirs));
+    same_trees(&other.join(&name), &there, &format!("seed {seed} at the end"));
+    sh(&c.mnt, &format!("rm -rf {name}"));
+}
+
+fn pairs(name: &str, options: &[&str], victims: &[&str]) {
+    let c = Cluster::up_with(name, options);
+    let other = crate::harness::Mount::new(&c, "other");
+    let (seeds, ops) = if large() { (100, 5000) } else { (3, 1200) };
+    let first = std::env::var("GLOWFS_MODEL_SEED").ok().and_then(|s| s.parse().ok());
+    for seed in first.map_or(1..=seeds, |s| s..=s) {
+        run_pair(&c, &other.path, seed, ops, victims);
+    }
+    assert_eq!(c.admin(&["fsck"])["problems"], serde_json::json!([]));
+}
+
+#[test]
+fn two_mounts_equal_a_local_directory_while_their_metadata_service_dies() {
+    pairs("pair", &[], &["meta-1"]);
+}
+
+#[test]
+fn two_mounts_equal_a_local_directory_while_one_of_two_metadata_services_dies() {
+    pairs("pairs", &["--metas", "2"], &["meta-1", "meta-2", "meta-2"]);
 }
