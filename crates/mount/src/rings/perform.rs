@@ -38,8 +38,8 @@ fn told(failure: &Failure, inode: InodeId) -> i32 {
     e
 }
 
-/// Carries it out: bytes done, or a negated errno. What was done before an error counts, as with read(2) and write(2); what is to be
-/// durable and is not does not.
+/// Carries it out: bytes done, or a negated errno. Unlike read(2) and write(2) it is one thing, as in 3FS: what was done before an error
+/// is not counted, for a count that is short says where the file ends.
 pub(super) async fn perform<S: FileSystem>(
     context: &Context<S>,
     session: &Session,
@@ -50,36 +50,57 @@ pub(super) async fn perform<S: FileSystem>(
         Ok(op) => op,
         Err(e) => return -i64::from(e),
     };
+    let outcome = match ring.kind {
+        Kind::Read => read_pieces(context, session, ring, &op, s).await,
+        Kind::Write => write_pieces(context, session, ring, &op, s).await,
+    };
+    match outcome {
+        Ok(done) => done as i64,
+        Err(e) => -i64::from(told(&e, op.handle.inode.id)),
+    }
+}
+
+async fn read_pieces<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    ring: &Ring,
+    op: &Operation<S>,
+    s: &Submission,
+) -> Result<u64, Failure> {
     let mut done = 0;
     while done < s.len {
         let len = (s.len - done).min(PIECE_BYTES);
         let turn = context.rings.turn(session, len as usize, ring.priority).await;
-        let outcome = match ring.kind {
-            Kind::Read => read(context, &op, s, done, len).await,
-            Kind::Write => write(context, session, &op, s, done, len).await,
-        };
+        let n = read(context, op, s, done, len).await?;
         drop(turn);
-        match outcome {
-            Ok(n) => {
-                done += n;
-                if n < len {
-                    break;
-                }
-            }
-            Err(e) if done == 0 => {
-                return -i64::from(told(&e, op.handle.inode.id));
-            }
-            Err(_) => break,
+        done += n;
+        if n < len {
+            break;
         }
     }
-    let owes = ring.kind == Kind::Write && done > 0 && op.handle.durable;
-    if owes {
-        let durable = context.make_durable(&op.handle).await;
-        if let Err(e) = durable.and_then(|()| context.heard(&op.handle)) {
-            return -i64::from(told(&e, op.handle.inode.id));
-        }
+    Ok(done)
+}
+
+async fn write_pieces<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    ring: &Ring,
+    op: &Operation<S>,
+    s: &Submission,
+) -> Result<u64, Failure> {
+    let mut done = 0;
+    while done < s.len {
+        let len = (s.len - done).min(PIECE_BYTES);
+        let turn = context.rings.turn(session, len as usize, ring.priority).await;
+        write(context, session, op, s, done, len).await?;
+        drop(turn);
+        done += len;
     }
-    done as i64
+    if done > 0 && op.handle.durable {
+        context.make_durable(&op.handle).await?;
+        context.heard(&op.handle)?;
+    }
+    Ok(done)
 }
 
 fn find<S: FileSystem>(
@@ -141,7 +162,7 @@ async fn write<S: FileSystem>(
     s: &Submission,
     done: u64,
     len: u64,
-) -> Result<u64, Failure> {
+) -> Result<(), Failure> {
     let from = op.region.buf(s.buffer_offset + done, len as usize);
     let mut own = context.rt.alloc(len as usize);
     own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
@@ -154,5 +175,5 @@ async fn write<S: FileSystem>(
     context.write_at(&op.handle, s.file_offset + done, own.freeze(), how, None).await?;
     // And what the kernel was given meanwhile is old when the application hears of it.
     forget(context, op.handle.inode.id).await;
-    Ok(len)
+    Ok(())
 }

@@ -91,7 +91,7 @@ impl FileData for RamFile {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }
         self.check_owner()?;
-        if NO_ROOM.load(Relaxed) {
+        if NO_ROOM.load(Relaxed) || NO_ROOM_AT.load(Relaxed).checked_sub(1) == Some(offset) {
             return Err(no(Status::NoSpace));
         }
         if let Some(cut) = CUT_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
