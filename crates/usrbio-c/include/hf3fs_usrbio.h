@@ -85,7 +85,7 @@ int hf3fs_iorcreate2(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int e
 int hf3fs_iorcreate3(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
                      int priority, int timeout, int numa);
 #define HF3FS_IOR_ALLOW_READ_UNCOMMITTED 1 /* accepted; only committed data is returned */
-#define HF3FS_IOR_FORBID_READ_HOLES 2      /* a read ends before a hole; one that begins in it fails with ENODATA */
+#define HF3FS_IOR_FORBID_READ_HOLES 2      /* a read ends before a hole; with data behind it, or nothing before it: -ENODATA */
 int hf3fs_iorcreate4(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
                      int timeout, int numa, uint64_t flags);
 void hf3fs_iordestroy(struct hf3fs_ior *ior);

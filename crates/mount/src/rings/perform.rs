@@ -9,6 +9,7 @@ use crate::errno::{EBADF, EINVAL, EIO, errno};
 use crate::filesystem::FileSystem;
 use crate::ops::HowToWrite;
 use crate::uses::InUse;
+use glowfs_client::Found;
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_types::InodeId;
 use glowfs_usrbio::{Kind, Submission, flags};
@@ -16,7 +17,7 @@ use glowfs_usrbio::{Kind, Submission, flags};
 /// Greater operations are carried out in pieces of so many bytes, one after the other.
 const PIECE_BYTES: u64 = 4 << 20;
 const EFAULT: i32 = 14;
-/// A read that may not return holes begins in one.
+/// A read that may not return holes begins in one, or finds data behind one.
 const ENODATA: i32 = 61;
 
 /// What a submission names, found and checked.
@@ -67,16 +68,26 @@ async fn read_pieces<S: FileSystem>(
     op: &Operation<S>,
     s: &Submission,
 ) -> Result<u64, Failure> {
-    let mut done = 0;
-    while done < s.len {
-        let len = (s.len - done).min(PIECE_BYTES);
+    let (mut done, mut at, mut in_hole) = (0, 0, false);
+    while at < s.len {
+        let len = (s.len - at).min(PIECE_BYTES);
         let turn = context.rings.turn(session, len as usize, ring.priority).await;
-        let n = read(context, op, s, done, len).await?;
+        let (n, found) = read(context, op, s, at, len).await?;
         drop(turn);
-        done += n;
-        if n < len {
+        let whole = if in_hole { 0 } else { found.whole };
+        // Whether what is missing is a hole, or only never was there, tells what lies behind it.
+        if op.forbid_holes && whole < found.end {
+            return Err(Failure::Errno(ENODATA));
+        }
+        in_hole = op.forbid_holes && whole < n;
+        done += if in_hole { whole } else { n } as u64;
+        at += n as u64;
+        if (n as u64) < len {
             break;
         }
+    }
+    if in_hole && done == 0 {
+        return Err(Failure::Errno(ENODATA));
     }
     Ok(done)
 }
@@ -134,25 +145,22 @@ fn find<S: FileSystem>(
     Ok(Operation { region, handle, forbid_holes })
 }
 
-/// Reads a piece. Fewer bytes than asked for: the file ends there, or a hole begins that may not be returned.
+/// Reads a piece. How many bytes of it the file has, and which of them exist.
 async fn read<S: FileSystem>(
     context: &Context<S>,
     op: &Operation<S>,
     s: &Submission,
     done: u64,
     len: u64,
-) -> Result<u64, Failure> {
+) -> Result<(usize, Found), Failure> {
     let rt = &context.rt;
     let got = context.read_at(&op.handle, s.file_offset + done, len, |n| rt.alloc(n)).await?;
-    let Some((bytes, exist)) = got else { return Ok(0) };
-    let n = if op.forbid_holes { exist } else { bytes.len() };
-    if n == 0 {
-        return Err(Failure::Errno(ENODATA));
-    }
+    let Some((bytes, found)) = got else { return Ok((0, Found::default())) };
+    let n = if op.forbid_holes { found.whole } else { bytes.len() };
     let mut to =
         op.region.buf_mut(s.buffer_offset + done, n).map_err(|_| Failure::Errno(EFAULT))?;
     to.copy_from_slice(&bytes[..n]);
-    Ok(n as u64)
+    Ok((bytes.len(), found))
 }
 
 async fn write<S: FileSystem>(
