@@ -73,6 +73,10 @@ int hf3fs_iovwrap(struct hf3fs_iov *iov, void *base, const uint8_t id[16], const
 /* Memory of accelerators: not here; -ENOTSUP. */
 int hf3fs_iovcreate_device(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size, size_t block_size,
                            int device_id);
+int hf3fs_iovopen_device(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point, size_t size,
+                         size_t block_size, int device_id);
+int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *device_ptr, const uint8_t id[16], const char *hf3fs_mount_point,
+                         size_t size, size_t block_size, int device_id);
 
 /* The memory that a ring of so many entries takes, in bytes; 0 if there can be none. */
 size_t hf3fs_ior_size(int entries);
@@ -102,7 +106,7 @@ int hf3fs_io_entries(const struct hf3fs_ior *ior);
  * registered), -EACCES (not open for that), -EAGAIN (the ring is full). One thread prepares at a time. */
 int hf3fs_prep_io(const struct hf3fs_ior *ior, const struct hf3fs_iov *iov, bool read, void *ptr, int fd, size_t off,
                   uint64_t len, const void *userdata);
-/* Shows the daemon what was prepared. 0, or a negated errno. */
+/* Shows the daemon what was prepared (wait_for_ios does, too). 0, or a negated errno. */
 int hf3fs_submit_ios(const struct hf3fs_ior *ior);
 /* Takes up to cqec results; waits until there are min_results of them or it is abs_timeout (CLOCK_REALTIME; NULL: never). How many, or a
  * negated errno (-ENOTCONN: the mount is gone). */

@@ -82,3 +82,16 @@ fn a_forked_child_has_a_session_of_its_own() {
     let program = compile(dir.path(), "tests/programs", "forked", "hf3fs_api_shared");
     assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
 }
+
+/// Runs a case of what is the same as in 3FS, each in a process of its own.
+fn same(case: &str) {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "tests/programs", "same", "hf3fs_api_shared");
+    assert_eq!(must(Command::new(program).arg(m.join("file")).arg(case)).trim(), "ok");
+}
+
+#[test]
+fn what_was_prepared_is_carried_out_for_who_waits() {
+    same("unsubmitted");
+}

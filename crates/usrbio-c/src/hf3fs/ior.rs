@@ -41,6 +41,9 @@ struct Handle {
     slots: Mutex<Slots>,
 }
 
+/// Who waits looks so often for what another thread has prepared meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// The numbers that operations go by, and what the caller wants back with each. (Not the places in the queue: those are used again while an
 /// operation that stood there is still on its way.)
 struct Slots {
@@ -64,6 +67,12 @@ impl Handle {
         let index = slots.free.pop()?;
         slots.userdata[index as usize] = userdata as u64;
         Some(index)
+    }
+    /// Submits what was prepared, as in 3FS, where the daemon finds that by itself. The daemon is not woken for nothing: some wait in a loop, for no time at
+    /// all.
+    fn submit_rest(&self) {
+        // Who waits hears of a daemon that is gone.
+        let _ = self.ring.with(|r| if r.unsubmitted() > 0 { r.submit() } else { Ok(()) });
     }
     /// The result of an operation, for the caller.
     fn answer(&self, c: Completion) -> Cqe {
@@ -327,11 +336,28 @@ pub unsafe extern "C" fn hf3fs_wait_for_ios(
     if cqes.is_null() || max == 0 {
         return -libc::EINVAL;
     }
-    let min = usize::try_from(min_results).unwrap_or(0);
-    let collected = ring.ring.collect(max, min, until, |n, c| {
-        let cqe = ring.answer(c);
-        // SAFETY: n < max, and there is room for so many.
-        unsafe { cqes.add(n).write(cqe) };
-    });
-    collected.map_or_else(|e| number(&e), |n| n as c_int)
+    let min = usize::try_from(min_results).unwrap_or(0).min(max);
+    let mut n = 0;
+    loop {
+        ring.submit_rest();
+        let look_again = Instant::now() + LOOK_AGAIN;
+        let last = until.is_some_and(|u| u <= look_again);
+        let until = if last { until } else { Some(look_again) };
+        let before = n;
+        let collected =
+            ring.ring.collect(max - before, min.saturating_sub(before), until, |i, c| {
+                let cqe = ring.answer(c);
+                // SAFETY: before + i < max, and there is room for so many.
+                unsafe { cqes.add(before + i).write(cqe) };
+            });
+        match collected {
+            Ok(more) => n += more,
+            // What was taken is not lost: the error comes with the next call.
+            Err(e) if n == 0 => return number(&e),
+            Err(_) => return n as c_int,
+        }
+        if n >= min || last {
+            return n as c_int;
+        }
+    }
 }

@@ -151,6 +151,33 @@ pub unsafe extern "C" fn hf3fs_iovcreate_device(
 /// # Safety
 /// See the module.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn hf3fs_iovopen_device(
+    _iov: *mut Iov,
+    _id: *const [u8; 16],
+    _p: *const c_char,
+    _size: usize,
+    _block_size: usize,
+    _device: c_int,
+) -> c_int {
+    -libc::ENOTSUP
+}
+/// # Safety
+/// See the module.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hf3fs_iovwrap_device(
+    _iov: *mut Iov,
+    _memory: *mut c_void,
+    _id: *const [u8; 16],
+    _p: *const c_char,
+    _size: usize,
+    _block_size: usize,
+    _device: c_int,
+) -> c_int {
+    -libc::ENOTSUP
+}
+/// # Safety
+/// See the module.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_iovunlink(iov: *mut Iov) {
     // SAFETY: by the caller.
     let Some(iov) = (unsafe { iov.as_ref() }) else { return };
