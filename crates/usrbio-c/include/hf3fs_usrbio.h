@@ -81,7 +81,7 @@ int hf3fs_iovwrap_device(struct hf3fs_iov *iov, void *device_ptr, const uint8_t 
 /* The memory that a ring of so many entries takes, in bytes; 0 if there can be none. */
 size_t hf3fs_ior_size(int entries);
 
-/* Rings: 0, or a negated errno. The entries are rounded up to a power of two. */
+/* Rings: 0, or a negated errno: -EINVAL more than 65,536 entries, or an io_depth that is more than the entries. */
 int hf3fs_iorcreate(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,
                     int numa);
 int hf3fs_iorcreate2(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int entries, bool for_read, int io_depth,

@@ -95,3 +95,8 @@ fn same(case: &str) {
 fn what_was_prepared_is_carried_out_for_who_waits() {
     same("unsubmitted");
 }
+
+#[test]
+fn a_ring_has_the_entries_that_were_asked_for() {
+    same("entries");
+}

@@ -52,8 +52,8 @@ struct Slots {
 }
 
 impl Handle {
-    fn new(ring: Ring) -> Self {
-        let entries = ring.options().entries;
+    /// A ring of which only so many entries are used as were asked for.
+    fn new(ring: Ring, entries: u32) -> Self {
         let slots =
             Slots { free: (0..entries).rev().collect(), userdata: vec![0; entries as usize] };
         Self { ring: SharedRing::new(ring), slots: Mutex::new(slots) }
@@ -87,16 +87,13 @@ impl Handle {
     }
 }
 fn entries_of(entries: c_int) -> Option<u32> {
-    u32::try_from(entries)
-        .ok()
-        .filter(|e| (1..=ENTRIES_MAX).contains(e))
-        .map(u32::next_power_of_two)
+    u32::try_from(entries).ok().filter(|e| (1..=ENTRIES_MAX).contains(e))
 }
 
 /// See the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn hf3fs_ior_size(entries: c_int) -> usize {
-    entries_of(entries).map_or(0, ring_bytes)
+    entries_of(entries).map_or(0, |e| ring_bytes(e.next_power_of_two()))
 }
 
 /// What the four ways of making a ring differ in.
@@ -116,15 +113,17 @@ unsafe fn create(ior: *mut Ior, p: *const c_char, wish: Wish) -> c_int {
     let Wish { entries, for_read, io_depth, priority, timeout, numa, flags } = wish;
     let made = (|| {
         let invalid = || error(libc::EINVAL);
+        let wanted = entries_of(entries).ok_or_else(invalid)?;
         let options = RingOptions {
-            entries: entries_of(entries).ok_or_else(invalid)?,
+            entries: wanted.next_power_of_two(),
             kind: if for_read { Kind::Read } else { Kind::Write },
             io_depth,
             priority,
             timeout_ms: u32::try_from(timeout).map_err(|_| invalid())?,
             flags: u32::try_from(flags).map_err(|_| invalid())?,
         };
-        if ior.is_null() {
+        // A batch of more than the entries would never be there.
+        if ior.is_null() || io_depth > entries {
             return Err(invalid());
         }
         // SAFETY: by the caller.
@@ -132,7 +131,7 @@ unsafe fn create(ior: *mut Ior, p: *const c_char, wish: Wish) -> c_int {
         let ring = registry().connection(path)?.ring(options)?;
         let size = ring_bytes(options.entries);
         let base = ring.memory_base();
-        let handle = Box::into_raw(Box::new(Handle::new(ring))).cast();
+        let handle = Box::into_raw(Box::new(Handle::new(ring, wanted))).cast();
         let nobody = std::ptr::null_mut();
         let iov = Iov { base, handle: nobody, id: [0; 16], mount_point, size, block_size: 0, numa };
         // SAFETY: the caller's structure.
@@ -250,7 +249,7 @@ unsafe fn ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_io_entries(ior: *const Ior) -> c_int {
     // SAFETY: by the caller.
-    unsafe { ring(ior) }.map_or(0, |(_, r)| r.ring.with(|r| r.options().entries as c_int))
+    unsafe { ring(ior) }.map_or(0, |(_, r)| r.slots().userdata.len() as c_int)
 }
 
 /// # Safety
