@@ -95,7 +95,8 @@ int hf3fs_iorcreate4(struct hf3fs_ior *ior, const char *hf3fs_mount_point, int e
 void hf3fs_iordestroy(struct hf3fs_ior *ior);
 
 /* Registers a descriptor for prep_io. At most 0: a number that can be given to prep_io in its place; otherwise an errno: EBADF not of a GlowFS
- * mount, EINVAL registered already. The file stays open until dereg_fd, whatever becomes of the descriptor. */
+ * mount, EINVAL registered already. The file stays open until dereg_fd, whatever becomes of the descriptor, and
+ * until the results of the operations are taken that were prepared before. */
 int hf3fs_reg_fd(int fd, uint64_t flags);
 void hf3fs_dereg_fd(int fd);
 

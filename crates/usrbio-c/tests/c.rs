@@ -100,3 +100,8 @@ fn what_was_prepared_is_carried_out_for_who_waits() {
 fn a_ring_has_the_entries_that_were_asked_for() {
     same("entries");
 }
+
+#[test]
+fn a_file_that_is_registered_no_more_gets_its_operations() {
+    same("deregistered");
+}

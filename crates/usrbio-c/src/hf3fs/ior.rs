@@ -5,10 +5,10 @@
 use super::iov::Iov;
 use super::{PATH_BYTES, code, error, mount_point, number};
 use crate::own::{SharedRing, path};
-use crate::registry::registry;
+use crate::registry::{Registered, registry};
 use glowfs_usrbio::{Completion, ENTRIES_MAX, Kind, Ring, RingOptions, ring_bytes};
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// `struct hf3fs_ior`.
@@ -44,29 +44,47 @@ struct Handle {
 /// Who waits looks so often for what another thread has prepared meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The numbers that operations go by, and what the caller wants back with each. (Not the places in the queue: those are used again while an
-/// operation that stood there is still on its way.)
+/// The numbers that operations go by, and the operation of each. (Not the places in the queue: those are used again while an operation that stood
+/// there is still on its way.)
 struct Slots {
     free: Vec<u32>,
-    userdata: Vec<u64>,
+    taken: Vec<Option<Operation>>,
+}
+
+/// An operation until its result is taken.
+struct Operation {
+    /// What the caller wants back with it.
+    userdata: u64,
+    /// It is carried out even if it is registered no more.
+    file: Arc<Registered>,
 }
 
 impl Handle {
     /// A ring of which only so many entries are used as were asked for.
     fn new(ring: Ring, entries: u32) -> Self {
-        let slots =
-            Slots { free: (0..entries).rev().collect(), userdata: vec![0; entries as usize] };
+        let slots = Slots {
+            free: (0..entries).rev().collect(),
+            taken: (0..entries).map(|_| None).collect(),
+        };
         Self { ring: SharedRing::new(ring), slots: Mutex::new(slots) }
     }
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// A number for an operation; None: all are taken. It is fixed before the ring is locked: who waits locks these in the other order.
-    fn number(&self, userdata: *const c_void) -> Option<u32> {
+    fn number(&self, userdata: *const c_void, file: &Arc<Registered>) -> Option<u32> {
         let mut slots = self.slots();
         let index = slots.free.pop()?;
-        slots.userdata[index as usize] = userdata as u64;
+        let operation = Operation { userdata: userdata as u64, file: file.clone() };
+        slots.taken[index as usize] = Some(operation);
         Some(index)
+    }
+    /// The number is free again; what it stood for.
+    fn free(&self, index: u32) -> Option<Operation> {
+        let mut slots = self.slots();
+        let operation = slots.taken.get_mut(index as usize)?.take()?;
+        slots.free.push(index);
+        Some(operation)
     }
     /// Submits what was prepared, as in 3FS, where the daemon finds that by itself. The daemon is not woken for nothing: some wait in a loop, for no time at
     /// all.
@@ -74,16 +92,15 @@ impl Handle {
         // Who waits hears of a daemon that is gone.
         let _ = self.ring.with(|r| if r.unsubmitted() > 0 { r.submit() } else { Ok(()) });
     }
-    /// The result of an operation, for the caller.
-    fn answer(&self, c: Completion) -> Cqe {
-        let mut slots = self.slots();
+    /// The result of an operation, for the caller; and its file, which may be closed when that is dropped, where nobody waits for it.
+    fn answer(&self, c: Completion) -> (Cqe, Option<Arc<Registered>>) {
         let index = u32::try_from(c.user).unwrap_or(u32::MAX);
-        let userdata = slots.userdata.get(index as usize).copied();
-        if userdata.is_some() {
-            slots.free.push(index);
-        }
-        let userdata = userdata.unwrap_or(0) as usize as *const c_void;
-        Cqe { index: index as i32, reserved: 0, result: c.result, userdata }
+        let (userdata, file) = match self.free(index) {
+            Some(Operation { userdata, file }) => (userdata, Some(file)),
+            None => (0, None),
+        };
+        let userdata = userdata as usize as *const c_void;
+        (Cqe { index: index as i32, reserved: 0, result: c.result, userdata }, file)
     }
 }
 fn entries_of(entries: c_int) -> Option<u32> {
@@ -249,7 +266,7 @@ unsafe fn ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_io_entries(ior: *const Ior) -> c_int {
     // SAFETY: by the caller.
-    unsafe { ring(ior) }.map_or(0, |(_, r)| r.slots().userdata.len() as c_int)
+    unsafe { ring(ior) }.map_or(0, |(_, r)| r.slots().taken.len() as c_int)
 }
 
 /// # Safety
@@ -289,12 +306,12 @@ pub unsafe extern "C" fn hf3fs_prep_io(
     if (read && !file.readable) || (!read && !file.writable) {
         return -libc::EACCES;
     }
-    let Some(index) = ring.number(userdata) else { return -libc::EAGAIN };
+    let Some(index) = ring.number(userdata, &file) else { return -libc::EAGAIN };
     let prepared =
         ring.ring.with(|r| r.prepare(&file.file, off as u64, &buffer, at, len, index.into()));
     if prepared.is_err() {
         // There was a number left, so there was room: the buffer is of another mount.
-        ring.slots().free.push(index);
+        ring.free(index);
         return -libc::EINVAL;
     }
     index as c_int
@@ -337,6 +354,7 @@ pub unsafe extern "C" fn hf3fs_wait_for_ios(
     }
     let min = usize::try_from(min_results).unwrap_or(0).min(max);
     let mut n = 0;
+    let mut files = Vec::new();
     loop {
         ring.submit_rest();
         let look_again = Instant::now() + LOOK_AGAIN;
@@ -345,7 +363,8 @@ pub unsafe extern "C" fn hf3fs_wait_for_ios(
         let before = n;
         let collected =
             ring.ring.collect(max - before, min.saturating_sub(before), until, |i, c| {
-                let cqe = ring.answer(c);
+                let (cqe, file) = ring.answer(c);
+                files.extend(file);
                 // SAFETY: before + i < max, and there is room for so many.
                 unsafe { cqes.add(before + i).write(cqe) };
             });
