@@ -60,8 +60,10 @@ bool hf3fs_is_hf3fs(int fd);
 int hf3fs_extract_mount_point(char *hf3fs_mount_point, int size, const char *path);
 
 /* Buffers: 0, or a negated errno (-ENOMEM: the machine has not that much; never a SIGBUS later). iovopen finds the memory of another process by its id
- * (the caller must have the right to look into that process); iovwrap uses memory that such an iov has mapped already; iovunlink takes the id away, so that nobody
- * finds it any more. Each iov that was created, opened or wrapped is destroyed by itself; the others of its id go on. */
+ * (the caller must have the right to look into that process); iovwrap uses memory that such an iov has mapped already, of this process or of another one, and holds
+ * nothing: it serves as long as that iov is there (-ENOENT: nobody has the id. What it was found for in another process is kept until as many were destroyed as
+ * were wrapped). iovunlink takes the id away, so that nobody finds it any more. Each iov that was created or opened is destroyed by itself; the others of its
+ * id go on. */
 int hf3fs_iovcreate(struct hf3fs_iov *iov, const char *hf3fs_mount_point, size_t size, size_t block_size, int numa);
 int hf3fs_iovopen(struct hf3fs_iov *iov, const uint8_t id[16], const char *hf3fs_mount_point, size_t size,
                   size_t block_size, int numa);

@@ -102,6 +102,16 @@ fn a_ring_has_the_entries_that_were_asked_for() {
 }
 
 #[test]
+fn a_wrapped_buffer_holds_nothing() {
+    same("wrapped");
+}
+
+#[test]
+fn who_makes_memory_or_closes_a_file_waits_alone() {
+    same("locks");
+}
+
+#[test]
 fn a_file_that_is_registered_no_more_gets_its_operations() {
     same("deregistered");
 }

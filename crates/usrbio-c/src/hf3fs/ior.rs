@@ -145,7 +145,8 @@ unsafe fn create(ior: *mut Ior, p: *const c_char, wish: Wish) -> c_int {
         }
         // SAFETY: by the caller.
         let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
-        let ring = registry().connection(path)?.ring(options)?;
+        let connection = registry().connection(path)?;
+        let ring = connection.ring(options)?;
         let size = ring_bytes(options.entries);
         let base = ring.memory_base();
         let handle = Box::into_raw(Box::new(Handle::new(ring, wanted))).cast();

@@ -8,7 +8,7 @@ mod iov;
 
 use crate::errno;
 use crate::own::path;
-use crate::registry::registry;
+use crate::registry::{register, registry};
 use glowfs_usrbio::Connection;
 use std::ffi::{c_char, c_int};
 use std::io;
@@ -75,12 +75,13 @@ pub unsafe extern "C" fn hf3fs_extract_mount_point(
 /// See the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn hf3fs_reg_fd(fd: c_int, _flags: u64) -> c_int {
-    registry().register(fd).map_or_else(|e| errno(&e), |kept| -kept)
+    register(fd).map_or_else(|e| errno(&e), |kept| -kept)
 }
 /// See the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn hf3fs_dereg_fd(fd: c_int) {
-    registry().deregister(fd.checked_abs().unwrap_or(0));
+    let gone = registry().deregister(fd.checked_abs().unwrap_or(0));
+    drop(gone);
 }
 
 /// # Safety
