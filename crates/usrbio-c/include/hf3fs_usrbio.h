@@ -116,9 +116,10 @@ int hf3fs_submit_ios(const struct hf3fs_ior *ior);
 int hf3fs_wait_for_ios(const struct hf3fs_ior *ior, struct hf3fs_cqe *cqes, int cqec, int min_results,
                        const struct timespec *abs_timeout);
 
-/* A hard link; 0 or an errno. */
+/* A hard link to a file that may be read; 0 or an errno: ENOTTY it is not of a GlowFS mount, EISDIR a directory. */
 int hf3fs_hardlink(const char *target, const char *link_name);
-/* Makes holes of [start, end) each; 0 or an errno. */
+/* Makes holes of [start, end) each, anywhere (in 3FS they begin and end with chunks); 0 or an errno: ENOTTY the file is not of a GlowFS mount, EBADF not
+ * open for writing. One that ends before it begins is none. */
 int hf3fs_punchhole(int fd, int n, const size_t *start, const size_t *end, size_t flags);
 
 enum hf3fs_mem_type { HF3FS_MEM_HOST = 0, HF3FS_MEM_DEVICE = 1, HF3FS_MEM_MANAGED = 2 };

@@ -112,6 +112,11 @@ fn who_makes_memory_or_closes_a_file_waits_alone() {
 }
 
 #[test]
+fn wrong_arguments_get_the_errno_of_3fs() {
+    same("arguments");
+}
+
+#[test]
 fn a_file_that_is_registered_no_more_gets_its_operations() {
     same("deregistered");
 }
