@@ -120,3 +120,8 @@ fn wrong_arguments_get_the_errno_of_3fs() {
 fn a_file_that_is_registered_no_more_gets_its_operations() {
     same("deregistered");
 }
+
+#[test]
+fn the_mount_point_is_told_to_who_may_not_read_it() {
+    same("mount_point");
+}
