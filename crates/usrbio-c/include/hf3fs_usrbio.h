@@ -38,7 +38,7 @@ struct hf3fs_ior {
   hf3fs_ior_handle iorh;
   char mount_point[256];
   bool for_read;
-  int io_depth; /* N > 0: exactly N at a time; 0: as soon as possible; N < 0: at most -N at a time */
+  int io_depth; /* N > 0: exactly N at a time; 0: as soon as possible; N < 0: at most -N in work at a time */
   int priority; /* less than 0: before others of the same user; more than 0: after them */
   int timeout;  /* with a positive io_depth: how long fewer than N wait for more, in ms; 0: for ever */
   uint64_t flags;
