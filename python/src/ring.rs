@@ -64,7 +64,8 @@ struct Pending {
 /// A ring of reads or of writes. One thread uses it at a time (another one gets RuntimeError).
 ///
 /// `depth` N > 0: exactly N at a time, fewer wait for at most `timeout` seconds (0: for ever); 0: as soon as possible; N < 0: at
-/// most -N at a time. `priority` below 0: before others. `forbid_holes`: a read ends before a hole, and one that begins in it fails with ENODATA.
+/// most -N at a time. `priority` below 0: before others. `forbid_holes`: a read ends before a hole, and one that begins in it or finds
+/// data behind it fails with ENODATA.
 #[pyclass(module = "glowfs", weakref)]
 pub struct Ring {
     ring: Option<Owned<usrbio::Ring>>,

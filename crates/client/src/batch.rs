@@ -8,6 +8,7 @@
 //! read comes back with its completion; a write is in every replica when it completes; never more operations are outstanding
 //! than [`BatchConfig::entries`]. Must never: begin an operation before it was submitted, or more at a time than the depth says.
 
+use crate::read::Found;
 use crate::{Client, OpenFile};
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
@@ -46,7 +47,7 @@ pub enum Holes {
     /// They are zeros.
     #[default]
     Zeros,
-    /// A read ends before a hole that reaches to its end, and fails with `NoAttribute` (ENODATA) if it begins in such a hole.
+    /// A read ends before a hole that reaches to its end, and fails with `NoAttribute` (ENODATA) if it begins in such a hole, or finds data behind one.
     End,
 }
 
@@ -325,7 +326,7 @@ impl Inner {
                     return (Ok(end(len)), buf);
                 }
                 if let Some((_, len)) = before.filter(|(under, _)| *under == epoch) {
-                    return (holes.told(file, offset, found.end, end(len)), buf);
+                    return (holes.told(file, offset, found, end(len)), buf);
                 }
             }
             before = Some((file.epoch(), len));
@@ -345,14 +346,16 @@ impl Inner {
 
 impl Holes {
     /// The outcome of a read of a file that goes on for `end` bytes, of which so many exist.
-    fn told(self, file: &OpenFile, offset: u64, exist: usize, end: usize) -> Result<usize> {
+    fn told(self, file: &OpenFile, offset: u64, found: Found, end: usize) -> Result<usize> {
+        let Found { end: exist, whole } = found;
         match self {
             Self::Zeros => Ok(end.max(exist)),
-            Self::End if exist == 0 && end > 0 => {
-                let e = format!("a hole begins at {offset} of inode {}, or before", file.inode());
+            Self::End if whole < exist || (whole == 0 && end > 0) => {
+                let at = offset + whole as u64;
+                let e = format!("a hole begins at {at} of inode {}, or before", file.inode());
                 Err(Error::new(Status::NoAttribute, e))
             }
-            Self::End => Ok(exist),
+            Self::End => Ok(whole),
         }
     }
 }

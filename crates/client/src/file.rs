@@ -280,7 +280,8 @@ impl OpenFile {
         let (result, buf) = self.read_found(offset, buf).await;
         (result.map(|found| found.end), buf)
     }
-    pub(crate) async fn read_found(&self, offset: u64, buf: BufMut) -> (Result<Found>, BufMut) {
+    /// The same; says more of what was found.
+    pub async fn read_found(&self, offset: u64, buf: BufMut) -> (Result<Found>, BufMut) {
         if !self.access.read {
             return (Err(self.not_open_for("reading")), buf);
         }

@@ -41,3 +41,4 @@ pub use client::{Client, RecallHandler};
 pub use config::ClientConfig;
 pub use file::{FileAccess, OpenFile};
 pub use path::OpenHow;
+pub use read::Found;

@@ -28,7 +28,7 @@ const REFUSALS_MAX: u32 = 3;
 
 /// What a read found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Found {
+pub struct Found {
     /// Up to where bytes exist.
     pub end: usize,
     /// Up to where all of them do.
@@ -41,7 +41,7 @@ impl Found {
         Self { end: n, whole: n }
     }
     /// `next` was found at `at`.
-    fn add(&mut self, at: usize, next: Self) {
+    pub fn add(&mut self, at: usize, next: Self) {
         if next.end > 0 {
             self.end = at + next.end;
         }

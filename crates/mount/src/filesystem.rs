@@ -1,6 +1,6 @@
 //! [`FileSystem`]: what the mount needs of the client library, so that tests can put something else below.
 
-use glowfs_client::{Client, FileAccess, OpenFile, RecallHandler};
+use glowfs_client::{Client, FileAccess, Found, OpenFile, RecallHandler};
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
@@ -24,7 +24,7 @@ pub trait FileData: 'static {
     fn len_written(&self) -> Option<u64>;
     fn update_attr(&self, attr: &Attr);
     /// Fills `buf` from `offset`: holes and bytes past the end are zeros.
-    async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut);
+    async fn read(&self, offset: u64, buf: BufMut) -> (Result<Found>, BufMut);
     /// See [`OpenFile::write_told`].
     async fn write(
         &self,
@@ -142,8 +142,8 @@ impl FileData for OpenFile {
     fn update_attr(&self, attr: &Attr) {
         OpenFile::update_attr(self, attr);
     }
-    async fn read(&self, offset: u64, buf: BufMut) -> (Result<usize>, BufMut) {
-        OpenFile::read(self, offset, buf).await
+    async fn read(&self, offset: u64, buf: BufMut) -> (Result<Found>, BufMut) {
+        OpenFile::read_found(self, offset, buf).await
     }
     async fn write(
         &self,

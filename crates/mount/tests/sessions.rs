@@ -3,8 +3,10 @@
 mod common;
 
 use common::{TestMount, sh};
-use glowfs_mount::ram::{COUNT_FAILS, COUNTS_WAIT, LIFE, WRITES, WRITES_WAIT};
-use glowfs_usrbio::{Connection, Kind, RingOptions};
+use glowfs_mount::ram::{
+    COUNT_FAILS, COUNTS_WAIT, LIFE, NO_ROOM_AT, READS_WAIT_AT, WRITES, WRITES_WAIT,
+};
+use glowfs_usrbio::{Connection, Kind, Ring, RingOptions};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::SeqCst;
@@ -107,4 +109,40 @@ fn a_file_is_closed_when_the_operations_of_rings_have_ended() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(fs::read(m.join("f")).expect("read") == [7; LEN]);
     assert_eq!(WRITES.load(SeqCst), before + 1);
+}
+
+/// As in 3FS: a count that is short says that the file ends there.
+#[test]
+fn an_operation_of_a_ring_of_which_a_part_fails_has_failed() {
+    const PIECE: usize = 4 << 20;
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let c = Connection::open(m.path()).expect("a session");
+    let buffer = c.buffer(3 * PIECE).expect("a buffer");
+    let file = open(&m, 0);
+    let registered = c.register(&file).expect("registered");
+    let begin = |kind| {
+        let mut ring = c.ring(RingOptions::new(kind, 8)).expect("a ring");
+        ring.prepare(&registered, 0, &buffer, 0, 3 * PIECE, 1).expect("room");
+        ring.submit().expect("submitted");
+        ring
+    };
+    let result = |mut ring: Ring| {
+        let soon = Some(Instant::now() + Duration::from_secs(20));
+        assert!(ring.wait(soon).expect("alive"), "no completion");
+        ring.take().expect("it").result
+    };
+    NO_ROOM_AT.store(2 * PIECE as u64 + 1, SeqCst);
+    let written = result(begin(Kind::Write));
+    NO_ROOM_AT.store(0, SeqCst);
+    assert_eq!(written, -28);
+
+    file.set_len(3 * PIECE as u64).expect("truncate");
+    READS_WAIT_AT.store(PIECE as u64 + 1, SeqCst);
+    let ring = begin(Kind::Read);
+    // Where the second piece waits it has seen that its session lives.
+    std::thread::sleep(Duration::from_millis(300));
+    LIFE.fetch_add(1, SeqCst);
+    READS_WAIT_AT.store(0, SeqCst);
+    assert_eq!(result(ring), -5);
 }

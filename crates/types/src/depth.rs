@@ -1,4 +1,5 @@
-//! [`Depth`]: how many of the operations that wait in a ring or a batch begin now. The rule is 3FS's (`io_depth`).
+//! [`Depth`]: how many of the operations that wait in a ring or a batch begin now. The numbers are those of 3FS's `io_depth`; there -N is the size of a
+//! batch, of which there may be any number at once.
 
 /// N > 0: exactly N begin at a time; 0: all, as soon as they are there; N < 0: at most -N are in work at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

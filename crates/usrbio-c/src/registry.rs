@@ -19,11 +19,37 @@ pub struct Registered {
 }
 
 /// What a structure of the caller's stands for.
-struct Held {
+pub struct Held {
     /// As the structure names it,
     named: Arc<Buffer>,
     /// and as this process uses it.
     used: Arc<Buffer>,
+}
+
+impl Held {
+    fn new(buffer: Arc<Buffer>) -> Self {
+        Self { named: buffer.clone(), used: buffer }
+    }
+}
+
+/// The buffers of a name.
+#[derive(Default)]
+struct Named {
+    /// One for each structure that holds its buffer.
+    held: Vec<Held>,
+    /// Another process's, which structures only view; and how many do, that were not destroyed.
+    viewed: Option<(Held, usize)>,
+}
+
+impl Named {
+    fn all(&mut self) -> impl Iterator<Item = &mut Held> {
+        self.held.iter_mut().chain(self.viewed.as_mut().map(|(held, _)| held))
+    }
+    /// One that operations can use.
+    fn used(&self) -> Option<&Arc<Buffer>> {
+        let viewed = || self.viewed.as_ref().map(|(held, _)| held);
+        self.held.last().or_else(viewed).map(|held| &held.used)
+    }
 }
 
 #[derive(Default)]
@@ -32,13 +58,14 @@ pub struct Registry {
     connections: HashMap<u64, Connection>,
     /// By the caller's descriptor and by the one that is kept.
     files: HashMap<RawFd, Arc<Registered>>,
-    /// By name: one for each structure of the caller's that stands for it.
-    buffers: HashMap<[u8; 16], Vec<Held>>,
+    /// By name.
+    buffers: HashMap<[u8; 16], Named>,
 }
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
-/// The registry, locked. Nobody waits for anything but the daemon's short answers while holding it.
+/// The registry, locked. Nobody waits for anything but the daemon's short answers while holding it: memory is made, and files and memory are given back,
+/// without it.
 pub fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -66,32 +93,8 @@ impl Registry {
         Ok(c)
     }
 
-    /// Registers a descriptor; answers the one that is kept for it.
-    pub fn register(&mut self, fd: RawFd) -> io::Result<RawFd> {
-        if fd < 0 {
-            return Err(error(libc::EBADF));
-        }
-        // SAFETY: used during this call only; a number that is not open gives EBADF.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        let flags = rustix::fs::fcntl_getfl(borrowed)?;
-        if !Connection::is_ours(borrowed) {
-            return Err(error(libc::EBADF));
-        }
-        if self.files.contains_key(&fd) {
-            return Err(error(libc::EINVAL));
-        }
-        let file = self.connection_of(borrowed)?.register_kept(self.duplicate(borrowed)?)?;
-        let kept = file.as_raw_fd();
-        let access = flags.bits() as i32 & libc::O_ACCMODE;
-        let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
-        let registered = Arc::new(Registered { file, readable, writable, _parents: None });
-        self.files.insert(fd, registered.clone());
-        self.files.insert(kept, registered);
-        Ok(kept)
-    }
-    /// The connection to the mount that an open file is on.
-    fn connection_of(&mut self, fd: BorrowedFd<'_>) -> io::Result<Connection> {
-        let device = rustix::fs::fstat(fd)?.st_dev;
+    /// The connection to the mount with this device number.
+    fn connection_of(&mut self, device: u64) -> io::Result<Connection> {
         match self.connections.get(&device).filter(|c| is_usable(c)) {
             Some(c) => Ok(c.clone()),
             None => self.connection(&mount_point_of_device(device)?),
@@ -118,7 +121,8 @@ impl Registry {
         }
         // SAFETY: open as long as `known` is there.
         let kept = unsafe { BorrowedFd::borrow_raw(known.file.as_raw_fd()) };
-        let file = self.connection_of(kept)?.register_kept(self.duplicate(kept)?)?;
+        let device = rustix::fs::fstat(kept)?.st_dev;
+        let file = self.connection_of(device)?.register_kept(self.duplicate(kept)?)?;
         let Registered { readable, writable, .. } = *known;
         let own = Arc::new(Registered { file, readable, writable, _parents: Some(known.clone()) });
         for f in self.files.values_mut().filter(|f| Arc::ptr_eq(f, &known)) {
@@ -128,40 +132,115 @@ impl Registry {
     }
     /// A buffer by its name.
     pub fn buffer(&mut self, id: &[u8; 16]) -> io::Result<Arc<Buffer>> {
-        let last = |r: &Self| Some(r.buffers.get(id)?.last()?.used.clone());
-        let known = last(self).ok_or_else(|| error(libc::EINVAL))?;
+        let known = self.buffers.get(id).and_then(Named::used).cloned();
+        let known = known.ok_or_else(|| error(libc::EINVAL))?;
         if !known.is_inherited() {
             return Ok(known);
         }
         let memory = known.memory();
         let memory = SharedMemory::adopt(memory.as_fd().try_clone_to_owned()?, memory.len())?;
         let own = Arc::new(self.connection(known.connection().mount_point())?.share(memory)?);
-        for held in self.buffers.get_mut(id).into_iter().flatten() {
+        for held in self.buffers.get_mut(id).into_iter().flat_map(Named::all) {
             if Arc::ptr_eq(&held.used, &known) {
                 held.used = own.clone();
             }
         }
         Ok(own)
     }
-    /// Another structure stands for a buffer of that name.
+    /// Another structure holds a buffer of that name.
     pub fn add_buffer(&mut self, id: [u8; 16], buffer: Arc<Buffer>) {
-        let held = Held { named: buffer.clone(), used: buffer };
-        self.buffers.entry(id).or_default().push(held);
+        self.buffers.entry(id).or_default().held.push(Held::new(buffer));
     }
-    /// One of them does no longer.
-    pub fn remove_buffer(&mut self, id: &[u8; 16], buffer: &Arc<Buffer>) {
-        let Some(all) = self.buffers.get_mut(id) else { return };
-        if let Some(at) = all.iter().position(|b| Arc::ptr_eq(&b.named, buffer)) {
-            all.swap_remove(at);
+    /// One of them does no longer. What is left of it is to be dropped where nobody waits for it.
+    #[must_use]
+    pub fn remove_buffer(&mut self, id: &[u8; 16], buffer: &Arc<Buffer>) -> Option<Held> {
+        let named = self.buffers.get_mut(id)?;
+        let at = named.held.iter().position(|b| Arc::ptr_eq(&b.named, buffer))?;
+        let gone = named.held.swap_remove(at);
+        self.forget_name(id);
+        Some(gone)
+    }
+    /// Another structure views what has that name. None: nobody of this process has it.
+    fn view_known(&mut self, id: &[u8; 16]) -> Option<usize> {
+        let named = self.buffers.get_mut(id)?;
+        if let Some((_, views)) = &mut named.viewed {
+            *views += 1;
         }
-        if all.is_empty() {
+        named.used().map(|buffer| buffer.len())
+    }
+    /// One of those that view another process's does no longer; as above.
+    #[must_use]
+    pub fn remove_view(&mut self, id: &[u8; 16]) -> Option<Held> {
+        let (_, views) = self.buffers.get_mut(id)?.viewed.as_mut()?;
+        *views -= 1;
+        if *views > 0 {
+            return None;
+        }
+        let (gone, _) = self.buffers.get_mut(id)?.viewed.take()?;
+        self.forget_name(id);
+        Some(gone)
+    }
+    fn forget_name(&mut self, id: &[u8; 16]) {
+        if self.buffers.get(id).is_some_and(|n| n.used().is_none()) {
             self.buffers.remove(id);
         }
     }
-    /// Forgets a file.
-    pub fn deregister(&mut self, fd: RawFd) {
-        if let Some(gone) = self.files.remove(&fd) {
-            self.files.retain(|_, f| !Arc::ptr_eq(f, &gone));
-        }
+    /// Forgets a file. It may be closed when the result is dropped, which is to be where nobody waits for it.
+    #[must_use]
+    pub fn deregister(&mut self, fd: RawFd) -> Option<Arc<Registered>> {
+        let gone = self.files.remove(&fd)?;
+        self.files.retain(|_, f| !Arc::ptr_eq(f, &gone));
+        Some(gone)
     }
+}
+
+/// A structure is to view what has that name: of this process, or of another one. Its length in bytes.
+pub fn view(id: [u8; 16], path: &Path) -> io::Result<usize> {
+    if let Some(bytes) = registry().view_known(&id) {
+        return Ok(bytes);
+    }
+    let connection = registry().connection(path)?;
+    let found = Arc::new(connection.find(id)?);
+    let mut registry = registry();
+    // Another thread may have been first; then this one is given back, after the registry.
+    if let Some(bytes) = registry.view_known(&id) {
+        return Ok(bytes);
+    }
+    let bytes = found.len();
+    registry.buffers.entry(id).or_default().viewed = Some((Held::new(found), 1));
+    Ok(bytes)
+}
+
+/// Registers a descriptor; answers the one that is kept for it.
+pub fn register(fd: RawFd) -> io::Result<RawFd> {
+    if fd < 0 {
+        return Err(error(libc::EBADF));
+    }
+    // SAFETY: used during this call only; a number that is not open gives EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let flags = rustix::fs::fcntl_getfl(borrowed)?;
+    if !Connection::is_ours(borrowed) {
+        return Err(error(libc::EBADF));
+    }
+    let device = rustix::fs::fstat(borrowed)?.st_dev;
+    let (connection, kept) = {
+        let mut registry = registry();
+        if registry.files.contains_key(&fd) {
+            return Err(error(libc::EINVAL));
+        }
+        (registry.connection_of(device)?, registry.duplicate(borrowed)?)
+    };
+    let file = connection.register_kept(kept)?;
+    let kept = file.as_raw_fd();
+    let access = flags.bits() as i32 & libc::O_ACCMODE;
+    let (readable, writable) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+    let registered = Arc::new(Registered { file, readable, writable, _parents: None });
+    let mut registry = registry();
+    if registry.files.contains_key(&fd) {
+        // By another thread, meanwhile.
+        return Err(error(libc::EINVAL));
+    }
+    registry.files.insert(fd, registered.clone());
+    registry.files.insert(kept, registered);
+    Ok(kept)
 }

@@ -82,3 +82,46 @@ fn a_forked_child_has_a_session_of_its_own() {
     let program = compile(dir.path(), "tests/programs", "forked", "hf3fs_api_shared");
     assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
 }
+
+/// Runs a case of what is the same as in 3FS, each in a process of its own.
+fn same(case: &str) {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "tests/programs", "same", "hf3fs_api_shared");
+    assert_eq!(must(Command::new(program).arg(m.join("file")).arg(case)).trim(), "ok");
+}
+
+#[test]
+fn what_was_prepared_is_carried_out_for_who_waits() {
+    same("unsubmitted");
+}
+
+#[test]
+fn a_ring_has_the_entries_that_were_asked_for() {
+    same("entries");
+}
+
+#[test]
+fn a_wrapped_buffer_holds_nothing() {
+    same("wrapped");
+}
+
+#[test]
+fn who_makes_memory_or_closes_a_file_waits_alone() {
+    same("locks");
+}
+
+#[test]
+fn wrong_arguments_get_the_errno_of_3fs() {
+    same("arguments");
+}
+
+#[test]
+fn a_file_that_is_registered_no_more_gets_its_operations() {
+    same("deregistered");
+}
+
+#[test]
+fn the_mount_point_is_told_to_who_may_not_read_it() {
+    same("mount_point");
+}

@@ -352,6 +352,10 @@ impl Ring {
     pub fn prepare_raw(&mut self, submission: Submission) -> Result<u32, RingError> {
         self.producer.prepare(submission).ok_or(RingError::Full)
     }
+    /// Operations that were prepared and not submitted.
+    pub fn unsubmitted(&self) -> u32 {
+        self.producer.unsubmitted()
+    }
     /// Shows the daemon what was prepared.
     pub fn submit(&mut self) -> io::Result<()> {
         self.producer.submit()

@@ -50,7 +50,7 @@ pub enum Kind {
 pub mod flags {
     /// Data of writes that are on their way may be returned. Accepted; only committed data is ever returned.
     pub const ALLOW_READ_UNCOMMITTED: u32 = 1;
-    /// A read ends before a hole instead of returning zeros for it.
+    /// A read ends before a hole instead of returning zeros for it, and fails where there is data behind it.
     pub const FORBID_READ_HOLES: u32 = 2;
     /// Every bit that has a meaning.
     pub const KNOWN: u32 = ALLOW_READ_UNCOMMITTED | FORBID_READ_HOLES;

@@ -5,8 +5,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// What the kernel calls a GlowFS mount (proc_pid_mountinfo(5)).
+const KIND: &[u8] = b"fuse.glowfs";
+
 /// The mount point that a path lies under, if it is a GlowFS mount: the highest directory above it on the same file system that answers
-/// for GlowFS.
+/// for GlowFS; for who may only pass through that, the kernel answers.
 pub fn mount_point_of(path: &Path) -> io::Result<PathBuf> {
     let path = path.canonicalize()?;
     let device = path.metadata()?.dev();
@@ -16,7 +19,14 @@ pub fn mount_point_of(path: &Path) -> io::Result<PathBuf> {
     {
         top = parent;
     }
-    if crate::connection::is_ours(&File::open(top)?) {
+    let is_ours = match File::open(top) {
+        Ok(root) => crate::connection::is_ours(&root),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            kind(&std::fs::read("/proc/self/mountinfo")?, device) == Some(KIND)
+        }
+        Err(e) => return Err(e),
+    };
+    if is_ours {
         return Ok(top.to_owned());
     }
     let what = format!("{} is not on a GlowFS mount", path.display());
@@ -30,14 +40,23 @@ pub fn mount_point_of_device(device: u64) -> io::Result<PathBuf> {
     })
 }
 
-/// Where a table of mounts says that this device is. Paths are of any bytes.
-fn find(table: &[u8], device: u64) -> Option<PathBuf> {
+/// What a table of mounts has of this device, from the field behind its number on. Paths are of any bytes.
+fn entry(table: &[u8], device: u64) -> Option<impl Iterator<Item = &[u8]>> {
     let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     table.split(|&b| b == b'\n').find_map(|line| {
         let mut fields = line.split(|&b| b == b' ');
-        let device = fields.nth(2)?;
-        (device == wanted.as_bytes()).then(|| fields.nth(1).map(unescape)).flatten()
+        (fields.nth(2)? == wanted.as_bytes()).then_some(fields)
     })
+}
+
+/// Where this device is mounted.
+fn find(table: &[u8], device: u64) -> Option<PathBuf> {
+    entry(table, device)?.nth(1).map(unescape)
+}
+
+/// Of what kind it is. (Before that there are any number of fields, and one that ends them.)
+fn kind(table: &[u8], device: u64) -> Option<&[u8]> {
+    entry(table, device)?.skip(2).skip_while(|f| *f != b"-").nth(1)
 }
 
 /// A path of mountinfo: blanks and backslashes are three octal digits there.
@@ -72,5 +91,9 @@ mod tests {
         assert_eq!(find(table, rustix::fs::makedev(0, 41)).as_deref(), Some(Path::new(odd)));
         assert_eq!(find(table, rustix::fs::makedev(0, 42)), Some(PathBuf::from("/mnt/a b")));
         assert_eq!(find(table, rustix::fs::makedev(0, 43)), None);
+        let table = b"30 22 0:41 / /mnt/- rw - fuse.x s rw\n31 22 0:42 / /a rw shared:1 master:2 - fuse.glowfs - rw\n";
+        assert_eq!(kind(table, rustix::fs::makedev(0, 41)), Some(&b"fuse.x"[..]));
+        assert_eq!(kind(table, rustix::fs::makedev(0, 42)), Some(KIND));
+        assert_eq!(kind(table, rustix::fs::makedev(0, 43)), None);
     }
 }

@@ -47,6 +47,11 @@ impl Producer {
         self.prepared.wrapping_sub(self.taken)
     }
 
+    /// Prepared and not shown to the daemon.
+    pub fn unsubmitted(&self) -> u32 {
+        self.prepared.wrapping_sub(self.submitted)
+    }
+
     /// Fills in the next submission and returns its index; None: as many as the ring has entries are outstanding.
     pub fn prepare(&mut self, s: Submission) -> Option<u32> {
         if self.outstanding() >= self.entries {

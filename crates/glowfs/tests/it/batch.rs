@@ -161,7 +161,10 @@ fn writes_in_batches_are_what_a_mount_reads() {
 #[test]
 fn holes_depth_and_limits_are_those_of_the_rings() {
     let c = Cluster::up("batchrules");
-    sh(&c.mnt, "head -c 8192 /dev/urandom > f; truncate -s 3M f; sync");
+    sh(
+        &c.mnt,
+        "head -c 8192 /dev/urandom > f; truncate -s 2M f; echo data >> f; truncate -s 3M f; sync",
+    );
     with_client(&c, |rt, client| async move {
         let file = client.open_path("/f", &reading()).await.expect("opened");
         let all = batch(&client, 4, 0, 0);
@@ -172,6 +175,8 @@ fn holes_depth_and_limits_are_those_of_the_rings() {
         assert_eq!(short.result.expect("read"), 4096, "it ends before the hole");
         let none = read(&rt, &all, &file, 1 << 20, 4096, Holes::End).await;
         assert_eq!(none.result.expect_err("a hole").status, Status::NoAttribute);
+        let behind = read(&rt, &all, &file, 4096, 2 << 20, Holes::End).await;
+        assert_eq!(behind.result.expect_err("a hole").status, Status::NoAttribute);
         let end = read(&rt, &all, &file, 3 << 20, 4096, Holes::End).await;
         assert_eq!(end.result.expect("the end"), 0);
         let denied = all.prepare_write(&file, 0, Buf::from_vec(vec![1]), 9);

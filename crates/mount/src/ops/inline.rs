@@ -6,12 +6,13 @@
 use crate::daemon::{Context, Failure};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
+use glowfs_client::Found;
 use glowfs_rt::BufMut;
 
 /// What came of a read.
 pub(crate) enum Inline {
     /// The bytes, all of which exist; none behind the end of the file.
-    Bytes(Option<(BufMut, usize)>),
+    Bytes(Option<(BufMut, Found)>),
     /// The contents are in chunks by now, and what is known of the file says so.
     InChunks,
 }
@@ -49,13 +50,13 @@ impl<S: FileSystem> Context<S> {
         bytes: &[u8],
         (offset, end): (u64, u64),
         alloc: &impl Fn(usize) -> BufMut,
-    ) -> Option<(BufMut, usize)> {
+    ) -> Option<(BufMut, Found)> {
         let stop = (bytes.len() as u64).min(end);
         let n = stop.checked_sub(offset).filter(|n| *n > 0)? as usize;
         let mut buf = alloc(n);
         buf.truncate(n);
         buf.copy_from_slice(&bytes[offset as usize..stop as usize]);
         self.count_read(n);
-        Some((buf, n))
+        Some((buf, Found::first(n)))
     }
 }

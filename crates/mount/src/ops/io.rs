@@ -8,6 +8,7 @@ use crate::inodes::Handle;
 use crate::open::OpenInode;
 use crate::ops::back::{CUTS_MAX, Spot, Stored};
 use crate::ops::inline::Inline;
+use glowfs_client::Found;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
@@ -48,7 +49,7 @@ impl<S: FileSystem> Context<S> {
         }
     }
 
-    /// Reads up to `size` bytes into a buffer that `alloc` makes; also says how many of them exist in the chunks (the rest is a hole).
+    /// Reads up to `size` bytes into a buffer that `alloc` makes; also says which of them exist in the chunks (the rest are holes).
     /// None: the file ends before.
     pub(crate) async fn read_at(
         &self,
@@ -56,7 +57,7 @@ impl<S: FileSystem> Context<S> {
         offset: u64,
         size: u64,
         alloc: impl Fn(usize) -> BufMut,
-    ) -> Result<Option<(BufMut, usize)>, Failure> {
+    ) -> Result<Option<(BufMut, Found)>, Failure> {
         let _inside = handle.inode.gate.shared().await;
         self.settle(&handle.inode).await;
         let outcome = self.read_inside(handle, offset, size, alloc).await;
@@ -80,7 +81,7 @@ impl<S: FileSystem> Context<S> {
         offset: u64,
         size: u64,
         alloc: impl Fn(usize) -> BufMut,
-    ) -> Result<Option<(BufMut, usize)>, Failure> {
+    ) -> Result<Option<(BufMut, Found)>, Failure> {
         let alloc = &alloc;
         let wanted = offset.saturating_add(size);
         loop {
@@ -99,7 +100,7 @@ impl<S: FileSystem> Context<S> {
             }
             let n = n as usize;
             let (result, mut buf) = handle.file.file.read(offset, alloc(n)).await;
-            let exist = result?;
+            let Found { end, whole } = result?;
             // What was cut or replaced meanwhile may have been collected, and then reads as zeros: it only counts if nobody cut it.
             let now = self.rt.now();
             if now >= leased.max(asked + READ_MAX) || handle.inode.lease.get() < leased {
@@ -110,7 +111,7 @@ impl<S: FileSystem> Context<S> {
             }
             buf.truncate(n);
             self.count_read(n);
-            return Ok(Some((buf, exist.min(n))));
+            return Ok(Some((buf, Found { end: end.min(n), whole: whole.min(n) })));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Sparse contents of a file.
 
+use glowfs_client::Found;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -21,15 +22,18 @@ impl Content {
         }
     }
     /// Fills `buf`.
-    pub fn read(&self, offset: u64, buf: &mut [u8]) {
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Found {
         let pieces = self.0.borrow();
+        let mut found = Found::default();
         Self::each(offset, buf.len(), |index, within, range| match pieces.get(&index) {
             Some(p) => {
+                found.add(range.start, Found::first(range.len()));
                 let n = range.len();
                 buf[range].copy_from_slice(&p[within..within + n]);
             }
             None => buf[range].fill(0),
         });
+        found
     }
     /// Writes `bytes`.
     pub fn write(&self, offset: u64, bytes: &[u8]) {

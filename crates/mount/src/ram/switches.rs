@@ -34,6 +34,9 @@ pub static READS_WAIT_AT: AtomicU64 = AtomicU64::new(0);
 /// Writes find no room. For tests.
 pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 
+/// A write that begins at this offset (less one; 0: none) finds no room. For tests.
+pub static NO_ROOM_AT: AtomicU64 = AtomicU64::new(0);
+
 /// Questions for an extended attribute take 200 ms. For tests.
 pub static XATTRS_SLOW: AtomicBool = AtomicBool::new(false);
 

@@ -9,6 +9,7 @@ use crate::errno::{EBADF, EINVAL, EIO, errno};
 use crate::filesystem::FileSystem;
 use crate::ops::HowToWrite;
 use crate::uses::InUse;
+use glowfs_client::Found;
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_types::InodeId;
 use glowfs_usrbio::{Kind, Submission, flags};
@@ -16,7 +17,7 @@ use glowfs_usrbio::{Kind, Submission, flags};
 /// Greater operations are carried out in pieces of so many bytes, one after the other.
 const PIECE_BYTES: u64 = 4 << 20;
 const EFAULT: i32 = 14;
-/// A read that may not return holes begins in one.
+/// A read that may not return holes begins in one, or finds data behind one.
 const ENODATA: i32 = 61;
 
 /// What a submission names, found and checked.
@@ -38,8 +39,8 @@ fn told(failure: &Failure, inode: InodeId) -> i32 {
     e
 }
 
-/// Carries it out: bytes done, or a negated errno. What was done before an error counts, as with read(2) and write(2); what is to be
-/// durable and is not does not.
+/// Carries it out: bytes done, or a negated errno. Unlike read(2) and write(2) it is one thing, as in 3FS: what was done before an error
+/// is not counted, for a count that is short says where the file ends.
 pub(super) async fn perform<S: FileSystem>(
     context: &Context<S>,
     session: &Session,
@@ -50,36 +51,67 @@ pub(super) async fn perform<S: FileSystem>(
         Ok(op) => op,
         Err(e) => return -i64::from(e),
     };
+    let outcome = match ring.kind {
+        Kind::Read => read_pieces(context, session, ring, &op, s).await,
+        Kind::Write => write_pieces(context, session, ring, &op, s).await,
+    };
+    match outcome {
+        Ok(done) => done as i64,
+        Err(e) => -i64::from(told(&e, op.handle.inode.id)),
+    }
+}
+
+async fn read_pieces<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    ring: &Ring,
+    op: &Operation<S>,
+    s: &Submission,
+) -> Result<u64, Failure> {
+    let (mut done, mut at, mut in_hole) = (0, 0, false);
+    while at < s.len {
+        let len = (s.len - at).min(PIECE_BYTES);
+        let turn = context.rings.turn(session, len as usize, ring.priority).await;
+        let (n, found) = read(context, op, s, at, len).await?;
+        drop(turn);
+        let whole = if in_hole { 0 } else { found.whole };
+        // Whether what is missing is a hole, or only never was there, tells what lies behind it.
+        if op.forbid_holes && whole < found.end {
+            return Err(Failure::Errno(ENODATA));
+        }
+        in_hole = op.forbid_holes && whole < n;
+        done += if in_hole { whole } else { n } as u64;
+        at += n as u64;
+        if (n as u64) < len {
+            break;
+        }
+    }
+    if in_hole && done == 0 {
+        return Err(Failure::Errno(ENODATA));
+    }
+    Ok(done)
+}
+
+async fn write_pieces<S: FileSystem>(
+    context: &Context<S>,
+    session: &Session,
+    ring: &Ring,
+    op: &Operation<S>,
+    s: &Submission,
+) -> Result<u64, Failure> {
     let mut done = 0;
     while done < s.len {
         let len = (s.len - done).min(PIECE_BYTES);
         let turn = context.rings.turn(session, len as usize, ring.priority).await;
-        let outcome = match ring.kind {
-            Kind::Read => read(context, &op, s, done, len).await,
-            Kind::Write => write(context, session, &op, s, done, len).await,
-        };
+        write(context, session, op, s, done, len).await?;
         drop(turn);
-        match outcome {
-            Ok(n) => {
-                done += n;
-                if n < len {
-                    break;
-                }
-            }
-            Err(e) if done == 0 => {
-                return -i64::from(told(&e, op.handle.inode.id));
-            }
-            Err(_) => break,
-        }
+        done += len;
     }
-    let owes = ring.kind == Kind::Write && done > 0 && op.handle.durable;
-    if owes {
-        let durable = context.make_durable(&op.handle).await;
-        if let Err(e) = durable.and_then(|()| context.heard(&op.handle)) {
-            return -i64::from(told(&e, op.handle.inode.id));
-        }
+    if done > 0 && op.handle.durable {
+        context.make_durable(&op.handle).await?;
+        context.heard(&op.handle)?;
     }
-    done as i64
+    Ok(done)
 }
 
 fn find<S: FileSystem>(
@@ -113,25 +145,22 @@ fn find<S: FileSystem>(
     Ok(Operation { region, handle, forbid_holes })
 }
 
-/// Reads a piece. Fewer bytes than asked for: the file ends there, or a hole begins that may not be returned.
+/// Reads a piece. How many bytes of it the file has, and which of them exist.
 async fn read<S: FileSystem>(
     context: &Context<S>,
     op: &Operation<S>,
     s: &Submission,
     done: u64,
     len: u64,
-) -> Result<u64, Failure> {
+) -> Result<(usize, Found), Failure> {
     let rt = &context.rt;
     let got = context.read_at(&op.handle, s.file_offset + done, len, |n| rt.alloc(n)).await?;
-    let Some((bytes, exist)) = got else { return Ok(0) };
-    let n = if op.forbid_holes { exist } else { bytes.len() };
-    if n == 0 {
-        return Err(Failure::Errno(ENODATA));
-    }
+    let Some((bytes, found)) = got else { return Ok((0, Found::default())) };
+    let n = if op.forbid_holes { found.whole } else { bytes.len() };
     let mut to =
         op.region.buf_mut(s.buffer_offset + done, n).map_err(|_| Failure::Errno(EFAULT))?;
     to.copy_from_slice(&bytes[..n]);
-    Ok(n as u64)
+    Ok((bytes.len(), found))
 }
 
 async fn write<S: FileSystem>(
@@ -141,7 +170,7 @@ async fn write<S: FileSystem>(
     s: &Submission,
     done: u64,
     len: u64,
-) -> Result<u64, Failure> {
+) -> Result<(), Failure> {
     let from = op.region.buf(s.buffer_offset + done, len as usize);
     let mut own = context.rt.alloc(len as usize);
     own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
@@ -154,5 +183,5 @@ async fn write<S: FileSystem>(
     context.write_at(&op.handle, s.file_offset + done, own.freeze(), how, None).await?;
     // And what the kernel was given meanwhile is old when the application hears of it.
     forget(context, op.handle.inode.id).await;
-    Ok(len)
+    Ok(())
 }

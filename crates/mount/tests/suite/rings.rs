@@ -2,7 +2,7 @@
 
 use crate::common::TestMount;
 use glowfs_usrbio::control::{self, Control};
-use glowfs_usrbio::{Connection, Kind, Ring, RingOptions, Submission, mount_point_of};
+use glowfs_usrbio::{Connection, Kind, Ring, RingOptions, Submission, flags, mount_point_of};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -167,18 +167,42 @@ fn exactly_n_waits_for_n_or_for_its_time() {
 
 #[test]
 fn holes_are_zeros_or_forbidden() {
+    const ENODATA: i64 = 61;
+    // The RAM file system has holes of 64 KiB; a ring reads 4 MiB at a time.
+    const HOLE: u64 = 64 << 10;
+    const PIECE: u64 = 4 << 20;
     let Some(m) = TestMount::new(60) else { return };
     let c = Connection::open(m.path()).unwrap();
     let file = open(&m, "f");
     file.write_all_at(b"abcd", 0).unwrap();
-    file.set_len(1 << 20).unwrap();
+    file.write_all_at(b"behind", 2 * HOLE).unwrap();
+    file.write_all_at(b"far", 2 * PIECE).unwrap();
+    file.set_len(3 * PIECE).unwrap();
     let f = c.register(&file).unwrap();
-    let buffer = c.buffer(4096).unwrap();
-    buffer.fill(0, &[0xff; 4096]);
+    let buffer = c.buffer(3 * PIECE as usize).unwrap();
+    buffer.fill(0, &[0xff; 3 * PIECE as usize]);
     let mut plain = c.ring(RingOptions::new(Kind::Read, 8)).unwrap();
     plain.prepare(&f, 0, &buffer, 0, 4096, 0).unwrap();
     assert_eq!(next(&mut plain).1, 4096);
     assert_eq!(buffer.copy_out(0, 6), b"abcd\0\0");
+
+    let flags = flags::FORBID_READ_HOLES;
+    let mut strict = c.ring(RingOptions { flags, ..RingOptions::new(Kind::Read, 8) }).unwrap();
+    let mut read = |from: u64, to: u64| {
+        strict.prepare(&f, from, &buffer, 0, (to - from) as usize, 0).unwrap();
+        next(&mut strict).1
+    };
+    assert_eq!(read(0, HOLE), HOLE as i64, "there is all of it");
+    assert_eq!(read(8, 2 * HOLE), HOLE as i64 - 8, "as where the file ends");
+    assert_eq!(read(0, 2 * HOLE + 1), -ENODATA, "data behind a hole");
+    assert_eq!(read(HOLE, 2 * HOLE), -ENODATA, "nothing but a hole");
+    assert_eq!(read(HOLE, 2 * HOLE + 1), -ENODATA, "it begins in a hole");
+    // In another piece.
+    assert_eq!(read(2 * HOLE, 2 * PIECE), HOLE as i64);
+    assert_eq!(read(2 * HOLE, 2 * PIECE + 1), -ENODATA);
+    assert_eq!(read(4 * HOLE, 2 * PIECE), -ENODATA);
+    assert_eq!(read(2 * PIECE, 3 * PIECE), HOLE as i64);
+    assert_eq!(read(3 * PIECE, 4 * PIECE), 0, "behind the end of the file");
 }
 
 #[test]

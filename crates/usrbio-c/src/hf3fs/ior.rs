@@ -5,10 +5,10 @@
 use super::iov::Iov;
 use super::{PATH_BYTES, code, error, mount_point, number};
 use crate::own::{SharedRing, path};
-use crate::registry::registry;
+use crate::registry::{Registered, registry};
 use glowfs_usrbio::{Completion, ENTRIES_MAX, Kind, Ring, RingOptions, ring_bytes};
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// `struct hf3fs_ior`.
@@ -41,53 +41,76 @@ struct Handle {
     slots: Mutex<Slots>,
 }
 
-/// The numbers that operations go by, and what the caller wants back with each. (Not the places in the queue: those are used again while an
-/// operation that stood there is still on its way.)
+/// Who waits looks so often for what another thread has prepared meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The numbers that operations go by, and the operation of each. (Not the places in the queue: those are used again while an operation that stood
+/// there is still on its way.)
 struct Slots {
     free: Vec<u32>,
-    userdata: Vec<u64>,
+    taken: Vec<Option<Operation>>,
+}
+
+/// An operation until its result is taken.
+struct Operation {
+    /// What the caller wants back with it.
+    userdata: u64,
+    /// It is carried out even if it is registered no more.
+    file: Arc<Registered>,
 }
 
 impl Handle {
-    fn new(ring: Ring) -> Self {
-        let entries = ring.options().entries;
-        let slots =
-            Slots { free: (0..entries).rev().collect(), userdata: vec![0; entries as usize] };
+    /// A ring of which only so many entries are used as were asked for.
+    fn new(ring: Ring, entries: u32) -> Self {
+        let slots = Slots {
+            free: (0..entries).rev().collect(),
+            taken: (0..entries).map(|_| None).collect(),
+        };
         Self { ring: SharedRing::new(ring), slots: Mutex::new(slots) }
     }
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// A number for an operation; None: all are taken. It is fixed before the ring is locked: who waits locks these in the other order.
-    fn number(&self, userdata: *const c_void) -> Option<u32> {
+    fn number(&self, userdata: *const c_void, file: &Arc<Registered>) -> Option<u32> {
         let mut slots = self.slots();
         let index = slots.free.pop()?;
-        slots.userdata[index as usize] = userdata as u64;
+        let operation = Operation { userdata: userdata as u64, file: file.clone() };
+        slots.taken[index as usize] = Some(operation);
         Some(index)
     }
-    /// The result of an operation, for the caller.
-    fn answer(&self, c: Completion) -> Cqe {
+    /// The number is free again; what it stood for.
+    fn free(&self, index: u32) -> Option<Operation> {
         let mut slots = self.slots();
+        let operation = slots.taken.get_mut(index as usize)?.take()?;
+        slots.free.push(index);
+        Some(operation)
+    }
+    /// Submits what was prepared, as in 3FS, where the daemon finds that by itself. The daemon is not woken for nothing: some wait in a loop, for no time at
+    /// all.
+    fn submit_rest(&self) {
+        // Who waits hears of a daemon that is gone.
+        let _ = self.ring.with(|r| if r.unsubmitted() > 0 { r.submit() } else { Ok(()) });
+    }
+    /// The result of an operation, for the caller; and its file, which may be closed when that is dropped, where nobody waits for it.
+    fn answer(&self, c: Completion) -> (Cqe, Option<Arc<Registered>>) {
         let index = u32::try_from(c.user).unwrap_or(u32::MAX);
-        let userdata = slots.userdata.get(index as usize).copied();
-        if userdata.is_some() {
-            slots.free.push(index);
-        }
-        let userdata = userdata.unwrap_or(0) as usize as *const c_void;
-        Cqe { index: index as i32, reserved: 0, result: c.result, userdata }
+        let (userdata, file) = match self.free(index) {
+            Some(Operation { userdata, file }) => (userdata, Some(file)),
+            None => (0, None),
+        };
+        let userdata = userdata as usize as *const c_void;
+        (Cqe { index: index as i32, reserved: 0, result: c.result, userdata }, file)
     }
 }
 fn entries_of(entries: c_int) -> Option<u32> {
-    u32::try_from(entries)
-        .ok()
-        .filter(|e| (1..=ENTRIES_MAX).contains(e))
-        .map(u32::next_power_of_two)
+    u32::try_from(entries).ok().filter(|e| (1..=ENTRIES_MAX).contains(e))
 }
 
 /// See the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn hf3fs_ior_size(entries: c_int) -> usize {
-    entries_of(entries).map_or(0, ring_bytes)
+    entries_of(entries).map_or(0, |e| ring_bytes(e.next_power_of_two()))
 }
 
 /// What the four ways of making a ring differ in.
@@ -107,23 +130,26 @@ unsafe fn create(ior: *mut Ior, p: *const c_char, wish: Wish) -> c_int {
     let Wish { entries, for_read, io_depth, priority, timeout, numa, flags } = wish;
     let made = (|| {
         let invalid = || error(libc::EINVAL);
+        let wanted = entries_of(entries).ok_or_else(invalid)?;
         let options = RingOptions {
-            entries: entries_of(entries).ok_or_else(invalid)?,
+            entries: wanted.next_power_of_two(),
             kind: if for_read { Kind::Read } else { Kind::Write },
             io_depth,
             priority,
             timeout_ms: u32::try_from(timeout).map_err(|_| invalid())?,
             flags: u32::try_from(flags).map_err(|_| invalid())?,
         };
-        if ior.is_null() {
+        // A batch of more than the entries would never be there.
+        if ior.is_null() || io_depth > entries {
             return Err(invalid());
         }
         // SAFETY: by the caller.
         let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
-        let ring = registry().connection(path)?.ring(options)?;
+        let connection = registry().connection(path)?;
+        let ring = connection.ring(options)?;
         let size = ring_bytes(options.entries);
         let base = ring.memory_base();
-        let handle = Box::into_raw(Box::new(Handle::new(ring))).cast();
+        let handle = Box::into_raw(Box::new(Handle::new(ring, wanted))).cast();
         let nobody = std::ptr::null_mut();
         let iov = Iov { base, handle: nobody, id: [0; 16], mount_point, size, block_size: 0, numa };
         // SAFETY: the caller's structure.
@@ -241,7 +267,7 @@ unsafe fn ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_io_entries(ior: *const Ior) -> c_int {
     // SAFETY: by the caller.
-    unsafe { ring(ior) }.map_or(0, |(_, r)| r.ring.with(|r| r.options().entries as c_int))
+    unsafe { ring(ior) }.map_or(0, |(_, r)| r.slots().taken.len() as c_int)
 }
 
 /// # Safety
@@ -281,12 +307,12 @@ pub unsafe extern "C" fn hf3fs_prep_io(
     if (read && !file.readable) || (!read && !file.writable) {
         return -libc::EACCES;
     }
-    let Some(index) = ring.number(userdata) else { return -libc::EAGAIN };
+    let Some(index) = ring.number(userdata, &file) else { return -libc::EAGAIN };
     let prepared =
         ring.ring.with(|r| r.prepare(&file.file, off as u64, &buffer, at, len, index.into()));
     if prepared.is_err() {
         // There was a number left, so there was room: the buffer is of another mount.
-        ring.slots().free.push(index);
+        ring.free(index);
         return -libc::EINVAL;
     }
     index as c_int
@@ -327,11 +353,30 @@ pub unsafe extern "C" fn hf3fs_wait_for_ios(
     if cqes.is_null() || max == 0 {
         return -libc::EINVAL;
     }
-    let min = usize::try_from(min_results).unwrap_or(0);
-    let collected = ring.ring.collect(max, min, until, |n, c| {
-        let cqe = ring.answer(c);
-        // SAFETY: n < max, and there is room for so many.
-        unsafe { cqes.add(n).write(cqe) };
-    });
-    collected.map_or_else(|e| number(&e), |n| n as c_int)
+    let min = usize::try_from(min_results).unwrap_or(0).min(max);
+    let mut n = 0;
+    let mut files = Vec::new();
+    loop {
+        ring.submit_rest();
+        let look_again = Instant::now() + LOOK_AGAIN;
+        let last = until.is_some_and(|u| u <= look_again);
+        let until = if last { until } else { Some(look_again) };
+        let before = n;
+        let collected =
+            ring.ring.collect(max - before, min.saturating_sub(before), until, |i, c| {
+                let (cqe, file) = ring.answer(c);
+                files.extend(file);
+                // SAFETY: before + i < max, and there is room for so many.
+                unsafe { cqes.add(before + i).write(cqe) };
+            });
+        match collected {
+            Ok(more) => n += more,
+            // What was taken is not lost: the error comes with the next call.
+            Err(e) if n == 0 => return number(&e),
+            Err(_) => return n as c_int,
+        }
+        if n >= min || last {
+            return n as c_int;
+        }
+    }
 }

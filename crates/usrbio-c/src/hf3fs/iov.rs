@@ -4,18 +4,17 @@
 
 use super::{PATH_BYTES, code, error, mount_point};
 use crate::own::path;
-use crate::registry::{Registry, registry};
-use glowfs_usrbio::Buffer;
+use crate::registry::{registry, view};
+use glowfs_usrbio::{Buffer, Connection};
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 /// `struct hf3fs_iov`.
 #[repr(C)]
 pub struct Iov {
     pub(super) base: *mut u8,
-    /// An `Arc<Buffer>`, leaked.
+    /// An `Arc<Buffer>`, leaked; NULL: a wrapped one, which holds none.
     pub(super) handle: *mut c_void,
     pub(super) id: [u8; 16],
     pub(super) mount_point: [u8; PATH_BYTES],
@@ -23,22 +22,8 @@ pub struct Iov {
     pub(super) block_size: usize,
     pub(super) numa: c_int,
 }
-/// What an iov is to stand for.
-struct Found {
-    buffer: Arc<Buffer>,
-    id: [u8; 16],
-    /// Where the caller sees the memory.
-    base: *mut u8,
-}
 
-impl Found {
-    fn new(buffer: Buffer, id: [u8; 16]) -> Self {
-        let base = buffer.as_ptr();
-        Self { buffer: Arc::new(buffer), id, base }
-    }
-}
-
-/// Fills an iov in for a buffer that was made or found.
+/// Fills an iov in for a buffer that was made or found, and that it holds.
 ///
 /// # Safety
 /// `iov` is the caller's.
@@ -46,19 +31,21 @@ unsafe fn fill(
     iov: *mut Iov,
     p: *const c_char,
     (size, block_size, numa): (usize, usize, c_int),
-    get: impl FnOnce(&mut Registry, &Path) -> io::Result<Found>,
+    get: impl FnOnce(&Connection) -> io::Result<(Buffer, [u8; 16])>,
 ) -> io::Result<()> {
     if iov.is_null() {
         return Err(error(libc::EINVAL));
     }
     // SAFETY: by the caller.
     let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
-    let mut registry = registry();
-    let Found { buffer, id, base } = get(&mut registry, path)?;
+    let connection = registry().connection(path)?;
+    let (buffer, id) = get(&connection)?;
     if buffer.len() < size {
         return Err(error(libc::EINVAL));
     }
-    registry.add_buffer(id, buffer.clone());
+    let base = buffer.as_ptr();
+    let buffer = Arc::new(buffer);
+    registry().add_buffer(id, buffer.clone());
     let handle = Arc::into_raw(buffer).cast_mut().cast();
     // SAFETY: the caller's structure.
     unsafe { iov.write(Iov { base, handle, id, mount_point, size, block_size, numa }) };
@@ -81,11 +68,10 @@ pub unsafe extern "C" fn hf3fs_iovcreate(
     block_size: usize,
     numa: c_int,
 ) -> c_int {
-    let create = |registry: &mut Registry, path: &Path| {
-        let c = registry.connection(path)?;
+    let create = |c: &Connection| {
         let (buffer, id) = (c.buffer(size)?, new_id()?);
         c.name(&buffer, id)?;
-        Ok(Found::new(buffer, id))
+        Ok((buffer, id))
     };
     // SAFETY: by the caller.
     code(unsafe { fill(iov, p, (size, block_size, numa), create) })
@@ -103,9 +89,7 @@ pub unsafe extern "C" fn hf3fs_iovopen(
 ) -> c_int {
     // SAFETY: by the caller.
     let Some(&id) = (unsafe { id.as_ref() }) else { return -libc::EINVAL };
-    let open = |registry: &mut Registry, path: &Path| {
-        Ok(Found::new(registry.connection(path)?.find(id)?, id))
-    };
+    let open = |c: &Connection| Ok((c.find(id)?, id));
     // SAFETY: by the caller.
     code(unsafe { fill(iov, p, (size, block_size, numa), open) })
 }
@@ -123,18 +107,24 @@ pub unsafe extern "C" fn hf3fs_iovwrap(
 ) -> c_int {
     // SAFETY: by the caller.
     let Some(&id) = (unsafe { id.as_ref() }) else { return -libc::EINVAL };
-    if base.is_null() {
+    if base.is_null() || iov.is_null() {
         return -libc::EINVAL;
     }
-    let wrap = |registry: &mut Registry, path: &Path| {
-        let buffer = match registry.buffer(&id) {
-            Ok(known) => known,
-            Err(_) => Arc::new(registry.connection(path)?.find(id)?),
-        };
-        Ok(Found { buffer, id, base: base.cast() })
-    };
     // SAFETY: by the caller.
-    code(unsafe { fill(iov, p, (size, block_size, numa), wrap) })
+    let paths = unsafe { mount_point(p).and_then(|m| Ok((m, path(p)?))) };
+    let wrapped = paths.and_then(|(mount_point, path)| {
+        if view(id, path)? < size {
+            let gone = registry().remove_view(&id);
+            drop(gone);
+            return Err(error(libc::EINVAL));
+        }
+        Ok(mount_point)
+    });
+    code(wrapped.map(|mount_point| {
+        let (base, handle) = (base.cast(), std::ptr::null_mut());
+        // SAFETY: the caller's structure.
+        unsafe { iov.write(Iov { base, handle, id, mount_point, size, block_size, numa }) };
+    }))
 }
 /// # Safety
 /// See the module.
@@ -147,6 +137,33 @@ pub unsafe extern "C" fn hf3fs_iovcreate_device(
     _device: c_int,
 ) -> c_int {
     if block_size != 0 { -libc::EINVAL } else { -libc::ENOTSUP }
+}
+/// # Safety
+/// See the module.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hf3fs_iovopen_device(
+    _iov: *mut Iov,
+    _id: *const [u8; 16],
+    _p: *const c_char,
+    _size: usize,
+    _block_size: usize,
+    _device: c_int,
+) -> c_int {
+    -libc::ENOTSUP
+}
+/// # Safety
+/// See the module.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hf3fs_iovwrap_device(
+    _iov: *mut Iov,
+    _memory: *mut c_void,
+    _id: *const [u8; 16],
+    _p: *const c_char,
+    _size: usize,
+    _block_size: usize,
+    _device: c_int,
+) -> c_int {
+    -libc::ENOTSUP
 }
 /// # Safety
 /// See the module.
@@ -169,12 +186,16 @@ pub unsafe extern "C" fn hf3fs_iovdestroy(iov: *mut Iov) {
     // SAFETY: by the caller.
     let Some(iov) = (unsafe { iov.as_mut() }) else { return };
     if iov.handle.is_null() {
+        // A wrapped one holds nothing; but what was found for it may not be needed any more.
+        let gone = registry().remove_view(&iov.id);
+        drop(gone);
         return;
     }
     // SAFETY: made by `Arc::into_raw` in `fill`, taken back once: the handle is cleared below.
     let buffer = unsafe { Arc::from_raw(iov.handle.cast::<Buffer>().cast_const()) };
     (iov.handle, iov.base) = (std::ptr::null_mut(), std::ptr::null_mut());
-    registry().remove_buffer(&iov.id, &buffer);
+    let gone = registry().remove_buffer(&iov.id, &buffer);
+    drop((gone, buffer));
 }
 
 /// See the module.

@@ -8,12 +8,13 @@ mod iov;
 
 use crate::errno;
 use crate::own::path;
-use crate::registry::registry;
+use crate::registry::{register, registry};
 use glowfs_usrbio::Connection;
 use std::ffi::{c_char, c_int};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 const PATH_BYTES: usize = 256;
 
@@ -75,25 +76,38 @@ pub unsafe extern "C" fn hf3fs_extract_mount_point(
 /// See the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn hf3fs_reg_fd(fd: c_int, _flags: u64) -> c_int {
-    registry().register(fd).map_or_else(|e| errno(&e), |kept| -kept)
+    register(fd).map_or_else(|e| errno(&e), |kept| -kept)
 }
 /// See the module.
 #[unsafe(no_mangle)]
 pub extern "C" fn hf3fs_dereg_fd(fd: c_int) {
-    registry().deregister(fd.checked_abs().unwrap_or(0));
+    let gone = registry().deregister(fd.checked_abs().unwrap_or(0));
+    drop(gone);
 }
 
 /// # Safety
 /// See the module.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_hardlink(target: *const c_char, link: *const c_char) -> c_int {
-    use rustix::fs::{AtFlags, CWD};
     // SAFETY: by the caller.
     let paths = unsafe { path(target).and_then(|t| Ok((t, path(link)?))) };
-    let Ok((target, link)) = paths else { return libc::EINVAL };
-    let linked = rustix::fs::linkat(CWD, target, CWD, link, AtFlags::SYMLINK_FOLLOW);
-    linked.map_or_else(|e| e.raw_os_error(), |()| 0)
+    paths.and_then(|(t, l)| hard_link(t, l)).map_or_else(|e| errno(&e), |()| 0)
 }
+
+/// As 3FS, which asks the open file for it: this file system's files only.
+fn hard_link(target: &Path, link: &Path) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+    let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = rustix::fs::open(target, how, Mode::empty())?;
+    if !Connection::is_ours(&open) {
+        return Err(error(libc::ENOTTY));
+    }
+    if FileType::from_raw_mode(rustix::fs::fstat(&open)?.st_mode) == FileType::Directory {
+        return Err(error(libc::EISDIR));
+    }
+    Ok(rustix::fs::linkat(CWD, target, CWD, link, AtFlags::SYMLINK_FOLLOW)?)
+}
+
 /// # Safety
 /// See the module.
 #[unsafe(no_mangle)]
@@ -104,23 +118,31 @@ pub unsafe extern "C" fn hf3fs_punchhole(
     end: *const usize,
     _flags: usize,
 ) -> c_int {
-    use rustix::fs::FallocateFlags;
-    let Ok(n) = usize::try_from(n) else { return libc::EINVAL };
-    if fd < 0 || start.is_null() || end.is_null() {
-        return libc::EINVAL;
+    if fd < 0 {
+        return libc::EBADF;
     }
     // SAFETY: used during this call only; a number that is not open gives EBADF.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    for i in 0..n {
-        // SAFETY: both arrays have `n` elements.
-        let (start, end) = unsafe { (*start.add(i), *end.add(i)) };
-        let Some(len) = end.checked_sub(start) else { return libc::EINVAL };
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if len > 0
-            && let Err(e) = rustix::fs::fallocate(fd, how, start as u64, len as u64)
-        {
-            return e.raw_os_error();
-        }
+    let n = usize::try_from(n).unwrap_or(0);
+    if n > 0 && (start.is_null() || end.is_null()) {
+        return libc::EINVAL;
     }
-    0
+    // SAFETY: both arrays have `n` elements.
+    let holes = (0..n).map(|i| unsafe { (*start.add(i), *end.add(i)) });
+    punch_holes(fd, holes).map_or_else(|e| errno(&e), |()| 0)
+}
+
+/// One that ends before it begins is none, as in 3FS.
+fn punch_holes(fd: BorrowedFd<'_>, holes: impl Iterator<Item = (usize, usize)>) -> io::Result<()> {
+    use rustix::fs::FallocateFlags;
+    rustix::fs::fcntl_getfl(fd)?;
+    // Others may have holes, too: 3FS's ioctl is not known there.
+    if !Connection::is_ours(fd) {
+        return Err(error(libc::ENOTTY));
+    }
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for (start, end) in holes.filter(|(start, end)| start < end) {
+        rustix::fs::fallocate(fd, how, start as u64, (end - start) as u64)?;
+    }
+    Ok(())
 }

@@ -132,13 +132,13 @@ static void holders(struct hf3fs_iov *iov, const char *path) {
   CHECK(hf3fs_iovopen(&second, (uint8_t *)iov->id, mount, BLOCK, 0, -1) == 0);
   CHECK(hf3fs_iovwrap(&wrapped, second.base, (uint8_t *)iov->id, mount, BLOCK, 0, -1) == 0);
   CHECK(mappings() == before + 1);
-  hf3fs_iovdestroy(&second);
   struct hf3fs_cqe cqe;
   CHECK(hf3fs_prep_io(&reader, &wrapped, true, wrapped.base, fd, 0, 1, NULL) >= 0);
   CHECK(hf3fs_submit_ios(&reader) == 0 && hf3fs_wait_for_ios(&reader, &cqe, 1, 1, NULL) == 1);
   CHECK(cqe.result == 1 && wrapped.base[0] == 'y' && iov->base[0] == 'y');
-  hf3fs_iovdestroy(&wrapped);
+  hf3fs_iovdestroy(&second);
   CHECK(mappings() == before);
+  hf3fs_iovdestroy(&wrapped);
   CHECK(hf3fs_prep_io(&reader, iov, true, iov->base, fd, 0, 1, NULL) >= 0);
   CHECK(hf3fs_submit_ios(&reader) == 0 && hf3fs_wait_for_ios(&reader, &cqe, 1, 1, NULL) == 1);
   CHECK(cqe.result == 1);

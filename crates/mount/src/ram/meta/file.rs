@@ -4,6 +4,7 @@ use super::{Node, RamFs, no};
 use crate::filesystem::FileData;
 use crate::ram::content::Content;
 use crate::ram::switches::*;
+use glowfs_client::Found;
 use glowfs_rt::{Buf, BufMut, Duration};
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::meta::Attr;
@@ -60,7 +61,7 @@ impl FileData for RamFile {
             *self.content.borrow_mut() = self.node.content.borrow().clone();
         }
     }
-    async fn read(&self, offset: u64, mut buf: BufMut) -> (Result<usize>, BufMut) {
+    async fn read(&self, offset: u64, mut buf: BufMut) -> (Result<Found>, BufMut) {
         if let Err(e) = self.check_owner() {
             return (Err(e), buf);
         }
@@ -68,8 +69,8 @@ impl FileData for RamFile {
         while let Some(fs) = self.fs.upgrade().filter(|_| waits()) {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }
-        self.content.borrow().read(offset, &mut buf);
-        (Ok(buf.len()), buf)
+        let found = self.content.borrow().read(offset, &mut buf);
+        (Ok(found), buf)
     }
     async fn spill(&self) -> Result<()> {
         Ok(())
@@ -91,7 +92,7 @@ impl FileData for RamFile {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }
         self.check_owner()?;
-        if NO_ROOM.load(Relaxed) {
+        if NO_ROOM.load(Relaxed) || NO_ROOM_AT.load(Relaxed).checked_sub(1) == Some(offset) {
             return Err(no(Status::NoSpace));
         }
         if let Some(cut) = CUT_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
