@@ -6,7 +6,7 @@ use crate::harness::{Cluster, large, sh};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -50,7 +50,20 @@ enum Op {
     MkFifo(String),
     SetXattr(String, usize),
     GetXattr(String),
+    RemoveXattr(String),
+    ListXattr(String),
+    /// With the mode of fallocate(2).
+    Allocate(usize, u32, u64, u64),
+    /// From a handle and place to another one.
+    Copy((usize, u64), (usize, u64), usize),
+    /// A file without a name, that gets one.
+    TmpFile(String),
+    /// The length, by `lseek` of a handle.
+    End(usize),
 }
+
+/// FALLOC_FL_KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE, as they may be together.
+const ALLOCATE_MODES: [u32; 5] = [0, 1, 1 | 2, 16, 1 | 16];
 
 const HANDLES: usize = 6;
 const FILE_BYTES: u64 = 3 << 20;
@@ -80,7 +93,7 @@ fn op(r: &mut Random) -> Op {
         1 => 4096 * (1 + r.below(8)) as usize,
         _ => r.below(200_000) as usize,
     };
-    match r.below(46) {
+    match r.below(54) {
         0..=2 => Op::Create(path(r), r.below(2) == 0),
         3..=5 => Op::Mkdir(path(r), [0o755, 0o700, 0o777][r.below(3) as usize]),
         6 => Op::Symlink(path(r), path(r)),
@@ -107,7 +120,20 @@ fn op(r: &mut Random) -> Op {
         42 => Op::List(path(r)),
         43 => Op::MkFifo(path(r)),
         44 => Op::SetXattr(path(r), r.below(300) as usize),
-        _ => Op::GetXattr(path(r)),
+        45 => Op::GetXattr(path(r)),
+        46 => Op::RemoveXattr(path(r)),
+        47 => Op::ListXattr(path(r)),
+        48 | 49 => {
+            let mode = ALLOCATE_MODES[r.below(ALLOCATE_MODES.len() as u64) as usize];
+            Op::Allocate(h, mode, offset(r), 1 + len(r) as u64)
+        }
+        50 | 51 => {
+            // Handles that two mounts have in common, if there are two: one parity is one mount.
+            let to = (h + 2 * r.below(HANDLES as u64 / 2) as usize) % HANDLES;
+            Op::Copy((h, offset(r)), (to, offset(r)), len(r))
+        }
+        52 => Op::TmpFile(path(r)),
+        _ => Op::End(h),
     }
 }
 
@@ -208,6 +234,51 @@ impl Side {
                 let fd = fs::openat(root, p, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
                 fs::fsetxattr(&fd, "user.model", &vec![7; *len], fs::XattrFlags::empty())
                     .map(|()| String::new())
+            }
+            Op::RemoveXattr(p) => {
+                let fd = fs::openat(root, p, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+                fs::fremovexattr(&fd, "user.model").map(|()| String::new())
+            }
+            Op::ListXattr(p) => {
+                let fd = fs::openat(root, p, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
+                let mut names = [0u8; 512];
+                fs::flistxattr(&fd, &mut names).map(|n| format!("{:?}", &names[..n]))
+            }
+            Op::Allocate(h, bits, at, len) => {
+                let flags = fs::FallocateFlags::from_bits_retain(*bits);
+                fs::fallocate(self.handle(*h)?, flags, *at, *len).map(|()| String::new())
+            }
+            Op::Copy((from, at), (to, there), len) => {
+                let (mut at, mut there) = (*at, *there);
+                let (from, to) = (self.handle(*from)?, self.handle(*to)?);
+                let mut copied = 0;
+                // A local file system may copy less at a time.
+                while copied < *len {
+                    let left = len - copied;
+                    match fs::copy_file_range(from, Some(&mut at), to, Some(&mut there), left)? {
+                        0 => break,
+                        n => copied += n,
+                    }
+                }
+                Ok(copied.to_string())
+            }
+            Op::TmpFile(p) => {
+                let dir = Path::new(p).parent().unwrap_or(Path::new("."));
+                let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+                let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+                let fd = fs::openat(root, dir, flags, mode(0o600))?;
+                rustix::io::write(&fd, p.as_bytes())?;
+                let proc = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                fs::linkat(fs::CWD, proc, root, p, AtFlags::SYMLINK_FOLLOW).map(|()| String::new())
+            }
+            Op::End(h) => {
+                let fd = self.handle(*h)?;
+                // Where a directory ends is the file system's own.
+                let dir = fs::FileType::from_raw_mode(fs::fstat(fd)?.st_mode).is_dir();
+                if dir {
+                    return Ok(String::new());
+                }
+                fs::seek(fd, fs::SeekFrom::End(0)).map(|end| end.to_string())
             }
             Op::GetXattr(p) => {
                 let fd = fs::openat(root, p, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?;
@@ -323,6 +394,9 @@ impl Pair {
             | Op::Append(h, ..)
             | Op::Read(h, ..)
             | Op::FTruncate(h, _)
+            | Op::Allocate(h, ..)
+            | Op::Copy((h, _), ..)
+            | Op::End(h)
             | Op::Fsync(h) => h % 2,
             _ => r.below(2) as usize,
         };
@@ -334,7 +408,12 @@ impl Pair {
             outcome = side.apply(op);
         }
         // What others see of a write is what was flushed.
-        if let (Op::Write(h, ..) | Op::Append(h, ..) | Op::FTruncate(h, _), Ok(_)) = (op, &outcome)
+        let changed = match op {
+            Op::Write(h, ..) | Op::Append(h, ..) | Op::FTruncate(h, _) => Some(h),
+            Op::Allocate(h, ..) | Op::Copy(_, (h, _), _) => Some(h),
+            _ => None,
+        };
+        if let (Some(h), Ok(_)) = (changed, &outcome)
             && let Err(e) = side.apply(&Op::Fsync(*h))
         {
             return (by, Err(e));
