@@ -192,7 +192,7 @@ pub enum Command {
         #[arg(value_parser = role)]
         role: Role,
         /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s; mgmtd:
-        /// replace_after_ms
+        /// replace_after_ms, balance
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
         /// Only this node

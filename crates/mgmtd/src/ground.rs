@@ -21,7 +21,7 @@ const SETS_MAX: usize = 1024;
 /// What a move needs to know of the cluster; made anew for every round.
 pub(crate) struct Ground<'a> {
     s: &'a State,
-    places: Vec<Place>,
+    pub places: Vec<Place>,
     burdens: Vec<Burden>,
     /// Where in `places` a store is.
     at: BTreeMap<StoreId, usize>,
@@ -33,6 +33,8 @@ pub(crate) struct Ground<'a> {
     pub wanted: BTreeMap<ChainId, usize>,
     /// Targets that are to go.
     pub leaving: BTreeSet<TargetId>,
+    /// Stores that this round gives a target more, or one less, to make what they carry more even ([`crate::balance`]).
+    pub moved: Vec<(StoreId, i32)>,
 }
 
 /// How the places share chains with a set of nodes.
@@ -64,7 +66,7 @@ impl<'a> Ground<'a> {
         let wanted =
             tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect();
         let (spread, sharing) = (None, BTreeMap::new());
-        Self { s, places, burdens, at, spread, sharing, wanted, leaving }
+        Self { s, places, burdens, at, spread, sharing, wanted, leaving, moved: Vec::new() }
     }
 
     /// Where one more member of a chain goes; counts it there.
@@ -95,6 +97,17 @@ impl<'a> Ground<'a> {
         };
         self.burdens.get_mut(at)?.take(bytes);
         self.places.get(at).cloned()
+    }
+}
+
+impl Ground<'_> {
+    /// A place that was taken for a chain is not used after all.
+    pub fn give_back(&mut self, chain: ChainId, place: &Place) {
+        let bytes = self.s.chains.get(&chain).map_or(0, |c| bytes_of(self.s, &c.value.info));
+        if let Some(b) = self.at.get(&place.store).and_then(|at| self.burdens.get_mut(*at)) {
+            b.targets = b.targets.saturating_sub(1);
+            b.free_bytes = b.free_bytes.saturating_add(bytes);
+        }
     }
 }
 

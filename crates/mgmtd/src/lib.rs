@@ -8,6 +8,7 @@
 //! lease ended, or keep a token itself (only its BLAKE3 hash).
 
 mod api;
+mod balance;
 mod clients;
 mod config;
 mod core;

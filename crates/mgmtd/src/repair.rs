@@ -1,6 +1,7 @@
 //! Members that come and go: drains, replaced disks, and replicas that were away for too long. What to do next with a chain
 //! decides `cluster`, where a newcomer goes decides `placement` ([`crate::ground`]); here they are fed and their moves are put in force.
 
+use crate::balance;
 use crate::core::Inner;
 use crate::edit::Edit;
 use crate::ground::Ground;
@@ -67,6 +68,12 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
     let after = (after > 0).then(|| Duration::from_millis(after));
     let s = &*s;
     let mut ground = Ground::new(s, leaving(s, now, after));
+    let balance = s.mgmtd_tuning().balance == Some(true);
+    // Before anything is planned: whether all is quiet is judged by what is there.
+    let leisure = balance && balance::at_leisure(s, &ground);
+    if balance {
+        balance::go_on(s, &mut ground);
+    }
     let mut edit = Edit { removed: forgotten(s), ..Edit::default() };
     let mut log = Vec::new();
     let now_ms = now.0 / 1_000_000;
@@ -101,6 +108,22 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
         log.push((*id, step));
         if log.len() >= MOVES_PER_CHANGE {
             break;
+        }
+    }
+    if leisure && log.is_empty() {
+        let mut begun = Vec::new();
+        while begun.len() < balance::MOVES_MAX
+            && let Some((id, place)) = balance::next(s, &mut ground, &begun)
+        {
+            begun.push(id);
+            let Some(Ok(next)) = s.chains.get(&id).map(|c| c.value.join(next_id, place.node))
+            else {
+                continue;
+            };
+            edit.targets.push(new_target(next_id, id, &place));
+            next_id = next_id.next();
+            edit.chains.push(next);
+            log.push((id, Move::Join));
         }
     }
     (edit, log)

@@ -4,9 +4,14 @@
 mod common;
 use common::operate::*;
 use common::*;
+use glowfs_mgmtd::Running;
 use glowfs_rt::real;
-use glowfs_types::routing::RoutingInfo;
+use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::method;
+use glowfs_types::wire::mgmtd::*;
+use glowfs_types::wire::operate::away;
+use glowfs_types::*;
+use std::cell::Cell;
 use std::rc::Rc;
 
 const TABLE: ChainTableId = ChainTableId(1);
@@ -14,10 +19,6 @@ const TABLE: ChainTableId = ChainTableId(1);
 async fn grow(w: &World, m: &Running, chains: u32, dry_run: bool) -> Result<CreateTableReply> {
     admin(w, m, method::GROW_TABLE, &GrowTable { table: TABLE, chains, dry_run }).await
 }
-
-use glowfs_mgmtd::Running;
-use glowfs_types::wire::mgmtd::*;
-use glowfs_types::*;
 
 #[test]
 fn more_chains_go_to_disks_that_came_later_and_what_is_there_stays() {
@@ -85,6 +86,55 @@ fn more_chains_go_to_disks_that_came_later_and_what_is_there_stays() {
         let new = FakeStorage::start(&w, 6, at(&m), Rc::default());
         until(&rt, &new.agent, BOUND, "known", grown).await;
         assert_eq!(new.agent.routing().table(TABLE, 1), Some(&first));
+        m.stop().await;
+    });
+}
+
+async fn set(w: &World, m: &Running, toml: &str) {
+    let item = ConfigItem { version: ConfigVersion(0), role: Role::Mgmtd, toml: toml.into() };
+    let change = ClusterConfig { items: vec![item], ..ClusterConfig::default() };
+    let _: ClusterConfig = admin(w, m, method::SET_CONFIG, &change).await.expect("set");
+}
+
+fn loads(r: &RoutingInfo, nodes: u64) -> Vec<usize> {
+    (1..=nodes).map(|n| on(r, NodeId(n))).collect()
+}
+
+#[test]
+fn with_balance_what_is_there_moves_onto_disks_that_came_later_until_it_is_even() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 3, 0).await;
+        let watch = storages[0].agent.clone();
+        let least = Rc::new(Cell::new(3));
+        let low = least.clone();
+        watch.on_routing_change(move |r| {
+            let now = r.chains.values().map(|c| c.serving().count()).min().unwrap_or(0);
+            low.set(low.get().min(now));
+        });
+        for node in [4, 5] {
+            storages.push(FakeStorage::start(&w, node, at(&m), Rc::default()));
+        }
+        until(&rt, &watch, BOUND, "there", |r| r.nodes.contains_key(&NodeId(5))).await;
+        rt.sleep(ms(300)).await;
+        assert_eq!(loads(&watch.routing(), 5), [6, 6, 6, 0, 0], "off by default");
+
+        set(&w, &m, "balance = true").await;
+        // 18 targets on 5 disks.
+        let even = |r: &RoutingInfo| loads(r, 5).iter().all(|n| [3, 4].contains(n)) && complete(r);
+        until(&rt, &watch, BOUND, "even", even).await;
+        assert_eq!(least.get(), 3, "a chain fell below its replication");
+        let version = watch.routing().chains.values().map(|c| c.version.0).sum::<u64>();
+        rt.sleep(ms(1000)).await;
+        let later = watch.routing().chains.values().map(|c| c.version.0).sum::<u64>();
+        assert_eq!(version, later, "it does not come to rest");
+
+        // A drain comes first, and what it has moved is not moved back.
+        order_when_possible(&w, &m, (5, None), away::DRAIN).await;
+        let rest = |r: &RoutingInfo| {
+            on(r, NodeId(5)) == 0 && loads(r, 4).iter().all(|n| [4, 5].contains(n)) && complete(r)
+        };
+        until(&rt, &watch, BOUND, "drained and even", rest).await;
+        assert_eq!(least.get(), 3);
         m.stop().await;
     });
 }

@@ -32,6 +32,9 @@ pub struct MgmtdTuning {
     /// How long a replica may be away before another one is made elsewhere, in ms; 0: for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_after_ms: Option<u64>,
+    /// Whether what is stored moves onto disks that carry less than others for their size. None, or false: it stays where it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance: Option<bool>,
 }
 
 impl StorageTuning {

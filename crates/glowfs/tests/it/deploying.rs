@@ -188,6 +188,18 @@ fn grows_and_shrinks(m: &mut Machines) {
     };
     eventually("the new ones hold a part of it", || used(m, 1004) > 0 && used(m, 1005) > 0);
 
+    // What was there before moves, too, if it is told to.
+    m.admin(&["set-config", "mgmtd", "balance=true"]).expect("set");
+    let on = |m: &Machines, node: u64| {
+        let targets = m.admin(&["list-targets"]).unwrap_or_default();
+        targets.as_array().into_iter().flatten().filter(|t| t["node"] == node).count()
+    };
+    // 48 targets on 5 machines.
+    eventually("it is even", || {
+        let all: Vec<_> = (1001..=1005).map(|n| on(m, n)).collect();
+        all.iter().all(|n| [9, 10].contains(n)) && m.admin(&["status"]).is_ok()
+    });
+    sh(&m.scratch.path, &format!("{whole}; cmp local mnt/copy"));
     m.admin(&["fsck"]).expect("sound");
     m.admin(&["remove-node", "1005", "--yes"]).expect_err("it lives");
     m.admin(&["drain", "1005", "--wait"]).expect("emptied");
