@@ -251,6 +251,8 @@ impl Side {
             Op::Copy((from, at), (to, there), len) => {
                 let (mut at, mut there) = (*at, *there);
                 let (from, to) = (self.handle(*from)?, self.handle(*to)?);
+                // The kernel copies as far as the length that it was last told (docs/semantics.md).
+                fs::fstat(from)?;
                 let mut copied = 0;
                 // A local file system may copy less at a time.
                 while copied < *len {
