@@ -91,7 +91,14 @@ impl FileData for RamFile {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }
         self.check_owner()?;
-        if NO_ROOM.load(Relaxed) {
+        if let Some(len) = LONGER_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
+            self.fs.upgrade().ok_or(Status::Internal)?.made_longer_by_other(&self.node, len)?;
+        }
+        let writes = ROOM_FOR_WRITES.load(Relaxed);
+        if writes > 1 {
+            ROOM_FOR_WRITES.store(writes - 1, Relaxed);
+        }
+        if NO_ROOM.load(Relaxed) || writes == 1 {
             return Err(no(Status::NoSpace));
         }
         if let Some(cut) = CUT_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
