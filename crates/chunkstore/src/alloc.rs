@@ -19,6 +19,10 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
+    /// None yet.
+    pub fn none(inner: &Rc<Inner>) -> Self {
+        Self { inner: inner.clone(), list: Vec::new() }
+    }
     /// They are referred to now.
     pub fn keep(mut self) {
         self.list.clear();
@@ -37,7 +41,7 @@ impl Drop for Taken {
 impl Inner {
     /// Slots for so many blocks. `reserve`: may use the room that is kept for checkpoints.
     pub async fn take_slots(self: &Rc<Self>, blocks: u32, reserve: bool) -> Result<Taken> {
-        let mut taken = Taken { inner: self.clone(), list: Vec::new() };
+        let mut taken = Taken::none(self);
         for (class, used) in pieces(blocks) {
             let index = self.take_slot(class, reserve).await?;
             taken.list.push((class, index, used));
@@ -64,10 +68,14 @@ impl Inner {
                 return Ok(index);
             }
         }
+        if !reserve {
+            self.compact_for_room();
+        }
         Err(self.no_space("chunks", &"the disk is full"))
     }
 
-    async fn try_take(self: &Rc<Self>, class: u8, reserve: bool) -> Result<Option<u32>> {
+    /// A slot, if one is free or there is room for more of them. Waits for no readers.
+    pub async fn try_take(self: &Rc<Self>, class: u8, reserve: bool) -> Result<Option<u32>> {
         let capacity = self.config.capacity_bytes;
         loop {
             let used = self.slots.borrow().used_bytes();

@@ -220,10 +220,11 @@ fn frame(number: u64, lsn: u64, entries: &[u8]) -> Vec<u8> {
 }
 
 impl Inner {
-    /// Starts a checkpoint if the log has grown to half of its bound.
+    /// Starts a checkpoint if the log has grown to half of its bound, or much has died in slots that stay.
     pub fn maybe_checkpoint(self: &Rc<Self>) {
         let most = self.segments_usual() as usize;
-        if self.log.segments.borrow().len() > most / 2 && !self.closing.get() {
+        let wanted = self.log.segments.borrow().len() > most / 2 || self.wants_compaction();
+        if wanted && !self.closing.get() {
             self.start_checkpoint();
         }
     }
@@ -249,8 +250,8 @@ impl Inner {
     async fn checkpoint_task(self: &Rc<Self>, upto: Upto) -> Result<()> {
         let mut result =
             Err(Error::new(Status::Busy, "the checkpoint was disturbed; it begins anew by itself"));
-        for _ in 0..ATTEMPTS_MAX {
-            match self.checkpoint_attempt(upto).await {
+        for attempt in 0..ATTEMPTS_MAX {
+            match self.checkpoint_attempt(upto, attempt == 0).await {
                 Ok(true) => {
                     result = Ok(());
                     break;
@@ -280,11 +281,15 @@ impl Inner {
         result
     }
 
-    /// `false`: abandoned, to be tried again.
-    async fn checkpoint_attempt(self: &Rc<Self>, upto: Upto) -> Result<bool> {
+    /// `false`: abandoned, to be tried again. `first`: it was not tried before.
+    async fn checkpoint_attempt(self: &Rc<Self>, upto: Upto, first: bool) -> Result<bool> {
         let before = self.log.current.get() + u64::from(upto == Upto::All);
         self.flush_to(self.log.written.get()).await?;
         let short = self.fold_before(before).await?;
+        // Behind it, for the log needs the room more; and not where all that there is may be needed for the checkpoint itself.
+        if first && upto == Upto::Current {
+            self.compact().await?;
+        }
         let in_use = self.in_use_before(before);
         if short.is_none() && !in_use.is_subset(&self.unread_segments()) {
             return Ok(false);
@@ -311,6 +316,7 @@ impl Inner {
         self.dir.sync().await.map_err(dir_error)?;
         self.keep_checkpoint_spare(bytes).await;
         self.retire_segments(before, lsn, &in_use);
+        self.retire_vacated(lsn);
         self.unread
             .borrow_mut()
             .retain(|loc, _| loc.segment().is_some_and(|s| in_use.contains(&s)));

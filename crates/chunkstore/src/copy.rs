@@ -1,4 +1,4 @@
-//! Copying blocks from the log to slots, many at once: read as long runs in the order of the log, written in the order of the slots,
+//! Copying blocks from the log, or from other slots, to slots, many at once: read as long runs in the order of where they lie, written in the order of the slots,
 //! several of each side by side. One block after the other would cost a wait for the disk each.
 //!
 //! Guarantees: what is written has its checksum, or could not be read rightly however often it was tried; a block whose reading *fails* counts
@@ -29,7 +29,7 @@ const READING_PAUSE: Duration = Duration::from_millis(1);
 /// For so long at least a block of which every reading fails stays in the log. A bound, for its segment cannot be used anew meanwhile.
 const UNREAD_MAX: Duration = Duration::from_secs(30);
 
-/// Blocks of the log that go to a slot, with the checksum of each.
+/// Blocks of the log or of a slot that go to a slot, with the checksum of each.
 pub(crate) struct Move {
     pub from: Extent,
     pub to: Loc,
@@ -42,18 +42,21 @@ fn distance(from: Loc, to: Loc) -> Option<u32> {
         (Loc::Log { segment: a, block: from }, Loc::Log { segment: b, block: to }) if a == b => {
             to.checked_sub(from)
         }
+        (Loc::Slot { block: a, .. }, Loc::Slot { block: b, .. }) if from.slot() == to.slot() => {
+            b.checked_sub(a)
+        }
         _ => None,
     }
 }
 
-/// A run of the log, and those of the moves that lie in it.
+/// A run of the log or of a slot, and those of the moves that lie in it.
 struct Run {
     start: Loc,
     count: u32,
     moves: Vec<usize>,
 }
 
-/// Moves as runs of the log, in its order.
+/// Moves as runs of where they come from, in its order.
 fn runs(moves: &[Move]) -> Vec<Run> {
     let mut order: Vec<usize> = (0..moves.len()).collect();
     order.sort_by_key(|i| moves[*i].from.loc);
@@ -201,12 +204,12 @@ impl Inner {
             let now = self.rt.now();
             let since = *self.unread.borrow_mut().entry(loc).or_insert(now);
             if now.since(since) < UNREAD_MAX {
-                tracing::warn!(?loc, "a block of the log cannot be read now; it stays there");
+                tracing::warn!(?loc, "a block cannot be read now; it stays where it is");
                 return None;
             }
         }
         self.unread.borrow_mut().remove(&loc);
-        tracing::warn!(?loc, "a block of the log is damaged; its chunk needs repair");
+        tracing::warn!(?loc, "a block that is to be moved is damaged; its chunk needs repair");
         Some(last.freeze())
     }
 

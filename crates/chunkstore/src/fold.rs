@@ -77,7 +77,7 @@ fn place_in_slots(
 }
 
 /// Groups pieces whose blocks follow one another; all in one group if they are dense.
-fn groups(mut list: Vec<Piece>) -> Vec<Vec<Piece>> {
+pub(crate) fn groups(mut list: Vec<Piece>) -> Vec<Vec<Piece>> {
     list.sort_by_key(|(e, _)| e.block);
     let (Some((first, _)), Some((last, _))) = (list.first(), list.last()) else {
         return Vec::new();
@@ -133,10 +133,10 @@ fn plan_chunk(key: Key, chunk: &Chunk, before: u64, in_place: bool) -> Plan {
 }
 
 /// An extent with the checksums of its blocks.
-type Piece = (Extent, Vec<u32>);
+pub(crate) type Piece = (Extent, Vec<u32>);
 
 /// The part of a piece that `part` is of its extent, on its way to `to`.
-fn part_of((e, crcs): &Piece, part: Extent, to: Loc) -> Move {
+pub(crate) fn part_of((e, crcs): &Piece, part: Extent, to: Loc) -> Move {
     let at = (part.block - e.block) as usize;
     let crcs = crcs.get(at..at + part.count as usize).unwrap_or_default().to_vec();
     Move { from: part, to, crcs }
@@ -307,7 +307,7 @@ impl Inner {
     }
 
     /// Slots that the chunk refers to now stay taken; others (it changed meanwhile) are given back.
-    fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<Taken>) {
+    pub fn keep_referenced(&self, target: TargetId, id: ChunkId, taken: Vec<Taken>) {
         let targets = self.targets.borrow();
         let chunk = targets.get(&target).and_then(|t| t.chunks.get(&id));
         for mut slots in taken {

@@ -12,6 +12,7 @@ mod api;
 mod checkpoint;
 mod chunk;
 mod codec;
+mod compact;
 mod copy;
 mod crc;
 mod doubt;

@@ -115,6 +115,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         targets: RefCell::default(),
         in_log: RefCell::default(),
         unread: RefCell::default(),
+        dead: Default::default(),
         gates: RefCell::<BTreeMap<_, Rc<Gate>>>::default(),
         slots: RefCell::default(),
         block_files: RefCell::default(),

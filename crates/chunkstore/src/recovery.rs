@@ -12,7 +12,7 @@ use crate::doubt::{Doubt, Header};
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::log::{Segment, locate};
 use crate::record::Record;
-use crate::slots::{CLASS_MAX, CLASS_MIN, bytes_of, file_name};
+use crate::slots::{CLASS_MAX, CLASS_MIN, blocks_of, bytes_of, file_name};
 use crate::state::Inner;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{BufMut, File};
@@ -106,6 +106,8 @@ impl Inner {
         if !needed.is_empty() && !finally {
             return Err(self.log_error(&format!("the headers of segments {needed:?} are gone")));
         }
+        // The replay has noted what it passed, too.
+        self.dead.clear();
         let used = self.check_places(&totals)?;
         self.slots.borrow_mut().rebuild(&totals, &used);
         Ok(())
@@ -114,6 +116,7 @@ impl Inner {
     /// Loads the checkpoint; the last batch it covers and the first segment that is needed.
     async fn load(&self, names: &BTreeSet<String>, store: StoreId) -> Result<(u64, u64)> {
         self.in_log.borrow_mut().clear();
+        self.dead.clear();
         self.targets.borrow_mut().clear();
         self.log.segments.borrow_mut().clear();
         if !names.contains(CHECKPOINT) {
@@ -484,6 +487,12 @@ impl Inner {
                         }
                         own.insert((class, index));
                     }
+                }
+                let have: u32 = own.iter().map(|(class, _)| blocks_of(*class)).sum();
+                let live: u32 =
+                    chunk.all_extents().filter(|e| e.loc.slot().is_some()).map(|e| e.count).sum();
+                if have / 2 > live {
+                    self.dead.note((*target, *id), have - live);
                 }
                 for slot in own {
                     if !used.insert(slot) {

@@ -3,6 +3,7 @@
 use crate::api::{StageKind, StoreConfig};
 use crate::checkpoint::Running;
 use crate::chunk::Chunk;
+use crate::compact::{Dead, NOTED_BLOCKS};
 use crate::epochs::Epochs;
 use crate::extents::{Extent, Loc};
 use crate::flush::FlushState;
@@ -100,6 +101,7 @@ pub(crate) struct Inner {
     pub in_log: RefCell<BTreeSet<(TargetId, ChunkId)>>,
     /// Blocks that stay in the log because they could not be read when they were to be folded, and since when ([`crate::copy`]).
     pub unread: RefCell<BTreeMap<Loc, Instant>>,
+    pub dead: Dead,
     pub gates: RefCell<BTreeMap<(TargetId, ChunkId), Rc<Gate>>>,
     pub slots: RefCell<Slots>,
     pub block_files: RefCell<BTreeMap<u8, File>>,
@@ -260,11 +262,11 @@ impl Inner {
             if commit {
                 t.commit_up_to(id, version, &mut removed);
             }
-            let slots = finish_change(t, id, removed);
+            let dropped = finish_change(t, id, removed);
             t.forget_unknown(id);
-            slots
+            dropped
         });
-        self.retire_slots(dropped, lsn);
+        self.give_up((target, id), dropped, lsn);
     }
 
     fn apply_commit(&self, target: TargetId, id: ChunkId, version: ChunkVersion, lsn: u64) {
@@ -276,7 +278,7 @@ impl Inner {
             }
             finish_change(t, id, removed)
         });
-        self.retire_slots(dropped, lsn);
+        self.give_up((target, id), dropped, lsn);
     }
 
     fn apply_discard(&self, target: TargetId, id: ChunkId, version: ChunkVersion, lsn: u64) {
@@ -289,11 +291,11 @@ impl Inner {
                     removed.extend(d.extents);
                 }
             }
-            let slots = finish_change(t, id, removed);
+            let dropped = finish_change(t, id, removed);
             t.forget_unknown(id);
-            slots
+            dropped
         });
-        self.retire_slots(dropped, lsn);
+        self.give_up((target, id), dropped, lsn);
     }
 
     fn apply_remove_target(&self, target: TargetId, lsn: u64) {
@@ -322,6 +324,13 @@ impl Inner {
             }
             t.tombstones = 0;
         }
+    }
+
+    /// A chunk has changed at `lsn`, and refers to less.
+    fn give_up(&self, key: (TargetId, ChunkId), dropped: Option<Dropped>, lsn: u64) {
+        let Some(Dropped { slots, dead }) = dropped else { return };
+        self.dead.note(key, dead);
+        self.retire_slots(Some(slots), lsn);
     }
 
     /// Slots that nothing refers to since `lsn`.
@@ -394,9 +403,18 @@ fn move_in(list: &mut Vec<Extent>, moves: &[(Extent, Loc)]) {
     }
 }
 
-/// After a change of a chunk: keeps the set of pending chunks and finds the slots that nothing refers to any more.
-fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Vec<(u8, u32)> {
-    let Some(chunk) = t.chunks.get(&id) else { return Vec::new() };
+/// What a change took away from a chunk.
+#[derive(Default)]
+struct Dropped {
+    /// Slots that it does not refer to any more.
+    slots: Vec<(u8, u32)>,
+    /// Blocks in others, if they are many.
+    dead: u32,
+}
+
+/// After a change of a chunk: keeps the set of pending chunks and finds what it does not refer to any more.
+fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Dropped {
+    let Some(chunk) = t.chunks.get(&id) else { return Dropped::default() };
     if chunk.pending.is_empty() {
         t.pending.remove(&id);
     } else {
@@ -406,7 +424,10 @@ fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Vec<(u8, 
     slots.sort_unstable();
     slots.dedup();
     slots.retain(|s| !chunk.refers_to(*s));
-    slots
+    let stays = |e: &&Extent| e.loc.slot().is_some_and(|s| slots.binary_search(&s).is_err());
+    let many = removed.iter().map(|e| e.count).sum::<u32>() > NOTED_BLOCKS;
+    let dead = if many { removed.iter().filter(stays).map(|e| e.count).sum() } else { 0 };
+    Dropped { slots, dead }
 }
 
 /// The record with the greater sequence number stays.

@@ -85,8 +85,13 @@ fn update(rng: &Rng, index: u64, known: &Known) -> (StageRequest, Content) {
         }
         k => {
             let most = if k < 8 { CHUNK_BYTES as u64 } else { 12_000 };
-            let n = 1 + rng.below(most);
+            let mut n = 1 + rng.below(most);
             offset = rng.below(u64::from(CHUNK_BYTES) - n + 1) as u32;
+            if SHIFTING.with(Cell::get) && k < 16 {
+                // Each leaves a little of the one before.
+                n = 100_000 + rng.below(20_000);
+                offset = (version as u32 * 9000) % (CHUNK_BYTES - n as u32);
+            }
             if rng.below(2) == 0 {
                 offset &= !4095;
             }
@@ -250,6 +255,8 @@ thread_local! {
     static RT: RefCell<Option<Rt>> = const { RefCell::new(None) };
     /// Updates refused because the disk was full.
     static NO_SPACE: Cell<u64> = const { Cell::new(0) };
+    /// Most writes are large, each a little behind the one before: what is left of slots has to be moved.
+    static SHIFTING: Cell<bool> = const { Cell::new(false) };
 }
 
 async fn life(
@@ -309,7 +316,7 @@ async fn life(
         for (k, v) in journal.borrow_mut().iter_mut().zip(before) {
             k.flushed = k.flushed.max(v);
         }
-        if t == 1 {
+        if t == 1 || SHIFTING.with(Cell::get) {
             match store.checkpoint().await {
                 Err(e) if e.status == Status::NoSpace => {}
                 other => other.expect("checkpoint"),
@@ -358,7 +365,10 @@ fn sweep(seed: u64, steps: u64, capacity: u64, wanted: impl Fn(u64) -> bool) -> 
         for crash in [Crash::Kill, Crash::Power].into_iter().filter(|_| wanted(at)) {
             let cut = std::panic::AssertUnwindSafe(|| cut_here(&disk, &journal, crash, seed));
             if let Err(e) = std::panic::catch_unwind(cut) {
-                eprintln!("SEED={seed} STEPS={steps} CAPACITY={capacity} CUT={at}, {crash:?}");
+                let shifting = u8::from(SHIFTING.with(Cell::get));
+                eprintln!(
+                    "SEED={seed} STEPS={steps} CAPACITY={capacity} SHIFTING={shifting} CUT={at}, {crash:?}"
+                );
                 std::panic::resume_unwind(e);
             }
             cuts += 2;
@@ -372,6 +382,15 @@ fn sweep(seed: u64, steps: u64, capacity: u64, wanted: impl Fn(u64) -> bool) -> 
 #[test]
 fn cut_off_anywhere() {
     let cuts: u64 = (0..3).map(|seed| sweep(seed, 40, AMPLE, |at| at % 5 == seed)).sum();
+    assert!(cuts > 200, "{cuts}");
+}
+
+#[test]
+fn cut_off_anywhere_while_what_is_left_of_slots_is_moved() {
+    SHIFTING.with(|s| s.set(true));
+    let sizes = [AMPLE, AMPLE, 8 << 20];
+    let cuts = |(seed, size)| sweep(seed + 10, 40, size, |at| at % 5 == seed);
+    let cuts: u64 = (0..3).zip(sizes).map(cuts).sum();
     assert!(cuts > 200, "{cuts}");
 }
 
@@ -400,16 +419,21 @@ fn everywhere() {
     for seed in from..from + var("SEEDS").unwrap_or(8) {
         cuts += sweep(seed, 60, AMPLE, |_| true);
         cuts += sweep(seed, 60, (3 + seed % 3) << 20, |_| true);
+        SHIFTING.with(|s| s.set(true));
+        cuts += sweep(seed, 40, if seed % 2 == 0 { AMPLE } else { 8 << 20 }, |_| true);
+        SHIFTING.with(|s| s.set(false));
         println!("seed {seed}: {cuts} cuts so far");
     }
 }
 
-/// One cut again: `SEED=.. STEPS=.. CAPACITY=.. CUT=.. cargo test -p glowfs-chunkstore --test crash -- --ignored replay`.
+/// One cut again: `SEED=.. STEPS=.. CAPACITY=.. SHIFTING=.. CUT=.. cargo test -p glowfs-chunkstore --test crash -- --ignored replay`.
 #[test]
 #[ignore = "replays one case"]
 fn replay() {
     // The long runs take all that is ignored.
     let Some(cut) = var("CUT") else { return };
-    let set = |name| var(name).expect("set SEED, STEPS, CAPACITY and CUT");
+    let set =
+        |name| var(name).expect("set SEED, STEPS, CAPACITY, CUT and, if it says so, SHIFTING");
+    SHIFTING.with(|s| s.set(var("SHIFTING") == Some(1)));
     sweep(set("SEED"), set("STEPS"), set("CAPACITY"), |at| at == cut);
 }

@@ -38,6 +38,8 @@ struct Node {
     /// the first of them in.
     introduced: Instant,
     told: Option<Box<Told>>,
+    /// What the kernel takes for its length, unless it is open here: then [`OpenInode::direct`] has it.
+    len: u64,
     /// It has no extended attribute until then: it was made here, and who gives it one has to tell us before.
     bare_until: Instant,
 }
@@ -177,6 +179,7 @@ impl<F> Inodes<F> {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0) {
             // What our writes did came with answers that went to the open file only.
             n.sees(open.edition());
+            n.len = open.direct.kernel_len();
             if let Some(t) = &mut n.told {
                 t.edition = t.edition.filter(|e| open.is_as_of(e));
             }
@@ -267,7 +270,11 @@ impl<F: FileData> Inodes<F> {
     /// The kernel is told this of the inode. True if it has to be told to forget the pages of it as well.
     pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) -> bool {
         let mut nodes = self.nodes.borrow_mut();
+        if let Some(open) = self.opened(attr.inode) {
+            open.direct.told(entry.attr.size);
+        }
         let Some(n) = nodes.get_mut(&attr.inode.0) else { return false };
+        n.len = entry.attr.size;
         let told = Told::of(attr, entry);
         match &mut n.told {
             Some(before) => {
@@ -419,7 +426,10 @@ impl<F: FileData> Inodes<F> {
     /// The open state of an inode, made if need be.
     pub fn pin(self: &Rc<Self>, inode: InodeId) -> Pin<F> {
         let mut open = self.open.borrow_mut();
-        let new = || (0, Rc::new(OpenInode::new(inode, &self.waiting)));
+        let new = || {
+            let kernel_len = self.nodes.borrow().get(&inode.0).map_or(0, |n| n.len);
+            (0, Rc::new(OpenInode::new(inode, kernel_len, &self.waiting)))
+        };
         let (pins, o) = open.entry(inode.0).or_insert_with(new);
         *pins += 1;
         Pin { table: self.clone(), inode: o.clone() }

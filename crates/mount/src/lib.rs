@@ -13,6 +13,7 @@ mod caller;
 mod config;
 mod cut_pages;
 mod daemon;
+mod direct;
 mod errno;
 mod filesystem;
 mod forgetting;

@@ -6,6 +6,7 @@
 use crate::attr::time_of;
 use crate::back::{Back, Waiting};
 use crate::cut_pages::CutPages;
+use crate::direct::DirectWrites;
 use crate::errno::EIO;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
@@ -131,6 +132,8 @@ pub struct OpenInode<F> {
     losses: Cell<u64>,
     /// Pages that the kernel may have from before others cut it.
     pub cut_pages: CutPages,
+    /// Direct writes, and what the kernel takes for the length.
+    pub direct: DirectWrites,
     back: RefCell<Back>,
     state: RefCell<State<F>>,
 }
@@ -152,8 +155,8 @@ impl<F> OpenInode<F> {
 }
 
 impl<F: FileData> OpenInode<F> {
-    /// Nothing known yet. What is written to it and not sent yet is counted in `waiting`.
-    pub fn new(id: InodeId, waiting: &Waiting) -> Self {
+    /// Nothing known yet, but what the kernel takes for its length. What is written to it and not sent yet is counted in `waiting`.
+    pub fn new(id: InodeId, kernel_len: u64, waiting: &Waiting) -> Self {
         let state = State {
             attr: Attr::default(),
             dirty: Dirty::default(),
@@ -171,7 +174,7 @@ impl<F: FileData> OpenInode<F> {
         let (gate, line, bare) = (Gate::default(), Gate::default(), Cell::new(false));
         let mode_known = Cell::new(true);
         let (telling_access, losses) = (Running::default(), Cell::new(0));
-        let cut_pages = CutPages::default();
+        let (cut_pages, direct) = (CutPages::default(), DirectWrites::new(kernel_len));
         Self {
             id,
             gate,
@@ -185,6 +188,7 @@ impl<F: FileData> OpenInode<F> {
             late,
             losses,
             cut_pages,
+            direct,
             back,
             state,
         }
@@ -320,6 +324,10 @@ impl<F: FileData> OpenInode<F> {
     pub fn stored_len(&self) -> u64 {
         let s = self.state.borrow();
         s.attr.len.max(s.dirty.len.unwrap_or(0))
+    }
+    /// The length as meta last said.
+    pub fn meta_len(&self) -> u64 {
+        self.state.borrow().attr.len
     }
     /// Permission bits as meta last said.
     pub fn mode(&self) -> u32 {
@@ -509,7 +517,7 @@ mod tests {
     /// attributes.
     #[test]
     fn a_write_to_chunks_of_what_was_with_the_metadata_has_meta_asked() {
-        let open = OpenInode::<RamFile>::new(InodeId(5), &Waiting::default());
+        let open = OpenInode::<RamFile>::new(InodeId(5), 0, &Waiting::default());
         let epoch = TruncateEpoch(3);
         let attr = Attr { inode: InodeId(5), epoch, inline: true, change: 7, ..Attr::default() };
         open.merge(&attr);
@@ -526,7 +534,7 @@ mod tests {
     /// What is reported once more, for it was overwritten meanwhile, is no loss if meta has the length durably.
     #[test]
     fn a_length_that_is_durable_has_not_grown() {
-        let open = OpenInode::<RamFile>::new(InodeId(5), &Waiting::default());
+        let open = OpenInode::<RamFile>::new(InodeId(5), 0, &Waiting::default());
         let attr = Attr { inode: InodeId(5), change: 7, ..Attr::default() };
         open.merge(&attr);
         let write = |end| {

@@ -1,11 +1,18 @@
-//! Writes that the kernel sends as several requests at once (io_submit, io_uring). The switches are the process's.
+//! Writes that the kernel sends as several requests at once (io_submit, io_uring), and what it does when they fail. One test at a time: the switches are the process's.
 
 mod common;
 
 use common::{TestMount, has, sh};
-use glowfs_mount::ram::XATTRS_SLOW;
+use glowfs_mount::ram::{LONGER_BEFORE_WRITE, ROOM_FOR_WRITES, XATTRS_SLOW};
 use std::fs;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static ONE: Mutex<()> = Mutex::new(());
+
+fn one() -> MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// `submit(fd, bytes, offset)`: one write, as a program does it that goes on meanwhile; returns how it ended.
 const SUBMIT: &str = r#"
@@ -30,12 +37,21 @@ def submit(fd, bytes, offset):
     return struct.unpack("=QQqq", event.raw)[2]
 "#;
 
+/// `fails(fd, bytes, offset)`: there is no room for it.
+const FAILS: &str = r#"
+def fails(fd, bytes, offset):
+    done = submit(fd, bytes, offset)
+    assert done < 0, done
+MIB = 1 << 20
+"#;
+
 fn python(m: &TestMount, script: &str) {
-    sh(m.path(), &format!("timeout 30 python3 - <<'PY'\n{SUBMIT}\n{script}\nPY\n"));
+    sh(m.path(), &format!("timeout 30 python3 - <<'PY'\n{SUBMIT}\n{FAILS}\n{script}\nPY\n"));
 }
 
 #[test]
 fn the_pieces_of_one_append_are_stored_in_their_order() {
+    let _one = one();
     if !has("python3") {
         return;
     }
@@ -56,4 +72,111 @@ assert submit(fd, bytes, 0) == len(bytes)
     let order: Vec<u8> = found[5..].chunks(1 << 20).map(|piece| piece[0]).collect();
     assert_eq!(order, [1, 2, 3, 4]);
     assert!(found[5..].chunks(1 << 20).all(|piece| piece.iter().all(|b| *b == piece[0])));
+}
+
+/// The kernel cuts the file to the length that it knows.
+#[test]
+fn a_failed_write_takes_nothing_away_that_others_have_appended() {
+    let _one = one();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    for (flags, room) in [("O_APPEND", 0), ("O_DIRECT", 0), ("O_APPEND", 1), ("O_DIRECT", 1)] {
+        fs::write(m.join("f"), "begun").expect("write");
+        let others = (room << 20) + 3000;
+        LONGER_BEFORE_WRITE.store(others + 1, SeqCst);
+        ROOM_FOR_WRITES.store(room + 1, SeqCst);
+        python(&m, &format!("fails(os.open('f', os.O_WRONLY | os.{flags}), b'x' * 2 * MIB, 0)"));
+        ROOM_FOR_WRITES.store(0, SeqCst);
+        let found = fs::read(m.join("f")).expect("read");
+        assert_eq!(found.len() as u64, others, "{flags}, room for {room}");
+        assert!(found[others as usize - 2000..].iter().all(|b| *b == b'o' || *b == b'x'));
+        fs::remove_file(m.join("f")).expect("remove");
+    }
+}
+
+/// Of the pieces of one write some are stored before another fails.
+#[test]
+fn what_a_failed_write_has_stored_goes_and_what_others_had_appended_before_stays() {
+    let _one = one();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let cases = [("O_APPEND", 0, 0), ("O_APPEND", 3000, 0), ("O_DIRECT", 0, 0), ("O_APPEND", 0, 3)];
+    for (flags, others, before) in cases {
+        fs::write(m.join("f"), "begun").expect("write");
+        ROOM_FOR_WRITES.store(2 + u64::from(others > 0) + before, SeqCst);
+        let script = format!(
+            r#"
+fd = os.open('f', os.O_RDWR | os.{flags})
+if {others}:
+    # By a write to a place that is there, of which the end is not.
+    other = os.open('f', os.O_RDWR)
+    os.pwrite(other, b'B', 0)
+# They look as more pieces of it.
+for _ in range({before}): assert submit(fd, b'w' * MIB, 0) == MIB
+fails(fd, b'x' * 2 * MIB, 5)
+end = os.stat('f').st_size
+assert end == max(5, {others}) + {before} * MIB, end
+os.truncate('f', 6 * MIB)
+assert not any(open('f', 'rb').read()[end:]), 'not zeros'
+"#
+        );
+        if others > 0 {
+            LONGER_BEFORE_WRITE.store(others + 1, SeqCst);
+        }
+        python(&m, &script);
+        ROOM_FOR_WRITES.store(0, SeqCst);
+        fs::remove_file(m.join("f")).expect("remove");
+    }
+}
+
+/// It looks as what the kernel does after a failed write.
+#[test]
+fn a_program_may_cut_the_file_after_a_write_that_failed() {
+    let _one = one();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    for how in ["fails(fd, b'x' * 2 * MIB, 100)", "refused(fd)"] {
+        for flags in ["O_APPEND", "O_DIRECT"] {
+            fs::write(m.join("f"), [b'a'; 100]).expect("write");
+            ROOM_FOR_WRITES.store(1, SeqCst);
+            python(
+                &m,
+                &format!(
+                    r#"
+def refused(fd):
+    try: os.pwrite(fd, b'x' * 2 * MIB, 100)
+    except OSError: return
+    assert False
+fd = os.open('f', os.O_RDWR | os.{flags})
+for to in [50, 20, 4000, 0]:
+    {how}
+    os.ftruncate(fd, to)
+    assert os.fstat(fd).st_size == to, to
+"#
+                ),
+            );
+            ROOM_FOR_WRITES.store(0, SeqCst);
+        }
+    }
+    // Others have made it longer, and it is cut all the same: the kernel has undone the write before that.
+    fs::write(m.join("f"), [b'a'; 100]).expect("write");
+    LONGER_BEFORE_WRITE.store(3001, SeqCst);
+    ROOM_FOR_WRITES.store(1, SeqCst);
+    python(
+        &m,
+        r#"
+fd = os.open('f', os.O_RDWR | os.O_APPEND)
+fails(fd, b'x' * 2 * MIB, 0)
+assert os.fstat(fd).st_size == 3000
+os.ftruncate(fd, 100)
+assert os.fstat(fd).st_size == 100
+"#,
+    );
+    ROOM_FOR_WRITES.store(0, SeqCst);
 }

@@ -2,6 +2,7 @@
 
 use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::direct::Failed;
 use crate::errno::{EBADF, EFBIG, EIO, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
@@ -107,12 +108,23 @@ impl<S: FileSystem> Context<S> {
         if q.len.is_some_and(|l| l > FILE_BYTES_MAX) {
             return fail(EFBIG);
         }
-        if q.len.is_some() {
+        let open = self.inodes.opened(q.inode);
+        if let Some(len) = q.len {
             // By a path it is cut by who may write there, whoever has it open.
             if has(fattr::FH) {
                 q.session = self.cutting(i.fh)?.file.file.session();
             }
-            return self.set_len(q).await;
+            let alone = i.valid & !(fattr::LOCKOWNER | fattr::KILL_SUIDGID);
+            let undoes = alone == fattr::SIZE | fattr::FH;
+            let failed = open.as_ref().and_then(|open| {
+                let asked = undoes.then(|| open.direct.undone(i.fh, len, self.rt.now()));
+                open.direct.over();
+                asked?
+            });
+            return self.set_len(q, failed).await;
+        }
+        if let Some(open) = &open {
+            open.direct.over();
         }
         let (sets_mtime, sets_atime) = (q.mtime.is_some(), q.atime.is_some());
         if sets_mtime {
@@ -137,14 +149,28 @@ impl<S: FileSystem> Context<S> {
         if self.inodes.changed_here(&r.attr, 0) {
             self.forget_pages_later(r.attr.inode);
         }
+        if let Some(open) = &open {
+            open.direct.told(attr.len);
+        }
         self.attr_answer(&attr, Duration::ZERO)
     }
 
     /// A truncate: alone with the file's contents. It sets length and time, so nothing before it is left to report.
-    async fn set_len(&self, q: SetAttr) -> Outcome {
+    async fn set_len(&self, mut q: SetAttr, undone: Option<Failed>) -> Outcome {
         let open = self.inodes.pin(q.inode);
+        // Of appends of others none comes between the question for the length and the cut.
+        let _turn = undone.and_then(|_| self.appends.hold(q.inode));
         let _alone = open.gate.exclusive().await;
         self.settle(&open).await;
+        if let Some(failed) = undone {
+            Box::pin(self.fresh(q.inode)).await?;
+            q.len = failed.cuts_to(open.meta_len());
+            if q.len.is_none() {
+                let attr = open.attr();
+                open.direct.told(attr.len);
+                return self.attr_answer(&attr, Duration::ZERO);
+            }
+        }
         let unreported = open.dirty().is_some();
         let r = self.fs.setattr(q).await?;
         self.inodes.drop_cache(r.attr.inode);
@@ -157,6 +183,7 @@ impl<S: FileSystem> Context<S> {
             // Meta does not know how much of the file was written.
             open.note_holes();
         }
+        open.direct.told(attr.len);
         self.attr_answer(&attr, Duration::ZERO)
     }
 
@@ -174,6 +201,7 @@ impl<S: FileSystem> Context<S> {
             return fail(EBADF);
         };
         let inode = &handle.inode;
+        inode.direct.over();
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
         self.settle(inode).await;
@@ -193,6 +221,9 @@ impl<S: FileSystem> Context<S> {
         }
         let file = &handle.file.file;
         if !(punch || zero || grows) {
+            if !keep {
+                inode.direct.wrote(end);
+            }
             return Ok(Answer::Done);
         }
         // Its length is told to meta later, as that of chunks.
@@ -219,6 +250,9 @@ impl<S: FileSystem> Context<S> {
         }
         if inode.owes_length() {
             self.report(&handle, true).await?;
+        }
+        if !keep {
+            inode.direct.wrote(end);
         }
         Ok(Answer::Done)
     }

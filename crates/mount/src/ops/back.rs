@@ -10,7 +10,7 @@ use crate::filesystem::{FileData, FileSystem};
 use crate::gather::Run;
 use crate::inodes::{Handle, Pin};
 use crate::open::{OpenInode, OpenedFile};
-use crate::ops::io::O_DSYNC;
+use crate::ops::io::{O_DIRECT, O_DSYNC};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -33,7 +33,6 @@ const PARALLEL: usize = 8;
 pub(super) const CUTS_MAX: u32 = 64;
 /// How long the end of the mount waits for what is not sent.
 const LAST_WAIT: Duration = Duration::from_secs(30);
-const O_DIRECT: u32 = 0o40000;
 
 /// What waits to be sent because of its age, oldest first.
 #[derive(Default)]

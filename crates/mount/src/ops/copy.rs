@@ -107,6 +107,7 @@ impl<S: FileSystem> Context<S> {
         if inode.owes_length() {
             self.report(handle, true).await.map_err(error_of)?;
         }
+        inode.direct.wrote(end);
         Ok(())
     }
 }

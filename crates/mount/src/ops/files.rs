@@ -293,6 +293,7 @@ impl<S: FileSystem> Context<S> {
 
     pub(crate) async fn flush(&self, fh: u64, owner: u64) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
+        handle.inode.direct.over();
         let reported = self.report(&handle, false).await;
         self.unlock_closing(fh, owner).await?;
         handle.inode.note_losses(handle.file.file.losses());
@@ -300,6 +301,7 @@ impl<S: FileSystem> Context<S> {
     }
     pub(crate) async fn fsync(&self, fh: u64, data_only: bool) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
+        handle.inode.direct.over();
         let durable = self.make_as_durable(&handle, data_only).await;
         self.with_late(&handle, durable.map(|()| Answer::Done))
     }
@@ -413,6 +415,9 @@ impl<S: FileSystem> Daemon<S> {
         durable: bool,
     ) -> Sync {
         let dirty = inode.dirty().unwrap_or_default();
+        if dirty.len.is_some() {
+            inode.direct.report();
+        }
         let file = &through.file;
         Sync {
             caller: caller.clone(),

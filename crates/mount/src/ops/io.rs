@@ -1,6 +1,7 @@
 //! Reading and writing.
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
+use crate::direct::Piece;
 use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::gate::Pass;
@@ -18,6 +19,7 @@ use glowfs_types::wire::meta::{AtimeRule, Caller, InodeKind, SetAttr, inode_flag
 use glowfs_types::{RequestId, Status};
 
 const O_APPEND: u32 = 0o2000;
+pub(super) const O_DIRECT: u32 = 0o40000;
 /// Also a part of O_SYNC; the kernel sets it for a write with RWF_DSYNC or RWF_SYNC, too.
 pub(super) const O_DSYNC: u32 = 0o10000;
 /// What O_SYNC has beyond O_DSYNC: times are to be durable as well.
@@ -37,6 +39,8 @@ pub(crate) struct HowToWrite {
     pub kill_suid: bool,
     /// It may be answered before it is sent.
     pub later: bool,
+    /// Which request of the kernel it is, if that is of a direct write.
+    pub piece: Option<Piece>,
 }
 
 impl<S: FileSystem> Context<S> {
@@ -130,43 +134,74 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let len = payload.len() as u32;
         let cached = i.write_flags & WRITE_CACHE != 0;
-        let how = HowToWrite {
-            append: i.flags & O_APPEND != 0 && !cached,
-            kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
-            later: self.may_gather(&handle, i.flags, payload.len()),
-        };
-        // Before anything is waited for: the pieces of one write(2) may come at once.
-        let first = match how.append {
-            true => Some(Box::pin(self.append_in_line(&handle, reply)).await?),
-            false => None,
-        };
-        if handle.direct && !cached && self.may_have_capability(&handle) {
-            Box::pin(self.kill_capability(&handle)).await?;
-        }
-        self.inodes.gives(handle.inode.id);
         if cached {
+            self.inodes.gives(handle.inode.id);
             // The kernel says of nobody that it does so for him.
             let writer = self.as_caller(&handle.caller);
             writer.write_pages(&handle, i.offset, payload).await?;
-        } else if how.append {
-            let turn = Box::pin(self.append_turn(&handle, reply)).await?;
-            let place = self.write_at(&handle, i.offset, payload, how, first).await?;
-            let piece = (i.offset, u64::from(len));
+            return Ok(Answer::Written(len));
+        }
+        let append = i.flags & O_APPEND != 0;
+        let direct = &handle.inode.direct;
+        let piece = if handle.direct || i.flags & O_DIRECT != 0 {
+            Some(direct.begin(i.fh, (i.offset, u64::from(len)), append))
+        } else {
+            direct.over();
+            None
+        };
+        let how = HowToWrite {
+            append,
+            kill_suid: i.write_flags & WRITE_KILL_SUIDGID != 0,
+            later: self.may_gather(&handle, i.flags, payload.len()),
+            piece,
+        };
+        let written = self.write_piece(&handle, &i, payload, how, reply).await;
+        if let Some(piece) = piece {
+            direct.ended(piece, written.is_ok(), self.rt.now());
+        }
+        written?;
+        direct.wrote(i.offset.saturating_add(u64::from(len)));
+        Ok(Answer::Written(len))
+    }
+
+    /// One request of a write(2), or all of it.
+    async fn write_piece(
+        &self,
+        handle: &Handle<S::File>,
+        i: &WriteIn,
+        payload: Buf,
+        how: HowToWrite,
+        reply: &Reply,
+    ) -> Result<(), Failure> {
+        let len = payload.len() as u64;
+        // Before anything is waited for: the pieces of one write(2) may come at once.
+        let first = match how.append {
+            true => Some(Box::pin(self.append_in_line(handle, reply)).await?),
+            false => None,
+        };
+        if handle.direct && self.may_have_capability(handle) {
+            Box::pin(self.kill_capability(handle)).await?;
+        }
+        self.inodes.gives(handle.inode.id);
+        if how.append {
+            let turn = Box::pin(self.append_turn(handle, reply)).await?;
+            let place = self.write_at(handle, i.offset, payload, how, first).await?;
+            let piece = (i.offset, len);
             turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
             drop(turn);
             if place != i.offset || !handle.direct {
-                self.forget_append(&handle, place).await;
+                self.forget_append(handle, place).await;
             }
         } else {
-            self.write_at(&handle, i.offset, payload, how, None).await?;
+            self.write_at(handle, i.offset, payload, how, None).await?;
         }
         if handle.direct && i.flags & O_DSYNC != 0 {
             // The kernel lets an fsync follow only what went through its page cache.
             let times = i.flags & O_SYNC_ONLY != 0;
-            Box::pin(self.make_as_durable(&handle, !times)).await?;
-            self.heard(&handle)?;
+            Box::pin(self.make_as_durable(handle, !times)).await?;
+            self.heard(handle)?;
         }
-        Ok(Answer::Written(len))
+        Ok(())
     }
 
     /// The kernel guessed another place for an append (or cached it): pages that it has of the true one are old.
@@ -218,7 +253,7 @@ impl<S: FileSystem> Context<S> {
         if kills {
             Box::pin(self.kill_suid(handle)).await?;
         }
-        let (place, told) = self.place(handle, offset, payload, how.append, first).await?;
+        let (place, told) = self.place(handle, offset, payload, how, first).await?;
         self.count_written(len as usize);
         if told.with_meta.is_some() {
             return Ok(place);
@@ -238,7 +273,7 @@ impl<S: FileSystem> Context<S> {
         handle: &Handle<S::File>,
         offset: u64,
         payload: Buf,
-        append: bool,
+        HowToWrite { append, piece, .. }: HowToWrite,
         mut first: Option<Pass>,
     ) -> Result<(u64, Stored), Failure> {
         let (inode, len) = (&handle.inode, payload.len() as u64);
@@ -246,8 +281,13 @@ impl<S: FileSystem> Context<S> {
         loop {
             let gap = !append && offset > inode.len();
             let under = append.then(|| inode.epoch());
+            let before = inode.len();
             let place = inode.begin_write(offset, len, append);
             drop(first.take());
+            if let Some(piece) = piece {
+                let sure = append || self.rt.now() < inode.lease.get();
+                inode.direct.placed(piece, if append { place } else { before }, sure);
+            }
             if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
                 let _ = inode.end_write(None, 0, 0);
                 return Err(Failure::Errno(EFBIG));
@@ -259,7 +299,13 @@ impl<S: FileSystem> Context<S> {
                     let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
                     handle.file.file.update_attr(&attr);
                 }
-                told => return Ok((place, told?)),
+                told => {
+                    let told = told?;
+                    if let Some(piece) = piece {
+                        inode.direct.stored(piece, place + len, told.with_meta.is_some());
+                    }
+                    return Ok((place, told));
+                }
             }
         }
     }

@@ -37,6 +37,12 @@ pub static NO_ROOM: AtomicBool = AtomicBool::new(false);
 /// A write that begins at this offset (less one; 0: none) finds no room. For tests.
 pub static NO_ROOM_AT: AtomicU64 = AtomicU64::new(0);
 
+/// Before the next write another client has made the file so long (less one; 0: it has not) by bytes that are all 'o'. For tests.
+pub static LONGER_BEFORE_WRITE: AtomicU64 = AtomicU64::new(0);
+
+/// Writes after so many more (less one; 0: all) find no room. For tests.
+pub static ROOM_FOR_WRITES: AtomicU64 = AtomicU64::new(0);
+
 /// Questions for an extended attribute take 200 ms. For tests.
 pub static XATTRS_SLOW: AtomicBool = AtomicBool::new(false);
 

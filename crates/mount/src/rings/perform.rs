@@ -174,7 +174,8 @@ async fn write<S: FileSystem>(
     let from = op.region.buf(s.buffer_offset + done, len as usize);
     let mut own = context.rt.alloc(len as usize);
     own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
-    let how = HowToWrite { append: false, later: false, kill_suid: session.kills_suid() };
+    let how =
+        HowToWrite { append: false, later: false, kill_suid: session.kills_suid(), piece: None };
     if context.may_have_capability(&op.handle) {
         Box::pin(context.kill_capability(&op.handle)).await?;
     }

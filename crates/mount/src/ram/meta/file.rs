@@ -92,7 +92,15 @@ impl FileData for RamFile {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }
         self.check_owner()?;
-        if NO_ROOM.load(Relaxed) || NO_ROOM_AT.load(Relaxed).checked_sub(1) == Some(offset) {
+        if let Some(len) = LONGER_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
+            self.fs.upgrade().ok_or(Status::Internal)?.made_longer_by_other(&self.node, len)?;
+        }
+        let writes = ROOM_FOR_WRITES.load(Relaxed);
+        if writes > 1 {
+            ROOM_FOR_WRITES.store(writes - 1, Relaxed);
+        }
+        let here = NO_ROOM_AT.load(Relaxed).checked_sub(1) == Some(offset);
+        if NO_ROOM.load(Relaxed) || here || writes == 1 {
             return Err(no(Status::NoSpace));
         }
         if let Some(cut) = CUT_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {

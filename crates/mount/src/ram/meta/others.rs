@@ -51,6 +51,17 @@ impl RamFs {
         }
         Ok(())
     }
+    /// What another client writes behind the end.
+    pub(super) fn made_longer_by_other(&self, n: &Node, len: u64) -> Result<()> {
+        let from = n.attr.borrow().len;
+        n.content.borrow().write(from, &vec![b'o'; len.saturating_sub(from) as usize]);
+        let attr = self.change(n, |a| a.len = a.len.max(len));
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let (volume, inode) = (VolumeId(1), attr.inode);
+        let recall = Recall { volume, inode, name: None, epoch: None, data: true, append: None };
+        self.rt.spawn_detached(listener.recall(recall));
+        Ok(())
+    }
     pub(super) fn want_right(&self, n: &Node) -> Result<()> {
         let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
         let given = *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,187 @@
+//! [`DirectWrites`]: a direct write that failed, and the truncate by which the kernel undoes it.
+//!
+//! The kernel sends an asynchronous direct write as several requests. If one of them fails, and the write reached behind what the kernel takes for the length, it cuts the
+//! file to that length (`fuse_direct_IO`). The request looks as that of an ftruncate, and the length is one that other clients may have made longer long ago: an append
+//! goes to the true end, of which the kernel knows nothing. So such a truncate is carried out as what it is meant to be, an undoing of that write:
+//!
+//! - Nothing of the write is stored behind where it began, or the file is longer than the write reached: nothing is cut, and the kernel is told the true length.
+//! - Otherwise what the write added is cut off, and not more: not what others had stored before it, wherever the kernel believes the end to be.
+//!
+//! What an application's ftruncate is told from it by: the kernel's comes through the same handle, with nothing but the length, to what the kernel took for the length as
+//! the write began or has been told since; it comes once, and before anything that needs the lock of the inode that the write holds ([`DirectWrites::over`]), soon
+//! ([`UNDONE_WITHIN`]). A synchronous write is undone by nobody; an ftruncate of the application right after it to just that length is taken for the kernel's: that differs from what it asked for only
+//! where others have made the file longer meanwhile, and leaves it so, as if they had come after it. Every other ftruncate is carried out as it is.
+//!
+//! Limits: what another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
+
+use glowfs_rt::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+/// How long after the last answer to its requests a failed write may be undone. The kernel does it at once, when it comes to run; what comes later is an application's.
+const UNDONE_WITHIN: Duration = Duration::from_secs(5);
+/// Of requests that follow each other without a gap, each may have begun a write. So many of the last are remembered.
+const STARTS_MAX: usize = 64;
+
+/// See the module.
+#[derive(Default)]
+pub struct DirectWrites {
+    /// What the kernel takes for the length, as far as is known.
+    kernel_len: Cell<u64>,
+    run: RefCell<Run>,
+}
+
+/// Requests through one handle that may be of one write.
+#[derive(Default)]
+struct Run {
+    fh: u64,
+    /// Where the kernel would go on with the same write. None: there is no run.
+    next: Option<u64>,
+    flying: u32,
+    starts: VecDeque<Start>,
+    /// The number of the first of `starts`.
+    first: u64,
+    /// The kernel was told this length since.
+    told: Option<u64>,
+    /// The greatest end of what was stored.
+    reached: u64,
+    /// Meta may know of what was stored.
+    reported: bool,
+    failed: bool,
+    ended: Instant,
+}
+
+/// Where a write may have begun.
+#[derive(Clone, Copy)]
+struct Start {
+    /// What the kernel took for the length.
+    kernel_len: u64,
+    /// The length of the file, once the write had its place. Where that can be old, false comes with it.
+    from: Option<(u64, bool)>,
+}
+
+/// A request of a direct write.
+#[derive(Clone, Copy)]
+pub struct Piece {
+    fh: u64,
+    start: u64,
+}
+
+/// A write that failed and is to be undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    from: Option<(u64, bool)>,
+    reached: u64,
+    reported: bool,
+}
+
+impl Failed {
+    /// To what length the file is to be cut of which meta says that it is so long. None: it stays as it is.
+    pub fn cuts_to(self, meta_len: u64) -> Option<u64> {
+        let (from, sure) = self.from?;
+        if meta_len > self.reached {
+            return None;
+        }
+        let to = match (self.reported, sure) {
+            // Whose length it is nobody knows.
+            (true, false) => return None,
+            (true, true) => from,
+            (false, _) => from.max(meta_len),
+        };
+        (to < self.reached).then_some(to)
+    }
+}
+
+impl DirectWrites {
+    /// Nothing is known but what the kernel takes for the length.
+    pub fn new(kernel_len: u64) -> Self {
+        Self { kernel_len: Cell::new(kernel_len), run: RefCell::default() }
+    }
+    /// What the kernel takes for the length.
+    pub fn kernel_len(&self) -> u64 {
+        self.kernel_len.get()
+    }
+    /// The kernel is told that the file is so long.
+    pub fn told(&self, len: u64) {
+        self.kernel_len.set(len);
+        self.run.borrow_mut().told = Some(len);
+    }
+    /// The kernel has been answered that it wrote so far.
+    pub fn wrote(&self, end: u64) {
+        self.kernel_len.set(self.kernel_len.get().max(end));
+    }
+
+    /// A request arrives that is of a direct write. Of an append the kernel guesses the offset: it is what it takes for the length.
+    pub fn begin(&self, fh: u64, (offset, len): (u64, u64), append: bool) -> Piece {
+        let mut run = self.run.borrow_mut();
+        let goes_on =
+            run.fh == fh && run.next.is_some() && (run.flying > 0 || run.next == Some(offset));
+        if !goes_on {
+            let first = run.first + run.starts.len() as u64;
+            let mut starts = std::mem::take(&mut run.starts);
+            starts.clear();
+            *run = Run { fh, first, starts, ..Run::default() };
+        }
+        if run.flying == 0 {
+            let kernel_len = if append { offset } else { self.kernel_len.get() };
+            run.starts.push_back(Start { kernel_len, from: None });
+            if run.starts.len() > STARTS_MAX {
+                run.starts.pop_front();
+                run.first += 1;
+            }
+        }
+        run.flying += 1;
+        let end = offset.saturating_add(len);
+        run.next = Some(run.next.map_or(end, |next| next.max(end)));
+        Piece { fh, start: run.first + run.starts.len() as u64 - 1 }
+    }
+    /// It has its place, in a file of this length, unless that may be old.
+    pub fn placed(&self, piece: Piece, len: u64, sure: bool) {
+        let mut run = self.run.borrow_mut();
+        let index = piece.start.checked_sub(run.first).filter(|_| run.fh == piece.fh);
+        if let Some(start) = index.and_then(|i| run.starts.get_mut(i as usize)) {
+            // The first of its pieces tells where the write begins; those behind it may come to their places before it.
+            let before = start.from.map_or(len, |(before, _)| before.min(len));
+            start.from = Some((before, sure && start.from.is_none_or(|(_, sure)| sure)));
+        }
+    }
+    /// It is stored, and ends there; `reported`: meta knows.
+    pub fn stored(&self, piece: Piece, end: u64, reported: bool) {
+        let mut run = self.run.borrow_mut();
+        if run.fh == piece.fh {
+            run.reached = run.reached.max(end);
+            run.reported |= reported;
+        }
+    }
+    /// It is about to be answered.
+    pub fn ended(&self, piece: Piece, done: bool, now: Instant) {
+        let mut run = self.run.borrow_mut();
+        if run.fh == piece.fh {
+            run.flying = run.flying.saturating_sub(1);
+            run.failed |= !done;
+            run.ended = now;
+        }
+    }
+    /// Meta is about to be told how far the file was written.
+    pub fn report(&self) {
+        let mut run = self.run.borrow_mut();
+        run.reported |= run.reached > 0;
+    }
+    /// Something came that the kernel does not send as long as a write goes on that makes the file longer: both need the lock of the inode for themselves.
+    pub fn over(&self) {
+        self.run.borrow_mut().next = None;
+    }
+    /// Whether the kernel undoes a failed write if it cuts the file to `len` through a handle, with nothing else. Asked once.
+    pub fn undone(&self, fh: u64, len: u64, now: Instant) -> Option<Failed> {
+        let mut run = self.run.borrow_mut();
+        let failed = run.next.take().is_some() && run.failed && run.flying == 0;
+        if !failed || run.fh != fh || now.since(run.ended) > UNDONE_WITHIN {
+            return None;
+        }
+        let start = match run.starts.iter().rev().find(|s| s.kernel_len == len) {
+            Some(start) => start,
+            None => run.starts.back().filter(|_| run.told == Some(len))?,
+        };
+        Some(Failed { from: start.from, reached: run.reached, reported: run.reported })
+    }
+}
