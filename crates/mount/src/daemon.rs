@@ -1,6 +1,7 @@
 //! [`Daemon`]: takes requests of the kernel, gives each a task, sends the answers.
 
 use crate::MountConfig;
+use crate::astray::Astray;
 use crate::caller::Callers;
 use crate::errno::{EIO, ENOSYS, errno};
 use crate::filesystem::FileSystem;
@@ -105,6 +106,8 @@ pub struct Daemon<S: FileSystem> {
     pub rings: Rings,
     /// Files whose pages the kernel is forgetting.
     pub(crate) forgetting: Rc<Forgetting>,
+    /// Renames that meet directories under names that others have taken from them.
+    pub(crate) astray: Astray,
     /// The longest lease that meta gave.
     pub longest_lease: Cell<Duration>,
     /// The way to the kernel, for notifications.
@@ -194,6 +197,7 @@ impl<S: FileSystem> Daemon<S> {
             metrics: Metrics::new(),
             rings: Rings::new(glowfs_rt::process::raise_descriptor_limit()),
             forgetting: Rc::default(),
+            astray: Astray::default(),
             longest_lease: Cell::new(Duration::ZERO),
             session: RefCell::default(),
             busy: Cell::new(0),

@@ -4,7 +4,9 @@ use crate::back::Waiting;
 use crate::daemon::Asked;
 use crate::filesystem::FileData;
 use crate::late::Heard;
+use crate::moves::Place;
 use crate::open::{OpenInode, OpenedFile};
+use crate::places::Places;
 use crate::uses::Uses;
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
@@ -40,6 +42,8 @@ struct Node {
     told: Option<Box<Told>>,
     /// What the kernel takes for its length, unless it is open here: then [`OpenInode::direct`] has it.
     len: u64,
+    /// Of a directory that was looked up, made or listed.
+    places: Option<Box<Places>>,
     /// It has no extended attribute until then: it was made here, and who gives it one has to tell us before.
     bare_until: Instant,
 }
@@ -315,6 +319,32 @@ impl<F: FileData> Inodes<F> {
         };
         node.lookups += 1;
         Some(Box::new(entry))
+    }
+    /// The kernel is told of a directory here. Returns in which other places it may have it.
+    pub fn tell_place(&self, inode: InodeId, dir: InodeId, name: &[u8]) -> Vec<Place> {
+        let mut nodes = self.nodes.borrow_mut();
+        let Some(n) = nodes.get_mut(&inode.0) else { return Vec::new() };
+        match &mut n.places {
+            Some(places) => places.tell(dir, name).to_vec(),
+            None => {
+                n.places = Some(Box::new(Places::new(dir, name)));
+                Vec::new()
+            }
+        }
+    }
+    fn places(&self, inode: InodeId, change: impl FnOnce(&mut Places)) {
+        let mut nodes = self.nodes.borrow_mut();
+        if let Some(places) = nodes.get_mut(&inode.0).and_then(|n| n.places.as_deref_mut()) {
+            change(places);
+        }
+    }
+    /// A rename of ours took the directory along; see [`Places::moved`].
+    pub fn move_place(&self, inode: InodeId, from: &Place, to: &Place, exchanged: bool) {
+        self.places(inode, |p| p.moved(from, to, exchanged));
+    }
+    /// The kernel does not have the directory there any more.
+    pub fn left_place(&self, inode: InodeId, place: &Place) {
+        self.places(inode, |p| p.left(place));
     }
     /// Our removal took an inode its last name, and left these attributes.
     pub fn removed(&self, gone: &Attr, mut attr: abi::Attr) {

@@ -7,6 +7,7 @@
 //! or fsync the cluster knows the length. Must never: know about chains, open a block file, or keep what the kernel
 //! was told beyond the lease that meta gave.
 
+mod astray;
 mod attr;
 mod back;
 mod caller;
@@ -26,6 +27,7 @@ mod metrics;
 mod moves;
 mod open;
 mod ops;
+mod places;
 pub mod ram;
 mod recall;
 mod rings;

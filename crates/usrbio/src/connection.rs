@@ -5,7 +5,7 @@
 
 use crate::control::{self, Control};
 use crate::layout::{Completion, Kind, RING_VERSION, Submission};
-use crate::memory::SharedMemory;
+use crate::memory::{Identity, SharedMemory};
 use crate::mounts::mount_point_of;
 use crate::producer::{Producer, Waiter};
 use std::fs::File;
@@ -135,10 +135,19 @@ impl Connection {
     }
     /// The memory of the buffer that somebody has named so, shared once more: with this session.
     pub fn find(&self, name: [u8; 16]) -> io::Result<Buffer> {
-        let mut q = control::FindBuffer { name, ..Default::default() };
-        self.call(&mut q, "a named buffer")?;
+        let mut q = control::LocateBuffer { name, ..Default::default() };
+        let which = match self.call(&mut q, "a named buffer") {
+            Ok(()) => Some(Identity { device: q.device, inode: q.inode }),
+            Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
+                let mut older = control::FindBuffer { name, ..Default::default() };
+                self.call(&mut older, "a named buffer")?;
+                (q.process, q.fd, q.len) = (older.process, older.fd, older.len);
+                None
+            }
+            Err(e) => return Err(e),
+        };
         let len = usize::try_from(q.len).map_err(|_| io::ErrorKind::InvalidInput)?;
-        self.share(SharedMemory::of_process(q.process, q.fd, len)?)
+        self.share(SharedMemory::of_process(q.process, q.fd, len, which)?)
     }
 
     /// A new ring.

@@ -2,7 +2,7 @@
 //!
 //! On a **directory** of the mount (its open descriptor is the session, and ends with it): [`Open`], [`AddBuffer`], [`RemoveBuffer`],
 //! [`AddRing`], [`RemoveRing`],
-//! [`NameBuffer`], [`FindBuffer`]. On a **file**: [`AddFile`], with the session's secret; and on the directory [`RemoveFile`]. On any of
+//! [`NameBuffer`], [`LocateBuffer`], [`FindBuffer`]. On a **file**: [`AddFile`], with the session's secret; and on the directory [`RemoveFile`]. On any of
 //! both: [`Ask`].
 //!
 //! Descriptors (memory, doorbells) are passed by their number in the caller; the daemon fetches them with `pidfd_getfd`, so no name in a
@@ -135,7 +135,7 @@ controls! {
         /// Zero.
         reserved: u32,
     }
-    /// Finds the memory of a named buffer: it can be opened as `/proc/PROCESS/fd/FD` by who may look into that process.
+    /// As [`LocateBuffer`], without saying which memory it is: older applications ask so, and older daemons know nothing else.
     0x49 FindBuffer {
         /// The name.
         name: [u8; 16],
@@ -145,6 +145,22 @@ controls! {
         fd: i32,
         /// Answer: its length in bytes.
         len: u64,
+    }
+    /// Finds the memory of a named buffer: it can be opened as `/proc/PROCESS/fd/FD` by who may look into that process. Who opens it compares what
+    /// it is: to him that number may be another process, or the process may have something else there by now.
+    0x4a LocateBuffer {
+        /// The name.
+        name: [u8; 16],
+        /// Answer: the process that shared it, as the daemon sees it.
+        process: u32,
+        /// Answer: the memfd's number there.
+        fd: i32,
+        /// Answer: its length in bytes.
+        len: u64,
+        /// Answer: the memfd's device number, as fstat(2) says.
+        device: u64,
+        /// Answer: the memfd's inode number.
+        inode: u64,
     }
 }
 
@@ -167,6 +183,7 @@ mod tests {
             "RemoveFile c0084747 8",
             "NameBuffer c0184748 24",
             "FindBuffer c0204749 32",
+            "LocateBuffer c030474a 48",
         ];
         assert_eq!(all, golden);
         assert!(ALL.iter().all(|(_, _, size)| *size <= RECORD_BYTES_MAX));

@@ -23,6 +23,6 @@ pub use connection::{
 pub use consumer::{Broken, Consumer};
 pub use doorbell::Doorbell;
 pub use layout::{Completion, ENTRIES_MAX, Kind, RING_VERSION, Submission, flags, ring_bytes};
-pub use memory::SharedMemory;
+pub use memory::{Identity, SharedMemory};
 pub use mounts::{mount_point_of, mount_point_of_device};
 pub use producer::{Producer, Waiter};

@@ -25,6 +25,23 @@ unsafe impl Send for SharedMemory {}
 // SAFETY: as above; `SharedMemory` itself never reads or writes its bytes but through atomics or volatile copies.
 unsafe impl Sync for SharedMemory {}
 
+/// Which memory a memfd is, on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its device number, as fstat(2) says.
+    pub device: u64,
+    /// Its inode number.
+    pub inode: u64,
+}
+
+impl Identity {
+    /// Of a memfd: any other descriptor may be of a file system that does not answer.
+    pub fn of(memfd: &impl AsFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(memfd)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
 fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.into())
 }
@@ -74,12 +91,37 @@ impl SharedMemory {
         Self::map(fd, len)
     }
 
-    /// Memory that another process has open as descriptor `fd`; the caller needs the right to look into that process.
-    pub fn of_process(process: u32, fd: i32, len: usize) -> io::Result<Self> {
-        let file = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{process}/fd/{fd}"))?;
+    /// Memory that another process has open as descriptor `fd`; the caller needs the right to look into that process. `which` it has to be is known but
+    /// from older daemons.
+    pub fn of_process(
+        process: u32,
+        fd: i32,
+        len: usize,
+        which: Option<Identity>,
+    ) -> io::Result<Self> {
+        let path = format!("/proc/{process}/fd/{fd}");
+        let another = || {
+            let what = format!(
+                "{path} is not the memory that was named: its owner has closed it, or this process sees the owner under another number than the daemon \
+                 does (another PID namespace); run all three in one"
+            );
+            io::Error::new(io::ErrorKind::NotFound, what)
+        };
+        // Before it is opened: by that number it may be anything here, a device too.
+        match std::fs::read_link(&path) {
+            Ok(target) if target.as_os_str().as_encoded_bytes().starts_with(b"/memfd:") => {}
+            Ok(_) => return Err(another()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(another()),
+            Err(e) => return Err(e),
+        }
+        let file = std::fs::File::options().read(true).write(true).open(&path)?;
+        // As in `adopt`: only memfds have seals, and of these one may ask.
+        let is_memfd = rustix::fs::fcntl_get_seals(&file).is_ok();
+        if let Some(which) = which
+            && !(is_memfd && Identity::of(&file)? == which)
+        {
+            return Err(another());
+        }
         Self::adopt(file.into(), len)
     }
 

@@ -115,6 +115,52 @@ fn who_works_in_a_directory_with_others_keeps_its_name() {
     }
 }
 
+#[test]
+fn a_directory_that_another_client_has_moved_is_moved_on() {
+    // With one service what is looked at here is leased, and forgotten by the kernel when the other one moves it.
+    let c = Cluster::up_with("namemoved", &["--metas", "2"]);
+    let other = Mount::new(&c, "mnt2");
+    let mut longest = Duration::ZERO;
+    for round in 0..20 {
+        let (ours, theirs) = (c.mnt.join(round.to_string()), other.path.join(round.to_string()));
+        for made in ["d/x", "d/z", "e", "f"] {
+            fs::create_dir_all(theirs.join(made)).expect("mkdir");
+        }
+        // Until here our kernel knows none of them.
+        for known in ["d/x", "d/z", "e", "f"] {
+            assert!(ours.join(known).is_dir(), "round {round}");
+        }
+        let inode = ours.join("d/x").symlink_metadata().expect("there").ino();
+        let theirs = |from: &str, to: &str| fs::rename(theirs.join(from), theirs.join(to));
+        theirs("d/x", "e/x").expect("moved there");
+        let to = match round % 4 {
+            0 => "f/y",
+            // Back into the directory that it came from.
+            1 => "d/y",
+            // Over another one that was moved there.
+            2 => {
+                theirs("d/z", "f/z").expect("moved there");
+                "f/z"
+            }
+            // Where we have moved it ourselves, and they back.
+            _ => {
+                fs::rename(ours.join("e/x"), ours.join("f/w")).expect("moved here");
+                theirs("f/w", "d/w").expect("moved there");
+                theirs("d/w", "e/x").expect("moved there");
+                "f/y"
+            }
+        };
+        let began = Instant::now();
+        let moved = fs::rename(ours.join("e/x"), ours.join(to));
+        longest = longest.max(began.elapsed());
+        moved.unwrap_or_else(|e| panic!("round {round}, to {to}: {e}"));
+        assert_eq!(ours.join(to).symlink_metadata().expect("there").ino(), inode);
+        assert!(!ours.join("e/x").exists() && !ours.join("d/x").exists(), "round {round}");
+    }
+    eprintln!("longest rename: {longest:?}");
+    assert!(longest < CALL_MAX, "a rename took {longest:?}");
+}
+
 /// The longest that a call may take here, on a busy machine. One that waited for the end of a lease took a second; some waited for each other, for ever.
 const CALL_MAX: Duration = Duration::from_secs(5);
 

@@ -126,6 +126,9 @@ impl<S: FileSystem> Context<S> {
         if fits {
             self.inodes.looked_up(e.inode, end);
             self.inodes.gives(e.inode);
+            if e.kind == InodeKind::Directory {
+                self.inodes.tell_place(e.inode, InodeId(self.header.node), &e.name);
+            }
             if self.inodes.tells(&attr, &entry) {
                 self.forget_pages_later(attr.inode);
             }

@@ -1,7 +1,7 @@
 //! Names: lookup, making, linking, removing, renaming.
 
 use crate::attr::{entry_out, kind_of, to_abi};
-use crate::daemon::{Answer, Asked, Context, Outcome, fail};
+use crate::daemon::{Answer, Asked, Context, Failure, Outcome, fail};
 use crate::errno::{EINVAL, ENAMETOOLONG, ENOENT};
 use crate::filesystem::FileSystem;
 use crate::known::{Changing, Edit, Named};
@@ -91,11 +91,20 @@ impl<S: FileSystem> Context<S> {
         }
         // An inode by its number, or its parent: names in directories that are followed here are others.
         let dots = [&b"."[..], b".."].contains(&name.as_slice());
+        self.before_look().await;
+        let mut entry = self.look_up(name.clone(), dots).await?;
+        if kind_of(entry.attr.mode) == Some(InodeKind::Directory) && !dots {
+            self.told_of_directory(&name, &mut entry).await;
+        }
+        Ok(Answer::Entry(entry))
+    }
+
+    async fn look_up(&self, name: Vec<u8>, dots: bool) -> Result<Box<abi::EntryOut>, Failure> {
         match if dots { Named::Unknown } else { self.named(&name).await } {
-            Named::Missing => return fail(ENOENT),
+            Named::Missing => return Err(Failure::Errno(ENOENT)),
             Named::There(inode) => {
                 if let Some(entry) = self.inodes.tell_again(inode) {
-                    return Ok(Answer::Entry(entry));
+                    return Ok(entry);
                 }
             }
             Named::MissingIfUnchanged | Named::Unknown => {}
@@ -107,7 +116,7 @@ impl<S: FileSystem> Context<S> {
         let named = |lease_ms| self.lease_end(asked, r.attr.inode, lease_ms);
         let named_until = r.name_lease_ms.map_or(end, named);
         self.directories.heard(&r.attr, end, asked.tick);
-        Ok(Answer::Entry(self.entry_named(&r.attr, (end, named_until))))
+        Ok(self.entry_named(&r.attr, (end, named_until)))
     }
 
     async fn make(
@@ -139,7 +148,11 @@ impl<S: FileSystem> Context<S> {
         let edit = || vec![Edit::Add(&name, r.attr.inode)];
         self.changed_dirs(changing, asked, one(&r.dir), |_| edit());
         self.directories.made(&r.attr, end);
-        Ok(Answer::Entry(self.entry(&r.attr, end)))
+        let entry = self.entry(&r.attr, end);
+        if kind == InodeKind::Directory {
+            self.inodes.tell_place(r.attr.inode, self.parent(), &name);
+        }
+        Ok(Answer::Entry(entry))
     }
     pub(crate) async fn mknod(&self, name: Vec<u8>, mode: u32, rdev: u32, umask: u32) -> Outcome {
         match kind_of(mode) {
@@ -205,10 +218,11 @@ impl<S: FileSystem> Context<S> {
             flags,
         };
         let (from, to) = (q.parent, q.new_parent);
+        self.astray.found(self.header.pid);
         let exchanged = flags & RENAME_EXCHANGE != 0;
         let (old, new) = ((from, name.clone()), (to, new_name.clone()));
         let back = exchanged.then(|| self.moves.begin(new.clone(), old.clone()));
-        let moves = [Some(self.moves.begin(old, new)), back];
+        let moves = [Some(self.moves.begin(old.clone(), new.clone())), back];
         let changing = self.directories.change(&[from, to], true);
         let asked = self.asking();
         let renamed = self.fs.rename(q).await;
@@ -231,6 +245,7 @@ impl<S: FileSystem> Context<S> {
         }
         for dir in r.moved {
             self.directories.touched(dir);
+            self.inodes.move_place(dir, &old, &new, exchanged);
         }
         if let Some(gone) = r.replaced {
             self.lost_name(&gone);

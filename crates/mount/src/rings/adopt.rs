@@ -6,7 +6,7 @@
 
 use glowfs_rt::sync::{Permit, Semaphore};
 use glowfs_rt::{Duration, Rt};
-use glowfs_usrbio::{Doorbell, SharedMemory};
+use glowfs_usrbio::{Doorbell, Identity, SharedMemory};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -87,13 +87,16 @@ fn fetch(thread: u32, number: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty())?)
 }
 
-/// A memfd that nobody can shrink, and the process it is of; anything else is refused.
-pub(super) fn memfd(thread: u32, number: i32) -> io::Result<(OwnedFd, u32)> {
+/// A memfd that nobody can shrink, the process it is of, and which memory it is; anything else is refused.
+pub(super) fn memfd(thread: u32, number: i32) -> io::Result<(OwnedFd, u32, Identity)> {
     let process = process_of(thread)?.as_raw_nonzero().get().unsigned_abs();
     let fd = fetch(thread, number)?;
     // The one question that is never asked of a file system; only memfds have an answer.
     match rustix::fs::fcntl_get_seals(&fd) {
-        Ok(seals) if seals.contains(rustix::fs::SealFlags::SHRINK) => Ok((fd, process)),
+        Ok(seals) if seals.contains(rustix::fs::SealFlags::SHRINK) => {
+            let which = Identity::of(&fd)?;
+            Ok((fd, process, which))
+        }
         Ok(_) => Err(invalid("the memfd is not sealed against shrinking")),
         Err(_) => Err(invalid("the descriptor is not a memfd")),
     }

@@ -65,9 +65,16 @@ impl<S: FileSystem> Context<S> {
                 }
                 answer(q)
             }
+            (LocateBuffer::COMMAND, true) => {
+                self.ring_session(&head)?;
+                answer(self.locate_buffer(parse(&data)?)?)
+            }
             (FindBuffer::COMMAND, true) => {
                 self.ring_session(&head)?;
-                self.find_buffer(parse(&data)?)
+                let mut q: FindBuffer = parse(&data)?;
+                let at = self.locate_buffer(LocateBuffer { name: q.name, ..Default::default() })?;
+                (q.process, q.fd, q.len) = (at.process, at.fd, at.len);
+                answer(q)
             }
             (RemoveBuffer::COMMAND, true) => {
                 let q: RemoveBuffer = parse(&data)?;
@@ -143,34 +150,35 @@ impl<S: FileSystem> Context<S> {
         };
         let (thread, number) = (self.header.pid, q.fd);
         let fetched = self.at_descriptors(move || adopt::memfd(thread, number)).await;
-        let (fd, process) = fetched.map_err(refused("a buffer"))?;
+        let (fd, process, which) = fetched.map_err(refused("a buffer"))?;
         let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
         if session.ended.get() {
             return fail(EBADF);
         }
         q.buffer = self.rings.number();
-        let buffer = SharedBuffer { region, place: (process, q.fd), name: [0; 16] };
+        let buffer = SharedBuffer { region, place: (process, q.fd, which), name: [0; 16] };
         session.buffers.borrow_mut().insert(q.buffer, buffer);
         answer(q)
     }
 
     /// Only tells where the memory is: whether the caller may open it there, its kernel decides.
-    fn find_buffer(&self, mut q: control::FindBuffer) -> Outcome {
+    fn locate_buffer(
+        &self,
+        mut q: control::LocateBuffer,
+    ) -> Result<control::LocateBuffer, Failure> {
+        let missing = Failure::Errno(ENOENT);
         if q.name == [0; 16] {
-            return fail(ENOENT);
+            return Err(missing);
         }
         let sessions = self.rings.sessions.borrow();
         let found = sessions.values().find_map(|s| {
             let buffers = s.buffers.borrow();
             buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.region.len()))
         });
-        match found {
-            Some(((process, fd), len)) => {
-                (q.process, q.fd, q.len) = (process, fd, len);
-                answer(q)
-            }
-            None => fail(ENOENT),
-        }
+        let ((process, fd, which), len) = found.ok_or(missing)?;
+        (q.process, q.fd, q.len) = (process, fd, len);
+        (q.device, q.inode) = (which.device, which.inode);
+        Ok(q)
     }
 
     async fn add_ring(&self, session: Rc<Session>, mut q: control::AddRing) -> Outcome {

@@ -6,7 +6,7 @@ use crate::shares::Share;
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
-use glowfs_usrbio::{Consumer, Doorbell, Kind};
+use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,8 +41,8 @@ pub(super) struct Session {
 /// Memory that an application shares.
 pub(super) struct SharedBuffer {
     pub region: ForeignRegion,
-    /// The process that shared it, and its descriptor there.
-    pub place: (u32, i32),
+    /// The process that shared it, its descriptor there, and which memory that was.
+    pub place: (u32, i32, Identity),
     /// By what others find it; zeros: they do not.
     pub name: [u8; 16],
 }

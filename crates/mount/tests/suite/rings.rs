@@ -252,6 +252,33 @@ fn named_memory_is_found() {
     assert_eq!(theirs.copy_out(100, 6), b"shared", "who has it keeps it");
 }
 
+/// As from another PID namespace: the numbers that the daemon knows lead to other memory there.
+#[test]
+fn other_memory_is_not_taken_for_the_named_one() {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = File::open(m.path()).unwrap();
+    ioctl(&dir, &mut control::Open { version: 1, ..Default::default() }).unwrap();
+    let mut named = sealed(8192, false);
+    let mut q = control::AddBuffer { fd: named.as_raw_fd(), buffer: 0, len: 8192 };
+    ioctl(&dir, &mut q).unwrap();
+    let name = *b"fedcba9876543210";
+    ioctl(&dir, &mut control::NameBuffer { name, buffer: q.buffer, reserved: 0 }).unwrap();
+    let c = Connection::open(m.path()).unwrap();
+    assert_eq!(c.find(name).unwrap().len(), 8192);
+    // As older applications ask.
+    let mut older = control::FindBuffer { name, ..Default::default() };
+    ioctl(&dir, &mut older).unwrap();
+    let here = (std::process::id(), named.as_raw_fd(), 8192);
+    assert_eq!((older.process, older.fd, older.len), here);
+    let device = File::options().read(true).write(true).open("/dev/null").unwrap();
+    for other in [sealed(16384, false), device.into()] {
+        rustix::io::dup2(&other, &mut named).unwrap();
+        let found = c.find(name).map(|b| b.len()).unwrap_err();
+        assert_eq!(found.kind(), io::ErrorKind::NotFound, "{found}");
+        assert!(found.to_string().contains("PID namespace"), "{found}");
+    }
+}
+
 #[test]
 fn a_hostile_application_hurts_only_itself() {
     let Some(m) = TestMount::new(90) else { return };
