@@ -139,7 +139,8 @@ impl Inner {
     /// Moves what is left in mostly dead slots to fresh ones, as far as there is room.
     pub async fn compact(self: &Rc<Self>) -> Result<()> {
         let dead = &self.dead;
-        (dead.grown.set(0), dead.needs.set(None));
+        dead.grown.set(0);
+        dead.needs.set(None);
         let todo: Vec<Key> = dead.chunks.borrow().iter().copied().collect();
         // The other half is for updates: what moves is there twice until the checkpoint is durable.
         let mut room = self.free_for_slots() / 2;
