@@ -185,3 +185,58 @@ impl DirectWrites {
         Some(Failed { from: start.from, reached: run.reached, reported: run.reported })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Instant = Instant(1);
+
+    /// An append of two pieces to a file of which the kernel knows 5 bytes, and which has 100; the first of 10 bytes is stored.
+    fn failed() -> DirectWrites {
+        let writes = DirectWrites::new(5);
+        let (one, two) = (writes.begin(7, (5, 10), true), writes.begin(7, (15, 10), true));
+        writes.placed(two, 110, true);
+        writes.placed(one, 100, true);
+        writes.stored(one, 110, false);
+        writes.ended(two, false, AT);
+        writes.ended(one, true, AT);
+        writes
+    }
+
+    #[test]
+    fn what_the_kernel_undoes_is_told_from_what_a_program_cuts() {
+        let undone = failed().undone(7, 5, AT).expect("the kernel's");
+        assert_eq!(undone.cuts_to(100), Some(100));
+        assert_eq!(undone.cuts_to(104), Some(104), "others have stored there since");
+        assert_eq!(undone.cuts_to(110), None);
+        assert_eq!(undone.cuts_to(5000), None);
+        assert_eq!(failed().undone(7, 4, AT), None, "another length");
+        assert_eq!(failed().undone(8, 5, AT), None, "another handle");
+        assert_eq!(failed().undone(7, 5, AT + UNDONE_WITHIN * 2), None, "long after");
+        let writes = failed();
+        writes.over();
+        assert_eq!(writes.undone(7, 5, AT), None, "the write had ended");
+        let writes = failed();
+        writes.told(100);
+        let more = writes.begin(7, (25, 10), true);
+        assert_eq!(writes.undone(7, 5, AT), None, "it is on its way");
+        writes.ended(more, true, AT);
+        let writes = failed();
+        writes.told(100);
+        assert_eq!(writes.undone(7, 100, AT).and_then(|f| f.cuts_to(100)), Some(100));
+        assert_eq!(writes.undone(7, 100, AT), None, "once");
+    }
+
+    /// Meta may have the length from this client.
+    #[test]
+    fn what_was_reported_is_cut_off_if_it_is_known_where_the_file_ended() {
+        let writes = failed();
+        writes.report();
+        let undone = writes.undone(7, 5, AT).expect("the kernel's");
+        assert_eq!(undone.cuts_to(110), Some(100));
+        assert_eq!(undone.cuts_to(111), None);
+        assert_eq!(Failed { from: Some((100, false)), ..undone }.cuts_to(110), None);
+        assert_eq!(Failed { from: Some((110, true)), ..undone }.cuts_to(110), None, "nothing");
+    }
+}
