@@ -5,9 +5,11 @@ use crate::everyone::ask_all;
 use crate::output::Output;
 use anyhow::{Result, bail};
 use glowfs_client::Client;
+use glowfs_types::ChainId;
 use glowfs_types::routing::{ChainInfo, NodeInfo, RoutingInfo};
 use glowfs_types::wire::hello::ServiceStatus;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Chains that are named one by one.
 const NAMED_MAX: usize = 8;
@@ -62,11 +64,20 @@ fn of_service((node, answer): (&NodeInfo, glowfs_types::Result<ServiceStatus>)) 
 }
 
 fn of_chains(routing: &RoutingInfo) -> HealthRow {
-    let of = |wanted: &str| -> Vec<&ChainInfo> {
-        routing.chains.values().filter(|c| condition(c) == wanted).collect()
+    let replicas = replicas(routing);
+    let lacks = |c: &&ChainInfo| {
+        let serving = c.serving().count();
+        serving > 0 && serving < replicas.get(&c.id).copied().unwrap_or(c.members.len())
     };
-    let (degraded, unavailable) = (of("degraded"), of("unavailable"));
-    let mut detail = format!("{} complete", of("complete").len());
+    let degraded: Vec<_> = routing.chains.values().filter(lacks).collect();
+    let nobody = |c: &&ChainInfo| c.serving().next().is_none();
+    let unavailable: Vec<_> = routing.chains.values().filter(nobody).collect();
+    let whole = routing.chains.len() - degraded.len() - unavailable.len();
+    let moving = routing.chains.values().filter(|c| condition(c) == "degraded").count();
+    let mut detail = format!("{whole} complete");
+    if moving > degraded.len() {
+        detail += &format!(", {} of them with a replica more on its way", moving - degraded.len());
+    }
     if routing.tables.is_empty() {
         detail = "no table, so only small files can be kept: `glowfs admin create-table`".into();
     }
@@ -80,6 +91,18 @@ fn of_chains(routing: &RoutingInfo) -> HealthRow {
     }
     let healthy = !routing.tables.is_empty() && degraded.is_empty() && unavailable.is_empty();
     HealthRow { node: 0, role: "chains".into(), healthy, uptime_s: 0, detail }
+}
+
+/// How many replicas the chains of a table have: as many members as the one that has the fewest, for a chain that moves has one more.
+fn replicas(routing: &RoutingInfo) -> BTreeMap<ChainId, usize> {
+    let mut out = BTreeMap::new();
+    for table in &routing.tables {
+        let members = |id| routing.chains.get(id).map(|c: &ChainInfo| c.members.len());
+        if let Some(fewest) = table.chains.iter().filter_map(members).min() {
+            out.extend(table.chains.iter().map(|id| (*id, fewest)));
+        }
+    }
+    out
 }
 
 fn named(chains: &[&ChainInfo]) -> String {

@@ -26,6 +26,8 @@ pub(crate) const NOTED_BLOCKS: u32 = crate::api::SMALL_WRITE_BYTES / BLOCK as u3
 const DEAD_BYTES_MIN: u64 = 16 << 20;
 /// and this part of what the slots take, or more than is free.
 const DEAD_PART: u64 = 8;
+/// Bytes that one checkpoint moves, about: what it vacates can be used only when it is over.
+const PASS_BYTES: u64 = 1 << 30;
 /// Chunks that find no room, before a checkpoint looks at no more.
 const SHORT_MAX: u32 = 16;
 
@@ -169,18 +171,20 @@ impl Inner {
         let todo: Vec<Key> = dead.chunks.borrow().iter().copied().collect();
         // The other half is for updates: what moves is there twice until the checkpoint is durable.
         let mut room = self.free_for_slots() / 2;
-        let (mut short, mut needs) = (0, None::<u64>);
+        let (mut short, mut needs, mut moved) = (0, None::<u64>, 0);
         for key in todo {
             self.check_not_failed()?;
-            if self.log_wants_checkpoint() {
+            if self.closing.get() || self.log_wants_checkpoint() || moved >= PASS_BYTES {
                 // The next one goes on.
                 needs = Some(0);
                 break;
             }
+            room = room.min(self.free_for_slots() / 2);
             dead.chunks.borrow_mut().remove(&key);
             match self.compact_chunk(key, room).await? {
                 Outcome::Done(took) => {
                     room = room.saturating_sub(took);
+                    moved += took;
                     continue;
                 }
                 Outcome::Needs(bytes) => needs = Some(needs.map_or(bytes, |n| n.min(bytes))),
@@ -211,8 +215,12 @@ impl Inner {
         let mut taken = Taken::none(self);
         let mut moves = Vec::new();
         for group in &groups {
-            if !self.place_group(group, &mut taken, &mut moves).await? {
-                return Ok(Outcome::NoRoom);
+            match self.place_group(group, &mut taken, &mut moves).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Outcome::NoRoom),
+                // A file of slots that is not there yet.
+                Err(e) if e.status == Status::NoSpace => return Ok(Outcome::NoRoom),
+                Err(e) => return Err(e),
             }
         }
         let unread = match self.copy_blocks(&moves).await {

@@ -120,7 +120,8 @@ pub(crate) fn next(
     let of = s.targets.values().map(|t| &t.value).filter(|t| t.store == heaviest.store);
     for target in of.filter(|t| !begun.contains(&t.chain)).take(LOOKS_MAX) {
         let Some(chain) = s.chains.get(&target.chain).map(|c| &c.value) else { continue };
-        if !chain.records.contains_key(&target.id) {
+        // One that has left its chain, or whose chain is of no table: nobody would say that it has a member too many.
+        if !chain.records.contains_key(&target.id) || !ground.wanted.contains_key(&target.chain) {
             continue;
         }
         ground.leaving.insert(target.id);

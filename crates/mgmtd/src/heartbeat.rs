@@ -27,7 +27,7 @@ impl Inner {
         self.metrics.heartbeats.inc();
         // Only a primary takes it, and nothing of itself.
         self.primary()?;
-        self.with(|s| refuse_a_second(s, &heartbeat))??;
+        self.with(|s| refuse_a_second(s, self.config.node(), &heartbeat))??;
         self.heard_time(heartbeat.node.role, heartbeat.time_ns);
         let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
         let node = heartbeat.node.id;
@@ -109,11 +109,18 @@ impl Inner {
 
 /// Refuses who uses the id of a node that lives elsewhere, or does something else: a configuration that was copied must not put the node that it was
 /// copied from out of its chains. What came in its place after a lease is taken for the node that moved.
-fn refuse_a_second(s: &mut State, heartbeat: &Heartbeat) -> Result<()> {
+///
+/// A primary that has just taken over goes by the record, or whoever it hears first would have the id. `own` is the primary's: it sends itself no heartbeats.
+fn refuse_a_second(s: &mut State, own: NodeId, heartbeat: &Heartbeat) -> Result<()> {
     let (node, new) = (heartbeat.node.id, &heartbeat.node);
-    let Some(old) = s.said.get(&node).filter(|_| s.leases.alive(node)) else { return Ok(()) };
-    let known = old.host != HostId::default() && new.host != HostId::default();
-    if old.role == new.role && (old.host == new.host || !known) {
+    let lives = node == own || s.leases.alive(node);
+    let known = s.said.get(&node).or_else(|| s.nodes.get(&node).map(|i| &i.value));
+    let Some(old) = known.filter(|_| lives) else { return Ok(()) };
+    // A host that was started anew has another id, and its name.
+    let same_host = old.host == new.host
+        || [old.host, new.host].contains(&HostId::default())
+        || (old.hostname == new.hostname && !new.hostname.is_empty());
+    if old.role == new.role && same_host {
         return Ok(());
     }
     let e = Error::new(

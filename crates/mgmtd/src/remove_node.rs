@@ -15,7 +15,8 @@ impl Inner {
     pub async fn remove_node(&self, ask: RemoveNode) -> Result<RemoveNodeReply> {
         let _held = self.lock.acquire(1).await;
         let node = ask.node;
-        let Some((stores, removed)) = self.with(|s| leftovers(s, node))?? else {
+        let Some((stores, removed)) = self.with(|s| leftovers(s, node, self.config.node()))??
+        else {
             // A request that is repeated because its answer was lost finds it done.
             return Ok(RemoveNodeReply { explanation: format!("node {node} is gone already") });
         };
@@ -34,7 +35,11 @@ impl Inner {
 }
 
 /// The stores that are recorded for a node which may be forgotten, and its targets, all of which have left their chains; none if it is forgotten already.
-fn leftovers(s: &State, node: NodeId) -> Result<Option<(Vec<StoreId>, Vec<TargetId>)>> {
+fn leftovers(
+    s: &State,
+    node: NodeId,
+    own: NodeId,
+) -> Result<Option<(Vec<StoreId>, Vec<TargetId>)>> {
     let refuse = |status, why: String| Err(Error::new(status, why));
     let Some(known) = s.nodes.get(&node) else {
         if s.gone_nodes.contains_key(&node) {
@@ -45,7 +50,8 @@ fn leftovers(s: &State, node: NodeId) -> Result<Option<(Vec<StoreId>, Vec<Target
             format!("there is no node {node}; see `glowfs admin list-nodes`"),
         );
     };
-    if s.leases.alive(node) {
+    // A primary sends itself no heartbeats.
+    if node == own || s.leases.alive(node) {
         return refuse(
             Status::Busy,
             format!(

@@ -36,6 +36,13 @@ fn a_copied_node_id_does_not_put_the_node_that_has_it_out_of_its_chains() {
             assert!(storages[2].agent.lease_valid());
             copy.kill();
         }
+        let copy = second(&w, &m, 100, 77, Role::Mgmtd);
+        let joined = rt.timeout(ms(3000), copy.ready()).await;
+        assert!(joined.is_err(), "somebody else has the primary's id");
+        copy.kill();
+        let e = remove(&w, &m, 100, false).await.expect_err("the primary");
+        assert!(e.status == Status::Busy && e.message.contains("stop it first"), "{e}");
+
         // The node moves: it stops, and comes up elsewhere at once.
         storages.remove(2).stop().await;
         let moved = second(&w, &m, 3, 79, Role::Storage);
@@ -45,6 +52,23 @@ fn a_copied_node_id_does_not_put_the_node_that_has_it_out_of_its_chains() {
         let moved = second(&w, &m, 3, 80, Role::Storage);
         rt.timeout(BOUND, moved.ready()).await.expect("it has moved, a lease later");
         moved.kill();
+        m.stop().await;
+    });
+}
+
+/// A primary that has just taken over has heard of nobody.
+#[test]
+fn nor_does_it_after_a_primary_has_taken_over() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 3, 0).await;
+        storages.remove(2).kill();
+        m.stop().await;
+        let m = w.mgmtd(100).await;
+        let copy = second(&w, &m, 3, 77, Role::Storage);
+        assert!(rt.timeout(ms(1000), copy.ready()).await.is_err(), "the copy was taken");
+        // The real one has not come back within its lease: then it has moved.
+        rt.timeout(BOUND, copy.ready()).await.expect("it has moved, a lease later");
+        copy.kill();
         m.stop().await;
     });
 }

@@ -12,7 +12,8 @@
 //! ([`UNDONE_WITHIN`]). A synchronous write is undone by nobody; an ftruncate of the application right after it to just that length is taken for the kernel's: that differs from what it asked for only
 //! where others have made the file longer meanwhile, and leaves it so, as if they had come after it. Every other ftruncate is carried out as it is.
 //!
-//! Limits: what another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
+//! Limits: where the length at which the write began was not the newest (without a lease), and the write's own was reported meanwhile (O_DSYNC), what others had stored in between is cut
+//! off. What another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
 
 use glowfs_rt::{Duration, Instant};
 use std::cell::{Cell, RefCell};
@@ -56,8 +57,8 @@ struct Run {
 struct Start {
     /// What the kernel took for the length.
     kernel_len: u64,
-    /// The length of the file, once the write had its place. Where that can be old, false comes with it.
-    from: Option<(u64, bool)>,
+    /// The length of the file as far as it was known, once the write had its place.
+    from: Option<u64>,
 }
 
 /// A request of a direct write.
@@ -70,7 +71,7 @@ pub struct Piece {
 /// A write that failed and is to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    from: Option<(u64, bool)>,
+    from: Option<u64>,
     reached: u64,
     reported: bool,
 }
@@ -78,16 +79,13 @@ pub struct Failed {
 impl Failed {
     /// To what length the file is to be cut of which meta says that it is so long. None: it stays as it is.
     pub fn cuts_to(self, meta_len: u64) -> Option<u64> {
-        let (from, sure) = self.from?;
+        let from = self.from?;
         if meta_len > self.reached {
             return None;
         }
-        let to = match (self.reported, sure) {
-            // Whose length it is nobody knows.
-            (true, false) => return None,
-            (true, true) => from,
-            (false, _) => from.max(meta_len),
-        };
+        // Where others may have made it longer since the write took its place, this cuts what they have: a program that cuts off what it has half written must not be
+        // told that this was done when it was not.
+        let to = if self.reported { from } else { from.max(meta_len) };
         (to < self.reached).then_some(to)
     }
 }
@@ -135,14 +133,13 @@ impl DirectWrites {
         run.next = Some(run.next.map_or(end, |next| next.max(end)));
         Piece { fh, start: run.first + run.starts.len() as u64 - 1 }
     }
-    /// It has its place, in a file of this length, unless that may be old.
-    pub fn placed(&self, piece: Piece, len: u64, sure: bool) {
+    /// It has its place, in a file that is so long as far as is known.
+    pub fn placed(&self, piece: Piece, len: u64) {
         let mut run = self.run.borrow_mut();
         let index = piece.start.checked_sub(run.first).filter(|_| run.fh == piece.fh);
         if let Some(start) = index.and_then(|i| run.starts.get_mut(i as usize)) {
             // The first of its pieces tells where the write begins; those behind it may come to their places before it.
-            let before = start.from.map_or(len, |(before, _)| before.min(len));
-            start.from = Some((before, sure && start.from.is_none_or(|(_, sure)| sure)));
+            start.from = Some(start.from.map_or(len, |before| before.min(len)));
         }
     }
     /// It is stored, and ends there; `reported`: meta knows.
@@ -196,8 +193,8 @@ mod tests {
     fn failed() -> DirectWrites {
         let writes = DirectWrites::new(5);
         let (one, two) = (writes.begin(7, (5, 10), true), writes.begin(7, (15, 10), true));
-        writes.placed(two, 110, true);
-        writes.placed(one, 100, true);
+        writes.placed(two, 110);
+        writes.placed(one, 100);
         writes.stored(one, 110, false);
         writes.ended(two, false, AT);
         writes.ended(one, true, AT);
@@ -236,7 +233,6 @@ mod tests {
         let undone = writes.undone(7, 5, AT).expect("the kernel's");
         assert_eq!(undone.cuts_to(110), Some(100));
         assert_eq!(undone.cuts_to(111), None);
-        assert_eq!(Failed { from: Some((100, false)), ..undone }.cuts_to(110), None);
-        assert_eq!(Failed { from: Some((110, true)), ..undone }.cuts_to(110), None, "nothing");
+        assert_eq!(Failed { from: Some(110), ..undone }.cuts_to(110), None, "nothing");
     }
 }

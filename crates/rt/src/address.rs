@@ -101,13 +101,17 @@ pub fn check_announced(listen: &[String], others: &[String]) -> Result<(), Strin
         }
         reached |= !tcp.ip().to_canonical().is_loopback();
     }
+    // Names of others are looked up only if they matter.
+    if reached {
+        return Ok(());
+    }
     let elsewhere = |text: &&String| matches!(text.parse(), Ok(Address::Tcp(a)) if !a.ip().to_canonical().is_loopback());
     match others.iter().find(elsewhere) {
-        Some(other) if !reached => Err(format!(
+        Some(other) => Err(format!(
             "only this machine reaches {}, and {other} is another one; write the address by which the others reach this machine",
             listen.join(", ")
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

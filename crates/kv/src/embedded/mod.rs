@@ -30,6 +30,8 @@ const PENDING_BYTES_MAX: usize = 16 << 20;
 const WINDOW_STEP: Duration = Duration::from_millis(100);
 /// Versions that are kept at a time ([`Engine::keep`]).
 const KEPT_MAX: usize = 4;
+/// Of superseded values, so many times as many as usual, at most, are there while a version is kept.
+const KEPT_WINDOWS: usize = 16;
 /// Old versions dropped per idle step.
 const IDLE_TRIM: usize = 16 << 10;
 
@@ -380,16 +382,22 @@ impl Inner {
             oldest = version;
             s.samples.pop_front();
         }
-        if let Some(bound) = s.store.bound_for(self.config.window_entries, self.config.window_bytes)
-        {
-            oldest = oldest.max(bound);
-        }
         s.kept.retain(|_, until| now < *until);
-        if s.store.older_bytes() > self.config.kept_bytes && !s.kept.is_empty() {
+        let entries_max = self.config.window_entries.saturating_mul(KEPT_WINDOWS);
+        let much =
+            s.store.older_bytes() > self.config.kept_bytes || s.store.backlog() > entries_max;
+        if much && !s.kept.is_empty() {
             tracing::warn!(
                 "what was changed while a version was kept takes too much memory: whoever reads it has to begin anew"
             );
             s.kept.clear();
+        }
+        // Not while something is kept: it counts what is too much, again and again, and nothing would come of it.
+        if s.kept.is_empty()
+            && let Some(bound) =
+                s.store.bound_for(self.config.window_entries, self.config.window_bytes)
+        {
+            oldest = oldest.max(bound);
         }
         oldest = oldest.min(s.kept.first_key_value().map_or(Version::MAX, |(kept, _)| *kept));
         // What is not in the log yet may have to be unread.

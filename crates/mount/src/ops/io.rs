@@ -285,8 +285,7 @@ impl<S: FileSystem> Context<S> {
             let place = inode.begin_write(offset, len, append);
             drop(first.take());
             if let Some(piece) = piece {
-                let sure = append || self.rt.now() < inode.lease.get();
-                inode.direct.placed(piece, if append { place } else { before }, sure);
+                inode.direct.placed(piece, if append { place } else { before });
             }
             if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
                 let _ = inode.end_write(None, 0, 0);

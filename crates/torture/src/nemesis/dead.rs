@@ -16,6 +16,8 @@ const SIZE: &str = "4G";
 const IMAGE: &str = "image";
 /// How long its targets may take to be out of service.
 const NOTICED_BOUND: Duration = Duration::from_secs(20);
+/// How long others may keep a copy of its mount.
+const LET_GO_BOUND: Duration = Duration::from_secs(60);
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -98,12 +100,28 @@ pub fn wait_gone(c: &Cluster, node: &Service) -> Result<Option<String>> {
     }
 }
 
+/// Waits until the kernel has let the file system go. As long as somebody has a copy of all mounts (`unshare -m`), a new mount would be of the broken one.
+fn wait_let_go(device: &str) -> Result<()> {
+    let (began, known) = (Instant::now(), Path::new("/sys/fs/ext4").join(device));
+    while known.exists() {
+        if began.elapsed() > LET_GO_BOUND {
+            bail!(
+                "{device} is unmounted and still in use after {LET_GO_BOUND:?}: a process in another mount namespace has a copy of its mount"
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
 /// Repairs the file system and mounts it again. The node must not run.
 pub fn revive(c: &Cluster, node: &Service) -> Result<()> {
     let disk = node.data.first().context("no disk")?;
     let text = |p: &Path| p.to_string_lossy().into_owned();
     let image = text(&disk.with_extension(IMAGE));
+    let device = device(disk)?;
     c.run(&["umount".into(), text(disk)])?;
+    wait_let_go(&device)?;
     // It ends with 1 when it has mended something.
     let check = format!("e2fsck -fy '{image}' || [ $? -le 1 ]");
     c.run(&["sh".into(), "-c".into(), check])?;
