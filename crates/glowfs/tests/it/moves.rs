@@ -125,7 +125,7 @@ fn a_disk_that_is_not_mounted_at_boot_takes_nothing_and_one_that_returns_is_empt
     };
     let started = |what: &str| {
         until(what, || {
-            let nodes = c.admin(&["status"]);
+            let (_, nodes) = c.admin_tried(&["status"]);
             nodes
                 .as_array()
                 .expect("nodes")
@@ -190,7 +190,7 @@ fn a_disk_of_another_node_keeps_nothing_but_itself_out() {
     c.dev("start", &["storage-1"]);
     until("it serves with its own disk", || serving(1001) == had / 2);
     until("it says what is wrong with the other one", || {
-        let nodes = c.admin(&["status"]);
+        let (_, nodes) = c.admin_tried(&["status"]);
         let mut nodes = nodes.as_array().expect("nodes").iter();
         let detail = nodes.find(|n| n["node"] == 1001).map(|n| n["detail"].to_string());
         detail.is_some_and(|d| d.contains("belongs to node 1002"))
