@@ -278,6 +278,10 @@ impl Inner {
         self.checkpoint_busy.set(false);
         self.checkpoint_done.wake();
         self.log.space.wake();
+        // What it has given up is there now; where nothing is written nobody else would ask for the next portion.
+        if result.is_ok() && self.dead.more.take() && !self.closing.get() {
+            self.start_checkpoint();
+        }
         result
     }
 

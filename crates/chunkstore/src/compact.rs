@@ -42,6 +42,8 @@ pub(crate) struct Dead {
     grown: Cell<u64>,
     /// When so many bytes are free it is worth while to look again: there was not enough room for a chunk.
     needs: Cell<Option<u64>>,
+    /// The last checkpoint moved as much as one does, and there is more.
+    pub more: Cell<bool>,
     /// Slots that nothing refers to but what a recovery would find.
     vacated: RefCell<Vec<(u8, u32)>>,
 }
@@ -168,13 +170,15 @@ impl Inner {
         let dead = &self.dead;
         dead.grown.set(0);
         dead.needs.set(None);
+        dead.more.set(false);
         let todo: Vec<Key> = dead.chunks.borrow().iter().copied().collect();
         // The other half is for updates: what moves is there twice until the checkpoint is durable.
         let mut room = self.free_for_slots() / 2;
         let (mut short, mut needs, mut moved) = (0, None::<u64>, 0);
         for key in todo {
             self.check_not_failed()?;
-            if self.closing.get() || self.log_wants_checkpoint() || moved >= PASS_BYTES {
+            dead.more.set(moved >= PASS_BYTES);
+            if self.closing.get() || self.log_wants_checkpoint() || dead.more.get() {
                 // The next one goes on.
                 needs = Some(0);
                 break;

@@ -116,10 +116,10 @@ fn refuse_a_second(s: &mut State, own: NodeId, heartbeat: &Heartbeat) -> Result<
     let lives = node == own || s.leases.alive(node);
     let known = s.said.get(&node).or_else(|| s.nodes.get(&node).map(|i| &i.value));
     let Some(old) = known.filter(|_| lives) else { return Ok(()) };
-    // A host that was started anew has another id, and its name.
-    let same_host = old.host == new.host
-        || [old.host, new.host].contains(&HostId::default())
-        || (old.hostname == new.hostname && !new.hostname.is_empty());
+    // A host that was started anew has another id, and its name. Of one that this primary has heard it would know.
+    let again = !s.said.contains_key(&node) && old.hostname == new.hostname;
+    let same_host =
+        old.host == new.host || [old.host, new.host].contains(&HostId::default()) || again;
     if old.role == new.role && same_host {
         return Ok(());
     }

@@ -12,8 +12,7 @@
 //! ([`UNDONE_WITHIN`]). A synchronous write is undone by nobody; an ftruncate of the application right after it to just that length is taken for the kernel's: that differs from what it asked for only
 //! where others have made the file longer meanwhile, and leaves it so, as if they had come after it. Every other ftruncate is carried out as it is.
 //!
-//! Limits: where the length at which the write began was not the newest (without a lease), and the write's own was reported meanwhile (O_DSYNC), what others had stored in between is cut
-//! off. What another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
+//! Limits: what another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
 
 use glowfs_rt::{Duration, Instant};
 use std::cell::{Cell, RefCell};
@@ -57,8 +56,26 @@ struct Run {
 struct Start {
     /// What the kernel took for the length.
     kernel_len: u64,
-    /// The length of the file as far as it was known, once the write had its place.
-    from: Option<u64>,
+    /// Where the write began, once it had its place.
+    from: Option<Before>,
+}
+
+/// What was there when a write, or a piece of it, got its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// The length of the file as far as it was known.
+    pub len: u64,
+    /// It was the newest.
+    pub sure: bool,
+    /// The place.
+    pub at: u64,
+}
+
+impl Before {
+    fn with(self, other: Self) -> Self {
+        let (len, at) = (self.len.min(other.len), self.at.min(other.at));
+        Self { len, at, sure: self.sure && other.sure }
+    }
 }
 
 /// A request of a direct write.
@@ -71,7 +88,7 @@ pub struct Piece {
 /// A write that failed and is to be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    from: Option<u64>,
+    from: Option<Before>,
     reached: u64,
     reported: bool,
 }
@@ -79,13 +96,17 @@ pub struct Failed {
 impl Failed {
     /// To what length the file is to be cut of which meta says that it is so long. None: it stays as it is.
     pub fn cuts_to(self, meta_len: u64) -> Option<u64> {
-        let from = self.from?;
+        let before = self.from?;
         if meta_len > self.reached {
             return None;
         }
-        // Where others may have made it longer since the write took its place, this cuts what they have: a program that cuts off what it has half written must not be
-        // told that this was done when it was not.
-        let to = if self.reported { from } else { from.max(meta_len) };
+        let to = match (self.reported, before.sure) {
+            (false, _) => before.len.max(meta_len),
+            (true, true) => before.len,
+            // Others may have made it longer since: what lies before the write's own first byte stays. Where it began at the known end, a program that cuts off what it has
+            // half written gets what it asked for.
+            (true, false) => before.len.max(before.at),
+        };
         (to < self.reached).then_some(to)
     }
 }
@@ -133,13 +154,13 @@ impl DirectWrites {
         run.next = Some(run.next.map_or(end, |next| next.max(end)));
         Piece { fh, start: run.first + run.starts.len() as u64 - 1 }
     }
-    /// It has its place, in a file that is so long as far as is known.
-    pub fn placed(&self, piece: Piece, len: u64) {
+    /// It has its place.
+    pub fn placed(&self, piece: Piece, before: Before) {
         let mut run = self.run.borrow_mut();
         let index = piece.start.checked_sub(run.first).filter(|_| run.fh == piece.fh);
         if let Some(start) = index.and_then(|i| run.starts.get_mut(i as usize)) {
             // The first of its pieces tells where the write begins; those behind it may come to their places before it.
-            start.from = Some(start.from.map_or(len, |before| before.min(len)));
+            start.from = Some(start.from.map_or(before, |b| b.with(before)));
         }
     }
     /// It is stored, and ends there; `reported`: meta knows.
@@ -193,8 +214,8 @@ mod tests {
     fn failed() -> DirectWrites {
         let writes = DirectWrites::new(5);
         let (one, two) = (writes.begin(7, (5, 10), true), writes.begin(7, (15, 10), true));
-        writes.placed(two, 110);
-        writes.placed(one, 100);
+        writes.placed(two, Before { len: 110, sure: true, at: 110 });
+        writes.placed(one, Before { len: 100, sure: true, at: 100 });
         writes.stored(one, 110, false);
         writes.ended(two, false, AT);
         writes.ended(one, true, AT);
@@ -233,6 +254,11 @@ mod tests {
         let undone = writes.undone(7, 5, AT).expect("the kernel's");
         assert_eq!(undone.cuts_to(110), Some(100));
         assert_eq!(undone.cuts_to(111), None);
-        assert_eq!(Failed { from: Some(110), ..undone }.cuts_to(110), None, "nothing");
+        let from = |len, sure, at| Failed { from: Some(Before { len, sure, at }), ..undone };
+        assert_eq!(from(110, true, 110).cuts_to(110), None, "nothing");
+        // What the file had is not known for certain: nothing before the write's own place goes.
+        assert_eq!(from(100, false, 100).cuts_to(110), Some(100));
+        assert_eq!(from(50, false, 105).cuts_to(110), Some(105));
+        assert_eq!(from(50, true, 105).cuts_to(110), Some(50));
     }
 }

@@ -21,7 +21,9 @@ const WRITE: usize = 16 << 10;
 /// Writes to one file, one behind the other, again and again.
 const PLACES: u64 = 64;
 /// Times that a disk is filled, at most, until a target went offline.
-const ROUNDS: u64 = 60;
+const ROUNDS: u64 = 30;
+/// Clusters that are tried, at most.
+const SEEDS: u64 = 6;
 /// How long a disk has no room.
 const FULL: Duration = Duration::from_millis(900);
 /// How long the chains may take to be whole again.
@@ -33,13 +35,19 @@ fn offline(info: &RoutingInfo) -> usize {
 
 #[test]
 fn a_target_that_a_full_disk_put_offline_comes_back() {
-    comes_back(41, false);
+    one_comes_back(41, false);
 }
 
 /// A pass of the scrub takes days where much is stored.
 #[test]
 fn a_target_that_a_full_disk_put_offline_comes_back_while_its_node_is_scrubbed() {
-    comes_back(42, true);
+    one_comes_back(42, true);
+}
+
+/// Whether a full disk meets an update that the others have taken is chance: with some seeds none does.
+fn one_comes_back(first: u64, scrub: bool) {
+    let seen = (first..first + SEEDS).any(|seed| comes_back(seed, scrub));
+    assert!(seen, "no target ever went offline: the test proves nothing");
 }
 
 /// Begins a pass on every disk that takes longer than the test.
@@ -69,7 +77,8 @@ async fn scrubbed_now(client: Rc<Client>) -> Result<usize> {
     Ok(running)
 }
 
-fn comes_back(seed: u64, scrub: bool) {
+/// Whether a target went offline at all.
+fn comes_back(seed: u64, scrub: bool) -> bool {
     let shape = Shape {
         managers: 1,
         metas: 1,
@@ -137,13 +146,13 @@ fn comes_back(seed: u64, scrub: bool) {
             break;
         }
     }
-    assert!(seen > 0, "no target ever went offline: the test proves nothing");
     stop.set(true);
     cluster.run_for(Duration::from_secs(5));
     if scrub {
         assert!(ask(|c| Box::pin(scrubbed_now(c))) > 0, "a pass goes on");
     }
     assert_eq!(*problem.borrow(), None);
+    seen > 0
 }
 
 /// More refused writes than a client may have channels on a replica.

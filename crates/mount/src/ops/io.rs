@@ -1,7 +1,7 @@
 //! Reading and writing.
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::direct::Piece;
+use crate::direct::{Before, Piece};
 use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::gate::Pass;
@@ -285,7 +285,9 @@ impl<S: FileSystem> Context<S> {
             let place = inode.begin_write(offset, len, append);
             drop(first.take());
             if let Some(piece) = piece {
-                inode.direct.placed(piece, if append { place } else { before });
+                let sure = append || self.rt.now() < inode.lease.get();
+                let len = if append { place } else { before };
+                inode.direct.placed(piece, Before { len, sure, at: place });
             }
             if place.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
                 let _ = inode.end_write(None, 0, 0);
