@@ -16,14 +16,15 @@ fn uids() -> RangedU64ValueParser {
 /// Look at a cluster and operate it.
 #[derive(Args, Debug)]
 pub struct AdminArgs {
-    /// Address of mgmtd or of any other service of the cluster (HOST:PORT or unix:///PATH); may be repeated
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Address of mgmtd or of any other service of the cluster (HOST:PORT or unix:///PATH); may be repeated. Without it: those in
+    /// $GLOWFS_MGMTD, with commas between them
+    #[arg(long, global = true, value_name = "HOST:PORT")]
     pub mgmtd: Vec<String>,
-    /// File with the token of a user of the cluster
-    #[arg(long, value_name = "FILE")]
+    /// File with the token of a user of the cluster. Without it: the one in $GLOWFS_TOKEN_FILE
+    #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// A dev cluster's directory, instead of --mgmtd and --token-file
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["mgmtd", "token_file"])]
+    #[arg(long, global = true, value_name = "DIR", conflicts_with_all = ["mgmtd", "token_file"])]
     pub dev: Option<PathBuf>,
     /// Print JSON
     #[arg(long, global = true)]
@@ -39,7 +40,7 @@ pub struct AdminArgs {
 /// What to do with a disk.
 #[derive(Subcommand, Debug)]
 pub enum DiskCommand {
-    /// A new, empty disk is in the place of one that failed: its node takes it up, and the lost replicas are made anew
+    /// Take up a new, empty disk; the lost replicas are made anew
     Replace {
         /// NODE:DISK
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
@@ -56,13 +57,15 @@ pub enum DiskCommand {
 /// What to do with the trash.
 #[derive(Subcommand, Debug)]
 pub enum TrashCommand {
-    /// What is in it
+    /// List what is in it
     List {
         /// Only what was below this path
         #[arg(long, value_name = "PATH")]
         below: Option<String>,
     },
-    /// Puts files back where they were; directories that are missing are made anew
+    /// Put files back where they were
+    ///
+    /// Directories that are missing are made anew.
     Restore {
         /// Ids, as `trash list` shows them
         ids: Vec<TrashId>,
@@ -76,7 +79,9 @@ pub enum TrashCommand {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Removes files for good; without --yes it only says which
+    /// Erase files for good
+    ///
+    /// Without --yes it only says which.
     Purge {
         /// Ids, as `trash list` shows them
         ids: Vec<TrashId>,
@@ -86,7 +91,7 @@ pub enum TrashCommand {
         /// Everything
         #[arg(long, conflicts_with_all = ["ids", "below"])]
         all: bool,
-        /// Really
+        /// Do it; without it only say what would be done
         #[arg(long)]
         yes: bool,
     },
@@ -95,8 +100,9 @@ pub enum TrashCommand {
 /// What to do with all metadata, apart from a running cluster.
 #[derive(Subcommand, Debug)]
 pub enum MetaCommand {
-    /// Writes everything in an engine, as of one moment, to a file. Of an embedded engine that is in use with --online; of etcd in any case, of FoundationDB
-    /// only while nothing is changed
+    /// Write everything in an engine, as of one moment, to a file
+    ///
+    /// Of an embedded engine that is in use with --online; of etcd in any case, of FoundationDB only while nothing is changed.
     Dump {
         /// An embedded engine is read through the metadata service that hosts it and goes on serving, not from its directory
         #[arg(long)]
@@ -107,7 +113,9 @@ pub enum MetaCommand {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Verifies such a file, puts its content into an engine and reads it back. Stop the services first
+    /// Verify such a file, put its content into an engine, read it back
+    ///
+    /// Stop the services first.
     Load {
         /// The file
         file: PathBuf,
@@ -120,11 +128,13 @@ pub enum MetaCommand {
         /// Remove what is in the engine first; needs --yes
         #[arg(long)]
         replace: bool,
-        /// Really
+        /// Do it
         #[arg(long, requires = "replace")]
         yes: bool,
     },
-    /// Has new files get ids that no file had since the metadata was copied: once, before the first start on an older copy of an engine's directory
+    /// Skip the ids that were given out since a copy was made
+    ///
+    /// New files get ids that no file had since then. Once, before the first start on an older copy of an engine's directory.
     SkipIds {
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]
@@ -132,36 +142,37 @@ pub enum MetaCommand {
     },
 }
 
-/// What to do.
+/// What to do, in the order of the help: summaries are of at most 70 characters, in the imperative.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// All metadata as a file, and back: how it moves between engines. Needs no --mgmtd
-    Meta {
-        /// What to do with the metadata
-        #[command(subcommand)]
-        command: MetaCommand,
-    },
-    /// Nodes: id, role, status, host, pid, tags, last heartbeat, config version, release
+    // Look.
+    /// Say whether all is well: every service, and the chains
+    ///
+    /// Every service is asked directly. Exits with 1 if anything is not well.
+    Status,
+    /// List nodes: id, role, status, host, tags, heartbeat, release
     ListNodes,
-    /// Chains: version, members and their states
+    /// List chains: version, members and their states
     ListChains,
-    /// Chain tables and their versions
+    /// List chain tables and their versions
     ListChainTables,
-    /// Targets: chain, node, disk, states, bytes
+    /// List targets: chain, node, disk, states, bytes
     ListTargets,
-    /// Scrub (verification of what is at rest) of every target: progress, last pass, what was found and repaired
-    Scrub {
-        /// Start a pass over every target now
-        #[arg(long)]
-        now: bool,
-    },
-    /// Blocks that no replica has any more, and the files that they are of
+    /// List clients: mounts and others that have a session
+    ListClients,
+    /// List targets that are brought up to date: how far, how long still
+    ListResyncs,
+    /// Show space: of the file system and of each disk
+    Df,
+    /// List blocks that no replica has any more, and their files
     Damaged {
         /// Do not walk the directories for the paths
         #[arg(long)]
         no_paths: bool,
     },
-    /// Chunks that no file owns (left by a loss of power, or by a late write): what the last search has found and reclaimed
+    /// Show, or search for, chunks that no file owns
+    ///
+    /// They are left by a loss of power, or by a late write. Without an option: what the last search has found and reclaimed.
     Orphans {
         /// Search now, and reclaim nothing
         #[arg(long)]
@@ -170,23 +181,38 @@ pub enum Command {
         #[arg(long, conflicts_with = "dry_run")]
         reclaim: bool,
     },
-    /// Checks the whole metadata while it is in use. Without --repair it changes nothing. Exits with 1 if something is wrong or it could not be checked,
-    /// with 3 if nothing wrong was found but some inodes kept changing and were not decided
-    Fsck {
-        /// Mend what is found, after a question; what has lost its name goes to /lost+found
-        #[arg(long)]
-        repair: bool,
-        /// No question
-        #[arg(long, requires = "repair")]
-        yes: bool,
-    },
-    /// Clients: mounts and others that have a session
-    ListClients,
-    /// Targets being brought up to date: how far, how long still
-    ListResyncs,
-    /// The configuration that running services follow
+    /// List removed trees that are being emptied (`glowfs remove-tree`)
+    Trees,
+    /// Show the settings that running services follow
     GetConfig,
-    /// Changes settings of running services: of a role, or with --node of one node only
+    /// Show attributes, layout and chains of a path
+    Stat {
+        /// Path inside the file system
+        path: String,
+    },
+    /// List the names in a directory
+    Ls {
+        /// Path inside the file system
+        #[arg(default_value = "/")]
+        path: String,
+    },
+    /// Write the contents of a file to standard output
+    Cat {
+        /// Path inside the file system
+        path: String,
+    },
+    /// Show the layout of a file, or of what is made in a directory
+    ShowLayout {
+        /// Path inside the file system
+        path: String,
+    },
+    /// Explain why a chain waits, and what each choice would lose
+    ExplainForce {
+        /// The chain
+        chain: u64,
+    },
+    // Change.
+    /// Change settings of running services, of a role or of one node
     SetConfig {
         /// storage or mgmtd (meta has nothing to set yet)
         #[arg(value_parser = role)]
@@ -199,28 +225,7 @@ pub enum Command {
         #[arg(long)]
         node: Option<u64>,
     },
-    /// Attributes, layout and chains of a path
-    Stat {
-        /// Path inside the file system
-        path: String,
-    },
-    /// Names in a directory
-    Ls {
-        /// Path inside the file system
-        #[arg(default_value = "/")]
-        path: String,
-    },
-    /// Contents of a file, to standard output
-    Cat {
-        /// Path inside the file system
-        path: String,
-    },
-    /// The layout of a file, or what is made in a directory will get
-    ShowLayout {
-        /// Path inside the file system
-        path: String,
-    },
-    /// Sets the layout that what is made in a directory from now on gets
+    /// Set the layout of what is made in a directory from now on
     SetLayout {
         /// Path inside the file system
         path: String,
@@ -240,64 +245,7 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table", "inline_bytes"])]
         inherit: bool,
     },
-    /// Files that were removed from directories with a trash (`setfattr -n glowfs.trash -v 7d DIR`)
-    Trash {
-        /// What to do with the trash
-        #[command(subcommand)]
-        command: TrashCommand,
-    },
-    /// Removed trees that are being emptied (`glowfs remove-tree`), and how far they are
-    Trees,
-    /// Space: the file system and each disk
-    Df,
-    /// Whether all is well: every service, asked directly, and the chains. Exits with 1 if anything is not
-    Status,
-    /// Empties a disk or node: its data moves to other disks, then it can be taken away. Repeated, it shows what is left
-    Drain {
-        /// NODE, or NODE:DISK for one disk of it
-        #[arg(value_parser = crate::operate::place, value_name = "NODE[:DISK]")]
-        place: (NodeId, Option<u32>),
-        /// Only explain what would be done
-        #[arg(long)]
-        dry_run: bool,
-        /// Return when nothing is left on it
-        #[arg(long)]
-        wait: bool,
-        /// Call the drain off
-        #[arg(long, conflicts_with = "wait")]
-        cancel: bool,
-    },
-    /// Forgets a node that is gone for good and has no data; without --yes it only explains
-    RemoveNode {
-        /// The node
-        node: u64,
-        /// Really
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Disks
-    Disk {
-        /// What to do with a disk
-        #[command(subcommand)]
-        command: DiskCommand,
-    },
-    /// Why a chain is as it is, and which chunks each choice of a server would lose
-    ExplainForce {
-        /// The chain
-        chain: u64,
-    },
-    /// Makes a target serve a chain that nobody serves, whatever is lost; without --yes it only explains
-    Force {
-        /// The chain
-        chain: u64,
-        /// Who shall serve
-        #[arg(long)]
-        target: u64,
-        /// Really
-        #[arg(long)]
-        yes: bool,
-    },
-    /// Lays chains over the registered disks and makes a table of them
+    /// Lay chains over the registered disks, as a new table
     CreateTable {
         /// Table id
         #[arg(long, default_value_t = 1)]
@@ -312,7 +260,9 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Lays more chains, over the disks that carry least, for files that are made from now on; chains are never taken away
+    /// Lay more chains of a table, over the disks that carry least
+    ///
+    /// Files that are made from now on use them. Chains are never taken away.
     GrowTable {
         /// Table id
         #[arg(long, default_value_t = 1)]
@@ -324,7 +274,93 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Adds a user; prints the token, once. Who is there already is refused: `user-change`
+    /// Empty a disk or a node, so that it can be taken away
+    ///
+    /// Its data moves to other disks. Repeated, it shows what is left.
+    Drain {
+        /// NODE, or NODE:DISK for one disk of it
+        #[arg(value_parser = crate::operate::place, value_name = "NODE[:DISK]")]
+        place: (NodeId, Option<u32>),
+        /// Only explain what would be done
+        #[arg(long)]
+        dry_run: bool,
+        /// Return when nothing is left on it
+        #[arg(long)]
+        wait: bool,
+        /// Call the drain off
+        #[arg(long, conflicts_with = "wait")]
+        cancel: bool,
+    },
+    /// Forget a node that is gone for good and has no data
+    ///
+    /// Without --yes it only explains.
+    RemoveNode {
+        /// The node
+        node: u64,
+        /// Do it; without it only say what would be done
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Take a new disk into the place of one that failed
+    Disk {
+        /// What to do with a disk
+        #[command(subcommand)]
+        command: DiskCommand,
+    },
+    /// Make a target serve a chain that nobody serves, whatever is lost
+    ///
+    /// Without --yes it only explains.
+    Force {
+        /// The chain
+        chain: u64,
+        /// Who shall serve
+        #[arg(long)]
+        target: u64,
+        /// Do it; without it only say what would be done
+        #[arg(long)]
+        yes: bool,
+    },
+    // Check and mend.
+    /// Show, or start, the verification of what is at rest
+    ///
+    /// Of every target: progress, the last pass, what was found and repaired.
+    Scrub {
+        /// Start a pass over every target now
+        #[arg(long)]
+        now: bool,
+    },
+    /// Check the whole metadata while it is in use, and mend it
+    ///
+    /// Without --repair it changes nothing. Exits with 1 if something is wrong or it could not be checked, with 3 if nothing wrong was
+    /// found but some inodes kept changing and were not decided.
+    Fsck {
+        /// Mend what is found, after a question; what has lost its name goes to /lost+found
+        #[arg(long)]
+        repair: bool,
+        /// No question
+        #[arg(long, requires = "repair")]
+        yes: bool,
+    },
+    /// List, restore or erase removed files
+    ///
+    /// Of directories with a trash (`setfattr -n glowfs.trash -v 7d DIR`).
+    Trash {
+        /// What to do with the trash
+        #[command(subcommand)]
+        command: TrashCommand,
+    },
+    /// Write all metadata to a file, and read it back
+    ///
+    /// How it moves between engines. Needs no --mgmtd.
+    Meta {
+        /// What to do with the metadata
+        #[command(subcommand)]
+        command: MetaCommand,
+    },
+    // Users.
+    /// Add a user, and print the token, once
+    ///
+    /// Who is there already is refused: `user-change`.
     UserAdd {
         /// uid
         #[arg(value_parser = uids())]
@@ -341,7 +377,7 @@ pub enum Command {
         #[arg(long)]
         admin: bool,
     },
-    /// Changes of a user what is named, and nothing else
+    /// Change of a user what is named, and nothing else
     UserChange {
         /// uid
         #[arg(value_parser = uids())]
@@ -362,15 +398,17 @@ pub enum Command {
         #[arg(long)]
         new_token: bool,
     },
-    /// Removes a user: his token is void, and what he has open ends. His files stay. Without --yes it only says who it would be
+    /// Remove a user; the files stay
+    ///
+    /// His token is void, and what he has open ends. Without --yes it only says who it would be.
     UserRemove {
         /// uid
         uid: u64,
-        /// Really
+        /// Do it; without it only say what would be done
         #[arg(long)]
         yes: bool,
     },
-    /// Users
+    /// List users
     UserList,
 }
 

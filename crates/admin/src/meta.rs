@@ -6,8 +6,10 @@ use crate::part::Part;
 use crate::progress::ProgressLine;
 use anyhow::{Context, Result, bail};
 use glowfs_kv::dump::format::{Header, Summary};
-use glowfs_kv::{Embedded, Engine, RunOptions, Transaction, dump, run_transaction_with};
-use glowfs_meta::{EngineConfig, MetaConfig, VOLUME, open_engine};
+use glowfs_kv::{
+    Embedded, Engine, EngineConfig, RunOptions, Transaction, dump, run_transaction_with,
+};
+use glowfs_meta::{MetaConfig, VOLUME, open_engine};
 use glowfs_namespace::skip_ids;
 use glowfs_rt::Rt;
 use glowfs_types::Status;

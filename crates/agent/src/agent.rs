@@ -189,10 +189,6 @@ impl Agent {
     pub fn signing_key(&self) -> Option<(u32, CapabilityKey)> {
         self.0.keys.borrow().last_key_value().map(|(id, key)| (*id, key.clone()))
     }
-    /// The configuration that mgmtd wants this process to run, if it named one.
-    pub fn config_item(&self) -> Option<Rc<ConfigItem>> {
-        self.0.item.borrow().clone()
-    }
     /// Calls `f` whenever mgmtd names a newer configuration.
     pub fn on_config_change(&self, f: impl Fn(&Rc<ConfigItem>) + 'static) {
         self.0.on_config.borrow_mut().push(Rc::new(f));

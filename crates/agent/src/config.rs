@@ -5,7 +5,6 @@ use glowfs_rt::Duration;
 use glowfs_types::routing::Role;
 use glowfs_types::{ClusterId, Error, HostId, NodeId, Result, Status};
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Settings of an [`crate::Agent`].
 #[derive(Clone)]
@@ -94,19 +93,4 @@ impl AgentConfig {
         }
         Ok(())
     }
-}
-
-/// Reads a token from a file (the first line, without white space around it).
-pub fn read_token_file(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        Error::new(Status::InvalidArgument, format!("token file {}: {e}", path.display()))
-    })?;
-    let token = text.lines().next().unwrap_or_default().trim();
-    if token.is_empty() {
-        return Err(Error::new(
-            Status::InvalidArgument,
-            format!("token file {} holds no token in its first line", path.display()),
-        ));
-    }
-    Ok(token.to_owned())
 }

@@ -18,7 +18,7 @@ mod time;
 mod tokens;
 
 pub use agent::{Agent, NoTargets, Report};
-pub use config::{AgentConfig, read_token_file};
+pub use config::AgentConfig;
 pub use lease::Lease;
 pub use link::MgmtdLink;
 pub use notify::Notify;

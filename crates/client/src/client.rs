@@ -187,18 +187,6 @@ impl Client {
     pub async fn status(&self, node: NodeId) -> Result<ServiceStatus> {
         self.node_call(node, method::SERVICE_STATUS, &Empty {}).await
     }
-    /// What the service at some addresses says of itself, whether it is in the routing info or not.
-    pub async fn status_at(&self, addresses: &[String]) -> Result<ServiceStatus> {
-        let core = &self.core;
-        let time = core.config.meta_attempt;
-        let conn = core
-            .rt
-            .timeout(time, core.connector.connect(addresses))
-            .await
-            .unwrap_or_else(|_| Err(Status::TimedOut.into()))
-            .map_err(|e| e.context(addresses.join(", ")))?;
-        conn.call_msg(method::SERVICE_STATUS, &Empty {}, time).await
-    }
     /// Disks and targets of a storage node.
     pub async fn storage_info(&self, node: NodeId) -> Result<StorageInfo> {
         self.node_call(node, method::STORAGE_INFO, &Empty {}).await

@@ -13,6 +13,7 @@ use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::Buf;
 use glowfs_rt::sync::join_all;
+use glowfs_types::capability::rights;
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::routing::RoutingInfo;
@@ -248,10 +249,19 @@ struct Grant {
 async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
     match rights {
         Rights::File(file) => {
-            let p = match file.permission_now() {
+            let mut p = match file.permission_now() {
                 Some(p) => p,
                 None => Box::pin(file.permission()).await?,
             };
+            if reads_only(&p) {
+                // Perhaps it may be written again by now.
+                file.refused(&p.capability);
+                drop(p);
+                p = Box::pin(file.permission()).await?;
+                if reads_only(&p) {
+                    return Err(Error::new(Status::NotPermitted, "the file is immutable by now"));
+                }
+            }
             Ok(Grant {
                 capability: p.capability,
                 chunk_data: p.data,
@@ -268,6 +278,11 @@ async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
             _held: None,
         }),
     }
+}
+
+/// Whether what was opened for reading and writing may only be read: it was made immutable since. (Without any right its contents are with the metadata.)
+fn reads_only(p: &Permission) -> bool {
+    p.capability.rights.get() & (rights::READ | rights::WRITE) == rights::READ
 }
 
 impl Rights {

@@ -7,10 +7,10 @@ use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::Rt;
+use glowfs_types::ChainTableId;
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
-use glowfs_types::{ChainTableId, NodeId};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -260,11 +260,6 @@ fn unescape(bytes: &[u8]) -> Vec<u8> {
         }
     }
     out
-}
-
-/// The node id of a service, as routing info names it.
-pub fn node_of(state: &State, id: &str) -> Result<NodeId> {
-    Ok(NodeId(state.service(id)?.node))
 }
 
 #[cfg(test)]

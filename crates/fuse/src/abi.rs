@@ -227,7 +227,6 @@ pub const URING_COMMIT_AND_FETCH: u32 = 2;
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
-    pub const DELETE: i32 = 6;
 }
 
 macro_rules! abi {
@@ -378,8 +377,6 @@ abi! {
     NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64, }
     /// Notification: forget a name.
     NotifyInvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32, }
-    /// Notification: a name is gone.
-    NotifyDeleteOut = 24 { parent: u64, child: u64, namelen: u32, padding: u32, }
 }
 
 /// Bytes before the payload of a WRITE.

@@ -4,13 +4,11 @@ use crate::abi;
 use crate::session::Session;
 use crate::uring::Entry;
 use glowfs_rt::{Buf, BufMut};
+use libc::{EIO, ERANGE};
 use std::cell::Cell;
 use std::io::IoSlice;
 use std::rc::Rc;
 use zerocopy::IntoBytes;
-
-const EIO: i32 = 5;
-const EINTR: i32 = 4;
 
 /// The right and duty to answer one request. Dropped without an answer, it answers EIO.
 pub struct Reply {
@@ -45,10 +43,6 @@ impl Reply {
     pub fn error(self, errno: i32) {
         let errno = if (1..=511).contains(&errno) { errno } else { EIO };
         self.send(-errno, &[]);
-    }
-    /// Failure because the caller was interrupted.
-    pub fn error_interrupted(self) {
-        self.error(EINTR);
     }
     /// Success without a body.
     pub fn ok(self) {
@@ -102,7 +96,6 @@ impl Reply {
     }
     /// Success of GETXATTR and LISTXATTR: the size if that was asked for, the value, or ERANGE.
     pub fn xattr(self, asked: u32, value: &[u8]) {
-        const ERANGE: i32 = 34;
         if asked == 0 {
             self.bytes(abi::GetxattrOut { size: value.len() as u32, padding: 0 }.as_bytes());
         } else if value.len() > asked as usize {

@@ -16,6 +16,7 @@ use crate::uring::{Body, Entry, Queues};
 use glowfs_rt::backend::Posted;
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Rt};
+use libc::{EINVAL, EIO, EPROTO};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
@@ -25,8 +26,6 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use zerocopy::IntoBytes;
 
-const EPROTO: i32 = 71;
-const EINVAL: i32 = 22;
 /// So many requests are taken in a row before other tasks get a turn.
 const BURST: u32 = 32;
 
@@ -389,7 +388,7 @@ impl Session {
         let gone = matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
         if !gone {
             tracing::error!(unique, %e, "the kernel refused an answer");
-            let _ = self.device.send(-libc::EIO, unique, &[]);
+            let _ = self.device.send(-EIO, unique, &[]);
         }
     }
 
@@ -405,12 +404,6 @@ impl Session {
         let out = abi::NotifyInvalEntryOut { parent, namelen: name.len() as u32, flags: 0 };
         let lane = Lane::Names(parent);
         self.notify(lane, notify::INVAL_ENTRY, [out.as_bytes(), name, &[0]].concat()).await
-    }
-    /// Tells the kernel that a name is gone, so that watchers learn of it.
-    pub async fn notify_delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<bool> {
-        let out = abi::NotifyDeleteOut { parent, child, namelen: name.len() as u32, padding: 0 };
-        let lane = Lane::Names(parent);
-        self.notify(lane, notify::DELETE, [out.as_bytes(), name, &[0]].concat()).await
     }
     /// Waits for the answers that are on their way now.
     async fn answers_landed(&self) {

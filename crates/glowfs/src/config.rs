@@ -64,17 +64,6 @@ fn insert(table: &mut toml::Table, key: &str, value: toml::Value) -> Result<()> 
     }
 }
 
-/// Reads a token file: one line of text.
-pub fn token(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("reading the token file {}", path.display()))?;
-    let token = text.trim();
-    if token.is_empty() || token.len() > 512 || token.contains(char::is_whitespace) {
-        bail!("{} does not hold a token (one word on one line)", path.display());
-    }
-    Ok(token.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

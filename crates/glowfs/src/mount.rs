@@ -13,6 +13,7 @@ use crate::service::{LogArgs, STOP_BOUND, Service, until_the_end};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use glowfs_mount::{MountConfig, Running};
+use glowfs_net::read_token_file;
 use glowfs_rt::sync::{Either, select};
 use glowfs_rt::{Duration, Instant, Rt, real, signal::Termination};
 use glowfs_types::Error;
@@ -98,7 +99,7 @@ impl MountArgs {
             }
         }
         config.validate()?;
-        config::token(&config.token_file)?;
+        read_token_file(&config.token_file)?;
         Ok(config)
     }
 }

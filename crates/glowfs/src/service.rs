@@ -127,6 +127,9 @@ where
     F: AsyncFnOnce(Rt, C) -> glowfs_types::Result<S> + 'static,
 {
     args.log.init()?;
+    if args.config.is_none() && args.sets.is_empty() {
+        anyhow::bail!("which configuration? --config FILE, or --set KEY=VALUE for each key");
+    }
     let config: C = config::load(args.config.as_deref(), &args.sets)?;
     // Each client keeps a connection.
     glowfs_rt::process::raise_descriptor_limit();

@@ -10,6 +10,7 @@
 //! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
 //! `durable` a loss of power. Must never: answer before that, or hide a byte of the log that it could not read.
 
+mod config;
 pub mod conformance;
 pub mod dump;
 pub mod embedded;
@@ -24,6 +25,7 @@ pub mod serve;
 mod stored_key;
 mod transaction;
 
+pub use config::EngineConfig;
 pub use embedded::{Embedded, EmbeddedConfig};
 pub use engine::{
     Engine, KEPT_FOR, Key, RangePage, STAMP_BYTES, Value, Version, key_after, prefix_end,

@@ -31,13 +31,6 @@ impl Memory {
     pub fn unlimited() -> Self {
         Self { unlimited: true, ..Self::default() }
     }
-    /// Forgets every version but the newest (tests of `TooOld`).
-    pub fn forget_old_versions(&self) {
-        let mut store = self.store.borrow_mut();
-        let version = store.version();
-        store.set_oldest(version);
-        while store.trim(1024) {}
-    }
 }
 
 fn ready<T: 'static>(value: T) -> BoxFuture<T> {

@@ -191,10 +191,8 @@ async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
             return Err(Error::new(Status::ShuttingDown, "it may not go on with the garbage"));
         }
         let cap = s.removal(entry.data)?;
-        let reply = s
-            .chunks
-            .remove_data(&entry.layout, VOLUME, entry.data, entry.from, GC_CHUNKS, &cap)
-            .await?;
+        let reply =
+            s.chunks.remove_data(&entry.layout, VOLUME, entry.data, 0, GC_CHUNKS, &cap).await?;
         s.metrics.gc_chunks.add(u64::from(reply.removed));
         // One rate for all entries that are collected side by side.
         s.gc_pace.take(&s.rt, u64::from(reply.removed), s.config.tuning.gc_chunks_per_s).await;

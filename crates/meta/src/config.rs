@@ -1,5 +1,6 @@
 //! Configuration of a metadata service: one TOML table, unknown keys refused.
 
+use glowfs_kv::EngineConfig;
 use glowfs_types::layout::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX,
 };
@@ -29,7 +30,7 @@ pub struct MetaConfig {
     pub service_token_file: PathBuf,
     /// Where the metadata is kept.
     pub engine: EngineConfig,
-    /// Transports to use (`tcp`, `unix`, `shm`); empty means all.
+    /// Transports that connections may use: `tcp`, `unix`, `shm`; empty for all.
     #[serde(default)]
     pub transports: Vec<String>,
     /// Free labels: rack, zone.
@@ -45,43 +46,6 @@ pub struct MetaConfig {
     /// mounted.
     #[serde(skip)]
     pub format: bool,
-}
-
-/// Which engine keeps the metadata.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum EngineConfig {
-    /// In this process, and served to mgmtd and other meta services.
-    Embedded {
-        /// Its directory. An empty one is formatted only when the service is told to ([`MetaConfig::format`]).
-        dir: PathBuf,
-    },
-    /// The embedded engine of another meta service.
-    Remote {
-        /// Where that service listens.
-        addresses: Vec<String>,
-    },
-    /// An etcd cluster.
-    Etcd {
-        /// Its members: `http://HOST:PORT`.
-        endpoints: Vec<String>,
-        /// The `--max-txn-ops` of its members.
-        #[serde(default = "txn_ops")]
-        txn_ops_max: u32,
-    },
-    /// A FoundationDB cluster.
-    #[serde(rename = "foundationdb")]
-    FoundationDb {
-        /// Its cluster file; this process must be able to write to it, too.
-        cluster_file: PathBuf,
-        /// FoundationDB's client library, if it is not found as `libfdb_c.so`.
-        #[serde(default)]
-        library: Option<PathBuf>,
-    },
-}
-
-fn txn_ops() -> u32 {
-    glowfs_kv::etcd::TXN_OPS_DEFAULT
 }
 
 /// The root directory and the layout that everything inherits from it.
@@ -233,18 +197,7 @@ impl MetaConfig {
         if let Err(e) = glowfs_rt::check_announced(&self.listen, &self.mgmtd) {
             return bad(format!("listen: {e}"));
         }
-        if let EngineConfig::Remote { addresses } = &self.engine
-            && addresses.is_empty()
-        {
-            return bad(
-                "engine.addresses: none; name the meta service that hosts the engine".into()
-            );
-        }
-        if let EngineConfig::Etcd { endpoints, .. } = &self.engine
-            && endpoints.is_empty()
-        {
-            return bad("engine.endpoints: none; name the members of etcd".into());
-        }
+        self.engine.validate().or_else(bad)?;
         let chunk = self.root.chunk_bytes;
         if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
             return bad(format!(

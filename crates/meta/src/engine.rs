@@ -1,18 +1,15 @@
 //! The engine that a configuration names: for the service, and for tools that move its content.
 
-use crate::config::{EngineConfig, MetaConfig};
+use crate::config::MetaConfig;
 use crate::state::ms;
-use glowfs_agent::read_token_file;
-use glowfs_kv::{
-    Embedded, EmbeddedConfig, Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Remote, VERSIONS_KEPT,
-    Version,
-};
-use glowfs_net::{Connector, ConnectorOptions, NoCalls, local_host_id};
+use glowfs_kv::{Embedded, EmbeddedConfig, Engine, EngineConfig, Version};
+use glowfs_net::{Connector, ConnectorOptions, NoCalls, local_host_id, read_token_file};
 use glowfs_rt::Rt;
 use glowfs_telemetry::RELEASE;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::{Error, Result};
+use std::path::Path;
 use std::rc::Rc;
 
 /// Opens the engine of a service that does not run, for `what`. Only with `first_version` a directory may be empty: it is formatted, and begins at that.
@@ -54,56 +51,42 @@ async fn open_as(
     config: &MetaConfig,
     who: &Opener<'_>,
 ) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
-    match &config.engine {
-        EngineConfig::Embedded { dir } => {
-            let opened = rt.open_dir(dir).map_err(|e| {
-                Error::from(e).context(format!("meta configuration: engine.dir {}", dir.display()))
-            })?;
-            let settings = EmbeddedConfig {
-                flush_interval: ms(config.tuning.flush_interval_ms),
-                checkpoint_log_bytes: config.tuning.checkpoint_log_bytes,
-                format: who.first_version.is_some(),
-                first_version: who.first_version.unwrap_or(0),
-                ..EmbeddedConfig::new(config.cluster()?)
-            };
-            let engine = Embedded::open(rt, opened, settings).await?;
-            Ok((Rc::new(engine.clone()), Some(engine)))
-        }
-        EngineConfig::Etcd { endpoints, txn_ops_max } => {
-            let etcd = EtcdConfig {
-                endpoints: endpoints.clone(),
-                cluster: config.cluster()?,
-                name: who.name.to_owned(),
-                txn_ops_max: *txn_ops_max,
-                versions_kept: VERSIONS_KEPT,
-            };
-            let engine = Etcd::new(rt, &etcd);
-            let engine = engine.map_err(|e| e.context("meta configuration: engine.endpoints"))?;
-            Ok((Rc::new(engine), None))
-        }
-        EngineConfig::FoundationDb { cluster_file, library } => {
-            let fdb = FdbConfig {
-                cluster_file: cluster_file.clone(),
-                library: library.clone(),
-                cluster: config.cluster()?,
-                name: who.name.to_owned(),
-            };
-            let engine = Fdb::open(rt, &fdb).map_err(|e| e.context("meta configuration"))?;
-            Ok((Rc::new(engine), None))
-        }
-        EngineConfig::Remote { addresses } => {
-            let hello = Hello {
-                cluster: config.cluster()?,
-                token: who.token.to_owned(),
-                role: Some(Role::Meta),
-                node: config.node(),
-                host: local_host_id(),
-                release: RELEASE.to_owned(),
-                ..Hello::default()
-            };
-            let connector =
-                Connector::with_options(rt, hello, Rc::new(NoCalls), who.options.clone());
-            Ok((Rc::new(Remote::new(rt, connector, addresses.clone())), None))
-        }
+    if let EngineConfig::Embedded { dir } = &config.engine {
+        let engine = open_embedded(rt, config, dir, who.first_version).await?;
+        return Ok((Rc::new(engine.clone()), Some(engine)));
     }
+    let cluster = config.cluster()?;
+    let connector = || {
+        let hello = Hello {
+            cluster,
+            token: who.token.to_owned(),
+            role: Some(Role::Meta),
+            node: config.node(),
+            host: local_host_id(),
+            release: RELEASE.to_owned(),
+            ..Hello::default()
+        };
+        Connector::with_options(rt, hello, Rc::new(NoCalls), who.options.clone())
+    };
+    let engine = config.engine.open(rt, cluster, who.name, connector);
+    Ok((engine.map_err(|e| e.context("meta configuration"))?, None))
+}
+
+async fn open_embedded(
+    rt: &Rt,
+    config: &MetaConfig,
+    dir: &Path,
+    first_version: Option<Version>,
+) -> Result<Embedded> {
+    let opened = rt.open_dir(dir).map_err(|e| {
+        Error::from(e).context(format!("meta configuration: engine.dir {}", dir.display()))
+    })?;
+    let settings = EmbeddedConfig {
+        flush_interval: ms(config.tuning.flush_interval_ms),
+        checkpoint_log_bytes: config.tuning.checkpoint_log_bytes,
+        format: first_version.is_some(),
+        first_version: first_version.unwrap_or(0),
+        ..EmbeddedConfig::new(config.cluster()?)
+    };
+    Embedded::open(rt, opened, settings).await
 }

@@ -5,9 +5,8 @@
 //! come beyond its bound is refused.
 
 use crate::background::{log, pause};
-use crate::config::EngineConfig;
 use crate::state::{Service, VOLUME};
-use glowfs_kv::Embedded;
+use glowfs_kv::{Embedded, EngineConfig};
 use glowfs_namespace as ns;
 use glowfs_rt::Duration;
 use glowfs_telemetry::{Gauge, Registry};

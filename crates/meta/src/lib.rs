@@ -42,7 +42,7 @@ mod trash;
 mod trees;
 mod users;
 
-pub use config::{CommitMode, EngineConfig, MetaConfig, RootConfig, Tuning, WriteDurability};
+pub use config::{CommitMode, MetaConfig, RootConfig, Tuning, WriteDurability};
 pub use engine::open_engine;
 pub use service::{Running, start};
 pub use state::VOLUME;

@@ -491,7 +491,7 @@ pub(crate) async fn settle_length(s: &Service, q: &Sync, close: bool) -> Result<
 
 /// What others may have to be told of after a SYNC or CLOSE.
 pub(crate) fn change_of(q: &Sync) -> Option<Change> {
-    if q.len_at_least.is_some() || q.mtime.is_some() {
+    if q.len_at_least.is_some() || q.tells_of_writes() {
         Some(Change::contents(q.inode, None))
     } else {
         q.atime.map(|_| Change::attributes(q.inode))

@@ -19,13 +19,14 @@ use crate::spills::Spills;
 use crate::state::{Service, VOLUME, ms};
 use crate::telling::Telling;
 use crate::users::Users;
-use glowfs_agent::{Agent, AgentConfig, NoTargets, read_token_file};
+use glowfs_agent::{Agent, AgentConfig, NoTargets};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_kv::serve::KvService;
 use glowfs_kv::{Embedded, RunOptions, dump, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
     ConnectorOptions, Handler, Incoming, Reply, Server, ServerOptions, Transport, local_host_id,
+    read_token_file,
 };
 use glowfs_rt::{Address, Duration, Instant, Rt};
 use glowfs_telemetry::{HttpServer, RELEASE};

@@ -1,5 +1,6 @@
 //! The configuration file of mgmtd.
 
+use glowfs_kv::EngineConfig;
 use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,40 +34,6 @@ pub struct Config {
     /// Leases and periods.
     #[serde(default)]
     pub timing: Timing,
-}
-
-/// Which engine keeps the metadata.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum EngineConfig {
-    /// The embedded engine of a meta service, over RPC.
-    Remote {
-        /// Where that meta service listens.
-        addresses: Vec<String>,
-    },
-    /// An etcd cluster.
-    Etcd {
-        /// Its members: `http://HOST:PORT`.
-        endpoints: Vec<String>,
-        /// The `--max-txn-ops` of its members.
-        #[serde(default = "txn_ops")]
-        txn_ops_max: u32,
-    },
-    /// A FoundationDB cluster.
-    #[serde(rename = "foundationdb")]
-    FoundationDb {
-        /// Its cluster file; this process must be able to write to it, too.
-        cluster_file: PathBuf,
-        /// FoundationDB's client library, if it is not found as `libfdb_c.so`.
-        #[serde(default)]
-        library: Option<PathBuf>,
-    },
-    /// In memory: everything is lost when the process ends. For tests only.
-    Memory,
-}
-
-fn txn_ops() -> u32 {
-    glowfs_kv::etcd::TXN_OPS_DEFAULT
 }
 
 /// Leases and periods, in milliseconds.
@@ -150,16 +117,12 @@ impl Config {
         if self.listen.is_empty() {
             return bad("`listen` names no address".into());
         }
-        if let EngineConfig::Remote { addresses } = &self.engine
-            && addresses.is_empty()
-        {
-            return bad("`engine.addresses` names no meta service that hosts the engine".into());
+        if let EngineConfig::Embedded { .. } = &self.engine {
+            return bad(
+                "engine.kind: a metadata service hosts the embedded engine; write kind = \"remote\" and that service's addresses".into(),
+            );
         }
-        if let EngineConfig::Etcd { endpoints, .. } = &self.engine
-            && endpoints.is_empty()
-        {
-            return bad("`engine.endpoints` names no member of etcd".into());
-        }
+        self.engine.validate().or_else(bad)?;
         let others = match &self.engine {
             EngineConfig::Remote { addresses } => addresses.as_slice(),
             _ => &[],

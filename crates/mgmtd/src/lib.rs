@@ -36,5 +36,5 @@ mod tokens;
 mod tuning;
 mod users;
 
-pub use config::{Config, EngineConfig, Timing};
+pub use config::{Config, Timing};
 pub use service::{Running, start, start_with_engine};

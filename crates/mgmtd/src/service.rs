@@ -1,14 +1,14 @@
 //! Starting and stopping.
 
+use crate::Config;
 use crate::api::Api;
 use crate::core::Inner;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::tokens::Tokens;
-use crate::{Config, EngineConfig};
 use glowfs_cluster::{Election, ElectionConfig};
-use glowfs_kv::{Engine, Etcd, EtcdConfig, Fdb, FdbConfig, Memory, Remote, VERSIONS_KEPT};
-use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server};
+use glowfs_kv::Engine;
+use glowfs_net::{Connector, ConnectorOptions, NoCalls, Server, read_token_file};
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_rt::{Address, Rt};
 use glowfs_telemetry::HttpServer;
@@ -16,7 +16,6 @@ use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::{Hello, HelloReply, ServiceStatus};
 use glowfs_types::{ClientId, Error, Incarnation, NodeId, Result, Status};
 use std::cell::{Cell, RefCell};
-use std::path::Path;
 use std::rc::Rc;
 
 /// A running instance.
@@ -38,8 +37,8 @@ pub async fn start_with_engine(
     engine: Option<Rc<dyn Engine>>,
 ) -> Result<Running> {
     config.validate()?;
-    let service_token = read_token(&config.service_token_file)?;
-    let root_token = read_token(&config.root_token_file)?;
+    let service_token = read_token_file(&config.service_token_file)?;
+    let root_token = read_token_file(&config.root_token_file)?;
     if service_token == root_token {
         return Err(Error::new(
             Status::InvalidArgument,
@@ -54,7 +53,10 @@ pub async fn start_with_engine(
     let connector = connector(rt, &config, &service_token)?;
     let engine = match engine {
         Some(engine) => engine,
-        None => open_engine(rt, &config, &connector)?,
+        None => {
+            let name = format!("mgmtd-{}", config.node_id);
+            config.engine.open(rt, config.cluster()?, &name, || connector.clone())?
+        }
     };
     let tokens = Rc::new(Tokens::default());
     let api = Rc::new(Late::default());
@@ -153,49 +155,6 @@ fn connector(rt: &Rt, config: &Config, token: &str) -> Result<Rc<Connector>> {
     };
     let options = ConnectorOptions::from_names(&config.transports)?;
     Ok(Connector::with_options(rt, hello, Rc::new(NoCalls), options))
-}
-
-fn open_engine(rt: &Rt, config: &Config, connector: &Rc<Connector>) -> Result<Rc<dyn Engine>> {
-    match &config.engine {
-        EngineConfig::Memory => Ok(Memory::engine()),
-        EngineConfig::Remote { addresses } => {
-            Ok(Rc::new(Remote::new(rt, connector.clone(), addresses.clone())))
-        }
-        EngineConfig::Etcd { endpoints, txn_ops_max } => {
-            let etcd = EtcdConfig {
-                endpoints: endpoints.clone(),
-                cluster: config.cluster()?,
-                name: format!("mgmtd-{}", config.node_id),
-                txn_ops_max: *txn_ops_max,
-                versions_kept: VERSIONS_KEPT,
-            };
-            Ok(Rc::new(Etcd::new(rt, &etcd)?))
-        }
-        EngineConfig::FoundationDb { cluster_file, library } => {
-            let fdb = FdbConfig {
-                cluster_file: cluster_file.clone(),
-                library: library.clone(),
-                cluster: config.cluster()?,
-                name: format!("mgmtd-{}", config.node_id),
-            };
-            Ok(Rc::new(Fdb::open(rt, &fdb)?))
-        }
-    }
-}
-
-/// The first line of a token file.
-fn read_token(path: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(path).map_err(|e| {
-        Error::new(Status::InvalidArgument, format!("token file {}: {e}", path.display()))
-    })?;
-    let token = text.lines().next().unwrap_or_default().trim();
-    if token.is_empty() {
-        return Err(Error::new(
-            Status::InvalidArgument,
-            format!("token file {} holds no token in its first line", path.display()),
-        ));
-    }
-    Ok(token.to_owned())
 }
 
 /// Serves as soon as the instance exists: the server knows its addresses before that.

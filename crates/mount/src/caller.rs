@@ -65,6 +65,24 @@ impl Callers {
     }
 }
 
+/// Whether a thread is to end by SIGKILL, or by another signal that ends its process: the kernel then has SIGKILL wait for each of its threads. Not of a
+/// thread that this process cannot see.
+pub fn is_killed(thread: u32) -> bool {
+    if thread == 0 {
+        return false;
+    }
+    std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|s| parse_killed(&s))
+}
+
+fn parse_killed(status: &str) -> bool {
+    let pending = |line: &str| {
+        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    };
+    let all = status.lines().filter_map(pending).fold(0, |all, set| all | set);
+    all & (1 << (libc::SIGKILL - 1)) != 0
+}
+
 fn parse_groups(status: &str) -> Vec<u32> {
     let line = status.lines().find_map(|l| l.strip_prefix("Groups:"));
     line.map(|l| l.split_whitespace().filter_map(|g| g.parse().ok()).collect()).unwrap_or_default()
@@ -72,6 +90,18 @@ fn parse_groups(status: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn sees_who_was_killed() {
+        let killed = |own, shared| {
+            super::parse_killed(&format!(
+                "SigQ:\t0/1\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t00000100\n"
+            ))
+        };
+        assert!(killed("0000000000000100", "0000000000000000"));
+        assert!(killed("0000000000000000", "0000000000004100"));
+        assert!(!killed("0000000000002000", "0000000000004000"));
+        assert!(!super::is_killed(std::process::id()) && !super::is_killed(0));
+    }
     #[test]
     fn reads_the_groups_line() {
         assert_eq!(super::parse_groups("Uid:\t0\nGroups:\t4 24 1000 \nX:\t1\n"), [4, 24, 1000]);

@@ -46,7 +46,7 @@ pub struct MountConfig {
     pub cluster_id: String,
     /// Where health and metrics are served (`HOST:PORT`); none if absent.
     pub http: Option<String>,
-    /// Transports to use (`tcp`, `shm`); empty means all.
+    /// Transports that connections may use: `tcp`, `unix`, `shm`; empty for all.
     pub transports: Vec<String>,
     /// How long the start waits for the cluster, in ms.
     pub connect_ms: u64,
@@ -91,7 +91,7 @@ pub struct MountConfig {
     pub write_back_ms: u64,
     /// The preferred I/O size that stat shows, in bytes.
     pub block_bytes: u32,
-    /// How long a reading operation goes on after its caller was interrupted, in ms; then it is answered with EINTR.
+    /// How long a reading operation goes on for a caller that was killed, and an append for one that got a signal, in ms; then it is answered with EINTR.
     pub interrupt_grace_ms: u64,
     /// How long supplementary groups of a process are kept, in ms.
     pub groups_ttl_ms: u64,

@@ -2,8 +2,8 @@
 
 use crate::MountConfig;
 use crate::astray::Astray;
-use crate::caller::Callers;
-use crate::errno::{EIO, ENOSYS, errno};
+use crate::caller::{Callers, is_killed};
+use crate::errno::errno;
 use crate::filesystem::FileSystem;
 use crate::forgetting::Forgetting;
 use crate::inodes::Inodes;
@@ -17,6 +17,7 @@ use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
 use glowfs_rt::{Buf, Duration, Instant, Rt};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::{Error, InodeId, VolumeId};
+use libc::{EINTR, EIO, ENOSYS};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -232,7 +233,7 @@ impl<S: FileSystem> Daemon<S> {
         self.rt.spawn_detached(async move {
             let daemon = context.daemon.clone();
             let began = daemon.rt.turn_began();
-            let (opcode, node) = (context.header.opcode, context.header.node);
+            let Header { opcode, node, pid: caller, .. } = context.header;
             // `reply` moves into the answer below, so the work borrows it only here. A task is moved to the heap as a whole, and is as
             // large as the largest of its branches: only what a READ needs stands here itself.
             let outcome = match op {
@@ -240,7 +241,7 @@ impl<S: FileSystem> Daemon<S> {
                 op => {
                     let work = context.run(op, payload, &reply);
                     match may_stop(opcode) {
-                        true => daemon.race(work, &reply).await,
+                        true => daemon.race(work, caller, &reply).await,
                         false => work.await,
                     }
                 }
@@ -252,13 +253,17 @@ impl<S: FileSystem> Daemon<S> {
         });
     }
 
-    /// Runs the work; when the caller is interrupted it is given up after a while.
-    async fn race(&self, mut work: Running<'_>, reply: &Reply) -> Outcome {
-        const EINTR: i32 = 4;
+    /// Runs the work; it is given up some time after its caller was killed, who otherwise could not end. Whoever only got a signal that he handles waits on:
+    /// stat(2), access(2) and their like know no EINTR, and the kernel would hand ours on, SA_RESTART or not.
+    async fn race(&self, mut work: Running<'_>, caller: u32, reply: &Reply) -> Outcome {
         let grace = Duration::from_millis(self.config.interrupt_grace_ms);
         let mut stop = pin!(async {
             reply.interrupted().await;
             self.rt.sleep(grace).await;
+            // The signal that interrupted it may have been another one.
+            while !is_killed(caller) {
+                self.rt.sleep(KILLED_LOOK_PAUSE).await;
+            }
         });
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(out) => Poll::Ready(out),
@@ -303,7 +308,10 @@ impl<S: FileSystem> Daemon<S> {
     }
 }
 
-/// Whether a request whose caller was interrupted may be given up. Changing ones always run to their end: their outcome must be known.
+/// Pause between looks whether a caller that got a signal was killed.
+const KILLED_LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Whether a request whose caller was killed may be given up. Changing ones always run to their end: their outcome must be known.
 fn may_stop(opcode: u32) -> bool {
     use abi::opcode::*;
     matches!(

@@ -7,7 +7,6 @@ use crate::attr::time_of;
 use crate::back::{Back, Waiting};
 use crate::cut_pages::CutPages;
 use crate::direct::DirectWrites;
-use crate::errno::EIO;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use crate::late::Late;
@@ -18,6 +17,7 @@ use glowfs_rt::sync::Notify;
 use glowfs_types::wire::meta::{AtimeRule, Attr, Edition, Time};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::{DataId, Durability, InodeId, TruncateEpoch};
+use libc::EIO;
 use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 
@@ -58,7 +58,9 @@ pub struct Dirty {
     pub grown: bool,
     /// The truncate epoch that it was made under.
     pub epoch: TruncateEpoch,
-    /// When the last one was acknowledged.
+    /// Something was written.
+    pub wrote: bool,
+    /// When the last one was acknowledged, unless the caller has set the time since.
     pub mtime: Option<Time>,
     /// Grows with every write.
     pub generation: u64,
@@ -260,7 +262,7 @@ impl<F: FileData> OpenInode<F> {
         {
             let mut s = self.state.borrow_mut();
             s.dirty.forget_len();
-            s.dirty.mtime = None;
+            (s.dirty.wrote, s.dirty.mtime) = (false, None);
             s.dirty.written = 0;
             s.reserved = 0;
         }
@@ -388,7 +390,7 @@ impl<F: FileData> OpenInode<F> {
         s.writing = s.writing.saturating_sub(1);
         let Some((end, epoch)) = done else { return false };
         s.dirty.written = s.dirty.written.saturating_add(written);
-        s.dirty.mtime = Some(time_of(now_ns));
+        (s.dirty.wrote, s.dirty.mtime) = (true, Some(time_of(now_ns)));
         s.dirty.generation += 1;
         if epoch > s.dirty.epoch {
             s.dirty.forget_len();
@@ -402,7 +404,7 @@ impl<F: FileData> OpenInode<F> {
         // Contents that meta had put into chunks under an epoch that is known already are not with it any more either.
         epoch > s.attr.epoch || s.attr.inline
     }
-    /// Times were set by the caller: the last write's time is not to overrule them.
+    /// Times were set by the caller: the last write's time is not to overrule them. That something was written is told all the same.
     pub fn forget_mtime(&self) {
         self.state.borrow_mut().dirty.mtime = None;
     }
@@ -423,7 +425,7 @@ impl<F: FileData> OpenInode<F> {
     pub fn dirty(&self) -> Option<Dirty> {
         let s = self.state.borrow();
         let d = s.dirty;
-        (d.len.is_some() || d.mtime.is_some() || d.holes).then_some(d)
+        (d.len.is_some() || d.wrote || d.holes).then_some(d)
     }
     /// Meta knows of writes of ours, and may lose that with its power.
     pub fn told(&self, from_meta: &Attr) {
@@ -458,7 +460,7 @@ impl<F: FileData> OpenInode<F> {
         let mut s = self.state.borrow_mut();
         if s.dirty.generation == reported.generation {
             s.dirty.forget_len();
-            s.dirty.mtime = None;
+            (s.dirty.wrote, s.dirty.mtime) = (false, None);
         }
         if counted {
             // What was written since is counted the next time.
@@ -473,7 +475,13 @@ impl<F: FileData> OpenInode<F> {
     /// A file with at least these rights that can be used.
     pub fn find(&self, wish: &FileAccess) -> Option<Rc<OpenedFile<F>>> {
         let s = self.state.borrow();
+        // Removed, it is not opened anew without what it is open with.
+        let gone = s.attr.nlink == 0;
         let fits = |f: &OpenedFile<F>| {
+            // Who only reads does not hang by a session for writing, which ends when the cluster has not heard of this client for a while.
+            if f.access.write && !wish.write && !gone {
+                return false;
+            }
             // Without a session, what its opener may do now decides whether it can go on being used.
             let lasts = f.file.session().is_some() || same_right(&f.access, wish);
             f.allows(wish.read, wish.write) && lasts

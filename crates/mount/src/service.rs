@@ -40,10 +40,7 @@ pub async fn start(rt: &Rt, config: MountConfig) -> Result<Running> {
 /// be awaited to its end, or a mount may stay that nobody serves.
 pub async fn connect(rt: &Rt, config: &MountConfig) -> Result<Rc<Client>> {
     config.validate()?;
-    let token_file = config.token_file.clone();
-    let token = std::fs::read_to_string(&token_file).map_err(|e| {
-        Error::new(Status::InvalidArgument, format!("token file {}: {e}", token_file.display()))
-    })?;
+    let token = glowfs_net::read_token_file(&config.token_file)?;
     let cluster = if config.cluster_id.is_empty() {
         ClusterId::default()
     } else {
@@ -53,7 +50,7 @@ pub async fn connect(rt: &Rt, config: &MountConfig) -> Result<Rc<Client>> {
     };
     let client = ClientConfig {
         mgmtd: config.mgmtd.clone(),
-        token: token.trim().to_owned(),
+        token,
         role: Role::Mount,
         description: config.mountpoint.display().to_string(),
         cluster,

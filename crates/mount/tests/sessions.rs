@@ -54,6 +54,24 @@ fn what_is_opened_after_a_session_ended_has_nothing_to_do_with_it() {
     assert_eq!(fs::read(m.join("f")).expect("read"), [b'a'; 8192]);
 }
 
+/// It was never open for writing, whoever else had it open so.
+#[test]
+fn what_is_open_for_reading_outlives_the_session_of_a_writer() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let writer = open(&m, 0);
+    writer.write_all_at(&[b'a'; 8192], 0).expect("write");
+    let reader = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(m.join("f"));
+    let reader = reader.expect("open");
+    let mut found = vec![0; 8192];
+    reader.read_exact_at(&mut found, 0).expect("read");
+    assert_eq!(found, [b'a'; 8192]);
+    drop(writer);
+    LIFE.fetch_add(1, SeqCst);
+    reader.read_exact_at(&mut found, 0).expect("read after the client was cut off");
+    assert_eq!(found, [b'a'; 8192]);
+}
+
 #[test]
 fn a_session_that_is_used_again_does_not_end() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);

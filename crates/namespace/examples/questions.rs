@@ -153,6 +153,7 @@ impl Asking {
             durable: false,
             allocated: None,
             fence: 0,
+            wrote: false,
         }
     }
 

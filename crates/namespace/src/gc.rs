@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::keys;
 use crate::open::end;
-use crate::record::{GarbageRecord, Inode, Session, pack, unpack};
+use crate::record::{GarbageRecord, Inode, Session, unpack};
 use crate::request::first_kept;
 use glowfs_kv::{Key, Transaction, key_after};
 use glowfs_types::wire::meta::{InodeKind, Time};
@@ -19,8 +19,6 @@ pub struct Garbage {
     pub layout: Layout,
     /// How long it was, as far as known.
     pub len: u64,
-    /// Chunks before this index are removed already.
-    pub from: u64,
 }
 
 /// The oldest entries of the queue.
@@ -30,7 +28,7 @@ pub async fn garbage(tx: &Transaction, volume: VolumeId, limit: u32) -> Result<V
     let mut out = Vec::with_capacity(page.entries.len());
     for (key, value) in page.entries {
         let r: GarbageRecord = unpack("garbage record", &value)?;
-        out.push(Garbage { key, data: r.data, layout: r.layout, len: r.len, from: r.from });
+        out.push(Garbage { key, data: r.data, layout: r.layout, len: r.len });
     }
     Ok(out)
 }
@@ -56,13 +54,6 @@ impl Garbage {
 /// The chunks of an entry are gone.
 pub fn drop_garbage(tx: &Transaction, garbage: &Garbage) -> Result<()> {
     tx.clear(garbage.key.clone())
-}
-
-/// Some of its chunks are gone.
-pub fn keep_garbage(tx: &Transaction, garbage: &Garbage, from: u64) -> Result<()> {
-    let record =
-        GarbageRecord { data: garbage.data, layout: garbage.layout, len: garbage.len, from };
-    tx.put(garbage.key.clone(), pack(&record))
 }
 
 /// The data ids of a page of inodes, and where the next page begins, if there is one.

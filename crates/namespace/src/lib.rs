@@ -53,7 +53,7 @@ pub use emptying::{
 };
 pub use gc::{
     Garbage, SessionEntry, clients_with_sessions, data_of_garbage, data_of_inodes, drop_garbage,
-    end_session, garbage, keep_garbage, newest_garbage, sessions_of, sweep_requests, writers,
+    end_session, garbage, newest_garbage, sessions_of, sweep_requests, writers,
 };
 pub use inline::{Spill, abandon_spill, finish_spill, inline_read, inline_write, spill, spilling};
 pub use keys::FORMAT;

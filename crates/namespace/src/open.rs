@@ -298,6 +298,9 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
     if let Some(t) = req.mtime.filter(|t| t.nanos <= 999_999_999) {
         inode.written(t, cx.now);
         changed = true;
+    } else if req.wrote {
+        inode.written_before_its_time(cx.now);
+        changed = true;
     }
     if let Some(t) = req.atime.filter(|t| *t > inode.atime && t.nanos <= 999_999_999) {
         inode.atime = t;
@@ -333,8 +336,10 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
     if req.write && inode.cut.is_some() {
         return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
     }
-    if req.write {
-        crate::flags::check_touch(&inode)?;
+    // Who has it open for both may go on reading.
+    let write = req.write && crate::flags::check_touch(&inode).is_ok();
+    if !req.read && req.write && !write {
+        return err(Status::NotPermitted);
     }
     let session = match req.session {
         Some(id) => Some(own_session(cx, req.inode, id).await?.ok_or_else(ended)?),
@@ -354,6 +359,6 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
     }
     Ok(Opened {
         session: req.session,
-        ..Opened::new(cx.attr_here(req.inode, &inode), req.read, req.write)
+        ..Opened::new(cx.attr_here(req.inode, &inode), req.read, write)
     })
 }

@@ -183,6 +183,11 @@ impl Inode {
             self.mtime = moved(self.mtime, t, now);
         }
     }
+    /// It was written, and then its time was set: that stays.
+    pub(crate) fn written_before_its_time(&mut self, now: Time) {
+        self.contents_change += 1;
+        self.ctime = moved(self.ctime, now, now);
+    }
     /// It was written here and now.
     pub(crate) fn written_now(&mut self, now: Time) {
         self.contents_change += 1;
@@ -329,7 +334,7 @@ pub struct GarbageRecord {
     /// How long it was, as far as known.
     #[n(2)]
     pub len: u64,
-    /// Chunks before this index are removed already.
+    /// Reserved: 0.
     #[n(3)]
     pub from: u64,
 }

@@ -8,7 +8,7 @@ use glowfs_types::wire::frame::{
     BODY_BYTES_MAX, FLAG_BULK_INLINE, FLAG_BULK_REGION, FrameHeader, KIND_REQUEST, KIND_RESPONSE,
 };
 use glowfs_types::wire::method::name;
-use glowfs_types::{Error, Result, Status, TenantId};
+use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
 /// Serves the calls of a peer.
@@ -99,10 +99,6 @@ impl Incoming {
     /// The connection it came on.
     pub fn conn(&self) -> &Rc<Conn> {
         &self.conn
-    }
-    /// Whose call it is.
-    pub fn tenant(&self) -> TenantId {
-        TenantId(self.header.tenant.get())
     }
     /// When the caller stops waiting; `Instant(u64::MAX)` if it waits for ever.
     pub fn deadline(&self) -> Instant {

@@ -22,6 +22,7 @@ mod names;
 mod peer;
 mod regions;
 mod server;
+mod token_file;
 mod waiters;
 
 #[cfg(test)]
@@ -33,3 +34,4 @@ pub use incoming::{Handler, Incoming, NoCalls};
 pub use message::{Bulk, Reply, Request, Response};
 pub use peer::{Authenticator, Identity, Peer, TrustAll, local_host_id, local_hostname};
 pub use server::{Server, ServerOptions};
+pub use token_file::read_token_file;

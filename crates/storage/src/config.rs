@@ -1,6 +1,7 @@
 //! Configuration of a storage service: one TOML table, unknown keys refused.
 
 use glowfs_chunkstore::StoreConfig;
+use glowfs_net::ConnectorOptions;
 use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ pub struct StorageConfig {
     pub service_token_file: PathBuf,
     /// One directory per disk. An empty one is formatted.
     pub disks: Vec<PathBuf>,
-    /// Transports to use (`tcp`, `shm`); empty means all.
+    /// Transports that connections may use: `tcp`, `unix`, `shm`; empty for all.
     #[serde(default)]
     pub transports: Vec<String>,
     /// Free labels: rack, zone.
@@ -168,10 +169,8 @@ impl StorageConfig {
                 self.log_bytes
             ));
         }
-        for t in &self.transports {
-            if !matches!(t.as_str(), "tcp" | "shm") {
-                return bad(format!("transports: «{t}» is not one of tcp, shm"));
-            }
+        if let Err(e) = ConnectorOptions::from_names(&self.transports) {
+            return bad(format!("transports: {}", e.message));
         }
         for (name, value) in [
             ("inflight_bytes", self.inflight_bytes),

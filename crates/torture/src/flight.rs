@@ -26,8 +26,6 @@ pub struct Flight {
     lanes: Vec<Lane>,
     /// Workers end when it is set.
     pub stop: AtomicBool,
-    /// Workers idle while it is set.
-    pause: AtomicBool,
     /// Kills of the third mount that have begun, and fresh ones that are there again.
     pub mount_kills: AtomicU64,
     /// See above.
@@ -82,7 +80,6 @@ impl Flight {
             began: Instant::now(),
             lanes: workers.into_iter().map(lane).collect(),
             stop: AtomicBool::new(false),
-            pause: AtomicBool::new(false),
             mount_kills: AtomicU64::new(0),
             mount_returns: AtomicU64::new(0),
             full: AtomicBool::new(false),
@@ -219,20 +216,9 @@ impl Flight {
             ))
         })
     }
-    /// Between two operations of a worker: waits while paused. False: end.
+    /// Between two operations of a worker. False: end.
     pub fn go_on(&self) -> bool {
-        while self.pause.load(Ordering::Relaxed) && !self.stop.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
         !self.stop.load(Ordering::Relaxed)
-    }
-    /// Holds all workers between operations (they finish what is in flight), or lets them go on.
-    pub fn set_pause(&self, on: bool) {
-        self.pause.store(on, Ordering::SeqCst);
-    }
-    /// Whether workers are to idle.
-    pub fn paused(&self) -> bool {
-        self.pause.load(Ordering::Relaxed)
     }
     /// The run is given up: what the workers meet from here on is its end and no news.
     pub fn give_up(&self) {

@@ -50,10 +50,6 @@ pub enum Role {
     Engine,
 }
 
-/// All of them.
-pub const ROLES: [Role; 6] =
-    [Role::Head, Role::Middle, Role::Tail, Role::Mgmtd, Role::Meta, Role::Engine];
-
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 #[error("the application broke its ring: {0}")]
 pub struct Broken(pub &'static str);
 
-const EPROTO: u32 = 71;
+/// What a ring ends with whose application broke it.
+const EPROTO: u32 = libc::EPROTO as u32;
 
 /// See the module.
 ///

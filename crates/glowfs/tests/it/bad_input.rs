@@ -40,10 +40,35 @@ fn configuration_mistakes() {
         let f = write(&c.local, "syntax.toml", "listen = [\n");
         refused(&[role, "--config", &f], &["syntax.toml"]);
         refused(&[role, "--config", "/nonexistent/x.toml"], &["/nonexistent/x.toml"]);
+        refused(&[role], &["--config FILE"]);
+        // A comment behind the token: whoever does not see it takes it for a part of the token.
+        let token = write(&c.local, "commented.token", "0123456789abcdef\n# root\n");
+        let named = good.lines().find(|l| l.starts_with("service_token_file")).expect("a token");
+        let f = write(
+            &c.local,
+            "token.toml",
+            &good.replace(named, &format!("service_token_file = {token:?}")),
+        );
+        refused(&[role, "--config", &f], &["commented.token", "one word on one line"]);
         // Its ports (and its data) are in use by the running service.
         let f = write(&c.local, "inuse.toml", &good);
         refused(&[role, "--config", &f], &["in use"]);
     }
+    // Who hosts the embedded engine is a metadata service.
+    let mgmtd: String = config_of(&c, "mgmtd-1")
+        .lines()
+        .take_while(|l| *l != "[engine]")
+        .map(|l| format!("{l}\n"))
+        .collect();
+    let embedded = format!("{mgmtd}[engine]\nkind = \"embedded\"\ndir = \"/nonexistent\"\n");
+    let f = write(&c.local, "embedded.toml", &embedded);
+    refused(&["mgmtd", "--config", &f], &["embedded", "remote"]);
+}
+
+#[test]
+fn no_cluster_is_named() {
+    refused(&["admin", "status"], &["--mgmtd", "GLOWFS_MGMTD", "--dev"]);
+    refused(&["admin", "status", "--mgmtd", "127.0.0.1:1"], &["--token-file", "GLOWFS_TOKEN_FILE"]);
 }
 
 #[test]

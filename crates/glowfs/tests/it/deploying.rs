@@ -90,7 +90,8 @@ impl Machines {
         command
     }
     fn admin(&self, args: &[&str]) -> Result<Value, String> {
-        let o = run(self.glowfs(&["admin", "--json"]).args(args));
+        // Which cluster it is may be said behind the command.
+        let o = run(&mut self.glowfs(&[&["admin", "--json"], args].concat()));
         if o.code != 0 {
             return Err(o.err);
         }

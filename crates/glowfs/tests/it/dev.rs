@@ -141,5 +141,10 @@ fn two_metadata_services_at_once() {
         let mut ls = Command::new(binary());
         let text = must(ls.args(["admin", "--mgmtd", address, "--token-file", &token, "ls", "/"]));
         assert!(text.contains("both") && text.contains("again"), "{text}");
+        let mut named = Command::new(binary());
+        named
+            .env("GLOWFS_MGMTD", format!(" 127.0.0.1:1, {address}"))
+            .env("GLOWFS_TOKEN_FILE", &token);
+        assert_eq!(must(named.args(["admin", "ls", "/"])), text);
     }
 }

@@ -1,6 +1,11 @@
 //! Immutable and append-only files and directories (chattr), through two mounts (docs/semantics.md).
 
 use crate::harness::{Cluster, Mount, sh};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
+
+const O_DIRECT: i32 = 0o40000;
 
 #[test]
 fn immutable_and_append_only_bind_every_client() {
@@ -65,4 +70,34 @@ fn immutable_and_append_only_bind_every_client() {
         exec 3>&-; chattr -i kept; rm kept
     "#,
     );
+}
+
+/// Also by who has it open for writing as well, and beside him.
+#[test]
+fn an_immutable_file_is_read_by_who_had_it_open() {
+    const LEN: usize = 64 << 10;
+    let c = Cluster::up("immutable");
+    c.retune("meta-1", "[tuning]\ncapability_ms = 3000\n");
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(O_DIRECT);
+    let open = options.open(c.mnt.join("f")).expect("open");
+    open.write_all_at(&[1; LEN], 0).expect("write");
+    sh(&c.mnt, "chattr +i f");
+    // Longer than a capability lives.
+    std::thread::sleep(Duration::from_secs(4));
+    let mut found = vec![0; LEN];
+    open.read_exact_at(&mut found, 0).expect("read");
+    assert!(found == [1; LEN]);
+    sh(
+        &c.mnt,
+        "dd if=f of=/dev/null iflag=direct bs=64k status=none; cmp -n 65536 f <(tr '\\0' '\\1' </dev/zero)",
+    );
+    let refused = open.write_all_at(&[2; LEN], 0).expect_err("it is immutable");
+    assert_eq!(refused.raw_os_error(), Some(1), "{refused}");
+    open.read_exact_at(&mut found, 0).expect("read");
+    assert!(found == [1; LEN]);
+    sh(&c.mnt, "chattr -i f");
+    open.write_all_at(&[3; LEN], 0).expect("write, when it is not any more");
+    open.read_exact_at(&mut found, 0).expect("read");
+    assert!(found == [3; LEN]);
 }

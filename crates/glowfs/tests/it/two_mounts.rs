@@ -444,3 +444,42 @@ fn a_change_is_seen_though_its_writer_sets_the_time_back() {
         });
     }
 }
+
+/// The same through the file that was written: what is told when it is closed, or when a lock is given back, has no time of its own.
+#[test]
+fn a_change_is_seen_though_its_writer_sets_the_time_back_before_the_close() {
+    let c = Cluster::up("setopen");
+    let other = Mount::with(&c, "mnt2", &["--set", "atime=\"noatime\""]);
+    let len = 3 * MIB;
+    let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_580_000_000);
+    let options = File::options().read(true).write(true).create(true).truncate(false).to_owned();
+    let write = |seed| {
+        let f = options.open(c.mnt.join("f")).expect("open");
+        f.write_all_at(&content(seed, len), 0).expect("write");
+        f.set_modified(time).expect("set");
+        f
+    };
+    let seen = |f: &File| {
+        let mut bytes = vec![0; len];
+        f.read_exact_at(&mut bytes, 0).expect("read");
+        bytes
+    };
+    drop(write(1));
+    let open = options.open(other.path.join("f")).expect("open");
+    assert!(seen(&open) == content(1, len));
+    // Until no lease is left that could be recalled.
+    let unleased = || std::thread::sleep(std::time::Duration::from_millis(2500));
+    unleased();
+    drop(write(2));
+    assert!(seen(&File::open(other.path.join("f")).expect("open")) == content(2, len), "anew");
+    assert!(seen(&open) == content(2, len), "open since before");
+    assert_eq!(open.metadata().expect("stat").modified().expect("a time"), time);
+    unleased();
+    let writer = options.open(c.mnt.join("f")).expect("open");
+    writer.lock().expect("a lock");
+    writer.write_all_at(&content(3, len), 0).expect("write");
+    writer.set_modified(time).expect("set");
+    writer.unlock().expect("unlock");
+    open.lock().expect("a lock");
+    assert!(seen(&open) == content(3, len), "under a lock");
+}

@@ -4,8 +4,8 @@
 pub mod operate;
 
 use glowfs_agent::{Agent, AgentConfig, Report};
-use glowfs_kv::{Engine, Memory};
-use glowfs_mgmtd::{Config, EngineConfig, Running, Timing, start_with_engine};
+use glowfs_kv::{Engine, EngineConfig, Memory};
+use glowfs_mgmtd::{Config, Running, Timing, start_with_engine};
 use glowfs_net::{Conn, Connector, NoCalls};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::routing::{ChainInfo, LocalState, PublicState, Role, RoutingInfo, TargetInfo};
@@ -48,7 +48,8 @@ impl World {
             cluster_id: CLUSTER.to_string(),
             listen: vec!["tcp://127.0.0.1:0".into()],
             http: None,
-            engine: EngineConfig::Memory,
+            // Not looked at: the tests give their own.
+            engine: EngineConfig::Remote { addresses: vec!["tcp://127.0.0.1:1".into()] },
             service_token_file: self.dir.path().join("service"),
             root_token_file: self.dir.path().join("root"),
             tags: BTreeMap::new(),

@@ -5,7 +5,6 @@
 //! failed was never counted, so it leaves no hole.
 
 use crate::daemon::{Context, Daemon, Failure};
-use crate::errno::EINTR;
 use crate::filesystem::FileSystem;
 use crate::gate::Pass;
 use crate::inodes::Handle;
@@ -16,6 +15,7 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::meta::{Caller, Edition};
 use glowfs_types::{ClientId, InodeId, RequestId, Result, Status};
+use libc::EINTR;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -3,7 +3,6 @@
 use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::Failed;
-use crate::errno::{EBADF, EFBIG, EIO, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::ops::back::CUTS_MAX;
@@ -12,6 +11,7 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{Error, InodeId, RequestId, Status, TruncateEpoch};
+use libc::{EBADF, EFBIG, EIO, EOPNOTSUPP, EPERM};
 use std::rc::Rc;
 
 /// Modes of fallocate(2).

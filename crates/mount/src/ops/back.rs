@@ -5,7 +5,7 @@
 //! writes back never again asks for length and times of a file, and so would not see what other clients do.
 
 use crate::daemon::{Asked, Context, Daemon, Failure, Outcome, Work};
-use crate::errno::{EFBIG, EIO, errno};
+use crate::errno::errno;
 use crate::filesystem::{FileData, FileSystem};
 use crate::gather::Run;
 use crate::inodes::{Handle, Pin};
@@ -16,6 +16,7 @@ use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::{Attr, Caller, OfInode};
 use glowfs_types::{Error, InodeId, Result, Status, TruncateEpoch};
+use libc::{EFBIG, EIO};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 

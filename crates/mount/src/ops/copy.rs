@@ -1,13 +1,13 @@
 //! copy_file_range: on the storage nodes, a bounded number of bytes a call.
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EFBIG, EINVAL, EOPNOTSUPP, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use glowfs_fuse::abi::CopyFileRangeIn;
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::inode_flags;
 use glowfs_types::{Error, Status};
+use libc::{EBADF, EFBIG, EINVAL, EOPNOTSUPP, EPERM};
 use std::rc::Rc;
 
 /// The greatest number of bytes copied by one call; the caller asks again for the rest. Bounds how long others wait for the file.

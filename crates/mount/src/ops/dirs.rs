@@ -5,13 +5,13 @@
 
 use crate::attr::{dirent_kind, entry_out};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EIO};
 use crate::filesystem::FileSystem;
 use crate::inodes::{DirHandle, Page};
 use glowfs_fuse::DirWriter;
 use glowfs_fuse::abi::{self, ReadIn};
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::*;
+use libc::{EBADF, EIO};
 use std::cell::RefCell;
 
 const DOT: u64 = 1;

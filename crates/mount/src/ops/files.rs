@@ -2,7 +2,6 @@
 
 use crate::attr::time_of;
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
-use crate::errno::{EBADF, EROFS};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::{Handle, Pin};
 use crate::known::Edit;
@@ -15,6 +14,7 @@ use glowfs_fuse::abi::fopen;
 use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId, Status};
+use libc::{EBADF, EROFS};
 use std::rc::Rc;
 
 const O_ACCMODE: u32 = 3;
@@ -250,7 +250,7 @@ impl<S: FileSystem> Context<S> {
         let q = Sync { allocated, ..self.sync_of(handle, durable) };
         // Of a reader, when the session of who wrote has ended, meta takes no length.
         let told = dirty.filter(|_| q.session.is_some()).unwrap_or_default();
-        let wrote = u64::from(q.mtime.is_some());
+        let wrote = u64::from(q.tells_of_writes());
         let r = self.fs.sync(q).await?;
         inode.reported(told, allocated.is_some(), &r.attr);
         if wrote > 0 && self.inodes.changed_here(&r.attr, wrote) {
@@ -426,6 +426,7 @@ impl<S: FileSystem> Daemon<S> {
             session: file.session(),
             len_at_least: dirty.len,
             epoch: if dirty.len.is_some() { dirty.epoch } else { file.epoch() },
+            wrote: dirty.wrote,
             mtime: dirty.mtime,
             atime: inode.read_at(),
             durable,
@@ -470,7 +471,7 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
     }
     // Whoever appends next has to begin behind what this session wrote.
     let _turn = context.appends.hold(inode.id);
-    let wrote = u64::from(q.mtime.is_some());
+    let wrote = u64::from(q.tells_of_writes());
     let r = context.fs.close_session(q).await?;
     inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
     if wrote > 0 && context.inodes.changed_here(&r.attr, wrote) {

@@ -1,10 +1,10 @@
 //! Flags of inodes: what chattr(1) and lsattr(1) ask for, as ioctls that the kernel forms.
 
 use crate::daemon::{Answer, Context, Outcome, fail};
-use crate::errno::{EINVAL, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
 use glowfs_types::wire::meta::{SetAttr, inode_flags};
 use glowfs_types::{InodeId, RequestId};
+use libc::{EINVAL, EOPNOTSUPP};
 
 /// FS_IOC_GETFLAGS: a u32 of FS_*_FL.
 pub const GETFLAGS: u32 = 0x8008_6601;

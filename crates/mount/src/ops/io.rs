@@ -2,7 +2,6 @@
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::{Before, Piece};
-use crate::errno::{EBADF, EFBIG, EINVAL, EPERM};
 use crate::filesystem::{FileData, FileSystem};
 use crate::gate::Pass;
 use crate::inodes::Handle;
@@ -17,6 +16,7 @@ use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::mode::without_privileges;
 use glowfs_types::wire::meta::{AtimeRule, Caller, InodeKind, SetAttr, inode_flags};
 use glowfs_types::{RequestId, Status};
+use libc::{EBADF, EFBIG, EINVAL, EPERM};
 
 const O_APPEND: u32 = 0o2000;
 pub(super) const O_DIRECT: u32 = 0o40000;

@@ -4,7 +4,6 @@
 //! it next sees that.
 
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
-use crate::errno::{EBADF, EINTR, EINVAL, ENOLCK};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
 use crate::shares::Shares;
@@ -15,6 +14,7 @@ use glowfs_rt::sync::{Either, Notify, select};
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::{InodeId, RequestId, Status};
+use libc::{EAGAIN, EBADF, EINTR, EINVAL, ENOLCK};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -125,7 +125,6 @@ impl<S: FileSystem> Context<S> {
     }
 
     pub(crate) async fn setlk(&self, i: LkIn, wait: bool, reply: &Reply) -> Outcome {
-        const EAGAIN: i32 = 11;
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
         if q.wish == LockWish::Release {

@@ -2,13 +2,13 @@
 
 use crate::attr::{entry_out, kind_of, to_abi};
 use crate::daemon::{Answer, Asked, Context, Failure, Outcome, fail};
-use crate::errno::{EINVAL, ENAMETOOLONG, ENOENT};
 use crate::filesystem::FileSystem;
 use crate::known::{Changing, Edit, Named};
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId};
+use libc::{EINVAL, ENAMETOOLONG, ENOENT};
 
 /// The directory, if meta said something of it.
 pub(crate) fn one(dir: &Option<Box<DirChanged>>) -> &[DirChanged] {

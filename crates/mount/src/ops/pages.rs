@@ -4,13 +4,13 @@
 //! another client may have cut the file since. So each write goes under the truncate epoch that a known length is of, and only as far as that length.
 
 use crate::daemon::{Context, Failure};
-use crate::errno::EPERM;
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::ops::back::{CUTS_MAX, Spot};
 use glowfs_rt::Buf;
 use glowfs_types::Status;
 use glowfs_types::wire::meta::inode_flags;
+use libc::EPERM;
 
 impl<S: FileSystem> Context<S> {
     /// Writes pages where they stand, at once: the kernel writes them back when it wants them to be stored. What lies behind the end of the file is dropped.

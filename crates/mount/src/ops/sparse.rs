@@ -4,12 +4,12 @@
 //! chains are asked once before meta is told of the writes, so that stat never has to.
 
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
-use crate::errno::{EBADF, EINVAL, ENXIO};
 use crate::filesystem::{FileData, FileSystem};
 use crate::open::OpenInode;
 use glowfs_fuse::abi::LseekIn;
 use glowfs_rt::Duration;
 use glowfs_types::Status;
+use libc::{EBADF, EINVAL, ENXIO};
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;

@@ -1,13 +1,13 @@
 //! Extended attributes.
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{ENODATA, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};
 use glowfs_types::{InodeId, RequestId, Status};
+use libc::{ENODATA, EOPNOTSUPP};
 
 /// What a program may do that is run from the file. The kernel asks for it before it writes to a file for the first time.
 const CAPABILITY: &[u8] = b"security.capability";

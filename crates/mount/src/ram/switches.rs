@@ -25,6 +25,9 @@ pub static COUNT_FAILS: AtomicBool = AtomicBool::new(false);
 /// Counts of the blocks of files wait as long as it is set. For tests.
 pub static COUNTS_WAIT: AtomicBool = AtomicBool::new(false);
 
+/// Who asks for the totals of the file system waits as long as it is set. For tests.
+pub static STATFS_WAITS: AtomicBool = AtomicBool::new(false);
+
 /// Writes wait as long as it is set. For tests.
 pub static WRITES_WAIT: AtomicBool = AtomicBool::new(false);
 

@@ -22,7 +22,6 @@ const THREADS_OF_USER_MAX: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Users of whom is known how many threads are at their descriptors; beyond that those are forgotten who have none.
 const USERS_KNOWN: usize = 256;
-const EAGAIN: i32 = 11;
 
 /// Who has a thread look at its descriptors now.
 pub(super) struct Adoptions {
@@ -45,7 +44,7 @@ impl Adoptions {
             users.entry(user).or_insert_with(new).clone()
         };
         let both = async { (of_user.acquire(1).await, self.all.acquire(1).await) };
-        let busy = |_| io::Error::from_raw_os_error(EAGAIN);
+        let busy = |_| io::Error::from_raw_os_error(libc::EAGAIN);
         rt.timeout(PATIENCE, both).await.map_err(busy)
     }
     /// Runs `work` on a thread for a user.
@@ -81,7 +80,7 @@ fn process_of(thread: u32) -> io::Result<Pid> {
 
 fn fetch(thread: u32, number: i32) -> io::Result<OwnedFd> {
     if number < 0 {
-        return Err(io::Error::from_raw_os_error(crate::errno::EBADF));
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     let process = rustix::process::pidfd_open(process_of(thread)?, PidfdFlags::empty())?;
     Ok(rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty())?)
@@ -141,7 +140,7 @@ mod tests {
             let of_others: Vec<_> = (3..9).map(stuck).collect();
             rt.sleep(Duration::from_millis(50)).await;
             let refused = adoptions.run(&rt, 2, || Ok(7)).await;
-            assert_eq!(refused.unwrap_err().raw_os_error(), Some(EAGAIN));
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EAGAIN));
             // Notifications, for example.
             let others = join_all((0..20).map(|i| rt.unblock(move || i)));
             let others = rt.timeout(Duration::from_secs(5), others).await;

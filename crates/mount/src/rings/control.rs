@@ -3,7 +3,6 @@
 use super::session::{Ring, Session, SharedBuffer};
 use super::{FILES_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
-use crate::errno::{EBADF, EINVAL, EOPNOTSUPP};
 use crate::filesystem::FileSystem;
 use crate::ops::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 use glowfs_fuse::abi::IoctlIn;
@@ -12,24 +11,20 @@ use glowfs_rt::sync::Notify;
 use glowfs_types::Depth;
 use glowfs_usrbio::control::{self, Control};
 use glowfs_usrbio::{Consumer, Kind, RING_VERSION, flags, ring_bytes};
+use libc::{EACCES, EBADF, EBUSY, EINVAL, ENOENT, ENOMEM, ENOSPC, ENOTTY, EOPNOTSUPP};
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
 /// The descriptor is a directory (fuse.h).
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
-const ENOENT: i32 = 2;
-const ENOTTY: i32 = 25;
-const EACCES: i32 = 13;
-const EBUSY: i32 = 16;
-const ENOSPC: i32 = 28;
 
 /// What the application gets for a descriptor or memory that cannot be used.
 fn refused(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |e| {
         tracing::debug!(what, error = %e, "refused");
         Failure::Errno(e.raw_os_error().unwrap_or(match e.kind() {
-            io::ErrorKind::OutOfMemory => 12,
+            io::ErrorKind::OutOfMemory => ENOMEM,
             _ => EINVAL,
         }))
     }

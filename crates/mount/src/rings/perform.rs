@@ -5,7 +5,7 @@
 use super::forget::forget;
 use super::session::{Ring, Session};
 use crate::daemon::{Context, Failure};
-use crate::errno::{EBADF, EINVAL, EIO, errno};
+use crate::errno::errno;
 use crate::filesystem::FileSystem;
 use crate::ops::HowToWrite;
 use crate::uses::InUse;
@@ -13,12 +13,10 @@ use glowfs_client::Found;
 use glowfs_rt::mem::ForeignRegion;
 use glowfs_types::InodeId;
 use glowfs_usrbio::{Kind, Submission, flags};
+use libc::{EBADF, EFAULT, EINVAL, EIO, ENODATA};
 
 /// Greater operations are carried out in pieces of so many bytes, one after the other.
 const PIECE_BYTES: u64 = 4 << 20;
-const EFAULT: i32 = 14;
-/// A read that may not return holes begins in one, or finds data behind one.
-const ENODATA: i32 = 61;
 
 /// What a submission names, found and checked.
 struct Operation<S: FileSystem> {

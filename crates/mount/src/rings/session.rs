@@ -11,8 +11,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-const ENOTCONN: u32 = 107;
-
 /// See the module.
 pub(super) struct Session {
     /// Who has it may add files.
@@ -65,7 +63,7 @@ pub(super) struct Ring {
 impl Ring {
     pub fn end(&self) {
         self.ended.set(true);
-        self.consumer.end(ENOTCONN);
+        self.consumer.end(libc::ENOTCONN as u32);
         self.moved.notify_all();
     }
 }

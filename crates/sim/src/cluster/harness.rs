@@ -3,6 +3,7 @@
 use super::watch::Watch;
 use crate::world::{SimNode, World};
 use glowfs_client::{Client, ClientConfig};
+use glowfs_kv::EngineConfig;
 use glowfs_mgmtd as mgmtd;
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
@@ -298,7 +299,7 @@ impl Cluster {
             cluster_id: CLUSTER.into(),
             listen,
             http: None,
-            engine: mgmtd::EngineConfig::Remote { addresses: vec![Self::address(&self.metas[0])] },
+            engine: EngineConfig::Remote { addresses: vec![Self::address(&self.metas[0])] },
             service_token_file: token.to_owned(),
             root_token_file: self.tokens.path("root"),
             tags: Default::default(),
@@ -322,9 +323,9 @@ impl Cluster {
             mgmtd,
             service_token_file: token.to_owned(),
             engine: if s.id == self.metas[0].id {
-                glowfs_meta::EngineConfig::Embedded { dir: "/engine".into() }
+                EngineConfig::Embedded { dir: "/engine".into() }
             } else {
-                glowfs_meta::EngineConfig::Remote { addresses: vec![Self::address(&self.metas[0])] }
+                EngineConfig::Remote { addresses: vec![Self::address(&self.metas[0])] }
             },
             transports: Vec::new(),
             tags: Default::default(),

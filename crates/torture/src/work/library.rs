@@ -69,13 +69,9 @@ async fn run(rt: &Rt, job: Job, access: Access, ready: Sender<bool>) -> Result<(
     }
     w.sync().await;
     let _ = ready.send(true);
-    while !w.job.flight.stop.load(Ordering::Relaxed) {
+    while w.job.flight.go_on() {
         rt.sleep(Duration::from_micros(w.job.random.below(w.job.think.as_micros() as u64 + 1)))
             .await;
-        if w.job.flight.paused() {
-            rt.sleep(Duration::from_millis(2)).await;
-            continue;
-        }
         let count = 1 + w.job.random.below(IO_BLOCKS);
         let at = w.job.random.below(BLOCKS - count);
         match w.job.random.below(100) {

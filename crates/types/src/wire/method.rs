@@ -144,8 +144,6 @@ methods! {
     REMOVEXATTR = 316;
     /// Renews a capability of an open file.
     RENEW = 317;
-    /// Several operations at once.
-    BATCH = 318;
     /// Locks a file or a range of it, or gives it back.
     LOCK = 319;
     /// What stands in the way of a lock.

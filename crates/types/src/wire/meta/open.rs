@@ -132,4 +132,14 @@ pub struct Sync {
     /// SYNC: writes to contents with the metadata that this session has sent with a smaller number, and that took no effect yet, never will.
     #[cbor(n(10), default, skip_if = "is_zero")]
     pub fence: u64,
+    /// It wrote, also where it does not say when, because somebody has set the time since. A metadata service of an older release goes by `mtime` alone.
+    #[cbor(n(11), default, skip_if = "is_false")]
+    pub wrote: bool,
+}
+
+impl Sync {
+    /// Whether it tells of writes.
+    pub fn tells_of_writes(&self) -> bool {
+        self.wrote || self.mtime.is_some()
+    }
 }
