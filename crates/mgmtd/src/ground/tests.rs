@@ -260,7 +260,7 @@ fn one_of_three_nodes_is_found_to_have_no_other_place_in_time() {
 fn balance_once(mut s: State) -> bool {
     let chains = s.chains.keys().copied().collect();
     let (id, description) = (ChainTableId(1), String::new());
-    let table = ChainTable { id, version: 1, chains, description };
+    let table = ChainTable { id, version: 1, chains, description, replicas: 0 };
     let value = TableRecord { table, replicas: 3, chains: s.chains.len() as u32 };
     s.tables.push(Item { changed: RoutingVersion(1), value });
     let begin = cpu();
