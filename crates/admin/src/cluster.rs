@@ -140,6 +140,8 @@ struct TableRow {
     id: u64,
     version: u64,
     chains: Vec<u64>,
+    /// 0 where mgmtd does not tell.
+    replicas: u32,
     description: String,
 }
 
@@ -152,14 +154,16 @@ pub fn tables(out: Output, routing: &RoutingInfo) -> Result<()> {
             id: t.id.0,
             version: t.version,
             chains: t.chains.iter().map(|c| c.0).collect(),
+            replicas: t.replicas,
             description: t.description.clone(),
         })
         .collect();
-    out.rows(&rows, &["id", "version", "chains", "description"], |t| {
+    out.rows(&rows, &["id", "version", "chains", "replicas", "description"], |t| {
         vec![
             t.id.to_string(),
             t.version.to_string(),
             t.chains.len().to_string(),
+            t.replicas.to_string(),
             t.description.clone(),
         ]
     })

@@ -93,13 +93,15 @@ fn of_chains(routing: &RoutingInfo) -> HealthRow {
     HealthRow { node: 0, role: "chains".into(), healthy, uptime_s: 0, detail }
 }
 
-/// How many replicas the chains of a table have: as many members as the one that has the fewest, for a chain that moves has one more.
+/// How many replicas the chains of a table are to have. Where an older mgmtd does not tell it: as many members as the one that has the fewest, for a chain
+/// that moves has one more.
 fn replicas(routing: &RoutingInfo) -> BTreeMap<ChainId, usize> {
     let mut out = BTreeMap::new();
     for table in &routing.tables {
         let members = |id| routing.chains.get(id).map(|c: &ChainInfo| c.members.len());
-        if let Some(fewest) = table.chains.iter().filter_map(members).min() {
-            out.extend(table.chains.iter().map(|id| (*id, fewest)));
+        let told = usize::try_from(table.replicas).ok().filter(|n| *n > 0);
+        if let Some(n) = told.or_else(|| table.chains.iter().filter_map(members).min()) {
+            out.extend(table.chains.iter().map(|id| (*id, n)));
         }
     }
     out
@@ -109,4 +111,56 @@ fn named(chains: &[&ChainInfo]) -> String {
     let ids: Vec<_> = chains.iter().take(NAMED_MAX).map(|c| c.id.0.to_string()).collect();
     let more = if chains.len() > NAMED_MAX { ", ..." } else { "" };
     format!("{} ({}{more})", chains.len(), ids.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_types::routing::{ChainMember, ChainTable, PublicState};
+    use glowfs_types::{ChainTableId, ChainVersion, NodeId, Redundancy, TargetId};
+
+    /// A table of four chains on two replicas, whose members are in these states.
+    fn routing(replicas: u32, states: &[PublicState]) -> RoutingInfo {
+        let member = |(i, state): (usize, &PublicState)| ChainMember {
+            target: TargetId(i as u64 + 1),
+            node: NodeId(i as u64 + 1),
+            state: *state,
+        };
+        let members: Vec<_> = states.iter().enumerate().map(member).collect();
+        let chain = |id| ChainInfo {
+            id,
+            version: ChainVersion(1),
+            activated: ChainVersion(1),
+            activated_serving: vec![],
+            members: members.clone(),
+            redundancy: Redundancy::Replicated,
+            preferred: vec![],
+            lost: ChainVersion(0),
+        };
+        let chains: Vec<_> = (1..5).map(ChainId).collect();
+        let mut out = RoutingInfo::default();
+        out.chains.extend(chains.iter().map(|id| (*id, chain(*id))));
+        let (id, description) = (ChainTableId(1), String::new());
+        out.tables.push(ChainTable { id, version: 1, chains, description, replicas });
+        out
+    }
+
+    #[test]
+    fn a_table_all_of_which_moves_lacks_nothing() {
+        use PublicState::{Offline, Serving, Syncing};
+        let moving = of_chains(&routing(2, &[Serving, Serving, Syncing]));
+        assert_eq!(moving.detail, "4 complete, 4 of them with a replica more on its way");
+        assert!(moving.healthy);
+        // One that is gone is lacking, also where every chain has lost it.
+        for states in [vec![Serving], vec![Serving, Offline], vec![Serving, Syncing]] {
+            let lacking = of_chains(&routing(2, &states));
+            assert!(
+                !lacking.healthy && lacking.detail.contains("4 (1, 2, 3, 4) lack"),
+                "{states:?}"
+            );
+        }
+        // An older mgmtd does not tell.
+        assert!(of_chains(&routing(0, &[Serving, Serving])).healthy);
+        assert!(!of_chains(&routing(0, &[Serving, Offline])).healthy);
+    }
 }

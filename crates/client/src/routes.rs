@@ -236,6 +236,7 @@ pub(crate) mod tests {
             version: 1,
             chains: vec![ChainId(1), ChainId(2), ChainId(3)],
             description: String::new(),
+            replicas: 0,
         });
         info
     }

@@ -42,6 +42,14 @@ impl<'a> Loads<'a> {
         let size = |p: &Place| i128::from(p.capacity_bytes.max(1));
         (load(a.0, more_a) * size(b.1)).cmp(&(load(b.0, more_b) * size(a.1)))
     }
+    /// Whether a target that moves makes it more even: who gets it must not carry more than who loses it afterwards.
+    fn evens(&self, from: StoreId, to: StoreId) -> bool {
+        self.compare((to, 1), (from, -1)) != Ordering::Greater
+    }
+    /// Whether there is any disk to which a target of `from` could move so. If not, which is the rule, no chain need be looked at.
+    fn may_even(&self, places: &[Place], from: StoreId) -> bool {
+        places.iter().any(|p| self.evens(from, p.store))
+    }
 }
 
 /// A member as it matters here: its target, store and rack.
@@ -117,6 +125,9 @@ pub(crate) fn next(
         }
     }
     let heaviest = places.iter().max_by(|a, b| loads.compare((a.store, 0), (b.store, 0)))?;
+    if !loads.may_even(&places, heaviest.store) {
+        return None;
+    }
     let of = s.targets.values().map(|t| &t.value).filter(|t| t.store == heaviest.store);
     for target in of.filter(|t| !begun.contains(&t.chain)).take(LOOKS_MAX) {
         let Some(chain) = s.chains.get(&target.chain).map(|c| &c.value) else { continue };
@@ -128,8 +139,9 @@ pub(crate) fn next(
         let found = ground.take_place(target.chain);
         ground.leaving.remove(&target.id);
         let Some(place) = found else { continue };
-        let evens = loads.compare((place.store, 1), (heaviest.store, -1)) != Ordering::Greater;
-        if evens && goes(s, &mut loads, &chain.info, target.id, &place) {
+        if loads.evens(heaviest.store, place.store)
+            && goes(s, &mut loads, &chain.info, target.id, &place)
+        {
             ground.moved.push((heaviest.store, -1));
             ground.moved.push((place.store, 1));
             return Some((target.chain, place));

@@ -41,6 +41,7 @@ pub(crate) fn lay(s: &State, create: &CreateTable, plan: &Plan) -> (Vec<Laid>, T
         version: 1,
         chains: chains.iter().map(|(chain, _)| chain.info.id).collect(),
         description: create.description.clone(),
+        replicas: 0,
     };
     (chains, TableRecord { table, replicas: create.replicas, chains: create.chains })
 }
@@ -61,7 +62,7 @@ pub(crate) fn check_room(s: &State, chains: &[Laid], table: &TableRecord) -> Res
         info.chains.insert(chain.info.id, chain.info.clone());
         info.targets.extend(targets.iter().map(|t| (t.id, t.clone())));
     }
-    info.tables.push(table.table.clone());
+    info.tables.push(table.told());
     let after = grown_bytes(&mut info);
     if after > ROUTING_BYTES_MAX {
         let each = (after - before).max(1);

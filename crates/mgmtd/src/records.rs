@@ -112,6 +112,13 @@ pub struct TableRecord {
     pub chains: u32,
 }
 
+impl TableRecord {
+    /// The table as routing info tells it.
+    pub fn told(&self) -> ChainTable {
+        ChainTable { replicas: self.replicas, ..self.table.clone() }
+    }
+}
+
 /// A user with the hash of the token.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct UserRecord {

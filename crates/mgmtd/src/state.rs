@@ -161,12 +161,8 @@ impl State {
             let gone = self.gone_nodes.iter().filter(|(_, changed)| **changed > have);
             out.removed_nodes = gone.map(|(id, _)| *id).collect();
         }
-        out.tables = self
-            .tables
-            .iter()
-            .filter(|i| i.changed > have)
-            .map(|i| i.value.table.clone())
-            .collect();
+        out.tables =
+            self.tables.iter().filter(|i| i.changed > have).map(|i| i.value.told()).collect();
         out
     }
     /// An id that no target ever had.

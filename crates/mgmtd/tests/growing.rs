@@ -27,6 +27,7 @@ fn more_chains_go_to_disks_that_came_later_and_what_is_there_stays() {
         let watch = storages[0].agent.clone();
         let first = watch.routing().newest_table(TABLE).cloned().expect("a table");
         assert!(!first.chains.is_empty() && first.version == 1);
+        assert_eq!(first.replicas, 3, "everybody is told");
         for node in [4, 5] {
             storages.push(FakeStorage::start(&w, node, at(&m), Rc::default()));
         }

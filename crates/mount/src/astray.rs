@@ -77,12 +77,14 @@ impl Astray {
 }
 
 impl<S: FileSystem> Context<S> {
-    /// Something is about to be looked up.
-    pub(crate) async fn before_look(&self) {
+    /// A name is about to be looked up.
+    pub(crate) async fn before_look(&self, name: &[u8]) {
         if self.astray.is_empty() {
             return;
         }
-        let doubts = self.astray.take(self.header.pid, self.rt.now());
+        let mut doubts = self.astray.take(self.header.pid, self.rt.now());
+        // What the kernel has there it is about to be told, and what it was told it must not forget afterwards.
+        doubts.retain(|(_, place)| place.0.0 != self.header.node || place.1 != name);
         if !doubts.is_empty() {
             Box::pin(self.forget_doubts(&doubts)).await;
         }
@@ -91,7 +93,7 @@ impl<S: FileSystem> Context<S> {
     /// The kernel is about to be told by this look-up that a directory is there.
     pub(crate) async fn told_of_directory(&self, name: &[u8], entry: &mut abi::EntryOut) {
         let (inode, parent) = (InodeId(entry.nodeid), InodeId(self.header.node));
-        let places = self.inodes.tell_place(inode, parent, name);
+        let places = self.inodes.places.tell(inode, parent, name);
         if places.is_empty() {
             return;
         }
@@ -121,8 +123,11 @@ impl<S: FileSystem> Context<S> {
 }
 
 impl<S: FileSystem> Daemon<S> {
-    /// What tells when it is over. None: it cannot be told any more.
+    /// What tells when it is over. None: it need not be told, for something else is there meanwhile, or cannot be told any more.
     fn begin_to_forget(&self, (inode, place): &Doubt) -> Option<Rc<Notify>> {
+        if !self.inodes.places.may_be(*inode, place) {
+            return None;
+        }
         let (daemon, session) = (self.this.upgrade()?, self.session.borrow().upgrade()?);
         if let Some(over) = self.astray.under_way.borrow().get(place) {
             return Some(over.clone());
@@ -132,7 +137,7 @@ impl<S: FileSystem> Daemon<S> {
         let (inode, place, told) = (*inode, place.clone(), over.clone());
         self.rt.spawn_detached(async move {
             match session.notify_inval_entry(place.0.0, &place.1).await {
-                Ok(_) => daemon.inodes.left_place(inode, &place),
+                Ok(_) => daemon.inodes.places.left(inode, &place),
                 Err(error) => tracing::warn!(%inode, %error, "the kernel cannot be told to forget"),
             }
             daemon.astray.under_way.borrow_mut().remove(&place);

@@ -4,7 +4,6 @@ use crate::back::Waiting;
 use crate::daemon::Asked;
 use crate::filesystem::FileData;
 use crate::late::Heard;
-use crate::moves::Place;
 use crate::open::{OpenInode, OpenedFile};
 use crate::places::Places;
 use crate::uses::Uses;
@@ -42,8 +41,6 @@ struct Node {
     told: Option<Box<Told>>,
     /// What the kernel takes for its length, unless it is open here: then [`OpenInode::direct`] has it.
     len: u64,
-    /// Of a directory that was looked up, made or listed.
-    places: Option<Box<Places>>,
     /// It has no extended attribute until then: it was made here, and who gives it one has to tell us before.
     bare_until: Instant,
 }
@@ -149,6 +146,8 @@ pub struct Inodes<F> {
     recalled_unknown: Cell<u64>,
     /// What is written to open files and not sent yet.
     pub waiting: Waiting,
+    /// Of directories that were looked up, made or listed.
+    pub places: Places,
 }
 
 /// Keeps the [`OpenInode`] of an inode in the table.
@@ -205,6 +204,7 @@ impl<F: FileData> Inodes<F> {
             recalls: Cell::new(0),
             recalled_unknown: Cell::new(0),
             waiting: Waiting::default(),
+            places: Places::default(),
         })
     }
 
@@ -320,32 +320,6 @@ impl<F: FileData> Inodes<F> {
         node.lookups += 1;
         Some(Box::new(entry))
     }
-    /// The kernel is told of a directory here. Returns in which other places it may have it.
-    pub fn tell_place(&self, inode: InodeId, dir: InodeId, name: &[u8]) -> Vec<Place> {
-        let mut nodes = self.nodes.borrow_mut();
-        let Some(n) = nodes.get_mut(&inode.0) else { return Vec::new() };
-        match &mut n.places {
-            Some(places) => places.tell(dir, name).to_vec(),
-            None => {
-                n.places = Some(Box::new(Places::new(dir, name)));
-                Vec::new()
-            }
-        }
-    }
-    fn places(&self, inode: InodeId, change: impl FnOnce(&mut Places)) {
-        let mut nodes = self.nodes.borrow_mut();
-        if let Some(places) = nodes.get_mut(&inode.0).and_then(|n| n.places.as_deref_mut()) {
-            change(places);
-        }
-    }
-    /// A rename of ours took the directory along; see [`Places::moved`].
-    pub fn move_place(&self, inode: InodeId, from: &Place, to: &Place, exchanged: bool) {
-        self.places(inode, |p| p.moved(from, to, exchanged));
-    }
-    /// The kernel does not have the directory there any more.
-    pub fn left_place(&self, inode: InodeId, place: &Place) {
-        self.places(inode, |p| p.left(place));
-    }
     /// Our removal took an inode its last name, and left these attributes.
     pub fn removed(&self, gone: &Attr, mut attr: abi::Attr) {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&gone.inode.0) {
@@ -383,6 +357,7 @@ impl<F: FileData> Inodes<F> {
                 // What was asked for before its last recall may still be on the way to the kernel.
                 self.recalled_unknown.set(self.recalled_unknown.get().max(n.recalled));
                 nodes.remove(&inode);
+                self.places.forget(InodeId(inode));
             }
         }
     }

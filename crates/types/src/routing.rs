@@ -268,6 +268,14 @@ pub struct ChainTable {
     /// What it is for.
     #[n(3)]
     pub description: String,
+    /// How many replicas its chains are to have. One that moves has a member more for a while, and one that has lost one a member less. 0 where it is not told:
+    /// by an older mgmtd, and in mgmtd's own records, where it stands beside the table.
+    #[cbor(n(4), default, skip_if = "is_zero")]
+    pub replicas: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 /// A whole copy of the routing info, or the items that changed since a version.
@@ -384,5 +392,31 @@ mod tests {
         let before: Before = decode(&bytes).expect("an older build reads it");
         let again: ChainInfo = decode(&encode(&before)).expect("and is read");
         assert_eq!(again, ChainInfo { lost: ChainVersion(0), ..now });
+    }
+
+    /// A table as builds before `replicas` wrote it.
+    #[derive(Debug, PartialEq, Encode, Decode)]
+    struct TableBefore {
+        #[n(0)]
+        id: ChainTableId,
+        #[n(1)]
+        version: u64,
+        #[n(2)]
+        chains: Vec<ChainId>,
+        #[n(3)]
+        description: String,
+    }
+
+    #[test]
+    fn tables_of_builds_that_do_not_tell_replicas_are_read_and_read_by_them() {
+        let (id, version, chains) = (ChainTableId(1), 2, vec![ChainId(3), ChainId(4)]);
+        let description = "d".to_owned();
+        let now = ChainTable { id, version, chains, description, replicas: 3 };
+        assert_eq!(encode(&now), [0x85, 1, 2, 0x82, 3, 4, 0x61, b'd', 3]);
+        // As ever where it is not told: so stand tables in mgmtd's records.
+        let untold = ChainTable { replicas: 0, ..now.clone() };
+        assert_eq!(encode(&untold), [0x84, 1, 2, 0x82, 3, 4, 0x61, b'd']);
+        let before: TableBefore = decode(&encode(&now)).expect("an older build reads it");
+        assert_eq!(decode::<ChainTable>(&encode(&before)).expect("and is read"), untold);
     }
 }

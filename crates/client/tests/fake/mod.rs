@@ -119,6 +119,7 @@ impl Fake {
             version: 1,
             chains: (1..=3).map(ChainId).collect(),
             description: String::new(),
+            replicas: 0,
         });
         *state.routing.borrow_mut() = info;
         Rc::new(fake)

@@ -27,7 +27,10 @@ fn lists_files_and_any_address() {
     }
     assert!(nodes.iter().all(|n| n["status"] == "active" || n["status"] == "primary"), "{nodes:?}");
     assert_eq!(c.admin(&["list-targets"]).as_array().expect("targets").len(), 36);
-    assert_eq!(c.admin(&["list-chain-tables"]).as_array().expect("tables").len(), 1);
+    let tables = c.admin(&["list-chain-tables"]);
+    assert_eq!(tables.as_array().expect("tables").len(), 1);
+    let chains = tables[0]["chains"].as_array().expect("chains").len();
+    assert_eq!(tables[0]["replicas"].as_u64(), Some(36 / chains as u64));
     let clients = c.admin(&["list-clients"]);
     let mounts =
         clients.as_array().expect("clients").iter().filter(|k| k["role"] == "mount").count();

@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
@@ -159,6 +160,34 @@ fn a_directory_that_another_client_has_moved_is_moved_on() {
     }
     eprintln!("longest rename: {longest:?}");
     assert!(longest < CALL_MAX, "a rename took {longest:?}");
+}
+
+#[test]
+fn who_works_where_a_moved_directory_was_is_left_alone() {
+    let c = Cluster::up_with("nametaken", &["--metas", "2"]);
+    let other = Mount::new(&c, "mnt2");
+    let (ours, theirs) = (&c.mnt, &other.path);
+    for made in ["d/x", "e"] {
+        fs::create_dir_all(theirs.join(made)).expect("mkdir");
+    }
+    assert!(ours.join("d/x").is_dir() && ours.join("e").is_dir());
+    fs::rename(theirs.join("d/x"), theirs.join("e/x")).expect("moved there");
+    fs::create_dir(theirs.join("d/x")).expect("another one in its place");
+    // It is found moved, and somebody begins to work where it was.
+    assert!(ours.join("e/x").is_dir());
+    let mut works = Command::new("sleep");
+    let mut works = works.arg("60").current_dir(ours.join("d/x")).spawn().expect("spawned");
+    let works_in = || fs::read_link(format!("/proc/{}/cwd", works.id())).expect("a directory");
+    let before = works_in();
+    assert!(before.ends_with("d/x"), "{}", before.display());
+    // Who was told of the one that moved comes again, as after a rename that failed.
+    for _ in 0..3 {
+        assert!(ours.join("e/x").is_dir());
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let after = works_in();
+    works.kill().and_then(|()| works.wait()).expect("ended");
+    assert_eq!(after, before, "its name was forgotten");
 }
 
 /// The longest that a call may take here, on a busy machine. One that waited for the end of a lease took a second; some waited for each other, for ever.

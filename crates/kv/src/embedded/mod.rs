@@ -50,6 +50,8 @@ pub struct EmbeddedConfig {
     pub window_bytes: u64,
     /// What is kept for those who read one version for long may take so many bytes; beyond it they have to begin anew.
     pub kept_bytes: u64,
+    /// How long a version is kept for them ([`Engine::keep`]).
+    pub kept_for: Duration,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
     /// A checkpoint is written when the log behind the last one has so many bytes, and half as many as there are keys and values.
@@ -72,6 +74,7 @@ impl EmbeddedConfig {
             window_entries: 1 << 20,
             window_bytes: 256 << 20,
             kept_bytes: 1 << 30,
+            kept_for: KEPT_FOR,
             segment_bytes: 64 << 20,
             checkpoint_log_bytes: 256 << 20,
             checkpoint_pause: Duration::from_secs(10),
@@ -139,6 +142,8 @@ struct State {
     kept: BTreeMap<Version, Instant>,
     /// (when, which version was newest), every [`WINDOW_STEP`].
     samples: VecDeque<(Instant, Version)>,
+    /// The newest version that the window has passed. What somebody keeps, or a checkpoint, may hold the store's own bound back meanwhile.
+    passed: Version,
     stats: EmbeddedStats,
 }
 
@@ -146,6 +151,14 @@ impl State {
     /// It closes, and everything that was committed is on disk.
     fn may_end(&self) -> bool {
         self.closing && self.flushed >= self.store.version()
+    }
+
+    /// Notes which version is newest, if the last one that was noted is old.
+    fn sample(&mut self, now: Instant) {
+        let version = self.store.version();
+        if self.samples.back().is_none_or(|(at, _)| now.since(*at) >= WINDOW_STEP) {
+            self.samples.push_back((now, version));
+        }
     }
 }
 
@@ -215,6 +228,7 @@ impl Embedded {
                 pin: None,
                 kept: BTreeMap::new(),
                 samples: VecDeque::new(),
+                passed: 0,
                 stats: EmbeddedStats { log_bytes: found.log_bytes, ..Default::default() },
             }),
             progress: Notify::default(),
@@ -364,9 +378,7 @@ impl Inner {
         let version = s.store.apply(commit, &mut s.records);
         s.records.end(version);
         s.first_pending.get_or_insert(version);
-        if s.samples.back().is_none_or(|(at, _)| now.since(*at) >= WINDOW_STEP) {
-            s.samples.push_back((now, version));
-        }
+        s.sample(now);
         Ok(version)
     }
 
@@ -374,14 +386,18 @@ impl Inner {
     fn move_window(&self) {
         let now = self.rt.now();
         let mut s = self.state.borrow_mut();
-        let mut oldest = 0;
+        // The last changes before a rest, too.
+        if s.store.version() > s.samples.back().map_or(s.passed, |(_, version)| *version) {
+            s.sample(now);
+        }
         while let Some((at, version)) = s.samples.front().copied() {
             if now.since(at) < self.config.window {
                 break;
             }
-            oldest = version;
+            s.passed = version;
             s.samples.pop_front();
         }
+        let mut oldest = s.passed;
         s.kept.retain(|_, until| now < *until);
         let entries_max = self.config.window_entries.saturating_mul(KEPT_WINDOWS);
         let much =
@@ -435,7 +451,7 @@ impl Engine for Embedded {
     }
 
     fn keep(&self, version: Version) -> BoxFuture<Result<()>> {
-        let until = self.0.rt.now() + KEPT_FOR;
+        let until = self.0.rt.now() + self.0.config.kept_for;
         let mut s = self.0.state.borrow_mut();
         let s = &mut *s;
         let result = s.store.get(version, &[]).map(|_| ()).and_then(|()| {

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::deaf::Fences;
-use crate::records::{ClusterRecord, Item, StoreRecord, standing};
+use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, standing};
 use glowfs_cluster::{Chain, Cuts, LeaseConfig, NodeLeases, Pauses, Reach};
-use glowfs_types::routing::{NodeInfo, NodeStatus, PublicState, Role};
+use glowfs_types::routing::{ChainTable, NodeInfo, NodeStatus, PublicState, Role};
 use glowfs_types::wire::mgmtd::StoreOffer;
-use glowfs_types::{ChainVersion, ClusterId, ConfigVersion, HostId, Incarnation, RoutingVersion};
+use glowfs_types::{
+    ChainTableId, ChainVersion, ClusterId, ConfigVersion, HostId, Incarnation, RoutingVersion,
+};
 use proptest::prelude::*;
 
 /// A disk: its node, its size, its rack.
@@ -69,6 +71,7 @@ fn state(disks: &[DiskOf], chains: &[Vec<MemberOf>]) -> State {
         }
         let mut chain = Chain::new(id, &of_chain);
         chain.info.members.iter_mut().for_each(|m| m.state = PublicState::Serving);
+        chain.info.activated = chain.info.version;
         s.chains.insert(id, Item { changed: RoutingVersion(1), value: chain });
     }
     s
@@ -251,4 +254,47 @@ fn one_of_three_nodes_is_found_to_have_no_other_place_in_time() {
     let chains: Vec<_> = (0..5000).map(|_| vec![(0, 9), (1, 9), (2, 9)]).collect();
     let s = state(&disks, &chains);
     assert_eq!(drain(s, 1..=1), 0);
+}
+
+/// A round of balancing in which nothing is moved, as there are two a second. With a table of these chains.
+fn balance_once(mut s: State) -> bool {
+    let chains = s.chains.keys().copied().collect();
+    let (id, description) = (ChainTableId(1), String::new());
+    let table = ChainTable { id, version: 1, chains, description, replicas: 0 };
+    let value = TableRecord { table, replicas: 3, chains: s.chains.len() as u32 };
+    s.tables.push(Item { changed: RoutingVersion(1), value });
+    let begin = cpu();
+    let mut ground = Ground::new(&s, BTreeSet::new());
+    let made = cpu();
+    assert!(crate::balance::at_leisure(&s, &ground));
+    let looked = cpu();
+    assert!(crate::balance::next(&s, &mut ground, &[]).is_none());
+    let end = cpu();
+    let (ground_ns, look_ns, next_ns) = (made - begin, looked - made, end - looked);
+    println!(
+        "us of CPU: ground {}, leisure {}, next {}",
+        ground_ns / 1000,
+        look_ns / 1000,
+        next_ns / 1000
+    );
+    assert!(end - begin < CPU_MAX);
+    ground.spread.is_some()
+}
+
+#[test]
+fn where_all_is_even_no_chain_is_looked_at() {
+    let disks: Vec<DiskOf> = (0..300).map(|d| (1 + d / 10, 1 << 40, 1 + d / 10 % 6)).collect();
+    // One disk after the other; the members of a chain are a hundred disks apart.
+    let chain = |c: usize| (0..3).map(|m| ((c + 100 * m) % 300, 1 << 20)).collect();
+    let chains: Vec<Vec<MemberOf>> = (0..10_000).map(chain).collect();
+    assert!(!balance_once(state(&disks, &chains)));
+}
+
+#[test]
+fn where_no_chain_may_move_that_is_found_in_time() {
+    // The third node has half as many disks; who leaves it has no node to go to.
+    let disks: Vec<DiskOf> = (0..250).map(|d| (1 + d / 100, 1 << 40, 0)).collect();
+    let chain = |c: usize| vec![(c % 100, 9), (100 + c / 7 % 100, 9), (200 + c % 50, 9)];
+    let chains: Vec<_> = (0..10_000).map(chain).collect();
+    assert!(balance_once(state(&disks, &chains)));
 }

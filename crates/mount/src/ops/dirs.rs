@@ -126,8 +126,10 @@ impl<S: FileSystem> Context<S> {
         if fits {
             self.inodes.looked_up(e.inode, end);
             self.inodes.gives(e.inode);
-            if e.kind == InodeKind::Directory {
-                self.inodes.tell_place(e.inode, InodeId(self.header.node), &e.name);
+            let (dir, places) = (InodeId(self.header.node), &self.inodes.places);
+            match e.kind {
+                InodeKind::Directory => drop(places.tell(e.inode, dir, &e.name)),
+                _ => places.tell_other(dir, &e.name),
             }
             if self.inodes.tells(&attr, &entry) {
                 self.forget_pages_later(attr.inode);

@@ -91,12 +91,17 @@ impl<S: FileSystem> Context<S> {
         }
         // An inode by its number, or its parent: names in directories that are followed here are others.
         let dots = [&b"."[..], b".."].contains(&name.as_slice());
-        self.before_look().await;
-        let mut entry = self.look_up(name.clone(), dots).await?;
-        if kind_of(entry.attr.mode) == Some(InodeKind::Directory) && !dots {
-            self.told_of_directory(&name, &mut entry).await;
+        self.before_look(&name).await;
+        let mut found = self.look_up(name.clone(), dots).await;
+        match &mut found {
+            _ if dots => {}
+            Ok(entry) if kind_of(entry.attr.mode) == Some(InodeKind::Directory) => {
+                self.told_of_directory(&name, entry).await;
+            }
+            // Also of a name that could not be looked up the kernel keeps nothing.
+            Ok(_) | Err(_) => self.inodes.places.tell_other(self.parent(), &name),
         }
-        Ok(Answer::Entry(entry))
+        Ok(Answer::Entry(found?))
     }
 
     async fn look_up(&self, name: Vec<u8>, dots: bool) -> Result<Box<abi::EntryOut>, Failure> {
@@ -150,7 +155,7 @@ impl<S: FileSystem> Context<S> {
         self.directories.made(&r.attr, end);
         let entry = self.entry(&r.attr, end);
         if kind == InodeKind::Directory {
-            self.inodes.tell_place(r.attr.inode, self.parent(), &name);
+            self.inodes.places.tell(r.attr.inode, self.parent(), &name);
         }
         Ok(Answer::Entry(entry))
     }
@@ -245,7 +250,7 @@ impl<S: FileSystem> Context<S> {
         }
         for dir in r.moved {
             self.directories.touched(dir);
-            self.inodes.move_place(dir, &old, &new, exchanged);
+            self.inodes.places.moved(dir, &old, &new, exchanged);
         }
         if let Some(gone) = r.replaced {
             self.lost_name(&gone);
