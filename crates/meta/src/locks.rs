@@ -11,7 +11,7 @@ use glowfs_namespace::{self as ns, Context, Locked};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_rt::sync::Notify;
-use glowfs_types::wire::lock::{Lock, LockReply};
+use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::wire::{decode, method};
 use glowfs_types::{ClientId, Error, InodeId, RequestId, Result, Status};
@@ -101,6 +101,11 @@ async fn lock(s: &Service, q: &Lock) -> Result<Locked> {
     let locked = s.once(q, async || s.run(false, once, &work).await).await?;
     if locked.weaker {
         s.lock_waits.wake(q.inode);
+    }
+    // What the caller relies on from here on: that nobody else has what he got, and that nobody waits for what he gave back.
+    let relied_on = locked.holder.is_none() || locked.weaker;
+    if relied_on && !locked.deadlock && q.wish != LockWish::GiveUp {
+        s.engine.flush_barrier().await?;
     }
     Ok(locked)
 }

@@ -29,6 +29,7 @@ mod fsx;
 mod harness;
 mod inline;
 mod layout;
+mod limits;
 mod locks;
 mod lost_power;
 mod many_rings;

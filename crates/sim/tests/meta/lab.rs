@@ -1,6 +1,7 @@
 //! A cluster with connected clients, and what they ask.
 
 use glowfs_client::{Client, OpenFile};
+use glowfs_meta::Tuning;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{Cluster, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
@@ -21,7 +22,13 @@ impl Lab {
         Self::with(seed, SHAPE)
     }
     pub fn with(seed: u64, shape: Shape) -> Self {
-        let cluster = Cluster::start(seed, shape);
+        Self::on(Cluster::start(seed, shape))
+    }
+    /// Only what is asked for is flushed, as it is shipped.
+    pub fn as_shipped(seed: u64, shape: Shape) -> Self {
+        Self::on(Cluster::start_as_told(seed, shape, Tuning::default()))
+    }
+    fn on(cluster: Cluster) -> Self {
         cluster.bootstrap().expect("a cluster");
         let clients = cluster.clients.clone().into_iter().map(|node| {
             let (rt, config) = (node.rt(), cluster.client_config());

@@ -3,6 +3,7 @@
 
 mod inline;
 mod lab;
+mod locks;
 mod names;
 mod requests;
 mod restarts;
