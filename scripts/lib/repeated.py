@@ -11,6 +11,8 @@ READ = re.compile(
     r"|const [A-Z_]+: &str = \"((?:GLOWFS)_[A-Z_]+)\"|number\(\"([A-Z_]+)\"\)"
 )
 METRIC = re.compile(r"\b(?:process|glowfs_(?:build|meta|mgmtd|mount|rpc|storage))_[a-z_]*[a-z]\b(?!\*)")
+# Its options stand before the command.
+ADMIN = re.compile(r"\bglowfs admin(?: --(?:mgmtd|token-file|dev|timeout) [^ ]+| --json)* ([a-z][a-z-]*)\b(?!:)")
 GAP = re.compile(r"\bG(\d+)\b")
 STATUS = "docs/status.md"
 
@@ -21,6 +23,7 @@ def check(repository):
     variables(repository)
     commands(repository)
     metrics(repository)
+    operators(repository)
     gaps(repository)
 
 
@@ -86,6 +89,30 @@ def metrics(repository):
             for name in METRIC.findall(line):
                 if not own & {name, re.sub(r"_(?:count|sum|bucket)$", "", name)}:
                     repository.complain(path, number, f"there is no metric {name}")
+
+
+def operators(repository):
+    """Commands of `glowfs admin`: those that are named exist, in documents and in messages; and operating.md names them all."""
+    arguments = "crates/admin/src/args.rs"
+    top, every = set(), set()
+    for enum, body in re.findall(r"\n(?:pub )?enum (\w+) \{\n(.*?)\n\}", repository.text(arguments), re.S):
+        names = {kebab(n) for n in re.findall(r"^    ([A-Z]\w+)(?: \{|\(|,)", body, re.M)}
+        every |= names
+        if enum == "Command":
+            top = names
+    for path in [*repository.documents(), "docs/alerts.yml", *repository.sources()]:
+        for number, line in enumerate(repository.text(path).split("\n"), 1):
+            for name in ADMIN.findall(line):
+                if name not in top:
+                    repository.complain(path, number, f"there is no command glowfs admin {name}")
+    said = repository.text("docs/operating.md")
+    for name in sorted(every):
+        if not re.search(rf"(?<![\w-]){name}(?![\w-])", said):
+            repository.complain("docs/operating.md", 1, f"the command {name} of glowfs admin is missing")
+
+
+def kebab(name):
+    return re.sub(r"(?<!^)([A-Z])", r"-\1", name).lower()
 
 
 def gaps(repository):

@@ -37,6 +37,9 @@ PLANTED = [
     (generated.check, "a key's default", "crates/mount/src/config.rs", "stop_ms: 5000", "stop_ms: 6000", "not what the code says"),
     (generated.check, "a new key", "crates/types/src/tuning.rs", "    pub balance:", "    pub unbalance:", "not what the code says"),
     (generated.check, "the help of a metric", "crates/mgmtd/src/metrics.rs", '"Nodes declared dead"', '"Nodes declared alive"', "not what the code says"),
+    (repeated.operators, "a command of `glowfs admin`", "README.md", "glowfs admin --dev …/cluster list-chains", "glowfs admin --dev …/cluster list-chainz", "no command glowfs admin"),
+    (repeated.operators, "a command in a message", "crates/admin/src/status.rs", "`glowfs admin remove-node", "`glowfs admin forget-node", "no command glowfs admin"),
+    (repeated.operators, "a command that no document names", "crates/admin/src/args.rs", "\n    ListClients,", "\n    ListClients,\n    ListGhosts,", "list-ghosts"),
     (repeated.gaps, "a known gap", "docs/operating.md", "[G123]", "[G999]", "no gap G999"),
 ]
 
