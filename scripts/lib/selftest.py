@@ -40,7 +40,7 @@ PLANTED = [
     (repeated.operators, "a command of `glowfs admin`", "README.md", "glowfs admin --dev …/cluster list-chains", "glowfs admin --dev …/cluster list-chainz", "no command glowfs admin"),
     (repeated.operators, "a command in a message", "crates/admin/src/status.rs", "`glowfs admin remove-node", "`glowfs admin forget-node", "no command glowfs admin"),
     (repeated.operators, "a command that no document names", "crates/admin/src/args.rs", "\n    ListClients,", "\n    ListClients,\n    ListGhosts,", "list-ghosts"),
-    (repeated.gaps, "a known gap", "docs/operating.md", "[G123]", "[G999]", "no gap G999"),
+    (repeated.gaps, "a known gap", "docs/semantics.md", "[G123]", "[G999]", "no gap G999"),
 ]
 
 
