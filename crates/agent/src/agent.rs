@@ -1,4 +1,8 @@
-//! The heartbeat loop and what it keeps.
+//! The heartbeat loop and what it keeps: the lease, the routing info, keys of capabilities, the cluster's time.
+//!
+//! Guarantees: a lease counts from before its heartbeat was made, not from the answer; routing info only goes forward, and what came with an answer is in
+//! force before the lease that it grants. Must never: let an answer that does not come keep the next heartbeat from being sent for longer than
+//! `heartbeat_deadline`, or keep a lease when [`Agent::stop`] has begun.
 
 use crate::contact::Contact;
 use crate::time::Time;

@@ -1,4 +1,9 @@
 //! Updates of a chunk: checks, data into the log or fresh slots, the record.
+//!
+//! Guarantees: of one chunk records enter the log in the order in which their updates came, however long each takes to write its data; an update whose
+//! predecessor failed is refused (`VersionGap`) and leaves nothing. What does not fit (version, size, checksums, window) is refused before anything is
+//! written. Must never: write over bytes that a version has which can still be read (an update goes to the log or to fresh slots), or make a record that
+//! the next start would refuse.
 
 use crate::alloc::{Taken, corrupt};
 use crate::api::{PENDING_MAX, SMALL_WRITE_BYTES, StageKind, StageRequest};

@@ -1,4 +1,8 @@
-//! [`Store`]: the handle.
+//! [`Store`]: the handle of one disk's store, with all that can be asked of it; the work is in the modules beside it.
+//!
+//! Guarantees: a change that returned `Ok` survives a SIGKILL, and the loss of power where it says «durable»; what is read matches its checksum, or the
+//! answer is an error. When a write or flush of the disk has failed, no change succeeds any more ([`Store::failed`]). Must never: answer a change
+//! before its record is in the log, or walk chunks where heartbeats ask.
 
 use crate::api::*;
 use crate::checkpoint::Upto;

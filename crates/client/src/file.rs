@@ -1,4 +1,8 @@
 //! [`OpenFile`]: one open file, what is done with it, and what is known of it.
+//!
+//! Guarantees: what is known of the file only goes forward (life of the metadata engine, then truncate epoch); a capability of an older epoch, or one that
+//! was recalled, is not used again, and who recalls it hears when the attempts under it have ended; each open file tells of a loss of unflushed writes,
+//! once. Must never: count a write as one of the present epoch if it was made under another, or go on with a session that the cluster has ended.
 
 mod capability;
 

@@ -1,4 +1,8 @@
 //! What moves pending versions on: stages, commits, answers of the successor, pauses; and taking versions back.
+//!
+//! Guarantees: versions of a chunk are decided in their order, each when it is staged here and the successor (if there is one) has acknowledged it; one that was
+//! decided stays in the window until the successor of a later chain version has it, too. Must never: decide under a chain version that is over or not
+//! active; take back what a successor may have committed and shown; or leave a version that nothing will move on (no stage, no message and no pause under way).
 
 use crate::lane::{Ack, Lane, Stage, Waiter};
 use crate::{Action, ChunkView, Done, Form, ForwardId, Onto, Replica, TimerId, WINDOW};

@@ -1,4 +1,8 @@
 //! Background work: garbage, sessions of dead clients, old request records, free space.
+//!
+//! Each loop works only while this service is ready and has its lease, and all of it may be done twice or by two services. Guarantees: data that went out
+//! of reach is kept for `GC_GRACE`, and until that is on disk; a chain that is away holds up only what needs it. Must never: remove chunks that an inode
+//! leads to or that a loss of power could bring back; end a session whose file could not be looked at, for by it alone the length is found.
 
 use crate::recall::Change;
 use crate::removed::Eraser;

@@ -1,4 +1,8 @@
 //! The calls of clients: each is one transaction of the namespace, and what has to follow its commit.
+//!
+//! Guarantees: a call is done once, however often its client sends it; when its answer leaves, every other client that may have cached what it changed has
+//! been told, or its lease has ended; a truncate is finished, or the answer is an error. Must never: let a client act as another one, or lease to it what
+//! somebody changed while it was looked up (the watch begins before the transaction).
 
 use crate::append;
 use crate::background::look_at_space;

@@ -1,4 +1,8 @@
-//! Start, dispatch and stop.
+//! A metadata service: its start, the dispatch of calls to [`crate::ops`], its stop.
+//!
+//! Guarantees: calls of the file system are answered only by a service that is ready and has its lease, both when the call comes and when its answer
+//! leaves; the engine is served from the start on, for mgmtd needs it before there is a lease. No more than `inflight_ops` calls are in work, those left
+//! out that only wait. Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
 
 use crate::append;
 use crate::background;

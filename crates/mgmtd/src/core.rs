@@ -1,4 +1,8 @@
 //! The heart of an instance: election, the watch over leases, and changes of the routing info.
+//!
+//! Guarantees: what is in memory is what the engine has on disk, of the epoch in which this instance is primary; one change at a time; when a change may
+//! be stored and memory lacks it, this instance steps down and loads anew. Must never: hand out a change before the engine has it; act after its lease has
+//! run out; let the loop that renews the lease wait for longer than one lasts, or the one that watches nodes wait for the engine.
 
 use crate::edit::Edit;
 use crate::state::State;

@@ -1,4 +1,10 @@
 //! The inode and handle tables. The FUSE node id is the inode id.
+//!
+//! Three things are known of an inode, and they differ: what was *seen* (the newest edition that came from meta), what the kernel was *told* (attributes,
+//! and of which edition), and whether it may have *kept* something (attributes or pages that a change makes old). `seen` comes before anything is told, `tells`
+//! notes what is told, `gives` comes before the kernel gets what it may keep, `recalled` makes what was told old, and `take_kept` says whether the kernel has to be
+//! told to forget. Guarantees: what was asked for before the last recall of an inode is not leased to the kernel ([`Inodes::may_lease`]), also if the kernel
+//! forgot the inode in between. Must never: tell the kernel from memory what newer attributes have gone by ([`Inodes::tell_again`]).
 
 use crate::back::Waiting;
 use crate::daemon::Asked;

@@ -40,9 +40,22 @@ fn find(seed: u64, plan: Plan) -> Option<String> {
     }
 }
 
+/// Ends the program: a word that means nothing must not plant all bugs.
+fn refuse(why: &str) -> ! {
+    eprintln!("mutants: {why}. Usage: mutants [SEEDS [NAME...]]");
+    std::process::exit(2)
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let most: u64 = args.first().and_then(|a| a.parse().ok()).unwrap_or(300);
+    let most: u64 = args.first().map_or(300, |a| {
+        a.parse().unwrap_or_else(|_| refuse(&format!("«{a}» is no number of seeds")))
+    });
+    if let Some(unknown) = args.iter().skip(1).find(|a| Mutant::ALL.iter().all(|m| m.name() != *a))
+    {
+        let all: Vec<_> = Mutant::ALL.iter().map(|m| m.name()).collect();
+        refuse(&format!("there is no bug «{unknown}»; there are: {}", all.join(", ")));
+    }
     let wanted = |m: &Mutant| args.len() < 2 || args[1..].iter().any(|a| a == m.name());
     let mut survivors = Vec::new();
     for mutant in Mutant::ALL.iter().copied().filter(wanted) {

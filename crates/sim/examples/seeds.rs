@@ -35,7 +35,7 @@ fn main() {
             .with_writer(std::io::stderr)
             .init();
     }
-    let args: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let args: Vec<u64> = std::env::args().skip(1).map(|a| number(&a)).collect();
     let (first, count) = (args.first().copied().unwrap_or(1), args.get(1).copied().unwrap_or(100));
     let weights = std::env::var("GLOWFS_SIM_FAULTS").unwrap_or_default();
     let faults = Faults::ALL.with(&weights).unwrap_or_else(|e| panic!("GLOWFS_SIM_FAULTS: {e}"));
@@ -60,6 +60,14 @@ fn main() {
             scope.spawn(|| run.work());
         }
     });
+}
+
+/// A word of the command line. What is no number ends the program: left out, a word in the wrong place would start hours of work.
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or_else(|_| {
+        eprintln!("seeds: «{word}» is no number. Usage: seeds FIRST COUNT [SECONDS]");
+        std::process::exit(2)
+    })
 }
 
 /// Runs many seeds, each batch in a process of its own.

@@ -10,7 +10,8 @@ pub const REQUEST_TRIED_MAX_MS: u64 = 60_000;
 pub const REQUEST_KEEP_MIN_MS: u64 = REQUEST_TRIED_MAX_MS + 10_000;
 /// The longest life of a capability, in ms (metadata services refuse a configuration with more).
 pub const CAPABILITY_LIFE_MAX_MS: u64 = 10 * 60_000;
-/// How far the clocks of two services may be apart, in ms. Capabilities end by them.
+/// How far the clocks of two services may be apart, in ms: capabilities end by them where an older release is part of the cluster. Elsewhere they end
+/// by the cluster's time.
 pub const CLOCK_SKEW_MAX_MS: u64 = 5 * 60_000;
 /// How long after its client first tried it an update may be taken by a storage node, in ms.
 ///

@@ -1,4 +1,9 @@
-//! Reading and writing.
+//! Reading and writing, as the kernel and rings ask for it.
+//!
+//! Guarantees: a read answers contents of one truncate epoch, not older than the file's last change by another client, and never from chunks that were cut off
+//! and may have been collected meanwhile; a write that was answered is with the storage nodes (or gathered, where it may be), and its length is with meta, or owed.
+//! An append stands at the end of the file, whole and once, also if another client cuts the file meanwhile. Must never: wait for others before it has
+//! taken its place in the line of appends, for pieces of one write come at once.
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::{Before, Piece};

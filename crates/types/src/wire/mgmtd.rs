@@ -1,4 +1,7 @@
-//! Messages of mgmtd.
+//! Messages of mgmtd: heartbeats, routing info and configuration; sessions of clients; stores and tables; users and what their tokens stand for.
+//!
+//! Guarantees: a field that came later is optional or has a default, and its comment says what an older release means that leaves it out. Must never:
+//! give the number of a field another meaning, or carry a user's token but to who has just been given it (services ask by its hash).
 
 use super::meta::is_false;
 use crate::routing::{LocalState, NodeInfo, Role, RoutingInfo};
