@@ -95,7 +95,9 @@ impl Places {
     pub fn forget(&self, inode: InodeId) {
         let mut table = self.0.borrow_mut();
         if let Some(of) = table.of.remove(&inode) {
-            of.before.into_iter().for_each(|p| drop(table.before.remove(&(p, inode))));
+            for place in of.before {
+                table.before.remove(&(place, inode));
+            }
         }
     }
 }
