@@ -9,8 +9,9 @@
 //!
 //! What an application's ftruncate is told from it by: the kernel's comes through the same handle, with nothing but the length, to what the kernel took for the length as
 //! the write began or has been told since; it comes once, and before anything that needs the lock of the inode that the write holds ([`DirectWrites::over`]), soon
-//! ([`UNDONE_WITHIN`]). A synchronous write is undone by nobody; an ftruncate of the application right after it to just that length is taken for the kernel's: that differs from what it asked for only
-//! where others have made the file longer meanwhile, and leaves it so, as if they had come after it. Every other ftruncate is carried out as it is.
+//! ([`UNDONE_WITHIN`]); and the thread that sends it is in no ftruncate ([`crate::call`]). A synchronous write is undone by nobody; where it cannot be looked at in which call a thread is, an
+//! ftruncate of the application right after one that failed, to just that length, is taken for the kernel's: that differs from what it asked for only where others have made the file longer
+//! meanwhile, and leaves it so, as if they had come after it. Every other ftruncate is carried out as it is.
 //!
 //! Limits: what another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
 

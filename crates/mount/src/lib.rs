@@ -10,6 +10,7 @@
 mod astray;
 mod attr;
 mod back;
+mod call;
 mod caller;
 mod config;
 mod cut_pages;

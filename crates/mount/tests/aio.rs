@@ -164,6 +164,26 @@ for to in [50, 20, 4000, 0]:
             ROOM_FOR_WRITES.store(0, SeqCst);
         }
     }
+    // To just the length that the kernel knows, and others have made it longer: nobody undoes a synchronous write.
+    for flags in ["O_APPEND", "O_DIRECT"] {
+        fs::write(m.join("f"), [b'a'; 100]).expect("write");
+        LONGER_BEFORE_WRITE.store(3001, SeqCst);
+        ROOM_FOR_WRITES.store(1, SeqCst);
+        python(
+            &m,
+            &format!(
+                r#"
+fd = os.open('f', os.O_RDWR | os.{flags})
+try: os.pwrite(fd, b'x' * 2 * MIB, 100)
+except OSError: pass
+else: assert False
+os.ftruncate(fd, 100)
+assert os.fstat(fd).st_size == 100, os.fstat(fd)
+"#
+            ),
+        );
+        ROOM_FOR_WRITES.store(0, SeqCst);
+    }
     // Others have made it longer, and it is cut all the same: the kernel has undone the write before that.
     fs::write(m.join("f"), [b'a'; 100]).expect("write");
     LONGER_BEFORE_WRITE.store(3001, SeqCst);

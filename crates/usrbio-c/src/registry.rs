@@ -32,12 +32,22 @@ impl Held {
     }
 }
 
+/// What a structure that only views finds.
+#[derive(Clone, Copy)]
+pub struct View {
+    /// How long it is.
+    pub bytes: usize,
+    /// It is there for those who view it, and this is one more of them: [`Registry::remove_view`] is for him, and for nobody else.
+    pub counted: bool,
+}
+
 /// The buffers of a name.
 #[derive(Default)]
 struct Named {
     /// One for each structure that holds its buffer.
     held: Vec<Held>,
-    /// Another process's, which structures only view; and how many do, that were not destroyed.
+    /// Another process's, which structures only view; and how many do, that were not destroyed. Those that view what this process holds itself are not
+    /// counted: nothing is there for them only, and programs need not destroy them.
     viewed: Option<(Held, usize)>,
 }
 
@@ -161,14 +171,13 @@ impl Registry {
         Some(gone)
     }
     /// Another structure views what has that name. None: nobody of this process has it.
-    fn view_known(&mut self, id: &[u8; 16]) -> Option<usize> {
+    fn view_known(&mut self, id: &[u8; 16]) -> Option<View> {
         let named = self.buffers.get_mut(id)?;
-        if let Some((_, views)) = &mut named.viewed {
-            *views += 1;
-        }
-        named.used().map(|buffer| buffer.len())
+        let bytes = named.used()?.len();
+        let counted = named.viewed.as_mut().map(|(_, views)| *views += 1).is_some();
+        Some(View { bytes, counted })
     }
-    /// One of those that view another process's does no longer; as above.
+    /// One of those that view another process's, and are counted, does no longer; as above.
     #[must_use]
     pub fn remove_view(&mut self, id: &[u8; 16]) -> Option<Held> {
         let (_, views) = self.buffers.get_mut(id)?.viewed.as_mut()?;
@@ -194,21 +203,21 @@ impl Registry {
     }
 }
 
-/// A structure is to view what has that name: of this process, or of another one. Its length in bytes.
-pub fn view(id: [u8; 16], path: &Path) -> io::Result<usize> {
-    if let Some(bytes) = registry().view_known(&id) {
-        return Ok(bytes);
+/// A structure is to view what has that name: of this process, or of another one.
+pub fn view(id: [u8; 16], path: &Path) -> io::Result<View> {
+    if let Some(view) = registry().view_known(&id) {
+        return Ok(view);
     }
     let connection = registry().connection(path)?;
     let found = Arc::new(connection.find(id)?);
     let mut registry = registry();
     // Another thread may have been first; then this one is given back, after the registry.
-    if let Some(bytes) = registry.view_known(&id) {
-        return Ok(bytes);
+    if let Some(view) = registry.view_known(&id) {
+        return Ok(view);
     }
     let bytes = found.len();
     registry.buffers.entry(id).or_default().viewed = Some((Held::new(found), 1));
-    Ok(bytes)
+    Ok(View { bytes, counted: true })
 }
 
 /// Registers a descriptor; answers the one that is kept for it.

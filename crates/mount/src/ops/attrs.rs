@@ -121,6 +121,10 @@ impl<S: FileSystem> Context<S> {
                 open.direct.over();
                 asked?
             });
+            let failed = match failed {
+                Some(_) if Box::pin(self.is_in_ftruncate(len)).await => None,
+                failed => failed,
+            };
             return self.set_len(q, failed).await;
         }
         if let Some(open) = &open {

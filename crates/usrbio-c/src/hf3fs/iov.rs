@@ -10,6 +10,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::io;
 use std::sync::Arc;
 
+/// The last byte of [`Iov::mount_point`], behind the zero that ends the path: 1 in a wrapped iov that the registry counts. No other place of the structure is
+/// nobody's.
+const COUNTED: usize = PATH_BYTES - 1;
+
 /// `struct hf3fs_iov`.
 #[repr(C)]
 pub struct Iov {
@@ -112,12 +116,17 @@ pub unsafe extern "C" fn hf3fs_iovwrap(
     }
     // SAFETY: by the caller.
     let paths = unsafe { mount_point(p).and_then(|m| Ok((m, path(p)?))) };
-    let wrapped = paths.and_then(|(mount_point, path)| {
-        if view(id, path)? < size {
-            let gone = registry().remove_view(&id);
+    let wrapped = paths.and_then(|(mut mount_point, path)| {
+        if mount_point[COUNTED - 1] != 0 {
+            return Err(error(libc::EINVAL));
+        }
+        let view = view(id, path)?;
+        if view.bytes < size {
+            let gone = view.counted.then(|| registry().remove_view(&id));
             drop(gone);
             return Err(error(libc::EINVAL));
         }
+        mount_point[COUNTED] = view.counted.into();
         Ok(mount_point)
     });
     code(wrapped.map(|mount_point| {
@@ -187,7 +196,8 @@ pub unsafe extern "C" fn hf3fs_iovdestroy(iov: *mut Iov) {
     let Some(iov) = (unsafe { iov.as_mut() }) else { return };
     if iov.handle.is_null() {
         // A wrapped one holds nothing; but what was found for it may not be needed any more.
-        let gone = registry().remove_view(&iov.id);
+        let counted = std::mem::take(&mut iov.mount_point[COUNTED]) == 1;
+        let gone = counted.then(|| registry().remove_view(&iov.id));
         drop(gone);
         return;
     }

@@ -2,66 +2,25 @@
  * several holders of one buffer. Exits with 0 if all is as it should be.
  *
  *     numbers /mnt/glow/file */
-#include <errno.h>
-#include <fcntl.h>
-#include <hf3fs_usrbio.h>
+#include "common.h"
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#define CHECK(what)                                                          \
-  do {                                                                       \
-    if (!(what)) {                                                           \
-      fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
-      exit(1);                                                               \
-    }                                                                        \
-  } while (0)
-
-enum { BLOCK = 4096, ENTRIES = 16, OPERATIONS = 20000 };
-
-static char mount[256];
-
-static int open_file(const char *path, const char *suffix) {
-  char name[4096];
-  snprintf(name, sizeof name, "%s.%s", path, suffix);
-  int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
-  CHECK(fd >= 0);
-  return fd;
-}
-
-static void write_one(struct hf3fs_ior *ior, struct hf3fs_iov *iov, int fd, char byte) {
-  struct hf3fs_cqe cqe;
-  memset(iov->base, byte, BLOCK);
-  CHECK(hf3fs_prep_io(ior, iov, false, iov->base, fd, 0, BLOCK, NULL) >= 0);
-  CHECK(hf3fs_submit_ios(ior) == 0 && hf3fs_wait_for_ios(ior, &cqe, 1, 1, NULL) == 1);
-  CHECK(cqe.result == BLOCK);
-}
-
-static char first_byte(const char *path, const char *suffix) {
-  char name[4096], byte;
-  snprintf(name, sizeof name, "%s.%s", path, suffix);
-  int fd = open(name, O_RDONLY);
-  CHECK(fd >= 0 && pread(fd, &byte, 1, 0) == 1 && close(fd) == 0);
-  return byte;
-}
+enum { OPERATIONS = 20000 };
 
 /* A number of a descriptor that was closed stands for its file until dereg_fd, whatever the kernel gives that number to. */
-static void closed_descriptors(struct hf3fs_ior *ior, struct hf3fs_iov *iov, const char *path) {
-  int a = open_file(path, "a");
+static void closed_descriptors(struct hf3fs_ior *ior, struct hf3fs_iov *iov) {
+  int a = open_file("a");
   CHECK(hf3fs_reg_fd(a, 0) <= 0);
-  int b = open_file(path, "b");
+  int b = open_file("b");
   CHECK(close(a) == 0);
   int kept = hf3fs_reg_fd(b, 0);
   CHECK(kept <= 0 && -kept != a);
   write_one(ior, iov, a, 'a');
   write_one(ior, iov, b, 'b');
-  CHECK(first_byte(path, "a") == 'a' && first_byte(path, "b") == 'b');
+  CHECK(first_byte("a") == 'a' && first_byte("b") == 'b');
   write_one(ior, iov, kept, 'B');
-  CHECK(first_byte(path, "a") == 'a' && first_byte(path, "b") == 'B');
+  CHECK(first_byte("a") == 'a' && first_byte("b") == 'B');
   hf3fs_dereg_fd(a);
   CHECK(hf3fs_prep_io(ior, iov, false, iov->base, a, 0, BLOCK, NULL) == -EBADF);
   write_one(ior, iov, b, 'c');
@@ -84,10 +43,10 @@ static void *submitter(void *nothing) {
 }
 
 /* One thread prepares and submits, another one waits; neither for the other. */
-static void two_threads(struct hf3fs_iov *iov, const char *path) {
+static void two_threads(struct hf3fs_iov *iov) {
   static char seen[OPERATIONS + 1];
   struct hf3fs_ior reader;
-  shared_fd = open_file(path, "b");
+  shared_fd = open_file("b");
   CHECK(pwrite(shared_fd, "x", 1, 0) == 1 && hf3fs_reg_fd(shared_fd, 0) <= 0);
   CHECK(hf3fs_iorcreate(&reader, mount, ENTRIES, true, 0, -1) == 0);
   shared = &reader;
@@ -111,20 +70,10 @@ static void two_threads(struct hf3fs_iov *iov, const char *path) {
   CHECK(close(shared_fd) == 0);
 }
 
-static int mappings(void) {
-  FILE *maps = fopen("/proc/self/maps", "r");
-  CHECK(maps);
-  char line[4096];
-  int n = 0;
-  while (fgets(line, sizeof line, maps)) n += strstr(line, "glowfs-buffer") != NULL;
-  CHECK(fclose(maps) == 0);
-  return n;
-}
-
 /* A buffer is there as long as one of those who hold it. */
-static void holders(struct hf3fs_iov *iov, const char *path) {
+static void holders(struct hf3fs_iov *iov) {
   struct hf3fs_ior reader;
-  int fd = open_file(path, "c");
+  int fd = open_file("c");
   CHECK(pwrite(fd, "y", 1, 0) == 1 && hf3fs_reg_fd(fd, 0) <= 0);
   CHECK(hf3fs_iorcreate(&reader, mount, ENTRIES, true, 0, -1) == 0);
   struct hf3fs_iov second, wrapped;
@@ -161,16 +110,25 @@ static void stranger(const int tell[2]) {
     hf3fs_iovdestroy(&wrapped);
     CHECK(mappings() == before);
   }
+  /* One that was wrapped while we had the buffer ourselves ends, and another one that was wrapped since stays. */
+  struct hf3fs_iov held, early, late;
+  CHECK(hf3fs_iovopen(&held, id, mount, BLOCK, 0, -1) == 0);
+  CHECK(hf3fs_iovwrap(&early, held.base, id, mount, BLOCK, 0, -1) == 0);
+  hf3fs_iovdestroy(&held);
+  CHECK(mappings() == before);
+  CHECK(hf3fs_iovwrap(&late, memory, id, mount, BLOCK, 0, -1) == 0);
+  hf3fs_iovdestroy(&early);
+  hf3fs_iovdestroy(&held);
+  CHECK(mappings() == before + 1);
+  hf3fs_iovdestroy(&late);
+  hf3fs_iovdestroy(&late);
+  CHECK(mappings() == before);
   exit(0);
 }
 
 int main(int argc, char **argv) {
   CHECK(argc == 2);
-  alarm(50); /* A deadlock ends, too. */
-  int any = open_file(argv[1], "any");
-  char name[4096];
-  snprintf(name, sizeof name, "%s.any", argv[1]);
-  CHECK(hf3fs_extract_mount_point(mount, sizeof mount, name) > 0 && close(any) == 0);
+  CHECK(close(begin(argv[1], 50)) == 0);
   struct hf3fs_iov iov;
   struct hf3fs_ior writer;
   int tell[2], status;
@@ -179,15 +137,11 @@ int main(int argc, char **argv) {
   CHECK(child >= 0);
   if (child == 0) stranger(tell);
   CHECK(close(tell[0]) == 0);
-  CHECK(hf3fs_iovcreate(&iov, mount, BLOCK, 0, -1) == 0);
-  CHECK(hf3fs_iorcreate(&writer, mount, ENTRIES, false, 0, -1) == 0);
-  closed_descriptors(&writer, &iov, argv[1]);
-  two_threads(&iov, argv[1]);
-  holders(&iov, argv[1]);
+  make(&iov, &writer);
+  closed_descriptors(&writer, &iov);
+  two_threads(&iov);
+  holders(&iov);
   CHECK(write(tell[1], iov.id, sizeof iov.id) == sizeof iov.id);
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  hf3fs_iordestroy(&writer);
-  hf3fs_iovdestroy(&iov);
-  puts("ok");
-  return 0;
+  return end(&iov, &writer);
 }

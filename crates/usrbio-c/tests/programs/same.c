@@ -1,47 +1,13 @@
 /* What programs for 3FS rely on without its header saying so. Exits with 0 if all is as it should be.
  *
  *     same /mnt/glow/file CASE */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <hf3fs_usrbio.h>
+#include "common.h"
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(what)                                                          \
-  do {                                                                       \
-    if (!(what)) {                                                           \
-      fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
-      exit(1);                                                               \
-    }                                                                        \
-  } while (0)
-
-enum { BLOCK = 4096, ENTRIES = 16 };
-
-static char mount[256];
-static const char *base_name;
-
-static const char *named(const char *suffix) {
-  static char names[4][4096];
-  static int next;
-  char *name = names[next++ % 4];
-  snprintf(name, sizeof names[0], "%s.%s", base_name, suffix);
-  return name;
-}
-
-static int open_file(const char *suffix) {
-  int fd = open(named(suffix), O_RDWR | O_CREAT | O_TRUNC, 0644);
-  CHECK(fd >= 0);
-  return fd;
-}
 
 static struct timespec in_seconds(int n) {
   struct timespec t;
@@ -114,16 +80,6 @@ static void deregistered(struct hf3fs_iov *iov, int fd) {
   char byte;
   gone = open(named("gone"), O_RDONLY);
   CHECK(gone >= 0 && pread(gone, &byte, 1, BLOCK - 1) == 1 && byte == 'g' && close(gone) == 0);
-}
-
-static int mappings(void) {
-  FILE *maps = fopen("/proc/self/maps", "r");
-  CHECK(maps);
-  char line[4096];
-  int n = 0;
-  while (fgets(line, sizeof line, maps)) n += strstr(line, "glowfs-buffer") != NULL;
-  CHECK(fclose(maps) == 0);
-  return n;
 }
 
 /* A wrapped iov is a view of what another one holds; it is never destroyed, and if it is, nothing happens. */
@@ -254,14 +210,11 @@ static void mount_point(void) {
 
 int main(int argc, char **argv) {
   CHECK(argc == 3);
-  alarm(30); /* A deadlock ends, too. */
-  base_name = argv[1];
-  int fd = open_file("any");
-  CHECK(hf3fs_extract_mount_point(mount, sizeof mount, named("any")) > 0 && hf3fs_reg_fd(fd, 0) <= 0);
+  int fd = begin(argv[1], 30);
+  CHECK(hf3fs_reg_fd(fd, 0) <= 0);
   struct hf3fs_iov iov;
   struct hf3fs_ior writer;
-  CHECK(hf3fs_iovcreate(&iov, mount, BLOCK, 0, -1) == 0);
-  CHECK(hf3fs_iorcreate(&writer, mount, ENTRIES, false, 0, -1) == 0);
+  make(&iov, &writer);
   const char *which = argv[2];
   if (!strcmp(which, "unsubmitted")) unsubmitted(&writer, &iov, fd);
   else if (!strcmp(which, "entries")) entries(&iov, fd);
@@ -271,8 +224,5 @@ int main(int argc, char **argv) {
   else if (!strcmp(which, "arguments")) arguments(fd);
   else if (!strcmp(which, "mount_point")) mount_point();
   else CHECK(!"a case");
-  hf3fs_iordestroy(&writer);
-  hf3fs_iovdestroy(&iov);
-  puts("ok");
-  return 0;
+  return end(&iov, &writer);
 }
