@@ -10,6 +10,7 @@
 //! connection between two nodes, too (`lanes.rs`), which has bounds of its own.
 
 use glowfs_chunkstore::Store;
+use glowfs_rt::sync::Semaphore;
 use glowfs_types::{Error, Incarnation, Result, Status, StoreId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -64,6 +65,8 @@ pub(crate) struct Admission {
     forward_max: Load,
     /// There is one disk.
     alone: bool,
+    /// Bytes of [`Share::whole`].
+    pub whole_max: usize,
     shares: RefCell<BTreeMap<Life, Weak<Share>>>,
 }
 
@@ -73,6 +76,8 @@ pub(crate) struct Share {
     held: Ranks,
     /// The store failed.
     written_off: Cell<bool>,
+    /// Bytes of whole chunks on their way to successors that are brought up to date ([`crate::whole`]).
+    pub whole: Semaphore,
 }
 
 /// A request in work; gives its part back when dropped.
@@ -92,6 +97,7 @@ impl Admission {
                 ops: ops_max.min(FORWARD_OPS_MAX),
             },
             alone: disks <= 1,
+            whole_max: usize::try_from(bytes_max).unwrap_or(usize::MAX) / disks.max(1),
             shares: RefCell::default(),
         })
     }
@@ -105,7 +111,8 @@ impl Admission {
             return known;
         }
         let (held, written_off) = (Ranks::default(), Cell::default());
-        let share = Rc::new(Share { admission: self.clone(), held, written_off });
+        let whole = Semaphore::new(self.whole_max);
+        let share = Rc::new(Share { admission: self.clone(), held, written_off, whole });
         shares.insert(life, Rc::downgrade(&share));
         share
     }

@@ -66,6 +66,8 @@ impl Target {
             let Some(node) = t.node.upgrade() else { return };
             let chain = t.view().map_or(0, |v| v.chain.0);
             let result = async {
+                // Until it is answered.
+                let mut _held = None;
                 let mut payload = match (form, original) {
                     (Form::Original, Some(p)) => {
                         Payload { head: p.head, crcs: p.crcs.clone(), bytes: p.bytes.clone() }
@@ -76,6 +78,13 @@ impl Target {
                         Payload { head, crcs: Vec::new(), bytes: Buf::from_vec(Vec::new()) }
                     }
                     _ => {
+                        if t.view().and_then(|v| v.successor).is_some_and(|(.., syncing)| syncing) {
+                            _held = Some(t.hold_whole(&node, chunk).await);
+                        }
+                        if !t.can_go_on(chain_version) {
+                            // That may have taken long; under the next version it is sent again.
+                            return Err(Error::from(Status::WrongChainVersion));
+                        }
                         let full = t.full(&node, chunk, version, &update).await;
                         full.inspect_err(|e| t.unreadable(e, chunk, version))?
                     }

@@ -38,6 +38,7 @@ mod take_up;
 mod target;
 mod tuning;
 mod update;
+mod whole;
 
 pub use config::StorageConfig;
 pub use service::{Running, start};

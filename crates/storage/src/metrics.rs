@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     pub sync_bytes: Counter,
     pub sync_equal: Counter,
     pub sync_running: Gauge,
+    pub whole_bytes: Gauge,
 }
 
 impl Metrics {
@@ -152,6 +153,11 @@ impl Metrics {
             sync_running: r.gauge(
                 "glowfs_storage_resync_running",
                 "Resyncs that this node sends now.",
+                &[],
+            ),
+            whole_bytes: r.gauge(
+                "glowfs_storage_forwarded_whole_bytes",
+                "Bytes of whole chunks in memory that are forwarded to targets which are brought up to date.",
                 &[],
             ),
         }

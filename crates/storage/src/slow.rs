@@ -45,18 +45,24 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    fn turn(&self, version: ChainVersion) {
+    /// Whether that is the newest version that it has heard of: what had to be read for a former one may come late, and says nothing any more.
+    fn turn(&self, version: ChainVersion) -> bool {
+        if version < self.version.get() {
+            return false;
+        }
         if self.version.replace(version) != version {
             self.unanswered.borrow_mut().clear();
             self.sync_fails.set(None);
             self.probes_failed.set(0);
             self.reported.set(None);
         }
+        true
     }
     /// An update is on its way to the successor.
     pub fn sent(&self, version: ChainVersion, update: (ChunkId, ChunkVersion), now: Instant) {
-        self.turn(version);
-        self.unanswered.borrow_mut().entry(update).or_insert(now);
+        if self.turn(version) {
+            self.unanswered.borrow_mut().entry(update).or_insert(now);
+        }
     }
     /// The successor took it.
     pub fn taken(&self, version: ChainVersion, update: (ChunkId, ChunkVersion)) {
@@ -77,8 +83,7 @@ impl Watch {
     }
     /// The resync failed and begins again.
     pub fn sync_failed(&self, version: ChainVersion, now: Instant) {
-        self.turn(version);
-        if self.sync_fails.get().is_none() {
+        if self.turn(version) && self.sync_fails.get().is_none() {
             self.sync_fails.set(Some(now));
         }
     }
@@ -222,5 +227,30 @@ impl Node {
                 tracing::warn!(error = %e, "mgmtd did not take the report; it is repeated");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_types::{DataId, VolumeId};
+
+    fn update(index: u64) -> (ChunkId, ChunkVersion) {
+        (ChunkId { volume: VolumeId(1), data: DataId(1), index }, ChunkVersion(1))
+    }
+
+    #[test]
+    fn what_comes_late_under_a_former_version_takes_nothing_away() {
+        let (watch, [former, now]) = (Watch::default(), [1, 2].map(ChainVersion));
+        let at = |s: u64| Instant(s * 1_000_000_000);
+        watch.sent(former, update(1), at(1));
+        watch.sent(now, update(2), at(2));
+        watch.sync_failed(now, at(3));
+        watch.sent(former, update(3), at(4));
+        watch.sync_failed(former, at(4));
+        assert_eq!(watch.waits(at(5)), Duration::from_secs(3));
+        assert_eq!(watch.sync_fails_for(at(5)), Duration::from_secs(2));
+        watch.taken(now, update(2));
+        assert_eq!(watch.waits(at(5)), Duration::ZERO, "nor is anything noted");
     }
 }

@@ -57,6 +57,8 @@ pub struct Shape {
     pub clients: usize,
     /// Operations that a storage node has in work, at most.
     pub inflight_ops: u64,
+    /// Bytes of them, at most.
+    pub inflight_bytes: u64,
     /// The time between two scrubs of a target, in seconds.
     pub scrub_interval_s: u64,
 }
@@ -73,6 +75,7 @@ impl Shape {
         stripe: 1,
         clients: 1,
         inflight_ops: 1024,
+        inflight_bytes: 64 << 20,
         scrub_interval_s: 7 * 24 * 3600,
     };
 }
@@ -89,6 +92,7 @@ impl Default for Shape {
             stripe: 5,
             clients: 4,
             inflight_ops: Self::SINGLE.inflight_ops,
+            inflight_bytes: Self::SINGLE.inflight_bytes,
             scrub_interval_s: 7 * 24 * 3600,
         }
     }
@@ -359,7 +363,7 @@ impl Cluster {
             tags: Default::default(),
             reserve_bytes: 1 << 20,
             log_bytes: LOG_BYTES,
-            inflight_bytes: 64 << 20,
+            inflight_bytes: self.shape.inflight_bytes,
             inflight_ops: self.shape.inflight_ops,
             read_wait_ms: 200,
             sync_chunks: 4,
