@@ -54,9 +54,10 @@ impl Inner {
             return Ok(index);
         }
         // What was removed is free once its removal is durable ...
+        self.left().await;
         if !self.retired.borrow().is_empty() {
             self.flush_to(self.log.written.get()).await?;
-            self.reap();
+            self.reap_all().await;
             if let Some(index) = self.try_take(class, reserve).await? {
                 return Ok(index);
             }

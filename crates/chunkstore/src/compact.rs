@@ -76,7 +76,7 @@ enum Outcome {
 }
 
 /// The slots that a chunk refers to.
-fn slots_of(chunk: &Chunk) -> BTreeSet<(u8, u32)> {
+pub(crate) fn slots_of(chunk: &Chunk) -> BTreeSet<(u8, u32)> {
     chunk.all_extents().filter_map(|e| e.loc.slot()).collect()
 }
 

@@ -23,6 +23,7 @@ mod fold;
 mod format;
 mod gate;
 mod health;
+mod leaving;
 mod log;
 mod mend;
 mod open;

@@ -124,6 +124,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         grown: Default::default(),
         epochs: Default::default(),
         retired: RefCell::default(),
+        leaving: Default::default(),
         log: Log::default(),
         flush: Default::default(),
         checkpoint: RefCell::default(),

@@ -69,10 +69,12 @@ impl Store {
         }
         self.durable(target, Record::CreateTarget).await
     }
-    /// Removes a target with all its chunks. Durable.
+    /// Removes a target with all its chunks. Durable, and their room is free when it resolves.
     pub async fn remove_target(&self, target: TargetId) -> Result<()> {
         self.known(target)?;
-        self.durable(target, Record::RemoveTarget).await
+        self.durable(target, Record::RemoveTarget).await?;
+        self.inner.left().await;
+        Ok(())
     }
     /// The targets, in order.
     pub fn targets(&self) -> Vec<TargetId> {
