@@ -79,3 +79,25 @@ fn a_target_is_removed_in_steps() {
     .expect("ran");
 }
 
+#[test]
+fn compaction_looks_at_chunks_in_steps() {
+    const CHUNKS: u64 = 1000;
+    let disk = Disk::new(52);
+    let d = disk.clone();
+    run(52, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        let whole = |i| request(i, 1, StageKind::Write, bytes(i, 128 << 10));
+        stage_all(&store, (0..CHUNKS).map(whole)).await;
+        store.checkpoint().await.expect("a checkpoint");
+        // So much dies that they are looked at, and so much stays that they are left alone.
+        let cut =
+            |i| StageRequest { len: 56 << 10, ..request(i, 2, StageKind::Truncate, Vec::new()) };
+        stage_all(&store, (0..CHUNKS).map(cut)).await;
+        let (done, turns) = beside(&rt, "compaction", store.checkpoint()).await;
+        done.expect("a checkpoint");
+        let (_, without) = beside(&rt, "no compaction", store.checkpoint()).await;
+        assert!(turns > without + CHUNKS / 32, "{turns} turns of others, {without} without");
+    })
+    .expect("ran");
+}
+
