@@ -24,6 +24,7 @@ mod format;
 mod gate;
 mod health;
 mod leaving;
+mod list;
 mod log;
 mod mend;
 mod open;

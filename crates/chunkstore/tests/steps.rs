@@ -101,3 +101,61 @@ fn compaction_looks_at_chunks_in_steps() {
     .expect("ran");
 }
 
+/// Behind one live chunk, as a file that is cut now and then has them in front of others that are gone.
+#[test]
+fn tombstones_are_passed_in_steps_or_not_at_all() {
+    const TOMBSTONES: u64 = 100_000;
+    let disk = Disk::new(54);
+    let d = disk.clone();
+    run(54, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        let of = |data, r: StageRequest| StageRequest {
+            chunk: ChunkId { data: DataId(data), ..r.chunk },
+            ..r
+        };
+        let gone = |i| of(7, request(i, 1, StageKind::Remove, vec![]));
+        stage_all(&store, (0..TOMBSTONES).map(gone)).await;
+        let small = |data| of(data, request(1, 1, StageKind::Replace, vec![1]));
+        stage_all(&store, [5, 9].into_iter().map(small)).await;
+
+        let (all, turns) = beside(&rt, "all", store.list(T, None, 10)).await;
+        assert_eq!((all.0.len(), all.1), (2, false));
+        assert!(turns > TOMBSTONES / 4096, "{turns} turns of others");
+        let (ids, turns) = beside(&rt, "data ids", store.data_ids(T, None, 10)).await;
+        assert_eq!(ids, (vec![(VolumeId(1), DataId(5)), (VolumeId(1), DataId(9))], false));
+        assert!(turns > TOMBSTONES / 4096, "{turns} turns of others");
+        let from = ChunkId { index: 0, ..id(0) };
+        let ((one, more), turns) = beside(&rt, "one", store.list_of(T, from, 10)).await;
+        assert_eq!((one.len(), more, turns), (1, false, 0), "others' tombstones are not looked at");
+    })
+    .expect("ran");
+}
+
+/// Data ids come once each, from where the page before has ended, also where it was full.
+#[test]
+fn data_ids_come_in_pages() {
+    let disk = Disk::new(55);
+    let d = disk.clone();
+    run(55, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        let chunk = |n: u64| {
+            let r = request(n % 3, 1, StageKind::Replace, vec![1]);
+            StageRequest { chunk: ChunkId { data: DataId(n / 3), ..r.chunk }, ..r }
+        };
+        stage_all(&store, (0..30).map(chunk)).await;
+        let (mut after, mut seen) = (None, Vec::new());
+        loop {
+            let (page, more) = store.data_ids(T, after, 4).await;
+            seen.extend(page.iter().map(|(_, data)| data.0));
+            after = page.last().copied();
+            assert_eq!(more, seen.len() < 10);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(seen, (0..10).collect::<Vec<_>>());
+        let (page, more) = store.list_of(T, ChunkId { data: DataId(4), ..id(1) }, 1).await;
+        assert_eq!((page.len(), page[0].chunk.index, more), (1, 1, true));
+    })
+    .expect("ran");
+}
