@@ -101,6 +101,32 @@ fn compaction_looks_at_chunks_in_steps() {
     .expect("ran");
 }
 
+#[test]
+fn channels_are_checkpointed_in_steps() {
+    const CHANNELS: u64 = 100_000;
+    let disk = Disk::new(53);
+    let d = disk.clone();
+    run(53, &disk, |rt| async move {
+        let store = open(&rt, &d).await;
+        let record = |n: u64| ChannelRecord {
+            client: ClientId(u128::from(n / 256)),
+            channel: ChannelId(n % 256),
+            seq: Seq(1),
+            chunk: id(1),
+            version: ChunkVersion(1),
+        };
+        for page in 0..CHANNELS / AT_ONCE {
+            let records = (page * AT_ONCE..(page + 1) * AT_ONCE).map(record).collect();
+            store.put_channels(T, records).await.expect("put");
+        }
+        store.checkpoint().await.expect("a checkpoint");
+        let (done, turns) = beside(&rt, "channels", store.checkpoint()).await;
+        done.expect("a checkpoint");
+        assert!(turns > CHANNELS / 256, "{turns} turns of others");
+    })
+    .expect("ran");
+}
+
 /// Behind one live chunk, as a file that is cut now and then has them in front of others that are gone.
 #[test]
 fn tombstones_are_passed_in_steps_or_not_at_all() {
