@@ -217,9 +217,10 @@ impl Inner {
             return Ok(file.clone());
         }
         let name = file_name(class);
-        let file = self.dir.open(&name, OpenOptions { create: true, direct: true }).await.map_err(
-            |e| if is_no_space(&e) { self.no_space(&name, &e) } else { self.read_error(&name, &e) },
-        )?;
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.open_waiting(&name, options).await.map_err(|e| {
+            if is_no_space(&e) { self.no_space(&name, &e) } else { self.read_error(&name, &e) }
+        })?;
         self.flush.dirty_dir.set(true);
         Ok(self.block_files.borrow_mut().entry(class).or_insert(file).clone())
     }

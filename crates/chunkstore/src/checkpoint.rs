@@ -373,7 +373,7 @@ impl Inner {
         }
         // Not cut: its room is needed. What is behind the last frame means nothing.
         let options = OpenOptions { create: true, direct: true };
-        let file = self.dir.open(CHECKPOINT_NEW, options).await.map_err(error)?;
+        let file = self.open_waiting(CHECKPOINT_NEW, options).await.map_err(error)?;
         let head = {
             let sb = self.superblock.borrow();
             CheckpointHead { store: sb.store, incarnation: sb.incarnation, lsn, first_segment }
