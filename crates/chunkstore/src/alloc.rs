@@ -54,9 +54,10 @@ impl Inner {
             return Ok(index);
         }
         // What was removed is free once its removal is durable ...
+        self.left().await;
         if !self.retired.borrow().is_empty() {
             self.flush_to(self.log.written.get()).await?;
-            self.reap();
+            self.reap_all().await;
             if let Some(index) = self.try_take(class, reserve).await? {
                 return Ok(index);
             }
@@ -216,9 +217,10 @@ impl Inner {
             return Ok(file.clone());
         }
         let name = file_name(class);
-        let file = self.dir.open(&name, OpenOptions { create: true, direct: true }).await.map_err(
-            |e| if is_no_space(&e) { self.no_space(&name, &e) } else { self.read_error(&name, &e) },
-        )?;
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.open_waiting(&name, options).await.map_err(|e| {
+            if is_no_space(&e) { self.no_space(&name, &e) } else { self.read_error(&name, &e) }
+        })?;
         self.flush.dirty_dir.set(true);
         Ok(self.block_files.borrow_mut().entry(class).or_insert(file).clone())
     }

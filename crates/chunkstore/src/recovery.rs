@@ -87,6 +87,7 @@ impl Inner {
             let (lsn, first_segment) = self.load(names, store).await?;
             let (headers, doubtful) = self.replay(names, store, lsn, first_segment, limit).await?;
             self.retired.borrow_mut().clear();
+            self.leaving.forget();
             match self.secure_data(&doubtful).await? {
                 None => {
                     self.secure_headers(headers).await?;

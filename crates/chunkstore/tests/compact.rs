@@ -156,7 +156,7 @@ async fn fill(rt: &Rt, store: &Store, first: u64, len: usize, admits: bool, most
 /// With the little room that is left some chunks can be moved, with what that frees the next. Where there is none at all, the store rests.
 #[test]
 fn a_store_that_is_nearly_full_gets_its_room_back_and_does_not_spin() {
-    for (seed, admits) in (0..6).zip([true, false].into_iter().cycle()) {
+    for (seed, admits) in (0..8).zip([true, false].into_iter().cycle()) {
         let disk = Disk::new(seed);
         let d = disk.clone();
         run(seed, &disk, |rt| async move {

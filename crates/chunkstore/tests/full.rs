@@ -334,3 +334,31 @@ fn what_is_kept_for_the_next_checkpoint_does_not_grow_with_each_start() {
     }
     assert_eq!(used[4], used[15], "{used:?}");
 }
+
+/// A process at its limit of descriptors is no broken disk: the store waits for one where it cannot go on without.
+#[test]
+fn a_store_that_finds_no_descriptor_waits_for_one() {
+    let disk = Disk::new(32);
+    let d = disk.clone();
+    run(32, &disk, |rt| async move {
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        for (i, len) in [LARGE, SMALL, LARGE * 2].into_iter().enumerate() {
+            d.scarce.set(4);
+            // A file of slots of another size, the file of a checkpoint, segments of the log.
+            write(&store, i as u64, len).await.expect("written");
+            store.checkpoint().await.expect("a checkpoint");
+            for k in 0..100 {
+                d.scarce.set(1);
+                write(&store, 10 + 100 * i as u64 + k, SMALL).await.expect("written");
+            }
+        }
+        assert!(store.failure().is_none());
+        d.scarce.set(4);
+        store.close().await.expect("closed");
+        drop(store);
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        assert!(store.was_clean());
+    })
+    .expect("ran");
+}

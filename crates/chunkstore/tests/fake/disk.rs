@@ -44,6 +44,8 @@ pub struct Disk {
     /// Operations fail from here on: (operation number, error).
     pub fail_at: Cell<Option<(u64, io::ErrorKind)>>,
     pub syncs: Cell<u64>,
+    /// So many times from now on no descriptor is had for a file.
+    pub scarce: Cell<u64>,
     /// Other tasks, or an observer, come between any two operations.
     pub yields: Cell<bool>,
     /// This many flushes from now, one fails; 0: none does.
@@ -69,6 +71,7 @@ impl Disk {
             capacity: Cell::new(1 << 40),
             fail_at: Cell::new(None),
             syncs: Cell::new(0),
+            scarce: Cell::new(0),
             yields: Cell::new(false),
             fail_sync: Cell::new(0),
             flip_read: Cell::new(0),

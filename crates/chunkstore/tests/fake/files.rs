@@ -137,6 +137,11 @@ impl DirIo for FakeDir {
         let (disk, name) = (self.0.clone(), name.to_owned());
         Box::pin(async move {
             disk.pause().await;
+            if let Some(left) = disk.scarce.get().checked_sub(1) {
+                disk.scarce.set(left);
+                // EMFILE.
+                return Err(io::Error::from_raw_os_error(24));
+            }
             let found = disk.names.borrow().get(&name).copied();
             let id = match found {
                 Some(id) => id,
