@@ -20,7 +20,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What dies at once of slots that stay counts only if it is more blocks than a small write has: what those leave is filled again by folding.
+/// What is written over of slots that stay counts only if it is more blocks than a small write has: what those leave is filled again by folding. What is cut
+/// off counts always, for nothing comes in its place.
 pub(crate) const NOTED_BLOCKS: u32 = crate::api::SMALL_WRITE_BYTES / BLOCK as u32 + 1;
 /// A checkpoint begins for it when at least so many bytes have died since the last one,
 const DEAD_BYTES_MIN: u64 = 16 << 20;
@@ -53,7 +54,7 @@ pub(crate) struct Dead {
 impl Dead {
     /// So many blocks of a chunk died in slots that stay.
     pub fn note(&self, key: Key, blocks: u32) {
-        if blocks > NOTED_BLOCKS {
+        if blocks > 0 {
             self.chunks.borrow_mut().insert(key);
             let bytes = u64::from(blocks) * BLOCK as u64;
             self.grown.set(self.grown.get().saturating_add(bytes));
@@ -157,9 +158,10 @@ impl Inner {
     fn log_wants_checkpoint(&self) -> bool {
         self.log.segments.borrow().len() > self.segments_usual() as usize * 3 / 4
     }
-    /// An update found no slot: a checkpoint begins if anything has died since the last one.
+    /// An update found no slot: a checkpoint begins if anything to speak of has died since the last one.
     pub fn compact_for_room(self: &Rc<Self>) {
-        let worth = self.dead.grown.get() > 0 || self.wants_compaction();
+        let some = u64::from(NOTED_BLOCKS) * BLOCK as u64;
+        let worth = self.dead.grown.get() > some || self.wants_compaction();
         if worth && !self.closing.get() {
             self.start_checkpoint();
         }

@@ -8,6 +8,7 @@
 use crate::alloc::corrupt;
 use crate::checkpoint::{CHECKPOINT, CHECKPOINT_NEW};
 use crate::codec::Reader;
+use crate::compact::NOTED_BLOCKS;
 use crate::doubt::{Doubt, Header};
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::log::{Segment, locate};
@@ -492,7 +493,7 @@ impl Inner {
                 let have: u32 = own.iter().map(|(class, _)| blocks_of(*class)).sum();
                 let live: u32 =
                     chunk.all_extents().filter(|e| e.loc.slot().is_some()).map(|e| e.count).sum();
-                if have / 2 > live {
+                if have / 2 > live && have - live > NOTED_BLOCKS {
                     self.dead.note((*target, *id), have - live);
                 }
                 for slot in own {

@@ -2,7 +2,7 @@
 
 use crate::api::{StageKind, StoreConfig};
 use crate::checkpoint::Running;
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, blocks_for};
 use crate::compact::{Dead, NOTED_BLOCKS};
 use crate::epochs::Epochs;
 use crate::extents::{Extent, Loc};
@@ -418,7 +418,7 @@ fn move_in(list: &mut Vec<Extent>, moves: &[(Extent, Loc)]) {
 struct Dropped {
     /// Slots that it does not refer to any more.
     slots: Vec<(u8, u32)>,
-    /// Blocks in others, if they are many.
+    /// Blocks in others, of what was written over only if they are many.
     dead: u32,
 }
 
@@ -434,9 +434,12 @@ fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Dropped {
     slots.sort_unstable();
     slots.dedup();
     slots.retain(|s| !chunk.refers_to(*s));
-    let stays = |e: &&Extent| e.loc.slot().is_some_and(|s| slots.binary_search(&s).is_err());
+    let stays = |e: &Extent| e.loc.slot().is_some_and(|s| slots.binary_search(&s).is_err());
     let many = removed.iter().map(|e| e.count).sum::<u32>() > NOTED_BLOCKS;
-    let dead = if many { removed.iter().filter(stays).map(|e| e.count).sum() } else { 0 };
+    let end = blocks_for(chunk.len);
+    let dies = |e: &Extent| if many { e.count } else { e.end().saturating_sub(end.max(e.block)) };
+    let dead = removed.iter().map(|e| (e, dies(e))).filter(|(e, n)| *n > 0 && stays(e));
+    let dead = dead.map(|(_, n)| n).sum();
     Dropped { slots, dead }
 }
 

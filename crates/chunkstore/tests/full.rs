@@ -262,6 +262,55 @@ fn what_a_store_gave_back_it_may_take_again_below_the_reserve() {
     .expect("ran");
 }
 
+/// The room of its free slots is the store's, also in its next life, when others have left none on the disk.
+#[test]
+fn free_slots_keep_their_room_over_a_restart() {
+    for (seed, tells) in [(0, true), (1, true), (2, false)] {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        let reserve_bytes = 2 << 20;
+        let cfg = StoreConfig { reserve_bytes, ..config() };
+        let ran = run(seed, &disk, |rt| async move {
+            d.capacity.set(16 << 20);
+            let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+            store.create_target(T).await.expect("target");
+            let large = fill(&rt, &store, 0, LARGE).await;
+            for c in &large[..8] {
+                remove(&store, *c).await.expect("a removal");
+            }
+            // The room of those goes to others, so the file has holes.
+            let others: Vec<u64> = (1000..1003).collect();
+            for c in &others {
+                write(&store, *c, 2 * LARGE).await.expect("room of what was removed");
+            }
+            for c in &large[8..16] {
+                remove(&store, *c).await.expect("a removal");
+            }
+            store.close().await.expect("closed");
+            (large, others)
+        });
+        let (large, others) = ran.expect("ran");
+        let next = disk.after(Crash::Kill, seed);
+        next.tells_rooms.set(tells);
+        // Others have taken what is free, and more.
+        next.capacity.set(next.used() + (reserve_bytes / 2));
+        let d = next.clone();
+        run(seed, &next, |rt| async move {
+            let cfg = StoreConfig { reserve_bytes, ..config() };
+            let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+            let mut there = 0;
+            for i in 0..8 {
+                there += u32::from(write(&store, 2000 + i, LARGE).await.is_ok());
+            }
+            // By what the file system tells; otherwise its start has taken the room from it.
+            assert!(if tells { there == 8 } else { there < 8 }, "{there} went in");
+            all_readable(&rt, &store, &large[16..], LARGE).await;
+            all_readable(&rt, &store, &others, 2 * LARGE).await;
+        })
+        .expect("ran");
+    }
+}
+
 /// What is folded may take of the reserve, since the log needs its room. It takes no more than that: what it would have got beside would count as
 /// room for clients.
 #[test]
