@@ -4,7 +4,7 @@ use crate::log::is_no_space;
 use crate::slots::{Run, bytes_of, file_name, pieces};
 use crate::state::Inner;
 use glowfs_rt::File;
-use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::backend::{OpenOptions, Part};
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
@@ -54,9 +54,10 @@ impl Inner {
             return Ok(index);
         }
         // What was removed is free once its removal is durable ...
+        self.left().await;
         if !self.retired.borrow().is_empty() {
             self.flush_to(self.log.written.get()).await?;
-            self.reap();
+            self.reap_all().await;
             if let Some(index) = self.try_take(class, reserve).await? {
                 return Ok(index);
             }
@@ -182,7 +183,9 @@ impl Inner {
         Ok(())
     }
 
-    /// At start-up: which free slots are holes is not written down, so all free ones of a file that has some become holes.
+    /// At start-up: which free slots are holes is not written down. Those become holes that lack room, of which a part may be there; the others keep theirs,
+    /// which on a nearly full disk could not be had again. Where the file system does not tell where a file has room, all free ones of a file that lacks some become
+    /// holes.
     pub async fn find_holes(&self) -> Result<()> {
         let files: Vec<_> =
             self.block_files.borrow().iter().map(|(c, f)| (*c, f.clone())).collect();
@@ -193,9 +196,10 @@ impl Inner {
             if missing == 0 {
                 continue;
             }
-            loop {
-                let run = self.slots.borrow_mut().take_free(class, u32::MAX);
-                let Some(run) = run else { break };
+            let rooms = file.rooms().await.map_err(error)?;
+            let has = |at, bytes| rooms.as_ref().is_some_and(|parts| covers(parts, at, bytes));
+            let lacking = self.slots.borrow_mut().take_lacking(class, has);
+            for run in lacking {
                 self.punch(run).await?;
             }
         }
@@ -216,12 +220,19 @@ impl Inner {
             return Ok(file.clone());
         }
         let name = file_name(class);
-        let file = self.dir.open(&name, OpenOptions { create: true, direct: true }).await.map_err(
-            |e| if is_no_space(&e) { self.no_space(&name, &e) } else { self.read_error(&name, &e) },
-        )?;
+        let options = OpenOptions { create: true, direct: true };
+        let file = self.open_waiting(&name, options).await.map_err(|e| {
+            if is_no_space(&e) { self.no_space(&name, &e) } else { self.read_error(&name, &e) }
+        })?;
         self.flush.dirty_dir.set(true);
         Ok(self.block_files.borrow_mut().entry(class).or_insert(file).clone())
     }
+}
+
+/// Whether one of the parts holds all of these bytes.
+fn covers(parts: &[Part], at: u64, bytes: u64) -> bool {
+    let first = parts.partition_point(|p| p.end <= at);
+    parts.get(first).is_some_and(|p| p.start <= at && at + bytes <= p.end)
 }
 
 /// The error for a chunk that cannot be what it should.

@@ -1,5 +1,6 @@
 //! Checkpoints: the state as of one batch, written to a file of its own in small steps, so that the log before it
-//! can go. A chunk that changes before its turn is written down first, so the snapshot is of one moment exactly.
+//! can go. A chunk that changes before its turn is written down first, so the snapshot is of one moment exactly. A channel record may be newer:
+//! what the log behind says of it comes out the same.
 
 use crate::alloc::RELEASE_BYTES;
 use crate::chunk::Chunk;
@@ -15,7 +16,9 @@ use crate::state::{Inner, Target};
 use glowfs_rt::File;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_types::checksum::crc32c;
-use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, StoreId, TargetId};
+use glowfs_types::{
+    ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, StoreId, TargetId,
+};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
@@ -32,6 +35,8 @@ const FRAME_BYTES_MAX: usize = 1 << 30;
 const FRAME_HEAD_BYTES: usize = 32;
 /// Chunks looked at without letting other tasks run.
 const STEP_CHUNKS: usize = 64;
+/// Channel records likewise.
+const STEP_CHANNELS: usize = 256;
 /// How often a checkpoint begins anew because a target was removed meanwhile.
 const ATTEMPTS_MAX: usize = 8;
 
@@ -55,6 +60,9 @@ pub(crate) struct Running {
     out: Writer,
     abandoned: bool,
     chunks: u64,
+    /// Targets of the snapshot whose channel records are not written down, the last one's turn being next; and behind which record it goes on.
+    channels_of: Vec<TargetId>,
+    channels_after: Option<(ClientId, ChannelId)>,
 }
 
 /// The first block of a checkpoint.
@@ -328,19 +336,24 @@ impl Inner {
         short.map_or(Ok(true), Err)
     }
 
-    /// Everything but the chunks is written down at once. Returns the batch of the snapshot.
+    /// The targets are written down at once. Returns the batch of the snapshot.
     fn begin_snapshot(&self) -> u64 {
         let generation = self.checkpoint_count.get().wrapping_add(1).max(1);
         self.checkpoint_count.set(generation);
-        let mut run = Running { generation, out: Writer::default(), abandoned: false, chunks: 0 };
-        for (id, t) in &*self.targets.borrow() {
+        let targets = self.targets.borrow();
+        let mut run = Running {
+            generation,
+            out: Writer::default(),
+            abandoned: false,
+            chunks: 0,
+            channels_of: targets.keys().rev().copied().collect(),
+            channels_after: None,
+        };
+        for (id, t) in &*targets {
             entry(&mut run.out, TARGET, *id, |w| {
                 w.u32(t.meta.len() as u32);
                 w.bytes(&t.meta);
             });
-            for c in t.channels.values() {
-                entry(&mut run.out, CHANNEL, *id, |w| put_channel(w, c));
-            }
         }
         *self.checkpoint.borrow_mut() = Some(run);
         self.log.written.get()
@@ -360,7 +373,7 @@ impl Inner {
         }
         // Not cut: its room is needed. What is behind the last frame means nothing.
         let options = OpenOptions { create: true, direct: true };
-        let file = self.dir.open(CHECKPOINT_NEW, options).await.map_err(error)?;
+        let file = self.open_waiting(CHECKPOINT_NEW, options).await.map_err(error)?;
         let head = {
             let sb = self.superblock.borrow();
             CheckpointHead { store: sb.store, incarnation: sb.incarnation, lsn, first_segment }
@@ -369,7 +382,9 @@ impl Inner {
         let mut number = 0;
         let mut cursor: Option<(TargetId, Option<ChunkId>)> = Some((TargetId(0), None));
         while let Some(from) = cursor {
-            cursor = self.snapshot_step(from);
+            if !self.snapshot_channels() {
+                cursor = self.snapshot_step(from);
+            }
             let entries = {
                 let mut run = self.checkpoint.borrow_mut();
                 let Some(run) = run.as_mut().filter(|r| !r.abandoned) else { return Ok(None) };
@@ -384,7 +399,7 @@ impl Inner {
                 self.rt.yield_now().await;
                 continue;
             }
-            // More may have gathered than one frame takes: all channels at once, or chunks that changed during the last write.
+            // More may have gathered than one frame takes: chunks that changed during the last write.
             for part in parts(&entries, FRAME_BYTES) {
                 at = self.write_at(&file, at, &frame(number, lsn, part)).await.map_err(error)?;
                 number += 1;
@@ -400,6 +415,30 @@ impl Inner {
         buf.copy_from_slice(bytes);
         file.write(vec![buf.freeze()], at).await?;
         Ok(at + bytes.len() as u64)
+    }
+
+    /// Writes some channel records down; whether there are more.
+    fn snapshot_channels(&self) -> bool {
+        let targets = self.targets.borrow();
+        let mut run = self.checkpoint.borrow_mut();
+        let Some(run) = run.as_mut().filter(|r| !r.abandoned) else { return false };
+        let mut steps = 0;
+        while let Some(target) = run.channels_of.last().copied() {
+            let from = run.channels_after.map_or(Unbounded, Excluded);
+            // A target that was made since is not of the snapshot, and one that was removed ends it.
+            let rest = targets.get(&target).map(|t| t.channels.range((from, Unbounded)));
+            for (key, record) in rest.into_iter().flatten() {
+                if steps == STEP_CHANNELS {
+                    return true;
+                }
+                entry(&mut run.out, CHANNEL, target, |w| put_channel(w, record));
+                run.channels_after = Some(*key);
+                steps += 1;
+            }
+            run.channels_of.pop();
+            run.channels_after = None;
+        }
+        false
     }
 
     /// Writes some chunks down; where to go on, or `None` at the end.

@@ -20,7 +20,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// What dies at once of slots that stay counts only if it is more blocks than a small write has: what those leave is filled again by folding.
+/// What is written over of slots that stay counts only if it is more blocks than a small write has: what those leave is filled again by folding. What is cut
+/// off counts always, for nothing comes in its place.
 pub(crate) const NOTED_BLOCKS: u32 = crate::api::SMALL_WRITE_BYTES / BLOCK as u32 + 1;
 /// A checkpoint begins for it when at least so many bytes have died since the last one,
 const DEAD_BYTES_MIN: u64 = 16 << 20;
@@ -28,6 +29,8 @@ const DEAD_BYTES_MIN: u64 = 16 << 20;
 const DEAD_PART: u64 = 8;
 /// Bytes that one checkpoint moves, about: what it vacates can be used only when it is over.
 const PASS_BYTES: u64 = 1 << 30;
+/// Chunks looked at without letting other tasks run.
+const STEP: usize = 16;
 /// Chunks that find no room, before a checkpoint looks at no more.
 const SHORT_MAX: u32 = 16;
 
@@ -42,7 +45,7 @@ pub(crate) struct Dead {
     grown: Cell<u64>,
     /// When so many bytes are free it is worth while to look again: there was not enough room for a chunk.
     needs: Cell<Option<u64>>,
-    /// The last checkpoint moved as much as one does, and there is more.
+    /// The last checkpoint moved something, and there is more: what that has given up may be room for it.
     pub more: Cell<bool>,
     /// Slots that nothing refers to but what a recovery would find.
     vacated: RefCell<Vec<(u8, u32)>>,
@@ -51,7 +54,7 @@ pub(crate) struct Dead {
 impl Dead {
     /// So many blocks of a chunk died in slots that stay.
     pub fn note(&self, key: Key, blocks: u32) {
-        if blocks > NOTED_BLOCKS {
+        if blocks > 0 {
             self.chunks.borrow_mut().insert(key);
             let bytes = u64::from(blocks) * BLOCK as u64;
             self.grown.set(self.grown.get().saturating_add(bytes));
@@ -76,26 +79,24 @@ enum Outcome {
 }
 
 /// The slots that a chunk refers to.
-fn slots_of(chunk: &Chunk) -> BTreeSet<(u8, u32)> {
+pub(crate) fn slots_of(chunk: &Chunk) -> BTreeSet<(u8, u32)> {
     chunk.all_extents().filter_map(|e| e.loc.slot()).collect()
 }
 
 /// What a chunk has in slots, in groups that get slots of their own, and how many blocks those take. None: it stays where it is.
 fn plan(chunk: &Chunk) -> Option<(Vec<Vec<Piece>>, u32)> {
-    let in_slots = chunk.extents.iter().filter(|e| e.loc.slot().is_some());
-    let live: Vec<Piece> = in_slots
-        .map(|e| {
-            let crcs = chunk.crcs.get(e.block as usize..e.end() as usize).unwrap_or_default();
-            (*e, crcs.to_vec())
-        })
-        .collect();
-    let old: BTreeSet<(u8, u32)> = live.iter().filter_map(|(e, _)| e.loc.slot()).collect();
+    let in_slots = || chunk.extents.iter().filter(|e| e.loc.slot().is_some());
+    let old: BTreeSet<(u8, u32)> = in_slots().filter_map(|e| e.loc.slot()).collect();
     let have: u32 = old.iter().map(|(class, _)| blocks_of(*class)).sum();
-    let blocks: u32 = live.iter().map(|(e, _)| e.count).sum();
+    let blocks: u32 = in_slots().map(|e| e.count).sum();
     if have / 2 <= blocks {
         return None;
     }
-    let groups = groups(live);
+    let piece = |e: &Extent| {
+        let crcs = chunk.crcs.get(e.block as usize..e.end() as usize).unwrap_or_default();
+        (*e, crcs.to_vec())
+    };
+    let groups = groups(in_slots().map(piece).collect());
     let takes: u32 = groups.iter().flat_map(|g| pieces(span(g))).map(|(c, _)| blocks_of(c)).sum();
     // Of blocks far from each other much room stays unused wherever they lie.
     (have >= takes + NOTED_BLOCKS.max(have / 4)).then_some((groups, takes))
@@ -157,9 +158,10 @@ impl Inner {
     fn log_wants_checkpoint(&self) -> bool {
         self.log.segments.borrow().len() > self.segments_usual() as usize * 3 / 4
     }
-    /// An update found no slot: a checkpoint begins if anything has died since the last one.
+    /// An update found no slot: a checkpoint begins if anything to speak of has died since the last one.
     pub fn compact_for_room(self: &Rc<Self>) {
-        let worth = self.dead.grown.get() > 0 || self.wants_compaction();
+        let some = u64::from(NOTED_BLOCKS) * BLOCK as u64;
+        let worth = self.dead.grown.get() > some || self.wants_compaction();
         if worth && !self.closing.get() {
             self.start_checkpoint();
         }
@@ -175,10 +177,13 @@ impl Inner {
         // The other half is for updates: what moves is there twice until the checkpoint is durable.
         let mut room = self.free_for_slots() / 2;
         let (mut short, mut needs, mut moved) = (0, None::<u64>, 0);
-        for key in todo {
+        for (nth, key) in todo.into_iter().enumerate() {
+            if nth % STEP == STEP - 1 {
+                // Most are left as they are, for which nothing is waited.
+                self.rt.yield_now().await;
+            }
             self.check_not_failed()?;
-            dead.more.set(moved >= PASS_BYTES);
-            if self.closing.get() || self.log_wants_checkpoint() || dead.more.get() {
+            if self.closing.get() || self.log_wants_checkpoint() || moved >= PASS_BYTES {
                 // The next one goes on.
                 needs = Some(0);
                 break;
@@ -200,6 +205,7 @@ impl Inner {
                 break;
             }
         }
+        dead.more.set(moved > 0 && (needs.is_some() || short > 0));
         dead.needs.set(needs.map(|bytes| bytes.saturating_mul(2)));
         Ok(())
     }

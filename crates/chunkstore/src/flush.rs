@@ -144,7 +144,7 @@ impl Inner {
             observer.iter().for_each(|o| o());
         }
         state.signal.wake();
-        self.reap();
+        self.reap_all().await;
         self.mark_later();
         self.check_not_failed()
     }

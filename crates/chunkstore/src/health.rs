@@ -4,7 +4,7 @@ use crate::format::{BLOCK, Superblock};
 use crate::open::{READS, SUPERBLOCK};
 use crate::state::Inner;
 use glowfs_rt::backend::{OpenOptions, Space};
-use glowfs_rt::{Duration, Instant};
+use glowfs_rt::{Duration, File, Instant};
 use glowfs_types::Result;
 use std::cell::Cell;
 use std::io;
@@ -14,6 +14,8 @@ use std::rc::Rc;
 const PROBE: &str = ".probe";
 /// The pause before the superblock is read again.
 const READ_PAUSE: Duration = Duration::from_millis(50);
+/// The pause before a file is opened again for which there was no descriptor.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(100);
 /// How old the known size of the free space may be.
 const SPACE_STALE: Duration = Duration::from_millis(200);
 
@@ -47,6 +49,23 @@ impl Inner {
         if let Some((at, mut space)) = self.known_space.0.get() {
             space.free_bytes = space.free_bytes.saturating_add(bytes).min(space.total_bytes);
             self.known_space.0.set(Some((at, space)));
+        }
+    }
+
+    /// Opens a file that the store cannot go on without. Having no descriptor is no fault of the disk, and passes: it waits for one.
+    pub async fn open_waiting(&self, name: &str, options: OpenOptions) -> io::Result<File> {
+        loop {
+            match self.dir.open(name, options).await {
+                Err(error) if glowfs_rt::process::lacks_descriptors(&error) => {
+                    let disk = self.dir.path();
+                    tracing::error!(disk, name, %error, "the store waits for a descriptor; raise the limit of them, or end connections");
+                    self.rt.sleep(DESCRIPTOR_PAUSE).await;
+                    if self.failed.borrow().is_some() {
+                        return Err(error);
+                    }
+                }
+                opened => return opened,
+            }
         }
     }
 

@@ -23,6 +23,8 @@ mod fold;
 mod format;
 mod gate;
 mod health;
+mod leaving;
+mod list;
 mod log;
 mod mend;
 mod open;

@@ -381,6 +381,7 @@ impl Inner {
             self.apply(target, record, lsn);
             tell(gate, done, Ok(lsn));
         }
+        self.start_leaving();
         self.maybe_checkpoint();
     }
 

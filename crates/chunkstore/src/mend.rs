@@ -76,15 +76,17 @@ impl Inner {
         target: TargetId,
         after: Option<ChunkId>,
     ) -> Result<Option<ScrubResult>> {
+        let from = after.map_or(Unbounded, Excluded);
+        let whole = |c: &Chunk| c.committed.0 > 0 && !c.removed;
+        let next = self.next_chunk(target, from, Unbounded, whole).await;
+        // Nothing is awaited until what it refers to is kept.
         let _guard = self.epochs.enter();
         let (id, version, places) = {
             let targets = self.targets.borrow();
             let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
-            let from = after.map_or(Unbounded, Excluded);
-            let next =
-                t.chunks.range((from, Unbounded)).find(|(_, c)| c.committed.0 > 0 && !c.removed);
+            let next = next.and_then(|id| Some((id, t.chunks.get(&id)?)));
             let Some((id, chunk)) = next else { return Ok(None) };
-            (*id, chunk.committed, stored(chunk, std::iter::once(chunk.committed)))
+            (id, chunk.committed, stored(chunk, std::iter::once(chunk.committed)))
         };
         let mut bad_blocks: Vec<u32> = self.check(&places).await.iter().map(|b| b.block).collect();
         bad_blocks.sort_unstable();

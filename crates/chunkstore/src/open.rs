@@ -124,6 +124,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         grown: Default::default(),
         epochs: Default::default(),
         retired: RefCell::default(),
+        leaving: Default::default(),
         log: Log::default(),
         flush: Default::default(),
         checkpoint: RefCell::default(),
@@ -212,7 +213,7 @@ impl Inner {
 
     async fn write_new_superblock(&self, bytes: &[u8]) -> std::io::Result<()> {
         let options = OpenOptions { create: true, direct: true };
-        let file = self.dir.open(SUPERBLOCK_NEW, options).await?;
+        let file = self.open_waiting(SUPERBLOCK_NEW, options).await?;
         let mut buf = self.rt.alloc(BLOCK);
         buf.copy_from_slice(bytes);
         file.write(vec![buf.freeze()], 0).await?;

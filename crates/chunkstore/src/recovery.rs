@@ -8,6 +8,7 @@
 use crate::alloc::corrupt;
 use crate::checkpoint::{CHECKPOINT, CHECKPOINT_NEW};
 use crate::codec::Reader;
+use crate::compact::NOTED_BLOCKS;
 use crate::doubt::{Doubt, Header};
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::log::{Segment, locate};
@@ -87,6 +88,7 @@ impl Inner {
             let (lsn, first_segment) = self.load(names, store).await?;
             let (headers, doubtful) = self.replay(names, store, lsn, first_segment, limit).await?;
             self.retired.borrow_mut().clear();
+            self.leaving.forget();
             match self.secure_data(&doubtful).await? {
                 None => {
                     self.secure_headers(headers).await?;
@@ -491,7 +493,7 @@ impl Inner {
                 let have: u32 = own.iter().map(|(class, _)| blocks_of(*class)).sum();
                 let live: u32 =
                     chunk.all_extents().filter(|e| e.loc.slot().is_some()).map(|e| e.count).sum();
-                if have / 2 > live {
+                if have / 2 > live && have - live > NOTED_BLOCKS {
                     self.dead.note((*target, *id), have - live);
                 }
                 for slot in own {

@@ -84,7 +84,7 @@ impl Inner {
 
     async fn make_segment_file(&self, index: u32) -> io::Result<File> {
         let options = OpenOptions { create: true, direct: true };
-        let file = self.dir.open(&segment_name(index), options).await?;
+        let file = self.open_waiting(&segment_name(index), options).await?;
         file.allocate(0, self.config.log_segment_bytes).await?;
         // Its room must outlast a loss of power: it may be the reserve of the next life.
         file.sync().await?;

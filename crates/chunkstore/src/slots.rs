@@ -161,6 +161,22 @@ impl Slots {
         }
         Some(run)
     }
+    /// Free slots of a class that have not all of their room, in runs, likewise. `has` says whether bytes of the file have it, from where on and how many.
+    pub fn take_lacking(&mut self, class: u8, has: impl Fn(u64, u64) -> bool) -> Vec<Run> {
+        let Some(c) = self.classes.get_mut(&class) else { return Vec::new() };
+        let bytes = bytes_of(class);
+        let lacking: Vec<u32> =
+            c.free.iter().copied().filter(|i| !has(u64::from(*i) * bytes, bytes)).collect();
+        let mut runs: Vec<Run> = Vec::new();
+        for first in lacking {
+            c.free.remove(&first);
+            match runs.last_mut() {
+                Some(run) if run.first + run.count == first => run.count += 1,
+                _ => runs.push(Run { class, first, count: 1 }),
+            }
+        }
+        runs
+    }
     /// What was taken to be punched is holes now; if that failed, it is free as before.
     pub fn punched(&mut self, run: Run, done: bool) {
         let c = self.classes.entry(run.class).or_default();
@@ -232,5 +248,20 @@ mod tests {
         s.filled(Run { class: 20, first: 3, count: 1 });
         assert_eq!(s.growth(20, 2), Some(Run { class: 20, first: 8, count: 2 }));
         assert_eq!(s.free_bytes(), 4 << 20);
+    }
+
+    #[test]
+    fn what_lacks_room_is_taken_out_in_runs() {
+        let mut s = Slots::default();
+        s.filled(s.growth(20, 8).expect("behind the end"));
+        let used = s.take(20);
+        assert_eq!(used, Some(0));
+        let lacks = [0, 1, 2, 5, 7].map(|i: u64| i << 20);
+        let runs = s.take_lacking(20, |at, bytes| bytes == 1 << 20 && !lacks.contains(&at));
+        let run = |first, count| Run { class: 20, first, count };
+        assert_eq!(runs, [run(1, 2), run(5, 1), run(7, 1)], "not what is in use");
+        runs.into_iter().for_each(|r| s.punched(r, true));
+        assert_eq!(s.free_bytes(), 3 << 20);
+        assert_eq!(s.growth(20, 8), Some(run(1, 2)));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::api::{StageKind, StoreConfig};
 use crate::checkpoint::Running;
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, blocks_for};
 use crate::compact::{Dead, NOTED_BLOCKS};
 use crate::epochs::Epochs;
 use crate::extents::{Extent, Loc};
@@ -10,6 +10,7 @@ use crate::flush::FlushState;
 use crate::format::Superblock;
 use crate::gate::Gate;
 use crate::health::KnownSpace;
+use crate::leaving::Leaving;
 use crate::log::Log;
 use crate::record::{Delta, Record};
 use crate::signal::Signal;
@@ -20,6 +21,9 @@ use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, St
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+
+/// Places that are freed at a time, at most.
+const REAPED_AT_ONCE: usize = 1024;
 
 /// One target in memory.
 #[derive(Default)]
@@ -111,6 +115,7 @@ pub(crate) struct Inner {
     pub grown: Signal,
     pub epochs: Rc<Epochs>,
     pub retired: RefCell<VecDeque<Retired>>,
+    pub leaving: Leaving,
     pub log: Log,
     pub flush: FlushState,
     pub checkpoint: RefCell<Option<Running>>,
@@ -302,13 +307,10 @@ impl Inner {
         if let Some(run) = &mut *self.checkpoint.borrow_mut() {
             run.abandon();
         }
-        let Some(t) = self.targets.borrow_mut().remove(&target) else { return };
-        let mut slots = BTreeSet::new();
-        for (id, chunk) in &t.chunks {
-            self.in_log.borrow_mut().remove(&(target, *id));
-            slots.extend(chunk.all_extents().filter_map(|e| e.loc.slot()));
+        // What is noted of its chunks elsewhere is passed over: folding drops what is in no target.
+        if let Some(t) = self.targets.borrow_mut().remove(&target) {
+            self.leaving.add(t, lsn);
         }
-        self.retire_slots(Some(slots.into_iter().collect()), lsn);
     }
 
     fn apply_purge(&self, target: TargetId) {
@@ -354,26 +356,34 @@ impl Inner {
     pub async fn free_retired(self: &Rc<Self>) -> Result<()> {
         self.flush_to(self.log.written.get()).await?;
         self.epochs.wait(self.epochs.now()).await;
-        self.reap();
+        self.reap_all().await;
         Ok(())
     }
 
-    /// Frees what may be used anew now.
-    pub fn reap(&self) {
+    /// The same without waiting for anybody: what may be used anew now.
+    pub async fn reap_all(&self) {
+        while self.reap() {
+            self.rt.yield_now().await;
+        }
+    }
+
+    /// Frees some of what may be used anew now; whether there may be more.
+    pub fn reap(&self) -> bool {
         let durable = self.flush.durable.get();
-        loop {
+        for _ in 0..REAPED_AT_ONCE {
             let mut retired = self.retired.borrow_mut();
             match retired.front() {
                 Some(r) if r.lsn <= durable && self.epochs.passed(r.epoch) => {}
-                _ => return,
+                _ => return false,
             }
-            let Some(r) = retired.pop_front() else { return };
+            let Some(r) = retired.pop_front() else { return false };
             drop(retired);
             match r.place {
                 RetiredPlace::Slot(class, index) => self.slots.borrow_mut().give_back(class, index),
                 RetiredPlace::Segment(seq) => self.log.recycle(seq),
             }
         }
+        true
     }
 
     /// Replaces extents of a chunk by where their bytes were copied to, as far as they still lie where they did.
@@ -408,7 +418,7 @@ fn move_in(list: &mut Vec<Extent>, moves: &[(Extent, Loc)]) {
 struct Dropped {
     /// Slots that it does not refer to any more.
     slots: Vec<(u8, u32)>,
-    /// Blocks in others, if they are many.
+    /// Blocks in others, of what was written over only if they are many.
     dead: u32,
 }
 
@@ -424,9 +434,12 @@ fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Dropped {
     slots.sort_unstable();
     slots.dedup();
     slots.retain(|s| !chunk.refers_to(*s));
-    let stays = |e: &&Extent| e.loc.slot().is_some_and(|s| slots.binary_search(&s).is_err());
+    let stays = |e: &Extent| e.loc.slot().is_some_and(|s| slots.binary_search(&s).is_err());
     let many = removed.iter().map(|e| e.count).sum::<u32>() > NOTED_BLOCKS;
-    let dead = if many { removed.iter().filter(stays).map(|e| e.count).sum() } else { 0 };
+    let end = blocks_for(chunk.len);
+    let dies = |e: &Extent| if many { e.count } else { e.end().saturating_sub(end.max(e.block)) };
+    let dead = removed.iter().map(|e| (e, dies(e))).filter(|(e, n)| *n > 0 && stays(e));
+    let dead = dead.map(|(_, n)| n).sum();
     Dropped { slots, dead }
 }
 

@@ -13,13 +13,12 @@ use crate::state::{Inner, Retired};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, BufMut, Dir, Rt};
 use glowfs_types::mutant::{Mutant, planted};
-use glowfs_types::wire::data::{ChannelRecord, ChunkSummary, QueryExtentReply};
+use glowfs_types::wire::data::{ChannelRecord, QueryExtentReply};
 use glowfs_types::{
     ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Error, Incarnation, Result, Status,
     StoreId, TargetId, VolumeId,
 };
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
 /// Channel records in one log record.
@@ -73,10 +72,12 @@ impl Store {
         }
         self.durable(target, Record::CreateTarget).await
     }
-    /// Removes a target with all its chunks. Durable.
+    /// Removes a target with all its chunks. Durable, and their room is free when it resolves.
     pub async fn remove_target(&self, target: TargetId) -> Result<()> {
         self.known(target)?;
-        self.durable(target, Record::RemoveTarget).await
+        self.durable(target, Record::RemoveTarget).await?;
+        self.inner.left().await;
+        Ok(())
     }
     /// The targets, in order.
     pub fn targets(&self) -> Vec<TargetId> {
@@ -176,29 +177,6 @@ impl Store {
     pub async fn flush(&self, target: TargetId) -> Result<()> {
         self.known(target)?;
         self.inner.flush_to(self.inner.log.written.get()).await
-    }
-    /// Chunks of a target after `after`, in order, at most `limit`, tombstones left out; and whether more follow.
-    pub fn list(
-        &self,
-        target: TargetId,
-        after: Option<ChunkId>,
-        limit: usize,
-    ) -> (Vec<ChunkSummary>, bool) {
-        let targets = self.inner.targets.borrow();
-        let Some(t) = targets.get(&target) else { return (Vec::new(), false) };
-        let from = after.map_or(Unbounded, Excluded);
-        let mut rest =
-            t.chunks.range((from, Unbounded)).filter(|(_, c)| !c.removed || !c.pending.is_empty());
-        let summary = |(id, c): (&ChunkId, &crate::chunk::Chunk)| ChunkSummary {
-            chunk: *id,
-            committed: c.committed,
-            pending: c.newest(),
-            len: c.len,
-            content_crc: c.content_crc(),
-            chunk_bytes: c.chunk_bytes,
-        };
-        let page: Vec<_> = rest.by_ref().take(limit).map(summary).collect();
-        (page, rest.next().is_some())
     }
     /// How many chunks [`Store::list`] has, without a walk.
     pub fn chunk_count(&self, target: TargetId) -> u64 {

@@ -96,7 +96,7 @@ fn the_number_is_that_of_the_list() {
                     _ => {}
                 },
             }
-            let listed = store.list(T, None, 100).0.len() as u64;
+            let listed = store.list(T, None, 100).await.0.len() as u64;
             assert_eq!(store.chunk_count(T), listed, "step {step}");
             seen.insert(listed);
         }

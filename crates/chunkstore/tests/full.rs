@@ -262,6 +262,55 @@ fn what_a_store_gave_back_it_may_take_again_below_the_reserve() {
     .expect("ran");
 }
 
+/// The room of its free slots is the store's, also in its next life, when others have left none on the disk.
+#[test]
+fn free_slots_keep_their_room_over_a_restart() {
+    for (seed, tells) in [(0, true), (1, true), (2, false)] {
+        let disk = Disk::new(seed);
+        let d = disk.clone();
+        let reserve_bytes = 2 << 20;
+        let cfg = StoreConfig { reserve_bytes, ..config() };
+        let ran = run(seed, &disk, |rt| async move {
+            d.capacity.set(16 << 20);
+            let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+            store.create_target(T).await.expect("target");
+            let large = fill(&rt, &store, 0, LARGE).await;
+            for c in &large[..8] {
+                remove(&store, *c).await.expect("a removal");
+            }
+            // The room of those goes to others, so the file has holes.
+            let others: Vec<u64> = (1000..1003).collect();
+            for c in &others {
+                write(&store, *c, 2 * LARGE).await.expect("room of what was removed");
+            }
+            for c in &large[8..16] {
+                remove(&store, *c).await.expect("a removal");
+            }
+            store.close().await.expect("closed");
+            (large, others)
+        });
+        let (large, others) = ran.expect("ran");
+        let next = disk.after(Crash::Kill, seed);
+        next.tells_rooms.set(tells);
+        // Others have taken what is free, and more.
+        next.capacity.set(next.used() + (reserve_bytes / 2));
+        let d = next.clone();
+        run(seed, &next, |rt| async move {
+            let cfg = StoreConfig { reserve_bytes, ..config() };
+            let store = Store::open(&rt, d.dir(), cfg).await.expect("open");
+            let mut there = 0;
+            for i in 0..8 {
+                there += u32::from(write(&store, 2000 + i, LARGE).await.is_ok());
+            }
+            // By what the file system tells; otherwise its start has taken the room from it.
+            assert!(if tells { there == 8 } else { there < 8 }, "{there} went in");
+            all_readable(&rt, &store, &large[16..], LARGE).await;
+            all_readable(&rt, &store, &others, 2 * LARGE).await;
+        })
+        .expect("ran");
+    }
+}
+
 /// What is folded may take of the reserve, since the log needs its room. It takes no more than that: what it would have got beside would count as
 /// room for clients.
 #[test]
@@ -333,4 +382,32 @@ fn what_is_kept_for_the_next_checkpoint_does_not_grow_with_each_start() {
         disk = disk.after(Crash::Kill, life);
     }
     assert_eq!(used[4], used[15], "{used:?}");
+}
+
+/// A process at its limit of descriptors is no broken disk: the store waits for one where it cannot go on without.
+#[test]
+fn a_store_that_finds_no_descriptor_waits_for_one() {
+    let disk = Disk::new(32);
+    let d = disk.clone();
+    run(32, &disk, |rt| async move {
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        for (i, len) in [LARGE, SMALL, LARGE * 2].into_iter().enumerate() {
+            d.scarce.set(4);
+            // A file of slots of another size, the file of a checkpoint, segments of the log.
+            write(&store, i as u64, len).await.expect("written");
+            store.checkpoint().await.expect("a checkpoint");
+            for k in 0..100 {
+                d.scarce.set(1);
+                write(&store, 10 + 100 * i as u64 + k, SMALL).await.expect("written");
+            }
+        }
+        assert!(store.failure().is_none());
+        d.scarce.set(4);
+        store.close().await.expect("closed");
+        drop(store);
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        assert!(store.was_clean());
+    })
+    .expect("ran");
 }

@@ -72,6 +72,19 @@ pub trait FileIo {
     fn len(&self) -> io::Result<u64>;
     /// Bytes of the disk that it takes: less than its length if parts were punched out or never written.
     fn room_bytes(&self) -> io::Result<u64>;
+    /// The parts of it that have room on the disk, written or not, in their order; those that touch are one. None: the file system does not tell.
+    fn rooms(&self) -> BoxFuture<io::Result<Option<Vec<Part>>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+}
+
+/// A part of a file, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it begins.
+    pub start: u64,
+    /// Behind its last byte.
+    pub end: u64,
 }
 
 /// How to open a file.

@@ -65,7 +65,8 @@ impl Target {
             Action::Failed(status) => {
                 tracing::error!(target = %self.id, %status, "target failed and goes offline");
                 self.payloads.borrow_mut().clear();
-                if matches!(status, Status::NoSpace | Status::Corrupt)
+                // Where its store has failed as well, that ends at once.
+                if matches!(status, Status::NoSpace | Status::Corrupt | Status::DiskFailed)
                     && let Some(node) = self.node.upgrade()
                 {
                     node.rt.spawn_detached(node.clone().revive(self.clone()));

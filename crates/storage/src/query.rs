@@ -49,12 +49,12 @@ impl Node {
     }
 
     /// What a target holds, whatever its state: for an operator who must know what a chain would lose.
-    pub(crate) fn list_chunks(&self, incoming: &Incoming) -> Result<SyncListReply> {
+    pub(crate) async fn list_chunks(&self, incoming: &Incoming) -> Result<SyncListReply> {
         self.require_operator(incoming)?;
         let ask: ListChunks = incoming.msg()?;
         let target = self.target(ask.target)?;
         let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
-        let (chunks, more) = target.store.list(target.id, ask.after, limit);
+        let (chunks, more) = target.store.list(target.id, ask.after, limit).await;
         Ok(SyncListReply { chunks, more })
     }
 

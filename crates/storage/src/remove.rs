@@ -8,7 +8,7 @@ use glowfs_rt::Buf;
 use glowfs_rt::sync::{join_all, oneshot};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::data::{RemoveData, RemoveDataReply, UpdateHead, update};
-use glowfs_types::{Capability, ChainVersion, ChunkId, DataId, Error, Result, Status, VolumeId};
+use glowfs_types::{Capability, ChainVersion, ChunkId, Error, Result, Status};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
@@ -31,15 +31,11 @@ impl Node {
         self.fences.pass(&capability, self.cluster_ns())?;
         let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
         let limit = (ask.limit as usize).clamp(1, REMOVE_MAX);
-        let (page, _) = target.store.list(target.id, before(ask.from), limit + 1);
-        let chunks: Vec<(ChunkId, u32)> = page
-            .into_iter()
-            .map(|c| (c.chunk, c.chunk_bytes))
-            .take_while(|(c, _)| (c.volume, c.data) == (ask.from.volume, ask.from.data))
-            .collect();
-        let more = chunks.len() > limit;
+        let (page, more) = target.store.list_of(target.id, ask.from, limit).await;
+        let chunks: Vec<(ChunkId, u32)> =
+            page.into_iter().map(|c| (c.chunk, c.chunk_bytes)).collect();
         let mut removed = 0;
-        for group in chunks[..chunks.len().min(limit)].chunks(REMOVE_PARALLEL) {
+        for group in chunks.chunks(REMOVE_PARALLEL) {
             // The groups before may have taken long.
             self.check_lease()?;
             self.fences.pass(&capability, self.cluster_ns())?;
@@ -54,19 +50,6 @@ impl Node {
         self.check_answer()?;
         Ok(RemoveDataReply { removed, more })
     }
-}
-
-/// The chunk id just before `c`, to list from `c` on.
-fn before(c: ChunkId) -> Option<ChunkId> {
-    let last = u64::MAX;
-    if c.index > 0 {
-        return Some(ChunkId { index: c.index - 1, ..c });
-    }
-    if c.data.0 > 0 {
-        return Some(ChunkId { data: DataId(c.data.0 - 1), index: last, ..c });
-    }
-    let volume = VolumeId(c.volume.0.checked_sub(1)?);
-    Some(ChunkId { volume, data: DataId(last), index: last })
 }
 
 async fn remove(
@@ -94,18 +77,4 @@ async fn remove(
         update: Core { removes: true, ..Core::default() },
     });
     removed.await.unwrap_or(Err(Status::ShuttingDown)).map(|_| ())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn before_is_just_before() {
-        let id = |v, d, index| ChunkId { volume: VolumeId(v), data: DataId(d), index };
-        assert_eq!(before(id(1, 2, 3)), Some(id(1, 2, 2)));
-        assert_eq!(before(id(1, 2, 0)), Some(id(1, 1, u64::MAX)));
-        assert_eq!(before(id(1, 0, 0)), Some(id(0, u64::MAX, u64::MAX)));
-        assert_eq!(before(id(0, 0, 0)), None);
-    }
 }

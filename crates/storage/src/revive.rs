@@ -1,5 +1,5 @@
 //! A target that a full disk has put offline comes back by itself when there is room again; and so does one that gave way because
-//! it could not read what it had to forward.
+//! it could not read what it had to forward, or one of whose operations failed in a way that leaves its store in service.
 //!
 //! It has not what its successor has taken meanwhile, so it begins like one whose service was started again: what its core had in
 //! memory is forgotten, and the chain brings it up to date. Guarantees: mgmtd has heard that it was offline, and took it out of

@@ -32,23 +32,14 @@ impl Handler for Service {
             method::FLUSH_TARGETS => answer!(node, incoming, flush_targets),
             method::REMOVE_DATA => answer!(node, incoming, remove_data),
             method::SYNC_DONE => answer!(node, incoming, sync_done),
-            method::SYNC_LIST => {
-                let result = node.sync_list(&incoming);
-                incoming.reply_msg(result);
-            }
+            method::SYNC_LIST => answer!(node, incoming, sync_list),
             method::QUERY_EXTENT => answer!(node, incoming, query_extent),
             method::QUERY_CHUNK => {
                 let result = node.query_chunk(&incoming);
                 incoming.reply_msg(result);
             }
-            method::LIST_CHUNKS => {
-                let result = node.list_chunks(&incoming);
-                incoming.reply_msg(result);
-            }
-            method::LIST_DATA => {
-                let result = node.list_data(&incoming);
-                incoming.reply_msg(result);
-            }
+            method::LIST_CHUNKS => answer!(node, incoming, list_chunks),
+            method::LIST_DATA => answer!(node, incoming, list_data),
             method::TAKE_DISK => answer!(node, incoming, take_disk),
             method::DAMAGED => answer!(node, incoming, damaged),
             method::LIST_EXTENTS => answer!(node, incoming, list_extents),

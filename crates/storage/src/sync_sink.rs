@@ -16,7 +16,7 @@ use std::rc::Rc;
 pub(crate) const SYNC_PAGE_MAX: u32 = 4096;
 
 impl Node {
-    pub(crate) fn sync_list(&self, incoming: &Incoming) -> Result<SyncListReply> {
+    pub(crate) async fn sync_list(&self, incoming: &Incoming) -> Result<SyncListReply> {
         self.require_service(incoming)?;
         self.check_lease()?;
         let ask: SyncList = incoming.msg()?;
@@ -27,7 +27,7 @@ impl Node {
             |v| v.receiving(),
         )?;
         let limit = ask.limit.clamp(1, SYNC_PAGE_MAX) as usize;
-        let (chunks, more) = target.store.list(target.id, ask.after, limit);
+        let (chunks, more) = target.store.list(target.id, ask.after, limit).await;
         Ok(SyncListReply { chunks, more })
     }
 

@@ -112,7 +112,7 @@ impl Source {
             let theirs: SyncListReply = self.call(method::SYNC_LIST, &ask).await?;
             // Ours is read after theirs: what changed in between only makes a transfer that the receiver finds superseded.
             let (ours, our_more) =
-                self.target.store.list(self.target.id, after, SYNC_PAGE_MAX as usize);
+                self.target.store.list(self.target.id, after, SYNC_PAGE_MAX as usize).await;
             let page = compare(&theirs.chunks, theirs.more, &ours, our_more);
             self.node.metrics.sync_equal.add(page.equal);
             count(&self.progress.compared, page.equal);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 #[derive(Default)]
 pub(super) struct FileState {
@@ -44,12 +44,20 @@ pub struct Disk {
     /// Operations fail from here on: (operation number, error).
     pub fail_at: Cell<Option<(u64, io::ErrorKind)>>,
     pub syncs: Cell<u64>,
+    /// So many times from now on no descriptor is had for a file.
+    pub scarce: Cell<u64>,
     /// Other tasks, or an observer, come between any two operations.
     pub yields: Cell<bool>,
     /// This many flushes from now, one fails; 0: none does.
     pub fail_sync: Cell<u64>,
     /// The read so many reads from now returns a wrong bit; 0: none does.
     pub flip_read: Cell<u64>,
+    /// Writes of this file wait ([`Disk::hold`]),
+    held: Cell<Option<&'static str>>,
+    /// and these do.
+    waiting: RefCell<Vec<Waker>>,
+    /// It tells which parts of its files have room.
+    pub tells_rooms: Cell<bool>,
     /// Each operation takes so long, twice.
     slow: RefCell<Option<(Rt, Duration)>>,
     /// Files (by their inner number) and blocks that cannot be read.
@@ -69,9 +77,13 @@ impl Disk {
             capacity: Cell::new(1 << 40),
             fail_at: Cell::new(None),
             syncs: Cell::new(0),
+            scarce: Cell::new(0),
             yields: Cell::new(false),
             fail_sync: Cell::new(0),
             flip_read: Cell::new(0),
+            held: Cell::new(None),
+            waiting: RefCell::default(),
+            tells_rooms: Cell::new(true),
             slow: RefCell::default(),
             unreadable: RefCell::default(),
         })
@@ -204,6 +216,29 @@ impl Disk {
     /// From now on each operation takes at least so long.
     pub fn slow_down(&self, rt: &Rt, least: Duration) {
         *self.slow.borrow_mut() = Some((rt.clone(), least / 2));
+    }
+    /// Writes of a file do not go on until they are let go.
+    pub fn hold(&self, name: &'static str) {
+        self.held.set(Some(name));
+    }
+    /// Whether any waits.
+    pub fn holds(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+    pub fn let_go(&self) {
+        self.held.set(None);
+        self.waiting.take().into_iter().for_each(Waker::wake);
+    }
+    pub(super) async fn while_held(&self, id: u64) {
+        poll_fn(|cx| {
+            let held = self.held.get().is_some_and(|n| self.names.borrow().get(n) == Some(&id));
+            if held {
+                self.waiting.borrow_mut().push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
     }
     /// Some other task may run, or several.
     pub(super) async fn pause(&self) {

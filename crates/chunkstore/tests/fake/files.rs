@@ -3,7 +3,7 @@
 use super::BLOCK;
 use super::content::Change;
 use super::disk::{Disk, FileState};
-use glowfs_rt::backend::{BoxFuture, DirIo, FileIo, OpenOptions, Space};
+use glowfs_rt::backend::{BoxFuture, DirIo, FileIo, OpenOptions, Part, Space};
 use glowfs_rt::{Buf, BufMut, File};
 use std::io;
 use std::rc::Rc;
@@ -60,6 +60,7 @@ impl FileIo for FakeFile {
             disk.need_room(id, offset, bytes.len() as u64)?;
             let change = Change::Write(offset, bytes.into());
             disk.content(id, |f| f.running.insert(key, change.clone()));
+            disk.while_held(id).await;
             disk.pause().await;
             let result = disk.operation();
             disk.content(id, |f| {
@@ -130,6 +131,20 @@ impl FileIo for FakeFile {
     fn room_bytes(&self) -> io::Result<u64> {
         Ok(self.disk.content(self.id, |f| (f.now.room.len() * BLOCK) as u64))
     }
+    fn rooms(&self) -> BoxFuture<io::Result<Option<Vec<Part>>>> {
+        let part = |b: u64| Part { start: b * BLOCK as u64, end: (b + 1) * BLOCK as u64 };
+        let mut parts: Vec<Part> = Vec::new();
+        self.disk.content(self.id, |f| {
+            for p in f.now.room.iter().map(|b| part(*b)) {
+                match parts.last_mut() {
+                    Some(last) if last.end == p.start => last.end = p.end,
+                    _ => parts.push(p),
+                }
+            }
+        });
+        let told = self.disk.tells_rooms.get().then_some(parts);
+        Box::pin(std::future::ready(Ok(told)))
+    }
 }
 
 impl DirIo for FakeDir {
@@ -137,6 +152,11 @@ impl DirIo for FakeDir {
         let (disk, name) = (self.0.clone(), name.to_owned());
         Box::pin(async move {
             disk.pause().await;
+            if let Some(left) = disk.scarce.get().checked_sub(1) {
+                disk.scarce.set(left);
+                // EMFILE.
+                return Err(io::Error::from_raw_os_error(24));
+            }
             let found = disk.names.borrow().get(&name).copied();
             let id = match found {
                 Some(id) => id,

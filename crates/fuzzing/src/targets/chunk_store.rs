@@ -154,7 +154,7 @@ async fn look(rt: &Rt, store: &Store) -> Vec<(u64, ChunkId, u64, u32)> {
     for target in store.targets().into_iter().take(4) {
         let _ = store.target_meta(target);
         let _ = store.channels(target);
-        for summary in store.list(target, None, CHUNKS_MAX).0 {
+        for summary in store.list(target, None, CHUNKS_MAX).await.0 {
             let (r, buf) =
                 store.read(target, summary.chunk, 0, rt.alloc(CHUNK_BYTES as usize)).await;
             if let Ok(r) = r {

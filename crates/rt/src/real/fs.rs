@@ -2,7 +2,7 @@
 
 use super::driver::{Driver, Share, submit};
 use super::ops::{Kind, Op, OpFuture};
-use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
+use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Part, Space};
 use crate::outcome::Outcome;
 use crate::{Buf, BufMut};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -59,18 +59,25 @@ fn plain_name(name: &str) -> io::Result<CString> {
     CString::new(name).map_err(|_| bad())
 }
 
+fn on_helper<T: Send + 'static>(
+    share: Rc<Share>,
+    fd: Arc<OwnedFd>,
+    work: impl FnOnce(&OwnedFd) -> io::Result<T> + Send + 'static,
+) -> BoxFuture<io::Result<T>> {
+    Box::pin(async move {
+        let (outcome, job) = Outcome::of(move || work(&fd));
+        share.driver.helpers().unblock(share.owner.jobs, job).await;
+        let panicked = || Err(io::Error::other("a helper thread panicked"));
+        outcome.take().unwrap_or_else(panicked)
+    })
+}
+
 impl RealDir {
     fn on_helper<T: Send + 'static>(
         &self,
         work: impl FnOnce(&OwnedFd) -> io::Result<T> + Send + 'static,
     ) -> BoxFuture<io::Result<T>> {
-        let (share, fd) = (self.share.clone(), self.fd.clone());
-        Box::pin(async move {
-            let (outcome, job) = Outcome::of(move || work(&fd));
-            share.driver.helpers().unblock(share.owner.jobs, job).await;
-            let panicked = || Err(io::Error::other("a helper thread panicked"));
-            outcome.take().unwrap_or_else(panicked)
-        })
+        on_helper(self.share.clone(), self.fd.clone(), work)
     }
 }
 
@@ -159,6 +166,12 @@ impl RealFile {
     fn submit(&self, op: Op) -> OpFuture {
         submit(&self.share.driver, op.of(self.share.owner))
     }
+    fn on_helper<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&OwnedFd) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<io::Result<T>> {
+        on_helper(self.share.clone(), self.fd.clone(), work)
+    }
     fn plain(&self, kind: Kind, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
         if i64::try_from(offset.saturating_add(len)).is_err() {
             return Box::pin(std::future::ready(Err(io::ErrorKind::InvalidInput.into())));
@@ -213,5 +226,8 @@ impl FileIo for RealFile {
     fn room_bytes(&self) -> io::Result<u64> {
         // In units of 512 bytes, whatever the file system's blocks are (stat(2)).
         Ok(u64::try_from(rustix::fs::fstat(&self.fd)?.st_blocks).unwrap_or(0).saturating_mul(512))
+    }
+    fn rooms(&self) -> BoxFuture<io::Result<Option<Vec<Part>>>> {
+        self.on_helper(|fd| super::rooms::rooms(fd))
     }
 }

@@ -13,6 +13,7 @@ mod notify;
 mod offload;
 mod ops;
 mod ring;
+mod rooms;
 mod shares;
 mod socket;
 mod uring;

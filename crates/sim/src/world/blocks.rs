@@ -103,6 +103,10 @@ impl Room {
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
+    /// Its parts: the first block, and behind the last.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(start, end)| (*start, *end))
+    }
     /// How many blocks of a range are not in it yet.
     pub(crate) fn missing(&self, start: u64, end: u64) -> u64 {
         let inside: u64 = self

@@ -4,7 +4,7 @@ use super::blocks::{BLOCK, Blocks, Room};
 use super::core::Core;
 use super::disk::Disk;
 use super::random::Random;
-use glowfs_rt::backend::{BoxFuture, FileIo};
+use glowfs_rt::backend::{BoxFuture, FileIo, Part};
 use glowfs_rt::{Buf, BufMut};
 use std::cell::RefCell;
 use std::io;
@@ -297,5 +297,14 @@ impl FileIo for SimFile {
     fn room_bytes(&self) -> io::Result<u64> {
         self.core()?;
         Ok(self.content.borrow().room.blocks() * BLOCK)
+    }
+    fn rooms(&self) -> BoxFuture<io::Result<Option<Vec<Part>>>> {
+        if let Err(e) = self.core() {
+            return failed(e);
+        }
+        let content = self.content.borrow();
+        let parts = content.room.parts();
+        let parts = parts.map(|(start, end)| Part { start: start * BLOCK, end: end * BLOCK });
+        Box::pin(std::future::ready(Ok(Some(parts.collect()))))
     }
 }
