@@ -119,14 +119,16 @@ def gaps(repository):
     """Known gaps have ids that stay; whoever names one means one that is there."""
     known = set()
     for number, line in repository.prose(STATUS):
-        own = re.match(r"- <a id=\"g(\d+)\"></a>\*\*G\1\*\*|#+ G(\d+)\b", line)
+        own = re.match(r"#+ G(\d+)\b", line)
         if own:
-            gap = own.group(1) or own.group(2)
+            gap = own.group(1)
             if gap in known:
                 repository.complain(STATUS, number, f"there are two gaps G{gap}")
             known.add(gap)
-    if not known:
-        return
+    following = re.search(r"the next one is G(\d+)", repository.text(STATUS))
+    if not following or any(int(gap) >= int(following.group(1)) for gap in known):
+        repository.complain(STATUS, 1, "«the next one is G...» must name an id behind all")
+    known.update(following.groups() if following else ())
     for path in sorted(repository.paths):
         if path.endswith((".md", ".rs")):
             for number, line in enumerate(repository.text(path).split("\n"), 1):

@@ -404,7 +404,7 @@ impl Pair {
         };
         let side = &mut self.0[by];
         let mut outcome = side.apply(op);
-        // docs/status.md, 123: something is open in a directory that the other one has moved.
+        // docs/status.md, G123: something is open in a directory that the other one has moved.
         if let (Op::Rename(a, b, _), Err(Errno::STALE)) = (op, &outcome)
             && !side.handles.is_empty()
         {
