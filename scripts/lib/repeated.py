@@ -14,6 +14,8 @@ METRIC = re.compile(r"\b(?:process|glowfs_(?:build|meta|mgmtd|mount|rpc|storage)
 # Its options stand before the command.
 ADMIN = re.compile(r"\bglowfs admin(?: --(?:mgmtd|token-file|dev|timeout) [^ ]+| --json)* ([a-z][a-z-]*)\b(?!:)")
 GAP = re.compile(r"\bG(\d+)\b")
+# Parts of commands.
+PARTS = ("scripts/bounded", "scripts/prepare")
 STATUS = "docs/status.md"
 
 
@@ -76,6 +78,10 @@ def commands(repository):
         top = "/" not in name and "." not in name and name != "LICENSE"
         if (top or re.fullmatch(r"scripts/[\w-]+", name)) and not re.search(rf"`(?:\./)?{name}\b", text):
             repository.complain(path, 1, f"the command {name} is missing in the table")
+        if (top or name.startswith("scripts/")) and name not in PARTS and "/lib/" not in name:
+            text_of = repository.text(name)
+            if text_of.startswith("#!/usr/bin/env bash") and '\nhelp "$@"\n' not in text_of:
+                repository.complain(name, 1, 'begins without «help "$@"» (scripts/prepare)')
 
 
 def metrics(repository):
