@@ -121,14 +121,11 @@ impl Inner {
         loop {
             let mut last = None;
             if let Some(t) = self.targets.borrow().get(&target) {
-                let mut some = t.chunks.range((from, upto)).take(STEP);
-                let mut seen = 0;
-                while let Some((id, chunk)) = some.next() {
+                for (nth, (id, chunk)) in t.chunks.range((from, upto)).take(STEP).enumerate() {
                     if !visit(id, chunk) {
                         return;
                     }
-                    seen += 1;
-                    last = (seen == STEP).then_some(*id);
+                    last = (nth + 1 == STEP).then_some(*id);
                 }
             }
             let Some(last) = last else { return };
