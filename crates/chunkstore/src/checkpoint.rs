@@ -19,7 +19,7 @@ use glowfs_types::checksum::crc32c;
 use glowfs_types::{
     ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, StoreId, TargetId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ const FRAME_HEAD_BYTES: usize = 32;
 const STEP_CHUNKS: usize = 64;
 /// Channel records likewise.
 const STEP_CHANNELS: usize = 256;
-/// How often a checkpoint begins anew because a target was removed meanwhile.
+/// How often a checkpoint begins anew because a target was removed meanwhile, or for want of room.
 const ATTEMPTS_MAX: usize = 8;
 
 const TARGET: u32 = 1;
@@ -63,6 +63,16 @@ pub(crate) struct Running {
     /// Targets of the snapshot whose channel records are not written down, the last one's turn being next; and behind which record it goes on.
     channels_of: Vec<TargetId>,
     channels_after: Option<(ClientId, ChannelId)>,
+}
+
+/// What was written down.
+struct Snapshot {
+    /// The last batch it covers.
+    lsn: u64,
+    /// Segments that chunks still have blocks in.
+    in_use: BTreeSet<u64>,
+    /// Bytes of its file.
+    bytes: u64,
 }
 
 /// The first block of a checkpoint.
@@ -302,27 +312,10 @@ impl Inner {
         if first && upto == Upto::Current {
             self.compact().await?;
         }
-        let in_use = self.in_use_before(before);
-        if short.is_none() && !in_use.is_subset(&self.unread_segments()) {
+        let Some(snapshot) = self.write_down(before, short.is_some()).await? else {
             return Ok(false);
-        }
-        // Nothing was awaited since: what is in use is so as of the snapshot.
-        let lsn = self.begin_snapshot();
-        let first_segment = in_use.first().copied().unwrap_or(before);
-        let written = self.write_snapshot(lsn, first_segment).await;
-        *self.checkpoint.borrow_mut() = None;
-        let written = match written {
-            // With the room that no chunk uses.
-            Err(e)
-                if e.status == Status::NoSpace
-                    && self.release_room(0, RELEASE_BYTES).await? > 0 =>
-            {
-                tracing::debug!(error = %e, "the checkpoint begins anew");
-                None
-            }
-            other => other?,
         };
-        let Some(bytes) = written else { return Ok(false) };
+        let Snapshot { lsn, in_use, bytes } = snapshot;
         let dir_error = |e: std::io::Error| self.poison("switching the checkpoint", &e);
         self.dir.rename(CHECKPOINT_NEW, CHECKPOINT).await.map_err(dir_error)?;
         self.dir.sync().await.map_err(dir_error)?;
@@ -334,6 +327,36 @@ impl Inner {
             .retain(|loc, _| loc.segment().is_some_and(|s| in_use.contains(&s)));
         self.keep_reserve().await;
         short.map_or(Ok(true), Err)
+    }
+
+    /// Writes the state down, to [`CHECKPOINT_NEW`]; `None`: it does not free what it should, or was abandoned. `short`: blocks of the log stay for want of room.
+    ///
+    /// What does not fit is written anew with the room that free slots give up. Nothing is folded in between: that would take the same room.
+    async fn write_down(self: &Rc<Self>, before: u64, short: bool) -> Result<Option<Snapshot>> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let in_use = self.in_use_before(before);
+            if !short && !in_use.is_subset(&self.unread_segments()) {
+                return Ok(None);
+            }
+            // Nothing was awaited since: what is in use is so as of the snapshot.
+            let lsn = self.begin_snapshot();
+            let first_segment = in_use.first().copied().unwrap_or(before);
+            let written = self.write_snapshot(lsn, first_segment).await;
+            *self.checkpoint.borrow_mut() = None;
+            match written {
+                Err(e)
+                    if e.status == Status::NoSpace
+                        && attempts < ATTEMPTS_MAX
+                        && self.release_room(0, RELEASE_BYTES).await? > 0 =>
+                {
+                    tracing::debug!(error = %e, "the checkpoint begins anew");
+                }
+                Err(e) => return Err(e),
+                Ok(bytes) => return Ok(bytes.map(|bytes| Snapshot { lsn, in_use, bytes })),
+            }
+        }
     }
 
     /// The targets are written down at once. Returns the batch of the snapshot.

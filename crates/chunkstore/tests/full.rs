@@ -7,7 +7,8 @@ mod small;
 use fake::{Crash, Disk, run};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
-use glowfs_types::{Result, Status};
+use glowfs_types::wire::data::ChannelRecord;
+use glowfs_types::{ChannelId, ChunkVersion, ClientId, Result, Seq, Status};
 use small::{CHUNK_BYTES, T, bytes, config, id, request};
 use std::rc::Rc;
 
@@ -15,6 +16,19 @@ use std::rc::Rc;
 const SMALL: usize = 4096;
 /// The size of writes that go to slots.
 const LARGE: usize = 128 << 10;
+
+/// Operations of the disk in one life of a store at most: who does not come to an end is cut off.
+const OPS_MAX: u64 = 1_000_000;
+
+fn channel(n: u64) -> ChannelRecord {
+    ChannelRecord {
+        client: ClientId(u128::from(n)),
+        channel: ChannelId(1),
+        seq: Seq(1),
+        chunk: id(1),
+        version: ChunkVersion(1),
+    }
+}
 
 async fn write(store: &Store, index: u64, len: usize) -> Result<()> {
     store.stage(T, request(index, 1, StageKind::Write, bytes(index, len))).await
@@ -208,33 +222,50 @@ fn a_full_store_is_opened_again_and_recovers() {
 #[test]
 fn room_goes_between_chunks_of_different_sizes() {
     for seed in 0..4 {
-        let mut disk = Disk::new(seed);
-        disk.capacity.set(16 << 20);
-        let (mut first, mut held) = (0, Vec::new());
-        for (round, len) in (0..6).zip([LARGE, 3 * SMALL, 80_000, LARGE].into_iter().cycle()) {
-            let d = disk.clone();
-            let now = run(seed, &disk, |rt| async move {
-                let store = Store::open(&rt, d.dir(), config()).await.expect("open");
-                store.create_target(T).await.expect("target");
-                for c in held {
-                    remove(&store, c).await.expect("removed");
-                }
-                let now = fill(&rt, &store, round * 100_000, len).await;
-                let space = store.space();
-                assert!(space.free_bytes < 1 << 20, "{space:?}");
-                all_readable(&rt, &store, &now, len).await;
-                if seed % 2 == 0 {
-                    store.close().await.expect("closed");
-                }
-                now
-            });
-            held = now.expect("ran");
-            let bytes = held.len() * len;
-            first = if round == 0 { bytes } else { first };
-            // Blocks, and slots that are powers of two, waste some.
-            assert!(bytes * 10 >= first * 6, "round {round}: {bytes} of {first} bytes");
-            disk = disk.after(if seed < 2 { Crash::Kill } else { Crash::Power }, seed);
-        }
+        refilled_by_other_sizes(seed, 0);
+    }
+}
+
+/// Others have their turn before a checkpoint of many channel records writes its first chunk. What free slots gave up for it was taken to fold
+/// the log, and given up again, for ever.
+#[test]
+fn a_checkpoint_without_room_and_the_log_do_not_take_it_from_each_other_for_ever() {
+    for (seed, channels) in [(1, 300), (0, 520), (1, 800)] {
+        refilled_by_other_sizes(seed, channels);
+    }
+}
+
+/// A disk that is filled six times, each time by chunks of another size than those that make room for them, beside so many channel records.
+fn refilled_by_other_sizes(seed: u64, channels: u64) {
+    let mut disk = Disk::new(seed);
+    disk.capacity.set(16 << 20);
+    let (mut first, mut held) = (0, Vec::new());
+    for (round, len) in (0..6).zip([LARGE, 3 * SMALL, 80_000, LARGE].into_iter().cycle()) {
+        let d = disk.clone();
+        // Some hundred thousand are usual.
+        disk.cut_at.set(OPS_MAX);
+        let now = run(seed, &disk, |rt| async move {
+            let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+            store.create_target(T).await.expect("target");
+            store.put_channels(T, (0..channels).map(channel).collect()).await.expect("put");
+            for c in held {
+                remove(&store, c).await.expect("removed");
+            }
+            let now = fill(&rt, &store, round * 100_000, len).await;
+            let space = store.space();
+            assert!(space.free_bytes < 1 << 20, "{space:?}");
+            all_readable(&rt, &store, &now, len).await;
+            if seed % 2 == 0 {
+                store.close().await.expect("closed");
+            }
+            now
+        });
+        held = now.expect("ran");
+        let bytes = held.len() * len;
+        first = if round == 0 { bytes } else { first };
+        // Blocks, and slots that are powers of two, waste some.
+        assert!(bytes * 10 >= first * 6, "round {round}: {bytes} of {first} bytes");
+        disk = disk.after(if seed < 2 { Crash::Kill } else { Crash::Power }, seed);
     }
 }
 
