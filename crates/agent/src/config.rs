@@ -2,6 +2,7 @@
 
 use glowfs_net::ConnectorOptions;
 use glowfs_rt::Duration;
+use glowfs_types::limits::NODE_HEARTBEAT_MS;
 use glowfs_types::routing::Role;
 use glowfs_types::{ClusterId, Error, HostId, NodeId, Result, Status};
 use std::collections::BTreeMap;
@@ -67,7 +68,7 @@ impl AgentConfig {
             tags: BTreeMap::new(),
             http: None,
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            heartbeat_interval: Duration::from_millis(300),
+            heartbeat_interval: Duration::from_millis(NODE_HEARTBEAT_MS),
             heartbeat_deadline: Duration::from_millis(600),
             routing_wait: Duration::from_secs(5),
             token_ttl: Duration::from_secs(5),

@@ -4,6 +4,10 @@
 //! never compared: a standby watches the record, and when it has not changed for the lease and a margin of the standby's own
 //! time, it writes the next epoch. A primary counts from the moment it *began* the transaction that renewed, and steps down when that
 //! is a lease ago, whatever it still hopes to hear.
+//!
+//! The record also says for how long nodes may have been granted leases, by this primary or by one before: instances may be configured otherwise, and one
+//! that grants shorter leases must not take a node for dead that still has a long one ([`Election::overlap_ms`]). When those of before are
+//! over, the primary records its own.
 
 use glowfs_types::NodeId;
 use glowfs_types::mutant::{Mutant, planted};
@@ -23,6 +27,8 @@ pub struct LeaseRecord {
     pub lease_ms: u64,
     /// Where the primary listens.
     pub addresses: Vec<String>,
+    /// The longest lease that a node may have, granted in this epoch or before, in ms; 0: not known (records of builds that did not note it).
+    pub node_lease_ms: u64,
 }
 
 /// Settings.
@@ -38,6 +44,8 @@ pub struct ElectionConfig {
     pub lease_ms: u64,
     /// How much longer a standby waits, in ms.
     pub margin_ms: u64,
+    /// The lease that this instance grants nodes, in ms.
+    pub node_lease_ms: u64,
 }
 
 /// What this instance is.
@@ -72,6 +80,10 @@ pub struct Election {
     seen_since_ms: u64,
     /// For how long after the last claim an earlier life of this instance may still believe to be primary, in ms.
     overlap_ms: u64,
+    /// How much longer than those that this instance grants leases of nodes may be that were granted before its epoch, in ms.
+    longer_ms: u64,
+    /// The epoch in which it leads, and when it first saw that recorded, in ms.
+    leads: Option<(u64, u64)>,
     /// What was written with an unknown outcome, and when that began.
     tried: Option<(LeaseRecord, u64)>,
 }
@@ -85,6 +97,8 @@ impl Election {
             seen: None,
             seen_since_ms: 0,
             overlap_ms: 0,
+            longer_ms: 0,
+            leads: None,
             tried: None,
         }
     }
@@ -113,9 +127,10 @@ impl Election {
         let standby = self.standing == Standing::Standby;
         standby.then_some(self.seen_since_ms + held.lease_ms + self.config.margin_ms)
     }
-    /// How much longer than a node's lease this primary must wait before it declares anybody dead, in ms.
+    /// How much longer than a lease that it grants this primary must wait before it declares anybody dead, in ms: until the primary before has stopped
+    /// to grant leases, and those are over.
     pub fn overlap_ms(&self) -> u64 {
-        self.overlap_ms
+        self.overlap_ms + self.longer_ms
     }
     /// The record was read as `record` (`None`: absent) by a transaction that began at `began_ms` and whose answer came at
     /// `now_ms`: what to write in it. What was read may be as old as the beginning and as new as the answer; so silence
@@ -137,13 +152,18 @@ impl Election {
             record.is_some_and(|r| r.holder == self.config.node && r.life == self.config.life);
         match (self.standing, record) {
             (Standing::Primary { epoch, .. }, Some(r)) if mine && r.epoch == epoch => {
-                Command::Write(LeaseRecord { renewal: r.renewal + 1, ..r.clone() })
+                let leads = self.leads.filter(|l| l.0 == epoch).unwrap_or((epoch, now_ms));
+                self.leads = Some(leads);
+                let over_ms = leads.1 + self.overlap_ms + r.node_lease_ms + self.config.margin_ms;
+                let own = self.config.node_lease_ms;
+                let node_lease_ms = if began_ms >= over_ms { own } else { r.node_lease_ms };
+                Command::Write(LeaseRecord { renewal: r.renewal + 1, node_lease_ms, ..r.clone() })
             }
             (Standing::Primary { .. }, _) => {
                 self.standing = Standing::Standby;
                 Command::Wait
             }
-            (Standing::Standby, None) => Command::Write(self.claim(0)),
+            (Standing::Standby, None) => Command::Write(self.claim(0, 0)),
             (Standing::Standby, Some(r)) => {
                 let free = r.holder == NodeId(0);
                 // An earlier life of this very instance: its process is gone (node ids are unique).
@@ -155,15 +175,16 @@ impl Election {
                 } else {
                     0
                 };
+                self.longer_ms = r.node_lease_ms.saturating_sub(self.config.node_lease_ms);
                 if free || own_past || mine || expired {
-                    Command::Write(self.claim(r.epoch))
+                    Command::Write(self.claim(r.epoch, r.node_lease_ms))
                 } else {
                     Command::Wait
                 }
             }
         }
     }
-    fn claim(&self, epoch: u64) -> LeaseRecord {
+    fn claim(&self, epoch: u64, node_lease_ms: u64) -> LeaseRecord {
         LeaseRecord {
             holder: self.config.node,
             life: self.config.life,
@@ -171,6 +192,7 @@ impl Election {
             renewal: 0,
             lease_ms: self.config.lease_ms,
             addresses: self.config.addresses.clone(),
+            node_lease_ms: node_lease_ms.max(self.config.node_lease_ms),
         }
     }
     /// The write of `record`, whose transaction began at `began_ms`, was committed.

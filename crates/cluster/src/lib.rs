@@ -8,6 +8,7 @@
 mod chain;
 mod election;
 mod force;
+mod idle;
 mod lease;
 mod members;
 mod reach;
@@ -18,6 +19,7 @@ mod time;
 pub use chain::{Chain, Change, Evidence, MemberRecord, Observation, Proof, STEPS_MAX, View};
 pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};
 pub use force::{explain, explain_force, force};
+pub use idle::Idle;
 pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};
 pub use members::MEMBERS_MAX;
 pub use reach::{Blame, Cuts, Pauses, Reach};

@@ -3,7 +3,8 @@
 //! A new member joins at the end and is brought up to date like one that was away. One that leaves goes in two steps. First it
 //! is *retired*: offline under a new version, which becomes active only when it has adopted it or is away, so that it
 //! answers no read while writes pass it by. Then, when that version is active, it is taken off the list: from here on the
-//! others hold every acknowledged write without it. The order of the others never changes.
+//! others hold every acknowledged write without it. The order of the others never changes. Between the two it may be called back: then it is
+//! away like any other, and is brought up to date.
 
 use crate::{Chain, Change, Evidence, MemberRecord};
 use glowfs_types::routing::{ChainMember, PublicState};
@@ -74,6 +75,16 @@ impl Chain {
         next.info.preferred.retain(|t| *t != target);
         next.records.remove(&target);
         next.note_serving();
+        Ok(next)
+    }
+    /// Back from the first step: it is offline only as long as nothing is heard of it. Nobody but mgmtd knows of this, so it makes no version.
+    pub fn reinstate(&self, target: TargetId) -> Result<Chain> {
+        self.check_settled()?;
+        if !self.retired(target) {
+            return Err(self.refuse(format!("has not retired target {target}")));
+        }
+        let mut next = self.clone();
+        next.records.entry(target).or_default().retired = false;
         Ok(next)
     }
     fn check_settled(&self) -> Result<()> {

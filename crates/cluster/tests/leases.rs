@@ -2,7 +2,7 @@
 //! every moment:
 //!
 //! - at most one instance believes to be primary;
-//! - a node that is declared dead has stopped serving, also when the primary that declares it is a new one;
+//! - a node that is declared dead has stopped serving, also when the primary that declares it is a new one, and grants other leases than the one before;
 //!
 //! and when the troubles end, there is one primary and every node is alive again.
 //!
@@ -87,6 +87,7 @@ enum Event {
 }
 
 struct World {
+    seed: u64,
     now: u64,
     random: Random,
     queue: BTreeMap<(u64, u64), Event>,
@@ -101,13 +102,20 @@ struct World {
     jumped_at: u64,
 }
 
-fn election(i: usize, life: u64) -> Election {
+/// What a life of an instance grants: in half of all worlds all the same, else each as it is configured when it is started.
+fn leases(i: usize, life: u64, seed: u64) -> LeaseConfig {
+    let longer = [0, 0, 500, 1500][(i as u64 + 3 * life + seed) as usize % 4];
+    LeaseConfig { lease_ms: LEASES.lease_ms + longer * (seed % 2), ..LEASES }
+}
+
+fn election(i: usize, life: u64, seed: u64) -> Election {
     Election::new(ElectionConfig {
         node: NodeId(i as u64 + 1),
         life,
         addresses: vec![],
         lease_ms: PRIMARY_LEASE_MS,
         margin_ms: LEASES.margin_ms,
+        node_lease_ms: leases(i, life, seed).lease_ms,
     })
 }
 
@@ -122,7 +130,7 @@ impl World {
         let instances = (0..INSTANCES)
             .map(|i| Instance {
                 clock: clock(),
-                election: election(i, 1),
+                election: election(i, 1, seed),
                 life: 1,
                 paused_until: 0,
                 book: None,
@@ -139,6 +147,7 @@ impl World {
             })
             .collect();
         let mut w = Self {
+            seed,
             now: 0,
             random,
             queue: BTreeMap::new(),
@@ -287,14 +296,15 @@ impl World {
     }
     /// Takes the state over when it has become primary, and drops it when it is not any more.
     fn lead(&mut self, at: usize) {
-        let now = self.now;
+        let (now, seed) = (self.now, self.seed);
         let i = &mut self.instances[at];
+        let config = leases(at, i.life, seed);
         let now_ms = i.clock.ms(now);
         match i.election.standing(now_ms) {
             Standing::Primary { epoch, .. } if i.book.as_ref().is_none_or(|b| b.0 != epoch) => {
                 let extra = i.election.overlap_ms();
                 let known = self.alive.iter().copied();
-                i.book = Some((epoch, NodeLeases::new(LEASES, known, now_ms, extra)));
+                i.book = Some((epoch, NodeLeases::new(config, known, now_ms, extra)));
                 self.epochs += 1;
             }
             Standing::Primary { .. } => {}
@@ -359,18 +369,20 @@ impl World {
                 book.settled();
             }
         }
+        let lease_ms = book.lease_ms();
         self.instances[to].book = Some((epoch, book));
         if granted && !self.lost() {
             let wait = self.delay();
             let life = beat.incarnation.0;
-            self.after(wait, Event::Reply { node, life, sent_ms, lease_ms: LEASES.lease_ms });
+            self.after(wait, Event::Reply { node, life, sent_ms, lease_ms });
         }
     }
     fn trouble(&mut self) {
         if self.now >= TROUBLES_US {
             return;
         }
-        let pause = self.now + self.random.below(4_000_000);
+        // Longer where leases are.
+        let pause = self.now + self.random.below(4_000_000 * (1 + self.seed % 2));
         match self.random.below(6) {
             0 | 1 => {
                 let i = self.random.below(INSTANCES as u64) as usize;
@@ -382,11 +394,11 @@ impl World {
             }
             3 => {
                 // The process dies and is started again.
-                let i = self.random.below(INSTANCES as u64) as usize;
+                let (i, seed) = (self.random.below(INSTANCES as u64) as usize, self.seed);
                 let instance = &mut self.instances[i];
                 instance.life += 1;
                 instance.book = None;
-                instance.election = election(i, instance.life);
+                instance.election = election(i, instance.life, seed);
                 let life = instance.life;
                 self.after(100_000, Event::Look(i));
                 self.after(100_000, Event::Tick { at: i, life });

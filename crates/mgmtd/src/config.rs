@@ -1,6 +1,7 @@
 //! The configuration file of mgmtd.
 
 use glowfs_kv::EngineConfig;
+use glowfs_types::limits::NODE_HEARTBEAT_MS;
 use glowfs_types::{ClusterId, Error, NodeId, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,11 +40,11 @@ pub struct Config {
 /// Leases and periods, in milliseconds.
 ///
 /// Rules (checked): a node stops serving `node_lease_ms` after it sent its last answered heartbeat and is declared dead
-/// `margin_ms` after that; a primary that died is replaced before the nodes stop.
+/// `margin_ms` after that; a primary that died is replaced before the nodes stop. Nodes send heartbeats every [`NODE_HEARTBEAT_MS`], whatever is set here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timing {
-    /// The time between heartbeats that nodes are expected to keep.
+    /// The time between heartbeats of an mgmtd that stands by. (Those of nodes come every 300 ms.)
     pub heartbeat_ms: u64,
     /// How long a node may serve after a heartbeat.
     pub node_lease_ms: u64,
@@ -59,7 +60,7 @@ pub struct Timing {
     pub client_session_ms: u64,
     /// How long a target that was too slow or not reached waits before it may sync again; doubled each time.
     pub slow_pause_ms: u64,
-    /// How long a replica may be away before another one is made elsewhere; 0: for ever. The cluster's configuration can change it.
+    /// How long a replica may be away, or wait in vain to be brought up to date, before another one is made elsewhere; 0: for ever. The cluster's configuration can change it.
     pub replace_after_ms: u64,
     /// The time between looks for replicas to make or to move.
     pub repair_ms: u64,
@@ -144,18 +145,19 @@ impl Timing {
                 "heartbeat_ms, scan_ms, primary_renew_ms and repair_ms must be greater than 0",
             );
         }
-        if self.node_lease_ms < 2 * self.heartbeat_ms {
-            return bad(
-                "node_lease_ms must be at least twice heartbeat_ms, or one lost heartbeat stops a node",
-            );
+        let heartbeat_ms = self.heartbeat_ms.max(NODE_HEARTBEAT_MS);
+        if self.node_lease_ms < 2 * heartbeat_ms {
+            return bad(&format!(
+                "node_lease_ms must be at least twice the time between heartbeats ({heartbeat_ms}: heartbeat_ms, or {NODE_HEARTBEAT_MS}, which nodes keep), or one lost heartbeat stops a node"
+            ));
         }
         if self.primary_lease_ms < 2 * self.primary_renew_ms {
             return bad("primary_lease_ms must be at least twice primary_renew_ms");
         }
-        if self.primary_lease_ms + self.margin_ms + self.heartbeat_ms > self.node_lease_ms {
-            return bad(
-                "primary_lease_ms + margin_ms + heartbeat_ms must not exceed node_lease_ms, or a change of primary stops nodes",
-            );
+        if self.primary_lease_ms + self.margin_ms + heartbeat_ms > self.node_lease_ms {
+            return bad(&format!(
+                "primary_lease_ms + margin_ms + {heartbeat_ms} (the time between heartbeats: heartbeat_ms, or {NODE_HEARTBEAT_MS}, which nodes keep) must not exceed node_lease_ms, or a change of primary stops nodes"
+            ));
         }
         if self.client_session_ms < self.node_lease_ms {
             return bad(
@@ -172,6 +174,24 @@ impl Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nodes do not follow `heartbeat_ms`: each was dead between any two of its heartbeats.
+    #[test]
+    fn leases_outlive_a_lost_heartbeat_of_a_node_whatever_is_expected_of_them() {
+        let timing = |node_lease_ms, primary_lease_ms| Timing {
+            heartbeat_ms: 100,
+            node_lease_ms,
+            primary_lease_ms,
+            primary_renew_ms: 50,
+            margin_ms: 50,
+            ..Timing::default()
+        };
+        for (node, primary) in [(250, 100), (400, 100), (600, 300)] {
+            let e = timing(node, primary).validate().expect_err("too short");
+            assert!(e.message.contains("300"), "{e}");
+        }
+        timing(600, 250).validate().expect("just long enough");
+    }
 
     #[test]
     fn sessions_of_clients_outlive_a_change_of_primary() {

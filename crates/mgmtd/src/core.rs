@@ -98,6 +98,15 @@ impl Inner {
             None => Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down")),
         }
     }
+    /// Notes something in the state of an epoch that nobody will say again, also while the lease has run out: a renewal that was on its way may make
+    /// this instance primary again, with this very state. What is loaded for another epoch is looked at as a whole.
+    pub fn remember(&self, epoch: u64, f: impl FnOnce(&mut State)) {
+        if let Some(s) = self.state.borrow_mut().as_mut()
+            && s.epoch == epoch
+        {
+            f(s);
+        }
+    }
     /// Puts a change in force in memory that the engine took as one of `epoch`. If the lease ran out meanwhile, memory lacks what is stored.
     /// It is dropped then: a renewal that was on its way may make this instance primary again, in the same epoch.
     pub fn stored<T>(&self, epoch: u64, f: impl FnOnce(&mut State) -> T) -> Result<T> {
@@ -293,14 +302,15 @@ impl Inner {
         let _held = self.lock.acquire(1).await;
         loop {
             let now_ms = self.now_ms();
-            let (edit, log, nodes, chains) = self.with(|s| plan_changes(s, now_ms))?;
+            let (epoch, planned) = self.with(|s| (s.epoch, plan_changes(s, now_ms)))?;
+            let (edit, log, nodes, chains) = planned;
             let (nodes, chains) = match (nodes.is_empty(), chains.is_empty()) {
                 (true, true) => return self.with(|s| s.leases.settled()),
                 _ => (nodes, chains),
             };
             if let Err(e) = self.commit(edit).await {
                 // Not in force: look at them again.
-                let _ = self.with(|s| {
+                self.remember(epoch, |s| {
                     s.dirty_nodes.extend(nodes);
                     s.dirty_chains.extend(chains);
                 });

@@ -1,12 +1,12 @@
 //! A change of the cluster's records: what it writes to the engine, and what becomes of the copy in memory once that is stored.
 
 use crate::keys;
-use crate::records::{ChainRecord, Item, StoreRecord, TableRecord};
+use crate::records::{ChainRecord, GoneRecord, Item, StoreRecord, TableRecord};
 use crate::state::State;
 use crate::store::Writes;
 use glowfs_cluster::Chain;
 use glowfs_types::routing::{NodeInfo, TargetInfo};
-use glowfs_types::{NodeId, RoutingVersion, StoreId, TargetId};
+use glowfs_types::{ChainId, NodeId, RoutingVersion, StoreId, TargetId};
 
 /// A change to make.
 #[derive(Default)]
@@ -16,8 +16,8 @@ pub struct Edit {
     pub chains: Vec<Chain>,
     pub tables: Vec<TableRecord>,
     pub stores: Vec<StoreRecord>,
-    /// Targets to remove.
-    pub removed: Vec<TargetId>,
+    /// Targets to remove, with the chains that they were of.
+    pub removed: Vec<(TargetId, ChainId)>,
     /// Nodes to forget, with the stores that are recorded for them.
     pub forgotten: Vec<(NodeId, Vec<StoreId>)>,
 }
@@ -55,9 +55,10 @@ impl Edit {
         for t in &self.targets {
             w.insert(keys::target(t.id), Some(keys::encode(&Item { changed, value: t.clone() })));
         }
-        for t in &self.removed {
-            w.insert(keys::target(*t), None);
-            w.insert(keys::gone(*t), Some(keys::encode(&Item { changed, value: *t })));
+        for (target, chain) in &self.removed {
+            let gone = GoneRecord { changed, target: *target, chain: Some(*chain) };
+            w.insert(keys::target(*target), None);
+            w.insert(keys::gone(*target), Some(keys::encode(&gone)));
         }
         for c in &self.chains {
             let item = Item { changed, value: ChainRecord::of(c) };
@@ -95,10 +96,10 @@ impl Edit {
         s.chains.extend(self.chains.into_iter().map(|c| (c.info.id, Item { changed, value: c })));
         s.tables.extend(self.tables.into_iter().map(|value| Item { changed, value }));
         s.stores.extend(self.stores.into_iter().map(|r| (r.offer.store, r)));
-        for t in self.removed {
-            s.targets.remove(&t);
-            s.heard.remove(&t);
-            s.gone.insert(t, changed);
+        for (target, chain) in self.removed {
+            s.targets.remove(&target);
+            s.heard.remove(&target);
+            s.gone.insert(target, GoneRecord { changed, target, chain: Some(chain) });
         }
         s.version = changed;
     }

@@ -37,6 +37,12 @@ pub(crate) struct Ground<'a> {
     pub moved: Vec<(StoreId, i32)>,
 }
 
+/// Replicas that each chain should have, of those that are of a table.
+pub(crate) fn wanted(s: &State) -> BTreeMap<ChainId, usize> {
+    let tables = s.tables.iter().map(|t| &t.value);
+    tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect()
+}
+
 /// How the places share chains with a set of nodes.
 struct Sharing {
     /// Of each place: how many of its targets are of chains that have a member on one of the nodes.
@@ -62,10 +68,7 @@ impl<'a> Ground<'a> {
                 b.take(bytes_to_be(s, t));
             }
         }
-        let tables = s.tables.iter().map(|t| &t.value);
-        let wanted =
-            tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect();
-        let (spread, sharing) = (None, BTreeMap::new());
+        let (spread, sharing, wanted) = (None, BTreeMap::new(), wanted(s));
         Self { s, places, burdens, at, spread, sharing, wanted, leaving, moved: Vec::new() }
     }
 

@@ -5,6 +5,7 @@
 //! answered only when its chains have settled; so are the heartbeats that it sends meanwhile.
 
 use crate::core::Inner;
+use crate::repair::removed;
 use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
 use glowfs_types::routing::{NodeStatus, Role};
@@ -67,8 +68,6 @@ impl Inner {
             }
             let newer = s.version > heartbeat.routing_version;
             let config = s.config_for(node, heartbeat.node.role, heartbeat.node.config_version);
-            // Which chain a target was of is not known any more. While one has nobody who serves, what a disk that returns holds may be all that is left.
-            let all_served = s.chains.values().all(|c| c.value.info.head().is_some());
             HeartbeatReply {
                 time_ns: self.cluster_ns(),
                 wall_ns: self.rt.unix_ns(),
@@ -76,12 +75,7 @@ impl Inner {
                 routing: newer.then(|| s.delta(heartbeat.routing_version)),
                 config,
                 capability_keys: s.cluster.capability_keys.clone(),
-                removed: heartbeat
-                    .targets
-                    .iter()
-                    .map(|t| t.target)
-                    .filter(|t| all_served && s.gone.contains_key(t))
-                    .collect(),
+                removed: removed(s, &heartbeat.targets),
             }
         })
     }
@@ -96,7 +90,8 @@ impl Inner {
                     %node, unanswered_ms = heartbeat.unanswered_ms,
                     "node is heard, and no answer reaches it in time: its targets leave their chains where others serve"
                 );
-                self.look_again(until_ms.saturating_sub(now_ms), move |s| s.touch_node(node));
+                let after = (s.epoch, until_ms.saturating_sub(now_ms));
+                self.look_again(after, move |s| s.touch_node(node));
             }
             (true, false) => {
                 tracing::info!(%node, "answers reach the node again");

@@ -17,14 +17,14 @@ use std::fmt::Write;
 impl Inner {
     pub async fn move_away(&self, ask: MoveAway) -> Result<MoveAwayReply> {
         let _held = self.lock.acquire(1).await;
-        let (now, dry_run, what) = (self.rt.now(), ask.dry_run, ask.what);
+        let (dry_run, what) = (ask.dry_run, ask.what);
         let (edit, reply) = self.with(|s| {
             let stores = marked(s, &ask)?;
             let before: Vec<_> =
                 stores.iter().filter_map(|r| s.stores.get(&r.offer.store).cloned()).collect();
             // Explained as if it were so already; in force only when it is stored.
             put(s, &stores);
-            let mut reply = explain_move(s, &ask, leaving(s, now, None));
+            let mut reply = explain_move(s, &ask, leaving(s, None));
             reply.in_force = Some(before == stores);
             put(s, &before);
             Ok::<_, Error>((Edit { stores, ..Edit::default() }, reply))
@@ -54,7 +54,8 @@ impl Inner {
 
     pub async fn force_chain(&self, ask: ForceChain) -> Result<ForceChainReply> {
         let held = self.lock.acquire(1).await;
-        let chain = self.with(|s| s.chains.get(&ask.chain).map(|c| c.value.clone()))?;
+        let (epoch, chain) =
+            self.with(|s| (s.epoch, s.chains.get(&ask.chain).map(|c| c.value.clone())))?;
         let chain = chain.ok_or_else(|| {
             Error::new(Status::InvalidArgument, format!("there is no chain {}", ask.chain))
         })?;
@@ -81,7 +82,9 @@ impl Inner {
                 let next = force(&chain, target)?;
                 self.commit(Edit { chains: vec![next], ..Edit::default() }).await?;
                 tracing::warn!(chain = %ask.chain, %target, "chain forced by an operator");
-                self.with(|s| s.dirty_chains.insert(ask.chain))?;
+                self.remember(epoch, |s| {
+                    s.dirty_chains.insert(ask.chain);
+                });
                 drop(held);
                 self.settle().await?;
             }
@@ -178,7 +181,9 @@ fn explain_move(
         }
         let stay: Vec<_> =
             chain.info.members.iter().filter(|m| !ground.leaving.contains(&m.target)).collect();
+        // Its copy, as long as nothing else is the matter with the chain.
         let newest = stay.iter().max_by_key(|m| m.target);
+        let serving = stay.iter().filter(|m| m.state == PublicState::Serving).count();
         let (to, doing) = if dismissed {
             (Some((t.node, t.disk_index)), "its chain goes on without it; its node drops it".into())
         } else if stay.len() >= wanted {
@@ -186,6 +191,12 @@ fn explain_move(
                 s.targets.get(&m.target).map(|t| ((t.value.node, t.value.disk_index), m.state))
             });
             let doing = match place {
+                Some((_, PublicState::Serving)) if serving < wanted => {
+                    let others = stay.iter().filter(|m| m.state != PublicState::Serving);
+                    let others: Vec<String> =
+                        others.map(|m| format!("target {} is {}", m.target, m.state)).collect();
+                    format!("copied; waits until {wanted} serve without it: {}", others.join(", "))
+                }
                 Some((_, PublicState::Serving)) => "copied; it leaves its chain".into(),
                 Some((_, state)) => format!("its copy is {state}"),
                 None => String::new(),

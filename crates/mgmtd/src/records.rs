@@ -4,7 +4,7 @@ use glowfs_cluster::{Chain, LeaseRecord, MemberRecord, Proof};
 use glowfs_types::routing::{ChainInfo, ChainTable};
 use glowfs_types::wire::mgmtd::{StoreOffer, UserInfo};
 use glowfs_types::{
-    ChainVersion, ClientId, ClusterId, Incarnation, NodeId, RoutingVersion, TargetId,
+    ChainId, ChainVersion, ClientId, ClusterId, Incarnation, NodeId, RoutingVersion, TargetId,
 };
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
@@ -37,6 +37,9 @@ pub struct EpochRecord {
     pub lease_ms: u64,
     #[n(4)]
     pub addresses: Vec<String>,
+    /// The longest lease that a node may have (builds of before did not note it).
+    #[n(5)]
+    pub node_lease_ms: Option<u64>,
 }
 
 impl EpochRecord {
@@ -47,6 +50,7 @@ impl EpochRecord {
             epoch: r.epoch,
             lease_ms: r.lease_ms,
             addresses: r.addresses.clone(),
+            node_lease_ms: (r.node_lease_ms > 0).then_some(r.node_lease_ms),
         }
     }
     pub fn with_renewal(self, renewal: u64) -> LeaseRecord {
@@ -57,6 +61,7 @@ impl EpochRecord {
             renewal,
             lease_ms: self.lease_ms,
             addresses: self.addresses,
+            node_lease_ms: self.node_lease_ms.unwrap_or(0),
         }
     }
 }
@@ -68,6 +73,19 @@ pub struct Item<T> {
     pub changed: RoutingVersion,
     #[n(1)]
     pub value: T,
+}
+
+/// A target that was removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
+pub struct GoneRecord {
+    /// By the routing info of this version.
+    #[n(0)]
+    pub changed: RoutingVersion,
+    #[n(1)]
+    pub target: TargetId,
+    /// The chain that it was of (builds of before did not note it).
+    #[n(2)]
+    pub chain: Option<ChainId>,
 }
 
 /// What is to become of a store.
@@ -204,5 +222,47 @@ impl ChainRecord {
             records: self.members.iter().map(|m| (m.target, record(m))).collect(),
             info: self.info,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::{decode, encode};
+
+    /// As builds of before wrote and read it.
+    #[derive(PartialEq, Debug, Encode, Decode)]
+    struct OldEpoch {
+        #[n(0)]
+        holder: NodeId,
+        #[n(1)]
+        life: u64,
+        #[n(2)]
+        epoch: u64,
+        #[n(3)]
+        lease_ms: u64,
+        #[n(4)]
+        addresses: Vec<String>,
+    }
+
+    #[test]
+    fn older_builds_and_this_one_read_what_the_other_wrote() {
+        let (holder, life, epoch, lease_ms) = (NodeId(1), 2, 3, 700);
+        let addresses = vec!["tcp://h:1".to_owned()];
+        let old = OldEpoch { holder, life, epoch, lease_ms, addresses: addresses.clone() };
+        let new =
+            EpochRecord { holder, life, epoch, lease_ms, addresses, node_lease_ms: Some(1500) };
+        let read: EpochRecord = decode(b"epoch", &encode(&old)).expect("of before");
+        assert_eq!(read, EpochRecord { node_lease_ms: None, ..new.clone() });
+        assert_eq!(encode(&EpochRecord::of(&read.clone().with_renewal(7))), encode(&read));
+        assert_eq!(decode::<OldEpoch>(b"epoch", &encode(&new)).expect("by one of before"), old);
+
+        let (changed, target) = (RoutingVersion(4), TargetId(5));
+        let old = Item { changed, value: target };
+        let new = GoneRecord { changed, target, chain: Some(ChainId(6)) };
+        let read: GoneRecord = decode(b"gone", &encode(&old)).expect("of before");
+        assert_eq!(read, GoneRecord { chain: None, ..new });
+        let read: Item<TargetId> = decode(b"gone", &encode(&new)).expect("by one of before");
+        assert_eq!(read, old);
     }
 }

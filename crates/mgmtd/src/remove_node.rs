@@ -9,7 +9,7 @@ use crate::edit::Edit;
 use crate::repair::has_left;
 use crate::state::State;
 use glowfs_types::wire::operate::{RemoveNode, RemoveNodeReply};
-use glowfs_types::{Error, NodeId, Result, Status, StoreId, TargetId};
+use glowfs_types::{ChainId, Error, NodeId, Result, Status, StoreId, TargetId};
 
 impl Inner {
     pub async fn remove_node(&self, ask: RemoveNode) -> Result<RemoveNodeReply> {
@@ -34,12 +34,11 @@ impl Inner {
     }
 }
 
-/// The stores that are recorded for a node which may be forgotten, and its targets, all of which have left their chains; none if it is forgotten already.
-fn leftovers(
-    s: &State,
-    node: NodeId,
-    own: NodeId,
-) -> Result<Option<(Vec<StoreId>, Vec<TargetId>)>> {
+/// The stores of a node, and its targets with the chains that they were of.
+type Leftovers = (Vec<StoreId>, Vec<(TargetId, ChainId)>);
+
+/// What is recorded for a node which may be forgotten: all its targets have left their chains. None if it is forgotten already.
+fn leftovers(s: &State, node: NodeId, own: NodeId) -> Result<Option<Leftovers>> {
     let refuse = |status, why: String| Err(Error::new(status, why));
     let Some(known) = s.nodes.get(&node) else {
         if s.gone_nodes.contains_key(&node) {
@@ -71,5 +70,5 @@ fn leftovers(
         );
     }
     let stores = s.stores.values().filter(|r| r.node == node).map(|r| r.offer.store).collect();
-    Ok(Some((stores, here().map(|t| t.id).collect())))
+    Ok(Some((stores, here().map(|t| (t.id, t.chain)).collect())))
 }

@@ -1,48 +1,32 @@
-//! Members that come and go: drains, replaced disks, and replicas that were away for too long. What to do next with a chain
+//! Members that come and go: drains, replaced disks, and replicas that stood idle for too long. What to do next with a chain
 //! decides `cluster`, where a newcomer goes decides `placement` ([`crate::ground`]); here they are fed and their moves are put in force.
 
 use crate::balance;
 use crate::core::Inner;
 use crate::edit::Edit;
-use crate::ground::Ground;
+use crate::ground::{Ground, wanted};
 use crate::state::State;
 use crate::tables::new_target;
 use glowfs_cluster::{Move, next_move};
-use glowfs_rt::{Duration, Instant};
+use glowfs_rt::Duration;
 use glowfs_types::routing::{LocalState, PublicState, TargetInfo};
+use glowfs_types::wire::mgmtd::TargetReport;
 use glowfs_types::{ChainId, TargetId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The greatest number of chains changed by one transaction.
 const MOVES_PER_CHANGE: usize = 128;
-/// Targets that are to go now: on disks that are drained or replaced, and members that were away for too long.
-pub(crate) fn leaving(s: &State, now: Instant, after: Option<Duration>) -> BTreeSet<TargetId> {
-    let away = |t: TargetId| {
-        let since = s.offline_since.get(&t);
-        after.zip(since).is_some_and(|(after, since)| now.since(*since) >= after)
-    };
+
+/// Targets that are to go now: on disks that are drained or replaced, and members that stood idle for so long.
+pub(crate) fn leaving(s: &State, after_ms: Option<u64>) -> BTreeSet<TargetId> {
+    let given_up = |t| after_ms.is_some_and(|after| s.idle.for_ms(t, after));
     s.targets
         .values()
         .map(|t| &t.value)
-        .filter(|t| s.stores.get(&t.store).is_some_and(|r| r.away != 0) || away(t.id))
+        .filter(|t| s.stores.get(&t.store).is_some_and(|r| r.away != 0) || given_up(t.id))
         .map(|t| t.id)
         .collect()
-}
-
-/// Notes since when members are offline.
-fn note_offline(s: &mut State, now: Instant) {
-    let offline: BTreeSet<TargetId> = s
-        .chains
-        .values()
-        .flat_map(|c| &c.value.info.members)
-        .filter(|m| m.state == PublicState::Offline)
-        .map(|m| m.target)
-        .collect();
-    s.offline_since.retain(|t, _| offline.contains(t));
-    for t in offline {
-        s.offline_since.entry(t).or_insert(now);
-    }
 }
 
 /// Whether its chain does not list a target any more.
@@ -51,23 +35,49 @@ pub(crate) fn has_left(s: &State, t: &TargetInfo) -> bool {
 }
 
 /// A target that no chain lists any more and that its node does not have any more.
-fn forgotten(s: &State) -> Vec<TargetId> {
+fn forgotten(s: &State) -> Vec<(TargetId, ChainId)> {
     let dropped = |t: &TargetInfo| {
         let named = s.heard.contains_key(&t.id);
         let lost = s.stores.get(&t.store).is_none_or(|r| r.superseded);
         lost || (s.said.contains_key(&t.node) && !named)
     };
     let found = s.targets.values().map(|t| &t.value).filter(|t| has_left(s, t) && dropped(t));
-    found.map(|t| t.id).take(MOVES_PER_CHANGE).collect()
+    found.map(|t| (t.id, t.chain)).take(MOVES_PER_CHANGE).collect()
+}
+
+/// Of the targets that a node names, those that were removed and of which nobody needs what it still has. While too few serve the chain that one was
+/// of, it may be all that is left in the end; but where its disk was chosen for a new replica of that very chain, it is in the way of that.
+pub(crate) fn removed(s: &State, reports: &[TargetReport]) -> Vec<TargetId> {
+    let mut named =
+        reports.iter().filter_map(|r| s.gone.get(&r.target).map(|gone| (r, gone.chain))).peekable();
+    if named.peek().is_none() {
+        return Vec::new();
+    }
+    let wanted = wanted(s);
+    // Builds of before did not note the chain.
+    let all_served = s.chains.values().all(|c| c.value.info.head().is_some());
+    let spare = |report: &TargetReport, chain: ChainId| {
+        let info = s.chains.get(&chain).map(|c| &c.value.info);
+        info.is_some_and(|info| {
+            let wanted = wanted.get(&chain).copied().unwrap_or(info.members.len());
+            let on = |t: TargetId| s.targets.get(&t).is_some_and(|t| t.value.store == report.store);
+            let serving = info.serving().count();
+            serving >= wanted || (serving > 0 && info.members.iter().any(|m| on(m.target)))
+        })
+    };
+    named
+        .filter(|(report, chain)| chain.map_or(all_served, |chain| spare(report, chain)))
+        .map(|(report, _)| report.target)
+        .collect()
 }
 
 /// The moves of one round.
-fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(ChainId, Move)>) {
-    note_offline(s, now);
-    let after = s.mgmtd_tuning().replace_after_ms.unwrap_or(t.replace_after_ms);
-    let after = (after > 0).then(|| Duration::from_millis(after));
+fn plan_moves(s: &mut State, now_ms: u64, t: &crate::Timing) -> (Edit, Vec<(ChainId, Move)>) {
+    let after_ms = s.mgmtd_tuning().replace_after_ms.unwrap_or(t.replace_after_ms);
+    let after_ms = (after_ms > 0).then_some(after_ms);
+    s.idle.look(s.chains.values().map(|c| &c.value), after_ms, now_ms);
     let s = &*s;
-    let mut ground = Ground::new(s, leaving(s, now, after));
+    let mut ground = Ground::new(s, leaving(s, after_ms));
     let balance = s.mgmtd_tuning().balance == Some(true);
     // Before anything is planned: whether all is quiet is judged by what is there.
     let leisure = balance && balance::at_leisure(s, &ground);
@@ -76,7 +86,6 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
     }
     let mut edit = Edit { removed: forgotten(s), ..Edit::default() };
     let mut log = Vec::new();
-    let now_ms = now.0 / 1_000_000;
     let mut recovering = s
         .chains
         .values()
@@ -89,6 +98,7 @@ fn plan_moves(s: &mut State, now: Instant, t: &crate::Timing) -> (Edit, Vec<(Cha
         let Some(step) = next_move(chain, wanted, &ground.leaving) else { continue };
         let next = match step {
             Move::Dismiss(target) => chain.dismiss(target),
+            Move::Reinstate(target) => chain.reinstate(target),
             Move::Retire(target) => chain.retire(target).map(|(next, _)| next),
             Move::Join if recovering >= t.recoveries_max as usize => continue,
             Move::Join => {
@@ -162,19 +172,20 @@ impl Inner {
 
     async fn repair_once(&self) -> glowfs_types::Result<()> {
         let _held = self.lock.acquire(1).await;
-        let now = self.rt.now();
-        let (edit, log) = self.with(|s| plan_moves(s, now, &self.config.timing))?;
+        let now_ms = self.now_ms();
+        let (epoch, (edit, log)) =
+            self.with(|s| (s.epoch, plan_moves(s, now_ms, &self.config.timing)))?;
         let removed = edit.removed.clone();
         let chains: Vec<ChainId> = edit.chains.iter().map(|c| c.info.id).collect();
         self.commit(edit).await?;
-        self.with(|s| s.dirty_chains.extend(chains))?;
+        self.remember(epoch, |s| s.dirty_chains.extend(chains));
         self.work.notify_all();
         for (chain, step) in log {
             self.metrics.moves.inc();
             tracing::info!(%chain, ?step, "members changed");
         }
-        for target in removed {
-            tracing::info!(target_id = %target, "target is gone");
+        for (target, chain) in removed {
+            tracing::info!(target_id = %target, %chain, "target is gone");
         }
         Ok(())
     }

@@ -113,6 +113,7 @@ fn new_inner(
         addresses: addresses.clone(),
         lease_ms: config.timing.primary_lease_ms,
         margin_ms: config.timing.margin_ms,
+        node_lease_ms: config.timing.node_lease_ms,
     });
     Ok(Inner {
         rt: rt.clone(),

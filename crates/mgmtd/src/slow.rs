@@ -23,30 +23,34 @@ type Paused = Option<(TargetId, u64)>;
 impl Inner {
     pub fn report_slow(self: &Rc<Self>, report: ReportSlow) -> Result<Empty> {
         let now_ms = self.now_ms();
-        if let Some((node, until_ms)) = self.with(|s| note_cut(s, &report, now_ms))? {
-            self.look_again(until_ms - now_ms, move |s| s.touch_node(node));
+        let (epoch, cut) = self.with(|s| (s.epoch, note_cut(s, &report, now_ms)))?;
+        if let Some((node, until_ms)) = cut {
+            self.look_again((epoch, until_ms - now_ms), move |s| s.touch_node(node));
             return Ok(Empty {});
         }
-        let Some((target, until_ms)) = self.with(|s| take(s, &report, now_ms))? else {
-            return Ok(Empty {});
-        };
+        let (epoch, taken) = self.with(|s| (s.epoch, take(s, &report, now_ms)))?;
+        let Some((target, until_ms)) = taken else { return Ok(Empty {}) };
         tracing::warn!(
             chain = %report.chain, version = %report.version, reporter = %report.reporter, accused = %report.target,
             unreachable = report.unreachable, out = %target, "a member holds its chain up and is taken out"
         );
         self.work.notify_all();
-        self.look_again(until_ms - now_ms, move |s| {
+        self.look_again((epoch, until_ms - now_ms), move |s| {
             s.dirty_chains.insert(report.chain);
         });
         Ok(Empty {})
     }
 
-    /// Has chains looked at when something has ceased to count.
-    pub fn look_again(self: &Rc<Self>, after_ms: u64, mark: impl FnOnce(&mut State) + 'static) {
+    /// Has chains of an epoch's state looked at when something has ceased to count. Nobody else would: an unchanged report marks nothing.
+    pub fn look_again(
+        self: &Rc<Self>,
+        (epoch, after_ms): (u64, u64),
+        mark: impl FnOnce(&mut State) + 'static,
+    ) {
         let (inner, pause) = (self.clone(), Duration::from_millis(after_ms + 1));
         self.rt.spawn_detached(async move {
             inner.rt.sleep(pause).await;
-            let _ = inner.with(mark);
+            inner.remember(epoch, mark);
             inner.work.notify_all();
         });
     }

@@ -1,8 +1,8 @@
 //! The primary's copy of what is in the engine, and what it heard since.
 
 use crate::deaf::Fences;
-use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, UserRecord};
-use glowfs_cluster::{Chain, Cuts, NodeLeases, Observation, Pauses, Reach};
+use crate::records::{ClusterRecord, GoneRecord, Item, StoreRecord, TableRecord, UserRecord};
+use glowfs_cluster::{Chain, Cuts, Idle, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
 use glowfs_types::routing::{
     LocalState, NodeInfo, NodeStatus, PublicState, Role, RoutingInfo, TargetInfo,
@@ -35,8 +35,8 @@ pub struct State {
     pub version: RoutingVersion,
     pub nodes: BTreeMap<NodeId, Item<NodeInfo>>,
     pub targets: BTreeMap<TargetId, Item<TargetInfo>>,
-    /// Targets that were removed, and when.
-    pub gone: BTreeMap<TargetId, RoutingVersion>,
+    /// Targets that were removed.
+    pub gone: BTreeMap<TargetId, GoneRecord>,
     /// Nodes that were forgotten, and when. One that comes back is no more among them.
     pub gone_nodes: BTreeMap<NodeId, RoutingVersion>,
     pub chains: BTreeMap<ChainId, Item<Chain>>,
@@ -66,8 +66,8 @@ pub struct State {
     pub said: BTreeMap<NodeId, NodeInfo>,
     /// Of each node's id, the last place in which somebody else used it as well and was refused.
     pub second: BTreeMap<NodeId, (HostId, Role)>,
-    /// Members that are offline, and since when as far as this primary knows.
-    pub offline_since: BTreeMap<TargetId, Instant>,
+    /// How long members have stood idle, as far as this primary knows.
+    pub idle: Idle,
     pub dirty_nodes: BTreeSet<NodeId>,
     pub dirty_chains: BTreeSet<ChainId>,
     pub dead_clients: VecDeque<ClientId>,
@@ -156,7 +156,7 @@ impl State {
             out.chains.insert(*id, item.value.info.clone());
         }
         if have > RoutingVersion(0) {
-            let gone = self.gone.iter().filter(|(_, changed)| **changed > have);
+            let gone = self.gone.iter().filter(|(_, gone)| gone.changed > have);
             out.removed_targets = gone.map(|(id, _)| *id).collect();
             let gone = self.gone_nodes.iter().filter(|(_, changed)| **changed > have);
             out.removed_nodes = gone.map(|(id, _)| *id).collect();

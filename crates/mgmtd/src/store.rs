@@ -2,13 +2,14 @@
 
 use crate::keys;
 use crate::records::{
-    ChainRecord, ClusterRecord, DeadRecord, EpochRecord, Item, StoreRecord, TableRecord, UserRecord,
+    ChainRecord, ClusterRecord, DeadRecord, EpochRecord, GoneRecord, Item, StoreRecord,
+    TableRecord, UserRecord,
 };
 use glowfs_cluster::{Chain, LeaseRecord};
 use glowfs_kv::{Engine, Transaction, dump, key_after, prefix_end};
 use glowfs_types::routing::{NodeInfo, TargetInfo};
 use glowfs_types::wire::mgmtd::{ClientSession, ConfigItem};
-use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status, TargetId};
+use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -31,7 +32,7 @@ pub struct Loaded {
     pub version: RoutingVersion,
     pub nodes: Vec<Item<NodeInfo>>,
     pub targets: Vec<Item<TargetInfo>>,
-    pub gone: Vec<Item<TargetId>>,
+    pub gone: Vec<GoneRecord>,
     pub gone_nodes: Vec<Item<NodeId>>,
     pub chains: Vec<Item<Chain>>,
     pub tables: Vec<Item<TableRecord>>,

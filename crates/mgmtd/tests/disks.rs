@@ -6,11 +6,11 @@ use common::operate::*;
 use common::*;
 use glowfs_rt::real;
 use glowfs_types::routing::{NodeStatus, PublicState, RoutingInfo};
-use glowfs_types::wire::Empty;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::*;
 use glowfs_types::wire::operate::{MoveAway, MoveAwayReply, away};
 use glowfs_types::*;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 fn of_store(r: &RoutingInfo, store: StoreId) -> usize {
@@ -148,6 +148,48 @@ fn a_node_that_names_a_target_which_was_removed_hears_so() {
     });
 }
 
+/// While too few serve its chain, what a removed target still has may be all that is left.
+#[test]
+fn a_removed_target_is_given_up_only_while_enough_serve_its_chain() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster(&rt, 5, 300).await;
+        let watch = storages[0].agent.clone();
+        let of: Vec<(TargetId, ChainId)> = {
+            let r = watch.routing();
+            let mine = r.targets.values().filter(|t| t.node == NodeId(4));
+            mine.map(|t| (t.id, t.chain)).collect()
+        };
+        let disk = storages.remove(3).kill();
+        until(&rt, &watch, BOUND, "made anew elsewhere", |r| {
+            complete(r) && r.chains.values().all(|c| c.members.iter().all(|m| m.node != NodeId(4)))
+        })
+        .await;
+        set_config(&w, &m, "replace_after_ms = 0").await;
+        let back = FakeStorage::start(&w, 4, at(&m), disk);
+        until(&rt, &watch, BOUND, "forgotten", |r| complete(r) && on(r, NodeId(4)) == 0).await;
+        let r = watch.routing();
+        let degraded_by = |node: NodeId| -> BTreeSet<ChainId> {
+            let has = |c: &ChainId| r.chains[c].members.iter().any(|m| m.node == node);
+            of.iter().map(|t| t.1).filter(has).collect()
+        };
+        let some = |s: &FakeStorage| (1..of.len()).contains(&degraded_by(s.node).len());
+        // The first one watches.
+        let at = storages.iter().skip(1).position(some).expect("a node of some of them") + 1;
+        let degraded = degraded_by(storages[at].node);
+        storages.remove(at).kill();
+        until(&rt, &watch, BOUND, "two left", |r| {
+            degraded.iter().all(|c| r.chains[c].serving().count() == 2)
+        })
+        .await;
+        *back.fake.names.borrow_mut() = of.iter().map(|t| t.0).collect();
+        back.agent.report_and_wait().await;
+        let whole: Vec<TargetId> =
+            of.iter().filter(|t| !degraded.contains(&t.1)).map(|t| t.0).collect();
+        assert_eq!(*back.fake.told_gone.borrow(), whole);
+        m.stop().await;
+    });
+}
+
 async fn lay(s: &FakeStorage, table: u64, chains: u32) -> Result<CreateTableReply> {
     let create = CreateTable {
         table: ChainTableId(table),
@@ -232,31 +274,7 @@ fn members_that_only_wait_do_not_hold_up_others() {
             all_chains(r, |c| of(c).is_none_or(|m| m.state == PublicState::Offline))
         })
         .await;
-        // It comes back with disks that are too slow to be brought up to date.
-        let back = FakeStorage::start(&w, node.0, at(&m), disk);
-        back.fake.syncs.set(false);
-        let end = rt.now() + BOUND;
-        while !all_chains(&watch.routing(), |c| {
-            of(c).is_none_or(|m| m.state == PublicState::Waiting)
-        }) {
-            assert!(rt.now() < end, "{:#?}", watch.routing().chains);
-            for c in watch.routing().chains.values() {
-                let Some(target) = of(c).filter(|m| m.state == PublicState::Syncing) else {
-                    continue;
-                };
-                let reporter = c.serving().last().expect("a source").target;
-                let report = ReportSlow {
-                    chain: c.id,
-                    version: c.version,
-                    target: target.target,
-                    reporter,
-                    unreachable: false,
-                };
-                let _: Empty =
-                    watch.link().call(method::REPORT_SLOW, &report, ms(5000)).await.expect("heard");
-            }
-            rt.sleep(ms(50)).await;
-        }
+        let _back = back_and_too_slow(&w, &m, node, disk).await;
         let waiting = watch.routing().chains.values().filter(|c| of(c).is_some()).count();
         assert!(waiting > 2, "{waiting} wait");
         let before = watch.routing().targets.len();

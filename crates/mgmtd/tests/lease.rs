@@ -2,10 +2,12 @@
 #![allow(missing_docs)]
 
 mod common;
+use common::operate::*;
 use common::*;
 use glowfs_kv::{Engine, Key, RangePage, Value, Version};
+use glowfs_mgmtd::Running;
 use glowfs_rt::{BoxFuture, Rt, real};
-use glowfs_types::routing::Role;
+use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::kv::{Commit, Mutation};
 use glowfs_types::wire::mgmtd::*;
 use glowfs_types::wire::{Empty, method};
@@ -19,6 +21,10 @@ struct Gates {
     engine: Rc<dyn Engine>,
     shut: [Cell<bool>; 2],
     waiting: [Cell<bool>; 2],
+    /// What waited for the gate is refused.
+    refuses: [Cell<bool>; 2],
+    /// How often somebody was let through.
+    passed: [Cell<u32>; 2],
 }
 const RENEWALS: usize = 0;
 const CHANGES: usize = 1;
@@ -55,6 +61,10 @@ impl Engine for Handle {
                 gates.waiting[which].set(true);
                 gates.rt.sleep(ms(5)).await;
             }
+            if gates.refuses[which].get() {
+                return Err(Status::Disconnected.into());
+            }
+            gates.passed[which].set(gates.passed[which].get() + 1);
             gates.engine.commit(commit).await
         })
     }
@@ -63,31 +73,132 @@ impl Engine for Handle {
     }
 }
 
-/// A change that is stored in the gap between a lease that ran out and its renewal, which was on its way.
-#[test]
-fn a_change_that_outlived_the_lease_is_known_to_the_primary_that_is_revived() {
-    real::run(|rt| async move {
-        let mut w = World::new(&rt);
+impl Gates {
+    /// An mgmtd over such an engine.
+    async fn mgmtd(rt: &Rt) -> (Rc<Gates>, World, Running) {
+        let mut w = World::new(rt);
         let gates = Rc::new(Gates {
             rt: rt.clone(),
             engine: w.engine.clone(),
             shut: Default::default(),
             waiting: Default::default(),
+            refuses: Default::default(),
+            passed: Default::default(),
         });
         w.engine = Rc::new(Handle(gates.clone()));
         let mut config = w.config(100);
         // From the end of a lease to the end of waiting for its renewal it is the period of renewals.
-        (config.timing.primary_lease_ms, config.timing.primary_renew_ms) = (2000, 900);
-        config.timing.node_lease_ms = 3000;
+        (config.timing.primary_lease_ms, config.timing.primary_renew_ms) = (2000, RENEW_MS);
+        (config.timing.node_lease_ms, config.timing.slow_pause_ms) = (3000, PAUSE_MS);
         let m = w.mgmtd_with(config).await;
-        while !m.is_primary() {
-            rt.sleep(ms(5)).await;
+        (gates, w, m)
+    }
+    /// The same, with a chain of two.
+    async fn cluster(rt: &Rt) -> (Rc<Gates>, World, Running, Vec<FakeStorage>) {
+        let (gates, w, m) = Self::mgmtd(rt).await;
+        let storages: Vec<_> =
+            (1..=2).map(|i| FakeStorage::start(&w, i, at(&m), Rc::default())).collect();
+        for s in &storages {
+            s.agent.ready().await;
         }
+        rt.sleep(ms(200)).await;
+        create_table(&storages[0].agent, 2, 1).await;
+        until(rt, &storages[0].agent, BOUND, "serving", |r| all_chains(r, healthy)).await;
+        (gates, w, m, storages)
+    }
+    /// Shuts a gate and waits until somebody stands before it.
+    async fn shut(&self, which: usize) {
+        self.waiting[which].set(false);
+        self.shut[which].set(true);
+        while !self.waiting[which].get() {
+            self.rt.sleep(ms(5)).await;
+        }
+    }
+    async fn until(&self, m: &Running, primary: bool) {
+        let end = self.rt.now() + BOUND;
+        while m.is_primary() != primary {
+            assert!(self.rt.now() < end, "primary: {}", !primary);
+            self.rt.sleep(ms(5)).await;
+        }
+    }
+}
+const RENEW_MS: u64 = 900;
+/// Longer than a lease of a node: when the leases from before a change are over, its chain is looked at once more.
+const PAUSE_MS: u64 = 4000;
+
+/// The end of a pause is said once. It was lost if it came while the lease had run out, and the renewal was on its way; then the member waited until
+/// something else happened to its chain.
+#[test]
+fn a_pause_that_ends_while_the_lease_has_run_out_is_over_for_the_primary_that_is_revived() {
+    real::run(|rt| async move {
+        let (gates, w, m, mut storages) = Gates::cluster(&rt).await;
+        let watch = storages[0].agent.clone();
+        let disk = storages.pop().expect("two").kill();
+        let back = FakeStorage::start(&w, 2, at(&m), disk);
+        back.fake.syncs.set(false);
+        let of = |r: &RoutingInfo, state| {
+            all_chains(r, |c| c.members.iter().any(|m| m.node == NodeId(2) && m.state == state))
+        };
+        until(&rt, &watch, BOUND, "syncing", |r| of(r, PublicState::Syncing)).await;
+        let passes = async |n| {
+            let before = gates.passed[RENEWALS].get();
+            while gates.passed[RENEWALS].get() < before + n {
+                rt.sleep(ms(5)).await;
+            }
+        };
+        // Two renewals are let through from here on. The third comes after 2.7 s and is waited for until 4.7 s have passed, and the lease lasts until 3.8 s.
+        passes(1).await;
+        rt.sleep(ms(250)).await;
+        let chain = watch.routing().chains.values().next().cloned().expect("a chain");
+        let target = chain.members.iter().find(|m| m.node == NodeId(2)).expect("a member").target;
+        too_slow(&watch, &chain, target).await;
+        let paused = rt.now();
+        until(&rt, &watch, BOUND, "waiting", |r| of(r, PublicState::Waiting)).await;
+        passes(2).await;
+        gates.shut(RENEWALS).await;
+        gates.until(&m, false).await;
+        back.fake.syncs.set(true);
+        rt.sleep((paused + ms(PAUSE_MS + 100)).since(rt.now())).await;
+        assert!(!m.is_primary());
+        gates.shut[RENEWALS].set(false);
+        until(&rt, &watch, BOUND, "up to date", |r| all_chains(r, healthy)).await;
+        m.stop().await;
+    });
+}
+
+/// What a change was to put in force that failed is looked at again, also if the lease had run out by then: a node that had died stayed in its chain.
+#[test]
+fn a_change_that_failed_while_the_lease_had_run_out_is_made_by_the_primary_that_is_revived() {
+    real::run(|rt| async move {
+        let (gates, _w, m, mut storages) = Gates::cluster(&rt).await;
+        let watch = storages[0].agent.clone();
+        storages.pop().expect("two").kill();
+        // That it is dead.
+        gates.shut(CHANGES).await;
+        gates.shut(RENEWALS).await;
+        gates.until(&m, false).await;
+        gates.refuses[CHANGES].set(true);
+        gates.shut[CHANGES].set(false);
+        rt.sleep(ms(50)).await;
+        assert!(!m.is_primary());
+        gates.refuses[CHANGES].set(false);
+        gates.shut[RENEWALS].set(false);
+        until(&rt, &watch, BOUND, "without it", |r| {
+            all_chains(r, |c| c.serving().count() == 1 && c.activated == c.version)
+        })
+        .await;
+        m.stop().await;
+    });
+}
+
+/// A change that is stored in the gap between a lease that ran out and its renewal, which was on its way.
+#[test]
+fn a_change_that_outlived_the_lease_is_known_to_the_primary_that_is_revived() {
+    real::run(|rt| async move {
+        let (gates, w, m) = Gates::mgmtd(&rt).await;
+        gates.until(&m, true).await;
         let conn = w.conn(&at(&m), ROOT_TOKEN).await.expect("root");
-        gates.shut[RENEWALS].set(true);
-        while !gates.waiting[RENEWALS].get() {
-            rt.sleep(ms(5)).await;
-        }
+        gates.shut(RENEWALS).await;
         gates.shut[CHANGES].set(true);
         let toml = "sync_chunks = 3\n".to_owned();
         let item = ConfigItem { version: ConfigVersion(0), role: Role::Storage, toml };
@@ -103,9 +214,7 @@ fn a_change_that_outlived_the_lease_is_known_to_the_primary_that_is_revived() {
         let e = change.await.expect_err("not primary any more");
         assert_eq!(e.status, Status::NotPrimary, "{e}");
         gates.shut[RENEWALS].set(false);
-        while !m.is_primary() {
-            rt.sleep(ms(5)).await;
-        }
+        gates.until(&m, true).await;
         let now: ClusterConfig =
             conn.call_msg(method::GET_CONFIG, &Empty {}, SECOND).await.expect("primary again");
         assert_eq!(now.items.len(), 1, "it is stored: {now:?}");

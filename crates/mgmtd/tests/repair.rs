@@ -110,6 +110,149 @@ fn a_replica_that_is_away_for_too_long_is_made_anew_elsewhere() {
     });
 }
 
+/// A disk that stays full: its members are tried again and again, and were never replaced; a drain of another node waited for them for ever, and said that
+/// all was copied.
+#[test]
+fn a_member_that_only_waits_is_made_anew_elsewhere_and_a_drain_says_that_it_waits_for_it() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster_with(&rt, 5, |t| {
+            t.replace_after_ms = 0;
+            t.slow_pause_ms = 60_000;
+        })
+        .await;
+        let watch = storages[0].agent.clone();
+        let slow = storages.remove(3);
+        let (node, drained) = (slow.node, NodeId(5));
+        let of = |c: &routing::ChainInfo, node| c.members.iter().find(|m| m.node == node).copied();
+        let both = |c: &routing::ChainInfo| of(c, node).is_some() && of(c, drained).is_some();
+        assert!(watch.routing().chains.values().any(both), "no chain has both of them");
+        let disk = slow.kill();
+        until(&rt, &watch, BOUND, "two left", |r| {
+            all_chains(r, |c| of(c, node).is_none_or(|m| m.state == PublicState::Offline))
+        })
+        .await;
+        let back = back_and_too_slow(&w, &m, node, disk).await;
+        // Its disk is full, so nothing new goes there.
+        for s in &storages {
+            s.fake.used.set(1 << 20);
+            s.agent.report_and_wait().await;
+        }
+        back.fake.used.set((1 << 30) / on(&watch.routing(), node) as u64);
+        back.agent.report_and_wait().await;
+        let look = away_of(drained, away::DRAIN, true);
+        order(&w, &m, (drained.0, None), away::DRAIN).await.expect("places");
+        until(&rt, &watch, BOUND, "copied", |r| {
+            all_chains(r, |c| {
+                let others = |m: &&routing::ChainMember| ![node, drained].contains(&m.node);
+                let copied =
+                    c.members.iter().filter(others).all(|m| m.state == PublicState::Serving);
+                copied && (of(c, drained).is_none() || both(c) && c.members.len() == 4)
+            })
+        })
+        .await;
+        let r: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &look).await.expect("look");
+        // Of the other chains their node may still drop what it had.
+        let members = r.left.iter().filter(|l| !l.doing.contains("goes on without it"));
+        let said: Vec<&str> = members.map(|l| l.doing.as_str()).collect();
+        let true_of = |s: &&str| s.contains("waits until 3 serve") && s.contains("is waiting");
+        assert!(!said.is_empty() && said.iter().all(true_of), "{said:?}");
+        // It is known by now for how long they have waited.
+        set_config(&w, &m, "replace_after_ms = 300").await;
+        until(&rt, &watch, BOUND, "made anew elsewhere, and dropped", |r| {
+            complete(r) && on(r, node) == 0 && on(r, drained) == 0
+        })
+        .await;
+        let r: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &look).await.expect("look");
+        assert!(r.left.is_empty(), "{r:?}");
+        drop(back);
+        m.stop().await;
+    });
+}
+
+/// A node that comes and goes, or whose disk has no room, had each copy thrown away that was made in its place.
+#[test]
+fn a_copy_that_is_being_made_is_not_thrown_away_for_one_that_is_back() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster_with(&rt, 4, |t| {
+            t.replace_after_ms = 300;
+            t.slow_pause_ms = 60_000;
+        })
+        .await;
+        let watch = storages[0].agent.clone();
+        for s in &storages {
+            // Copies take for ever.
+            s.fake.syncs.set(false);
+        }
+        let gone = storages.remove(3);
+        let node = gone.node;
+        let disk = gone.kill();
+        let made = |r: &RoutingInfo| {
+            let new = |m: &routing::ChainMember| m.target > TargetId(18);
+            let all = r.chains.values().flat_map(|c| c.members.iter().copied());
+            all.filter(new).collect::<Vec<_>>()
+        };
+        let had = on(&watch.routing(), node);
+        until(&rt, &watch, BOUND, "copying", |r| {
+            let made = made(r);
+            made.len() == had && made.iter().all(|m| m.state == PublicState::Syncing)
+        })
+        .await;
+        set_config(&w, &m, "replace_after_ms = 0").await;
+        let back = back_and_too_slow(&w, &m, node, disk).await;
+        rt.sleep(ms(500)).await;
+        let kept = made(&watch.routing());
+        assert!(
+            kept.len() == had && kept.iter().all(|m| m.state == PublicState::Syncing),
+            "{kept:?}"
+        );
+        // They are the first to serve, so they stay.
+        for s in &storages {
+            s.fake.syncs.set(true);
+            s.resync();
+        }
+        until(&rt, &watch, BOUND, "complete without it", |r| complete(r) && made(r).len() == had)
+            .await;
+        drop(back);
+        m.stop().await;
+    });
+}
+
+/// Enough serve without it when it is retired. Two of those die before that is known.
+#[test]
+fn a_member_on_its_way_out_is_called_back_when_too_few_serve() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster_with(&rt, 4, |t| {
+            t.replace_after_ms = 0;
+            // Longer than it takes until a node counts as dead.
+            t.repair_ms = 2500;
+        })
+        .await;
+        let node = storages[3].node;
+        let watch = storages[3].agent.clone();
+        order(&w, &m, (node.0, None), away::DRAIN).await.expect("places");
+        let out = |r: &RoutingInfo| {
+            let offline =
+                |m: &&routing::ChainMember| m.node == node && m.state == PublicState::Offline;
+            let find = |c: &routing::ChainInfo| c.members.iter().find(offline).map(|m| m.target);
+            r.chains.values().find_map(|c| find(c).map(|t| (c.id, t)))
+        };
+        until(&rt, &watch, BOUND, "retired", |r| out(r).is_some()).await;
+        let (chain, target) = out(&watch.routing()).expect("retired");
+        let mut storages = storages.into_iter();
+        for s in [storages.next(), storages.next()] {
+            s.expect("four").kill();
+        }
+        until(&rt, &watch, BOUND, "it serves again", |r| {
+            let c = &r.chains[&chain];
+            let serves = c.serving().any(|m| m.target == target);
+            assert!(c.members.iter().any(|m| m.target == target), "it was given up: {c:#?}");
+            serves && c.serving().count() == 2 && c.activated == c.version
+        })
+        .await;
+        m.stop().await;
+    });
+}
+
 #[test]
 fn how_long_a_replica_may_be_away_is_changed_while_mgmtd_runs() {
     real::run(|rt| async move {

@@ -171,6 +171,32 @@ fn a_standby_redirects_and_takes_over() {
     });
 }
 
+/// A node that the primary before granted a longer lease than this one grants, and that hears of nobody since, serves until that is over.
+#[test]
+fn leases_of_a_primary_that_granted_longer_ones_are_waited_for() {
+    real::run(|rt| async move {
+        let w = World::new(&rt);
+        let mut config = w.config(100);
+        config.timing.node_lease_ms = 4000;
+        let first = w.mgmtd_with(config).await;
+        let s = FakeStorage::start(&w, 1, at(&first), Rc::default());
+        rt.timeout(SECOND, s.agent.ready()).await.expect("primary");
+        first.crash().await;
+        let second = w.mgmtd(101).await;
+        let (began, mut dead) = (rt.now(), None);
+        while dead.is_none() {
+            assert!(rt.now().since(began) < ms(15_000), "never declared dead");
+            if second.declares_dead(s.node) {
+                assert!(!s.agent.lease_valid(), "declared dead while it serves");
+                dead = Some(rt.now().since(began));
+            }
+            rt.sleep(ms(5)).await;
+        }
+        println!("declared dead after {dead:?}");
+        second.stop().await;
+    });
+}
+
 /// Loading the state may take longer than the lease of the primary, which is renewed meanwhile.
 #[test]
 fn a_primary_keeps_its_lease_while_it_loads_from_a_slow_engine() {

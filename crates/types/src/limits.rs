@@ -20,3 +20,6 @@ pub const CLOCK_SKEW_MAX_MS: u64 = 5 * 60_000;
 /// taken before its capability ends, by the clock of the storage node, or not at all.
 pub const UPDATE_LIFE_MAX_MS: u64 =
     UPDATE_TRIED_MAX_MS + CAPABILITY_LIFE_MAX_MS + CLOCK_SKEW_MAX_MS;
+
+/// The time between heartbeats of a node, in ms. mgmtd refuses leases that are too short for it.
+pub const NODE_HEARTBEAT_MS: u64 = 300;

@@ -29,7 +29,7 @@ pub struct StorageTuning {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MgmtdTuning {
-    /// How long a replica may be away before another one is made elsewhere, in ms; 0: for ever.
+    /// How long a replica may be away, or wait in vain to be brought up to date, before another one is made elsewhere, in ms; 0: for ever.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_after_ms: Option<u64>,
     /// Whether what is stored moves onto disks that carry less than others for their size. None, or false: it stays where it is.

@@ -294,6 +294,11 @@ impl World {
                 });
             }
             push(&|w| w.change(w.chain.dismiss(id)));
+            push(&|w| {
+                let Ok(next) = w.chain.reinstate(id) else { return false };
+                w.begin(next);
+                true
+            });
             if self.left.blames > 0 {
                 push(&|w| {
                     w.left.blames -= 1;

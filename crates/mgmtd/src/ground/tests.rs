@@ -110,7 +110,7 @@ fn empty(alive: BTreeSet<NodeId>) -> State {
         fences: Fences::new(0),
         said: BTreeMap::new(),
         second: BTreeMap::new(),
-        offline_since: BTreeMap::new(),
+        idle: Default::default(),
         dirty_nodes: BTreeSet::new(),
         dirty_chains: BTreeSet::new(),
         dead_clients: Default::default(),

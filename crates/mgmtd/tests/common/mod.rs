@@ -218,6 +218,10 @@ impl FakeStorage {
         });
         f
     }
+    /// Does what it was told to do while it did not ([`Fake::syncs`]).
+    pub fn resync(&self) {
+        self.fake.resync(&self.agent);
+    }
     /// Ends it like SIGKILL does: no word to anybody.
     pub fn kill(self) -> Rc<Disk> {
         self.disk.clean.set(false);

@@ -48,6 +48,54 @@ where
     conn.call_msg(method, q, ms(5000)).await
 }
 
+/// Changes a setting of mgmtd while it runs; nothing was set before.
+pub async fn set_config(w: &World, m: &Running, toml: &str) {
+    let item = ConfigItem { version: ConfigVersion(0), role: Role::Mgmtd, toml: toml.to_owned() };
+    let change = ClusterConfig { items: vec![item], ..ClusterConfig::default() };
+    let _: ClusterConfig = admin(w, m, method::SET_CONFIG, &change).await.expect("changed");
+}
+
+/// A node comes back with disks that are too slow to be brought up to date: until it has nothing but members that wait.
+pub async fn back_and_too_slow(
+    w: &World,
+    m: &Running,
+    node: NodeId,
+    disk: Rc<Disk>,
+) -> FakeStorage {
+    let back = FakeStorage::start(w, node.0, at(m), disk);
+    back.fake.syncs.set(false);
+    let end = w.rt.now() + BOUND;
+    back.agent.ready().await;
+    loop {
+        let r = back.agent.routing();
+        assert!(w.rt.now() < end, "{:#?}", r.chains);
+        let mut waits = !r.chains.is_empty();
+        for c in r.chains.values() {
+            let Some(member) = c.members.iter().find(|m| m.node == node) else { continue };
+            waits &= member.state == PublicState::Waiting;
+            if member.state == PublicState::Syncing {
+                too_slow(&back.agent, c, member.target).await;
+            }
+        }
+        if waits {
+            return back;
+        }
+        w.rt.sleep(ms(50)).await;
+    }
+}
+
+/// The source of a member says that it is too slow.
+pub async fn too_slow(agent: &Agent, c: &ChainInfo, target: TargetId) {
+    let report = ReportSlow {
+        chain: c.id,
+        version: c.version,
+        target,
+        reporter: c.serving().last().expect("a source").target,
+        unreachable: false,
+    };
+    let _: Empty = agent.link().call(method::REPORT_SLOW, &report, ms(5000)).await.expect("heard");
+}
+
 /// An order for a disk of a node, or for all of it.
 pub async fn order(
     w: &World,
