@@ -2,48 +2,31 @@
 //! can go. A chunk that changes before its turn is written down first, so the snapshot is of one moment exactly. A channel record may be newer:
 //! what the log behind says of it comes out the same.
 
+mod file;
+mod load;
+
 use crate::alloc::RELEASE_BYTES;
 use crate::chunk::Chunk;
-use crate::codec::{Reader, Writer};
-use crate::extents::Extent;
-use crate::format::{BLOCK, FORMAT_VERSION};
-use crate::record::{
-    Delta, get_channel, get_chunk_id, get_delta, get_extents, put_channel, put_chunk_id, put_delta,
-    put_extents,
-};
+use crate::codec::Writer;
+use crate::record::put_channel;
 use crate::room::CHECKPOINT_SPARE;
-use crate::state::{Inner, Target};
+use crate::state::Inner;
+use file::{CHANNEL, CheckpointHead, END, FRAME_BYTES, TARGET, entry, frame, parts, put_chunk};
 use glowfs_rt::File;
 use glowfs_rt::backend::OpenOptions;
-use glowfs_types::checksum::crc32c;
-use glowfs_types::{
-    ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, StoreId, TargetId,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use glowfs_types::{ChannelId, ChunkId, ClientId, Error, Result, Status, TargetId};
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 pub(crate) const CHECKPOINT_NEW: &str = "checkpoint.new";
-const MAGIC: &[u8; 8] = b"GLOWCKPT";
-const FRAME_MAGIC: u32 = 0x4d52_4647;
-/// Bytes of entries in one frame, unless one entry alone is greater.
-const FRAME_BYTES: usize = 256 << 10;
-/// Entries of a frame that is read, in bytes, at most. Builds before 2026-11-23 put whatever had gathered into one frame.
-const FRAME_BYTES_MAX: usize = 1 << 30;
-/// Bytes before the entries of a frame.
-const FRAME_HEAD_BYTES: usize = 32;
 /// Chunks looked at without letting other tasks run.
 const STEP_CHUNKS: usize = 64;
 /// Channel records likewise.
 const STEP_CHANNELS: usize = 256;
 /// How often a checkpoint begins anew because a target was removed meanwhile, or for want of room.
 const ATTEMPTS_MAX: usize = 8;
-
-const TARGET: u32 = 1;
-const CHANNEL: u32 = 2;
-const CHUNK: u32 = 3;
-const END: u32 = 4;
 
 /// Which segments a checkpoint is to make superfluous.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,136 +58,6 @@ struct Snapshot {
     bytes: u64,
 }
 
-/// The first block of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CheckpointHead {
-    pub store: StoreId,
-    pub incarnation: u64,
-    /// The last batch it covers.
-    pub lsn: u64,
-    /// Segments before this one are not needed. (Of those behind it, some may be missing: no chunk refers to them.)
-    pub first_segment: u64,
-}
-
-impl CheckpointHead {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        w.bytes(MAGIC);
-        w.u32(FORMAT_VERSION);
-        w.u32(0);
-        w.u128(self.store.0);
-        w.u64(self.incarnation);
-        w.u64(self.lsn);
-        w.u64(self.first_segment);
-        w.0.resize(BLOCK - 4, 0);
-        let crc = crc32c(&w.0);
-        w.u32(crc);
-        w.0
-    }
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let bad = |what| Error::new(Status::Corrupt, format!("checkpoint header: {what}"));
-        let (body, crc) = bytes.split_at_checked(BLOCK - 4).ok_or_else(|| bad("too short"))?;
-        if &body[..8] != MAGIC {
-            return Err(bad("not a checkpoint"));
-        }
-        let mut r = Reader(&body[8..]);
-        if r.u32()? > FORMAT_VERSION {
-            return Err(Error::new(
-                Status::NewerFormat,
-                format!(
-                    "the checkpoint has a newer format than {FORMAT_VERSION}, which this build knows; start a newer glowfs"
-                ),
-            ));
-        }
-        if crc != crc32c(body).to_le_bytes() {
-            return Err(bad("checksum mismatch"));
-        }
-        r.u32()?;
-        Ok(Self {
-            store: StoreId(r.u128()?),
-            incarnation: r.u64()?,
-            lsn: r.u64()?,
-            first_segment: r.u64()?,
-        })
-    }
-}
-
-fn entry(w: &mut Writer, kind: u32, target: TargetId, body: impl FnOnce(&mut Writer)) {
-    let start = w.0.len();
-    w.u32(0);
-    w.u32(kind);
-    w.u64(target.0);
-    body(w);
-    w.0.resize(w.0.len().next_multiple_of(8), 0);
-    w.patch_u32(start, (w.0.len() - start) as u32);
-}
-
-/// Entries in parts of `most` bytes, or of one entry that is greater.
-fn parts(mut rest: &[u8], most: usize) -> Vec<&[u8]> {
-    let mut parts = Vec::new();
-    while !rest.is_empty() {
-        let mut len = 0;
-        while let Ok(next) = Reader(&rest[len..]).u32()
-            && (len == 0 || len + next as usize <= most)
-        {
-            len += next as usize;
-        }
-        let (part, later) = rest.split_at(len);
-        parts.push(part);
-        rest = later;
-    }
-    parts
-}
-
-fn put_chunk(w: &mut Writer, target: TargetId, id: ChunkId, c: &Chunk) {
-    entry(w, CHUNK, target, |w| {
-        put_chunk_id(w, id);
-        w.u64(c.committed.0);
-        w.u32(c.len);
-        w.u32(c.chunk_bytes);
-        w.u32(u32::from(c.removed));
-        w.u32(c.pending.len() as u32);
-        w.u64(c.lsn);
-        put_extents(w, &c.extents, &c.crcs);
-        c.pending.iter().for_each(|d| put_delta(w, d, false));
-    });
-}
-
-fn get_chunk(r: &mut Reader<'_>) -> Result<(ChunkId, Chunk)> {
-    let bad = || Error::new(Status::Corrupt, "checkpoint: a chunk that makes no sense");
-    let id = get_chunk_id(r)?;
-    let committed = ChunkVersion(r.u64()?);
-    let len = r.u32()?;
-    let chunk_bytes = r.u32()?;
-    let removed = r.u32()? != 0;
-    let n = r.u32()?;
-    let lsn = r.u64()?;
-    if !crate::slots::is_chunk_size(chunk_bytes) || len > chunk_bytes {
-        return Err(bad());
-    }
-    let (extents, crcs): (Vec<Extent>, Vec<u32>) = get_extents(r, chunk_bytes)?;
-    if crcs.len() != crate::chunk::blocks_for(len) as usize
-        || extents.last().is_some_and(|e| e.end() as usize > crcs.len())
-    {
-        return Err(bad());
-    }
-    let pending = (0..n).map(|_| get_delta(r).map(|(d, _)| d)).collect::<Result<Vec<Delta>>>()?;
-    Ok((
-        id,
-        Chunk {
-            committed,
-            len,
-            chunk_bytes,
-            removed,
-            lsn,
-            crcs,
-            extents,
-            pending,
-            ..Chunk::default()
-        },
-    ))
-}
-
 impl Running {
     /// The chunk is about to change: writes it down as it is, if that was not done yet.
     pub fn before_change(&mut self, target: TargetId, id: ChunkId, chunk: &mut Chunk) {
@@ -219,22 +72,6 @@ impl Running {
         self.abandoned = true;
         self.out.0.clear();
     }
-}
-
-/// Builds a frame from entries: header, entries, zeros up to whole blocks.
-fn frame(number: u64, lsn: u64, entries: &[u8]) -> Vec<u8> {
-    let mut w = Writer::default();
-    w.u32(FRAME_MAGIC);
-    w.u32(0);
-    w.u64(lsn);
-    w.u64(number);
-    w.u32(entries.len() as u32);
-    w.u32(0);
-    w.bytes(entries);
-    w.0.resize(w.0.len().next_multiple_of(BLOCK), 0);
-    let crc = crc32c(&w.0[8..]);
-    w.patch_u32(4, crc);
-    w.0
 }
 
 impl Inner {
@@ -488,134 +325,5 @@ impl Inner {
             }
         }
         None
-    }
-}
-
-/// What a checkpoint holds.
-pub(crate) struct Loaded {
-    pub head: CheckpointHead,
-    pub targets: BTreeMap<TargetId, Target>,
-    /// What was written of its file, which may be longer.
-    pub bytes: u64,
-}
-
-/// Reads a whole checkpoint file.
-pub(crate) struct Loader {
-    /// The last batch that the checkpoint covers.
-    lsn: u64,
-    targets: BTreeMap<TargetId, Target>,
-    chunks: u64,
-    ended: bool,
-}
-
-impl Inner {
-    pub async fn load_checkpoint(&self, file: &File, store: StoreId) -> Result<Loaded> {
-        let bad = |what: &str| {
-            Error::new(
-                Status::Corrupt,
-                format!(
-                    "{}/{CHECKPOINT}: {what}; replace the disk and let the replicas be rebuilt",
-                    self.dir.path()
-                ),
-            )
-        };
-        let read = async |at: u64, len: usize| -> Result<glowfs_rt::BufMut> {
-            let (r, buf) = file.read(self.rt.alloc(len), at).await;
-            match r {
-                Ok(n) if n == len => Ok(buf),
-                Ok(_) => Err(bad("cut short")),
-                Err(e) => Err(self.read_error("read of the checkpoint", &e)),
-            }
-        };
-        let head = CheckpointHead::decode(&read(0, BLOCK).await?)
-            .map_err(|e| e.context(self.dir.path()))?;
-        if head.store != store {
-            return Err(bad("belongs to another store"));
-        }
-        let mut loader =
-            Loader { lsn: head.lsn, targets: BTreeMap::new(), chunks: 0, ended: false };
-        let file_bytes = file.len().map_err(|e| self.read_error("read of the checkpoint", &e))?;
-        let mut at = BLOCK as u64;
-        let mut number = 0;
-        while !loader.ended {
-            let first = read(at, BLOCK).await?;
-            let mut r = Reader(&first);
-            let (magic, crc, lsn, n, bytes) =
-                (r.u32()?, r.u32()?, r.u64()?, r.u64()?, r.u32()? as usize);
-            if magic != FRAME_MAGIC || lsn != head.lsn || n != number || bytes > FRAME_BYTES_MAX {
-                return Err(bad("a frame is not where it should be"));
-            }
-            let total = (FRAME_HEAD_BYTES + bytes).next_multiple_of(BLOCK);
-            if at + total as u64 > file_bytes {
-                return Err(bad("cut short"));
-            }
-            let whole = if total == BLOCK { first } else { read(at, total).await? };
-            if crc32c(&whole[8..]) != crc {
-                return Err(bad(&format!("checksum mismatch in frame {number}")));
-            }
-            loader
-                .frame(&whole[FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + bytes])
-                .map_err(|e| bad(&e.message))?;
-            at += total as u64;
-            number += 1;
-        }
-        Ok(Loaded { head, targets: loader.targets, bytes: at })
-    }
-}
-
-impl Loader {
-    fn frame(&mut self, entries: &[u8]) -> Result<()> {
-        let bad = |what: &str| Error::new(Status::Corrupt, what.to_owned());
-        let mut rest = Reader(entries);
-        while !rest.0.is_empty() {
-            let len = Reader(rest.0).u32()? as usize;
-            if len < 16 {
-                return Err(bad("an entry without a length"));
-            }
-            let mut r = Reader(rest.bytes(len)?);
-            r.u32()?;
-            let kind = r.u32()?;
-            let target = TargetId(r.u64()?);
-            match kind {
-                TARGET => {
-                    let n = r.u32()? as usize;
-                    self.targets.entry(target).or_default().meta = r.bytes(n)?.to_vec();
-                }
-                CHANNEL => {
-                    let c = get_channel(&mut r)?;
-                    let t = self
-                        .targets
-                        .get_mut(&target)
-                        .ok_or_else(|| bad("a channel without its target"))?;
-                    t.channels.insert((c.client, c.channel), c);
-                }
-                CHUNK => {
-                    let (id, chunk) = get_chunk(&mut r)?;
-                    if chunk.lsn > self.lsn {
-                        // Its flush would be waited for for ever.
-                        return Err(bad("a chunk that changed after the checkpoint"));
-                    }
-                    let t = self
-                        .targets
-                        .get_mut(&target)
-                        .ok_or_else(|| bad("a chunk without its target"))?;
-                    if !chunk.pending.is_empty() {
-                        t.pending.insert(id);
-                    }
-                    t.tombstones += usize::from(chunk.removed);
-                    let old = t.chunks.insert(id, chunk);
-                    t.tombstones -= usize::from(old.is_some_and(|c| c.removed));
-                    self.chunks += 1;
-                }
-                END => {
-                    self.ended = true;
-                    if r.u64()? != self.chunks {
-                        return Err(bad("the number of chunks is wrong"));
-                    }
-                }
-                k => return Err(bad(&format!("unknown kind of entry {k}"))),
-            }
-        }
-        Ok(())
     }
 }
