@@ -10,7 +10,7 @@ use crate::opens::Opens;
 use crate::retry::{Policy, Retry};
 use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
-use glowfs_rt::sync::{Either, Notify, Semaphore, select};
+use glowfs_rt::sync::{Acquire, Either, Notify, Semaphore, select};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::limits::UPDATE_TRIED_MAX_MS;
 use glowfs_types::routing::RoutingInfo;
@@ -145,6 +145,12 @@ impl Core {
         }
     }
 
+    /// Room for so many bytes on their way. Held for an attempt and not over pauses, or a chain that is away would hold all others up; and never while a channel is
+    /// waited for, since those who have one wait for room.
+    pub fn room(&self, bytes: usize) -> Acquire {
+        self.bytes.acquire(bytes.min(self.config.inflight_bytes.max(1)))
+    }
+
     /// A new call that may be retried.
     pub fn retry(&self, policy: Policy) -> Retry {
         Retry::new(policy, self.rt.turn_began())
@@ -178,6 +184,36 @@ impl Core {
             self.wanted.notify_all();
             let _ = self.rt.timeout(left, news).await;
         }
+    }
+
+    /// Waits until mgmtd knows this life of the client, at most as long as a call to meta may take. Meta asks the clients that mgmtd knows before it gives up
+    /// what a file holds, so nothing is opened before.
+    pub async fn known_to_mgmtd(&self) -> Result<()> {
+        let known = || self.registered.get() || !self.config.session;
+        if known() {
+            return Ok(());
+        }
+        let until = self.rt.now() + self.config.meta_total;
+        loop {
+            let news = self.changed.wait();
+            if self.closed.get() {
+                return Err(Error::new(Status::ShuttingDown, "this client is closed"));
+            }
+            if known() {
+                return Ok(());
+            }
+            let left = until.since(self.rt.now());
+            if left.is_zero() {
+                return Err(self.no_session());
+            }
+            let _ = self.rt.timeout(left, news).await;
+        }
+    }
+    fn no_session(&self) -> Error {
+        let problem = self.link_problem.borrow();
+        let why = problem.as_ref().map_or_else(String::new, |e| format!(": {e}"));
+        let e = format!("mgmtd does not open a session for this client{why}");
+        Error::new(Status::Disconnected, e)
     }
 
     fn no_routing(&self, bound: Duration) -> Error {

@@ -389,8 +389,11 @@ impl OpenFile {
         inline::spill(&file).await?;
         copy::copy(&self.client.core, source, &file, Span { from, to, len, to_len }).await
     }
-    /// Everything written to the file and acknowledged before, by whomever, is on disk when it returns. `WritesLost`: so is what is left of it, but something
-    /// that this client had written is gone with the power of all its replicas; each open file tells of that once.
+    /// Everything written to the file's data ([`OpenFile::data`]) and acknowledged before, by whomever, is on disk when it returns. `WritesLost`: so is what is left of
+    /// it, but something that this client had written is gone with the power of all its replicas; each open file tells of that once.
+    ///
+    /// Where another client may have cut the file to nothing, it has other data, on other chains, which only meta tells: who wants those flushed too looks at
+    /// the attributes that SYNC answers, and flushes again if the data is another one.
     pub async fn flush(&self) -> Result<()> {
         if self.is_inline() {
             inline::flush(self).await?;

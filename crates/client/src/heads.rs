@@ -54,6 +54,18 @@ pub(crate) async fn head_call(
     what: &str,
     body: impl Fn(&RoutingInfo, ChainVersion) -> Vec<u8>,
 ) -> Result<Vec<u8>> {
+    head_call_by(core, chain, method, what, async |info, version| Ok((body(info, version), ())))
+        .await
+}
+
+/// The same; what comes with the body of an attempt is held until that has ended.
+pub(crate) async fn head_call_by<H>(
+    core: &Rc<Core>,
+    chain: ChainId,
+    method: u16,
+    what: &str,
+    body: impl AsyncFn(&RoutingInfo, ChainVersion) -> Result<(Vec<u8>, H)>,
+) -> Result<Vec<u8>> {
     let mut retry = core.retry(core.write_policy());
     loop {
         let mut site = Site::default();
@@ -64,10 +76,11 @@ pub(crate) async fn head_call(
             site.info = Some(info.clone());
             let head = routes::head(&info, chain)?;
             site.place = Some(head);
+            let (body, _held) = body(&info, head.version).await?;
             let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
             let request = Request {
                 method,
-                body: body(&info, head.version),
+                body,
                 bulk: Bulk::None,
                 tenant: core.config.tenant,
                 deadline: time,

@@ -58,12 +58,15 @@ impl Core {
         let mut mute: Vec<String> = Vec::new();
         let mut next = 0;
         let mut last = Status::Disconnected;
+        // A refused connection counts only where nobody has answered the call: somebody else may be at that address by now.
+        let (mut refused, mut answered) = (None, false);
         // The list may grow by what standbys name; it stays short.
         while let Some(target) = candidates.get(next).cloned() {
             next += 1;
             if next > 16 {
                 break;
             }
+            let at = target.addresses.join(", ");
             match self.ask(&target, method, body, deadline).await {
                 Ok(answer) => {
                     *self.primary.borrow_mut() = Some(target);
@@ -71,14 +74,16 @@ impl Core {
                 }
                 // Any service of the cluster will do as a first address: it names mgmtd in its hello.
                 Err((e, Some(conn))) if conn.peer().role.is_some_and(|r| r != Role::Mgmtd) => {
-                    tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                    answered = true;
+                    tried.push(format!("{at}: {e}"));
                     for address in &conn.peer().mgmtd {
                         let addresses = vec![address.clone()];
                         push(Target { addresses, host: None, node: None }, &mut candidates);
                     }
                 }
                 Err((e, conn)) if e.status == Status::NotPrimary => {
-                    tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                    answered = true;
+                    tried.push(format!("{at}: {e}"));
                     last = e.status;
                     if let Some((named, silent)) = self.named_primary(conn).await {
                         let asked = named.addresses.iter().any(|a| mute.contains(a));
@@ -87,18 +92,24 @@ impl Core {
                         }
                     }
                 }
-                Err((e, _)) if again_meta(e.status) => {
-                    tried.push(format!("{}: {e}", target.addresses.join(", ")));
+                Err((e, conn)) if again_meta(e.status) => {
+                    answered |= conn.is_some();
+                    tried.push(format!("{at}: {e}"));
                     mute.extend(target.addresses);
                     last = e.status;
                 }
-                Err((e, _)) => {
-                    return Err(e.context(format_args!("mgmtd at {}", target.addresses.join(", "))));
+                Err((e, None)) if e.status != Status::SessionEnded => {
+                    tried.push(format!("{at}: {e}"));
+                    refused.get_or_insert_with(|| e.context(format_args!("mgmtd at {at}")));
                 }
+                Err((e, _)) => return Err(e.context(format_args!("mgmtd at {at}"))),
             }
         }
         *self.primary.borrow_mut() = None;
-        Err(Error::new(last, format!("no primary mgmtd: tried {}", tried.join("; "))))
+        match refused.filter(|_| !answered) {
+            Some(refused) => Err(refused),
+            None => Err(Error::new(last, format!("no primary mgmtd: tried {}", tried.join("; ")))),
+        }
     }
 
     async fn ask(

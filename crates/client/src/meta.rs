@@ -169,7 +169,7 @@ impl Client {
         query.flags.inline = true;
         let opening = self.core.opens.begin(query.inode);
         let cut = query.flags.truncate.then(|| self.core.files.cutting_to_nothing(query.inode));
-        let mut reply: OpenReply = self.meta_call(method::OPEN, query).await?;
+        let mut reply: OpenReply = self.meta_call_for(method::OPEN, query, true).await?;
         if let Some(cut) = cut {
             cut();
         }
@@ -186,7 +186,8 @@ impl Client {
             SessionId(0) => self.core.opens.begin_unnamed(),
             _ => self.core.opens.begin_known(),
         });
-        let mut reply: AttrReply = self.meta_call(method::MAKE, query).await?;
+        let opens = query.open.is_some();
+        let mut reply: AttrReply = self.meta_call_for(method::MAKE, query, opens).await?;
         if let (Some(opening), Some(opened)) = (opening, &mut reply.open) {
             opening.answered(opened);
         }
@@ -196,7 +197,14 @@ impl Client {
     pub async fn trash(&self, query: Trash) -> Result<TrashReply> {
         decode(&self.core.meta(method::TRASH, |_| encode(&query)).await?)
     }
-    async fn meta_call<Q: Query, R>(&self, method: u16, mut query: Q) -> Result<R>
+    async fn meta_call<Q: Query, R>(&self, method: u16, query: Q) -> Result<R>
+    where
+        R: for<'b> minicbor::Decode<'b, ()>,
+    {
+        self.meta_call_for(method, query, false).await
+    }
+    /// The same; `opens`: something is open here afterwards, so mgmtd has to know of this life of the client before.
+    async fn meta_call_for<Q: Query, R>(&self, method: u16, mut query: Q, opens: bool) -> Result<R>
     where
         R: for<'b> minicbor::Decode<'b, ()>,
     {
@@ -211,6 +219,9 @@ impl Client {
         };
         let mut lives = 0;
         let answer = loop {
+            if opens {
+                self.core.known_to_mgmtd().await?;
+            }
             let life = self.core.id();
             if !named {
                 query.caller().client = life;

@@ -77,7 +77,6 @@ pub(crate) async fn read(
     if len == 0 {
         return (Ok(Found::default()), buf);
     }
-    let _bytes = core.bytes.acquire((len as usize).min(core.config.inflight_bytes.max(1))).await;
     let layout = file.layout();
     let mut extents = layout.extents(offset, len);
     if let (Some(only), None) = (extents.next(), extents.next())
@@ -206,10 +205,12 @@ async fn read_group(
         return (result.map(|n| Found::first(n as usize)), buf);
     }
     let bytes = buf.len();
+    let room = core.room(bytes).await;
     let outcome = match first_try(core, file, &extents, buf).await {
         Ok(outcome) => outcome,
         Err((e, buf)) => Outcome { pieces: Err(e), buf: Some(buf) },
     };
+    drop(room);
     let mut buf = outcome.buf.unwrap_or_else(|| core.rt.alloc(bytes));
     let pieces = match outcome.pieces {
         Ok(pieces) => pieces,
@@ -282,6 +283,7 @@ async fn read_piece(
             extent.index
         )
     };
+    let mut room = Some(core.room(len).await);
     let mut retry = core.retry(core.read_policy());
     let mut buf = Some(buf);
     let mut turn = skip;
@@ -301,11 +303,13 @@ async fn read_piece(
         turn += 1;
         refusals += u32::from(error.status == Status::BadCapability);
         let again = again_read(error.status) && refusals <= REFUSALS_MAX;
+        drop(room.take());
         // What is rare stands apart: it would make the futures of all reads larger, and they are copied.
         let wait = Box::pin(core.wait_or_give_up(&mut retry, &what, &site, error, again));
         if let Err(e) = wait.await {
             return (Err(e), buf.unwrap_or_else(|| core.rt.alloc(len)));
         }
+        room = Some(core.room(len).await);
     }
 }
 

@@ -5,14 +5,16 @@
 
 use crate::core::Core;
 use crate::file::{OpenFile, Rights};
-use crate::heads::{head_msg, layout_chains, on_chains};
+use crate::heads::{head_call_by, layout_chains, on_chains};
 use crate::routes;
-use glowfs_types::wire::encode;
+use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::method;
 use glowfs_types::wire::sparse::{
     ChunkExtents, EXTENT_BLOCK_BYTES, LIST_EXTENTS_MAX, ListExtents, ListExtentsReply,
 };
+use glowfs_types::wire::{decode, encode};
 use glowfs_types::{Capability, ChainId, ChunkId, DataId, Error, Layout, Result, Status, VolumeId};
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
@@ -30,8 +32,9 @@ async fn ask(
     what: (VolumeId, Option<DataId>),
     (index, limit, sum_only): (u64, u32, bool),
 ) -> Result<ListExtentsReply> {
-    let mut refusals = 0;
-    loop {
+    let used = Cell::new(None);
+    // Meta's recall waits for attempts, not for pauses.
+    let body = async |_: &RoutingInfo, chain_version| {
         let (capability, data, held) = match rights {
             Rights::File(file) => {
                 let p = file.permission().await?;
@@ -42,27 +45,23 @@ async fn ask(
         if what.1.is_some_and(|wanted| wanted != data) {
             return Err(Error::new(Status::Stale, "the file was cut to nothing meanwhile"));
         }
+        used.set(Some(capability));
         let from = ChunkId { volume: what.0, data, index };
-        let asked = head_msg(core, chain, method::LIST_EXTENTS, "list of extents", |_, version| {
-            encode(&ListExtents {
-                from,
-                chain,
-                chain_version: version,
-                limit,
-                sum_only,
-                capability: capability.as_bytes().to_vec(),
-            })
-        });
-        let answer = asked.await;
-        drop(held);
-        match (answer, rights) {
-            (Err(e), Rights::File(file))
+        let capability = capability.as_bytes().to_vec();
+        let query = ListExtents { from, chain, chain_version, limit, sum_only, capability };
+        Ok((encode(&query), held))
+    };
+    let mut refusals = 0;
+    loop {
+        let asked = head_call_by(core, chain, method::LIST_EXTENTS, "list of extents", &body);
+        match (asked.await, rights, used.get()) {
+            (Err(e), Rights::File(file), Some(capability))
                 if e.status == Status::BadCapability && refusals < REFUSALS_MAX =>
             {
                 refusals += 1;
                 file.refused(&capability);
             }
-            (answer, _) => return answer,
+            (answer, ..) => return decode(&answer?),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::routes::{self, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::Buf;
-use glowfs_rt::sync::join_all;
+use glowfs_rt::sync::{Permit, join_all};
 use glowfs_types::capability::rights;
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
@@ -128,7 +128,6 @@ async fn write_extent(
     payload: Buf,
     under: Option<TruncateEpoch>,
 ) -> Result<TruncateEpoch> {
-    let _bytes = core.bytes.acquire(payload.len().min(core.config.inflight_bytes.max(1))).await;
     let mut crcs = Vec::with_capacity(payload.len() / 4096 + 2);
     piece_checksums(extent.offset, &payload, &mut crcs);
     let change = Change {
@@ -155,6 +154,7 @@ pub(crate) async fn apply(
     let mut held = core.channels.take().await;
     // A retry keeps its identity, whatever becomes of the client meanwhile.
     let client = core.id();
+    let mut room = room(core, change).await;
     let mut retry = core.retry(core.write_policy());
     let mut sent_to = None;
     let mut refusals = 0;
@@ -179,8 +179,12 @@ pub(crate) async fn apply(
         if sent_to.is_some_and(|before| before != place) {
             // The file was cut meanwhile. Cut to nothing, this is a write to another chunk now. Otherwise an earlier attempt may have been done
             // and then cut off, and would be answered as done. So it needs another identity; late copies carry the old epoch, and are refused.
-            drop(held);
+            drop((grant, room.take()));
+            end(held, uncertain);
+            (sent_to, uncertain) = (None, false);
             held = core.channels.take().await;
+            room = self::room(core, change).await;
+            continue;
         }
         sent_to = Some(place);
         let id = (held.channel.0, held.seq.0);
@@ -206,8 +210,8 @@ pub(crate) async fn apply(
                         s.file.refuse_any();
                     }
                 }
-                // Meta's recall waits for attempts, not for pauses.
-                drop(grant);
+                // Meta's recall waits for attempts, not for pauses, and so do those who want room.
+                drop((grant, room.take()));
                 let give_up = refusals > REFUSALS_MAX || (rights.is_signed() && refusals > 0);
                 let again = again_write(e.status) && !give_up;
                 let what = || describe(rights, change);
@@ -215,18 +219,32 @@ pub(crate) async fn apply(
                 if let Err(e) = Box::pin(wait).await {
                     return Err(given_up(held, uncertain, e));
                 }
+                room = self::room(core, change).await;
             }
         }
     }
 }
 
-/// A write ends with an error. Its channel goes on if nothing of it can be anywhere: a retired one leaves a record on each head that it was used with, and
-/// a client that writes on to a full disk would use up all that it may have.
+/// Room for the bytes of an attempt, if it takes any along.
+async fn room(core: &Core, change: &Change) -> Option<Permit> {
+    match &change.payload {
+        Some(payload) => Some(core.room(payload.len()).await),
+        None => None,
+    }
+}
+
+/// A write ends with an error.
 fn given_up(held: Held, uncertain: bool, error: Error) -> Error {
+    end(held, uncertain);
+    error
+}
+
+/// An identity of a write ends unanswered. Its channel goes on if nothing of it can be anywhere: a retired one leaves a record on each head that it was used with,
+/// and a client that writes on to a full disk would use up all that it may have.
+fn end(held: Held, uncertain: bool) {
     if !uncertain {
         held.settle();
     }
-    error
 }
 
 /// Whether the head has said that nothing of the update was done, or will be.
@@ -243,7 +261,7 @@ struct Grant {
     chunk_data: glowfs_types::DataId,
     epoch: TruncateEpoch,
     layout: Layout,
-    _held: Option<Permission>,
+    held: Option<Permission>,
 }
 
 async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
@@ -267,7 +285,7 @@ async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
                 chunk_data: p.data,
                 epoch: p.epoch,
                 layout: p.layout,
-                _held: Some(p),
+                held: Some(p),
             })
         }
         Rights::Signed(c) => Ok(Grant {
@@ -275,7 +293,7 @@ async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
             chunk_data: c.data.get().into(),
             epoch: c.epoch.get().into(),
             layout: change.layout,
-            _held: None,
+            held: None,
         }),
     }
 }
@@ -385,6 +403,10 @@ async fn attempt(
             Some(conn) => conn,
             None => Box::pin(core.conn(&info, head.node, time)).await?,
         };
+        // Nothing is waited for from here on, so the connection is of the life of this client that the update is of.
+        if let Some(permission) = &grant.held {
+            permission.check_owner()?;
+        }
         let bulk = change.payload.clone().map_or(Bulk::None, |b| Bulk::Send(vec![b]));
         conn.call(Request { method, body, bulk, tenant: core.config.tenant, deadline: time }).await
     });

@@ -318,6 +318,10 @@ impl<F: FileData> OpenInode<F> {
     pub fn epoch(&self) -> TruncateEpoch {
         self.state.borrow().attr.epoch
     }
+    /// What its chunks are stored under, as meta last said.
+    pub fn data(&self) -> DataId {
+        self.state.borrow().attr.data
+    }
     /// The length as it is on this client.
     pub fn len(&self) -> u64 {
         self.stored_len().max(self.back.borrow().end())

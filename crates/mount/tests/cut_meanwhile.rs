@@ -5,7 +5,8 @@ mod common;
 use common::{TestMount, has};
 use glowfs_mount::MountConfig;
 use glowfs_mount::ram::{
-    CUT_BEFORE_WRITE, CUT_TOLD_AGAIN, CUT_TOLD_LATE, CUT_UNFINISHED, LONG_AGAIN, READS_WAIT_AT,
+    CUT_BEFORE_WRITE, CUT_DURING_SEEK, CUT_TOLD_AGAIN, CUT_TOLD_LATE, CUT_UNFINISHED, LONG_AGAIN,
+    OPEN_ANSWERED_LATE, READS_WAIT_AT,
 };
 use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
@@ -60,6 +61,40 @@ fn what_fallocate_makes_longer_stays_so_when_a_truncate_ends() {
         let found = std::fs::read(&path).expect("read");
         assert!(found[cut as usize..].iter().all(|b| *b == 0), "cut to {cut}");
     }
+}
+
+/// Meta has read what it answers to an open before another client cut the file to nothing, and this one has heard of that when the answer comes.
+#[test]
+fn what_is_opened_while_it_is_cut_to_nothing_has_the_new_data() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 8192], 0).expect("write");
+    f.sync_all().expect("fsync");
+    OPEN_ANSWERED_LATE.store(true, SeqCst);
+    let opening = std::thread::spawn(move || std::fs::File::open(path).expect("open"));
+    std::thread::sleep(Duration::from_millis(100));
+    cut_to(0);
+    f.write_all_at(b"new", 0).expect("write");
+    let late = opening.join().expect("opened");
+    let mut found = [0; 3];
+    late.read_exact_at(&mut found, 0).expect("read");
+    assert_eq!(&found, b"new");
+}
+
+/// What a search finds in chunks that another client has cut off, and that may have been collected, does not count.
+#[test]
+fn a_search_for_data_that_a_truncate_overtakes_begins_anew() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
+    f.write_all_at(&[b'a'; 8192], 0).expect("write");
+    f.sync_all().expect("fsync");
+    CUT_DURING_SEEK.store(1, SeqCst);
+    let found = rustix::fs::seek(&f, rustix::fs::SeekFrom::Data(0));
+    assert_eq!(found, Err(rustix::io::Errno::NXIO), "it is cut to nothing");
 }
 
 /// A program that maps the file, stores 'm' into it from there on, and has that written back when it is told to. It is another process, and ended after a while: one

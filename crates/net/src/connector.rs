@@ -46,6 +46,8 @@ pub struct ConnectorOptions {
     pub transports: Vec<Transport>,
     /// The time one address has to connect and answer the hello.
     pub connect_deadline: Duration,
+    /// How long memory is kept from reuse that was shared with a peer whose end of the connection has closed ([`crate::limits::QUARANTINE`]).
+    pub quarantine: Duration,
 }
 
 impl ConnectorOptions {
@@ -64,6 +66,7 @@ impl Default for ConnectorOptions {
         Self {
             transports: vec![Transport::Shm, Transport::Unix, Transport::Tcp],
             connect_deadline: crate::limits::HANDSHAKE_DEADLINE,
+            quarantine: crate::limits::QUARANTINE,
         }
     }
 }

@@ -96,7 +96,7 @@ impl Dial {
             return Err(Error::new(Status::Disconnected, what));
         }
         guard.finish();
-        Ok(Conn::start(&self.rt, inbound, peer, self.handler.clone()))
+        Ok(Conn::start_with(&self.rt, inbound, peer, self.handler.clone(), self.options.quarantine))
     }
 }
 

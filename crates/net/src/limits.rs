@@ -38,7 +38,7 @@ pub const REGIONS_MAX: usize = 256;
 pub const REGION_BYTES_MAX: u64 = 1 << 40;
 /// The total length of the regions one end may name on one connection, in bytes of address space.
 pub const REGIONS_TOTAL_BYTES_MAX: u64 = 4 << 40;
-/// How long memory that a peer could still write to is kept from reuse after its connection broke.
+/// How long memory that a peer could still write to is kept from reuse after its end of the connection closed: what its disks were asked for may still come.
 pub const QUARANTINE: Duration = Duration::from_secs(30);
 /// A call that timed out or was dropped keeps its place this long; when the table is full of such, the connection is
 /// closed as unresponsive.

@@ -34,6 +34,10 @@ pub trait StreamIo {
     fn take_fds(&self) -> Vec<OwnedFd>;
     /// Ends both directions; pending reads and writes fail.
     fn shutdown(&self);
+    /// Ends writing: the peer reads to the end, and what it sends until it closes still arrives. A stream over which no memory is shared may end both directions.
+    fn shutdown_write(&self) {
+        self.shutdown();
+    }
     /// The other end, for logs.
     fn peer(&self) -> String;
     /// Whether it can pass file descriptors.

@@ -24,6 +24,13 @@ pub(crate) struct Permission {
     pub layout: Layout,
 }
 
+impl Permission {
+    /// As [`OpenFile::check_owner`].
+    pub fn check_owner(&self) -> Result<()> {
+        self.file.check_owner()
+    }
+}
+
 impl Drop for Permission {
     fn drop(&mut self) {
         let mut s = self.file.state.borrow_mut();

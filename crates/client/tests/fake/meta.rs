@@ -58,7 +58,13 @@ impl Node {
             dir: None,
             name_lease_ms: None,
         };
+        if matches!(incoming.method(), method::OPEN | method::MAKE)
+            && !self.state.sessions.borrow().contains(&incoming.conn().peer().client)
+        {
+            self.state.opened_unknown.set(self.state.opened_unknown.get() + 1);
+        }
         match incoming.method() {
+            method::MAKE => Ok(Reply::msg(&AttrReply { open: Some(open()), ..attr() })),
             method::OPEN => {
                 let q: Open = incoming.msg()?;
                 self.state.requests.borrow_mut().push(q.request);

@@ -54,6 +54,8 @@ pub struct State {
     pub dumb: RefCell<BTreeSet<NodeId>>,
     pub sessions: RefCell<BTreeSet<ClientId>>,
     pub meta_conns: RefCell<Vec<Rc<glowfs_net::Conn>>>,
+    /// Files that were opened by clients that the managers did not know.
+    pub opened_unknown: Cell<u64>,
 }
 
 impl State {

@@ -59,6 +59,9 @@ impl Node {
         let body = incoming.body().to_vec();
         let payload = incoming.take_bulk()?;
         let u = Update::parse(&body)?;
+        if u.head.client.get() != incoming.conn().peer().client.0 {
+            return Err(Error::new(Status::AccessDenied, "of another client than the connection"));
+        }
         if u.head.kind == update::WRITE {
             let crcs = u.crcs.iter().map(|c| c.get());
             if !checksum::verify_pieces(u.head.offset.get(), &payload, crcs) {

@@ -1,4 +1,4 @@
-//! Open files: opening, creating, closing, making durable.
+//! Open files: opening, creating, telling meta, closing.
 
 use crate::attr::time_of;
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
@@ -11,9 +11,8 @@ use crate::ops::names::one;
 use crate::uses::Uses;
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
-use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, SessionId, Status};
+use glowfs_types::{InodeId, RequestId, SessionId};
 use libc::{EBADF, EROFS};
 use std::rc::Rc;
 
@@ -140,6 +139,8 @@ impl<S: FileSystem> Context<S> {
     ) -> Result<Rc<OpenedFile<S::File>>, Failure> {
         let access = FileAccess { write: wish.writes(), ..self.access(wish, caller) };
         let file = self.fs.open_file(reply, access.clone())?;
+        // What is known here may be newer than the answer, and nobody would tell the file of it any more.
+        file.update_attr(&inode.attr());
         Ok(inode.add(file, access))
     }
 
@@ -299,87 +300,6 @@ impl<S: FileSystem> Context<S> {
         handle.inode.note_losses(handle.file.file.losses());
         self.with_late(&handle, reported.map(|()| Answer::Done))
     }
-    pub(crate) async fn fsync(&self, fh: u64, data_only: bool) -> Outcome {
-        let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
-        handle.inode.direct.over();
-        let durable = self.make_as_durable(&handle, data_only).await;
-        self.with_late(&handle, durable.map(|()| Answer::Done))
-    }
-    /// Data, and what is needed to find it, is on disk when it returns, but for what is lost, of which [`Self::heard`] tells; unless `data_only`, times as well. Without them meta flushes nothing, if it
-    /// cannot lose where the bytes are; it hears of the write all the same, for by the time of it other clients know that their pages are old.
-    pub(crate) async fn make_as_durable(
-        &self,
-        handle: &Handle<S::File>,
-        data_only: bool,
-    ) -> Result<(), Failure> {
-        let inode = &handle.inode;
-        self.settle(inode).await;
-        if data_only && !inode.is_inline() && inode.is_found_durably() {
-            let data = self.flush_data(handle);
-            let (data, told) = join(data, self.report(handle, false)).await;
-            data.and(told)?;
-            if inode.is_found_durably() {
-                return Ok(());
-            }
-        }
-        self.make_durable(handle).await
-    }
-    /// Data, length and times are on disk when it returns, but for what is lost, of which [`Self::heard`] tells.
-    pub(crate) async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        self.settle(&handle.inode).await;
-        if handle.inode.is_inline() {
-            self.report(handle, true).await?;
-            if handle.inode.is_inline() {
-                return Ok(());
-            }
-            // Somebody else had the contents put into chunks, and may have written to those.
-        }
-        if handle.inode.grew() {
-            // A length that outlives the data it stands for would show zeros after a loss of power.
-            self.flush_data(handle).await?;
-            return self.report(handle, true).await;
-        }
-        let (data, attr) = join(self.flush_data(handle), self.report(handle, true)).await;
-        data.and(attr)
-    }
-    /// What is left of the data is on disk when it returns; if something was lost before it was, the handles of the file hear of that ([`Self::heard`]).
-    async fn flush_data(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        let file = &handle.file.file;
-        let flushed = file.flush().await;
-        handle.inode.note_losses(file.losses());
-        match flushed {
-            Err(e) if e.status == Status::WritesLost => Ok(()),
-            flushed => flushed.map_err(Failure::from),
-        }
-    }
-    pub(crate) async fn syncfs(&self) -> Outcome {
-        for fh in self.inodes.file_handles() {
-            if let Some(handle) = self.inodes.file(fh)
-                && handle.file.access.write
-            {
-                self.make_durable(&handle).await?;
-            }
-        }
-        self.namespace_barrier().await
-    }
-    /// Meta may answer a change of names before it is flushed (it does so within tens of milliseconds), so this asks.
-    pub(crate) async fn fsyncdir(&self) -> Outcome {
-        self.namespace_barrier().await
-    }
-    /// Returns when every change of the namespace that was answered before is on disk. It is asked of the root, which no
-    /// `rmdir` can take away under an open directory.
-    async fn namespace_barrier(&self) -> Outcome {
-        let q = Sync {
-            caller: self.caller(),
-            request: RequestId(self.rt.random_u128()),
-            inode: ROOT_INODE,
-            durable: true,
-            ..Sync::default()
-        };
-        self.fs.sync(q).await?;
-        Ok(Answer::Done)
-    }
-
     /// Nobody waits for the answer, but the kernel counts it among few: it comes at once, also if rings use the file still.
     pub(crate) async fn release(&self, fh: u64) -> Outcome {
         let Some(handle) = self.inodes.file(fh) else { return self.let_go(fh).await };

@@ -20,7 +20,7 @@ use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::mode::without_privileges;
 use glowfs_types::wire::meta::{AtimeRule, Caller, InodeKind, SetAttr, inode_flags};
-use glowfs_types::{RequestId, Status};
+use glowfs_types::{RequestId, Status, TruncateEpoch};
 use libc::{EBADF, EFBIG, EINVAL, EPERM};
 
 const O_APPEND: u32 = 0o2000;
@@ -46,6 +46,29 @@ pub(crate) struct HowToWrite {
     pub later: bool,
     /// Which request of the kernel it is, if that is of a direct write.
     pub piece: Option<Piece>,
+}
+
+/// What was known of a file when its chunks were looked at. What was found there only counts if nobody has cut it since: what was cut or replaced may have been
+/// collected, and then is a hole.
+pub(super) struct Seen {
+    asked: Instant,
+    leased: Instant,
+    epoch: TruncateEpoch,
+}
+
+impl Seen {
+    /// `asked`: when meta was asked at the latest.
+    pub(super) fn of<F: FileData>(inode: &OpenInode<F>, asked: Instant) -> Self {
+        Self { asked, leased: inode.lease.get(), epoch: inode.epoch() }
+    }
+    /// Whether meta has to be asked before it can be told that nobody has.
+    pub(super) fn is_doubtful<F: FileData>(&self, inode: &OpenInode<F>, now: Instant) -> bool {
+        now >= self.leased.max(self.asked + READ_MAX) || inode.lease.get() < self.leased
+    }
+    /// Whether nobody has, as far as is known now.
+    pub(super) fn holds<F: FileData>(&self, inode: &OpenInode<F>) -> bool {
+        self.epoch == inode.epoch()
+    }
 }
 
 impl<S: FileSystem> Context<S> {
@@ -101,8 +124,7 @@ impl<S: FileSystem> Context<S> {
                 }
             }
             let asked = self.known(&handle.inode).await?;
-            let leased = handle.inode.lease.get();
-            let epoch = handle.inode.epoch();
+            let seen = Seen::of(&handle.inode, asked);
             let n = handle.inode.len().min(wanted).saturating_sub(offset);
             if n == 0 {
                 return Ok(None);
@@ -110,12 +132,10 @@ impl<S: FileSystem> Context<S> {
             let n = n as usize;
             let (result, mut buf) = handle.file.file.read(offset, alloc(n)).await;
             let Found { end, whole } = result?;
-            // What was cut or replaced meanwhile may have been collected, and then reads as zeros: it only counts if nobody cut it.
-            let now = self.rt.now();
-            if now >= leased.max(asked + READ_MAX) || handle.inode.lease.get() < leased {
+            if seen.is_doubtful(&handle.inode, self.rt.now()) {
                 Box::pin(self.fresh(handle.inode.id)).await?;
             }
-            if handle.inode.epoch() != epoch {
+            if !seen.holds(&handle.inode) {
                 continue;
             }
             buf.truncate(n);

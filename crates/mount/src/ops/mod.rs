@@ -5,6 +5,7 @@ mod attrs;
 mod back;
 mod copy;
 mod dirs;
+mod durable;
 mod files;
 mod flags;
 mod inline;

@@ -6,6 +6,7 @@
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::filesystem::{FileData, FileSystem};
 use crate::open::OpenInode;
+use crate::ops::io::Seen;
 use glowfs_fuse::abi::LseekIn;
 use glowfs_rt::Duration;
 use glowfs_types::Status;
@@ -31,8 +32,15 @@ impl<S: FileSystem> Context<S> {
         let _inside = inode.gate.shared().await;
         self.settle(inode).await;
         for _ in 0..ATTEMPTS {
-            self.known(inode).await?;
+            let asked = self.known(inode).await?;
+            let seen = Seen::of(inode, asked);
             let found = handle.file.file.seek(i.offset, inode.len(), data).await;
+            if found.is_ok() && seen.is_doubtful(inode, self.rt.now()) {
+                self.fresh(inode.id).await?;
+            }
+            if found.is_ok() && !seen.holds(inode) {
+                continue;
+            }
             match found {
                 Ok(Some(at)) => return Ok(Answer::Seek(at)),
                 Ok(None) => return fail(ENXIO),

@@ -11,6 +11,15 @@ const PIECE: u64 = 64 << 10;
 pub struct Content(RefCell<BTreeMap<u64, Box<[u8]>>>);
 
 impl Content {
+    /// What takes the place of what was cut off.
+    pub const CUT_OFF: &[u8] = b"this is what stale handles read";
+
+    /// Contents that were cut off.
+    pub fn cut_off() -> Self {
+        let content = Self::default();
+        content.write(0, Self::CUT_OFF);
+        content
+    }
     fn each(offset: u64, len: usize, mut act: impl FnMut(u64, usize, std::ops::Range<usize>)) {
         let mut at = 0;
         while at < len {

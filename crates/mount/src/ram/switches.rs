@@ -58,6 +58,12 @@ pub static CUT_TOLD_AGAIN: AtomicBool = AtomicBool::new(false);
 /// The next cut by another client is told of a while later (200 ms). For tests.
 pub static CUT_TOLD_LATE: AtomicBool = AtomicBool::new(false);
 
+/// The answer to the next open takes 300 ms. For tests.
+pub static OPEN_ANSWERED_LATE: AtomicBool = AtomicBool::new(false);
+
+/// While the next search for data or holes is under way (for 600 ms) another client cuts the file to this length (less one; 0: it does not). For tests.
+pub static CUT_DURING_SEEK: AtomicU64 = AtomicU64::new(0);
+
 /// At the next question for attributes another client has cut a file to this length (less one; 0: it has not), and finishes that a while later (200 ms); nobody may
 /// write until then. For tests.
 pub static CUT_UNFINISHED: AtomicU64 = AtomicU64::new(0);

@@ -1,7 +1,8 @@
 //! One connection: what both ends share. [`calls`] holds our calls, [`outgoing`] what is to be sent, [`reading`] serves what comes in,
-//! [`upkeep`] watches the time.
+//! [`upkeep`] watches the time, [`lingering`] gives shared memory back after the end.
 
 pub(crate) mod calls;
+mod lingering;
 pub(crate) mod outgoing;
 mod reading;
 mod sending;
@@ -12,7 +13,7 @@ use crate::limits::{QUARANTINE, SEND_QUEUE_BYTES_MAX};
 use crate::regions::{RegionsIn, RegionsOut};
 use crate::waiters::Waiters;
 use crate::{Bulk, Handler, Peer, Request, Response};
-use calls::Calls;
+use calls::{Buffers, Calls};
 use glowfs_rt::{Duration, Instant, Rt, Stream};
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{Error, Result, Status, TenantId};
@@ -49,6 +50,9 @@ pub struct Conn {
     draining: Cell<bool>,
     drained_waiters: Waiters,
     alarm: Alarm,
+    /// What the peer could still reach when the connection ended; it goes with the reading task ([`lingering`]).
+    reachable: RefCell<Vec<Buffers>>,
+    quarantine: Duration,
 }
 
 thread_local! {
@@ -62,6 +66,17 @@ impl Conn {
         inbound: Inbound,
         peer: Peer,
         handler: Rc<dyn Handler>,
+    ) -> Rc<Self> {
+        Self::start_with(rt, inbound, peer, handler, QUARANTINE)
+    }
+
+    /// The same; `quarantine`: see [`crate::ConnectorOptions`].
+    pub(crate) fn start_with(
+        rt: &Rt,
+        inbound: Inbound,
+        peer: Peer,
+        handler: Rc<dyn Handler>,
+        quarantine: Duration,
     ) -> Rc<Self> {
         let id = LAST_ID.get() + 1;
         LAST_ID.set(id);
@@ -83,6 +98,8 @@ impl Conn {
             draining: Cell::new(false),
             drained_waiters: Waiters::default(),
             alarm: Alarm::default(),
+            reachable: RefCell::default(),
+            quarantine,
         });
         tracing::debug!(conn = id, peer = %conn.peer, shm = conn.peer.shares_memory(), "connected");
         crate::metrics::open(1);
@@ -235,16 +252,14 @@ impl Conn {
                     "the peer sent something not well-formed; closing the connection");
             }
         }
-        self.stream.shutdown();
         let error = Error::new(Status::Disconnected, why.message);
         let (wake, reachable) = self.calls.borrow_mut().fail_all(&error);
-        if !reachable.is_empty() {
-            // The peer may be alive and in the middle of a disk read into this memory.
-            let rt = self.rt.clone();
-            self.rt.spawn_detached(async move {
-                rt.sleep(QUARANTINE).await;
-                drop(reachable);
-            });
+        if reachable.is_empty() {
+            self.stream.shutdown();
+        } else {
+            // The reading task waits for the peer's end before it gives them back.
+            self.stream.shutdown_write();
+            *self.reachable.borrow_mut() = reachable;
         }
         let (frames, writer) = self.out.borrow_mut().clear();
         drop(frames);

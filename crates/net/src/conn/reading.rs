@@ -1,6 +1,7 @@
 //! The task that reads: gives answers to our calls, calls of the peer to the handler.
 
 use super::Conn;
+use super::lingering::linger;
 use super::outgoing::{OutFrame, Weight};
 use crate::Response;
 use crate::inbound::Inbound;
@@ -17,20 +18,37 @@ use glowfs_types::wire::method::{ECHO, HELLO, REGISTER_REGION, UNREGISTER_REGION
 use glowfs_types::wire::{ErrorBody, decode, encode};
 use glowfs_types::{Error, Result, Status};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// Frames handled before other tasks get their turn.
 const FRAMES_PER_TURN: u32 = 64;
 
 /// Reads until the connection ends.
 pub(super) async fn read(conn: Rc<Conn>, mut inbound: Inbound) {
-    let why = match frames(&conn, &mut inbound).await {
+    let why = match until_end(&conn, &mut inbound).await {
         Ok(()) => Error::new(Status::Disconnected, "the peer closed the connection"),
         Err(e) => e,
     };
     conn.end(why);
     conn.handler.disconnected(&conn);
+    linger(conn, inbound).await;
+}
+
+/// Takes frames until there are no more, or the connection was ended here: the peer may not notice for long.
+async fn until_end(conn: &Rc<Conn>, inbound: &mut Inbound) -> Result<()> {
+    let mut frames = pin!(frames(conn, inbound));
+    poll_fn(|cx| {
+        conn.ended_waiters.register(cx);
+        if conn.is_closed() {
+            return Poll::Ready(Ok(()));
+        }
+        frames.as_mut().poll(cx)
+    })
+    .await
 }
 
 async fn frames(conn: &Rc<Conn>, inbound: &mut Inbound) -> Result<()> {

@@ -249,6 +249,8 @@ pub(super) async fn write(conn: Rc<Conn>) {
                 if conn.write_stall.get().is_none() {
                     conn.write_stall.set(Some(conn.rt.now()));
                 }
+                // A peer that takes nothing does not wake it at the end either.
+                conn.ended_waiters.register(cx);
             } else {
                 conn.write_stall.set(None);
             }

@@ -129,6 +129,9 @@ impl StreamIo for Socket {
         // This also wakes whoever waits for the socket.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
+    fn shutdown_write(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+    }
     fn peer(&self) -> String {
         self.peer.clone()
     }

@@ -139,7 +139,13 @@ impl FileData for RamFile {
         self.node.losses.get()
     }
     async fn seek(&self, offset: u64, len: u64, data: bool) -> Result<Option<u64>> {
-        Ok(self.content.borrow().seek(offset, len, data))
+        let found = self.content.borrow().seek(offset, len, data);
+        if let Some(cut) = CUT_DURING_SEEK.swap(0, Relaxed).checked_sub(1) {
+            let fs = self.fs.upgrade().ok_or(Status::Internal)?;
+            fs.cut_by_other(&self.node, cut)?;
+            fs.rt.sleep(Duration::from_millis(600)).await;
+        }
+        Ok(found)
     }
     async fn allocated(&self) -> Result<u64> {
         if COUNT_FAILS.swap(false, Relaxed) {

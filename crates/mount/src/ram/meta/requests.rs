@@ -2,9 +2,11 @@
 
 use super::{Node, RamFile, RamFs, SLOW, no};
 use crate::filesystem::FileSystem;
+use crate::ram::content::Content;
 use crate::ram::switches::*;
 use glowfs_client::{FileAccess, RecallHandler};
 use glowfs_namespace::Held;
+use glowfs_rt::Duration;
 use glowfs_types::mode::without_privileges;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::append::{Append, AppendReply};
@@ -199,7 +201,11 @@ impl FileSystem for RamFs {
             let q = Rename { caller, request, parent, name, new_parent, new_name, flags: 0 };
             self.rename(q).await?;
         }
-        self.opened(&*self.get(q.inode)?, q.flags)
+        let reply = self.opened(&*self.get(q.inode)?, q.flags);
+        if OPEN_ANSWERED_LATE.swap(false, Relaxed) {
+            self.rt.sleep(Duration::from_millis(300)).await;
+        }
+        reply
     }
     async fn sync(&self, q: Sync) -> Result<AttrReply> {
         DURABLE_SYNCS.fetch_add(u64::from(q.durable), Relaxed);
@@ -335,7 +341,11 @@ impl FileSystem for RamFs {
     fn open_file(self: &Rc<Self>, reply: &OpenReply, _: FileAccess) -> Result<Rc<RamFile>> {
         let node = self.get(reply.attr.inode)?;
         self.made.replace(None);
-        let content = RefCell::new(node.content.borrow().clone());
+        let content = match reply.attr.epoch < node.attr.borrow().epoch {
+            true => Rc::new(Content::cut_off()),
+            false => node.content.borrow().clone(),
+        };
+        let content = RefCell::new(content);
         let epoch = Cell::new(reply.attr.epoch);
         let heard = Cell::new(node.losses.get());
         Ok(Rc::new(RamFile {
