@@ -36,7 +36,7 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// How long one attempt of a metadata call waits for its answer.
     pub meta_attempt: Duration,
-    /// How long a metadata call is tried in all. Longer than `REQUEST_TRIED_MAX_MS` only where the metadata services remember requests for as
+    /// How long a metadata call is tried in all, also where this client begins a new life meanwhile. Longer than `REQUEST_TRIED_MAX_MS` only where the metadata services remember requests for as
     /// long (their `request_keep_ms`), or one may be done twice.
     pub meta_total: Duration,
     /// How long one attempt of a read waits.

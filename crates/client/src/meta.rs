@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::core::Core;
-use crate::retry::again_meta;
+use crate::retry::{Retry, again_meta};
 use crate::routes::{self, Site};
 use crate::vain;
 use glowfs_net::{Bulk, Conn, Request};
@@ -217,7 +217,8 @@ impl Client {
             }
             request => request.is_some(),
         };
-        let mut lives = 0;
+        let (mut lives, mut copies) = (0, false);
+        let mut retry = self.core.retry(self.core.meta_policy());
         let answer = loop {
             if opens {
                 self.core.known_to_mgmtd().await?;
@@ -227,13 +228,18 @@ impl Client {
                 query.caller().client = life;
             }
             let body = |again| {
+                copies |= again;
                 query.caller().again |= once && (again || lives > 0);
                 encode(&query)
             };
-            match self.core.meta(method, body).await {
-                // A new life of this client began meanwhile: it may ask itself.
+            match self.core.meta_within(&mut retry, method, body).await {
+                // A new life of this client began meanwhile: it may ask itself. All lives share the time for which the request is remembered, unless
+                // no copy of it can be anywhere: then it begins now.
                 Err(e) if e.status == Status::SessionEnded && !named && life != self.core.id() => {
                     lives += 1;
+                    if !copies {
+                        retry = self.core.retry(self.core.meta_policy());
+                    }
                 }
                 other => break other?,
             }
@@ -244,22 +250,27 @@ impl Client {
 
 impl Core {
     /// One metadata call: at one service after another, until an answer or the bound. `body` is told whether a copy may be on its way.
-    pub async fn meta(
+    pub async fn meta(&self, method: u16, body: impl FnMut(bool) -> Vec<u8>) -> Result<Vec<u8>> {
+        self.meta_within(&mut self.retry(self.meta_policy()), method, body).await
+    }
+
+    /// The same within attempts that have begun before.
+    async fn meta_within(
         &self,
+        retry: &mut Retry,
         method: u16,
         mut body: impl FnMut(bool) -> Vec<u8>,
     ) -> Result<Vec<u8>> {
-        let mut retry = self.retry(self.meta_policy());
         let mut again = false;
         loop {
             let mut site = Site::default();
-            let error = match self.meta_attempt(method, body(again), &retry, &mut site).await {
+            let error = match self.meta_attempt(method, body(again), retry, &mut site).await {
                 Ok(answer) => return Ok(answer),
                 Err(e) => e,
             };
             let repeat = again_meta(error.status);
             let what = || method::name(method).to_owned();
-            self.wait_or_give_up(&mut retry, &what, &site, error, repeat).await?;
+            self.wait_or_give_up(retry, &what, &site, error, repeat).await?;
             again = true;
         }
     }
@@ -268,7 +279,7 @@ impl Core {
         &self,
         method: u16,
         body: Vec<u8>,
-        retry: &crate::retry::Retry,
+        retry: &Retry,
         site: &mut Site,
     ) -> Result<Vec<u8>> {
         let late = || Error::new(Status::TimedOut, "the time for this call is up");

@@ -98,6 +98,44 @@ fn a_metadata_call_moves_to_another_service_with_the_same_request() {
     });
 }
 
+/// Each life of a client tried a request anew for the whole time, and so for longer than meta remembers it: it could be done twice.
+#[test]
+fn all_lives_of_a_client_share_the_time_of_a_request() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let (attempt, total) = (Duration::from_millis(400), Duration::from_secs(2));
+        let config = ClientConfig { meta_attempt: attempt, meta_total: total, ..fake.config() };
+        let client = Client::connect(&rt, config).await.expect("connects");
+        let (meta, unlink) = (NodeId(10), method::UNLINK);
+        fake.fault(meta, unlink, &vec![Fault::Silent; 20]);
+        fake.fault(NodeId(1), method::CLIENT_SESSION, &[Fault::Refuse(Status::SessionEnded)]);
+        let (first, began, state) = (client.id(), rt.now(), fake.state.clone());
+        let (watched, time) = (client.clone(), rt.clone());
+        rt.spawn_detached(async move {
+            while watched.id() == first {
+                time.sleep(Duration::from_millis(5)).await;
+            }
+            // What was sent for the former life is refused; then there is silence again.
+            let silent = vec![Fault::Silent; 20];
+            let mut faults = std::collections::VecDeque::from(silent);
+            faults.push_front(Fault::Refuse(Status::SessionEnded));
+            state.faults.borrow_mut().insert((meta, unlink), faults);
+        });
+        let query = Unlink {
+            caller: Caller::default(),
+            request: RequestId(0),
+            parent: InodeId(1),
+            name: b"x".to_vec().into(),
+            directory: false,
+        };
+        let e = client.unlink(query).await.expect_err("nobody answers");
+        let left = fake.state.faults.borrow()[&(meta, unlink)].len();
+        assert!(client.id() != first && left < 20, "it was asked in its next life: {e}");
+        let took = rt.now().since(began);
+        assert!(took < total + 2 * attempt, "{took:?}: {e}");
+    });
+}
+
 #[test]
 fn a_write_whose_answer_was_lost_is_applied_once() {
     run(|rt| async move {

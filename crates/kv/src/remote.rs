@@ -94,9 +94,22 @@ impl Engine for Remote {
     }
 
     fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
-        let get = Get { version, keys: keys.into_iter().map(Into::into).collect() };
-        self.ask(method::KV_GET, get, |r: GetReply| {
-            r.values.into_iter().map(|v| v.map(Into::into)).collect()
+        let (this, mut values) = (self.clone(), Vec::with_capacity(keys.len()));
+        let mut left = vec![Get { version, keys: keys.into_iter().map(Into::into).collect() }];
+        Box::pin(async move {
+            // As many in a call as its answer can hold.
+            while let Some(mut get) = left.pop() {
+                let conn = this.conn().await?;
+                match conn.call_msg::<_, GetReply>(method::KV_GET, &get, CALL_DEADLINE).await {
+                    Ok(r) => values.extend(r.values.into_iter().map(|v| v.map(Into::into))),
+                    Err(e) if e.status == Status::TooLarge && get.keys.len() > 1 => {
+                        let keys = get.keys.split_off(get.keys.len() / 2);
+                        left.extend([Get { version, keys }, get]);
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(values)
         })
     }
 

@@ -15,6 +15,8 @@ use std::rc::Rc;
 const CALLS_MAX: usize = 4096;
 /// Keys in one KV_GET.
 const GET_KEYS_MAX: usize = 4096;
+/// Bytes of values in the answer to one, about: it has to fit into a message. Who asks for more is told to ask for fewer keys.
+const GET_BYTES_MAX: usize = 3 << 20;
 
 /// A part of a service's handler: give it the calls that [`KvService::takes`].
 pub struct KvService {
@@ -89,6 +91,10 @@ pub async fn answer(engine: &Rc<dyn Engine>, method: u16, body: &[u8]) -> Result
             }
             let keys = get.keys.into_iter().map(Into::into).collect();
             let values = engine.get(get.version, keys).await?;
+            if values.iter().flatten().map(Vec::len).sum::<usize>() > GET_BYTES_MAX {
+                let e = format!("values of more than {GET_BYTES_MAX} bytes in an answer");
+                return Err(Error::new(Status::TooLarge, e));
+            }
             Ok(encode(&GetReply {
                 values: values.into_iter().map(|v| v.map(Into::into)).collect(),
             }))

@@ -1,9 +1,10 @@
-//! Background work: garbage, sessions of dead clients, old request records, free space.
+//! Background work: garbage, sessions of dead clients, truncates that were left behind, old request records, free space.
 //!
 //! Each loop works only while this service is ready and has its lease, and all of it may be done twice or by two services. Guarantees: data that went out
 //! of reach is kept for `GC_GRACE`, and until that is on disk; a chain that is away holds up only what needs it. Must never: remove chunks that an inode
 //! leads to or that a loss of power could bring back; end a session whose file could not be looked at, for by it alone the length is found.
 
+use crate::cuts::{LEFT_PAUSE, Left};
 use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
@@ -73,9 +74,16 @@ pub fn start(s: &Rc<Service>) {
     });
     let this = s.clone();
     rt.spawn_detached(async move {
-        let mut missing = BTreeMap::new();
+        let (mut missing, mut damaged) = (BTreeMap::new(), Damaged::default());
         while pause(&this, ms(this.config.tuning.session_scan_ms)).await {
-            log("ending sessions of dead clients", reap(&this, &mut missing).await);
+            log("ending sessions of dead clients", reap(&this, &mut missing, &mut damaged).await);
+        }
+    });
+    let this = s.clone();
+    rt.spawn_detached(async move {
+        let mut left = Left::default();
+        while pause(&this, LEFT_PAUSE).await {
+            log("finishing truncates", left.round(&this).await);
         }
     });
     rt.spawn_detached(crate::orphans::watch(s.clone()));
@@ -131,6 +139,7 @@ async fn sweep(s: &Service) -> Result<()> {
 struct Queue {
     /// The newest entry at that time, and the time.
     marks: VecDeque<(Instant, Key)>,
+    damaged: Damaged,
 }
 
 impl Queue {
@@ -139,6 +148,8 @@ impl Queue {
         let newest = s.look(async |tx| ns::newest_garbage(tx, VOLUME).await).await?;
         let Some(newest) = newest else {
             self.marks.clear();
+            self.damaged = Damaged::default();
+            s.metrics.damaged_garbage.set(0);
             return Ok(());
         };
         let now = s.rt.now();
@@ -152,13 +163,17 @@ impl Queue {
         let Some((at, place)) = ripe else { return Ok(()) };
         // What a loss of power could bring back must keep its chunks.
         s.engine.flush_barrier().await?;
-        let mut failed = BTreeMap::new();
+        let (mut failed, mut damaged) = (BTreeMap::new(), BTreeSet::new());
         loop {
-            let limit = GC_BATCH + failed.len() as u32;
-            let mut queue = s.look(async |tx| ns::garbage(tx, VOLUME, limit).await).await?;
+            let passed_over = failed.len() + damaged.len();
+            let limit = GC_BATCH + passed_over as u32;
+            let page = s.look(async |tx| ns::garbage(tx, VOLUME, limit).await).await?;
+            damaged.extend(page.damaged);
+            let mut queue = page.found;
             queue.retain(|g| g.was_there(&place) && !failed.contains_key(g.place()));
             let stop = s.stopping.get() || !s.agent.lease_valid();
-            if queue.is_empty() || failed.len() >= PASSED_OVER_MAX || stop {
+            let all_seen = queue.is_empty() && failed.len() + damaged.len() == passed_over;
+            if all_seen || passed_over >= PASSED_OVER_MAX || stop {
                 break;
             }
             for some in queue.chunks(GC_PARALLEL) {
@@ -172,6 +187,13 @@ impl Queue {
                 failed.extend(wrong);
             }
         }
+        s.metrics.damaged_garbage.set(damaged.len() as i64);
+        if self.damaged.is_news(damaged.len()) {
+            tracing::warn!(
+                count = damaged.len(),
+                "records of data that is to be removed cannot be read; their chunks are kept. Run `glowfs admin fsck`"
+            );
+        }
         let Some((_, error)) = failed.pop_first() else { return Ok(()) };
         // Tried again: its time has come already.
         self.marks.push_front((at, place));
@@ -179,8 +201,18 @@ impl Queue {
     }
 }
 
+/// How many records the last look could not read. They are passed over each time, and told of when their number is another one.
+#[derive(Default)]
+struct Damaged(usize);
+
+impl Damaged {
+    fn is_news(&mut self, count: usize) -> bool {
+        std::mem::replace(&mut self.0, count) != count && count > 0
+    }
+}
+
 /// What needs a chain that is away is tried again later, and holds up nobody until then.
-fn not_away(s: &Service, layout: &Layout) -> Result<()> {
+pub fn not_away(s: &Service, layout: &Layout) -> Result<()> {
     if s.chunks.is_away(layout) {
         return Err(Error::new(Status::ChainUnavailable, "a chain of the file is away"));
     }
@@ -210,7 +242,11 @@ async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
 }
 
 /// Ends the sessions of clients that mgmtd has not listed for the grace time.
-async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<()> {
+async fn reap(
+    s: &Service,
+    missing: &mut BTreeMap<ClientId, Instant>,
+    damaged: &mut Damaged,
+) -> Result<()> {
     let live = clients::live(s).await?;
     let mut gone = BTreeSet::new();
     let mut after = None;
@@ -240,9 +276,21 @@ async fn reap(s: &Service, missing: &mut BTreeMap<ClientId, Instant>) -> Result<
         }
     }
     // After the locks, and side by side: a session may wait for a chain that is away.
+    let mut unreadable = 0;
     for some in due.chunks(REAP_PARALLEL) {
-        let done = join_all(some.iter().map(|client| reap_client(s, *client))).await;
-        outcome = done.into_iter().fold(outcome, |all, one| one.and(all));
+        for done in join_all(some.iter().map(|client| reap_client(s, *client))).await {
+            match done {
+                Ok(passed_over) => unreadable += passed_over,
+                Err(e) => outcome = Err(e),
+            }
+        }
+    }
+    s.metrics.damaged_sessions.set(unreadable as i64);
+    if damaged.is_news(unreadable) {
+        tracing::warn!(
+            count = unreadable,
+            "records of sessions of dead clients cannot be read; they are kept, and so is what they hold. Run `glowfs admin fsck`"
+        );
     }
     outcome
 }
@@ -263,15 +311,19 @@ async fn lockers(s: &Service) -> Result<BTreeSet<ClientId>> {
     }
 }
 
-/// Ends the sessions of a dead client; those that cannot be ended now do not keep the others.
-async fn reap_client(s: &Service, client: ClientId) -> Result<()> {
-    let mut failed = BTreeMap::new();
+/// Ends the sessions of a dead client; those that cannot be ended now do not keep the others. Returns how many cannot be read.
+async fn reap_client(s: &Service, client: ClientId) -> Result<usize> {
+    let (mut failed, mut damaged) = (BTreeMap::new(), BTreeSet::new());
     loop {
-        let limit = SESSION_PAGE + failed.len() as u32;
-        let mut page = s.look(async |tx| ns::sessions_of(tx, VOLUME, client, limit).await).await?;
+        let passed_over = failed.len() + damaged.len();
+        let limit = SESSION_PAGE + passed_over as u32;
+        let page = s.look(async |tx| ns::sessions_of(tx, VOLUME, client, limit).await).await?;
+        damaged.extend(page.damaged);
+        let mut page = page.found;
         page.retain(|entry| !failed.contains_key(&entry.session));
-        if page.is_empty() || failed.len() >= PASSED_OVER_MAX {
-            return failed.pop_first().map_or(Ok(()), |(_, error)| Err(error));
+        let all_seen = page.is_empty() && failed.len() + damaged.len() == passed_over;
+        if all_seen || passed_over >= PASSED_OVER_MAX {
+            return failed.pop_first().map_or(Ok(damaged.len()), |(_, error)| Err(error));
         }
         for some in page.chunks(REAP_PARALLEL) {
             let done = join_all(some.iter().map(|entry| end_session(s, client, entry))).await;

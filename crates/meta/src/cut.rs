@@ -3,10 +3,12 @@
 use crate::recall::Change;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Cut};
-use glowfs_rt::Duration;
+use glowfs_rt::{Duration, Instant};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::meta::{Attr, Caller, OfInode};
-use glowfs_types::{ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch};
+use glowfs_types::{
+    Capability, ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch,
+};
 
 /// Chunks removed by one call.
 const REMOVE_BATCH: u32 = 1024;
@@ -14,13 +16,20 @@ const REMOVE_BATCH: u32 = 1024;
 /// so whoever cannot be told holds nobody up; what it still writes goes to the old data.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
-/// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated and may run twice at once.
+/// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated; several calls
+/// for one cut share one attempt ([`crate::cuts::Cuts`]), and another service may be at it at the same time.
 pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
-    match try_to_finish(s, cut, by).await {
-        // Whoever wanted to write has finished it meanwhile, and has written since, under a newer epoch.
-        Err(e) if e.status == Status::BadCapability => over(s, &cut.attr).await?.ok_or(e),
-        done => done,
-    }
+    let attempt = async {
+        match try_to_finish(s, cut, by).await {
+            // Whoever wanted to write has finished it meanwhile, and has written since, under a newer epoch. Or storage has no key yet to check capabilities
+            // with, and will: nothing that the one who asked could mend.
+            Err(e) if e.status == Status::BadCapability => over(s, &cut.attr)
+                .await?
+                .ok_or_else(|| Error::new(Status::Overloaded, format!("{}; retry", e.message))),
+            done => done,
+        }
+    };
+    s.cuts.shared(cut.attr.inode, cut.attr.epoch, attempt).await
 }
 
 /// The epoch of a file of which this cut is not to be finished any more.
@@ -56,27 +65,61 @@ async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateE
     writers.retain(|c| *c != by);
     let change = Change::contents(attr.inode, Some(attr.epoch));
     s.recall_writers(&change, &writers, began + ms(s.config.tuning.capability_ms)).await;
-    let capability =
-        s.capability(attr, (ClientId(0), SessionId(0)), rights::WRITE | rights::REMOVE)?;
     let chunk = u64::from(layout.chunk_bytes);
     let within = (cut.len % chunk) as u32;
     let mut from = cut.len / chunk;
+    let mut right = Right { looked: began, capability: None };
     if within > 0 {
         let id = ChunkId { volume: VOLUME, data: attr.data, index: from };
-        s.chunks.truncate_chunk(&layout, id, within, &capability).await?;
+        s.chunks.truncate_chunk(&layout, id, within, &right.now(s, attr).await?).await?;
         from += 1;
     }
-    while s
-        .chunks
-        .remove_data(&layout, VOLUME, attr.data, from, REMOVE_BATCH, &capability)
-        .await?
-        .more
-    {}
+    loop {
+        let cap = right.now(s, attr).await?;
+        let (data, limit) = (attr.data, REMOVE_BATCH);
+        if !s.chunks.remove_data(&layout, VOLUME, data, from, limit, &cap).await?.more {
+            break;
+        }
+    }
     // Of a file with holes nobody knows how much was cut off; one that became longer has lost nothing that was counted.
     let sparse = attr.allocated < attr.len && cut.len >= attr.len;
-    let allocated = if sparse { s.chunks.allocated(&layout, &capability).await.ok() } else { None };
+    let allocated = match sparse {
+        true => s.chunks.allocated(&layout, &right.now(s, attr).await?).await.ok(),
+        false => None,
+    };
     let (inode, epoch) = (attr.inode, attr.epoch);
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
+}
+
+/// What this service cuts with: all calls together may take longer than a capability lives. It is signed anew only while the cut stands: storage forgets with a
+/// restart which epochs it has seen, so an old one must not go on being signed when others write already.
+struct Right {
+    /// When the cut was seen to stand.
+    looked: Instant,
+    capability: Option<Capability>,
+}
+
+impl Right {
+    /// `BadCapability`: the cut is over.
+    async fn now(&mut self, s: &Service, attr: &Attr) -> Result<Capability> {
+        // What was cut before may have taken long: whoever has lost his lease, or stops, leaves the rest to others.
+        if s.stopping.get() || !s.agent.lease_valid() {
+            return Err(Error::new(Status::ShuttingDown, "it may not go on with the truncate"));
+        }
+        let now = s.rt.now();
+        if now.since(self.looked) >= ms(s.config.tuning.capability_ms) / 2 {
+            if over(s, attr).await?.is_some() {
+                return Err(Error::new(Status::BadCapability, "somebody else has finished it"));
+            }
+            (self.looked, self.capability) = (now, None);
+        }
+        if let Some(capability) = self.capability {
+            return Ok(capability);
+        }
+        let rights = rights::WRITE | rights::REMOVE;
+        let capability = s.capability(attr, (ClientId(0), SessionId(0)), rights)?;
+        Ok(*self.capability.insert(capability))
+    }
 }
 
 /// The length of a file was set, and no chunk of it has to be cut. If it was cut to nothing and has other data now, whoever has it open for writing must not go on with

@@ -15,6 +15,7 @@ mod clients;
 mod closes;
 mod config;
 mod cut;
+mod cuts;
 mod engine;
 mod finishing;
 mod fought;

@@ -32,6 +32,12 @@ pub struct Metrics {
     pub held: Counter,
     /// Removed files that are kept because their records cannot be read.
     pub damaged_removed: Gauge,
+    /// Records of the garbage queue that cannot be read.
+    pub damaged_garbage: Gauge,
+    /// Sessions of dead clients that are kept because their records cannot be read.
+    pub damaged_sessions: Gauge,
+    /// Truncates that were left behind and finished in the background.
+    pub cuts_left: Counter,
     /// Data ids that the last pass found without an owner.
     pub ownerless: Gauge,
     /// Chunks of such that were reclaimed.
@@ -100,6 +106,21 @@ impl Metrics {
             damaged_removed: r.gauge(
                 "glowfs_meta_removed_damaged",
                 "Removed files that are kept because their records cannot be read, as of the last look at all.",
+                &[],
+            ),
+            damaged_garbage: r.gauge(
+                "glowfs_meta_gc_damaged",
+                "Records of data to be removed that cannot be read, as of the last look: its chunks are kept.",
+                &[],
+            ),
+            damaged_sessions: r.gauge(
+                "glowfs_meta_sessions_damaged",
+                "Sessions of dead clients that are kept because their records cannot be read, as of the last look.",
+                &[],
+            ),
+            cuts_left: r.counter(
+                "glowfs_meta_cuts_left_total",
+                "Truncates that nobody was finishing any more, finished in the background.",
                 &[],
             ),
             ownerless: r.gauge(

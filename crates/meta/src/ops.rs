@@ -17,7 +17,7 @@ use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use crate::trash;
 use crate::trees;
-use glowfs_kv::Transaction;
+use glowfs_kv::{RunOptions, Transaction};
 use glowfs_namespace as ns;
 use glowfs_namespace::{Context, Made, Opened, is_cut_pending};
 use glowfs_net::{Conn, Reply};
@@ -32,7 +32,7 @@ use std::rc::Rc;
 
 /// How often an operation finishes somebody's truncate and tries again.
 const CUT_ATTEMPTS: u32 = 5;
-/// After this time it does not begin that anew: its client has given up waiting for this call (5 s), and asked again.
+/// After this time it does nothing any more: its client has given up waiting for this call (5 s), and asked again.
 const CLEARING_MAX: Duration = Duration::from_secs(5);
 /// The attribute that gives a program privileges.
 const CAPABILITY: &[u8] = b"security.capability";
@@ -98,7 +98,11 @@ impl Service {
                     if is_cut_pending(&e) && attempts < CUT_ATTEMPTS && self.rt.now() < until =>
                 {
                     attempts += 1;
-                    let Err(stuck) = self.clear_way(by, inode).await else { continue };
+                    let cleared = self.clear_way(by, inode).await;
+                    if self.rt.now() >= until {
+                        return Err(cleared.err().unwrap_or_else(too_late));
+                    }
+                    let Err(stuck) = cleared else { continue };
                     // What could not be done may have been in the way of others only.
                     return match work().await {
                         Err(e) if is_cut_pending(&e) => Err(stuck),
@@ -115,6 +119,11 @@ impl Service {
         cut::finish_inode(self, inode).await?;
         inline::spill(self, by, inode).await
     }
+}
+
+/// Another copy of the request is on its way, or its client has given up: what it wants done may not be what anybody expects any more.
+fn too_late() -> Error {
+    Error::new(Status::Overloaded, "what stood in the way is done, and took too long; retry")
 }
 
 macro_rules! read_ops {
@@ -322,7 +331,8 @@ async fn touch(s: &Service, by: ClientId, inode: Option<(InodeId, AtimeRule)>) {
     s.settle().await;
     let caller = Caller { volume: VOLUME, ..Caller::default() };
     let work = async |tx: &Transaction| ns::touch(&Context::new(tx, &caller, s), inode, rule).await;
-    match s.run(false, true, work).await {
+    // Once only: whoever changes it at the same moment must not keep the one who reads waiting.
+    match s.run_with(RunOptions { attempts: 1, ..s.options(false, true) }, work).await {
         Ok(_) => s.changed(by, &[Change::attributes(inode)]).await,
         Err(error) => tracing::debug!(%inode, %error, "a time of last access is not noted"),
     }
@@ -405,7 +415,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
 /// Makes what is asked for; if it opens what is there, finishes an unfinished truncate of that first.
 async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
     let once = q.request != RequestId(0);
-    let mut attempts = 0;
+    let (mut attempts, until) = (0, s.rt.now() + CLEARING_MAX);
     loop {
         let work = async |tx: &Transaction| {
             let cx = Context::new(tx, &q.caller, s);
@@ -420,6 +430,9 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
                     .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
                     .await?;
                 s.clear_way(ClientId(0), attr.inode).await?;
+                if s.rt.now() >= until {
+                    return Err(too_late());
+                }
             }
             other => return other,
         }

@@ -13,9 +13,10 @@
 //! Must never: remove what one pass alone found, what a commit that is not on disk says, or what a chain holds that did not answer.
 
 use crate::background::log;
+use crate::cuts;
 use crate::idset::IdSet;
 use crate::state::{Service, VOLUME, ms};
-use glowfs_kv::Key;
+use glowfs_kv::{Key, Transaction};
 use glowfs_namespace as ns;
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Duration, Instant};
@@ -40,6 +41,8 @@ const SHOWN_MAX: usize = 100;
 const FIRST_PASS: Duration = Duration::from_secs(600);
 /// The least time between the two passes that must agree.
 const CONFIRM_MIN: Duration = Duration::from_secs(10);
+/// Unfinished truncates that one pass notes; of more a later pass notes others.
+const CUTS_MAX: usize = 4096;
 /// Chunks removed by one call.
 const REMOVE_BATCH: u32 = 1024;
 
@@ -198,14 +201,22 @@ async fn look(s: &Rc<Service>, reclaim: bool, problems: &mut Vec<String>) -> Res
     let (mut found, mut strange) = list(s, problems).await?;
     let checked = found.len();
     // In this order: what leaves an inode meanwhile is in the queue when that is read.
+    let cuts = RefCell::new(Vec::new());
     take_owned(s, &mut found, async |from| {
-        s.look(async |tx| ns::data_of_inodes(tx, VOLUME, from.as_ref(), PAGE).await).await
+        let read =
+            async |tx: &Transaction| ns::data_of_inodes(tx, VOLUME, from.as_ref(), PAGE).await;
+        let page = s.look(read).await?;
+        let mut cuts = cuts.borrow_mut();
+        let room = CUTS_MAX.saturating_sub(cuts.len());
+        cuts.extend(page.cuts.into_iter().take(room));
+        Ok((page.data, page.next))
     })
     .await?;
     take_owned(s, &mut found, async |from| {
         s.look(async |tx| ns::data_of_garbage(tx, VOLUME, from.as_ref(), PAGE).await).await
     })
     .await?;
+    cuts::note(s, &cuts.take()).await?;
     strange += leave_skipped(s, &mut found).await?;
     if strange > 0 {
         problems.push(format!(

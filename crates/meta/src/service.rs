@@ -8,6 +8,7 @@ use crate::append;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::cuts::Cuts;
 use crate::engine;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
@@ -85,6 +86,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
         spills: Spills::new(),
+        cuts: Cuts::default(),
         held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),

@@ -2,6 +2,7 @@
 
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::cuts::Cuts;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::Held;
@@ -68,6 +69,8 @@ pub struct Service {
     pub lock_waits: LockWaits,
     /// Contents on their way into chunks.
     pub spills: Spills,
+    /// Truncates that are being finished.
+    pub cuts: Cuts,
     /// What the engine holds.
     pub held: Held,
     /// When this life of the service began.
@@ -93,9 +96,21 @@ impl Service {
         once: bool,
         work: impl AsyncFn(&Transaction) -> Result<T>,
     ) -> Result<T> {
+        self.run_with(self.options(durable, once), work).await
+    }
+
+    /// How [`Service::run`] runs one.
+    pub fn options(&self, durable: bool, once: bool) -> RunOptions {
         let flush = self.config.tuning.commit == crate::CommitMode::Flush;
-        let options =
-            RunOptions { durable: durable || flush, idempotent: once, ..RunOptions::default() };
+        RunOptions { durable: durable || flush, idempotent: once, ..RunOptions::default() }
+    }
+
+    /// The same, run in another way.
+    pub async fn run_with<T>(
+        &self,
+        options: RunOptions,
+        work: impl AsyncFn(&Transaction) -> Result<T>,
+    ) -> Result<T> {
         run_transaction_with(&self.rt, &self.engine, options, work).await
     }
 

@@ -3,7 +3,7 @@
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use glowfs_kv::{Transaction, key_after};
-use glowfs_namespace::{self as ns, Context, Env};
+use glowfs_namespace::{self as ns, Context};
 use glowfs_net::Conn;
 use glowfs_types::wire::decode;
 use glowfs_types::wire::meta::Caller;
@@ -62,9 +62,8 @@ pub async fn expire(s: &Service) -> Result<()> {
     let who = caller();
     let mut from = None;
     loop {
-        let now = s.now();
         let page = async |tx: &Transaction| {
-            ns::trash_expired(tx, VOLUME, from.as_ref(), now, EXPIRE_PAGE).await
+            ns::trash_expired(&Context::new(tx, &who, s), from.as_ref(), EXPIRE_PAGE).await
         };
         let (due, next) = s.look(page).await?;
         for id in &due {

@@ -11,12 +11,14 @@ use crate::state::{Service, VOLUME};
 use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Emptied, TreeEntry, TreePlace, TreeRemoved};
 use glowfs_net::Conn;
-use glowfs_rt::Duration;
 use glowfs_rt::sync::join_all;
+use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::decode;
 use glowfs_types::wire::meta::{Caller, DirChanged};
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply, TREES_PAGE_MAX, Trees, TreesReply};
-use glowfs_types::{ClientId, InodeId, RequestId, Result};
+use glowfs_types::{ClientId, Error, InodeId, RequestId, Result};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Directories that are looked at before a tree is removed; what is in others is looked at when its turn comes.
@@ -35,6 +37,11 @@ const PARALLEL: usize = 8;
 const BATCH_NAMES: usize = 64;
 /// Batches until the others' turn comes.
 const BATCHES: usize = 64;
+
+/// Pause until a directory is looked at again in which records cannot be read.
+const DAMAGED_PAUSE: Duration = Duration::from_secs(60);
+/// Such directories remembered, about.
+const DAMAGED_MAX: usize = 1 << 12;
 
 /// REMOVE_TREE.
 pub async fn remove(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<RemoveTreeReply> {
@@ -142,13 +149,16 @@ pub struct Emptier {
     portions: Portions,
     /// What was taken out so far.
     pace: Pace,
+    /// Directories with nothing left but what cannot be read, and when they are looked at again.
+    damaged: RefCell<BTreeMap<InodeId, Instant>>,
 }
 
 impl Emptier {
     /// Nothing begun.
     pub fn new(s: &Service) -> Self {
         let caller = Caller { volume: VOLUME, ..Caller::default() };
-        Self { caller, portions: Portions::new(BATCH_NAMES), pace: Pace::new(s.rt.now()) }
+        let (portions, pace) = (Portions::new(BATCH_NAMES), Pace::new(s.rt.now()));
+        Self { caller, portions, pace, damaged: RefCell::default() }
     }
 
     /// Goes through the queue until there is nothing to do.
@@ -199,12 +209,27 @@ impl Emptier {
 
     /// Empties a directory, as far as its turn reaches. Whether something was done.
     async fn directory(&self, s: &Service, dir: InodeId) -> Result<bool> {
-        let limit = BATCH_NAMES as u32;
+        if self.damaged.borrow().get(&dir).is_some_and(|again| *again > s.rt.now()) {
+            return Ok(false);
+        }
+        // Names of things that cannot be read, and how many names cannot.
+        let (mut damaged, mut unreadable) = (BTreeSet::new(), 0);
         for batch in 0..BATCHES {
+            let limit = (BATCH_NAMES + damaged.len() + unreadable) as u32;
             let read = async |tx: &Transaction| ns::leaving_entries(tx, VOLUME, dir, limit).await;
-            let entries = s.look(read).await?;
-            if entries.is_empty() {
+            let mut page = s.look(read).await?;
+            page.found.retain(|e| !damaged.contains(&e.name));
+            let before = std::mem::replace(&mut unreadable, page.damaged.len());
+            let entries = page.found;
+            if entries.is_empty() && unreadable > before {
+                continue;
+            }
+            if entries.is_empty() && damaged.is_empty() && unreadable == 0 {
                 return self.finish(s, dir).await.map(|did| did || batch > 0);
+            }
+            if entries.is_empty() {
+                self.pass_over(s, dir, damaged.len() + unreadable);
+                return Ok(batch > 0);
             }
             let empty = async |some: &[TreeEntry]| {
                 // It may be repeated: what is not there any more is passed over.
@@ -213,7 +238,8 @@ impl Emptier {
                 };
                 s.run(false, true, work).await
             };
-            let done = self.portions.each(&entries, empty).await?;
+            let pass_over = |e: &TreeEntry, _: &Error| damaged.extend([e.name.clone()]);
+            let done = self.portions.each_sound(&entries, empty, pass_over).await?;
             tell(s, dir, &entries, &done).await;
             if done.iter().any(|d| d.over) {
                 return Ok(batch > 0);
@@ -224,6 +250,18 @@ impl Emptier {
             }
         }
         Ok(true)
+    }
+
+    /// What cannot be read stays, and the directory with it; it does not keep the others.
+    fn pass_over(&self, s: &Service, dir: InodeId, names: usize) {
+        let now = s.rt.now();
+        let mut damaged = self.damaged.borrow_mut();
+        if damaged.len() >= DAMAGED_MAX {
+            damaged.retain(|_, again| *again > now);
+        }
+        if damaged.insert(dir, now + DAMAGED_PAUSE).is_none() {
+            tracing::warn!(%dir, names, "names in a removed tree cannot be removed, for records that cannot be read; run `glowfs admin fsck`");
+        }
     }
 
     async fn finish(&self, s: &Service, dir: InodeId) -> Result<bool> {

@@ -1,27 +1,28 @@
 //! LOOKUP, GETATTR, SETATTR (with truncate), READLINK, STATFS.
 //!
 //! Truncate to 0 replaces the data id and leaves the old one to garbage collection. Truncate to n > 0 where chunks may reach past
-//! n commits the new length with a new epoch and the mark «cut to n»; then the service cuts the chunks, and [`finish_cut`] takes the
+//! n commits the new length with a new epoch and the mark «cut to n»; then the service cuts the chunks, and [`crate::finish_cut`] takes the
 //! mark away before the caller is answered. A file that nobody has open for writing and that gets longer is cut to its old length. While the mark stands nobody is let in to write or extend (they finish the cut first), so
 //! the cut can be repeated after a crash without harm to later data; and what lies behind the length is never shown, because the length
 //! was committed first.
 
 use crate::access::{self, EXEC, WRITE};
 use crate::context::{Context, Cut, Usage, err, file_bytes};
+use crate::cuts;
 use crate::flags;
 use crate::inline;
 use crate::keys;
 use crate::name;
 use crate::open::{ended, own_session};
 use crate::privileges;
-use crate::record::{Inode, number, unpack, whole_blocks};
+use crate::record::{Inode, number, whole_blocks};
 use glowfs_kv::Transaction;
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::{
     Attr, InodeKind, Lookup, OfInode, ReadLink, SetAttr, SetTime, inode_flags,
 };
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
-use glowfs_types::{Error, InodeId, Result, SessionId, Status, TruncateEpoch, VolumeId};
+use glowfs_types::{Error, InodeId, Result, SessionId, Status, VolumeId};
 
 /// Looks a name up.
 pub async fn lookup(cx: &Context<'_>, req: &Lookup) -> Result<Attr> {
@@ -64,7 +65,7 @@ pub async fn readlink(cx: &Context<'_>, req: &ReadLink) -> Result<(Vec<u8>, bool
     }
 }
 
-/// Changes attributes. `Some(cut)`: the service must cut the chunks and call [`finish_cut`] before it answers.
+/// Changes attributes. `Some(cut)`: the service must cut the chunks and call [`crate::finish_cut`] before it answers.
 pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cut>)> {
     let done = cx.done_before(req).await?;
     let mut inode = cx.inode(req.inode).await?;
@@ -257,7 +258,7 @@ fn begin_cut(cx: &Context<'_>, id: InodeId, inode: &mut Inode, len: u64) -> Resu
     }
     inode.epoch = inode.epoch.next();
     inode.cut = Some(len);
-    Ok(())
+    cuts::note(cx, id, inode.epoch)
 }
 
 async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Result<()> {
@@ -281,30 +282,6 @@ async fn change_times(cx: &Context<'_>, req: &SetAttr, inode: &mut Inode) -> Res
     Ok(())
 }
 
-/// The chunks behind the length are gone: others may write again, under an epoch of their own, so that no other service that is still at this cut can
-/// cut off what they write. Without effect if the file was cut anew since. `allocated`: what is left, if it was counted. Returns the epoch of the file.
-pub async fn finish_cut(
-    tx: &Transaction,
-    volume: VolumeId,
-    id: InodeId,
-    epoch: TruncateEpoch,
-    allocated: Option<u64>,
-) -> Result<TruncateEpoch> {
-    let key = keys::inode(volume, id);
-    let Some(value) = tx.get(&key).await? else { return Ok(epoch) };
-    let mut inode: Inode = unpack("inode", &value)?;
-    if inode.cut.is_some() && inode.epoch == epoch {
-        inode.cut = None;
-        inode.epoch = inode.epoch.next();
-        inode.change += 1;
-        if let Some(bytes) = allocated {
-            inode.set_allocated(bytes);
-        }
-        tx.put(key, crate::record::pack(&inode))?;
-    }
-    Ok(inode.epoch)
-}
-
 /// What the volume holds.
 pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
     let (mut begin, end) = keys::all_usage(volume);
@@ -323,10 +300,4 @@ pub async fn statfs(tx: &Transaction, volume: VolumeId) -> Result<Usage> {
     }
     let [inodes, bytes, contents, xattrs] = sums.map(|sum| sum.max(0) as u64);
     Ok(Usage { inodes, bytes, contents, xattrs })
-}
-
-/// The truncate of an inode that is not finished, if there is one.
-pub async fn pending_cut(cx: &Context<'_>, id: InodeId) -> Result<Option<Cut>> {
-    let Some(inode) = cx.find_inode(id).await? else { return Ok(None) };
-    Ok(inode.cut.map(|len| Cut { attr: cx.attr_here(id, &inode), len }))
 }

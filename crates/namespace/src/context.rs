@@ -282,13 +282,14 @@ impl<'a> Context<'a> {
         self.tx.put(keys::dir_time(v, dir), pack_time(self.now))
     }
 
-    /// What stat shows of an inode.
+    /// What stat shows of an inode. Of a directory what stands beside its inode is read without a conflict: every change of its entries changes that, and
+    /// whoever changes the directory's own attributes would never get between them. What others change at the same moment may be missing.
     pub(crate) async fn attr_of(&self, id: InodeId, inode: &Inode) -> Result<Attr> {
         if !inode.is_dir() {
             return Ok(self.attr_here(id, inode));
         }
         let v = self.volume();
-        let side = DirSide::of(self.tx.get_all(&side_keys(v, id)).await?);
+        let side = DirSide::of(self.tx.get_all_snapshot(&side_keys(v, id)).await?);
         Ok(dir_attr(id, inode, side, self.tx.life()))
     }
 
@@ -392,6 +393,7 @@ impl<'a> Context<'a> {
             let (begin, end) = keys::dir_side(v, id);
             self.tx.clear_range(&begin, &end)?;
         }
+        crate::cuts::gone(self, id, inode)?;
         self.discard_data(inode)?;
         self.count(id, inode, -1, -file_bytes(inode))
     }

@@ -16,7 +16,7 @@ use crate::trash;
 use crate::tree::{LeavingRecord, TreeRecord, queue, sum};
 use glowfs_kv::Transaction;
 use glowfs_types::wire::meta::{Caller, Name};
-use glowfs_types::{InodeId, Result, VolumeId};
+use glowfs_types::{InodeId, Result, Status, VolumeId};
 
 /// An entry of a directory that is being emptied.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +25,15 @@ pub struct TreeEntry {
     pub name: Name,
     /// What it leads to.
     pub inode: InodeId,
+}
+
+/// The first entries of such a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeavingPage {
+    /// Those that can be taken out.
+    pub found: Vec<TreeEntry>,
+    /// Names whose records cannot be read. They stay, and the directory with them.
+    pub damaged: Vec<Name>,
 }
 
 /// What one step did.
@@ -54,20 +63,24 @@ pub async fn leaving(
     Ok(page.entries.iter().filter_map(|(key, _)| keys::leaving_of(key)).collect())
 }
 
-/// The first entries of a directory.
+/// The first entries of a directory, at most `limit`.
 pub async fn leaving_entries(
     tx: &Transaction,
     volume: VolumeId,
     dir: InodeId,
     limit: u32,
-) -> Result<Vec<TreeEntry>> {
+) -> Result<LeavingPage> {
     let (begin, end) = keys::dentries(volume, dir);
     let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    let mut out = Vec::with_capacity(page.entries.len());
+    let mut out = LeavingPage::default();
     for (key, value) in &page.entries {
         let Some(Part::Dentry(_, name)) = keys::parse(key) else { continue };
-        let d: Dentry = unpack("dentry", value)?;
-        out.push(TreeEntry { name: name.to_vec().into(), inode: d.inode });
+        let name: Name = name.to_vec().into();
+        match unpack::<Dentry>("dentry", value) {
+            Ok(d) => out.found.push(TreeEntry { name, inode: d.inode }),
+            Err(e) if e.status == Status::Corrupt => out.damaged.push(name),
+            Err(e) => return Err(e),
+        }
     }
     Ok(out)
 }

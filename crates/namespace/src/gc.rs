@@ -7,7 +7,9 @@ use crate::record::{GarbageRecord, Inode, Session, unpack};
 use crate::request::first_kept;
 use glowfs_kv::{Key, Transaction, key_after};
 use glowfs_types::wire::meta::{InodeKind, Time};
-use glowfs_types::{ClientId, DataId, InodeId, Layout, Result, SessionId, TruncateEpoch, VolumeId};
+use glowfs_types::{
+    ClientId, DataId, InodeId, Layout, Result, SessionId, Status, TruncateEpoch, VolumeId,
+};
 
 /// Data that nobody can reach any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,13 +24,25 @@ pub struct Garbage {
 }
 
 /// The oldest entries of the queue.
-pub async fn garbage(tx: &Transaction, volume: VolumeId, limit: u32) -> Result<Vec<Garbage>> {
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GarbagePage {
+    /// What can be collected.
+    pub found: Vec<Garbage>,
+    /// Where those stand that cannot be read. They stay: what they are about is not known.
+    pub damaged: Vec<Key>,
+}
+
+/// At most `limit` of them.
+pub async fn garbage(tx: &Transaction, volume: VolumeId, limit: u32) -> Result<GarbagePage> {
     let (begin, end) = keys::all_garbage(volume);
     let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    let mut out = Vec::with_capacity(page.entries.len());
+    let mut out = GarbagePage::default();
     for (key, value) in page.entries {
-        let r: GarbageRecord = unpack("garbage record", &value)?;
-        out.push(Garbage { key, data: r.data, layout: r.layout, len: r.len });
+        match unpack::<GarbageRecord>("garbage record", &value) {
+            Ok(r) => out.found.push(Garbage { key, data: r.data, layout: r.layout, len: r.len }),
+            Err(e) if e.status == Status::Corrupt => out.damaged.push(key),
+            Err(e) => return Err(e),
+        }
     }
     Ok(out)
 }
@@ -56,37 +70,47 @@ pub fn drop_garbage(tx: &Transaction, garbage: &Garbage) -> Result<()> {
     tx.clear(garbage.key.clone())
 }
 
-/// The data ids of a page of inodes, and where the next page begins, if there is one.
+/// What the search for chunks without an owner reads of the inodes. One that cannot be read is an error: it may own some.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct InodesPage {
+    /// The data ids.
+    pub data: Vec<DataId>,
+    /// Those with an unfinished truncate.
+    pub cuts: Vec<InodeId>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<Key>,
+}
+
+/// A page of them.
 pub async fn data_of_inodes(
     tx: &Transaction,
     volume: VolumeId,
     from: Option<&Key>,
     limit: u32,
-) -> Result<(Vec<DataId>, Option<Key>)> {
-    let data = |value: &[u8]| unpack::<Inode>("inode", value).map(|i| i.data);
-    data_of(tx, keys::inodes(volume), from, limit, data).await
+) -> Result<InodesPage> {
+    let (begin, end) = keys::inodes(volume);
+    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let mut out = InodesPage { next, ..InodesPage::default() };
+    for (key, value) in &page.entries {
+        let inode: Inode = unpack("inode", value)?;
+        out.data.push(inode.data);
+        out.cuts.extend(keys::inode_of(key).filter(|_| inode.cut.is_some()));
+    }
+    Ok(out)
 }
 
-/// The same of the garbage queue.
+/// The data ids of a page of the garbage queue, and where the next page begins, if there is one. Here, too, what cannot be read is an error.
 pub async fn data_of_garbage(
     tx: &Transaction,
     volume: VolumeId,
     from: Option<&Key>,
     limit: u32,
 ) -> Result<(Vec<DataId>, Option<Key>)> {
-    let data = |value: &[u8]| unpack::<GarbageRecord>("garbage record", value).map(|g| g.data);
-    data_of(tx, keys::all_garbage(volume), from, limit, data).await
-}
-
-async fn data_of(
-    tx: &Transaction,
-    (begin, end): (Key, Key),
-    from: Option<&Key>,
-    limit: u32,
-    data: impl Fn(&[u8]) -> Result<DataId>,
-) -> Result<(Vec<DataId>, Option<Key>)> {
+    let (begin, end) = keys::all_garbage(volume);
     let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
     let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let data = |value: &[u8]| unpack::<GarbageRecord>("garbage record", value).map(|g| g.data);
     let data = page.entries.iter().map(|(_, value)| data(value)).collect::<Result<_>>()?;
     Ok((data, next))
 }
@@ -117,6 +141,10 @@ pub async fn clients_with_sessions(
     Ok(out)
 }
 
+/// Stands for a client that has a session whose record cannot be read. It has no connection: who has to hear from all writers waits until what they have
+/// has ended by itself.
+const UNKNOWN: ClientId = ClientId(u128::MAX);
+
 /// The clients that have a file open for writing.
 pub async fn writers(tx: &Transaction, volume: VolumeId, inode: InodeId) -> Result<Vec<ClientId>> {
     sessions_clients(tx, volume, inode, true).await
@@ -142,10 +170,12 @@ async fn sessions_clients(
     loop {
         let page = tx.get_range_snapshot(&begin, &end, 256, false).await?;
         for (_, value) in &page.entries {
-            let s: Session = unpack("session", value)?;
-            if s.write || !writers_only {
-                out.insert(s.client);
-            }
+            match unpack::<Session>("session", value) {
+                Ok(s) if s.write || !writers_only => out.insert(s.client),
+                Ok(_) => false,
+                Err(e) if e.status == Status::Corrupt => out.insert(UNKNOWN),
+                Err(e) => return Err(e),
+            };
         }
         match page.entries.last() {
             Some((last, _)) if page.more => begin = key_after(last),
@@ -168,32 +198,37 @@ pub struct SessionEntry {
 }
 
 /// Some sessions of a client.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SessionsPage {
+    /// Those that can be ended.
+    pub found: Vec<SessionEntry>,
+    /// Those whose records cannot be read. They stay: whether it may have written is not known.
+    pub damaged: Vec<SessionId>,
+}
+
+/// At most `limit` of them.
 pub async fn sessions_of(
     tx: &Transaction,
     volume: VolumeId,
     client: ClientId,
     limit: u32,
-) -> Result<Vec<SessionEntry>> {
+) -> Result<SessionsPage> {
     let (begin, end) = keys::client_sessions(volume, client);
     let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    let mut out = Vec::new();
+    let mut out = SessionsPage::default();
     for (key, value) in page.entries {
         let Some((_, session)) = keys::client_session_of(&key) else { continue };
         let inode = <[u8; 8]>::try_from(value.as_slice()).map_or(0, u64::from_be_bytes);
-        let record = tx.get_snapshot(&keys::session(volume, InodeId(inode), session)).await?;
-        let entry = match record {
-            Some(v) => {
-                let s: Session = unpack("session", &v)?;
-                SessionEntry { inode: InodeId(inode), session, write: s.write, opened: s.opened }
+        let inode = InodeId(inode);
+        let record = tx.get_snapshot(&keys::session(volume, inode, session)).await?;
+        match record.map(|v| unpack::<Session>("session", &v)).transpose() {
+            Ok(record) => {
+                let (write, opened) = record.map(|s| (s.write, s.opened)).unwrap_or_default();
+                out.found.push(SessionEntry { inode, session, write, opened });
             }
-            None => SessionEntry {
-                inode: InodeId(inode),
-                session,
-                write: false,
-                opened: Time::default(),
-            },
-        };
-        out.push(entry);
+            Err(e) if e.status == Status::Corrupt => out.damaged.push(session),
+            Err(e) => return Err(e),
+        }
     }
     Ok(out)
 }
@@ -263,4 +298,77 @@ pub async fn sweep_requests(
     let next = key_after(last);
     tx.clear_range(&begin, &next)?;
     Ok(page.more.then_some(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fsck::tests::world::layout;
+    use crate::record::pack;
+    use glowfs_kv::{Engine, Memory, run_transaction};
+    use glowfs_rt::{Rt, real};
+    use std::rc::Rc;
+
+    const V: VolumeId = VolumeId(1);
+
+    async fn put(rt: &Rt, engine: &Rc<dyn Engine>, records: Vec<(Key, Vec<u8>)>) {
+        let work = async |tx: &Transaction| {
+            records.iter().try_for_each(|(key, value)| tx.put(key.clone(), value.clone()))
+        };
+        run_transaction(rt, engine, work).await.expect("put");
+    }
+
+    /// One record that could not be read kept all chunks of all removed files, for good.
+    #[test]
+    fn what_is_damaged_keeps_no_other_garbage() {
+        real::run(|rt| async move {
+            let engine = Memory::engine();
+            let bad = |n: u64| n == 0 || n == 4;
+            let record = |n| {
+                let (layout, len, from) = (layout(0), 1, 0);
+                pack(&GarbageRecord { data: DataId(n), layout, len, from })
+            };
+            let key = |n: u64| [keys::garbage(V), vec![0, 0], n.to_be_bytes().to_vec()].concat();
+            let records =
+                (0..9).map(|n| (key(n), if bad(n) { b"damaged".to_vec() } else { record(n) }));
+            put(&rt, &engine, records.collect()).await;
+            let look = async |tx: &Transaction| garbage(tx, V, 100).await;
+            let page = run_transaction(&rt, &engine, look).await.expect("a page");
+            let found: Vec<u64> = page.found.iter().map(|g| g.data.0).collect();
+            assert_eq!(found, (0..9).filter(|n| !bad(*n)).collect::<Vec<_>>());
+            assert_eq!(page.damaged, [key(0), key(4)]);
+            // What tells whose chunks are whose must not guess.
+            let owners = async |tx: &Transaction| data_of_garbage(tx, V, None, 100).await;
+            let e = run_transaction(&rt, &engine, owners).await.expect_err("unknown");
+            assert_eq!(e.status, Status::Corrupt);
+        });
+    }
+
+    /// One session that could not be read kept all others of its client, and all truncates of its file.
+    #[test]
+    fn what_is_damaged_keeps_no_other_session() {
+        real::run(|rt| async move {
+            let (engine, client) = (Memory::engine(), ClientId(5));
+            let (mut records, file) = (Vec::new(), InodeId(7));
+            for n in 1..=4 {
+                let id = SessionId(n);
+                let (write, opened) = (n != 4, Time::default());
+                let session = Session { client, read: true, write, opened, fence: 0 };
+                let value = if n == 2 { b"damaged".to_vec() } else { pack(&session) };
+                records.push((keys::session(V, file, id), value));
+                let index = keys::client_session(V, client, id);
+                records.push((index, file.0.to_be_bytes().to_vec()));
+            }
+            put(&rt, &engine, records).await;
+            let look = async |tx: &Transaction| sessions_of(tx, V, client, 100).await;
+            let page = run_transaction(&rt, &engine, look).await.expect("a page");
+            let found: Vec<_> = page.found.iter().map(|s| (s.session.0, s.write)).collect();
+            assert_eq!(found, [(1, true), (3, true), (4, false)]);
+            assert_eq!(page.damaged, [SessionId(2)]);
+            // Whoever that one is may write: he is waited for.
+            let look = async |tx: &Transaction| writers(tx, V, file).await;
+            let all = run_transaction(&rt, &engine, look).await.expect("writers");
+            assert_eq!(all, [client, UNKNOWN]);
+        });
+    }
 }

@@ -4,7 +4,7 @@
 
 use glowfs_kv::{Key, STAMP_BYTES, prefix_end};
 use glowfs_types::wire::trash::TrashId;
-use glowfs_types::{ClientId, InodeId, ProjectId, RequestId, SessionId, VolumeId};
+use glowfs_types::{ClientId, InodeId, ProjectId, RequestId, SessionId, TruncateEpoch, VolumeId};
 
 /// The newest format of keys and records that this build reads.
 pub const FORMAT: u64 = 2;
@@ -32,6 +32,7 @@ mod kind {
     pub const TRASH: u8 = b'Z';
     pub const CONTENT: u8 = b'B';
     pub const LEAVING: u8 = b'E';
+    pub const CUT: u8 = b'P';
 }
 
 /// What the keys of trees on their way out are about.
@@ -74,6 +75,11 @@ pub fn next_id(v: VolumeId, which: u8) -> Key {
 /// An inode record.
 pub fn inode(v: VolumeId, i: InodeId) -> Key {
     key(v, kind::INODE, &[&spread(i)])
+}
+/// The inode in such a key.
+pub fn inode_of(key: &[u8]) -> Option<InodeId> {
+    let spread: [u8; 8] = key.get(9..17)?.try_into().ok()?;
+    Some(InodeId(u64::from_be_bytes(spread).reverse_bits()))
 }
 /// All inode records.
 pub fn inodes(v: VolumeId) -> (Key, Key) {
@@ -258,6 +264,22 @@ pub fn trash_of(key: &[u8]) -> Option<TrashId> {
     Some(TrashId { until: u64::from_be_bytes(until), inode: InodeId(u64::from_be_bytes(inode)) })
 }
 
+/// A truncate whose chunks are not cut off yet, by the epoch that it gave the file.
+pub fn cut(v: VolumeId, i: InodeId, epoch: TruncateEpoch) -> Key {
+    key(v, kind::CUT, &[&i.0.to_be_bytes(), &epoch.0.to_be_bytes()])
+}
+/// All of them.
+pub fn cuts(v: VolumeId) -> (Key, Key) {
+    range(key(v, kind::CUT, &[]))
+}
+/// File and epoch in such a key.
+pub fn cut_of(key: &[u8]) -> Option<(InodeId, TruncateEpoch)> {
+    match parse(key)? {
+        Part::Cut(inode, epoch) => Some((inode, epoch)),
+        _ => None,
+    }
+}
+
 /// A tree that was removed and is being emptied.
 pub fn tree(v: VolumeId, tree: InodeId) -> Key {
     key(v, kind::LEAVING, &[&[leaving::TREE], &tree.0.to_be_bytes()])
@@ -316,11 +338,12 @@ pub(crate) enum Part<'a> {
     Tree(InodeId),
     Leaving(InodeId),
     TreeSum(InodeId),
+    Cut(InodeId, TruncateEpoch),
 }
 
 /// Whether some key of a volume is of a kind that this build knows.
 pub(crate) fn is_known(key: &[u8]) -> bool {
-    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZBE".contains(k))
+    key.get(8).is_some_and(|k| b"MNIDCVXSTOGRULKWZBEP".contains(k))
 }
 
 /// Takes a key of a volume apart. None: it has no form that this build makes.
@@ -358,6 +381,8 @@ pub(crate) fn parse(key: &[u8]) -> Option<Part<'_>> {
         kind::TRASH => exact(16).and_then(|()| {
             Some(Part::Trash(TrashId { until: u64_at(0)?, inode: InodeId(u64_at(8)?) }))
         })?,
+        kind::CUT => exact(16)
+            .and_then(|()| Some(Part::Cut(InodeId(u64_at(0)?), TruncateEpoch(u64_at(8)?))))?,
         kind::LEAVING => {
             let id = || Some(InodeId(u64_at(1)?));
             match *rest.first()? {
@@ -388,6 +413,7 @@ mod tests {
     fn golden_keys() {
         let v = VolumeId(1);
         assert_eq!(inode(v, InodeId(1)), b"\0\0\0\0\0\0\0\x01I\x80\0\0\0\0\0\0\0");
+        assert_eq!(inode_of(&inode(v, InodeId(258))), Some(InodeId(258)));
         assert_eq!(dentry(v, InodeId(3), b"a"), b"\0\0\0\0\0\0\0\x01D\xc0\0\0\0\0\0\0\0a");
         assert_eq!(
             cookie(v, InodeId(1), 258),
@@ -410,6 +436,9 @@ mod tests {
         assert_eq!(leaving(v, InodeId(258))[8..], *b"E\x01\0\0\0\0\0\0\x01\x02");
         assert_eq!(tree_sum(v, InodeId(258), 3)[8..], *b"E\x02\0\0\0\0\0\0\x01\x02\x03");
         assert_eq!(leaving_of(&leaving(v, InodeId(258))), Some(InodeId(258)));
+        let cut_at = cut(v, InodeId(258), TruncateEpoch(3));
+        assert_eq!(cut_at[8..], *b"P\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x03");
+        assert_eq!(cut_of(&cut_at), Some((InodeId(258), TruncateEpoch(3))));
         assert_eq!(usage_what(&usage(v, ProjectId(0), 1, 3)), Some(1));
         assert_eq!(xattr_name(&xattr(v, InodeId(2), b"user.x")), b"user.x");
         assert_eq!(request(v, 2, RequestId(1))[8..13], *b"R\0\0\0\x02");
@@ -442,6 +471,7 @@ mod tests {
             (leaving(v, i), Part::Leaving(i)),
             (tree_sum(v, i, 4), Part::TreeSum(i)),
             (content(v, i), Part::Content(i)),
+            (cut(v, i, TruncateEpoch(3)), Part::Cut(i, TruncateEpoch(3))),
         ] {
             assert_eq!(parse(&made), Some(part));
             assert!(is_known(&made));

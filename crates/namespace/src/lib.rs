@@ -18,6 +18,7 @@ mod alloc;
 mod append;
 mod attr;
 mod context;
+mod cuts;
 mod emptying;
 mod flags;
 pub mod fsck;
@@ -46,14 +47,16 @@ pub use alloc::{
     IdRange, RootSpec, bootstrap, next_data_id, skip_ids, skipped_data_ids, take_data_ids, take_ids,
 };
 pub use append::{AppendOutcome, append};
-pub use attr::{finish_cut, getattr, lookup, pending_cut, readlink, setattr, statfs};
+pub use attr::{getattr, lookup, readlink, setattr, statfs};
 pub use context::{Context, Cut, Env, Usage, is_cut_pending};
+pub use cuts::{cuts_begun, finish_cut, forget_cut, note_cut, pending_cut};
 pub use emptying::{
-    Emptied, TreeEntry, empty, finish_leaving, forget_trees, leaving, leaving_entries,
+    Emptied, LeavingPage, TreeEntry, empty, finish_leaving, forget_trees, leaving, leaving_entries,
 };
 pub use gc::{
-    Garbage, SessionEntry, clients_with_sessions, data_of_garbage, data_of_inodes, drop_garbage,
-    end_session, garbage, newest_garbage, sessions_of, sweep_requests, writers,
+    Garbage, GarbagePage, InodesPage, SessionEntry, SessionsPage, clients_with_sessions,
+    data_of_garbage, data_of_inodes, drop_garbage, end_session, garbage, newest_garbage,
+    sessions_of, sweep_requests, writers,
 };
 pub use inline::{Spill, abandon_spill, finish_spill, inline_read, inline_write, spill, spilling};
 pub use keys::FORMAT;

@@ -55,7 +55,10 @@ pub async fn lock(cx: &Context<'_>, q: &Lock) -> Result<Locked> {
         // What was granted may be gone since: given back, or taken away because the client was given up and asks again in its next life. It is refused then,
         // not granted anew, or a late copy would get a lock that nobody gives back. Who still wants it asks with a new request.
         let granted = done.inode == q.inode && table.holds(q);
-        return Ok(Locked { holder: (!granted).then(LockHolder::default), ..Locked::default() });
+        // What the first copy gave back is not known, nor whether those who wait were told: they look.
+        let weaker = q.wish != LockWish::GiveUp;
+        let holder = (!granted).then(LockHolder::default);
+        return Ok(Locked { holder, weaker, ..Locked::default() });
     }
     // A refusal is remembered, too: a late copy of the request must not get the lock when nobody waits for it any more.
     if q.wish == LockWish::GiveUp {

@@ -9,10 +9,10 @@ use crate::context::{Context, err};
 use crate::keys;
 use crate::name;
 use crate::record::{Inode, OrphanRecord, pack, unpack};
-use glowfs_kv::{Key, Transaction, key_after};
+use glowfs_kv::{Key, key_after};
 use glowfs_types::wire::meta::{InodeKind, ROOT_INODE, SetXattr, Time};
 use glowfs_types::wire::trash::{TrashEntry, TrashId};
-use glowfs_types::{Error, InodeId, Result, Status, VolumeId};
+use glowfs_types::{Error, InodeId, Result, Status};
 use minicbor::{Decode, Encode};
 
 /// The attribute.
@@ -131,7 +131,9 @@ pub(crate) fn put_from(
     uid: u32,
     (id, inode): (InodeId, &mut Inode),
 ) -> Result<()> {
-    let until = u64::try_from(cx.now.secs).unwrap_or(0).saturating_add(dir.trash_secs);
+    // By two clocks, as when its time has come: one that is wrong must not take it away early.
+    let now = cx.now.secs.max(cx.memory_secs);
+    let until = u64::try_from(now).unwrap_or(0).saturating_add(dir.trash_secs);
     let record = TrashRecord {
         path: path.map(Into::into),
         name: name.to_vec().into(),
@@ -168,18 +170,19 @@ pub async fn trash(
     Ok((out, next))
 }
 
-/// A page of those whose time has come, and where the next one begins, if there is one: what cannot be removed must not come again without end.
+/// A page of those whose time has come, and where the next one begins, if there is one: what cannot be removed must not come again without end. It has come
+/// when it has by the cluster's time as well as by the wall clock: services differ in the latter, and what is removed here does not come back. So a clock
+/// that is wrong only keeps files for longer.
 pub async fn trash_expired(
-    tx: &Transaction,
-    volume: VolumeId,
+    cx: &Context<'_>,
     from: Option<&Key>,
-    now: Time,
     limit: u32,
 ) -> Result<(Vec<TrashId>, Option<Key>)> {
-    let (begin, _) = keys::all_trash(volume);
-    let now = u64::try_from(now.secs).unwrap_or(0).saturating_add(1);
-    let end = keys::trash(volume, now, InodeId(0));
-    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let (begin, _) = keys::all_trash(cx.volume());
+    let now = cx.now.secs.min(cx.memory_secs);
+    let now = u64::try_from(now).unwrap_or(0).saturating_add(1);
+    let end = keys::trash(cx.volume(), now, InodeId(0));
+    let page = cx.tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
     let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
     Ok((page.entries.iter().filter_map(|(key, _)| keys::trash_of(key)).collect(), next))
 }
@@ -302,19 +305,36 @@ mod tests {
     /// The same page came again without end where nothing of it could be removed.
     #[test]
     fn what_is_due_is_looked_at_once() {
-        use glowfs_kv::{Memory, run_transaction};
+        use glowfs_kv::{Memory, Transaction, run_transaction};
+        use glowfs_types::{DataId, Layout, VolumeId};
+        struct Clock;
+        impl crate::Env for Clock {
+            fn now(&self) -> Time {
+                Time { secs: 1, nanos: 0 }
+            }
+            fn new_id(&self) -> Result<u64> {
+                err(Status::Internal)
+            }
+            fn new_data(&self) -> Result<DataId> {
+                err(Status::Internal)
+            }
+            fn place(&self, inherited: &Layout, _: DataId) -> Result<Layout> {
+                Ok(*inherited)
+            }
+        }
         glowfs_rt::real::run(|rt| async move {
             let (engine, v) = (Memory::engine(), VolumeId(1));
+            let who = glowfs_types::wire::meta::Caller { volume: v, ..Default::default() };
             run_transaction(&rt, &engine, async |tx| {
                 (1..=9).try_for_each(|n| tx.put(keys::trash(v, n / 4, InodeId(n)), b"damaged"))
             })
             .await
             .expect("put");
-            let now = Time { secs: 1, nanos: 0 };
             let (mut all, mut from) = (Vec::new(), None);
             loop {
-                let page =
-                    async |tx: &Transaction| trash_expired(tx, v, from.as_ref(), now, 3).await;
+                let page = async |tx: &Transaction| {
+                    trash_expired(&Context::new(tx, &who, &Clock), from.as_ref(), 3).await
+                };
                 let (ids, next) = run_transaction(&rt, &engine, page).await.expect("a page");
                 all.extend(ids.iter().map(|id| id.inode.0));
                 from = next;

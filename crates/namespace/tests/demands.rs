@@ -4,7 +4,7 @@ mod checked;
 mod world;
 
 use checked::checked;
-use glowfs_kv::run_transaction;
+use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
 use glowfs_types::wire::inline::InlineRead;
@@ -247,5 +247,37 @@ fn one_time_of_an_append_only_file_is_not_set() {
             let q = SetAttr { atime, mtime, ..SetAttr::default() };
             assert_eq!(set(q).await, expected, "{atime:?} {mtime:?}");
         }
+    });
+}
+
+/// Files are made in it without end: each changes what stands beside the directory's record, and nobody who listed it, or changed its own attributes, ever got
+/// between them where the engine compares all that was read (etcd).
+#[test]
+fn a_directory_in_use_is_listed_and_changed() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 0).await;
+        let caller = who(0);
+        let set = SetAttr { caller: who(0), inode: ROOT, mode: Some(0o755), ..SetAttr::default() };
+        for round in 0..3 {
+            w.clock.set(w.clock.get() + 1);
+            let tx = Transaction::new(w.engine.clone());
+            let cx = Context::new(&tx, &caller, w);
+            match round {
+                0 => ns::touch(&cx, ROOT, AtimeRule::Always).await.expect("noted"),
+                1 => drop(ns::setattr(&cx, &set).await.expect("set")),
+                _ => {
+                    let times = SetAttr { mode: None, mtime: Some(SetTime::Now), ..set.clone() };
+                    ns::setattr(&cx, &times).await.expect("set");
+                }
+            }
+            for kind in [InodeKind::File, InodeKind::Directory] {
+                make(w, &format!("{round} {kind:?}"), kind, 0o644).await;
+            }
+            tx.commit(false).await.unwrap_or_else(|e| panic!("round {round}: {e}"));
+        }
+        let of = OfInode { caller: who(0), inode: ROOT };
+        let attr = run!(w, of.caller, cx => ns::getattr(cx, &of).await).expect("there");
+        assert_eq!((attr.entries, attr.nlink, attr.mode & 0o777), (Some(6), 5, 0o755));
+        checked(&w.rt, &w.engine, w, &who(0), "in use").await;
     });
 }

@@ -79,7 +79,7 @@ impl World {
     }
     async fn garbage(&self) -> Vec<DataId> {
         let all = run!(self, cx => ns::garbage(cx.tx, V, 100).await).expect("garbage");
-        all.into_iter().map(|g| g.data).collect()
+        all.found.into_iter().map(|g| g.data).collect()
     }
     async fn bytes_used(&self) -> u64 {
         run!(self, cx => ns::statfs(cx.tx, V).await).expect("statfs").bytes

@@ -325,3 +325,25 @@ fn who_would_wait_for_ever_is_told_so_again() {
         assert!(op!(w, ns::lock, ask(x, 2, 7, true)).expect("locked").holder.is_none());
     });
 }
+
+/// A lock was given back by a commit whose answer was lost, and the copy that found that done woke nobody.
+#[test]
+fn a_copy_that_finds_a_lock_given_back_says_so() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let q = Make { caller: who(), parent: ROOT, name: name("f"), ..Make::default() };
+        let inode = op!(w, ns::make, q).expect("made").attr.inode;
+        let ask = |request, wish| {
+            let (caller, request) = (who(), RequestId(request));
+            Lock { caller, request, inode, owner: 1, wish, end: u64::MAX, ..Lock::default() }
+        };
+        op!(w, ns::lock, ask(1, LockWish::Exclusive)).expect("locked");
+        for wish in [LockWish::Shared, LockWish::Release] {
+            let request = 2 + wish as u128;
+            for copy in ["first", "second"] {
+                let locked = op!(w, ns::lock, ask(request, wish)).expect("locked");
+                assert!(locked.weaker && locked.holder.is_none(), "{wish:?}, {copy}");
+            }
+        }
+    });
+}

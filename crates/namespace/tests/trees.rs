@@ -121,8 +121,8 @@ impl Ops for World {
         // Several at once take the same directory in part, and different ones.
         let turn = limit as usize % 2 * queue.len().saturating_sub(1);
         let Some(dir) = queue.get(turn).copied() else { return false };
-        let entries =
-            run!(self, me, cx => ns::leaving_entries(cx.tx, V, dir, limit).await).expect("entries");
+        let page = run!(self, me, cx => ns::leaving_entries(cx.tx, V, dir, limit).await);
+        let entries = page.expect("entries").found;
         if entries.is_empty() {
             run!(self, me, cx => {
                 let done = ns::finish_leaving(cx, dir).await;

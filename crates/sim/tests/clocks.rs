@@ -3,9 +3,11 @@
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
+use glowfs_sim::cluster::names::unlink;
 use glowfs_sim::cluster::workload::{caller, open_or_make};
 use glowfs_types::RequestId;
-use glowfs_types::wire::meta::{Make, ROOT_INODE};
+use glowfs_types::wire::meta::{Make, ROOT_INODE, SetXattr};
+use glowfs_types::wire::trash::{Trash, TrashWish};
 use std::rc::Rc;
 
 const SHAPE: Shape =
@@ -153,5 +155,45 @@ fn a_request_takes_effect_once_though_the_clock_is_set() {
         cluster.restart(&cluster.metas[0]);
         let again = once(client).unwrap_or_else(|e| panic!("started again, {seconds} s: {e}"));
         assert_eq!(again.attr.inode, made.attr.inode, "started again, {seconds} s");
+    }
+}
+
+/// One metadata service whose clock was ahead emptied the whole trash, for good; what was removed through one whose clock was behind went at once.
+#[test]
+fn a_wrong_clock_does_not_empty_the_trash() {
+    for (seed, removed_by, looked_at_by) in [(31, 0, 7200), (32, -7200, 0)] {
+        let cluster = Cluster::start(seed, SHAPE);
+        cluster.bootstrap().expect("a cluster");
+        jump(&cluster.metas, removed_by);
+        let node = cluster.clients[0].clone();
+        let removed = cluster.with_config(&node, LIMIT, config(&cluster), |_, c| async move {
+            let (caller, name) = (caller(&c), b"glowfs.trash".to_vec().into());
+            let (request, inode, value) = (RequestId(5), ROOT_INODE, b"1h".to_vec());
+            c.setxattr(SetXattr { caller, request, inode, name, value, flags: 0 }).await?;
+            open_or_make(&c, "f").await?;
+            unlink(&c, ROOT_INODE, "f", false).await
+        });
+        removed.expect("removed");
+        jump(&cluster.metas, looked_at_by - removed_by);
+        cluster.run_for(Duration::from_secs(10));
+        let list = || {
+            let listed = cluster.with_config(&node, LIMIT, config(&cluster), |_, c| async move {
+                Ok(c.trash(Trash::default()).await?.entries)
+            });
+            listed.expect("listed")
+        };
+        let (kept, what) = (list(), format!("off by {removed_by} s, then by {looked_at_by} s"));
+        assert_eq!(kept.len(), 1, "{what}");
+        // With clocks that are right again it goes when its time has come.
+        jump(&cluster.metas, -looked_at_by);
+        cluster.run_for(Duration::from_secs(3540));
+        assert_eq!(list().len(), 1, "{what}: not yet");
+        cluster.run_for(Duration::from_secs(120));
+        assert_eq!(list(), [], "{what}");
+        let restore = Trash { wish: TrashWish::Restore, id: Some(kept[0].id), to: None };
+        let gone = cluster.with_config(&node, LIMIT, config(&cluster), |_, c| async move {
+            c.trash(restore).await.map(|_| ())
+        });
+        gone.expect_err("gone");
     }
 }

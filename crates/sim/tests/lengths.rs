@@ -2,13 +2,16 @@
 #![allow(clippy::expect_used, missing_docs)]
 
 use glowfs_client::Client;
+use glowfs_kv::{Transaction, run_transaction};
 use glowfs_meta::Tuning;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
+use glowfs_sim::cluster::{orphans, records};
 use glowfs_sim::world::Link;
-use glowfs_types::RequestId;
 use glowfs_types::wire::meta::{Lookup, ROOT_INODE, SetAttr};
+use glowfs_types::wire::orphans::search;
+use glowfs_types::{InodeId, NodeId, RequestId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -123,4 +126,105 @@ fn a_truncate_that_could_not_be_finished_is_not_begun() {
         Ok(len_of(&client, "f").await)
     });
     assert_eq!(done.expect("made longer"), 9 * chunk);
+}
+
+/// A closed file with so many chunks.
+async fn file_of(client: &Rc<Client>, chunks: u64) -> Result<InodeId> {
+    let (file, _) = open_or_make(client, "f").await?;
+    for chunk in 0..chunks {
+        file.write(chunk * u64::from(CHUNK_BYTES), Buf::from_vec(vec![7])).await?;
+    }
+    client.close_session(report(client, &file, true)).await?;
+    Ok(file.inode())
+}
+
+async fn cut_to(client: &Client, inode: InodeId, len: u64) -> Result<()> {
+    let (caller, request) = (caller(client), RequestId(client.rt().random_u128()));
+    let cut = SetAttr { caller, request, inode, len: Some(len), ..SetAttr::default() };
+    client.setattr(cut).await.map(|_| ())
+}
+
+async fn chunks_on(client: &Client, storage: NodeId) -> Result<u64> {
+    let targets = client.storage_info(storage).await?.targets;
+    Ok(targets.iter().map(|(_, chunks)| *chunks).sum())
+}
+
+/// A truncate took longer than the capability lives that it cuts with: it was an error, and left half done.
+#[test]
+fn a_truncate_that_takes_long_is_carried_through() {
+    let tuning = Tuning { capability_ms: 1000, ..Tuning::default() };
+    let cluster = Cluster::start_tuned(58, SHAPE, tuning);
+    cluster.bootstrap().expect("a cluster");
+    let storage = cluster.storages[0].id();
+    let nodes = cluster.clients.clone();
+    let made = cluster.with_client(&nodes[0], LIMIT, |_, c| async move { file_of(&c, 3000).await });
+    let inode = made.expect("a file");
+    let (meta, far) = (&cluster.metas[0].node, &cluster.storages[0].node);
+    let (link, late) = (cluster.world.link(meta, far), 600_000_000);
+    cluster.world.set_link(meta, far, Link { latency_ns_min: late, latency_ns_max: late, ..link });
+    // Who wants to write meanwhile waits for the same.
+    let (rt, config, opened) = (nodes[1].rt(), cluster.client_config(), Rc::new(Cell::new(false)));
+    let go = opened.clone();
+    nodes[1].rt().spawn_detached(async move {
+        let client = Client::connect(&rt, config).await.expect("a client");
+        while len_of(&client, "f").await != 1 {
+            rt.sleep(Duration::from_millis(10)).await;
+        }
+        open_or_make(&client, "f").await.expect("opened");
+        go.set(true);
+    });
+    let left = cluster.with_client(&nodes[0], LIMIT, move |_, client| async move {
+        cut_to(&client, inode, 1).await?;
+        chunks_on(&client, storage).await
+    });
+    assert_eq!(left.expect("cut"), 1);
+    assert!(cluster.run_until(secs(10), || opened.get()), "opened for writing");
+}
+
+/// The client and the metadata service die when a truncate is committed and nothing is cut yet, and nobody comes to write: the chunks behind the end stayed
+/// for good. Also where a release began it that leaves no key for that.
+#[test]
+fn a_truncate_that_was_left_behind_is_finished() {
+    for older in [false, true] {
+        let tuning = Tuning { orphan_scan_s: 0, ..Tuning::default() };
+        let cluster = Cluster::start_tuned(59, SHAPE, tuning);
+        cluster.bootstrap().expect("a cluster");
+        let (storage, meta) = (cluster.storages[0].id(), cluster.metas[0].clone());
+        let nodes = cluster.clients.clone();
+        let made =
+            cluster.with_client(&nodes[1], LIMIT, |_, c| async move { file_of(&c, 8).await });
+        let inode = made.expect("a file");
+        cluster.world.cut(&meta.node, &cluster.storages[0].node);
+        let (rt, config) = (nodes[1].rt(), cluster.client_config());
+        nodes[1].rt().spawn_detached(async move {
+            let client = Client::connect(&rt, config).await.expect("a client");
+            let _ = cut_to(&client, inode, 1).await;
+        });
+        cluster.run_for(Duration::from_millis(500));
+        nodes[1].crash();
+        cluster.crash(&meta, false);
+        cluster.world.heal();
+        cluster.run_for(secs(10));
+        cluster.restart(&meta);
+        let address = Cluster::address(&meta);
+        let left = cluster.with_client(&nodes[0], LIMIT, move |rt, client| async move {
+            assert_eq!(len_of(&client, "f").await, 1, "committed");
+            assert_eq!(chunks_on(&client, storage).await?, 8, "not cut yet");
+            if older {
+                let engine = records::engine(&rt, address)?;
+                run_transaction(&rt, &engine, async |tx: &Transaction| {
+                    let (begin, end) = (records::key(b'P', &[]), records::key(b'P' + 1, &[]));
+                    assert_eq!(tx.get_range(&begin, &end, 9, false).await?.entries.len(), 1);
+                    tx.clear_range(&begin, &end)
+                })
+                .await?;
+                rt.sleep(secs(60)).await;
+                assert_eq!(chunks_on(&client, storage).await?, 8, "nothing leads to it");
+                orphans::pass(&rt, &client, NodeId(10), search::LOOK).await?;
+            }
+            rt.sleep(secs(60)).await;
+            chunks_on(&client, storage).await
+        });
+        assert_eq!(left.expect("chunks"), 1, "older: {older}");
+    }
 }

@@ -2,15 +2,12 @@
 #![allow(clippy::expect_used, missing_docs)]
 
 use glowfs_client::{Client, FileAccess, OpenFile};
-use glowfs_kv::{Engine, Remote, run_transaction};
+use glowfs_kv::run_transaction;
 use glowfs_meta::Tuning;
-use glowfs_net::{Connector, NoCalls};
 use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_sim::cluster::harness::{CHUNK_BYTES, CLUSTER, Cluster, SERVICE_TOKEN, Shape};
-use glowfs_sim::cluster::orphans;
+use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
-use glowfs_types::routing::Role;
-use glowfs_types::wire::hello::Hello;
+use glowfs_sim::cluster::{orphans, records};
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::method;
 use glowfs_types::wire::orphans::{Orphans, OrphansReply, search};
@@ -47,16 +44,8 @@ async fn expect(rt: &Rt, file: &OpenFile, byte: u8) {
 
 /// Takes the record of an inode away, as a loss of power does that comes before the flush.
 async fn lose(rt: &Rt, meta: String, inode: InodeId) {
-    let hello = Hello {
-        cluster: CLUSTER.parse().expect("an id"),
-        token: SERVICE_TOKEN.into(),
-        role: Some(Role::Meta),
-        node: NodeId(99),
-        ..Hello::default()
-    };
-    let connector = Connector::new(rt, hello, Rc::new(NoCalls));
-    let engine: Rc<dyn Engine> = Rc::new(Remote::new(rt, connector, vec![meta]));
-    let key = [&1u64.to_be_bytes()[..], b"I", &inode.0.reverse_bits().to_be_bytes()].concat();
+    let engine = records::engine(rt, meta).expect("an engine");
+    let key = records::inode(inode);
     let there = run_transaction(rt, &engine, async |tx| {
         let there = tx.get(&key).await?.is_some();
         tx.clear(key.clone())?;

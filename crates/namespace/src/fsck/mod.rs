@@ -16,7 +16,7 @@ mod judge;
 mod local;
 mod mending;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 pub use census::{FINDINGS_MAX, SLICE_INODES};

@@ -134,7 +134,7 @@ fn needs(v: VolumeId, key: &[u8], value: &[u8], wanted: &mut BTreeSet<Key>) {
                 wanted.insert(keys::session(v, InodeId(id), session));
             }
         }
-        Part::Leaving(id) => {
+        Part::Leaving(id) | Part::Cut(id, _) => {
             wanted.insert(keys::inode(v, id));
         }
         Part::TreeSum(tree) => {

@@ -20,7 +20,7 @@ pub async fn remove_tree(w: &World, q: &RemoveTree, limit: u32) -> Result<()> {
             let Some(dir) = ns::leaving(tx, V, None, 1).await?.pop() else {
                 return Ok(true);
             };
-            let entries = ns::leaving_entries(tx, V, dir, limit).await?;
+            let entries = ns::leaving_entries(tx, V, dir, limit).await?.found;
             if entries.is_empty() {
                 assert!(ns::finish_leaving(cx, dir).await?);
             } else {

@@ -27,7 +27,7 @@ async fn garbage(w: &World) -> Vec<DataId> {
     let g = run_transaction(&w.rt, &w.engine, async |tx| ns::garbage(tx, VolumeId(1), 100).await)
         .await
         .expect("garbage");
-    g.into_iter().map(|g| g.data).collect()
+    g.found.into_iter().map(|g| g.data).collect()
 }
 
 #[test]
@@ -64,6 +64,11 @@ fn sessions_lengths_truncates_and_garbage() {
         )
         .expect("shrink");
         assert_eq!((attr.len, cut.expect("a cut").len), (10, 10));
+        let begun = async || {
+            let look = async |tx: &Transaction| ns::cuts_begun(tx, VolumeId(1), None, 9).await;
+            run_transaction(&w.rt, &w.engine, look).await.expect("cuts").0
+        };
+        assert_eq!(begun().await, [(i, attr.epoch)]);
         let e = op!(w, ns::open, open_q(i, 0, true, false, 3)).expect_err("cut pending");
         assert!(ns::is_cut_pending(&e));
         run_transaction(&w.rt, &w.engine, async |tx| {
@@ -71,6 +76,7 @@ fn sessions_lengths_truncates_and_garbage() {
         })
         .await
         .expect("cut");
+        assert_eq!(begun().await, []);
         let of = OfInode { caller: who(0), inode: i };
         let after = op!(w, ns::getattr, of).expect("attributes");
         assert!(after.epoch > attr.epoch && after.change > attr.change, "each state has a number");
@@ -140,7 +146,8 @@ fn sessions_lengths_truncates_and_garbage() {
             ns::sessions_of(tx, VolumeId(1), c, 10).await
         })
         .await
-        .expect("sessions");
+        .expect("sessions")
+        .found;
         assert_eq!((sessions.len(), sessions[0].inode, sessions[0].write), (1, f.inode, true));
         run_transaction(&w.rt, &w.engine, async |tx| {
             ns::end_session(

@@ -23,6 +23,8 @@ pub struct World {
     pub id: Cell<u64>,
     /// In seconds.
     pub clock: Cell<i64>,
+    /// The cluster's time, in seconds, if it is not the clock.
+    pub cluster: Cell<Option<i64>>,
     /// The clock goes on by a second each time it is asked.
     pub ticks: bool,
     /// Removed files go to the trash, where there is one.
@@ -37,6 +39,9 @@ impl Env for World {
             self.clock.set(self.clock.get() + 1);
         }
         Time { secs: self.clock.get(), nanos: 0 }
+    }
+    fn memory_secs(&self) -> Option<i64> {
+        self.cluster.get()
     }
     fn new_id(&self) -> Result<u64> {
         self.id.set(self.id.get() + 1);
@@ -84,6 +89,7 @@ impl World {
             engine: Memory::engine(),
             id: Cell::new(1),
             clock: Cell::new(1_000_000),
+            cluster: Cell::new(None),
             ticks: false,
             keeps_removed: false,
             room: Cell::new(true),

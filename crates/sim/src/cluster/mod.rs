@@ -15,6 +15,7 @@ pub mod model;
 pub mod names;
 pub mod orphans;
 mod own_file;
+pub mod records;
 pub mod registers;
 mod resyncs;
 mod run;

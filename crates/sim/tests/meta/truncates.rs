@@ -129,3 +129,41 @@ fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
         lab.written_behind_a_cut_is_there(file, format!("by_make: {by_make}"));
     }
 }
+
+/// An open that cuts to nothing waited for another truncate, and its client died meanwhile: half a minute later it was done all the same, when others had long
+/// gone on with the file.
+#[test]
+fn an_open_that_nobody_waits_for_any_more_cuts_nothing() {
+    let lab = Lab::with(35, Shape { clients: 3, ..SHAPE });
+    lab.run(1, |c| async move {
+        let file = open_or_make(&c, "f").await.expect("made").0;
+        file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+        c.sync(report(&c, &file, true)).await.expect("told");
+    });
+    lab.cluster.clients[1].crash();
+    lab.cluster.run_for(Duration::from_secs(1));
+    let inode = lab.run(0, |c| async move { look(&c, "f").await.expect("there").inode });
+    // This one waits until what the dead writer may has ended.
+    let (c, cut) = (lab.clients[0].clone(), Rc::new(RefCell::new(false)));
+    let done = cut.clone();
+    lab.cluster.clients[0].rt().spawn_detached(async move {
+        let cut = SetAttr { caller: caller(&c), inode, len: Some(5000), ..SetAttr::default() };
+        c.setattr(cut).await.expect("cut");
+        *done.borrow_mut() = true;
+    });
+    lab.cluster.run_for(Duration::from_secs(1));
+    let c = lab.clients[2].clone();
+    lab.cluster.clients[2].rt().spawn_detached(async move {
+        let (session, request) = (SessionId(5), RequestId(0));
+        let flags = OpenFlags { write: true, truncate: true, session, ..Default::default() };
+        let _ = c.open(Open { caller: caller(&c), request, inode, flags }).await;
+    });
+    lab.cluster.run_for(Duration::from_secs(1));
+    lab.cluster.clients[2].crash();
+    assert!(!*cut.borrow(), "it waits");
+    assert!(lab.cluster.run_until(LIMIT, || *cut.borrow()), "cut");
+    lab.cluster.run_for(Duration::from_secs(5));
+    lab.run(0, |c| async move {
+        assert_eq!(look(&c, "f").await.expect("there").len, 5000);
+    });
+}

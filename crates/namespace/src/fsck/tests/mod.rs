@@ -1,7 +1,7 @@
 //! A healthy tree of every kind of thing is clean; each kind of damage, put into the records directly, is found, mended, and gone afterwards.
 
 #[path = "../../../tests/world/mod.rs"]
-mod world;
+pub(crate) mod world;
 
 macro_rules! op {
     ($w:expr, $f:path, $q:expr) => {{

@@ -20,6 +20,7 @@ fn records_of_what_is_gone() {
             ("orphan", keys::orphan(V, GONE), pack(&OrphanRecord::default())),
             ("contents", keys::content(V, GONE), b"abc".to_vec()),
             ("session", keys::session(V, GONE, SessionId(1)), pack(&session)),
+            ("truncate", keys::cut(V, GONE, TruncateEpoch(2)), vec![]),
         ];
         for (what, key, value) in plants {
             clean_after(&rt, what, &[Stray], async |w, _| w.put(key.clone(), value.clone()).await)
@@ -44,6 +45,10 @@ fn records_of_what_is_gone() {
         .await;
         clean_after(&rt, "contents of a file of chunks", &[Stray], async |w, t| {
             w.put(keys::content(V, t.f), b"abc".to_vec()).await
+        })
+        .await;
+        clean_after(&rt, "a truncate that is finished", &[Stray], async |w, t| {
+            w.put(keys::cut(V, t.f, TruncateEpoch(2)), vec![]).await
         })
         .await;
         clean_after(&rt, "contents that are longer than their file", &[BadLength], async |w, t| {
