@@ -75,12 +75,14 @@ pub async fn add(out: Output, client: &Client, user: UserInfo) -> Result<()> {
         return Err(is_there(uid, &old.name));
     }
     let name = user.name.clone();
-    let ask = UserAdd { user, only_new: true };
+    // Ours, so that mgmtd knows an attempt that is repeated because its answer was lost. (One of an older release makes its own.)
+    let token = (0..4).map(|_| format!("{:016x}", client.rt().random())).collect();
+    let ask = UserAdd { user, only_new: true, token: Some(token) };
     match client.mgmtd::<_, UserAddReply>(method::USER_ADD, &ask).await {
         Ok(reply) => {
             out.either(&NewToken { uid, token: reply.token }, |t| format!("{}\n", t.token))
         }
-        // By somebody else just now, or by an attempt of ours whose answer was lost.
+        // By somebody else just now; with an older mgmtd also by an attempt of ours whose answer was lost.
         Err(e) if e.status == Status::Exists => Err(is_there(uid, &name)),
         Err(e) => Err(e).context("adding the user"),
     }

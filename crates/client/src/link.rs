@@ -351,6 +351,7 @@ async fn extend_session(core: &Core) -> Result<ClientSessionReply> {
         started_ns: core.started_ns,
         user: UserId::default(),
         last_seen_ns: 0,
+        extends: core.registered.get(),
     });
     decode(&core.primary_call(method::CLIENT_SESSION, &body, ATTEMPT).await?)
 }

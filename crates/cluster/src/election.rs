@@ -46,7 +46,15 @@ pub struct ElectionConfig {
     pub margin_ms: u64,
     /// The lease that this instance grants nodes, in ms.
     pub node_lease_ms: u64,
+    /// The time between two renewals, in ms.
+    pub renew_ms: u64,
 }
+
+/// An earlier life of this instance that listened elsewhere is taken for gone when it was silent for so many renewals. (One that listened at the same
+/// place is gone: two processes cannot.)
+const SILENT_RENEWALS: u64 = 2;
+/// A record of our node id that was written again so often while we watched is of a process that lives. (One write may have been on its way.)
+const TWIN_WRITES: u32 = 2;
 
 /// What this instance is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +94,12 @@ pub struct Election {
     leads: Option<(u64, u64)>,
     /// What was written with an unknown outcome, and when that began.
     tried: Option<(LeaseRecord, u64)>,
+    /// The greatest epoch that this life has won.
+    claimed: u64,
+    /// How often in a row the record was written again by one other life with our node id.
+    rewritten: u32,
+    /// The record is that of another process with our node id, which lives.
+    twin: bool,
 }
 
 impl Election {
@@ -100,6 +114,9 @@ impl Election {
             longer_ms: 0,
             leads: None,
             tried: None,
+            claimed: 0,
+            rewritten: 0,
+            twin: false,
         }
     }
     /// What this instance is at `now_ms`. A lease that ran out is gone, unless a renewal that was on its way is found to be stored:
@@ -116,6 +133,15 @@ impl Election {
     /// The newest record that was read, for redirects.
     pub fn seen(&self) -> Option<&LeaseRecord> {
         self.seen.as_ref()
+    }
+    /// The newest record, if another process holds the lease.
+    pub fn elsewhere(&self) -> Option<&LeaseRecord> {
+        let other = |r: &&LeaseRecord| r.holder != NodeId(0) && r.holder != self.config.node;
+        self.seen.as_ref().filter(|r| self.twin || other(r))
+    }
+    /// The newest record, if another process with our own node id holds the lease.
+    pub fn twin(&self) -> Option<&LeaseRecord> {
+        self.seen.as_ref().filter(|_| self.twin)
     }
     /// How long ago, in ms, the record last changed as far as this instance saw: a sign of life of its holder.
     pub fn silent_ms(&self, now_ms: u64) -> u64 {
@@ -144,12 +170,12 @@ impl Election {
             self.won(&tried, began);
             self.standing(now_ms);
         }
+        self.look_for_twin(record);
         if self.seen.as_ref() != record {
             self.seen = record.cloned();
             self.seen_since_ms = now_ms;
         }
-        let mine =
-            record.is_some_and(|r| r.holder == self.config.node && r.life == self.config.life);
+        let mine = record.is_some_and(|r| self.is_mine(r));
         match (self.standing, record) {
             (Standing::Primary { epoch, .. }, Some(r)) if mine && r.epoch == epoch => {
                 let leads = self.leads.filter(|l| l.0 == epoch).unwrap_or((epoch, now_ms));
@@ -166,10 +192,13 @@ impl Election {
             (Standing::Standby, None) => Command::Write(self.claim(0, 0)),
             (Standing::Standby, Some(r)) => {
                 let free = r.holder == NodeId(0);
-                // An earlier life of this very instance: its process is gone (node ids are unique).
-                let own_past = r.holder == self.config.node && r.life != self.config.life;
                 let silent_ms = began_ms.saturating_sub(self.seen_since_ms);
                 let expired = silent_ms >= r.lease_ms + self.config.margin_ms;
+                // An earlier life of this very instance: its process is gone.
+                let own_past = self.of_our_id(r)
+                    && !self.twin
+                    && (r.addresses == self.config.addresses
+                        || silent_ms >= SILENT_RENEWALS * self.config.renew_ms);
                 self.overlap_ms = if own_past && !free && !expired {
                     r.lease_ms + self.config.margin_ms
                 } else {
@@ -183,6 +212,28 @@ impl Election {
                 }
             }
         }
+    }
+    fn is_mine(&self, r: &LeaseRecord) -> bool {
+        r.holder == self.config.node && r.life == self.config.life
+    }
+    /// Whether a record is of another life with our node id.
+    fn of_our_id(&self, r: &LeaseRecord) -> bool {
+        r.holder == self.config.node && r.life != self.config.life
+    }
+    /// Another life with our id that writes while we watch, or after us, is no former one: our id was given twice. Whoever is not primary then waits as for
+    /// anybody else's lease, or the two would take it from each other for ever.
+    fn look_for_twin(&mut self, record: Option<&LeaseRecord>) {
+        let Some(r) = record.filter(|r| self.of_our_id(r)) else {
+            (self.rewritten, self.twin) = (0, false);
+            return;
+        };
+        match &self.seen {
+            Some(seen) if seen == r => {}
+            Some(seen) if seen.life == r.life && self.of_our_id(seen) => self.rewritten += 1,
+            _ => self.rewritten = 0,
+        }
+        let after_us = self.claimed > 0 && r.epoch > self.claimed;
+        self.twin = after_us || self.rewritten >= TWIN_WRITES;
     }
     fn claim(&self, epoch: u64, node_lease_ms: u64) -> LeaseRecord {
         LeaseRecord {
@@ -198,6 +249,8 @@ impl Election {
     /// The write of `record`, whose transaction began at `began_ms`, was committed.
     pub fn won(&mut self, record: &LeaseRecord, began_ms: u64) {
         self.tried = None;
+        self.twin = false;
+        self.claimed = self.claimed.max(record.epoch);
         self.seen = Some(record.clone());
         self.seen_since_ms = began_ms;
         self.standing =

@@ -129,6 +129,10 @@ impl NodeLeases {
     pub fn alive(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|n| n.alive)
     }
+    /// The life in which a node was heard last; 0 if this primary has not heard it.
+    pub fn life(&self, node: NodeId) -> Incarnation {
+        self.nodes.get(&node).map_or(Incarnation(0), |n| n.incarnation)
+    }
     /// Whether a node that lives hears too little of this primary to hold a lease, though it was granted one again and again.
     pub fn deaf(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|n| n.alive && n.deaf)

@@ -1,10 +1,11 @@
 //! `glowfs dev down`, `destroy`, `kill` and `start`.
 
 use crate::etcd;
+use crate::mount_point;
 use crate::network;
 use crate::process;
 use crate::state::{DirLock, State};
-use crate::up::start_service;
+use crate::up::{mount_runs, start_service};
 use crate::wait;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
@@ -21,21 +22,17 @@ pub fn down(dir: &Path) -> Result<Vec<String>> {
     let dir = dir.canonicalize().with_context(|| format!("{} is not there", dir.display()))?;
     let _lock = DirLock::take(&dir)?;
     let mut state = State::load(&dir)?;
+    let ran = mount_runs(&state)?;
     let mut killed = vec![];
     // Started as etcd, meta, mgmtd, storages, mount; stopped the other way round.
     for role in ["mount", "storage", "mgmtd", "meta", etcd::ROLE] {
         stop_role(&mut state, role, &mut killed)?;
     }
-    if wait::is_mounted(&state.mount) {
-        let out = std::process::Command::new("umount").arg("-l").arg(&state.mount).output();
-        if !out.is_ok_and(|o| o.status.success()) {
-            bail!(
-                "{} is still mounted; unmount it with: umount -l {}",
-                state.mount.display(),
-                state.mount.display()
-            );
-        }
+    // A daemon that had to be killed has left its mount behind. Another file system there is not ours.
+    if ran && mount_point::is_mounted(&state.mount) {
+        mount_point::unmount(&state.mount)?;
     }
+    mount_point::release_dead(&state.mount)?;
     network::remove(&state);
     state.save(&dir)?;
     Ok(killed)
@@ -102,9 +99,9 @@ pub fn kill(dir: &Path, id: &str, signal: &str) -> Result<()> {
             p.pid
         );
     }
-    if service.role == "mount" && process::alive(p).is_none() && wait::is_mounted(&state.mount) {
+    if service.role == "mount" && process::alive(p).is_none() {
         // The daemon is gone; what is left of the mount only answers ENOTCONN.
-        let _ = std::process::Command::new("umount").arg("-l").arg(&state.mount).output();
+        let _ = mount_point::release_dead(&state.mount);
     }
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 pub mod down;
 pub mod etcd;
+pub mod mount_point;
 pub mod network;
 pub mod plan;
 pub mod ports;

@@ -1,10 +1,10 @@
 //! `glowfs dev status`: the interface that scripts read. Its JSON only ever grows.
 
+use crate::mount_point;
 use crate::network;
 use crate::plan::Paths;
 use crate::process;
 use crate::state::State;
-use crate::wait;
 use anyhow::Result;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct MountStatus {
     pub path: PathBuf,
     /// The daemon, if it runs.
     pub pid: Option<u32>,
-    /// Whether it is mounted.
+    /// Whether it is mounted, and the daemon runs.
     pub mounted: bool,
 }
 
@@ -98,7 +98,7 @@ pub fn status(dir: &Path) -> Result<Status> {
     let mount_pid = services.iter().find(|s| s.role == "mount").and_then(|s| s.pid);
     Ok(Status {
         mount: MountStatus {
-            mounted: wait::is_mounted(&state.mount),
+            mounted: mount_pid.is_some() && mount_point::is_mounted(&state.mount),
             path: state.mount.clone(),
             pid: mount_pid,
         },

@@ -1,6 +1,7 @@
 //! `glowfs dev up`: makes or restarts a cluster, lays its chains and mounts it.
 
 use crate::etcd;
+use crate::mount_point;
 use crate::network;
 use crate::plan::{self, MetaEngine, Paths, Shape};
 use crate::ports;
@@ -57,7 +58,9 @@ pub fn up(request: &UpRequest) -> Result<State> {
     let _lock = DirLock::take(&dir)?;
     let mut state =
         if State::exists(&dir) { existing(&dir, request)? } else { new(&dir, request)? };
-    check_mount_point(&state.mount)?;
+    if !mount_runs(&state)? {
+        mount_point::prepare(&state.mount)?;
+    }
     fs::create_dir_all(&state.sockets)
         .with_context(|| format!("making the directory of sockets {}", state.sockets.display()))?;
     network::make(&state)?;
@@ -75,6 +78,11 @@ pub fn up(request: &UpRequest) -> Result<State> {
         )));
     }
     Ok(state)
+}
+
+/// Whether the mount daemon runs.
+pub fn mount_runs(state: &State) -> Result<bool> {
+    Ok(state.service("mount")?.process.is_some_and(|p| process::alive(p).is_some()))
 }
 
 fn bring_up(dir: &Path, state: &mut State, end: Instant) -> Result<()> {
@@ -98,6 +106,9 @@ pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
             Some(_) => return Ok(()),
             None => {}
         }
+    }
+    if service.role == "mount" {
+        mount_point::prepare(&state.mount)?;
     }
     let paths = Paths(dir);
     let command = if service.role == etcd::ROLE {
@@ -161,8 +172,7 @@ fn existing(dir: &Path, request: &UpRequest) -> Result<State> {
     }
     if let Some(mount) = &request.mount {
         let mount = absolute(mount)?;
-        let mounted = state.service("mount")?.process.is_some_and(|p| process::alive(p).is_some());
-        if mount != state.mount && mounted {
+        if mount != state.mount && mount_runs(&state)? {
             bail!(
                 "the cluster is mounted at {}; stop it first: glowfs dev down --dir {}",
                 state.mount.display(),
@@ -289,33 +299,4 @@ fn assign_addresses(state: &mut State) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Makes the mount point if need be; refuses one that is in use.
-fn check_mount_point(mount: &Path) -> Result<()> {
-    if wait::is_mounted(mount) {
-        return Ok(());
-    }
-    match fs::read_dir(mount) {
-        Ok(mut entries) => {
-            if entries.next().is_some() {
-                bail!(
-                    "the mount point {} is not empty; its files would be hidden. Choose an empty directory",
-                    mount.display()
-                );
-            }
-            Ok(())
-        }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => fs::create_dir_all(mount)
-            .with_context(|| format!("making the mount point {}", mount.display())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => {
-            bail!("the mount point {} is not a directory", mount.display())
-        }
-        Err(e) if e.raw_os_error() == Some(107) => bail!(
-            "{} is the remains of a mount whose daemon is gone; clear it with: umount -l {}",
-            mount.display(),
-            mount.display()
-        ),
-        Err(e) => Err(e).with_context(|| format!("looking at the mount point {}", mount.display())),
-    }
 }

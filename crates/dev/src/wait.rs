@@ -1,6 +1,7 @@
 //! Waiting for a dev cluster to serve: every wait has a bound and ends early, with the log's last lines, when a
 //! process of the cluster has died.
 
+use crate::mount_point;
 use crate::plan::Paths;
 use crate::process;
 use crate::state::{Service, State};
@@ -11,7 +12,6 @@ use glowfs_types::ChainTableId;
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{CreateTable, CreateTableReply};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -187,9 +187,13 @@ pub async fn connect(rt: &Rt, dir: &Path, state: &State, end: Instant) -> Result
     Ok(client.clone())
 }
 
-/// Waits until the cluster's mount answers.
+/// Waits until the cluster is mounted, by a daemon that lives. (What one that is gone has left behind was cleared away before it was started.)
 pub fn mounted(dir: &Path, state: &State, end: Instant) -> Result<()> {
-    while !is_mounted(&state.mount) {
+    loop {
+        alive_one(dir, state, "mount")?;
+        if mount_point::is_mounted(&state.mount) {
+            return alive_one(dir, state, "mount");
+        }
         alive(dir, state, VITAL)?;
         if Instant::now() >= end {
             bail!(
@@ -200,7 +204,6 @@ pub fn mounted(dir: &Path, state: &State, end: Instant) -> Result<()> {
         }
         std::thread::sleep(POLL);
     }
-    Ok(())
 }
 
 /// Waits until one service answers.
@@ -225,63 +228,4 @@ fn alive_one(dir: &Path, state: &State, id: &str) -> Result<()> {
         bail!("{id} ended; its log says:\n{}", process::tail(&Paths(dir).log(id), LOG_LINES));
     }
     Ok(())
-}
-
-/// Whether a FUSE file system is mounted at exactly this path (proc_pid_mountinfo(5)).
-pub fn is_mounted(path: &Path) -> bool {
-    let want = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    has_fuse_at(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), &want)
-}
-
-/// The same of a table of mounts. Paths are of any bytes.
-fn has_fuse_at(table: &[u8], want: &Path) -> bool {
-    table.split(|&b| b == b'\n').any(|line| {
-        let Some(middle) = line.windows(3).position(|w| w == b" - ") else { return false };
-        let Some(at) = line[..middle].split(|&b| b == b' ').nth(4) else { return false };
-        line[middle + 3..].starts_with(b"fuse") && unescape(at) == want.as_os_str().as_bytes()
-    })
-}
-
-/// Undoes the octal escapes of mountinfo (`\040` is a space).
-fn unescape(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let octal = bytes.get(i + 1..i + 4).and_then(|d| std::str::from_utf8(d).ok());
-        match octal.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) if bytes[i] == b'\\' => {
-                out.push(byte);
-                i += 4;
-            }
-            _ => {
-                out.push(bytes[i]);
-                i += 1;
-            }
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountinfo_escapes() {
-        assert_eq!(unescape(br"/mnt/a\040b"), b"/mnt/a b");
-        assert_eq!(unescape(br"/mnt/plain\"), br"/mnt/plain\");
-    }
-
-    #[test]
-    fn a_mount_point_that_is_no_text_hides_no_other() {
-        let table =
-            b"30 22 0:41 / /mnt/\xff rw - fuse.x s rw\n31 22 0:42 / /mnt/a rw - fuse.x s rw\n";
-        assert!(has_fuse_at(table, Path::new("/mnt/a")) && !has_fuse_at(table, Path::new("/mnt")));
-        assert!(has_fuse_at(table, Path::new(std::ffi::OsStr::from_bytes(b"/mnt/\xff"))));
-    }
-
-    #[test]
-    fn the_root_is_no_fuse_mount() {
-        assert!(!is_mounted(Path::new("/")));
-    }
 }

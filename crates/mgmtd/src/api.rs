@@ -8,7 +8,7 @@ use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{GetRouting, PrimaryInfo};
-use glowfs_types::{Error, NodeId, Result, Status};
+use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
 /// The longest time a routing request waits for news.
@@ -67,7 +67,9 @@ impl Inner {
             }
             method::REGISTER_STORES => {
                 service()?;
-                reply(self.register_stores(incoming.msg()?).await?)
+                let peer = incoming.conn().peer();
+                let from = (peer.role, peer.host);
+                reply(self.register_stores(from, incoming.msg()?).await?)
             }
             method::REPORT_SLOW => {
                 service()?;
@@ -156,8 +158,7 @@ impl Inner {
             };
         }
         let election = self.election.borrow();
-        let own = self.config.node();
-        let other = election.seen().filter(|r| r.holder != NodeId(0) && r.holder != own);
+        let other = election.elsewhere();
         PrimaryInfo {
             cluster: self.cluster,
             node: other.map(|r| r.holder),
@@ -169,21 +170,23 @@ impl Inner {
     /// What this process is and how it is.
     pub fn status(&self) -> ServiceStatus {
         let primary = self.primary().is_ok();
+        let twin = self.twin();
         let detail = match (&*self.fatal.borrow(), primary, self.engine_ok.get()) {
             (Some(e), _, _) => e.message.clone(),
             (None, true, _) => "primary".into(),
-            (None, false, true) => "standby".into(),
+            (None, false, true) => twin.clone().unwrap_or_else(|| "standby".into()),
             (None, false, false) => match &*self.engine_problem.borrow() {
                 Some(e) => format!("waits for the metadata engine: {e}"),
                 None => "waits for the metadata engine".into(),
             },
         };
+        let stands = primary || (self.engine_ok.get() && twin.is_none());
         ServiceStatus {
             role: Some(Role::Mgmtd),
             node: self.config.node(),
             pid: glowfs_rt::process::pid(),
             release: glowfs_telemetry::RELEASE.to_owned(),
-            healthy: self.fatal.borrow().is_none() && (primary || self.engine_ok.get()),
+            healthy: self.fatal.borrow().is_none() && stands,
             detail,
             uptime_ns: u64::try_from(self.rt.now().since(self.started).as_nanos())
                 .unwrap_or(u64::MAX),

@@ -103,7 +103,8 @@ pub(crate) fn go_on(s: &State, ground: &mut Ground<'_>) {
 /// Whether every chain is as it should be, so that there is leisure to move something.
 pub(crate) fn at_leisure(s: &State, ground: &Ground<'_>) -> bool {
     let whole = |(id, chain): (&ChainId, &Chain)| {
-        let wanted = ground.wanted.get(id).copied().unwrap_or(chain.info.members.len());
+        // One that no table lists (older releases could leave such) is nobody's, however it is.
+        let Some(&wanted) = ground.wanted.get(id) else { return true };
         chain.settled()
             && chain.info.serving().count() == wanted
             && chain.info.members.len() == wanted

@@ -111,6 +111,7 @@ impl Inner {
         session.user = who.user;
         session.last_seen_ns = now_ns;
         let id = session.client;
+        let extends = std::mem::take(&mut session.extends);
         enum Known {
             Extended,
             New(u64),
@@ -128,6 +129,8 @@ impl Inner {
                     c.session.last_seen_ns = now_ns;
                     Known::Extended
                 }
+                // It has ended so long ago that it is forgotten.
+                None if extends => Known::Refused(ended()),
                 None => room.map_or_else(Known::Refused, |()| Known::New(s.epoch)),
             }
         })?;
@@ -162,7 +165,7 @@ impl Inner {
             }
             Some(_) => {}
         }
-        self.end_clients(vec![id]).await?;
+        self.end_clients(vec![id], None).await?;
         Ok(Empty {})
     }
 
@@ -179,22 +182,27 @@ impl Inner {
             return;
         }
         tracing::info!(clients = silent.len(), "client sessions ran out");
-        if let Err(e) = self.end_clients(silent).await {
+        if let Err(e) = self.end_clients(silent, Some(limit)).await {
             tracing::warn!(error = %e, "sessions of silent clients could not be ended");
         }
     }
 
-    /// Ends sessions. That they have ended is stored, too: what a client may not do any more it may not do under the next primary.
-    async fn end_clients(&self, ids: Vec<ClientId>) -> Result<()> {
+    /// Ends sessions, if `silent` is given only of those who are silent for so long still. That they have ended is stored, too: what a client may not do any more it may not do under the next primary.
+    async fn end_clients(&self, ids: Vec<ClientId>, silent: Option<Duration>) -> Result<()> {
         let _held = self.lock.acquire(1).await;
-        let ended_ns = self.rt.unix_ns();
+        let (now, ended_ns) = (self.rt.now(), self.rt.unix_ns());
         let (epoch, ids, forgotten) = self.with(|s| {
-            // Another call may have ended them meanwhile.
-            let ids: Vec<_> = ids.into_iter().filter(|id| s.clients.contains_key(id)).collect();
+            // Another call may have ended them while this one waited for its turn, or they were heard again and told that they live.
+            let due = |c: &Client| silent.is_none_or(|limit| now.since(c.heard) >= limit);
+            let ids = ids.into_iter().filter(|id| s.clients.get(id).is_some_and(due));
+            let ids: Vec<_> = ids.collect();
             let forgotten = (s.dead_clients.len() + ids.len()).saturating_sub(DEAD_CLIENTS_MAX);
             let forgotten: Vec<_> = s.dead_clients.iter().take(forgotten).copied().collect();
             (s.epoch, ids, forgotten)
         })?;
+        if ids.is_empty() {
+            return Ok(());
+        }
         let mut writes: Writes = ids.iter().map(|id| (keys::client(*id), None)).collect();
         writes.extend(forgotten.iter().map(|id| (keys::dead(*id), None)));
         let record = |client| keys::encode(&DeadRecord { client, ended_ns });

@@ -57,6 +57,8 @@ pub struct Inner {
     pub engine_ok: Cell<bool>,
     /// Why it does not, if so.
     pub engine_problem: RefCell<Option<Error>>,
+    /// It was said in the log that another mgmtd has this one's node id.
+    pub twin_told: Cell<bool>,
     /// Connections to the engine's host and to other instances.
     pub connector: Rc<Connector>,
     /// One life of this process, for its heartbeats as a standby.
@@ -81,12 +83,9 @@ impl Inner {
     }
     fn not_primary(&self) -> Error {
         let election = self.election.borrow();
-        let other = election.seen().filter(|r| r.holder != NodeId(0));
-        let hint = match other {
-            Some(r) if r.holder != self.config.node() => {
-                format!("the primary is node {} at {}", r.holder, r.addresses.join(", "))
-            }
-            _ => "no primary is known yet; try again".into(),
+        let hint = match election.elsewhere() {
+            Some(r) => format!("the primary is node {} at {}", r.holder, r.addresses.join(", ")),
+            None => "no primary is known yet; try again".into(),
         };
         Error::new(Status::NotPrimary, format!("this mgmtd is a standby: {hint}"))
     }
@@ -120,8 +119,9 @@ impl Inner {
         if known.is_none_or(|known| known == epoch) {
             self.step_down("the lease ran out while a change was being stored");
         }
+        // Not `NotPrimary`: by that a caller knows that nothing was done.
         Err(Error::new(
-            Status::NotPrimary,
+            Status::CommitUnknown,
             "the lease of this mgmtd ran out while the change was being stored; it is stored: look before it is repeated",
         ))
     }
@@ -170,6 +170,7 @@ impl Inner {
             if self.primary().is_err() && self.state.borrow().is_some() {
                 self.step_down("the lease ran out");
             }
+            self.tell_of_twin();
             // The period counts from the beginning: a slow renewal leaves less of the lease, not more time to the next one.
             let mut next = began + period;
             if let Some(due) = self.election.borrow().due_ms() {
@@ -360,8 +361,10 @@ impl Inner {
                 Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
             }
             Outcome::Unknown => {
-                self.step_down("the metadata engine did not say whether it has the last change");
-                Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
+                let why = "the metadata engine did not say whether it has the last change";
+                self.step_down(why);
+                let e = format!("{why}: look before it is repeated");
+                Err(Error::new(Status::CommitUnknown, e))
             }
         }
     }

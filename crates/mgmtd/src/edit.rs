@@ -87,6 +87,7 @@ impl Edit {
         for (node, stores) in self.forgotten {
             s.nodes.remove(&node);
             s.said.remove(&node);
+            s.registered.remove(&node);
             s.overrides.remove(&node);
             s.gone_nodes.insert(node, changed);
             s.stores.retain(|store, _| !stores.contains(store));

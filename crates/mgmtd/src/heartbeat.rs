@@ -6,11 +6,12 @@
 
 use crate::core::Inner;
 use crate::repair::removed;
+use crate::second::refuse_heartbeat;
 use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::mgmtd::{Heartbeat, HeartbeatReply, TargetReport};
-use glowfs_types::{Error, HostId, NodeId, Result, Status};
+use glowfs_types::{Error, NodeId, Result, Status};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -28,7 +29,7 @@ impl Inner {
         self.metrics.heartbeats.inc();
         // Only a primary takes it, and nothing of itself.
         self.primary()?;
-        self.with(|s| refuse_a_second(s, self.config.node(), &heartbeat))??;
+        self.with(|s| refuse_heartbeat(s, self.config.node(), &heartbeat))??;
         self.heard_time(heartbeat.node.role, heartbeat.time_ns);
         let (now_ms, now_ns) = (self.now_ms(), self.rt.unix_ns());
         let node = heartbeat.node.id;
@@ -55,7 +56,11 @@ impl Inner {
                     s.leases.withheld(node);
                 }
             })?;
-            settled?;
+            // It may be sent again, whatever has become of the change, and to another instance at once.
+            settled.map_err(|e| match e.status {
+                Status::CommitUnknown => Error::new(Status::NotPrimary, e.message),
+                _ => e,
+            })?;
         } else {
             self.work.notify_all();
         }
@@ -100,36 +105,6 @@ impl Inner {
             _ => {}
         }
     }
-}
-
-/// Refuses who uses the id of a node that lives elsewhere, or does something else: a configuration that was copied must not put the node that it was
-/// copied from out of its chains. What came in its place after a lease is taken for the node that moved.
-///
-/// A primary that has just taken over goes by the record, or whoever it hears first would have the id. `own` is the primary's: it sends itself no heartbeats.
-fn refuse_a_second(s: &mut State, own: NodeId, heartbeat: &Heartbeat) -> Result<()> {
-    let (node, new) = (heartbeat.node.id, &heartbeat.node);
-    let lives = node == own || s.leases.alive(node);
-    let known = s.said.get(&node).or_else(|| s.nodes.get(&node).map(|i| &i.value));
-    let Some(old) = known.filter(|_| lives) else { return Ok(()) };
-    // A host that was started anew has another id, and its name. Of one that this primary has heard it would know.
-    let again = !s.said.contains_key(&node) && old.hostname == new.hostname;
-    let same_host =
-        old.host == new.host || [old.host, new.host].contains(&HostId::default()) || again;
-    if old.role == new.role && same_host {
-        return Ok(());
-    }
-    let e = Error::new(
-        Status::InvalidArgument,
-        format!(
-            "node id {node} is that of the {} on {}, which lives: give the {} on {} a node_id of its own",
-            old.role, old.hostname, new.role, new.hostname
-        ),
-    );
-    let place = (new.host, new.role);
-    if s.second.insert(node, place) != Some(place) {
-        tracing::warn!("{}", e.message);
-    }
-    Err(e)
 }
 
 /// Notes a heartbeat. True if the answer must wait until chains have settled.

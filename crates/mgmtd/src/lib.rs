@@ -25,6 +25,7 @@ mod primary;
 mod records;
 mod remove_node;
 mod repair;
+mod second;
 mod service;
 mod slow;
 mod standby;
@@ -34,6 +35,7 @@ mod tables;
 mod time;
 mod tokens;
 mod tuning;
+mod unlisted;
 mod users;
 
 pub use config::{Config, Timing};

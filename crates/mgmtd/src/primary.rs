@@ -39,6 +39,7 @@ impl Inner {
             self.fail(e.clone());
             return Err(e);
         }
+        self.remove_unlisted(epoch, &mut loaded).await?;
         let now = self.election.borrow_mut().standing(self.now_ms());
         let primary = matches!(now, Standing::Primary { epoch: e, .. } if e == epoch);
         if !primary || self.stepped_down.get() != stepped_down || self.stopping.get() {
@@ -162,6 +163,7 @@ impl Inner {
             said: Default::default(),
             second: Default::default(),
             idle: Default::default(),
+            registered: Default::default(),
             dirty_nodes: Default::default(),
             dirty_chains: Default::default(),
             dead_clients: dead,

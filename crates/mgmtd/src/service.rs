@@ -114,6 +114,7 @@ fn new_inner(
         lease_ms: config.timing.primary_lease_ms,
         margin_ms: config.timing.margin_ms,
         node_lease_ms: config.timing.node_lease_ms,
+        renew_ms: config.timing.primary_renew_ms,
     });
     Ok(Inner {
         rt: rt.clone(),
@@ -135,6 +136,7 @@ fn new_inner(
         failed: Notify::new(),
         engine_ok: Cell::new(false),
         engine_problem: RefCell::default(),
+        twin_told: Cell::new(false),
         connector,
         incarnation: Incarnation(rt.unix_ns()),
         started: rt.now(),

@@ -68,6 +68,8 @@ pub struct State {
     pub second: BTreeMap<NodeId, (HostId, Role)>,
     /// How long members have stood idle, as far as this primary knows.
     pub idle: Idle,
+    /// The life in which each node registered its stores last, as far as this primary knows.
+    pub registered: BTreeMap<NodeId, Incarnation>,
     pub dirty_nodes: BTreeSet<NodeId>,
     pub dirty_chains: BTreeSet<ChainId>,
     pub dead_clients: VecDeque<ClientId>,

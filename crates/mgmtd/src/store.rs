@@ -181,6 +181,8 @@ impl Store {
                     tracing::warn!(error = %e, "it is not known whether the last change is stored");
                     return Ok(Outcome::Unknown);
                 }
+                // Superseded, after an attempt that may have been there first.
+                Ok(Outcome::Superseded) if unknown => return Ok(Outcome::Unknown),
                 other => return other,
             }
         }

@@ -6,25 +6,33 @@ use crate::ground::usable;
 use crate::growing::unused;
 use crate::laying::{Laid, check_room, lay};
 use crate::records::{StoreRecord, TableRecord, standing};
+use crate::second::refuse_stores;
 use crate::state::State;
+use crate::store::Writes;
 use glowfs_placement::{Place, Request, plan};
-use glowfs_types::routing::{LocalState, TargetInfo};
+use glowfs_types::routing::{LocalState, Role, TargetInfo};
 use glowfs_types::wire::mgmtd::{
     CreateTable, CreateTableReply, RefusedStore, RegisterStores, RegisterStoresReply, StoreOffer,
 };
 use glowfs_types::{
-    ChainId, ChainVersion, Error, Incarnation, NodeId, Result, Status, StoreId, TargetId,
+    ChainId, ChainVersion, Error, HostId, Incarnation, NodeId, Result, RoutingVersion, Status,
+    StoreId, TargetId,
 };
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The greatest number of stores of one node.
 const STORES_PER_NODE_MAX: usize = 1024;
-/// Chains laid by one transaction.
-const CHAINS_PER_CHANGE: usize = 128;
+/// Chains laid, or removed again, by one transaction.
+pub(crate) const CHAINS_PER_CHANGE: usize = 128;
 
 impl Inner {
-    pub async fn register_stores(&self, register: RegisterStores) -> Result<RegisterStoresReply> {
+    /// `from` is what the other end of the connection says that it is, and where.
+    pub async fn register_stores(
+        &self,
+        from: (Option<Role>, HostId),
+        register: RegisterStores,
+    ) -> Result<RegisterStoresReply> {
         let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
         if register.stores.len() > STORES_PER_NODE_MAX {
             return bad(format!("a node has at most {STORES_PER_NODE_MAX} stores"));
@@ -33,6 +41,8 @@ impl Inner {
             return bad("stores and their nodes have ids greater than 0".into());
         }
         let _held = self.lock.acquire(1).await;
+        let own = self.config.node();
+        self.with(|s| refuse_stores(s, own, from, &register))??;
         let (edit, refused) = self.with(|s| offered(s, register))?;
         for r in &refused {
             tracing::warn!(store = %r.store, why = r.why, "a store was not registered");
@@ -96,21 +106,47 @@ impl Inner {
         Ok(CreateTableReply { version: 1, explanation })
     }
 
-    /// Writes chains, piece by piece, the table last: chains without a table hurt nobody.
-    pub(crate) async fn write_table(
-        &self,
-        mut chains: Vec<Laid>,
-        table: TableRecord,
-    ) -> Result<()> {
-        while !chains.is_empty() {
-            let mut edit = Edit::default();
-            for (chain, targets) in chains.drain(..chains.len().min(CHAINS_PER_CHANGE)) {
-                edit.chains.push(chain);
-                edit.targets.extend(targets);
-            }
-            self.commit(edit).await?;
+    /// Lays a table: the engine gets its chains piece by piece, and the table with the last change. Nobody knows of any of them before, neither this copy nor the
+    /// nodes; chains that are there without their table, since this was cut off, the next primary removes ([`crate::unlisted`]). The lock is held.
+    pub(crate) async fn write_table(&self, chains: Vec<Laid>, table: TableRecord) -> Result<()> {
+        let (epoch, from) = self.with(|s| (s.epoch, s.version))?;
+        let (to, now) = (from.next(), (epoch, self.stepped_down.get()));
+        let mut whole = Edit::default();
+        for piece in chains.chunks(CHAINS_PER_CHANGE) {
+            let edit = Edit {
+                chains: piece.iter().map(|(chain, _)| chain.clone()).collect(),
+                targets: piece.iter().flat_map(|(_, targets)| targets).cloned().collect(),
+                ..Edit::default()
+            };
+            self.lay_down(now, None, &edit.writes(to)).await?;
+            whole.chains.extend(edit.chains);
+            whole.targets.extend(edit.targets);
         }
-        self.commit(Edit { tables: vec![table], ..Edit::default() }).await
+        whole.tables.push(table);
+        let last = Edit { tables: whole.tables.clone(), ..Edit::default() };
+        self.lay_down(now, Some((from, to)), &last.writes(to)).await?;
+        self.stored(epoch, |s| whole.apply(s, to, self.now_ms()))?;
+        self.metrics.version.set(i64::try_from(to.0).unwrap_or(i64::MAX));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// One step of that. If it fails, what the steps before have left must be gone before anything else is changed; so it must if this instance was none for a
+    /// moment, even if it is primary again in the same epoch.
+    async fn lay_down(
+        &self,
+        (epoch, stepped_down): (u64, u64),
+        routing: Option<(RoutingVersion, RoutingVersion)>,
+        writes: &Writes,
+    ) -> Result<()> {
+        let mut done = Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"));
+        if self.stepped_down.get() == stepped_down {
+            done = self.write(epoch, routing, writes).await;
+        }
+        if done.is_err() {
+            self.step_down("a table could not be laid to its end");
+        }
+        done
     }
 }
 

@@ -18,6 +18,8 @@ use std::fmt::Write;
 const NAME_BYTES_MAX: usize = 256;
 /// The most groups of a user.
 const GROUPS_MAX: usize = 1024;
+/// Digits of a token.
+const TOKEN_DIGITS: usize = 64;
 
 /// Refuses a user that cannot be.
 fn check_user(info: &UserInfo) -> Result<()> {
@@ -41,6 +43,16 @@ fn check_user(info: &UserInfo) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a token that could be guessed, or is not as mgmtd makes them.
+fn check_token_form(token: &str) -> Result<()> {
+    let digit = |b: &u8| b.is_ascii_digit() || (b'a'..=b'f').contains(b);
+    if token.len() == TOKEN_DIGITS && token.as_bytes().iter().all(digit) {
+        return Ok(());
+    }
+    let e = format!("a token has {TOKEN_DIGITS} lower-case hexadecimal digits, of 256 random bits");
+    Err(Error::new(Status::InvalidArgument, e))
+}
+
 fn no_user(id: UserId) -> Error {
     Error::new(Status::NotFound, format!("there is no user {id}; see `glowfs admin user-list`"))
 }
@@ -59,10 +71,29 @@ impl Inner {
     pub async fn user_add(&self, add: UserAdd) -> Result<UserAddReply> {
         let info = add.user;
         check_user(&info)?;
-        let (token, hash) = self.new_token();
+        let given = add.token.is_some();
+        let (token, hash) = match add.token {
+            Some(token) => {
+                check_token_form(&token)?;
+                let hash = *blake3::hash(token.as_bytes()).as_bytes();
+                (token, hash)
+            }
+            None => self.new_token(),
+        };
         let _held = self.lock.acquire(1).await;
-        let old = self.with(|s| s.users.get(&info.user).map(|u| u.info.name.clone()))?;
-        if let Some(name) = old.filter(|_| add.only_new) {
+        let (old, owner) = self.with(|s| {
+            let old = s.users.get(&info.user).map(|u| (u.info.clone(), *u.hash));
+            (old, s.tokens.get(&hash).copied())
+        })?;
+        if given && (owner.is_some_and(|o| o != info.user) || hash == self.service_hash) {
+            let e = "this token is somebody else's already";
+            return Err(Error::new(Status::InvalidArgument, e));
+        }
+        // A repetition: the answer was lost.
+        if given && old.as_ref().is_some_and(|(o, h)| *h == hash && *o == info) {
+            return Ok(UserAddReply { token });
+        }
+        if let Some((UserInfo { name, .. }, _)) = old.filter(|_| add.only_new) {
             return Err(Error::new(
                 Status::Exists,
                 format!("user {} is there already, as «{name}»", info.user),
@@ -115,7 +146,7 @@ impl Inner {
 
     /// A token and its hash.
     fn new_token(&self) -> (String, [u8; 32]) {
-        let mut token = String::with_capacity(64);
+        let mut token = String::with_capacity(TOKEN_DIGITS);
         for _ in 0..4 {
             // Writing into a String cannot fail.
             let _ = write!(token, "{:016x}", self.rt.random());

@@ -29,6 +29,7 @@ fn session(id: u64, text: &str) -> ClientSession {
         started_ns: 1,
         user: ANN,
         last_seen_ns: 0,
+        extends: false,
     }
 }
 
@@ -99,7 +100,7 @@ fn one_user_leaves_room_for_others() {
                 admin: false,
                 service: false,
             };
-            let add = UserAdd { user, only_new: true };
+            let add = UserAdd { user, only_new: true, token: None };
             let added: UserAddReply =
                 root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
             w.conn(&at(&m), &added.token).await.expect("a connection")
@@ -147,7 +148,7 @@ fn who_is_dead_stays_so_over_a_change_of_primary() {
         assert_eq!(count("dead").await, REMEMBERED);
         first.stop().await;
         let second = primary(&w).await;
-        let conn = w.conn(&at(&second), ROOT_TOKEN).await.expect("root");
+        let conn = &*w.conn(&at(&second), ROOT_TOKEN).await.expect("root");
         let list: ClientList =
             conn.call_msg(method::LIST_CLIENTS, &Empty {}, SECOND).await.expect("list");
         assert_eq!(list.dead.len(), REMEMBERED);
@@ -158,6 +159,14 @@ fn who_is_dead_stays_so_over_a_change_of_primary() {
             refused += u32::from(again.is_err_and(|e| e.status == Status::SessionEnded));
         }
         assert_eq!(refused, 2, "the last ones that were given up");
+        // One that is not remembered any more does not go on either; whoever comes for the first time does.
+        let asked = ClientSession { extends: true, ..session(1, "") };
+        let open = |s| conn.call_msg::<_, ClientSessionReply>(method::CLIENT_SESSION, s, SECOND);
+        let e = open(&asked).await.expect_err("it has ended");
+        assert_eq!(e.status, Status::SessionEnded, "{e}");
+        let new = session(CLIENTS + 1, "");
+        open(&new).await.expect("new");
+        open(&ClientSession { extends: true, ..new.clone() }).await.expect("goes on");
         second.stop().await;
     });
 }

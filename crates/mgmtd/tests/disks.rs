@@ -290,9 +290,8 @@ fn a_disk_of_another_node_keeps_nothing_but_itself_out() {
     real::run(|rt| async move {
         let (_w, m, storages) = cluster(&rt, 3, 0).await;
         let s = &storages[0];
-        let offer = |store, disk_index| StoreOffer { store, disk_index, capacity_bytes: 1 << 30 };
-        let stores = vec![offer(s.store, 0), offer(StoreId(2), 1), offer(StoreId(111), 2)];
-        let register = RegisterStores { node: s.node, stores };
+        let disks = [(s.store, 0), (StoreId(2), 1), (StoreId(111), 2)];
+        let register = stores_of(&s.agent, s.node, &disks);
         let reply: RegisterStoresReply =
             s.agent.link().call(method::REGISTER_STORES, &register, ms(5000)).await.expect("taken");
         assert_eq!(reply.refused.len(), 1, "{reply:?}");

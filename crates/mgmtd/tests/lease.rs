@@ -4,7 +4,7 @@
 mod common;
 use common::operate::*;
 use common::*;
-use glowfs_kv::{Engine, Key, RangePage, Value, Version};
+use glowfs_kv::{Engine, Key, RangePage, Transaction, Value, Version};
 use glowfs_mgmtd::Running;
 use glowfs_rt::{BoxFuture, Rt, real};
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
@@ -25,6 +25,8 @@ struct Gates {
     refuses: [Cell<bool>; 2],
     /// How often somebody was let through.
     passed: [Cell<u32>; 2],
+    /// So many more changes pass, and then that gate shuts.
+    passes: Cell<Option<u32>>,
 }
 const RENEWALS: usize = 0;
 const CHANGES: usize = 1;
@@ -56,6 +58,10 @@ impl Engine for Handle {
             .any(|m| matches!(m, Mutation::Put { key, .. } if key.starts_with(b"mgmtd/renewal")));
         let which = if renews { RENEWALS } else { CHANGES };
         let gates = self.0.clone();
+        if let Some(left) = gates.passes.get().filter(|_| which == CHANGES) {
+            gates.shut[CHANGES].set(left == 0);
+            gates.passes.set(left.checked_sub(1));
+        }
         Box::pin(async move {
             while gates.shut[which].get() {
                 gates.waiting[which].set(true);
@@ -73,19 +79,34 @@ impl Engine for Handle {
     }
 }
 
+/// A world over such an engine.
+fn gated(rt: &Rt) -> (World, Rc<Gates>) {
+    let mut w = World::new(rt);
+    let gates = Rc::new(Gates {
+        rt: rt.clone(),
+        engine: w.engine.clone(),
+        shut: Default::default(),
+        waiting: Default::default(),
+        refuses: Default::default(),
+        passed: Default::default(),
+        passes: Cell::default(),
+    });
+    w.engine = Rc::new(Handle(gates.clone()));
+    (w, gates)
+}
+
+/// How many keys of a kind the engine has.
+async fn count(w: &World, kind: &str) -> usize {
+    let tx = Transaction::new(w.engine.clone());
+    let (begin, end) = (format!("mgmtd/{kind}/"), format!("mgmtd/{kind}0"));
+    let page = tx.get_range_snapshot(begin.as_bytes(), end.as_bytes(), 10_000, false).await;
+    page.expect("read").entries.len()
+}
+
 impl Gates {
     /// An mgmtd over such an engine.
     async fn mgmtd(rt: &Rt) -> (Rc<Gates>, World, Running) {
-        let mut w = World::new(rt);
-        let gates = Rc::new(Gates {
-            rt: rt.clone(),
-            engine: w.engine.clone(),
-            shut: Default::default(),
-            waiting: Default::default(),
-            refuses: Default::default(),
-            passed: Default::default(),
-        });
-        w.engine = Rc::new(Handle(gates.clone()));
+        let (w, gates) = gated(rt);
         let mut config = w.config(100);
         // From the end of a lease to the end of waiting for its renewal it is the period of renewals.
         (config.timing.primary_lease_ms, config.timing.primary_renew_ms) = (2000, RENEW_MS);
@@ -212,13 +233,147 @@ fn a_change_that_outlived_the_lease_is_known_to_the_primary_that_is_revived() {
         }
         gates.shut[CHANGES].set(false);
         let e = change.await.expect_err("not primary any more");
-        assert_eq!(e.status, Status::NotPrimary, "{e}");
+        assert_eq!(e.status, Status::CommitUnknown, "by NotPrimary it would be repeated: {e}");
         gates.shut[RENEWALS].set(false);
         gates.until(&m, true).await;
         let now: ClusterConfig =
             conn.call_msg(method::GET_CONFIG, &Empty {}, SECOND).await.expect("primary again");
         assert_eq!(now.items.len(), 1, "it is stored: {now:?}");
         assert_eq!(now.items[0].toml, new.items[0].toml);
+        m.stop().await;
+    });
+}
+
+/// The chains of a table that the primary did not lay to its end stayed for ever: the client lays it again by itself, with other chains, and nobody moved the
+/// members of the first ones, for no table lists them.
+#[test]
+fn a_table_that_was_cut_off_leaves_no_chains_behind() {
+    const CHAINS: u32 = 300;
+    real::run(|rt| async move {
+        let (w, gates) = gated(&rt);
+        let first = w.mgmtd(100).await;
+        while !first.is_primary() {
+            rt.sleep(ms(5)).await;
+        }
+        let second = w.mgmtd(101).await;
+        let both = [at(&first), at(&second)].concat();
+        let storages: Vec<_> =
+            (1..=3).map(|i| FakeStorage::start(&w, i, both.clone(), Rc::default())).collect();
+        for s in &storages {
+            s.agent.ready().await;
+        }
+        rt.sleep(ms(300)).await;
+        let create = CreateTable {
+            table: ChainTableId(1),
+            replicas: 3,
+            chains: CHAINS,
+            description: "test".into(),
+            dry_run: false,
+        };
+        let conn = w.conn(&at(&first), ROOT_TOKEN).await.expect("root");
+        gates.passes.set(Some(1));
+        let cut_off = rt.spawn({
+            let (conn, create) = (conn.clone(), create.clone());
+            async move {
+                conn.call_msg::<_, CreateTableReply>(method::CREATE_TABLE, &create, ms(10_000))
+                    .await
+            }
+        });
+        while !gates.waiting[CHANGES].get() {
+            rt.sleep(ms(5)).await;
+        }
+        let laid = count(&w, "chain").await;
+        assert!(0 < laid && laid < CHAINS as usize, "{laid} chains when it is cut off");
+        assert!(storages[0].agent.routing().chains.is_empty(), "nobody knows of them");
+        // What it still has under way is of a former epoch when it gets to the engine.
+        let before = epoch(&w).await;
+        first.crash().await;
+        while epoch(&w).await == before {
+            rt.sleep(ms(5)).await;
+        }
+        gates.passes.set(None);
+        gates.shut[CHANGES].set(false);
+        cut_off.await.expect_err("the primary died");
+        while !second.is_primary() {
+            rt.sleep(ms(5)).await;
+        }
+        assert_eq!((count(&w, "chain").await, count(&w, "target").await), (0, 0));
+        let conn = w.conn(&at(&second), ROOT_TOKEN).await.expect("root");
+        let _: CreateTableReply =
+            conn.call_msg(method::CREATE_TABLE, &create, ms(10_000)).await.expect("laid");
+        let watch = &storages[0].agent;
+        let whole = |r: &RoutingInfo| {
+            r.chains.len() == CHAINS as usize
+                && r.tables.len() == 1
+                && r.chains.keys().all(|id| r.tables[0].chains.contains(id))
+                && all_chains(r, healthy)
+        };
+        until(&rt, watch, ms(30_000), "laid, once", whole).await;
+        assert_eq!(count(&w, "target").await, 3 * CHAINS as usize);
+        // The next primary finds all of it.
+        second.stop().await;
+        let third = w.mgmtd(102).await;
+        while !third.is_primary() {
+            rt.sleep(ms(5)).await;
+        }
+        assert_eq!(count(&w, "chain").await, CHAINS as usize);
+        third.stop().await;
+    });
+}
+
+/// A client that was silent for too long was heard again, and told that it lives on, while others had the turn to change the records.
+#[test]
+fn a_client_that_was_told_that_it_lives_is_not_ended() {
+    real::run(|rt| async move {
+        let (w, gates) = gated(&rt);
+        let mut config = w.config(100);
+        config.timing.client_session_ms = 1500;
+        let m = w.mgmtd_with(config).await;
+        while !m.is_primary() {
+            rt.sleep(ms(5)).await;
+        }
+        let conn = w.conn(&at(&m), ROOT_TOKEN).await.expect("root");
+        let session = ClientSession {
+            client: ClientId(5),
+            role: Some(Role::Mount),
+            hostname: String::new(),
+            host: HostId(1),
+            pid: 1,
+            description: String::new(),
+            release: String::new(),
+            started_ns: 1,
+            user: UserId(0),
+            last_seen_ns: 0,
+            extends: false,
+        };
+        let extend = |s: ClientSession| {
+            let conn = conn.clone();
+            async move {
+                conn.call_msg::<_, ClientSessionReply>(method::CLIENT_SESSION, &s, SECOND).await
+            }
+        };
+        extend(session.clone()).await.expect("opened");
+        gates.shut[CHANGES].set(true);
+        let item = ConfigItem {
+            version: ConfigVersion(0),
+            role: Role::Storage,
+            toml: "sync_chunks = 3\n".into(),
+        };
+        let new = ClusterConfig { items: vec![item], ..ClusterConfig::default() };
+        let change =
+            rt.spawn({
+                let conn = conn.clone();
+                async move {
+                    conn.call_msg::<_, ClusterConfig>(method::SET_CONFIG, &new, ms(5000)).await
+                }
+            });
+        rt.sleep(ms(1800)).await;
+        let extends = ClientSession { extends: true, ..session };
+        extend(extends.clone()).await.expect("it lives");
+        gates.shut[CHANGES].set(false);
+        change.await.expect("changed");
+        rt.sleep(ms(300)).await;
+        extend(extends).await.expect("it lives on");
         m.stop().await;
     });
 }

@@ -247,6 +247,7 @@ fn tokens_users_and_rights() {
                 service: false,
             },
             only_new: false,
+            token: None,
         };
         let added: UserAddReply =
             root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
@@ -263,6 +264,35 @@ fn tokens_users_and_rights() {
         let only_new = UserAdd { only_new: true, ..add };
         let e = root.call_msg::<_, UserAddReply>(method::USER_ADD, &only_new, SECOND).await;
         assert_eq!(e.expect_err("he is there").status, Status::Exists);
+        // An attempt that is repeated, since its answer was lost, is known by its token.
+        let bob = UserInfo { user: UserId(1001), name: "bob".into(), ..only_new.user.clone() };
+        let named = |user: &UserInfo, token: &str| UserAdd {
+            user: user.clone(),
+            only_new: true,
+            token: Some(token.to_owned()),
+        };
+        let add = async |add: UserAdd| {
+            root.call_msg::<_, UserAddReply>(method::USER_ADD, &add, SECOND).await
+        };
+        let token = "0123456789abcdef".repeat(4);
+        for _ in 0..2 {
+            assert_eq!(
+                add(named(&bob, &token)).await.expect("bob is new, or the same").token,
+                token
+            );
+        }
+        w.conn(&at(&m), &token).await.expect("bob's token");
+        let cleo = UserInfo { user: UserId(1002), name: "cleo".into(), ..bob.clone() };
+        for bad in [token.as_str(), "secret", &"z".repeat(64)] {
+            let e = add(named(&cleo, bad)).await.expect_err("bob's, or one that may be guessed");
+            assert_eq!(e.status, Status::InvalidArgument, "{e}");
+        }
+        let e = add(named(&UserInfo { admin: true, ..bob.clone() }, &token)).await;
+        assert_eq!(e.expect_err("he is there, and another").status, Status::Exists);
+        let e = add(named(&bob, &"0".repeat(64))).await.expect_err("he is there");
+        assert_eq!(e.status, Status::Exists);
+        let gone = UserRemove { user: UserId(1001) };
+        let _: Empty = root.call_msg(method::USER_REMOVE, &gone, SECOND).await.expect("removed");
         // What is not named stays, also the token.
         let call = async |c: UserChange| {
             root.call_msg::<_, UserChangeReply>(method::USER_CHANGE, &c, SECOND).await
@@ -339,6 +369,7 @@ fn silent_clients_are_listed_as_dead() {
             started_ns: 1,
             user: UserId(77),
             last_seen_ns: 0,
+            extends: false,
         };
         for _ in 0..6 {
             let _: ClientSessionReply =

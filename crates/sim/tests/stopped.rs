@@ -2,10 +2,11 @@
 
 use glowfs_chunkstore::Store;
 use glowfs_rt::Duration;
-use glowfs_sim::cluster::harness::{Cluster, Shape};
+use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
 use glowfs_sim::world::DiskFaults;
+use glowfs_storage::StorageConfig;
 use glowfs_types::Result;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -37,6 +38,11 @@ fn a_disk_that_hangs_when_its_service_stops_keeps_no_other_from_being_closed() {
 
     service.node.kill();
     service.node.disk("/disk1").set_faults(DiskFaults::default());
+    assert_eq!(found_clean(&cluster, &service, &store), [true, false, true]);
+}
+
+/// Whether each store of a service, whose process is gone, was closed in order.
+fn found_clean(cluster: &Cluster, service: &Service, store: &StorageConfig) -> Vec<bool> {
     let rt = service.node.restart();
     let store = store.store().expect("a configuration");
     let clean: Rc<RefCell<Vec<bool>>> = Rc::default();
@@ -49,5 +55,36 @@ fn a_disk_that_hangs_when_its_service_stops_keeps_no_other_from_being_closed() {
         }
     });
     assert!(cluster.run_until(WITHIN, || clean.borrow().len() == SHAPE.disks));
-    assert_eq!(*clean.borrow(), [true, false, true]);
+    clean.take()
+}
+
+/// A service that cannot start, since its port is taken, say: its stores looked as after a crash, and after one of the machine nobody knew what they lack.
+#[test]
+fn a_service_that_cannot_start_leaves_its_stores_as_they_were() {
+    let cluster = Cluster::start(12, SHAPE);
+    let service = cluster.storages[0].clone();
+    cluster.crash(&service, false);
+    let config = cluster.storage_config(&service);
+    let run = |config: StorageConfig, starts: bool| {
+        let rt = service.node.restart();
+        let done: Rc<Cell<bool>> = Rc::default();
+        let (own, end) = (rt.clone(), done.clone());
+        rt.spawn_detached(async move {
+            match glowfs_storage::start(&own, config).await {
+                Ok(running) => {
+                    assert!(starts, "it started");
+                    running.stop().await.expect("stops");
+                }
+                Err(e) => assert!(!starts, "{e}"),
+            }
+            end.set(true);
+        });
+        assert!(cluster.run_until(WITHIN, || done.get()));
+        service.node.kill();
+    };
+    run(config.clone(), true);
+    let taken = [config.listen.clone(), config.listen.clone()].concat();
+    run(StorageConfig { listen: taken, ..config.clone() }, false);
+    run(StorageConfig { http: Some("nowhere".into()), ..config.clone() }, false);
+    assert_eq!(found_clean(&cluster, &service, &config), [true; SHAPE.disks]);
 }

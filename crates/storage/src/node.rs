@@ -27,6 +27,9 @@ use std::rc::Rc;
 /// Chunks that a node repairs at once.
 const REPAIRS_AT_ONCE: usize = 2;
 
+/// The pause before a target that could not be made is tried again.
+const CREATE_RETRY: Duration = Duration::from_secs(5);
+
 /// This part of the reserve stays free of chunks inside the files of chunks.
 const SPARE_PART: u64 = 32;
 
@@ -262,18 +265,19 @@ impl Node {
         }
     }
     async fn create(self: Rc<Self>, store: Store, id: TargetId) {
-        let made = async {
-            store.create_target(id).await?;
-            Target::open(&self, store, id)
+        let wanted = || {
+            let bound = || dismiss::bound(&self.routing(), id);
+            !self.stopping.get() && store.failure().is_none() && bound()
         };
-        match made.await {
-            Ok(target) => {
-                tracing::info!(target = %id, "target created");
-                self.targets.borrow_mut().insert(id, target.clone());
-                self.tell_chain(&target, &self.routing());
-                self.report();
-            }
-            Err(e) => tracing::error!(target = %id, error = %e, "target could not be created"),
+        let make = async || {
+            store.create_target(id).await?;
+            Target::open(&self, store.clone(), id)
+        };
+        if let Some(target) = made(&self.rt, id, CREATE_RETRY, wanted, make).await {
+            tracing::info!(target = %id, "target created");
+            self.targets.borrow_mut().insert(id, target.clone());
+            self.tell_chain(&target, &self.routing());
+            self.report();
         }
         self.creating.borrow_mut().remove(&id);
     }
@@ -284,5 +288,56 @@ impl Node {
     /// Whether a store may take one more update that needs room.
     pub fn has_room(&self, store: &Store) -> bool {
         store.free_bytes() > self.config.reserve_bytes / SPARE_PART
+    }
+}
+
+/// Makes a target, again and again as long as it is wanted: its chain waits for it, and a disk without room may have some later.
+async fn made<T>(
+    rt: &Rt,
+    id: TargetId,
+    pause: Duration,
+    wanted: impl Fn() -> bool,
+    make: impl AsyncFn() -> Result<T>,
+) -> Option<T> {
+    let mut said = false;
+    loop {
+        match make().await {
+            Ok(target) => return Some(target),
+            Err(e) if !std::mem::replace(&mut said, true) => {
+                tracing::error!(target = %id, error = %e, "target could not be created; trying on");
+            }
+            Err(_) => {}
+        }
+        rt.sleep(pause).await;
+        if !wanted() {
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was tried once for each change of the routing info: where nothing else happened, a new chain waited for its target for ever.
+    #[test]
+    fn a_target_that_found_no_room_is_made_later() {
+        glowfs_rt::real::run(|rt| async move {
+            let tried = Cell::new(0);
+            let full_until = |times: u32| {
+                let tried = &tried;
+                async move || {
+                    tried.set(tried.get() + 1);
+                    if tried.get() < times { Err(Status::NoSpace.into()) } else { Ok(7) }
+                }
+            };
+            let pause = Duration::from_millis(1);
+            let target = made(&rt, TargetId(1), pause, || true, full_until(3)).await;
+            assert_eq!((target, tried.replace(0)), (Some(7), 3));
+            // Its chain has another member by now.
+            let wanted = || tried.get() < 2;
+            let target = made(&rt, TargetId(1), pause, wanted, full_until(9)).await;
+            assert_eq!((target, tried.get()), (None, 2));
+        });
     }
 }

@@ -7,7 +7,8 @@ use crate::node::Node;
 use crate::report::Reporter;
 use crate::serve::Service;
 use glowfs_agent::{Agent, AgentConfig};
-use glowfs_net::{ConnectorOptions, Server, local_host_id, read_token_file};
+use glowfs_chunkstore::Store;
+use glowfs_net::{ConnectorOptions, Server, local_host_id, local_hostname, read_token_file};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Address, Duration, Rt};
 use glowfs_telemetry::HttpServer;
@@ -15,7 +16,7 @@ use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::hello::{Hello, HelloReply};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{RegisterStores, RegisterStoresReply, StoreOffer};
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{ClusterId, Error, Result, Status};
 use std::rc::Rc;
 
 /// The pause before the stores are registered again after a failure.
@@ -59,6 +60,24 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     {
         return Err(problem.context("no disk could be opened"));
     }
+    let stores: Vec<Store> = disks.iter().filter_map(|d| d.store().ok()).collect();
+    let started = serve(rt, config, (cluster, token), disks);
+    if started.is_err() {
+        // A port that is taken, say: nobody was served.
+        for store in &stores {
+            close_untouched(store).await;
+        }
+    }
+    started
+}
+
+/// The service over its disks.
+fn serve(
+    rt: &Rt,
+    config: StorageConfig,
+    (cluster, token): (ClusterId, String),
+    disks: Vec<Disk>,
+) -> Result<Running> {
     let options = ConnectorOptions::from_names(&config.transports)?;
     let node = Node::new(rt, config, disks)?;
     let config = &node.config;
@@ -80,7 +99,10 @@ pub async fn start(rt: &Rt, config: StorageConfig) -> Result<Running> {
     agent_config.connector = options;
     let agent = Agent::start(rt, agent_config, Rc::new(Reporter(node.clone())))?;
     let _ = node.agent.set(agent.clone());
-    let server = start_server(rt, &node, &agent)?;
+    let server = start_server(rt, &node, &agent).inspect_err(|_| {
+        node.stopping.set(true);
+        agent.kill();
+    })?;
     let addresses = server.addresses().to_vec();
     watch(&node, &agent);
     rt.spawn_detached(node.clone().watch_successors());
@@ -160,7 +182,12 @@ pub(crate) async fn register(node: Rc<Node>, agent: Agent) {
             let capacity_bytes = store.space().total_bytes;
             Some(StoreOffer { store: store.id(), disk_index: d.index, capacity_bytes })
         });
-        let offer = RegisterStores { node: node.config.node(), stores: stores.collect() };
+        let offer = RegisterStores {
+            node: node.config.node(),
+            stores: stores.collect(),
+            incarnation: agent.incarnation(),
+            hostname: local_hostname(),
+        };
         let call = agent.link().call::<_, RegisterStoresReply>(
             method::REGISTER_STORES,
             &offer,

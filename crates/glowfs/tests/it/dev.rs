@@ -115,6 +115,42 @@ fn kill_and_start_by_id() {
     assert!(c.dir.exists());
 }
 
+/// The kernel keeps the mount of a daemon that was killed; it answers ENOTCONN. `dev up` and `dev start` took it for the cluster's.
+#[test]
+fn a_mount_whose_daemon_was_killed_is_made_anew() {
+    let c = Cluster::up("deadmount");
+    sh(&c.mnt, "echo kept > f");
+    let end_daemon = || {
+        let pid = c.status()["mount"]["pid"].as_u64().expect("it runs").to_string();
+        must(Command::new("kill").args(["-9", &pid]));
+        while std::fs::metadata(&c.mnt).is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    end_daemon();
+    assert_eq!(c.status()["mount"]["mounted"], false);
+    c.dev("up", &[]);
+    assert_eq!(sh(&c.mnt, "cat f"), "kept\n");
+    end_daemon();
+    c.dev("start", &["mount"]);
+    assert_eq!(sh(&c.mnt, "cat f"), "kept\n");
+
+    // What somebody else has mounted there is not taken for the cluster's, and left alone.
+    end_daemon();
+    must(Command::new("umount").arg("-l").arg(&c.mnt));
+    let status = c.status();
+    let mut other = Command::new(binary());
+    other.args(["mount", "--background", "--mgmtd"]);
+    other.arg(status["mgmtd"][0].as_str().expect("address")).arg("--token-file");
+    must(other.arg(status["token_file"].as_str().expect("file")).arg(&c.mnt));
+    let up = run(Command::new(binary()).args(["dev", "up", "--dir"]).arg(&c.dir));
+    assert!(up.code != 0 && up.err.contains("another file system"), "{}", up.err);
+    c.dev("down", &[]);
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    assert!(table.contains(c.mnt.to_str().expect("UTF-8")), "it was unmounted");
+    must(Command::new("umount").arg("-l").arg(&c.mnt));
+}
+
 #[test]
 fn two_metadata_services_at_once() {
     let c = Cluster::up_with("metas", &["--metas", "2"]);

@@ -111,6 +111,7 @@ fn empty(alive: BTreeSet<NodeId>) -> State {
         said: BTreeMap::new(),
         second: BTreeMap::new(),
         idle: Default::default(),
+        registered: BTreeMap::new(),
         dirty_nodes: BTreeSet::new(),
         dirty_chains: BTreeSet::new(),
         dead_clients: Default::default(),

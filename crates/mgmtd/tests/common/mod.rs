@@ -4,7 +4,7 @@
 pub mod operate;
 
 use glowfs_agent::{Agent, AgentConfig, Report};
-use glowfs_kv::{Engine, EngineConfig, Memory};
+use glowfs_kv::{Engine, EngineConfig, Memory, Transaction};
 use glowfs_mgmtd::{Config, Running, Timing, start_with_engine};
 use glowfs_net::{Conn, Connector, NoCalls};
 use glowfs_rt::{Duration, Instant, Rt};
@@ -86,6 +86,17 @@ pub fn at(running: &Running) -> Vec<String> {
 pub struct Disk {
     pub life: Cell<u64>,
     pub clean: Cell<bool>,
+}
+
+/// What a storage says of its stores.
+pub fn stores_of(agent: &Agent, node: NodeId, disks: &[(StoreId, u32)]) -> RegisterStores {
+    let offer = |&(store, disk_index)| StoreOffer { store, disk_index, capacity_bytes: 1 << 30 };
+    RegisterStores {
+        node,
+        stores: disks.iter().map(offer).collect(),
+        incarnation: agent.incarnation(),
+        hostname: glowfs_net::local_hostname(),
+    }
 }
 
 /// A storage that only heartbeats: it adopts every version and «resyncs» after a moment.
@@ -175,6 +186,17 @@ impl FakeStorage {
         mgmtd: Vec<String>,
         disk: Rc<Disk>,
     ) -> Self {
+        Self::start_as(w, node, store, mgmtd, disk, |_| {})
+    }
+    /// The same with settings of its own: another host, say.
+    pub fn start_as(
+        w: &World,
+        node: u64,
+        store: StoreId,
+        mgmtd: Vec<String>,
+        disk: Rc<Disk>,
+        tune: impl FnOnce(&mut AgentConfig),
+    ) -> Self {
         disk.life.set(disk.life.get() + 1);
         let fake = Rc::new(Fake {
             node: NodeId(node),
@@ -192,6 +214,8 @@ impl FakeStorage {
         let mut config =
             AgentConfig::new(CLUSTER, Role::Storage, NodeId(node), mgmtd, SERVICE_TOKEN.into());
         config.addresses = vec![format!("tcp://127.0.0.1:{}", 10_000 + node)];
+        tune(&mut config);
+        let addresses = std::mem::take(&mut config.addresses);
         let agent = Agent::start(&w.rt, config, fake.clone()).expect("agent");
         let (f, a, rt) = (fake.clone(), agent.clone(), w.rt.clone());
         agent.on_routing_change(move |r| {
@@ -205,15 +229,20 @@ impl FakeStorage {
         });
         let f = Self { node: NodeId(node), store: fake.store, disk, agent, fake };
         w.rt.spawn_detached({
-            let (agent, node, store) = (f.agent.clone(), f.node, f.store);
+            let (agent, node, rt) = (f.agent.clone(), f.node, w.rt.clone());
             async move {
-                let offer = StoreOffer { store, disk_index: 0, capacity_bytes: 1 << 30 };
-                let register = RegisterStores { node, stores: vec![offer] };
-                let _: Empty = agent
-                    .link()
-                    .call(method::REGISTER_STORES, &register, ms(5000))
-                    .await
-                    .expect("stores registered");
+                // As a storage does: first its stores, until they are taken, then heartbeats.
+                let register = stores_of(&agent, node, &[(store, 0)]);
+                let link = agent.link();
+                while let Err(e) =
+                    link.call::<_, Empty>(method::REGISTER_STORES, &register, ms(5000)).await
+                {
+                    if e.status == Status::ShuttingDown {
+                        return;
+                    }
+                    rt.sleep(ms(50)).await;
+                }
+                agent.announce(addresses);
             }
         });
         f
@@ -297,6 +326,17 @@ pub async fn create_table(agent: &Agent, replicas: u32, chains: u32) -> CreateTa
         dry_run: false,
     };
     agent.link().call(method::CREATE_TABLE, &create, ms(5000)).await.expect("table")
+}
+
+/// The epoch of the primary's lease, from the engine.
+pub async fn epoch(w: &World) -> u64 {
+    let tx = Transaction::new(w.engine.clone());
+    let value = tx.get(b"mgmtd/epoch/").await.expect("read").expect("there is a primary");
+    // A version, and an array: holder, life, epoch.
+    let mut d = minicbor::Decoder::new(&value[1..]);
+    d.array().expect("an array");
+    d.skip().and_then(|()| d.skip()).expect("holder and life");
+    d.u64().expect("the epoch")
 }
 
 /// An engine that takes its time for every call.

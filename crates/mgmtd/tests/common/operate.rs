@@ -117,8 +117,7 @@ pub async fn order_when_possible(w: &World, m: &Running, place: (u64, Option<u32
 }
 
 pub async fn register(s: &FakeStorage, disks: &[(StoreId, u32)]) {
-    let offer = |&(store, disk_index)| StoreOffer { store, disk_index, capacity_bytes: 1 << 30 };
-    let register = RegisterStores { node: s.node, stores: disks.iter().map(offer).collect() };
+    let register = stores_of(&s.agent, s.node, disks);
     let done: Result<Empty> =
         s.agent.link().call(method::REGISTER_STORES, &register, ms(5000)).await;
     done.expect("registered");

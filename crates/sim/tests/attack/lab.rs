@@ -147,7 +147,7 @@ impl Lab {
             admin: false,
             service: false,
         };
-        let reply = call(&conn, method::USER_ADD, &UserAdd { user, only_new: false })
+        let reply = call(&conn, method::USER_ADD, &UserAdd { user, only_new: false, token: None })
             .await
             .expect("a user");
         decode::<UserAddReply>(&reply).expect("a token").token

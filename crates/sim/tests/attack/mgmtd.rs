@@ -98,6 +98,7 @@ fn nobody_speaks_for_another_users_client() {
             started_ns: 0,
             user: UserId(ALICE.into()),
             last_seen_ns: 0,
+            extends: false,
         };
         refused(call(&conn, method::CLIENT_SESSION, &session).await, Status::AccessDenied);
         let bye = ClientGoodbye { client: alice.id() };
@@ -144,7 +145,7 @@ fn bodies_that_are_none_are_answered_and_root_is_not_given_away() {
             admin: false,
             service: false,
         };
-        let add = UserAdd { user, only_new: false };
+        let add = UserAdd { user, only_new: false, token: None };
         refused(call(&conn, method::USER_ADD, &add).await, Status::InvalidArgument);
         let change = UserChange { user: UserId(0), root: Some(false), ..UserChange::default() };
         refused(call(&conn, method::USER_CHANGE, &change).await, Status::InvalidArgument);

@@ -162,6 +162,10 @@ pub struct ClientSession {
     /// When mgmtd last heard of it (filled in by mgmtd).
     #[n(9)]
     pub last_seen_ns: u64,
+    /// mgmtd has taken it before: if nothing is known of it now, its session has ended, longer ago than is remembered. Not stored. (Older builds do
+    /// not say it.)
+    #[cbor(n(10), default, skip_if = "is_false")]
+    pub extends: bool,
 }
 
 /// Its answer.
@@ -246,6 +250,12 @@ pub struct RegisterStores {
     /// Its stores.
     #[n(1)]
     pub stores: Vec<StoreOffer>,
+    /// The life of its process, as in its heartbeats. Older builds: 0.
+    #[cbor(n(2), default)]
+    pub incarnation: Incarnation,
+    /// Its host's name. Older builds: none.
+    #[cbor(n(3), default)]
+    pub hostname: String,
 }
 
 /// Its answer. (Builds that do not know it answer and read it as one without fields.)
@@ -374,6 +384,9 @@ pub struct UserAdd {
     /// Who is there already is left as he is, and the request refused. (Older builds replace him, whether he should be or not.)
     #[cbor(n(1), default, skip_if = "is_false")]
     pub only_new: bool,
+    /// The token that he is to have, so that a repetition is known as one: 64 lower-case hexadecimal digits. Without it mgmtd makes one, as older builds always do.
+    #[n(2)]
+    pub token: Option<String>,
 }
 
 /// Its answer.
@@ -490,6 +503,40 @@ mod tests {
         leaving: bool,
     }
 
+    /// REGISTER_STORES as releases sent it that do not say which process it is.
+    #[derive(Encode, Decode)]
+    struct StoresBefore {
+        #[n(0)]
+        node: NodeId,
+        #[n(1)]
+        stores: Vec<StoreOffer>,
+    }
+
+    /// CLIENT_SESSION as releases sent it, and stored it, that do not say whether they extend one.
+    #[derive(Encode, Decode)]
+    struct SessionBefore {
+        #[n(0)]
+        client: ClientId,
+        #[n(1)]
+        role: Option<Role>,
+        #[n(2)]
+        hostname: String,
+        #[n(3)]
+        host: HostId,
+        #[n(4)]
+        pid: u32,
+        #[n(5)]
+        description: String,
+        #[n(6)]
+        release: String,
+        #[n(7)]
+        started_ns: u64,
+        #[n(8)]
+        user: UserId,
+        #[n(9)]
+        last_seen_ns: u64,
+    }
+
     /// Its answer then.
     #[derive(Encode, Decode)]
     struct ReplyBefore {
@@ -545,5 +592,34 @@ mod tests {
         let new = HeartbeatReply { time_ns: 1, wall_ns: 2, ..new };
         let old: ReplyBefore = decode(&encode(&new)).expect("by an older release");
         assert_eq!((old.lease_ms, old.removed), (1500, vec![TargetId(1)]));
+    }
+
+    #[test]
+    fn stores_and_sessions_of_older_and_newer_releases_are_understood() {
+        let offer = StoreOffer { store: StoreId(1), disk_index: 2, capacity_bytes: 3 };
+        let old = StoresBefore { node: NodeId(7), stores: vec![offer] };
+        let new: RegisterStores = decode(&encode(&old)).expect("of an older release");
+        assert_eq!((new.incarnation, new.hostname.as_str()), (Incarnation(0), ""));
+        let new = RegisterStores { incarnation: Incarnation(4), hostname: "h".into(), ..new };
+        let old: StoresBefore = decode(&encode(&new)).expect("by an older release");
+        assert_eq!(old.stores, new.stores);
+        let old = SessionBefore {
+            client: ClientId(1),
+            role: Some(Role::Mount),
+            hostname: "h".into(),
+            host: HostId(2),
+            pid: 3,
+            description: "d".into(),
+            release: "r".into(),
+            started_ns: 4,
+            user: UserId(5),
+            last_seen_ns: 6,
+        };
+        let new: ClientSession = decode(&encode(&old)).expect("of an older release");
+        assert!(!new.extends && new.last_seen_ns == 6);
+        assert_eq!(encode(&new), encode(&old), "as it is stored nothing has changed");
+        let new = ClientSession { extends: true, ..new };
+        let old: SessionBefore = decode(&encode(&new)).expect("by an older release");
+        assert_eq!(old.client, ClientId(1));
     }
 }
