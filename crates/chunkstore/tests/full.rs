@@ -255,7 +255,7 @@ fn refilled_by_other_sizes(seed: u64, channels: u64) {
             let space = store.space();
             assert!(space.free_bytes < 1 << 20, "{space:?}");
             all_readable(&rt, &store, &now, len).await;
-            if seed % 2 == 0 {
+            if seed.is_multiple_of(2) {
                 store.close().await.expect("closed");
             }
             now
