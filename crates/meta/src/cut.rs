@@ -68,7 +68,7 @@ async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateE
     let chunk = u64::from(layout.chunk_bytes);
     let within = (cut.len % chunk) as u32;
     let mut from = cut.len / chunk;
-    let mut right = Right { looked: began, capability: None };
+    let mut right = Right::default();
     if within > 0 {
         let id = ChunkId { volume: VOLUME, data: attr.data, index: from };
         s.chunks.truncate_chunk(&layout, id, within, &right.now(s, attr).await?).await?;
@@ -91,11 +91,12 @@ async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateE
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
 }
 
-/// What this service cuts with: all calls together may take longer than a capability lives. It is signed anew only while the cut stands: storage forgets with a
-/// restart which epochs it has seen, so an old one must not go on being signed when others write already.
+/// What this service cuts with: all calls together may take longer than a capability lives. It is signed, and signed anew, only while the cut stands: storage
+/// forgets with a restart which epochs it has seen, so an old one must not be signed when others write already.
+#[derive(Default)]
 struct Right {
     /// When the cut was seen to stand.
-    looked: Instant,
+    looked: Option<Instant>,
     capability: Option<Capability>,
 }
 
@@ -107,11 +108,12 @@ impl Right {
             return Err(Error::new(Status::ShuttingDown, "it may not go on with the truncate"));
         }
         let now = s.rt.now();
-        if now.since(self.looked) >= ms(s.config.tuning.capability_ms) / 2 {
+        let seen_within = ms(s.config.tuning.capability_ms) / 2;
+        if self.looked.is_none_or(|at| now.since(at) >= seen_within) {
             if over(s, attr).await?.is_some() {
                 return Err(Error::new(Status::BadCapability, "somebody else has finished it"));
             }
-            (self.looked, self.capability) = (now, None);
+            (self.looked, self.capability) = (Some(now), None);
         }
         if let Some(capability) = self.capability {
             return Ok(capability);

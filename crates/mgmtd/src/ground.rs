@@ -6,7 +6,7 @@
 use crate::state::State;
 use crate::tables::{places, rack_of};
 use glowfs_placement::{Burden, Place, replacement};
-use glowfs_types::routing::{ChainInfo, LocalState, PublicState, TargetInfo};
+use glowfs_types::routing::{ChainInfo, ChainMember, LocalState, PublicState, TargetInfo};
 use glowfs_types::wire::mgmtd::TargetReport;
 use glowfs_types::{ChainId, NodeId, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ impl<'a> Ground<'a> {
         let s = self.s;
         let info = &s.chains.get(&chain)?.value.info;
         let bytes = bytes_of(s, info);
-        let stay = info.members.iter().filter(|m| !self.leaving.contains(&m.target));
+        let stay = info.members.iter().filter(|m| !self.leaving.contains(&m.target) || stuck(s, m));
         let members: Vec<(NodeId, String)> = stay.map(|m| (m.node, rack_of(s, m.node))).collect();
         let nodes: BTreeSet<NodeId> = members.iter().map(|m| m.0).collect();
         if self.sharing.len() >= SETS_MAX && !self.sharing.contains_key(&nodes) {
@@ -170,12 +170,20 @@ fn bytes_to_be(s: &State, t: &TargetInfo) -> u64 {
     comes.map_or(0, |c| bytes_of(s, c)).max(bytes_now(s, t))
 }
 
+/// Whether a member waits on a disk that works, of a node that lives: what ails it there would ail another one on that node as well.
+fn stuck(s: &State, m: &ChainMember) -> bool {
+    let store = s.targets.get(&m.target).and_then(|t| s.stores.get(&t.value.store));
+    let there = store.is_some_and(|r| r.away == 0 && !r.superseded && !r.absent);
+    let broken = s.heard.get(&m.target).is_some_and(|h| h.report.local == LocalState::Offline);
+    m.state != PublicState::Serving && there && !broken && s.leases.alive(m.node)
+}
+
 /// Whether a target that left its chain is on a disk that failed: on one that works its chunks are being removed, and it takes bytes.
 pub(crate) fn has_failed(report: &TargetReport) -> bool {
     report.local == LocalState::Offline && report.used_bytes == 0
 }
 
-/// Disks that may take new targets: of live nodes, not on their way out, without a target that is out of order.
+/// Disks that may take new targets: of live nodes that hear of it, not on their way out, without a target that is out of order.
 pub(crate) fn usable(s: &State) -> Vec<Place> {
     let offline = |t: &TargetInfo| {
         let heard = s.heard.get(&t.id).map(|h| &h.report);
@@ -185,7 +193,8 @@ pub(crate) fn usable(s: &State) -> Vec<Place> {
     let broken: BTreeSet<StoreId> =
         s.targets.values().filter(|t| offline(&t.value)).map(|t| t.value.store).collect();
     let mut all = places(s);
-    all.retain(|p| s.leases.alive(p.node) && !broken.contains(&p.store));
+    let hears = |node| s.leases.alive(node) && !s.leases.deaf(node);
+    all.retain(|p| hears(p.node) && !broken.contains(&p.store));
     all.sort_by_key(|p| (p.node, p.disk_index, p.store));
     all
 }

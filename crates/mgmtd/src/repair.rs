@@ -143,7 +143,8 @@ fn plan_moves(s: &mut State, now_ms: u64, t: &crate::Timing) -> (Edit, Vec<(Chai
 /// not: that may take for ever.
 fn copying(s: &State, chain: &glowfs_cluster::Chain, target: TargetId, now_ms: u64) -> bool {
     use PublicState::{Offline, Syncing, Waiting};
-    let alive = || s.targets.get(&target).is_some_and(|t| s.leases.alive(t.value.node));
+    let hears = |node| s.leases.alive(node) && !s.leases.deaf(node);
+    let alive = || s.targets.get(&target).is_some_and(|t| hears(t.value.node));
     // One that says itself that it is offline has a disk that is broken: nothing brings it up to date.
     let broken = || s.heard.get(&target).is_some_and(|h| h.report.local == LocalState::Offline);
     match chain.state(target) {

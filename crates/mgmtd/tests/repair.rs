@@ -112,6 +112,38 @@ fn a_replica_that_is_away_for_too_long_is_made_anew_elsewhere() {
 
 /// A disk that stays full: its members are tried again and again, and were never replaced; a drain of another node waited for them for ever, and said that
 /// all was copied.
+/// What ails it there would ail another one as well: its chain would get one member after the other.
+#[test]
+fn a_member_that_only_waits_is_not_made_anew_on_its_own_node() {
+    real::run(|rt| async move {
+        let (w, m, mut storages) = cluster_with(&rt, 3, |t| {
+            t.replace_after_ms = 0;
+            t.slow_pause_ms = 60_000;
+        })
+        .await;
+        let watch = storages[0].agent.clone();
+        let slow = storages.remove(2);
+        let node = slow.node;
+        let disk = slow.kill();
+        until(&rt, &watch, BOUND, "two left", |r| {
+            all_chains(r, |c| {
+                c.members.iter().all(|m| (m.node == node) != (m.state == PublicState::Serving))
+            })
+        })
+        .await;
+        let back = back_and_too_slow(&w, &m, node, disk).await;
+        set_config(&w, &m, "replace_after_ms = 300").await;
+        rt.sleep(ms(1500)).await;
+        assert!(all_chains(&watch.routing(), |c| c.members.len() == 3));
+        // On a node that joins they are made.
+        let fourth = FakeStorage::start(&w, 4, at(&m), Rc::default());
+        until(&rt, &watch, BOUND, "made anew on the other", |r| complete(r) && on(r, node) == 0)
+            .await;
+        drop((back, fourth));
+        m.stop().await;
+    });
+}
+
 #[test]
 fn a_member_that_only_waits_is_made_anew_elsewhere_and_a_drain_says_that_it_waits_for_it() {
     real::run(|rt| async move {

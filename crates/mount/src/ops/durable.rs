@@ -28,6 +28,7 @@ impl<S: FileSystem> Context<S> {
         let inode = &handle.inode;
         self.settle(inode).await;
         if data_only && !inode.is_inline() && inode.is_found_durably() {
+            let flushed = inode.data();
             // Meta hears of our writes or, if there are none, says what it has, unless nobody can have changed that: what another client has written since it
             // cut the file to nothing lies on other chains.
             let news = async {
@@ -38,7 +39,8 @@ impl<S: FileSystem> Context<S> {
             };
             let (data, news) = join(self.flush_data(handle), news).await;
             data.and(news)?;
-            if inode.is_found_durably() {
+            // Another fsync may have learnt of new data meanwhile, and have it not flushed yet.
+            if inode.is_found_durably() && inode.data() == flushed {
                 return Ok(());
             }
         }
