@@ -2,8 +2,9 @@
 //! without a server is explained. What was acknowledged is there after each.
 
 use crate::faults::under_load;
-use crate::harness::{Cluster, sh};
+use crate::harness::{Cluster, binary, run, sh};
 use serde_json::Value;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(90);
@@ -237,6 +238,12 @@ fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     std::fs::remove_dir_all(&disk).expect("the disk is lost");
     std::fs::create_dir(&disk).expect("a new disk");
     c.dev("start", &["storage-1"]);
+    // Who comes with none of the node's disks may be a copy of it, for as long as the lease of its former life lasts.
+    until("the new disk is known", || {
+        let dry = ["disk", "replace", "1001:0", "--dry-run"];
+        let admin = ["admin", "--dev"];
+        run(Command::new(binary()).args(admin).arg(&c.dir).args(dry)).code == 0
+    });
     let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
     assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
     c.wait_serving(BOUND);
