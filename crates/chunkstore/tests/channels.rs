@@ -1,15 +1,12 @@
 //! Channels of clients that are gone: forgotten, they take no memory and no room, and nothing of them comes back.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, run};
+use crate::fake::{Crash, Disk, run};
+use crate::small::{T, bytes, config, id, request};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::Rt;
 use glowfs_rt::sync::join_all;
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkVersion, ClientId, Seq};
-use small::{T, bytes, config, id, request};
 
 /// Clients, of which a few live at a time.
 const CLIENTS: u64 = 5000;

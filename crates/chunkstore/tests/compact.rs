@@ -1,13 +1,10 @@
 //! Slots that are mostly dead: a checkpoint copies what is left in them elsewhere and gives them up, and begins for that alone.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, run};
+use crate::fake::{Crash, Disk, run};
+use crate::small::{CHUNK_BYTES, T, bytes, id, request, update};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{ChunkVersion, Status};
-use small::{CHUNK_BYTES, T, bytes, id, request, update};
 use std::rc::Rc;
 
 /// The size of the chunk that is written over at shifting places,
@@ -20,7 +17,7 @@ const SHIFT: u32 = 4096;
 /// The log is never full.
 fn config() -> StoreConfig {
     let mib = 1 << 20;
-    StoreConfig { log_segment_bytes: mib, log_bytes_max: 64 * mib, ..small::config() }
+    StoreConfig { log_segment_bytes: mib, log_bytes_max: 64 * mib, ..crate::small::config() }
 }
 
 async fn open(rt: &Rt, disk: &Rc<Disk>) -> Store {

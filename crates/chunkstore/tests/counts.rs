@@ -1,13 +1,10 @@
 //! How much a store holds: known without a look at every chunk.
 
-mod fake;
-mod small;
-
-use fake::{Disk, Rng, run};
+use crate::fake::{Disk, Rng, run};
+use crate::small::{T, bytes, config, id, request};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::Duration;
 use glowfs_types::{ChunkVersion, TargetId};
-use small::{T, bytes, config, id, request};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 

@@ -3,16 +3,13 @@
 //! One run passes all the cuts of a seed: after an operation the state of the disk is copied, and the lives that would follow
 //! a cut there are tried on the copy.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, Rng, run, run_observed};
+use crate::fake::{Crash, Disk, Rng, run, run_observed};
+use crate::small::{CHUNK_BYTES, T, id};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Buf, Rt};
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkVersion, ClientId, Seq, Status};
-use small::{CHUNK_BYTES, T, id};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +19,7 @@ const CHUNKS: u64 = 4;
 const AMPLE: u64 = 1 << 40;
 
 fn config() -> StoreConfig {
-    StoreConfig { unflushed_bytes_max: 1 << 20, ..small::config() }
+    StoreConfig { unflushed_bytes_max: 1 << 20, ..crate::small::config() }
 }
 
 /// The content after a version; `None`: removed.
@@ -410,7 +407,7 @@ fn var(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|s| s.parse().ok())
 }
 
-/// Every single operation, some seeds: `SEED=100 SEEDS=8 cargo test -p glowfs-chunkstore --test crash -- --ignored --nocapture everywhere`.
+/// Every single operation, some seeds: `SEED=100 SEEDS=8 cargo test -p glowfs-chunkstore --test chunkstore -- --ignored --nocapture everywhere`.
 #[test]
 #[ignore = "takes minutes"]
 fn everywhere() {
@@ -426,7 +423,7 @@ fn everywhere() {
     }
 }
 
-/// One cut again: `SEED=.. STEPS=.. CAPACITY=.. SHIFTING=.. CUT=.. cargo test -p glowfs-chunkstore --test crash -- --ignored replay`.
+/// One cut again: `SEED=.. STEPS=.. CAPACITY=.. SHIFTING=.. CUT=.. cargo test -p glowfs-chunkstore --test chunkstore -- --ignored crash::replay`.
 #[test]
 #[ignore = "replays one case"]
 fn replay() {

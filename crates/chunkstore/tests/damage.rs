@@ -1,13 +1,10 @@
 //! Damaged files, a full disk, a failing disk: clear errors, never wrong bytes, never a panic.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, Rng, run};
+use crate::fake::{Crash, Disk, Rng, run};
+use crate::small::{CHUNK_BYTES, T, bytes, config, id, request};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::{Result, Status};
-use small::{CHUNK_BYTES, T, bytes, config, id, request};
 use std::rc::Rc;
 
 fn size(index: u64) -> usize {

@@ -1,13 +1,10 @@
 //! A flush fails, the process is started again, and later the power goes: the system's cache showed what the disk never had.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, run};
+use crate::fake::{Crash, Disk, run};
+use crate::small::{CHUNK_BYTES, T, config, id};
 use glowfs_chunkstore::{StageKind, StageRequest, Store};
 use glowfs_rt::Rt;
 use glowfs_types::Result;
-use small::{CHUNK_BYTES, T, config, id};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +19,7 @@ fn content(index: u64, version: u64) -> Vec<u8> {
 }
 
 fn request(index: u64, version: u64) -> StageRequest {
-    small::request(index, version, StageKind::Replace, content(index, version))
+    crate::small::request(index, version, StageKind::Replace, content(index, version))
 }
 
 /// Versions of chunks.

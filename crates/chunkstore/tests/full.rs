@@ -1,15 +1,12 @@
 //! A full disk: new data is refused, what makes room never is, and the room comes back. In memory, so that every step that could need
 //! room finds none.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, run};
+use crate::fake::{Crash, Disk, run};
+use crate::small::{CHUNK_BYTES, T, bytes, config, id, request};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkVersion, ClientId, Result, Seq, Status};
-use small::{CHUNK_BYTES, T, bytes, config, id, request};
 use std::rc::Rc;
 
 /// The size of writes that go through the log.

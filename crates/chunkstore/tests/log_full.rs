@@ -1,13 +1,10 @@
 //! The log is full again and again, and nobody asks for a flush: updates go on all the same.
 
-mod fake;
-mod small;
-
-use fake::{Disk, run};
+use crate::fake::{Disk, run};
+use crate::small::{T, config};
 use glowfs_chunkstore::{StageKind, StageRequest, Store};
 use glowfs_rt::sync::join_all;
 use glowfs_types::Status;
-use small::{T, config};
 
 /// Chunks that are updated side by side.
 const CHUNKS: u64 = 6;
@@ -17,7 +14,7 @@ const UPDATES: u64 = 40;
 /// Great contents go into slots, which the next version gives up; small ones into the log.
 fn request(index: u64, version: u64) -> StageRequest {
     let len = if version.is_multiple_of(2) { 90_000 } else { 60_000 };
-    small::request(index, version, StageKind::Replace, vec![version as u8; len])
+    crate::small::request(index, version, StageKind::Replace, vec![version as u8; len])
 }
 
 /// Updates all chunks side by side on a disk of so many bytes, without a flush; how many were refused.

@@ -1,13 +1,10 @@
 //! Damage at rest is found, mended in place by bytes from elsewhere, or handed on as what it is.
 
-mod fake;
-mod small;
-
-use fake::{Crash, Disk, run};
+use crate::fake::{Crash, Disk, run};
+use crate::small::{T, bytes, config, id, update};
 use glowfs_chunkstore::{AsIs, StageKind, StageRequest, Store};
 use glowfs_rt::{Buf, BufMut, Rt};
 use glowfs_types::{ChunkVersion, Status};
-use small::{T, bytes, config, id, update};
 use std::rc::Rc;
 
 const BLOCK: usize = 4096;

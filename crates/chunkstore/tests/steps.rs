@@ -1,15 +1,12 @@
 //! What has to do with very much of a store goes on in small steps: everything else of the process has its turn in between.
 
-mod fake;
-mod small;
-
-use fake::{Disk, run};
+use crate::fake::{Disk, run};
+use crate::small::{T, bytes, id, request};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::Rt;
 use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Seq, VolumeId};
-use small::{T, bytes, id, request};
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
@@ -20,7 +17,7 @@ const AT_ONCE: u64 = 500;
 
 /// The log is not full before a checkpoint is asked for.
 fn config() -> StoreConfig {
-    StoreConfig { log_segment_bytes: 16 << 20, log_bytes_max: 1 << 30, ..small::config() }
+    StoreConfig { log_segment_bytes: 16 << 20, log_bytes_max: 1 << 30, ..crate::small::config() }
 }
 
 async fn open(rt: &Rt, disk: &Rc<Disk>) -> Store {

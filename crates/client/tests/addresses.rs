@@ -1,8 +1,6 @@
 //! The addresses of managers that a client is given: against a cluster in memory, over real connections.
 
-mod fake;
-
-use fake::Fake;
+use crate::fake::Fake;
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_rt::real::run;

@@ -1,8 +1,6 @@
 //! Reads of batches that other clients' changes of the file overtake.
 
-mod fake;
-
-use fake::{CHUNK, Fake, Fault, open};
+use crate::fake::{CHUNK, Fake, Fault, open};
 use glowfs_client::{Batch, BatchConfig, Holes, OpenFile};
 use glowfs_rt::real::run;
 use glowfs_rt::{Duration, Rt};

@@ -1,8 +1,6 @@
 //! The client against a cluster in memory, over real connections, with faults.
 
-mod fake;
-
-use fake::{CHUNK, Fake, Fault, OTHER_DATA, bytes, layout, open, open_other, read};
+use crate::fake::{CHUNK, Fake, Fault, OTHER_DATA, bytes, layout, open, open_other, read};
 use glowfs_client::{Client, ClientConfig, RecallHandler};
 use glowfs_rt::real::run;
 use glowfs_rt::{BoxFuture, Buf, Duration};

@@ -1,8 +1,6 @@
 //! What reads and writes that pause hold meanwhile: against a cluster in memory, over real connections.
 
-mod fake;
-
-use fake::{CHUNK, Fake, Fault, bytes, open, read};
+use crate::fake::{CHUNK, Fake, Fault, bytes, open, read};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::real::run;
 use glowfs_rt::{Buf, Duration};

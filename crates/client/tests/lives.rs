@@ -1,8 +1,6 @@
 //! The client begins a new life, since the cluster took it for dead: against a cluster in memory, over real connections.
 
-mod fake;
-
-use fake::{Fake, Fault, open};
+use crate::fake::{Fake, Fault, open};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::real::run;
 use glowfs_rt::{Buf, Duration, Rt};

@@ -1,8 +1,6 @@
 //! Writes that are lost before they are durable, against a cluster in memory.
 
-mod fake;
-
-use fake::{CHUNK, Fake, open};
+use crate::fake::{CHUNK, Fake, open};
 use glowfs_rt::real::run;
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::wire::meta::SetAttr;

@@ -1,8 +1,6 @@
 //! The client while others truncate the files that it writes: against a cluster in memory, over real connections.
 
-mod fake;
-
-use fake::{CHUNK, Fake, Fault, OTHER_DATA, bytes, open, open_other, read};
+use crate::fake::{CHUNK, Fake, Fault, OTHER_DATA, bytes, open, open_other, read};
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::real::run;
 use glowfs_rt::{Buf, Duration, Rt};

@@ -8,13 +8,11 @@
 //!
 //! Failures are crashes (clean or not, before and after a restart), cuts from mgmtd, one way or both, and targets that mgmtd blames; leases also end by
 //! time alone. The walks of every day take seconds; those
-//! with more failures run with `cargo test --release -p glowfs-cluster --test explore -- --ignored --nocapture`.
+//! with more failures run with `cargo test --release -p glowfs-cluster --test cluster -- explore --ignored --nocapture`.
 #![allow(missing_docs)]
 
-mod world;
-
+use crate::world::{ANY, Bounds, World};
 use std::collections::HashSet;
-use world::{ANY, Bounds, World};
 
 const NONE: Bounds = Bounds { crashes: 0, cuts: 0, retires: 0, spares: 0, blames: 0 };
 

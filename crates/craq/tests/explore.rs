@@ -1,13 +1,11 @@
 //! Exhaustive: every interleaving of small configurations, and from every state in which nothing more can happen, that
 //! everything comes about once the troubles end.
 
-mod world;
-
+use crate::world::{Budget, Choice, World};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
-use world::{Budget, Choice, World};
 
 /// Every so many states one is settled, besides those in which nothing more can happen.
 const SETTLE_EVERY: usize = 256;
@@ -170,7 +168,7 @@ fn channels_that_are_forgotten_too_early_are_noticed() {
     explore(w, 1_000_000);
 }
 
-/// Larger ones: `cargo test -p glowfs-craq --test explore -- --ignored`.
+/// Larger ones: `cargo test -p glowfs-craq --test craq -- explore --ignored`.
 #[test]
 #[ignore = "minutes"]
 fn two_replicas_a_crash_and_retries() {

@@ -1,8 +1,6 @@
 //! Scenes: what readers of the protocol thought of, step by step. After each the troubles end, and everything must come about.
 
-mod world;
-
-use world::{Budget, Choice, Msg, World};
+use crate::world::{Budget, Choice, Msg, World};
 
 /// Takes the first choice for which that holds.
 fn go(w: &mut World, what: &str, fits: impl Fn(&Choice) -> bool) {

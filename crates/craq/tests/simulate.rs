@@ -1,9 +1,7 @@
 //! Random: long runs with every kind of trouble, thousands of seeds. A failing seed is printed; run it alone with
-//! `CRAQ_SEED=<n> cargo test -p glowfs-craq --test simulate`.
+//! `CRAQ_SEED=<n> cargo test -p glowfs-craq --test craq simulate`.
 
-mod world;
-
-use world::{Budget, Choice, World};
+use crate::world::{Budget, Choice, World};
 
 struct Random(u64);
 
@@ -99,7 +97,9 @@ fn random_runs_keep_every_promise() {
     }
     for seed in 0..number("CRAQ_SEEDS").unwrap_or(10_000) {
         if std::panic::catch_unwind(|| run(seed, false)).is_err() {
-            panic!("seed {seed} fails: CRAQ_SEED={seed} cargo test -p glowfs-craq --test simulate");
+            panic!(
+                "seed {seed} fails: CRAQ_SEED={seed} cargo test -p glowfs-craq --test craq simulate"
+            );
         }
     }
 }

@@ -1,8 +1,6 @@
 //! The embedded engine: conformance, crashes at every operation of its disk, damage, faults.
 
-mod disk;
-
-use disk::{Disk, rand};
+use crate::disk::{Disk, rand};
 use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Memory, Transaction, conformance};
 use glowfs_rt::{Duration, Rt, real};
 use glowfs_types::{ClusterId, Result, Status};
@@ -252,8 +250,8 @@ fn any_flush_fails_then_a_restart_then_a_power_cut() {
     });
 }
 
-/// Every operation, and every operation of the recovery after it, over many seeds: `SEED=1 SEEDS=20 cargo test -p glowfs-kv --test embedded
-/// -- --ignored everywhere`.
+/// Every operation, and every operation of the recovery after it, over many seeds: `SEED=1 SEEDS=20 cargo test -p glowfs-kv --test kv --
+/// --ignored everywhere`.
 #[test]
 #[ignore = "takes minutes"]
 fn everywhere() {

@@ -1,8 +1,6 @@
 //! What the embedded engine answers while a flush or a write of its log takes time.
 
-mod disk;
-
-use disk::Disk;
+use crate::disk::Disk;
 use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Transaction};
 use glowfs_rt::{Duration, Rt, Task, real};
 use glowfs_types::{ClusterId, Result, Status};

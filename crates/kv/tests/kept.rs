@@ -1,8 +1,6 @@
 //! The embedded engine: versions that are kept for those who read one for long, and what goes when they have ended.
 
-mod disk;
-
-use disk::Disk;
+use crate::disk::Disk;
 use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Transaction};
 use glowfs_rt::{Duration, real};
 use glowfs_types::{ClusterId, Status};

@@ -1,7 +1,8 @@
 //! APPEND: the right to append goes from client to client.
 //!
 //! Who wants it while another client has it is kept waiting here: that one is asked to give it back, and when he has, the one who waits gets it before the
-//! answer to the other is out, so that nobody starves. A client that does not answer keeps it until its locks end with it.
+//! answer to the other is out, so that nobody starves. A client that does not answer keeps it until its locks end with it. A right that was given is on
+//! disk before that is told.
 
 use crate::locks;
 use crate::state::{Service, VOLUME};
@@ -39,6 +40,8 @@ pub async fn answer(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<Reply> 
         let news = entry.news.wait();
         let held = match step(s, &q).await? {
             AppendOutcome::Granted(attr) => {
+                // What its appends rely on from here on, also over a loss of power: that nobody else has it.
+                s.engine.flush_barrier().await?;
                 return Ok(Reply::msg(&AppendReply { attr: Some(*attr) }));
             }
             AppendOutcome::Held(held) => held,

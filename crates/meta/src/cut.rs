@@ -29,7 +29,7 @@ pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoc
             done => done,
         }
     };
-    s.cuts.shared(cut.attr.inode, cut.attr.epoch, attempt).await
+    s.cuts.shared(&s.rt, cut.attr.inode, cut.attr.epoch, attempt).await
 }
 
 /// The epoch of a file of which this cut is not to be finished any more.

@@ -1,7 +1,7 @@
 //! [`Cuts`]: the truncates that this service is finishing. [`Left`]: those that nobody finishes any more.
 //!
-//! Guarantees: one attempt of this service for a file at a time, however many calls want it done; all of them get its outcome, and it goes on when those
-//! who asked have left. A truncate that a service and its client left behind is finished within [`LEFT_AFTER`] of being seen, if its chains are
+//! Guarantees: one attempt of this service for a file at a time, however many calls want it done; those that wait for it get its outcome, and it goes on when those
+//! who asked have left. Nobody waits longer than [`SHARED_WAIT`], so who has left keeps no place of the service. A truncate that a service and its client left behind is finished within [`LEFT_AFTER`] of being seen, if its chains are
 //! there. Must never: count on that nobody else is at a truncate (another service may be: it may be done twice at once, see [`crate::cut`]).
 
 use crate::background::not_away;
@@ -10,13 +10,15 @@ use crate::state::{Service, VOLUME};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::sync::{Notify, join_all};
-use glowfs_rt::{Duration, Instant};
+use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::wire::meta::Caller;
-use glowfs_types::{ClientId, InodeId, Result, TruncateEpoch};
+use glowfs_types::{ClientId, Error, InodeId, Result, Status, TruncateEpoch};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// How long a call waits for the attempt of another one: as long as a client waits for an answer before it asks anew.
+const SHARED_WAIT: Duration = Duration::from_secs(5);
 /// Pause between looks for truncates that were left behind.
 pub const LEFT_PAUSE: Duration = Duration::from_secs(5);
 /// For so long whoever began one has time to finish it: as long as a writer has that does not answer.
@@ -29,8 +31,17 @@ const LEFT_MAX: usize = 1 << 14;
 const LEFT_PARALLEL: usize = 16;
 
 /// See the module.
-#[derive(Default)]
-pub struct Cuts(RefCell<BTreeMap<InodeId, Rc<Attempt>>>);
+pub struct Cuts {
+    under_way: RefCell<BTreeMap<InodeId, Rc<Attempt>>>,
+    /// [`SHARED_WAIT`], but in tests.
+    wait: Duration,
+}
+
+impl Default for Cuts {
+    fn default() -> Self {
+        Self { under_way: RefCell::default(), wait: SHARED_WAIT }
+    }
+}
 
 /// A truncate that is being finished.
 struct Attempt {
@@ -45,22 +56,28 @@ struct Turn<'a>(&'a Cuts, InodeId, Rc<Attempt>);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.0.borrow_mut().remove(&self.1);
+        self.0.under_way.borrow_mut().remove(&self.1);
         self.2.over.notify_all();
     }
 }
 
 impl Cuts {
-    /// Does `work` for the truncate of a file, or waits until somebody has who is at it; its outcome is everybody's.
+    /// Does `work` for the truncate of a file, or waits until somebody has who is at it; its outcome is everybody's. `Overloaded`: it takes long; retry.
     pub async fn shared(
         &self,
+        rt: &Rt,
         inode: InodeId,
         epoch: TruncateEpoch,
         work: impl Future<Output = Result<TruncateEpoch>>,
     ) -> Result<TruncateEpoch> {
+        let until = rt.now() + self.wait;
         loop {
-            let Some(other) = self.0.borrow().get(&inode).cloned() else { break };
-            other.over.wait().await;
+            let Some(other) = self.under_way.borrow().get(&inode).cloned() else { break };
+            let wait = until.since(rt.now());
+            if rt.timeout(wait, other.over.wait()).await.is_err() {
+                let told = "a truncate of the file is being finished; retry";
+                return Err(Error::new(Status::Overloaded, told));
+            }
             let outcome = other.outcome.borrow().clone();
             if let Some(outcome) = outcome.filter(|_| other.epoch == epoch) {
                 return outcome;
@@ -68,7 +85,7 @@ impl Cuts {
         }
         let (outcome, over) = (RefCell::default(), Notify::default());
         let attempt = Rc::new(Attempt { epoch, outcome, over });
-        self.0.borrow_mut().insert(inode, attempt.clone());
+        self.under_way.borrow_mut().insert(inode, attempt.clone());
         let turn = Turn(self, inode, attempt);
         let outcome = work.await;
         *turn.2.outcome.borrow_mut() = Some(outcome.clone());
@@ -162,7 +179,7 @@ mod tests {
                         rt.sleep(Duration::from_millis(20)).await;
                         outcome.clone()
                     };
-                    cuts.shared(InodeId(7), TruncateEpoch(epoch), work).await
+                    cuts.shared(&rt, InodeId(7), TruncateEpoch(epoch), work).await
                 };
                 let all = join_all((0..5).map(|_| finish(3, &outcome))).await;
                 assert!(all.iter().all(|o| *o == outcome));
@@ -174,8 +191,35 @@ mod tests {
                 let (one, other) = glowfs_rt::sync::join(one, other).await;
                 assert_eq!((one, other), (outcome, Ok(TruncateEpoch(6))));
                 assert_eq!(runs.get(), 4);
-                assert!(cuts.0.borrow().is_empty());
+                assert!(cuts.under_way.borrow().is_empty());
             }
+        });
+    }
+
+    /// Calls of clients that had long asked anew kept their places at the service until the truncate was done.
+    #[test]
+    fn nobody_waits_for_a_truncate_longer_than_a_client_waits_for_an_answer() {
+        real::run(|rt| async move {
+            let cuts = Cuts { wait: Duration::from_millis(30), ..Cuts::default() };
+            let (id, epoch) = (InodeId(7), TruncateEpoch(3));
+            let (told, asked) = (Notify::default(), Cell::new(false));
+            let long = cuts.shared(&rt, id, epoch, async {
+                told.wait().await;
+                Ok(TruncateEpoch(4))
+            });
+            let waits = async {
+                rt.sleep(Duration::from_millis(1)).await;
+                let again = cuts.shared(&rt, id, epoch, async {
+                    asked.set(true);
+                    Ok(epoch)
+                });
+                let said = rt.timeout(Duration::from_secs(20), again).await;
+                told.notify_all();
+                let said = said.expect("it is told soon").map_err(|e| e.status);
+                assert_eq!(said, Err(Status::Overloaded));
+            };
+            let (done, ()) = glowfs_rt::sync::join(long, waits).await;
+            assert_eq!((done, asked.get()), (Ok(TruncateEpoch(4)), false));
         });
     }
 }

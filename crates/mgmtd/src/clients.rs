@@ -97,6 +97,15 @@ fn ended() -> Error {
     Error::new(Status::SessionEnded, e)
 }
 
+/// Clients of which the end is being stored, in an epoch. Those that are still there when this is dropped live on.
+struct Ending<'a>(&'a Inner, u64, Vec<ClientId>);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.remember(self.1, |s| s.set_ending(&self.2, false));
+    }
+}
+
 impl Inner {
     pub async fn client_session(
         &self,
@@ -115,15 +124,17 @@ impl Inner {
         enum Known {
             Extended,
             New(u64),
+            Ending,
             Refused(Error),
         }
-        let known = self.with(|s| {
+        let look = |s: &mut State| {
             if s.dead_clients.contains(&id) {
                 return Known::Refused(ended());
             }
             let room = check_room(s, &who);
             match s.clients.get_mut(&id) {
                 Some(c) if c.session.user != who.user => Known::Refused(not_yours()),
+                Some(c) if c.ending => Known::Ending,
                 Some(c) => {
                     c.heard = now;
                     c.session.last_seen_ns = now_ns;
@@ -133,9 +144,19 @@ impl Inner {
                 None if extends => Known::Refused(ended()),
                 None => room.map_or_else(Known::Refused, |()| Known::New(s.epoch)),
             }
-        })?;
+        };
+        let mut known = self.with(look)?;
+        if matches!(known, Known::Ending) {
+            // Behind whoever ends it.
+            drop(self.lock.acquire(1).await);
+            known = self.with(look)?;
+        }
         match known {
             Known::Refused(e) => return Err(e),
+            Known::Ending => {
+                let e = "the end of this session is being stored; retry";
+                return Err(Error::new(Status::Overloaded, e));
+            }
             Known::Extended => {}
             Known::New(epoch) => {
                 let mut writes = Writes::new();
@@ -143,7 +164,7 @@ impl Inner {
                 self.write(epoch, None, &writes).await?;
                 self.stored(epoch, |s| {
                     let heard = self.rt.now();
-                    s.meet(Client { session, heard });
+                    s.meet(Client { session, heard, ending: false });
                     self.metrics.clients.set(i64::try_from(s.clients.len()).unwrap_or(i64::MAX));
                 })?;
             }
@@ -196,6 +217,7 @@ impl Inner {
             let due = |c: &Client| silent.is_none_or(|limit| now.since(c.heard) >= limit);
             let ids = ids.into_iter().filter(|id| s.clients.get(id).is_some_and(due));
             let ids: Vec<_> = ids.collect();
+            s.set_ending(&ids, true);
             let forgotten = (s.dead_clients.len() + ids.len()).saturating_sub(DEAD_CLIENTS_MAX);
             let forgotten: Vec<_> = s.dead_clients.iter().take(forgotten).copied().collect();
             (s.epoch, ids, forgotten)
@@ -203,6 +225,7 @@ impl Inner {
         if ids.is_empty() {
             return Ok(());
         }
+        let _ending = Ending(self, epoch, ids.clone());
         let mut writes: Writes = ids.iter().map(|id| (keys::client(*id), None)).collect();
         writes.extend(forgotten.iter().map(|id| (keys::dead(*id), None)));
         let record = |client| keys::encode(&DeadRecord { client, ended_ns });

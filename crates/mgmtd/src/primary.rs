@@ -170,7 +170,7 @@ impl Inner {
         };
         for mut session in l.clients {
             cut_texts(&mut session);
-            s.meet(Client { session, heard: now });
+            s.meet(Client { session, heard: now, ending: false });
         }
         s.said.insert(self.config.node(), self.own_node(NodeStatus::Primary));
         s.dirty_nodes = s.nodes.keys().copied().chain([self.config.node()]).collect();

@@ -21,6 +21,8 @@ pub const DEAD_CLIENTS_MAX: usize = 4096;
 pub struct Client {
     pub session: ClientSession,
     pub heard: Instant,
+    /// Its end is being stored: it is not told that it lives before that has failed.
+    pub ending: bool,
 }
 
 /// What was heard of a target.
@@ -198,6 +200,14 @@ impl State {
         let Some(old) = self.clients.remove(&client) else { return };
         if let Some(count) = self.counts.get_mut(&old.session.user) {
             *count -= 1;
+        }
+    }
+    /// Notes whether the ends of clients are being stored.
+    pub fn set_ending(&mut self, ids: &[ClientId], ending: bool) {
+        for id in ids {
+            if let Some(c) = self.clients.get_mut(id) {
+                c.ending = ending;
+            }
         }
     }
     /// Remembers a client as dead.

@@ -1,8 +1,6 @@
 //! Very many clients: they are listed, however long what they say of themselves is, and one user leaves room for others.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use glowfs_kv::Transaction;
 use glowfs_rt::real;
 use glowfs_types::routing::Role;

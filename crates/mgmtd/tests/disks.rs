@@ -1,9 +1,8 @@
 //! Disks that come and go: what is put in the place of a known one, what returns, what is somebody else's, what has no room.
 #![allow(missing_docs)]
 
-mod common;
-use common::operate::*;
-use common::*;
+use crate::common::operate::*;
+use crate::common::*;
 use glowfs_rt::real;
 use glowfs_types::routing::{NodeStatus, PublicState, RoutingInfo};
 use glowfs_types::wire::method;

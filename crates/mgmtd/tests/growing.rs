@@ -1,9 +1,8 @@
 //! Tables that grow onto nodes that came later.
 #![allow(missing_docs)]
 
-mod common;
-use common::operate::*;
-use common::*;
+use crate::common::operate::*;
+use crate::common::*;
 use glowfs_mgmtd::Running;
 use glowfs_rt::real;
 use glowfs_types::routing::{Role, RoutingInfo};

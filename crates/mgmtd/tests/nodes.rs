@@ -1,9 +1,8 @@
 //! Nodes that come twice, and nodes that go for good.
 #![allow(missing_docs)]
 
-mod common;
-use common::operate::*;
-use common::*;
+use crate::common::operate::*;
+use crate::common::*;
 use glowfs_agent::{Agent, AgentConfig, NoTargets, Report};
 use glowfs_kv::EngineConfig;
 use glowfs_mgmtd::{Running, start, start_with_engine};

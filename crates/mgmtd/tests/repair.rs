@@ -2,9 +2,8 @@
 //! forced by an operator. At no moment a chain serves with fewer replicas than before on account of a move.
 #![allow(missing_docs)]
 
-mod common;
-use common::operate::*;
-use common::*;
+use crate::common::operate::*;
+use crate::common::*;
 use glowfs_rt::real;
 use glowfs_types::routing::{PublicState, Role, RoutingInfo};
 use glowfs_types::wire::method;

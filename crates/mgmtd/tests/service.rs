@@ -1,8 +1,7 @@
 //! mgmtd on the real runtime, over an engine in memory, with storages that only heartbeat.
 #![allow(missing_docs)]
 
-mod common;
-use common::*;
+use crate::common::*;
 use glowfs_rt::{Rt, real};
 use glowfs_types::routing::{NodeStatus, PublicState, Role};
 use glowfs_types::wire::Empty;

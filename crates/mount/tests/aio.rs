@@ -1,18 +1,9 @@
-//! Writes that the kernel sends as several requests at once (io_submit, io_uring), and what it does when they fail. One test at a time: the switches are the process's.
+//! Writes that the kernel sends as several requests at once (io_submit, io_uring), and what it does when they fail.
 
-mod common;
-
-use common::{TestMount, has, sh};
+use crate::common::{TestMount, alone, has, sh};
 use glowfs_mount::ram::{LONGER_BEFORE_WRITE, ROOM_FOR_WRITES, XATTRS_SLOW};
 use std::fs;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-static ONE: Mutex<()> = Mutex::new(());
-
-fn one() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// `submit(fd, bytes, offset)`: one write, as a program does it that goes on meanwhile; returns how it ended.
 const SUBMIT: &str = r#"
@@ -51,7 +42,7 @@ fn python(m: &TestMount, script: &str) {
 
 #[test]
 fn the_pieces_of_one_append_are_stored_in_their_order() {
-    let _one = one();
+    let _alone = alone();
     if !has("python3") {
         return;
     }
@@ -77,7 +68,7 @@ assert submit(fd, bytes, 0) == len(bytes)
 /// The kernel cuts the file to the length that it knows.
 #[test]
 fn a_failed_write_takes_nothing_away_that_others_have_appended() {
-    let _one = one();
+    let _alone = alone();
     if !has("python3") {
         return;
     }
@@ -99,7 +90,7 @@ fn a_failed_write_takes_nothing_away_that_others_have_appended() {
 /// Of the pieces of one write some are stored before another fails.
 #[test]
 fn what_a_failed_write_has_stored_goes_and_what_others_had_appended_before_stays() {
-    let _one = one();
+    let _alone = alone();
     if !has("python3") {
         return;
     }
@@ -136,7 +127,7 @@ assert not any(open('f', 'rb').read()[end:]), 'not zeros'
 /// It looks as what the kernel does after a failed write.
 #[test]
 fn a_program_may_cut_the_file_after_a_write_that_failed() {
-    let _one = one();
+    let _alone = alone();
     if !has("python3") {
         return;
     }

@@ -1,8 +1,6 @@
-//! Writes that another client's truncate overtakes. One test at a time: the switches are the process's.
+//! Writes that another client's truncate overtakes.
 
-mod common;
-
-use common::{TestMount, has};
+use crate::common::{TestMount, alone, has};
 use glowfs_mount::MountConfig;
 use glowfs_mount::ram::{
     CUT_BEFORE_WRITE, CUT_DURING_SEEK, CUT_TOLD_AGAIN, CUT_TOLD_LATE, CUT_UNFINISHED, LONG_AGAIN,
@@ -16,10 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-static ONE: Mutex<()> = Mutex::new(());
 
 /// Another client cuts the file to this length before the next write to it is there.
 fn cut_to(len: u64) {
@@ -28,7 +23,7 @@ fn cut_to(len: u64) {
 
 #[test]
 fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let mut f = OpenOptions::new().create(true).append(true).open(&path).expect("open");
@@ -47,7 +42,7 @@ fn an_append_that_a_truncate_overtakes_goes_to_the_new_end() {
 /// Nobody may write until the truncate is finished; what was said under its epoch would go with it.
 #[test]
 fn what_fallocate_makes_longer_stays_so_when_a_truncate_ends() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
@@ -66,7 +61,7 @@ fn what_fallocate_makes_longer_stays_so_when_a_truncate_ends() {
 /// Meta has read what it answers to an open before another client cut the file to nothing, and this one has heard of that when the answer comes.
 #[test]
 fn what_is_opened_while_it_is_cut_to_nothing_has_the_new_data() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
@@ -86,7 +81,7 @@ fn what_is_opened_while_it_is_cut_to_nothing_has_the_new_data() {
 /// What a search finds in chunks that another client has cut off, and that may have been collected, does not count.
 #[test]
 fn a_search_for_data_that_a_truncate_overtakes_begins_anew() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
@@ -145,7 +140,7 @@ impl Mapping {
 
 #[test]
 fn pages_of_a_mapping_do_not_make_a_file_longer_that_was_cut() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     if !has("python3") {
         return;
     }
@@ -166,7 +161,7 @@ fn pages_of_a_mapping_do_not_make_a_file_longer_that_was_cut() {
 #[test]
 fn pages_of_before_a_cut_do_not_lie_over_what_came_behind_it() {
     const FAR: u64 = 1 << 20;
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     if !has("python3") {
         return;
     }
@@ -210,7 +205,7 @@ fn waits_long(c: &mut MountConfig) {
 /// Pieces that were answered wait for the capability with which they are sent.
 #[test]
 fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::with(60, waits_long) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create(true).truncate(false).write(true).open(&path).expect("open");
@@ -235,7 +230,7 @@ fn what_was_answered_before_a_truncate_does_not_come_back_behind_it() {
 /// Meta tells those who have leased the file, and then those who have it open for writing.
 #[test]
 fn what_was_answered_after_a_truncate_stays_when_that_is_told_again() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::with(60, waits_long) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");
@@ -257,7 +252,7 @@ fn what_was_answered_after_a_truncate_stays_when_that_is_told_again() {
 /// A renewal of the capability can bring the new epoch before meta has told of it.
 #[test]
 fn what_was_answered_before_a_truncate_to_nothing_does_not_come_back_though_it_is_told_late() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::with(60, waits_long) else { return };
     let path = m.join("f");
     let f = OpenOptions::new().create_new(true).write(true).open(&path).expect("open");

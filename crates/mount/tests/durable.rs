@@ -1,8 +1,6 @@
 //! What is made durable when. One test at a time: the counters are the process's.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::{DURABLE_SYNCS, FLUSHES};
 use glowfs_usrbio::{Connection, Kind, RingOptions};
 use rustix::io::{ReadWriteFlags, pwritev2};
@@ -10,17 +8,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, PoisonError};
 
 const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10000;
 const O_DIRECT: i32 = 0o40000;
 const O_SYNC: i32 = 0o4010000;
-static ONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn fsync_of_a_file_and_of_a_directory_reach_meta() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     DURABLE_SYNCS.store(0, SeqCst);
     let syncs = || DURABLE_SYNCS.load(SeqCst);
@@ -37,7 +33,7 @@ fn fsync_of_a_file_and_of_a_directory_reach_meta() {
 /// It leaves times alone, so meta need not hear of a write whose bytes it can find already.
 #[test]
 fn fdatasync_reaches_meta_only_if_it_could_lose_where_the_bytes_are() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let now = || (FLUSHES.load(SeqCst), DURABLE_SYNCS.load(SeqCst));
     let file = File::options().create_new(true).write(true).open(m.join("f")).expect("create");
@@ -72,7 +68,7 @@ fn fdatasync_reaches_meta_only_if_it_could_lose_where_the_bytes_are() {
 /// For what goes through its page cache the kernel asks for an fsync after the write, for the others it does not.
 #[test]
 fn a_write_that_is_to_be_durable_is_when_it_returns() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let open = |flags: i32| {
         let mut options = OpenOptions::new();
@@ -118,7 +114,7 @@ fn a_write_that_is_to_be_durable_is_when_it_returns() {
 #[test]
 fn a_ring_write_that_is_to_be_durable_is_when_it_completes() {
     const LEN: usize = 9 << 20;
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let c = Connection::open(m.path()).expect("a session");
     let buffer = c.buffer(LEN).expect("a buffer");

@@ -1,27 +1,18 @@
 //! What the kernel has of a file when a ring writes it: forgotten before the application hears of the write, and never written over it.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::{CHANGED_UNSEEN, READS_WAIT_AT};
 use glowfs_usrbio::{Connection, Kind, RegisteredFile, Ring, RingOptions};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
-/// One test at a time: the switches are the process's.
-static ONE: Mutex<()> = Mutex::new(());
 /// Behind whatever the kernel takes together with the first page.
 const FAR: u64 = 1 << 20;
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn open(m: &TestMount, name: &str) -> File {
     let path = m.join(name);
@@ -70,7 +61,7 @@ fn reads_first(file: &File) -> JoinHandle<u8> {
 
 #[test]
 fn what_was_stored_into_a_mapping_before_is_not_written_over_a_rings_write() {
-    let _one = alone();
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let file = open(&m, "f");
     file.set_len(PAGE as u64).expect("length");
@@ -100,7 +91,7 @@ fn what_was_stored_into_a_mapping_before_is_not_written_over_a_rings_write() {
 /// The kernel forgets a page only when the read that fills it has ended; so the forgetting of the first write takes as long.
 #[test]
 fn a_rings_write_waits_for_the_forgetting_that_another_one_has_begun() {
-    let _one = alone();
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let file = open(&m, "f");
     for offset in [0, FAR] {
@@ -134,7 +125,7 @@ const STUCK: usize = 12;
 
 #[test]
 fn pages_of_some_files_that_are_being_read_hold_up_no_other_file() {
-    let _one = alone();
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let files: Vec<File> = (0..STUCK).map(|i| open(&m, &format!("f{i}"))).collect();
     for file in &files {
@@ -179,7 +170,7 @@ fn pages_of_some_files_that_are_being_read_hold_up_no_other_file() {
 /// Another client has written to the file, and set time and length to what they were: one reader finds out, and the kernel cannot forget at once.
 #[test]
 fn no_reader_gets_what_was_there_before_while_the_kernel_is_forgetting_it() {
-    let _one = alone();
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let file = open(&m, "f");
     for offset in [0, FAR] {

@@ -1,23 +1,20 @@
 //! When writes that were answered are sent, and who hears of it if they are lost. One test at a time: what is counted is the process's.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::{LIFE, NO_ROOM, WRITES};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const O_DIRECT: i32 = 0o40000;
 const O_DSYNC: i32 = 0o10000;
 const ENOSPC: Option<i32> = Some(28);
-static ONE: Mutex<()> = Mutex::new(());
 
 fn mount(age_ms: u64) -> Option<(TestMount, MutexGuard<'static, ()>)> {
-    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let one = alone();
     NO_ROOM.store(false, SeqCst);
     let m = TestMount::with(60, |c| (c.write_back, c.write_back_ms) = (Some(true), age_ms))?;
     WRITES.store(0, SeqCst);

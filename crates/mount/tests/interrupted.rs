@@ -1,8 +1,6 @@
-//! Callers that get a signal while the cluster does not answer. One test: the switches are the process's.
+//! Callers that get a signal while the cluster does not answer.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::STATFS_WAITS;
 use std::os::unix::thread::JoinHandleExt;
 use std::process::{Command, Stdio};
@@ -30,6 +28,7 @@ fn handle_sigusr1() {
 /// statfs(2), stat(2) and their like know no EINTR: whoever handles a signal meanwhile waits on, whoever is killed is let go.
 #[test]
 fn only_who_is_killed_is_let_go() {
+    let _alone = alone();
     let Some(m) = TestMount::with(60, |c| c.interrupt_grace_ms = 100) else { return };
     handle_sigusr1();
     STATFS_WAITS.store(true, SeqCst);

@@ -1,8 +1,6 @@
-//! What a listing tells the kernel that may be kept, while this client changes what is listed. The switch is the process's.
+//! What a listing tells the kernel that may be kept, while this client changes what is listed.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::LISTS_LEASED;
 use rustix::fs::RawDir;
 use std::ffi::OsStr;
@@ -46,6 +44,7 @@ fn list_while(m: &TestMount, meanwhile: impl FnOnce(&Path)) -> PathBuf {
 
 #[test]
 fn a_listing_does_not_take_back_what_was_written_meanwhile() {
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let dir = list_while(&m, |dir| {
         let f = File::options().write(true).open(file(dir, FILES - 1)).expect("open");
@@ -61,6 +60,7 @@ fn a_listing_does_not_take_back_what_was_written_meanwhile() {
 
 #[test]
 fn a_listing_does_not_bring_back_names_that_went_meanwhile() {
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let names = |dir: &Path| [1, 2].map(|i| file(dir, FILES - i));
     let dir = list_while(&m, |dir| {

@@ -1,18 +1,14 @@
 //! All replicas of a chunk lose their power, and with it what was written and not flushed: the next fsync or close says so, once to each open file. One test at a
 //! time: the switch is the process's.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::CHUNKS_LOST;
 use std::fs::{File, OpenOptions};
 use std::os::fd::IntoRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, PoisonError};
 
-static ONE: Mutex<()> = Mutex::new(());
 const EIO: i32 = 5;
 const O_DSYNC: i32 = 0o10000;
 const O_DIRECT: i32 = 0o40000;
@@ -30,7 +26,7 @@ fn lost(outcome: std::io::Result<()>) {
 
 #[test]
 fn an_fsync_does_not_hide_that_writes_are_gone() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let file = open(&path);
@@ -53,7 +49,7 @@ fn an_fsync_does_not_hide_that_writes_are_gone() {
 
 #[test]
 fn each_open_file_hears_of_it_once() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let (one, two) = (open(&path), open(&path));
@@ -70,7 +66,7 @@ fn each_open_file_hears_of_it_once() {
 
 #[test]
 fn a_close_says_so_as_far_as_it_is_known() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let file = open(&m.join("f"));
     write(&file, 1);
@@ -86,7 +82,7 @@ fn a_close_says_so_as_far_as_it_is_known() {
 /// What is to be durable when it returns, past the kernel's page cache.
 #[test]
 fn a_durable_write_that_is_gone_fails() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(false).custom_flags(O_DIRECT | O_DSYNC);

@@ -1,19 +1,15 @@
 //! The metadata engine loses its power, and with it what it had said and not flushed: the mount goes on from what is left. One test at a time: the
 //! switches are the process's.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::{COUNTS_WAIT, LAST_RIGHT, POWER_KEEPS, POWER_LOST, PUT_BACK, RIGHTS_GIVEN};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-static ONE: Mutex<()> = Mutex::new(());
 const EIO: i32 = 5;
 const ESTALE: i32 = 116;
 const FLUSHED: &str = "flushed;";
@@ -41,7 +37,7 @@ fn with_loss(m: &TestMount) -> File {
 
 #[test]
 fn a_file_that_went_back_is_shown_as_it_is() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let file = with_loss(&m);
     assert_eq!(file.metadata().expect("stat").len(), FLUSHED.len() as u64);
@@ -51,7 +47,7 @@ fn a_file_that_went_back_is_shown_as_it_is() {
 
 #[test]
 fn appends_to_a_file_that_went_back_are_all_there() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let mut file = with_loss(&m);
     for (i, record) in ["one;", "two;", "three;"].into_iter().enumerate() {
@@ -74,7 +70,7 @@ fn appends_to_a_file_that_went_back_are_all_there() {
 /// Meta may have lost that this client has the right to append.
 #[test]
 fn the_right_to_append_is_asked_for_again_after_a_loss_of_power() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let mut file = with_loss(&m);
     let right = || *LAST_RIGHT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +85,7 @@ fn the_right_to_append_is_asked_for_again_after_a_loss_of_power() {
 /// What it says cannot be told from what is old any more.
 #[test]
 fn a_mount_that_lives_through_a_restore_is_told_so() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let mut file = with_loss(&m);
     assert_eq!(file.metadata().expect("stat").len(), FLUSHED.len() as u64);
@@ -101,7 +97,7 @@ fn a_mount_that_lives_through_a_restore_is_told_so() {
 /// Where the bytes are in chunks and the length has not changed, a time is all that goes.
 #[test]
 fn what_was_overwritten_is_no_loss() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("log");
     let file = File::create(&path).expect("create");
@@ -125,7 +121,7 @@ fn what_was_overwritten_is_no_loss() {
 #[test]
 fn what_was_written_beside_a_report_is_a_loss() {
     const HOLE: u64 = 1 << 20;
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("log");
     let len = || fs::metadata(&path).expect("stat").len();
@@ -155,7 +151,7 @@ fn what_was_written_beside_a_report_is_a_loss() {
 /// What was durable is not lost, and nobody hears that it was.
 #[test]
 fn what_is_durable_is_no_loss() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("log");
     let mut file = File::options().append(true).create(true).open(&path).expect("open");
@@ -174,7 +170,7 @@ fn what_is_durable_is_no_loss() {
 /// A truncate goes with the power, and what this client wrote after it: what it writes from then on counts.
 #[test]
 fn a_truncate_that_never_was_takes_no_length_along() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("log");
     let len = || fs::metadata(&path).expect("stat").len();

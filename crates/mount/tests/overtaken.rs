@@ -1,9 +1,6 @@
-//! A rename that a change of another client overtakes: what the kernel knew of the old name is not what was moved. One test: the switches are the
-//! process's.
+//! A rename that a change of another client overtakes: what the kernel knew of the old name is not what was moved.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::{LISTS_LEASED, RENAME_OVERTAKEN, RENAMES_SLOW};
 use std::fs;
 use std::sync::atomic::Ordering::SeqCst;
@@ -40,6 +37,7 @@ fn soon(m: &TestMount, name: &str, contents: &str) {
 /// while the recall runs: back to where it was.
 #[test]
 fn what_a_rename_took_along_is_recalled_wherever_it_went() {
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let contents = ["one", "two"];
     fs::write(m.join("old"), contents[0]).expect("written");

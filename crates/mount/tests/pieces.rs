@@ -1,8 +1,6 @@
-//! Appends that the kernel cuts into several requests, while another client waits to append. One test at a time: the switches are the process's.
+//! Appends that the kernel cuts into several requests, while another client waits to append.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::{LAST_RIGHT, RIGHT_WANTED, RIGHTS_GIVEN, WRITES_WAIT};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,6 +10,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn pieces_of_one_write_stay_together_though_the_first_one_takes_long() {
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let path = m.join("f");
     let mut f = OpenOptions::new().create(true).append(true).open(&path).expect("open");

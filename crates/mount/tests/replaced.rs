@@ -1,8 +1,6 @@
-//! A name that is replaced between its look-up and the open of what it led to. One test: the switch is the process's.
+//! A name that is replaced between its look-up and the open of what it led to.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::REPLACED_BEFORE_OPEN;
 use std::fs::File;
 use std::io::Read;
@@ -11,6 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 /// The name was there at all times, so «no such file» would be wrong: the kernel looks it up again.
 #[test]
 fn a_file_that_is_gone_when_it_is_opened_is_looked_up_again() {
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     for how in ["read", "write"] {
         std::fs::write(m.join("old"), "old").expect("written");

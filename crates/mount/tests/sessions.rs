@@ -1,8 +1,6 @@
-//! Sessions that end while a file is open, files that are opened while one ends, and files that are closed while they are written. One test at a time: the switches are the process's.
+//! Sessions that end while a file is open, files that are opened while one ends, and files that are closed while they are written.
 
-mod common;
-
-use common::{TestMount, sh};
+use crate::common::{TestMount, alone, sh};
 use glowfs_mount::ram::{
     COUNT_FAILS, COUNTS_WAIT, LIFE, NO_ROOM_AT, READS_WAIT_AT, WRITES, WRITES_WAIT,
 };
@@ -10,12 +8,10 @@ use glowfs_usrbio::{Connection, Kind, Ring, RingOptions};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const O_DIRECT: i32 = 0o40000;
 const EIO: Option<i32> = Some(5);
-static ONE: Mutex<()> = Mutex::new(());
 
 fn open(m: &TestMount, flags: i32) -> File {
     let mut options = OpenOptions::new();
@@ -25,7 +21,7 @@ fn open(m: &TestMount, flags: i32) -> File {
 
 #[test]
 fn what_is_opened_after_a_session_ended_has_nothing_to_do_with_it() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let before = open(&m, 0);
     before.write_all_at(&[b'a'; 8192], 0).expect("write");
@@ -57,7 +53,7 @@ fn what_is_opened_after_a_session_ended_has_nothing_to_do_with_it() {
 /// It was never open for writing, whoever else had it open so.
 #[test]
 fn what_is_open_for_reading_outlives_the_session_of_a_writer() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let writer = open(&m, 0);
     writer.write_all_at(&[b'a'; 8192], 0).expect("write");
@@ -74,7 +70,7 @@ fn what_is_open_for_reading_outlives_the_session_of_a_writer() {
 
 #[test]
 fn a_session_that_is_used_again_does_not_end() {
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let first = open(&m, 0);
     first.write_all_at(b"behind a hole", 1 << 20).expect("write");
@@ -99,7 +95,7 @@ fn a_session_that_is_used_again_does_not_end() {
 #[test]
 fn a_file_is_closed_when_the_operations_of_rings_have_ended() {
     const LEN: usize = 1 << 20;
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let c = Connection::open(m.path()).expect("a session");
     let buffer = c.buffer(LEN).expect("a buffer");
@@ -133,7 +129,7 @@ fn a_file_is_closed_when_the_operations_of_rings_have_ended() {
 #[test]
 fn an_operation_of_a_ring_of_which_a_part_fails_has_failed() {
     const PIECE: usize = 4 << 20;
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let c = Connection::open(m.path()).expect("a session");
     let buffer = c.buffer(3 * PIECE).expect("a buffer");

@@ -1,8 +1,6 @@
-//! Locks that cannot be given back at once, because meta is away. One test: the switch is the process's.
+//! Locks that cannot be given back at once, because meta is away.
 
-mod common;
-
-use common::TestMount;
+use crate::common::{TestMount, alone};
 use glowfs_mount::ram::LOCKS_STAY;
 use std::fs::File;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,6 +8,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn a_lock_that_could_not_be_given_back_is_given_back_later() {
+    let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     std::fs::write(m.join("f"), "f").expect("written");
     let open = || File::options().read(true).write(true).open(m.join("f")).expect("open");

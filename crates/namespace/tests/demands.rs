@@ -1,9 +1,7 @@
 //! What the test suites of other file systems demand of the rules.
 
-mod checked;
-mod world;
-
-use checked::checked;
+use crate::checked::checked;
+use crate::world::{V, World};
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
@@ -12,7 +10,6 @@ use glowfs_types::wire::listing::ReadDir;
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use world::{V, World};
 
 const ROOT: InodeId = InodeId(1);
 

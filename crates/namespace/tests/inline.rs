@@ -1,16 +1,13 @@
 //! Contents of small files beside their inode records: against a model, and each way out of there.
 
-mod checked;
-mod world;
-
-use checked::checked;
+use crate::checked::checked;
+use crate::world::{V, World};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context, Env, Spill};
 use glowfs_rt::real;
 use glowfs_types::wire::inline::{InlineRead, InlineWrite};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use world::{V, World};
 
 const ROOT: InodeId = InodeId(1);
 const LIMIT: u64 = 100;

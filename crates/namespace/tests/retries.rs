@@ -1,7 +1,6 @@
 //! Retries of requests, by services whose clocks differ; and what is refused with the right error.
 
-mod world;
-
+use crate::world::{NEXT, V, World, layout};
 use glowfs_kv::{Engine, Key, RangePage, Transaction, Value, Version, run_transaction};
 use glowfs_namespace::{self as ns, Context, Env};
 use glowfs_rt::{BoxFuture, Rt, real};
@@ -10,7 +9,6 @@ use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use std::rc::Rc;
-use world::{NEXT, V, World, layout};
 
 const ROOT: InodeId = InodeId(1);
 /// How long requests are remembered, as [`Env`] says if nobody else does, and how much clocks may differ.

@@ -1,12 +1,10 @@
 //! Which data ids are left out when older metadata is put back.
 
-mod world;
-
+use crate::world::{V, World};
 use glowfs_kv::{Engine, run_transaction};
 use glowfs_namespace::{IdRange, next_data_id, skip_ids, skipped_data_ids, take_data_ids};
 use glowfs_rt::real;
 use std::rc::Rc;
-use world::{V, World};
 
 /// What a metadata service takes at a time.
 const RANGE: u64 = 16_384;

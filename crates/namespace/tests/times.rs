@@ -1,14 +1,12 @@
 //! Writes that are reported with a time that is not later than the file's: the clocks of those who write differ, and users set times.
 
-mod world;
-
+use crate::world::{V, World};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context, Env};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::inline::InlineWrite;
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use world::{V, World};
 
 const SESSION: SessionId = SessionId(9);
 

@@ -1,13 +1,11 @@
 //! How long what was removed stays in the trash, whatever the clocks say.
 
-mod world;
-
+use crate::world::{V, World};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use world::{V, World};
 
 const ROOT: InodeId = InodeId(1);
 const HOUR: i64 = 3600;

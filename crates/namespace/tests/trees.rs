@@ -1,9 +1,7 @@
 //! Removal of whole trees: the name goes at once, everything else step by step, and what may not go stays.
 
-mod checked;
-mod world;
-
-use checked::checked;
+use crate::checked::checked;
+use crate::world::{V, World};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context, TreeCheck, TreeRemoved};
 use glowfs_rt::real;
@@ -13,7 +11,6 @@ use glowfs_types::wire::meta::inode_flags::IMMUTABLE;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::tree::{RemoveTree, Tree};
 use glowfs_types::*;
-use world::{V, World};
 
 const ROOT: InodeId = InodeId(1);
 

@@ -1,14 +1,12 @@
 //! How much may be kept as extended attributes, and that it is counted.
 #![allow(clippy::expect_used, missing_docs)]
 
-mod world;
-
+use crate::world::{V, World};
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::{Rt, real};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
-use world::{V, World};
 
 const ROOT: InodeId = InodeId(1);
 /// Bytes of names, each with a zero, that Linux lists.

@@ -1,8 +1,6 @@
 //! Calls between two ends on the real runtime.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use glowfs_net::{Bulk, Conn, Connector, ConnectorOptions, Request, Target};
 use glowfs_rt::{Address, Buf, Duration, Rt, real};
 use glowfs_types::wire::method::ECHO;

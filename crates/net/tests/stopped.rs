@@ -1,8 +1,6 @@
 //! A peer that stands still, as one that was stopped does, with memory of ours in its hands.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use glowfs_net::{Bulk, Connector, ConnectorOptions, Handler, Incoming, Reply};
 use glowfs_rt::{Address, Duration, real};
 use glowfs_types::Status;

@@ -1,8 +1,6 @@
 //! Two releases that meet: what is new and may be ignored is ignored, what is not understood is refused with words.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use glowfs_rt::{Address, Rt, real};
 use glowfs_types::Status;
 use glowfs_types::checksum::crc32c;

@@ -18,9 +18,7 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
 
 /// The command that runs one seed of a test again.
 fn replay(seed: u64, test: &str) -> String {
-    format!(
-        "GLOWFS_SIM_SEED={seed} GLOWFS_SIM_SEEDS=1 cargo test -p glowfs-sim --test cluster {test}"
-    )
+    format!("GLOWFS_SIM_SEED={seed} GLOWFS_SIM_SEEDS=1 cargo test -p glowfs-sim --test sim {test}")
 }
 
 #[test]
@@ -64,7 +62,7 @@ fn a_seed_replays() {
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().expect("the test's own path"))
-        .args(["--exact", "a_seed_replays", "--nocapture"])
+        .args(["--exact", "cluster::a_seed_replays", "--nocapture"])
         .env("GLOWFS_SIM_CHILD", "1")
         .output()
         .expect("the same test in another process");

@@ -1,14 +1,11 @@
 //! A world for the store's tests: a seeded executor and a disk that can be cut off after any operation.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 mod content;
 mod disk;
 mod files;
 mod world;
 
-#[allow(unused_imports, reason = "each test file uses a part")]
 pub use disk::{Crash, Disk};
-#[allow(unused_imports, reason = "each test file uses a part")]
 pub use world::{run, run_observed};
 
 use std::cell::Cell;

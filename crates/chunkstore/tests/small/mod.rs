@@ -1,5 +1,4 @@
 //! A small store for tests: one target, chunks of 256 KiB, a log that is soon full; and updates of it.
-#![allow(dead_code)]
 
 use glowfs_chunkstore::{StageKind, StageRequest, StoreConfig};
 use glowfs_rt::Buf;

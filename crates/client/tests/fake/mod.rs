@@ -1,8 +1,6 @@
 //! A cluster in memory behind real connections: one mgmtd, some meta services that share their state, and storage nodes whose
 //! replicas share their chunks. Faults are put in per node, per request.
 
-#![allow(dead_code, reason = "each test file uses a part")]
-
 mod files;
 mod meta;
 mod mgmtd;
@@ -10,7 +8,6 @@ mod node;
 mod others;
 mod storage;
 
-#[allow(unused_imports, reason = "each test file uses a part")]
 pub use files::{OTHER_DATA, bytes, layout, open, open_other, read};
 pub use node::Fault;
 

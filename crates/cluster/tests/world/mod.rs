@@ -4,7 +4,7 @@
 //! it serves again, and so does a new life; a target is declared dead only when it has stopped. A crash makes what a target holds
 //! uncertain, which is the worst case of a loss of power; only when nobody is certain any more, the named source defines
 //! what was written.
-#![allow(missing_docs, dead_code)]
+#![allow(missing_docs)]
 
 use glowfs_cluster::*;
 use glowfs_types::routing::PublicState::{Serving, Syncing};

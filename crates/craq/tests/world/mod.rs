@@ -3,7 +3,7 @@
 //!
 //! Content is the list of writes applied, so that order, loss and double application all show.
 
-#![allow(missing_docs, dead_code, reason = "shared by several test binaries")]
+#![allow(missing_docs)]
 
 mod check;
 mod mgmtd;

@@ -3,7 +3,9 @@
 use crate::harness::{Cluster, Mount, eventually, sh};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the scripts share: `A` and `B` are one directory through two mounts.
@@ -24,6 +26,22 @@ def ok(*pids):
     for p in pids: assert os.waitpid(p, 0)[1] == 0
 def op(d, name="f"): return os.open(d + "/" + name, os.O_RDWR | os.O_CREAT)
 EX, SH, UN, NB = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_UN, fcntl.LOCK_NB
+RD, WR, FREE = fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK
+def ofd(f, kind, start=0, length=0, how=fcntl.F_OFD_SETLK):
+    return struct.unpack("hhqqi4x", fcntl.fcntl(f, how, struct.pack("hhqqi4x", kind, 0, start, length, 0)))
+"#;
+
+/// Takes a lock of each kind through B, or waits for each through A.
+const HELD: &str = r#"
+holds = sys.argv[3] == "holds"
+d = B if holds else A
+takes = [lambda: fcntl.flock(op(d, "flock"), EX), lambda: fcntl.lockf(op(d, "fcntl"), EX), lambda: ofd(op(d, "ofd"), WR, 0, 0, fcntl.F_OFD_SETLKW)]
+if holds:
+    fs = [op(d, name) for name in ("flock", "fcntl", "ofd")]
+    fcntl.flock(fs[0], EX); fcntl.lockf(fs[1], EX); ofd(fs[2], WR)
+    print("holds", flush=True)
+    time.sleep(600)
+ok(*[child(take) for take in takes])
 "#;
 
 fn python(c: &Cluster, other: &Path, script: &str) {
@@ -57,6 +75,36 @@ def there():
     got = struct.unpack("hhqqi4x", fcntl.fcntl(b, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)))
     assert got[0] == fcntl.F_WRLCK and got[2:4] == (0, 10)
 ok(child(there))
+"#,
+    );
+    // Locks of open files: each descriptor that was opened is an owner, whichever process has it.
+    python(
+        &c,
+        &other.path,
+        r#"
+a, again, b = op(A, "ofd"), op(A, "ofd"), op(B, "ofd")
+ofd(a, WR, 10, 10)
+for f in (again, b):
+    assert refused(lambda: ofd(f, RD, 19, 1)) == errno.EAGAIN
+    ofd(f, WR, 20, 5); ofd(f, FREE, 20, 5)
+    assert ofd(f, WR, 0, 0, fcntl.F_OFD_GETLK)[:4] == (WR, 0, 10, 10)
+# Nor does it give way to a process's own.
+assert refused(lambda: fcntl.lockf(again, EX | NB, 1, 10)) == errno.EAGAIN
+ok(child(lambda: ofd(a, WR, 12, 1)))
+def waits():
+    ofd(op(B, "ofd"), WR, 0, 0, fcntl.F_OFD_SETLKW)
+waiter = child(waits)
+time.sleep(0.3)
+assert os.waitpid(waiter, os.WNOHANG) == (0, 0)
+# Its copy keeps it, and so does what a child has: that has ended.
+copy = os.dup(a); os.close(a)
+time.sleep(0.3)
+assert os.waitpid(waiter, os.WNOHANG) == (0, 0)
+os.close(copy)
+ok(waiter)
+ofd(b, RD); ofd(again, RD)
+assert refused(lambda: ofd(b, WR)) == errno.EAGAIN
+ofd(again, FREE); ofd(b, WR)
 "#,
     );
     // Of several locks in the way the first one in the file is named; of another client's the process is not.
@@ -135,14 +183,34 @@ fn the_locks_of_a_dead_client_are_given_back() {
     std::fs::write(c.mnt.join("f"), b"").expect("write");
     let theirs = File::open(other.path.join("f")).expect("open");
     flock(&theirs, FlockOperation::LockExclusive).expect("lock");
+    // Of each kind there is one more, which somebody here waits for.
+    let held = format!("{COMMON}{HELD}");
+    let python = |who: &str, script: &str| {
+        let mut run = Command::new("python3");
+        run.arg("-c").arg(script).arg(&c.mnt).arg(&other.path).arg(who).stdout(Stdio::piped());
+        run.spawn().expect("python")
+    };
+    let mut holder = python("holds", &held);
+    let mut said = BufReader::new(holder.stdout.take().expect("a pipe"));
+    said.read_line(&mut String::new()).expect("it holds them");
+    let mut waiters = python("waits", &held);
     // A meta service that starts anew knows the locks.
     c.dev("kill", &["meta-1"]);
     c.dev("start", &["meta-1"]);
     let ours = File::open(c.mnt.join("f")).expect("open");
     let try_lock = || flock(&ours, FlockOperation::NonBlockingLockExclusive);
     assert!(try_lock().is_err(), "held by another client");
+    assert!(
+        waiters.try_wait().expect("waits").is_none(),
+        "somebody has a lock of the other client"
+    );
     other.kill();
     let began = Instant::now();
     eventually("the lock of the dead client is free", || try_lock().is_ok());
     assert!(began.elapsed() > Duration::from_secs(2), "not before its capabilities have ended");
+    eventually("who waited has the locks", || {
+        waiters.try_wait().expect("waits").is_some_and(|status| status.success())
+    });
+    holder.kill().expect("the holder");
+    holder.wait().expect("the holder");
 }

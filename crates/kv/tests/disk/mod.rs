@@ -1,5 +1,4 @@
 //! A directory in memory whose process can be killed, or whose power can be cut, at any operation.
-#![allow(dead_code)] // each test binary uses a part
 
 use glowfs_rt::backend::{DirIo, FileIo, OpenOptions, Space};
 use glowfs_rt::{BoxFuture, Buf, BufMut, Dir, File};

@@ -1,7 +1,7 @@
 //! Everything in one engine, by a file, in another one: embedded to etcd and back, with equal keys; and no stamp given out twice.
 
-use crate::cluster::Cluster;
-use crate::open;
+use super::cluster::Cluster;
+use super::open;
 use glowfs_kv::dump::{self, format::Header};
 use glowfs_kv::{
     Embedded, EmbeddedConfig, Engine, Key, Transaction, Value, key_after, run_transaction,

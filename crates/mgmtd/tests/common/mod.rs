@@ -1,5 +1,5 @@
 //! A small cluster for tests: mgmtd over an engine in memory, and storages that only heartbeat.
-#![allow(dead_code, missing_docs, clippy::expect_used)]
+#![allow(missing_docs, clippy::expect_used)]
 
 pub mod operate;
 

@@ -2,13 +2,21 @@
 //! aborted, and no mount stays behind.
 #![allow(dead_code)]
 
-use glowfs_mount::{FuseTransport, MountConfig, ram::RamFs};
+use glowfs_mount::{FuseTransport, MountConfig, ram, ram::RamFs};
 use glowfs_rt::{Duration, real};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+
+/// One test at a time, which begins without switches: for those that set some ([`ram::switch_off`]).
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    ram::switch_off();
+    one
+}
 
 /// Whether these are the tests of `uring.rs`.
 const URING: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"uring");

@@ -1,7 +1,7 @@
 //! Who may do what: modes, owners, sticky and set-id bits, ACLs.
 
+use super::{make_q, name, op, open_q, who};
 use crate::world::World;
-use crate::{make_q, name, op, open_q, who};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;

@@ -1,12 +1,12 @@
 //! Random operations against the naive file system: results, errors and the whole tree must be equal after each. And random
 //! renames side by side.
 
+use super::naive::Model;
+use super::tree::tree;
+use super::{make_q, name, op, who};
 use crate::checked::checked;
 use crate::emptied::remove_tree;
-use crate::naive::Model;
-use crate::tree::tree;
 use crate::world::World;
-use crate::{make_q, name, op, who};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::{Rt, real};

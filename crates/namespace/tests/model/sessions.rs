@@ -1,7 +1,7 @@
 //! Sessions, the lengths that they report, truncates, and what becomes garbage.
 
+use super::{make_q, name, op, open_q, who};
 use crate::world::World;
-use crate::{make_q, name, op, open_q, who};
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;

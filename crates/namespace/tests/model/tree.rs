@@ -1,8 +1,8 @@
 //! The tree as the namespace shows it, in the form of the naive one.
 
-use crate::naive::Model;
+use super::naive::Model;
+use super::{op, who};
 use crate::world::World;
-use crate::{op, who};
 use glowfs_kv::run_transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_types::wire::meta::*;

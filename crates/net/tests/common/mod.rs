@@ -1,5 +1,4 @@
 //! What the tests of net share.
-#![allow(dead_code)] // each test binary uses a part
 
 use glowfs_net::{
     Authenticator, Bulk, Conn, Connector, ConnectorOptions, Handler, Identity, Incoming, Reply,

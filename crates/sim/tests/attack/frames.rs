@@ -1,6 +1,6 @@
 //! What comes before a call: connections that never say hello, say it twice, or send what is no frame. The same for every service.
 
-use crate::lab::*;
+use super::lab::*;
 use glowfs_rt::{Address, Duration, Rt, Stream};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::wire::frame::{

@@ -1,6 +1,6 @@
 //! The metadata service: others' names, files, sessions and requests.
 
-use crate::lab::*;
+use super::lab::*;
 use glowfs_net::Conn;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::{Empty, decode, encode, method};

@@ -1,6 +1,6 @@
 //! mgmtd: tokens, clients' names, and what is not for everybody.
 
-use crate::lab::*;
+use super::lab::*;
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::harness::SERVICE_TOKEN;
 use glowfs_types::wire::Empty;

@@ -1,6 +1,6 @@
 //! The storage service: capabilities of every wrong kind, and what only services and operators may ask.
 
-use crate::lab::*;
+use super::lab::*;
 use glowfs_net::{Bulk, Conn, Request};
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::capability::{CapabilityKey, rights};

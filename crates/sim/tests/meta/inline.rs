@@ -1,6 +1,6 @@
 //! Contents that are kept with the metadata, put into chunks by two services.
 
-use crate::lab::{LIMIT, Lab, SHAPE};
+use super::lab::{LIMIT, Lab, SHAPE};
 use glowfs_client::Client;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;

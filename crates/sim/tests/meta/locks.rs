@@ -1,10 +1,12 @@
-//! Locks when the machine of the metadata engine loses its power: what was answered stays so.
+//! Locks, and rights to append, when the machine of the metadata engine loses its power: what was answered stays so.
 
-use crate::lab::{Lab, SHAPE, make};
+use super::lab::{Lab, SHAPE, make};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::harness::Shape;
 use glowfs_sim::cluster::workload::caller;
+use glowfs_sim::cluster::workload::open_or_make;
+use glowfs_types::wire::append::Append;
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::*;
 
@@ -66,5 +68,37 @@ fn a_lock_that_was_given_back_stays_so_after_a_loss_of_power() {
         assert!(lock(&lab, 0, inode, n + 2, LockWish::Release), "given back");
         lab.restart(true);
         assert!(lock(&lab, 1, inode, n + 3, LockWish::Exclusive), "round {n}: nobody has it");
+    }
+}
+
+/// Whether the client with this number gets the right to append to a file.
+fn may_append(lab: &Lab, client: usize, inode: InodeId, grant: u128) -> bool {
+    let asked = lab.run(client, move |c| async move {
+        let (caller, grant) = (caller(&c), RequestId(grant));
+        c.append(Append { caller, inode, grant, release: false }).await
+    });
+    asked.expect("answered").attr.is_some()
+}
+
+/// Who was told that the ends of a file are his has them still when the engine is back: appends of two clients would overlap.
+#[test]
+fn a_right_to_append_that_was_given_outlives_a_loss_of_power() {
+    for metas in [1, 2] {
+        let lab = Lab::as_shipped(43, Shape { metas, ..SHAPE });
+        for n in (1..=ROUNDS).map(|n| n * 100) {
+            let open = |client| {
+                lab.run(client, move |c| async move {
+                    open_or_make(&c, &format!("a{n}")).await.expect("open").0
+                })
+            };
+            let files = [open(0), open(1)];
+            // That they have it open is on disk.
+            lab.cluster.run_for(Duration::from_millis(500));
+            let inode = files[0].inode();
+            assert!(may_append(&lab, 0, inode, n + 1), "nobody has it");
+            lab.restart(true);
+            let twice = may_append(&lab, 1, inode, n + 2);
+            assert!(!twice, "{metas} services, round {n}: two clients may append");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What whoever changes names hears of the directories.
 
-use crate::lab::{Lab, make, name};
+use super::lab::{Lab, make, name};
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::workload::caller;
 use glowfs_types::wire::meta::*;

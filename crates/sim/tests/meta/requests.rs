@@ -1,6 +1,6 @@
 //! Requests that change names take effect once, whatever happens in between.
 
-use crate::lab::{Lab, SHAPE, look, make, name};
+use super::lab::{Lab, SHAPE, look, make, name};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_sim::cluster::harness::Shape;

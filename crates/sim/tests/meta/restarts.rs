@@ -1,6 +1,6 @@
 //! What a later life of the service says and gives out, after one that may have lost something: editions, ids.
 
-use crate::lab::{Lab, SHAPE, look, make};
+use super::lab::{Lab, SHAPE, look, make};
 use glowfs_sim::cluster::harness::Shape;
 use glowfs_sim::cluster::workload::caller;
 use glowfs_types::wire::meta::*;

@@ -1,6 +1,6 @@
 //! Sessions: what ends them and with which length, their client's death, closes one by one and together.
 
-use crate::lab::{Lab, SHAPE, look};
+use super::lab::{Lab, SHAPE, look};
 use glowfs_client::Client;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration};

@@ -1,6 +1,6 @@
 //! Truncates to nothing of files that others have open for writing.
 
-use crate::lab::{LIMIT, Lab, SHAPE, look, make};
+use super::lab::{LIMIT, Lab, SHAPE, look, make};
 use glowfs_client::OpenFile;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;

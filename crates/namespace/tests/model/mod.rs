@@ -1,17 +1,11 @@
 //! The namespace's operations: random ones against a naive file system in memory, sessions and lengths, permissions.
 //! Here: the requests that the tests make.
 
-#[path = "../checked/mod.rs"]
-mod checked;
-#[path = "../emptied/mod.rs"]
-mod emptied;
 mod naive;
 mod permissions;
 mod random;
 mod sessions;
 mod tree;
-#[path = "../world/mod.rs"]
-mod world;
 
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;

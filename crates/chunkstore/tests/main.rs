@@ -1,0 +1,15 @@
+//! All tests of this crate but the unit tests in one program: each program of its own would be linked with everything anew.
+
+mod channels;
+mod compact;
+mod counts;
+mod crash;
+mod damage;
+mod fake;
+mod flush_failed;
+mod full;
+mod log_full;
+mod mend;
+mod real;
+mod small;
+mod steps;

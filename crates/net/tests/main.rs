@@ -1,0 +1,7 @@
+//! All tests of this crate but the unit tests in one program: each program of its own would be linked with everything anew.
+
+mod common;
+mod golden;
+mod rpc;
+mod stopped;
+mod versions;
