@@ -455,7 +455,7 @@ impl Drop for Mount {
 }
 
 /// Waits until something holds, for at most a minute.
-pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < end, "not after a minute: {what}");
