@@ -32,6 +32,7 @@ mod present;
 mod read;
 mod record;
 mod recovery;
+mod retired;
 mod room;
 mod signal;
 mod slots;

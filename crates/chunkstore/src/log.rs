@@ -10,9 +10,10 @@ use crate::extents::Loc;
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::gate::Gate;
 use crate::record::Record;
+use crate::retired::RetiredPlace;
 use crate::room::RESERVE_SEGMENTS;
 use crate::signal::Signal;
-use crate::state::{Inner, Retired, RetiredPlace};
+use crate::state::Inner;
 use glowfs_rt::sync::{OneReceiver, OneSender, oneshot};
 use glowfs_rt::{Buf, File};
 use glowfs_types::{Error, Result, Status, TargetId};
@@ -471,13 +472,8 @@ impl Inner {
             .map(|(seq, _)| *seq)
             .collect();
         drop(segments);
-        let mut retired = self.retired.borrow_mut();
-        retired.extend(old.into_iter().map(|seq| Retired {
-            lsn,
-            epoch,
-            place: RetiredPlace::Segment(seq),
-        }));
-        drop(retired);
+        let places = old.into_iter().map(RetiredPlace::Segment);
+        self.retired.borrow_mut().retire(lsn, epoch, places);
         self.reap();
     }
 

@@ -13,13 +13,14 @@ use crate::health::KnownSpace;
 use crate::leaving::Leaving;
 use crate::log::Log;
 use crate::record::{Delta, Record};
+use crate::retired::{Retired, RetiredPlace, RetiredPlaces};
 use crate::signal::Signal;
-use crate::slots::{Slots, bytes_of};
+use crate::slots::Slots;
 use glowfs_rt::{Dir, File, Instant, Rt};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, Error, Result, Status, TargetId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Places that are freed at a time, at most.
@@ -70,30 +71,6 @@ impl Target {
     }
 }
 
-/// A place that nothing refers to any more, not free yet.
-pub(crate) struct Retired {
-    /// The batch that superseded it; it must be durable first.
-    pub lsn: u64,
-    /// All who entered before must have left.
-    pub epoch: u64,
-    pub place: RetiredPlace,
-}
-
-impl Retired {
-    /// Bytes of the slot; 0 for a log segment.
-    pub fn slot_bytes(&self) -> u64 {
-        match self.place {
-            RetiredPlace::Slot(class, _) => bytes_of(class),
-            RetiredPlace::Segment(_) => 0,
-        }
-    }
-}
-
-pub(crate) enum RetiredPlace {
-    Slot(u8, u32),
-    Segment(u64),
-}
-
 pub(crate) struct Inner {
     pub rt: Rt,
     pub dir: Dir,
@@ -114,7 +91,7 @@ pub(crate) struct Inner {
     pub growing: Cell<bool>,
     pub grown: Signal,
     pub epochs: Rc<Epochs>,
-    pub retired: RefCell<VecDeque<Retired>>,
+    pub retired: RefCell<RetiredPlaces>,
     pub leaving: Leaving,
     pub log: Log,
     pub flush: FlushState,
@@ -342,13 +319,8 @@ impl Inner {
             return;
         }
         let epoch = self.epochs.now();
-        let mut retired = self.retired.borrow_mut();
-        retired.extend(slots.into_iter().map(|(class, index)| Retired {
-            lsn,
-            epoch,
-            place: RetiredPlace::Slot(class, index),
-        }));
-        drop(retired);
+        let places = slots.into_iter().map(|(class, index)| RetiredPlace::Slot(class, index));
+        self.retired.borrow_mut().retire(lsn, epoch, places);
         self.reap();
     }
 
@@ -371,16 +343,14 @@ impl Inner {
     pub fn reap(&self) -> bool {
         let durable = self.flush.durable.get();
         for _ in 0..REAPED_AT_ONCE {
-            let mut retired = self.retired.borrow_mut();
-            match retired.front() {
-                Some(r) if r.lsn <= durable && self.epochs.passed(r.epoch) => {}
-                _ => return false,
-            }
-            let Some(r) = retired.pop_front() else { return false };
-            drop(retired);
-            match r.place {
-                RetiredPlace::Slot(class, index) => self.slots.borrow_mut().give_back(class, index),
-                RetiredPlace::Segment(seq) => self.log.recycle(seq),
+            let free = |r: &Retired| r.lsn <= durable && self.epochs.passed(r.epoch);
+            let place = self.retired.borrow_mut().take_if(free);
+            match place {
+                Some(RetiredPlace::Slot(class, index)) => {
+                    self.slots.borrow_mut().give_back(class, index);
+                }
+                Some(RetiredPlace::Segment(seq)) => self.log.recycle(seq),
+                None => return false,
             }
         }
         true

@@ -9,7 +9,7 @@ use crate::checkpoint::Upto;
 use crate::mend::{AsIs, BadBlock};
 use crate::record::Record;
 use crate::room::Promise;
-use crate::state::{Inner, Retired};
+use crate::state::Inner;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, BufMut, Dir, Rt};
 use glowfs_types::mutant::{Mutant, planted};
@@ -301,7 +301,7 @@ impl Store {
         let disk = inner.disk_space();
         let slots = inner.slots.borrow();
         // Slots given up count as free: whoever needs one makes the removal durable first (`take_slot`).
-        let given_up: u64 = inner.retired.borrow().iter().map(Retired::slot_bytes).sum();
+        let given_up = inner.retired.borrow().slot_bytes();
         let used = slots.used_bytes().saturating_sub(given_up);
         let mut total = disk.total_bytes;
         let mut free = disk.free_bytes.saturating_sub(inner.config.reserve_bytes)

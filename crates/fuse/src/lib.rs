@@ -23,7 +23,10 @@ mod table;
 mod uring;
 
 pub use flags::{MountFlags, remount};
-pub use mount::{MountError, MountOptions, Mounted, abort_connection, mount, release_dead};
+pub use mount::{
+    MountError, MountOptions, Mounted, abort_connection, mount, read_ahead_file, release_dead,
+    set_read_ahead,
+};
 pub use negotiate::{Negotiated, Options};
 pub use reply::{DirWriter, Reply};
 pub use request::{BadRequest, Header, Op, Request};

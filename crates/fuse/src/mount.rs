@@ -328,6 +328,18 @@ pub fn abort_connection(connection: u32) -> io::Result<()> {
     std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), b"1")
 }
 
+/// Has the kernel read so many KiB ahead of whoever reads a file in order through its cache. A new connection begins with 128, and INIT can only lower that. Root only.
+/// Source: Documentation/ABI/testing/sysfs-class-bdi.
+pub fn set_read_ahead(connection: u32, kib: u32) -> io::Result<()> {
+    std::fs::write(read_ahead_file(connection), kib.to_string())
+}
+
+/// What [`set_read_ahead`] sets.
+pub fn read_ahead_file(connection: u32) -> PathBuf {
+    // The device of a FUSE mount has no major number, and the connection's as its minor one.
+    format!("/sys/class/bdi/0:{connection}/read_ahead_kb").into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,9 @@ use glowfs_types::{Error, Result, Status};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+/// The farthest that the kernel is asked to read ahead, in bytes: what one reader may have in memory and on the wire that nobody has asked for.
+const READ_AHEAD_BYTES_MAX: u32 = 64 << 20;
+
 /// How requests of the kernel come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -76,6 +79,9 @@ pub struct MountConfig {
     pub exec: bool,
     /// The greatest request payload, in bytes.
     pub max_request_bytes: u32,
+    /// How far the kernel reads ahead of whoever reads a file in order through its cache, in bytes. Takes effect where the daemon may write below `/sys`; else it
+    /// is what the kernel begins with (128 KiB). Reads of mapped files take as much around what they touch. 0: as the kernel begins.
+    pub read_ahead_bytes: u32,
     /// The greatest number of requests in work.
     pub max_outstanding: usize,
     /// The greatest number of background requests (read-ahead, asynchronous I/O) in work.
@@ -122,6 +128,7 @@ impl Default for MountConfig {
             dev: false,
             exec: true,
             max_request_bytes: 1 << 20,
+            read_ahead_bytes: 1 << 20,
             max_outstanding: 1024,
             max_background: 64,
             fuse_transport: FuseTransport::Auto,
@@ -195,6 +202,11 @@ impl MountConfig {
             || !self.max_request_bytes.is_multiple_of(4096)
         {
             return bad("`max_request_bytes` must be a multiple of 4096 from 4096 to 4194304");
+        }
+        if self.read_ahead_bytes > READ_AHEAD_BYTES_MAX
+            || !self.read_ahead_bytes.is_multiple_of(4096)
+        {
+            return bad("`read_ahead_bytes` must be a multiple of 4096 up to 67108864, or 0");
         }
         if self.max_outstanding == 0 || self.max_background == 0 {
             return bad("`max_outstanding` and `max_background` must be at least 1");

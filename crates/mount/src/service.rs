@@ -96,7 +96,7 @@ pub(crate) async fn start_on<S: FileSystem>(
     let mounted = Arc::new(mounted);
     let session_options = Options {
         max_write: config.max_request_bytes,
-        max_readahead: config.max_request_bytes,
+        max_readahead: config.read_ahead_bytes.max(128 << 10),
         max_background: config.max_background,
         congestion_threshold: (config.max_background / 4 * 3).max(1),
         max_outstanding: config.max_outstanding,
@@ -104,6 +104,7 @@ pub(crate) async fn start_on<S: FileSystem>(
         ..Options::default()
     };
     let started = Session::start(rt, fd, &session_options).await;
+    let read_ahead_bytes = config.read_ahead_bytes;
     let (stop_within, http) = (Duration::from_millis(config.stop_ms), config.http.clone());
     let daemon = Daemon::new(rt, fs.clone(), config);
     let session = match started {
@@ -114,6 +115,7 @@ pub(crate) async fn start_on<S: FileSystem>(
         }
     };
     *daemon.session.borrow_mut() = Rc::downgrade(&session);
+    read_ahead(rt, &mounted, read_ahead_bytes).await;
     fs.listen(Recalls::new(&daemon));
     let transport = if session.negotiated().over_io_uring() { "io_uring" } else { "/dev/fuse" };
     let serving = RefCell::new(rt.spawn(daemon.clone().serve(session)));
@@ -149,6 +151,15 @@ pub(crate) async fn start_on<S: FileSystem>(
         http,
         transport,
     })
+}
+
+/// After the handshake, which lowers it.
+async fn read_ahead(rt: &Rt, mounted: &Mounted, bytes: u32) {
+    let Some(connection) = mounted.connection().filter(|_| bytes > 0) else { return };
+    let set = rt.unblock(move || glowfs_fuse::set_read_ahead(connection, bytes / 1024)).await;
+    if let Err(error) = set {
+        tracing::debug!(%error, "the kernel reads ahead as it begins with");
+    }
 }
 
 /// Where the daemon before us listens still, it is waited for: an unmount returns before the daemon has ended.

@@ -14,6 +14,7 @@ mod lost_chunks;
 mod lost_power;
 mod overtaken;
 mod pieces;
+mod read_ahead;
 mod replaced;
 mod sessions;
 mod unlock;
