@@ -1,7 +1,9 @@
 //! A cluster whose metadata is in etcd: real programs go on while each member of etcd is killed and started again.
 
 use crate::harness::{Cluster, make_tree, sh};
+use crate::{fio, programs, sqlite};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long one round of the load may take, faults included.
@@ -62,10 +64,12 @@ fn alive(pid: u64) -> bool {
     !stat.is_empty() && !stat.contains(") Z")
 }
 
+const SHAPE: [&str; 8] =
+    ["--meta-engine", "etcd", "--storages", "2", "--disks", "1", "--replicas", "2"];
+
 #[test]
 fn etcd_members_die_under_load() {
-    let shape = ["--meta-engine", "etcd", "--storages", "2", "--disks", "1", "--replicas", "2"];
-    let c = Cluster::up_with("etcd", &shape);
+    let c = Cluster::up_with("etcd", &SHAPE);
     let members = c.services("etcd");
     assert_eq!(members.len(), 3, "{members:?}");
     assert!(members.iter().all(|m| m["state"] == "running"), "{members:?}");
@@ -96,4 +100,59 @@ fn etcd_members_die_under_load() {
     let dir = c.dir.clone();
     c.dev("destroy", &["--yes"]);
     assert!(!dir.exists() && !pids.iter().any(|p| alive(*p)), "destroy leaves nothing");
+}
+
+/// Kills each member and starts it again, until nothing runs any more that is to bear it.
+fn strike(c: &Cluster, over: &AtomicBool, struck: &AtomicUsize) {
+    let members = c.services("etcd");
+    for m in members.iter().cycle() {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        let id = m["id"].as_str().expect("id");
+        c.dev("kill", &[id]);
+        std::thread::sleep(Duration::from_secs(1));
+        c.dev("start", &[id]);
+        // With two of three away nobody can go on, and that is not the question here.
+        std::thread::sleep(Duration::from_secs(2));
+        struck.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Says that it is over, also if a test fails.
+struct Over<'a>(&'a AtomicBool);
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The programs of `programs`, `sqlite` and `fio`, with less of everything: each answer of a metadata service is flushed by two members.
+#[test]
+fn real_programs_go_on_while_each_member_dies() {
+    let c = Cluster::up_with("etcdprog", &SHAPE);
+    let (over, struck) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|s| {
+        let strikes = s.spawn(|| strike(&c, &over, &struck));
+        let _over = Over(&over);
+        let mut turn = 0;
+        while turn == 0 || (struck.load(Ordering::Relaxed) < 3 && !strikes.is_finished()) {
+            let (local, on) = (c.local.join(turn.to_string()), c.mnt.join(turn.to_string()));
+            [&local, &on].map(|dir| std::fs::create_dir(dir).expect("mkdir"));
+            let began = Instant::now();
+            programs::git(&local, &on, 25);
+            let git = began.elapsed();
+            programs::tar_and_rsync(&local, &on, 40);
+            let tar = began.elapsed();
+            ["DELETE", "WAL"].map(|mode| sqlite::five_writers(&on, mode));
+            let sqlite = began.elapsed();
+            fio::verify_some(&["seq-1m-buffered", "rand-4k-buffered", "rw-4k-mixed"], &on);
+            eprintln!(
+                "until git, tar, sqlite, fio: {git:?} {tar:?} {sqlite:?} {:?}",
+                began.elapsed()
+            );
+            turn += 1;
+        }
+    });
+    eprintln!("{} deaths", struck.into_inner());
 }

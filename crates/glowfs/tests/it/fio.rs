@@ -1,6 +1,7 @@
 //! fio with `verify=crc32c`: the patterns of the documents that the project starts from.
 
 use crate::harness::{Cluster, large, must};
+use std::path::Path;
 use std::process::Command;
 
 /// One fio job: name, pattern, block size, engine, direct, jobs, depth.
@@ -20,11 +21,42 @@ const JOBS: &[Job] = &[
     ("sixteen-jobs", "randwrite", "16k", "psync", true, 16, 1),
 ];
 
+/// Runs one of the jobs in a directory, with files of this size.
+fn verify((name, rw, bs, engine, direct, jobs, depth): &Job, on: &Path, size: &str) {
+    let out = must(Command::new("fio").args([
+        format!("--name={name}"),
+        format!("--directory={}", on.display()),
+        format!("--rw={rw}"),
+        format!("--bs={bs}"),
+        format!("--ioengine={engine}"),
+        format!("--direct={}", u8::from(*direct)),
+        format!("--numjobs={jobs}"),
+        format!("--iodepth={depth}"),
+        format!("--size={size}"),
+        "--verify=crc32c".into(),
+        "--verify_fatal=1".into(),
+        "--verify_state_save=0".into(),
+        "--do_verify=1".into(),
+        "--group_reporting".into(),
+        "--fallocate=none".into(),
+        "--end_fsync=1".into(),
+        "--unlink=1".into(),
+    ]));
+    assert!(out.contains("err= 0"), "{name}: {out}");
+}
+
+/// A little of each of these, by name.
+pub fn verify_some(names: &[&str], on: &Path) {
+    let chosen: Vec<_> = JOBS.iter().filter(|job| names.contains(&job.0)).collect();
+    assert_eq!(chosen.len(), names.len(), "{names:?}");
+    chosen.into_iter().for_each(|job| verify(job, on, "4m"));
+}
+
 #[test]
 fn verify_every_pattern() {
     let c = Cluster::up("fio");
-    for (name, rw, bs, engine, direct, jobs, depth) in JOBS {
-        let size = match (large(), *jobs, *bs) {
+    for job in JOBS {
+        let size = match (large(), job.5, job.2) {
             // Larger than every buffer on the way (256 MiB is the greatest): half a GiB of small blocks, 1.5 GiB and more of large ones.
             (true, jobs, "4k" | "16k") => format!("{}m", 512 / jobs),
             (true, ..) => "1536m".into(),
@@ -32,25 +64,6 @@ fn verify_every_pattern() {
             (_, _, "4k") => "8m".into(),
             _ => "64m".into(),
         };
-        let out = must(Command::new("fio").args([
-            format!("--name={name}"),
-            format!("--directory={}", c.mnt.display()),
-            format!("--rw={rw}"),
-            format!("--bs={bs}"),
-            format!("--ioengine={engine}"),
-            format!("--direct={}", u8::from(*direct)),
-            format!("--numjobs={jobs}"),
-            format!("--iodepth={depth}"),
-            format!("--size={size}"),
-            "--verify=crc32c".into(),
-            "--verify_fatal=1".into(),
-            "--verify_state_save=0".into(),
-            "--do_verify=1".into(),
-            "--group_reporting".into(),
-            "--fallocate=none".into(),
-            "--end_fsync=1".into(),
-            "--unlink=1".into(),
-        ]));
-        assert!(out.contains("err= 0"), "{name}: {out}");
+        verify(job, &c.mnt, &size);
     }
 }

@@ -107,7 +107,7 @@ fn config(dir: &Path, name: &str, node: usize, rest: &str) -> String {
 fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
     let s = Scratch::new("netns");
     let d = &s.path;
-    let net = Net::new(6);
+    let net = Net::new(7);
     let mut all = Processes(vec![]);
     std::fs::write(d.join("root"), "root-token-of-the-netns-test\n").expect("token");
     std::fs::write(d.join("service"), "service-token-of-the-netns-test\n").expect("token");
@@ -158,21 +158,19 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
     };
     until("all chains", 30, complete);
 
-    let mnt = d.join("mnt");
-    std::fs::create_dir(&mnt).expect("directory");
-    let mut mount = net.command(6);
-    mount.args([
-        "mount",
-        "--mgmtd",
-        &Net::address(1),
-        "--set",
-        "transports=[\"tcp\"]",
-        "--token-file",
-    ]);
-    all.start(mount.arg(d.join("root")).arg(&mnt), d.join("mount.log"));
-    until("the mount", 30, || {
-        sh(d, "grep -c ' '\"$PWD\"'/mnt ' /proc/self/mountinfo || true").trim() != "0"
-    });
+    let mut mounted = |node: usize| {
+        let mnt = d.join(format!("mnt{node}"));
+        std::fs::create_dir(&mnt).expect("directory");
+        let mut mount = net.command(node);
+        mount.args(["mount", "--mgmtd", &Net::address(1), "--set", "transports=[\"tcp\"]"]);
+        mount.arg("--token-file").arg(d.join("root")).arg(&mnt);
+        all.start(&mut mount, d.join(format!("mount{node}.log")));
+        let line = format!(" {} ", mnt.display());
+        let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        until("the mount", 30, || mounts().contains(&line));
+        mnt
+    };
+    let mnt = mounted(6);
     sh(&mnt, "dd if=/dev/urandom of=f bs=1M count=40 status=none && sync f && md5sum f > ../sum");
     sh(&mnt, "echo 3 > /proc/sys/vm/drop_caches && md5sum f | diff - ../sum");
 
@@ -184,7 +182,49 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
     net.cable(4, "up");
     until("all chains after the cut", 90, complete);
     sh(&mnt, "echo 3 > /proc/sys/vm/drop_caches && md5sum f | diff - ../sum && cmp f g");
-    sh(d, "umount mnt");
+    a_client_is_cut_off(&mnt, &mounted(7), |state| net.cable(7, state));
+    sh(d, "umount mnt6 mnt7");
+}
+
+/// What a client shows of a file and of a name: mode, contents, and which of two names there is.
+fn shown(mnt: &Path) -> (u32, Vec<u8>, [bool; 2]) {
+    use std::os::unix::fs::PermissionsExt;
+    let names = ["old", "new"].map(|name| mnt.join(name).symlink_metadata().is_ok());
+    let file = mnt.join("changed");
+    let mode = std::fs::metadata(&file).expect("stat").permissions().mode() & 0o777;
+    (mode, std::fs::read(&file).expect("read"), names)
+}
+
+/// Others change what it has in its kernel, and wait no longer than its leases last. What it shows from then on is not of before, and when it is back it goes on.
+fn a_client_is_cut_off(ours: &Path, cut: &Path, cable: impl Fn(&str)) {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc::channel;
+    std::fs::write(ours.join("changed"), "before").expect("write");
+    sh(ours, "chmod 640 changed; touch old");
+    let (before, after) =
+        ((0o640, b"before".to_vec(), [true, false]), (0o600, b"behind it".to_vec(), [false, true]));
+    assert_eq!((shown(cut), shown(cut)), (before.clone(), before.clone()));
+    cable("down");
+    let began = Instant::now();
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(ours.join("changed"), private).expect("chmod");
+    std::fs::rename(ours.join("old"), ours.join("new")).expect("rename");
+    std::fs::write(ours.join("changed"), "behind it").expect("write");
+    let took = began.elapsed();
+    eprintln!("changes of what a client that is cut off may keep took {took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(shown(ours), after);
+    let (send, seen) = channel();
+    let path = cut.to_owned();
+    std::thread::spawn(move || send.send(shown(&path)));
+    if let Ok(seen) = seen.recv_timeout(Duration::from_secs(1)) {
+        panic!("nobody can have told it: {seen:?}");
+    }
+    cable("up");
+    let seen = seen.recv_timeout(Duration::from_secs(60)).expect("it goes on");
+    assert_eq!(seen, after);
+    std::fs::write(cut.join("changed"), "by it").expect("write");
+    assert_eq!(shown(ours), (0o600, b"by it".to_vec(), [false, true]));
 }
 
 fn until(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {

@@ -1,6 +1,7 @@
 //! Real programs on the mount, byte for byte (issue: «The mount passes»).
 
 use crate::harness::{Cluster, large, make_tree, must, sh};
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -20,54 +21,61 @@ fn cp_and_diff_of_thousands_of_files() {
     assert_eq!(sh(&c.mnt, "ls -A | wc -l").trim(), "0");
 }
 
-#[test]
-fn git_clone_fsck_gc() {
-    let c = Cluster::up("git");
-    let src = c.local.join("src");
-    make_tree(&src, 400);
+/// Clones a repository of so many files into a directory, and works on it there.
+pub fn git(local: &Path, on: &Path, files: usize) {
+    let src = local.join("git");
+    make_tree(&src, files);
     let git = "git -c user.name=t -c user.email=t@t";
     sh(&src, &format!("git init -q . && {git} add -A && {git} commit -qm one"));
     for i in 0..5 {
         sh(&src, &format!("echo {i} >> d1/new && {git} add -A && {git} commit -qm c{i}"));
     }
-    sh(&c.mnt, &format!("git clone -q --no-hardlinks {} clone", src.display()));
+    sh(on, &format!("git clone -q --no-hardlinks {} clone", src.display()));
     let script = format!(
         "git fsck --full --strict && git gc -q --aggressive --prune=now && git fsck --full \
          && echo x > y && {git} add y && {git} commit -qm y && git checkout -q -b b HEAD~3 \
          && git checkout -q - && git status --porcelain | wc -l"
     );
-    assert!(sh(&c.mnt.join("clone"), &script).trim().ends_with('0'));
-    sh(&c.mnt, &format!("rm clone/y && diff -r --exclude=.git {} clone", src.display()));
+    assert!(sh(&on.join("clone"), &script).trim().ends_with('0'));
+    sh(on, &format!("rm clone/y && diff -r --exclude=.git {} clone", src.display()));
 }
 
 #[test]
-fn tar_and_rsync_both_ways() {
-    let c = Cluster::up("tar");
-    let src = c.local.join("src");
-    make_tree(&src, 1000);
-    let (s, m, l) = (src.display(), c.mnt.display(), c.local.display());
+fn git_clone_fsck_gc() {
+    let c = Cluster::up("git");
+    git(&c.local, &c.mnt, 400);
+}
+
+/// Packs, unpacks and synchronizes a tree of so many files, to a directory and back.
+pub fn tar_and_rsync(local: &Path, on: &Path, files: usize) {
+    let src = local.join("tree");
+    make_tree(&src, files);
+    let (s, m, l) = (src.display(), on.display(), local.display());
     sh(
-        &c.local,
+        local,
         &format!(
             "tar -C {s} -cf - . | (mkdir {m}/t && tar -C {m}/t -xpf -) && diff -r --no-dereference {s} {m}/t"
         ),
     );
     sh(
-        &c.local,
+        local,
         &format!(
             "tar -C {m}/t -cf {m}/t.tar . && mkdir back && tar -C back -xpf {m}/t.tar && diff -r --no-dereference {s} back"
         ),
     );
-    sh(
-        &c.local,
-        &format!("rsync -aH --checksum {s}/ {m}/r/ && diff -r --no-dereference {s} {m}/r"),
-    );
-    let again = sh(&c.local, &format!("rsync -aH --checksum --itemize-changes {s}/ {m}/r/"));
+    sh(local, &format!("rsync -aH --checksum {s}/ {m}/r/ && diff -r --no-dereference {s} {m}/r"));
+    let again = sh(local, &format!("rsync -aH --checksum --itemize-changes {s}/ {m}/r/"));
     assert_eq!(again.trim(), "", "a second rsync finds nothing to do");
     sh(
-        &c.local,
+        local,
         &format!("rsync -aH --checksum {m}/r/ {l}/r2/ && diff -r --no-dereference {s} {l}/r2"),
     );
+}
+
+#[test]
+fn tar_and_rsync_both_ways() {
+    let c = Cluster::up("tar");
+    tar_and_rsync(&c.local, &c.mnt, 1000);
 }
 
 #[test]

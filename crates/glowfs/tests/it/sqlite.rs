@@ -1,6 +1,7 @@
 //! SQLite on the mount: rollback journal and WAL (whose index is a shared memory map).
 
 use crate::harness::{Cluster, sh};
+use std::path::Path;
 
 fn workload(mode: &str) -> String {
     format!(
@@ -11,13 +12,18 @@ fn workload(mode: &str) -> String {
     )
 }
 
+/// Five writers at once, in a directory, with this journal.
+pub fn five_writers(on: &Path, mode: &str) {
+    let out = sh(on, &workload(mode));
+    let mut lines = out.lines().rev();
+    assert_eq!(lines.next(), Some("667"), "{mode}: {out}");
+    assert_eq!(lines.next(), Some("ok"), "{mode}: {out}");
+}
+
 #[test]
 fn rollback_journal_and_wal() {
     let c = Cluster::up("sqlite");
     for mode in ["DELETE", "TRUNCATE", "PERSIST", "WAL"] {
-        let out = sh(&c.mnt, &workload(mode));
-        let mut lines = out.lines().rev();
-        assert_eq!(lines.next(), Some("667"), "{mode}: {out}");
-        assert_eq!(lines.next(), Some("ok"), "{mode}: {out}");
+        five_writers(&c.mnt, mode);
     }
 }

@@ -28,6 +28,10 @@ impl Lab {
     pub fn as_shipped(seed: u64, shape: Shape) -> Self {
         Self::on(Cluster::start_as_told(seed, shape, Tuning::default()))
     }
+    /// With other bounds of the metadata service.
+    pub fn tuned(seed: u64, shape: Shape, tuning: Tuning) -> Self {
+        Self::on(Cluster::start_tuned(seed, shape, tuning))
+    }
     fn on(cluster: Cluster) -> Self {
         cluster.bootstrap().expect("a cluster");
         let clients = cluster.clients.clone().into_iter().map(|node| {

@@ -1,6 +1,7 @@
 //! The metadata service with several clients, and what must outlive its restarts: requests that take effect once, ids, sessions.
 #![allow(clippy::expect_used, missing_docs)]
 
+mod admission;
 mod inline;
 mod lab;
 mod locks;

@@ -204,3 +204,38 @@ fn directories() {
         .await;
     });
 }
+
+/// Nobody can ask for such a name, so nobody could have made it: it is told, and left alone with what it leads to.
+#[test]
+fn names_that_cannot_be_asked_for() {
+    use Problem::*;
+    real::run(|rt| async move {
+        let long = [b'x'; NAME_BYTES_MAX + 1];
+        for bad in [b"".as_slice(), b".", b"..", b"a/b", b"/", b"nul\0", &long] {
+            let what = format!("{:?}", String::from_utf8_lossy(bad));
+            let (w, t) = damaged(&rt, &what, &[BadName], async |w, t| {
+                let d = Dentry { inode: t.two, kind: InodeKind::File, cookie: 6000 };
+                let listed =
+                    CookieEntry { inode: t.two, kind: InodeKind::File, name: bad.to_vec().into() };
+                w.put(keys::dentry(V, t.d, bad), pack(&d)).await;
+                w.put(keys::cookie(V, t.d, 6000), pack(&listed)).await;
+                w.edit(t.two, |i| i.nlink = 3).await;
+            })
+            .await;
+            let report = w.check().await;
+            let found = &report.findings;
+            assert!(found.len() == 1 && found[0].inode == t.two, "{what}: {found:#?}");
+            assert!(w.get(&keys::dentry(V, t.d, bad)).await.is_some(), "{what} stays");
+        }
+        // The longest that may be is none of them.
+        clean_after(&rt, "a long name", &[], async |w, t| {
+            let d = Dentry { inode: t.two, kind: InodeKind::File, cookie: 6000 };
+            let n: Name = long[1..].to_vec().into();
+            w.put(keys::dentry(V, t.d, &n), pack(&d)).await;
+            let listed = CookieEntry { inode: t.two, kind: InodeKind::File, name: n };
+            w.put(keys::cookie(V, t.d, 6000), pack(&listed)).await;
+            w.edit(t.two, |i| i.nlink = 3).await;
+        })
+        .await;
+    });
+}
