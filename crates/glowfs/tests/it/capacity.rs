@@ -19,12 +19,12 @@ const FILES_MAX: usize = 200;
 const ROOM_BOUND: Duration = Duration::from_secs(60);
 
 /// A file system of bounded size in memory.
-struct SmallDisk {
-    path: PathBuf,
+pub struct SmallDisk {
+    pub path: PathBuf,
 }
 
 impl SmallDisk {
-    fn new(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         fs::create_dir_all(&path).expect("directory");
         let size = format!("size={DISK}");
         must(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path));

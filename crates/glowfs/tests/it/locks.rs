@@ -92,6 +92,8 @@ for f in (again, b):
 assert refused(lambda: fcntl.lockf(again, EX | NB, 1, 10)) == errno.EAGAIN
 ok(child(lambda: ofd(a, WR, 12, 1)))
 def waits():
+    # Its own copy of what holds the lock.
+    os.close(a)
     ofd(op(B, "ofd"), WR, 0, 0, fcntl.F_OFD_SETLKW)
 waiter = child(waits)
 time.sleep(0.3)
