@@ -113,8 +113,8 @@ fn strike(c: &Cluster, over: &AtomicBool, struck: &AtomicUsize) {
         c.dev("kill", &[id]);
         std::thread::sleep(Duration::from_secs(1));
         c.dev("start", &[id]);
-        // With two of three away nobody can go on, and that is not the question here.
-        std::thread::sleep(Duration::from_secs(2));
+        // With two of three away nobody can go on, and that is not the question here; nor are elections all the time.
+        std::thread::sleep(Duration::from_secs(4));
         struck.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -140,13 +140,13 @@ fn real_programs_go_on_while_each_member_dies() {
             let (local, on) = (c.local.join(turn.to_string()), c.mnt.join(turn.to_string()));
             [&local, &on].map(|dir| std::fs::create_dir(dir).expect("mkdir"));
             let began = Instant::now();
-            programs::git(&local, &on, 25);
+            programs::git(&local, &on, 8);
             let git = began.elapsed();
-            programs::tar_and_rsync(&local, &on, 40);
+            programs::tar_and_rsync(&local, &on, 15);
             let tar = began.elapsed();
-            ["DELETE", "WAL"].map(|mode| sqlite::five_writers(&on, mode));
+            sqlite::five_writers(&on, "DELETE");
             let sqlite = began.elapsed();
-            fio::verify_some(&["seq-1m-buffered", "rand-4k-buffered", "rw-4k-mixed"], &on);
+            fio::verify_some(&["rand-4k-buffered", "rw-4k-mixed"], &on);
             eprintln!(
                 "until git, tar, sqlite, fio: {git:?} {tar:?} {sqlite:?} {:?}",
                 began.elapsed()
