@@ -37,10 +37,8 @@ struct Node {
     cached: Option<Cached>,
     /// The number of the last recall of it.
     recalled: u64,
-    /// It has no ACL, as of the newest attributes.
+    /// It has no ACL, as of the newest attributes, and nobody has said since that it is another one.
     no_acl: bool,
-    /// Until then nobody changes its attributes without a recall.
-    leased: Instant,
     /// The kernel may have attributes or pages of it that a write past the kernel makes old.
     kept: bool,
     /// Until when the kernel may keep what it got with the answers that told it of the inode. It can miss a recall until it has taken
@@ -228,24 +226,14 @@ impl<F: FileData> Inodes<F> {
             None => from_meta.clone(),
         }
     }
-    /// Whether the inode may have an ACL, as of the attributes that were seen last.
-    fn may_have_acl(&self, inode: InodeId) -> bool {
+    /// Whether meta has to be asked for an ACL of the inode.
+    pub fn may_have_acl(&self, inode: InodeId) -> bool {
         self.nodes.borrow().get(&inode.0).is_none_or(|n| !n.no_acl)
     }
     /// Mode and umask for what is made in a directory. Without an ACL there, the umask is applied here: a meta service of an older release
     /// knows of none.
     pub fn masked(&self, dir: InodeId, (mode, umask): (u32, u32)) -> (u32, u32) {
         if self.may_have_acl(dir) { (mode, umask) } else { (mode & !umask, 0) }
-    }
-    /// Its attributes are leased until then.
-    pub fn leased(&self, inode: InodeId, until: Instant) {
-        if let Some(n) = self.nodes.borrow_mut().get_mut(&inode.0) {
-            n.leased = n.leased.max(until);
-        }
-    }
-    /// Whether it has no ACL now, and not only as of the attributes that were seen last: a program may ask for it that asked for nothing else.
-    pub fn has_no_acl(&self, inode: InodeId, now: Instant) -> bool {
-        self.nodes.borrow().get(&inode.0).is_some_and(|n| n.no_acl && now < n.leased)
     }
     /// The inode may have an ACL from now on.
     pub fn note_acl(&self, inode: InodeId) {
@@ -420,7 +408,8 @@ impl<F: FileData> Inodes<F> {
                 if let Some(t) = &mut n.told {
                     t.edition = None;
                 }
-                (n.bare_until, n.leased) = (Instant(0), Instant(0));
+                // A program may ask for its ACL that asks for nothing else before.
+                (n.bare_until, n.no_acl) = (Instant(0), false);
                 if data {
                     n.cached = None;
                 }

@@ -138,7 +138,9 @@ fn real_programs_go_on_while_each_member_dies() {
         let mut turn = 0;
         while turn == 0 || (struck.load(Ordering::Relaxed) < 3 && !strikes.is_finished()) {
             let (local, on) = (c.local.join(turn.to_string()), c.mnt.join(turn.to_string()));
-            [&local, &on].map(|dir| std::fs::create_dir(dir).expect("mkdir"));
+            for dir in [&local, &on] {
+                std::fs::create_dir(dir).expect("mkdir");
+            }
             let began = Instant::now();
             programs::git(&local, &on, 8);
             let git = began.elapsed();

@@ -36,7 +36,6 @@ impl<S: FileSystem> Context<S> {
         self.directories.heard(&r.attr, end, asked.tick);
         self.note_length(&r.attr, asked);
         let attr = self.inodes.seen(&r.attr);
-        self.inodes.leased(inode, end);
         if let Some(open) = self.inodes.opened(inode) {
             open.lease.set(end);
         }

@@ -38,7 +38,6 @@ impl<S: FileSystem> Context<S> {
         (leased_until, named_until): (Instant, Instant),
     ) -> Box<abi::EntryOut> {
         self.inodes.looked_up(from_meta.inode, leased_until.max(named_until));
-        self.inodes.leased(from_meta.inode, leased_until);
         self.inodes.gives(from_meta.inode);
         let attr = self.inodes.seen(from_meta);
         let valid = (self.valid(leased_until), self.valid(named_until));
@@ -81,9 +80,7 @@ impl<S: FileSystem> Context<S> {
     ) {
         let leased = dirs.iter().map(|d| {
             self.inodes.seen(&d.attr);
-            let end = self.lease_end(asked, d.attr.inode, d.lease_ms);
-            self.inodes.leased(d.attr.inode, end);
-            (d, end)
+            (d, self.lease_end(asked, d.attr.inode, d.lease_ms))
         });
         changing.done(&leased.collect::<Vec<_>>(), edits);
     }

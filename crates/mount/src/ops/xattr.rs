@@ -36,7 +36,7 @@ impl<S: FileSystem> Context<S> {
         if refused(&name) {
             return fail(EOPNOTSUPP);
         }
-        if is_acl(&name) && self.inodes.has_no_acl(InodeId(self.header.node), self.rt.now()) {
+        if is_acl(&name) && !self.inodes.may_have_acl(InodeId(self.header.node)) {
             // The kernel asks at every step of a path, right after it has asked for the attributes.
             return fail(ENODATA);
         }
