@@ -144,15 +144,10 @@ fn real_programs_go_on_while_each_member_dies() {
             let began = Instant::now();
             programs::git(&local, &on, 8);
             let git = began.elapsed();
-            programs::tar_and_rsync(&local, &on, 15);
-            let tar = began.elapsed();
             sqlite::five_writers(&on, "DELETE");
             let sqlite = began.elapsed();
             fio::verify_some(&["rand-4k-buffered", "rw-4k-mixed"], &on);
-            eprintln!(
-                "until git, tar, sqlite, fio: {git:?} {tar:?} {sqlite:?} {:?}",
-                began.elapsed()
-            );
+            eprintln!("until git, sqlite, fio: {git:?} {sqlite:?} {:?}", began.elapsed());
             turn += 1;
         }
     });

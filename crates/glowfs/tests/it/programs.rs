@@ -46,36 +46,34 @@ fn git_clone_fsck_gc() {
     git(&c.local, &c.mnt, 400);
 }
 
-/// Packs, unpacks and synchronizes a tree of so many files, to a directory and back.
-pub fn tar_and_rsync(local: &Path, on: &Path, files: usize) {
-    let src = local.join("tree");
-    make_tree(&src, files);
-    let (s, m, l) = (src.display(), on.display(), local.display());
+#[test]
+fn tar_and_rsync_both_ways() {
+    let c = Cluster::up("tar");
+    let src = c.local.join("src");
+    make_tree(&src, 1000);
+    let (s, m, l) = (src.display(), c.mnt.display(), c.local.display());
     sh(
-        local,
+        &c.local,
         &format!(
             "tar -C {s} -cf - . | (mkdir {m}/t && tar -C {m}/t -xpf -) && diff -r --no-dereference {s} {m}/t"
         ),
     );
     sh(
-        local,
+        &c.local,
         &format!(
             "tar -C {m}/t -cf {m}/t.tar . && mkdir back && tar -C back -xpf {m}/t.tar && diff -r --no-dereference {s} back"
         ),
     );
-    sh(local, &format!("rsync -aH --checksum {s}/ {m}/r/ && diff -r --no-dereference {s} {m}/r"));
-    let again = sh(local, &format!("rsync -aH --checksum --itemize-changes {s}/ {m}/r/"));
+    sh(
+        &c.local,
+        &format!("rsync -aH --checksum {s}/ {m}/r/ && diff -r --no-dereference {s} {m}/r"),
+    );
+    let again = sh(&c.local, &format!("rsync -aH --checksum --itemize-changes {s}/ {m}/r/"));
     assert_eq!(again.trim(), "", "a second rsync finds nothing to do");
     sh(
-        local,
+        &c.local,
         &format!("rsync -aH --checksum {m}/r/ {l}/r2/ && diff -r --no-dereference {s} {l}/r2"),
     );
-}
-
-#[test]
-fn tar_and_rsync_both_ways() {
-    let c = Cluster::up("tar");
-    tar_and_rsync(&c.local, &c.mnt, 1000);
 }
 
 #[test]
