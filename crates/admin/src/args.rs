@@ -217,7 +217,7 @@ pub enum Command {
         /// storage or mgmtd (meta has nothing to set yet)
         #[arg(value_parser = role)]
         role: Role,
-        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s; mgmtd:
+        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_targets, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s; mgmtd:
         /// replace_after_ms, balance
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,

@@ -46,6 +46,8 @@ pub(crate) struct Superblock {
     pub boot: u128,
     /// The first incarnation since which it was opened under no other.
     pub boot_since: u64,
+    /// What this life drew by lot, so that no other has both this and its number; 0: it is one of a build that does not draw.
+    pub nonce: u32,
 }
 
 impl Superblock {
@@ -62,6 +64,7 @@ impl Superblock {
         w.u64(self.clean_lsn);
         w.u128(self.boot);
         w.u64(self.boot_since);
+        w.u32(self.nonce);
         seal(w)
     }
 
@@ -99,6 +102,7 @@ impl Superblock {
             clean_lsn: r.u64()?,
             boot: r.u128()?,
             boot_since: r.u64()?,
+            nonce: r.u32()?,
         })
     }
 }
@@ -256,15 +260,16 @@ mod tests {
             clean_lsn: 7,
             boot: 0x5566,
             boot_since: 3,
+            nonce: 8,
         };
         let bytes = sb.encode();
         assert_eq!(bytes.len(), BLOCK);
         assert_eq!(
-            hex(&bytes[..104]),
+            hex(&bytes[..108]),
             "474c4f5753544f52010000000100000022110000000000000000000000000000\
              4433000000000000000000000000000005000000000000000600000000000000\
              0000800000000000070000000000000066550000000000000000000000000000\
-             0300000000000000"
+             030000000000000008000000"
         );
         assert_eq!(Superblock::decode(&bytes, "/d").expect("valid"), sb);
         let mut newer = bytes.clone();

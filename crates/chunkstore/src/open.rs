@@ -84,6 +84,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
             clean_lsn: 0,
             boot: 0,
             boot_since: 0,
+            nonce: 0,
         }
     } else {
         let mut reads = 1;
@@ -111,6 +112,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         dir,
         config,
         was_clean: Cell::new(superblock.clean),
+        former: superblock.nonce,
         superblock: RefCell::new(superblock),
         targets: RefCell::default(),
         in_log: RefCell::default(),
@@ -168,6 +170,11 @@ fn this_boot() -> u128 {
     u128::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
+/// A number for a new life, not 0.
+fn draw(rt: &Rt) -> u32 {
+    (rt.random() as u32).max(1)
+}
+
 impl Inner {
     /// Makes what was recovered durable and begins a new incarnation with a segment of its own.
     async fn begin_life(self: &Rc<Self>) -> Result<()> {
@@ -179,6 +186,7 @@ impl Inner {
         {
             let mut sb = self.superblock.borrow_mut();
             sb.incarnation += 1;
+            sb.nonce = draw(&self.rt);
             let boot = this_boot();
             if boot == 0 || boot != sb.boot {
                 (sb.boot, sb.boot_since) = (boot, sb.incarnation);

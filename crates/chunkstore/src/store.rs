@@ -47,6 +47,15 @@ impl Store {
     pub fn incarnation(&self) -> Incarnation {
         Incarnation(self.inner.superblock.borrow().incarnation)
     }
+    /// What this life drew by lot: a store that is put back as it was before (a snapshot of its disk) comes to the same numbers of lives again, and not to the same
+    /// lots. Not 0.
+    pub fn nonce(&self) -> u32 {
+        self.inner.superblock.borrow().nonce
+    }
+    /// What the life before this one drew; 0: there was none, or it was one of a build that does not draw.
+    pub fn former(&self) -> u32 {
+        self.inner.former
+    }
     /// The first life since which the machine was not started again, as far as is known: between it and this one only processes ended, so
     /// nothing was lost that was written.
     pub fn machine_since(&self) -> Incarnation {

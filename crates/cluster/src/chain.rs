@@ -32,8 +32,10 @@ pub enum Proof {
 /// What is remembered of a member beyond the routing info.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct MemberRecord {
-    /// The newest life that was accounted for; 0 if none was heard yet.
+    /// The life that was accounted for last; 0 if none was heard yet.
     pub incarnation: Incarnation,
+    /// What that life drew by lot; 0: not known.
+    pub nonce: u32,
     /// What it can prove.
     pub proof: Proof,
     /// The newest chain version in which it was serving.
@@ -43,6 +45,8 @@ pub struct MemberRecord {
     /// While the record is known to be older than the stores ([`Chain::restored`]): what it had served under when it was first heard then, before
     /// what was counted on since.
     pub brought: Option<ChainVersion>,
+    /// Its store was put back as it was before, and it has not served since.
+    pub put_back: bool,
 }
 
 /// What mgmtd knows of a target now. A target of a dead node counts as [`LocalState::Offline`]; one of which nothing was
@@ -53,6 +57,12 @@ pub struct Observation {
     pub local: LocalState,
     /// The life that reported it.
     pub incarnation: Incarnation,
+    /// What that life drew by lot, and what the life of the store before it did; 0: not known.
+    pub nonce: u32,
+    /// See `nonce`.
+    pub former: u32,
+    /// When its node reported it, it knew the routing info that says which life is accounted for.
+    pub informed: bool,
     /// Whether the life before that one ended with a clean shutdown.
     pub clean: bool,
     /// The first life since which its machine was not started again; 0: not known.
@@ -84,6 +94,8 @@ pub enum Evidence {
     Gone,
     /// A new life of it began; the old one is over.
     NewLife,
+    /// Its store was put back as it was before.
+    PutBack,
     /// It is back.
     Back,
     /// Its turn to be brought up to date.
@@ -248,10 +260,13 @@ impl Chain {
 
     /// Notes new lives; a life that cannot be trusted counts as offline in this step, even if it is back already.
     fn account_lives(&mut self, view: &View) -> Vec<Slot> {
+        // Whoever was forced to begin need not have adopted anything.
+        let begins = self.info.lost > self.info.activated;
+        let least = if begins { ChainVersion(0) } else { self.info.activated };
         let mut slots = Vec::with_capacity(self.info.members.len());
         for m in &self.info.members {
             let record = self.records.entry(m.target).or_default();
-            let seen = view.get(&m.target).copied().filter(|o| o.incarnation >= record.incarnation);
+            let seen = view.get(&m.target).copied().filter(|o| record.counts(o));
             let mut slot = Slot {
                 target: m.target,
                 from: m.state,
@@ -260,18 +275,7 @@ impl Chain {
                 local: seen.map(|o| o.local),
                 seen,
             };
-            if let Some(o) = seen
-                && o.incarnation > record.incarnation
-            {
-                // A life that was skipped may have ended in any way.
-                let first = record.incarnation == Incarnation(0);
-                let clean = planted(Mutant::IncarnationUnchecked)
-                    || first
-                    || (o.clean && o.incarnation == record.incarnation.next());
-                if !clean {
-                    record.proof = interrupted(record, &o);
-                }
-                record.incarnation = o.incarnation;
+            if let Some(why) = seen.and_then(|o| record.account(&o, least)) {
                 let offline_first = match m.state {
                     // Even if it ended cleanly and nobody heard of that: no life acts under a chain version of a former one, so it needs a new
                     // one. What it holds is as good as before.
@@ -282,7 +286,7 @@ impl Chain {
                 };
                 if offline_first {
                     slot.local = Some(LocalState::Offline);
-                    slot.why = Evidence::NewLife;
+                    slot.why = why;
                 }
             }
             slots.push(slot);
@@ -364,6 +368,7 @@ impl Chain {
                 record.proof = Proof::Holds;
                 // Called upon to take over: it stays.
                 record.retired = false;
+                record.put_back = false;
             }
         }
         members.extend(gone);
@@ -396,19 +401,6 @@ impl Chain {
         for s in slots.iter().filter(|s| s.to != Serving) {
             self.records.entry(s.target).or_default().proof = Proof::None;
         }
-    }
-}
-
-/// What a member can still prove when a life of it ended without a clean shutdown.
-fn interrupted(record: &MemberRecord, now: &Observation) -> Proof {
-    // All lives that were not accounted for yet ran under one boot of the machine.
-    let machine_went_on =
-        now.machine_since > Incarnation(0) && now.machine_since <= record.incarnation;
-    match record.proof {
-        Proof::Holds if machine_went_on => Proof::Killed,
-        Proof::Holds => Proof::Suspect,
-        // Since then it acknowledged nothing, and what it had was flushed before its next life was reported.
-        other => other,
     }
 }
 

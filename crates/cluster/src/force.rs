@@ -5,6 +5,10 @@ use glowfs_types::routing::PublicState;
 use glowfs_types::{Error, Result, Status, TargetId};
 use std::fmt::Write;
 
+/// What is said of a member whose store was put back ([`MemberRecord::put_back`](crate::MemberRecord)).
+const PUT_BACK: &str =
+    "an older state of its disk was put back, and may lack what was acknowledged since";
+
 /// Why the chain is as it is, for people.
 pub fn explain(chain: &Chain) -> String {
     let info = &chain.info;
@@ -13,6 +17,7 @@ pub fn explain(chain: &Chain) -> String {
     for m in &info.members {
         let record = chain.records.get(&m.target).copied().unwrap_or_default();
         let proof = match record.proof {
+            _ if record.put_back => PUT_BACK,
             Proof::Holds => "holds every acknowledged write",
             Proof::Killed => "held every acknowledged write when its process was killed",
             Proof::Suspect => "held every acknowledged write before it was interrupted",
@@ -28,6 +33,10 @@ pub fn explain(chain: &Chain) -> String {
     if chain.restored() {
         out.push_str(
             "  older metadata was put back: it went on since, and goes on by itself when all are there that hold every acknowledged write as far as is known\n",
+        );
+    } else if info.head().is_none() && chain.records.values().all(|r| r.proof == Proof::None) {
+        out.push_str(
+            "  nobody serves, and of no target is known that it holds every acknowledged write: it goes on when one is forced; explain-force says what that loses\n",
         );
     } else if info.head().is_none() {
         out.push_str(
@@ -65,6 +74,13 @@ pub fn explain_force(chain: &Chain, target: TargetId) -> Result<String> {
         Proof::Suspect => format!(
             "target {target} held every acknowledged write until it was interrupted: writes that it had not flushed \
              to its disk by then are lost where they were; targets that may still have them: {}",
+            if others.is_empty() { "none".into() } else { others.join(", ") }
+        ),
+        Proof::None if record.put_back => format!(
+            "of target {target} {PUT_BACK}: it has adopted chain versions up to that time only, and what chain {} acknowledged since then (up to version {}) is \
+             lost; targets that have it: {}",
+            info.id,
+            info.activated,
             if others.is_empty() { "none".into() } else { others.join(", ") }
         ),
         Proof::None => format!(
@@ -110,6 +126,7 @@ pub fn force(chain: &Chain, target: TargetId) -> Result<Chain> {
         if *id == target {
             // Called upon: it stays.
             record.retired = false;
+            record.put_back = false;
         }
     }
     next.note_serving();

@@ -10,6 +10,7 @@ mod election;
 mod force;
 mod idle;
 mod lease;
+mod lives;
 mod members;
 mod reach;
 mod repair;

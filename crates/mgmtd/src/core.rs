@@ -410,9 +410,13 @@ fn plan_changes(s: &mut State, now_ms: u64) -> Planned {
             if !changed && old.local == seen.local && old.incarnation == record.incarnation {
                 continue;
             }
+            if record.put_back && !chain.records.get(target).is_some_and(|r| r.put_back) {
+                tracing::warn!(chain = %id, target_id = %target, "an older state of its disk was put back: what was acknowledged since may be missing there");
+            }
             let new = TargetInfo {
                 local: seen.local,
                 incarnation: record.incarnation,
+                nonce: record.nonce,
                 adopted: seen.adopted,
                 used_bytes: s.heard.get(target).map_or(old.used_bytes, |h| h.report.used_bytes),
                 ..old.clone()

@@ -11,7 +11,7 @@ use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::mgmtd::{Heartbeat, HeartbeatReply, TargetReport};
-use glowfs_types::{Error, NodeId, Result, Status};
+use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -139,7 +139,7 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
     let mut named = BTreeSet::new();
     for report in &heartbeat.targets {
         named.insert(report.target);
-        wait |= take_report(s, node, report);
+        wait |= take_report(s, node, report, heartbeat.routing_version);
     }
     let gone: Vec<_> = s
         .targets
@@ -155,39 +155,47 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
     (verdict, wait)
 }
 
-/// Notes the report of one target. True if it is of a life that was not accounted for yet.
-fn take_report(s: &mut State, node: NodeId, report: &TargetReport) -> bool {
+/// Notes the report of one target, by a node that has this routing info. True if it is of a life that was not accounted for yet.
+fn take_report(
+    s: &mut State,
+    node: NodeId,
+    report: &TargetReport,
+    routing: RoutingVersion,
+) -> bool {
     let Some(item) = s.targets.get(&report.target) else { return false };
     let info = &item.value;
     // A report of somebody else's target, or of another disk in its place, says nothing.
     if info.node != node || info.store != report.store {
         return false;
     }
-    let chain = info.chain;
-    let accounted = s
-        .chains
-        .get(&chain)
-        .and_then(|c| c.value.records.get(&report.target))
-        .map(|r| r.incarnation)
-        .unwrap_or_default();
-    if report.incarnation < accounted {
+    let (chain, informed) = (info.chain, routing >= item.changed);
+    let record = s.chains.get(&chain).and_then(|c| c.value.records.get(&report.target));
+    let accounted = record.copied().unwrap_or_default();
+    let old = s.heard.get(&report.target);
+    if report.incarnation < accounted.incarnation && !informed {
+        // A late message of a former life; or its store was put back as it was before: that is known when the node has heard which life is accounted
+        // for. Its process is not the one that was heard before, at any rate.
+        if old.is_some_and(|h| h.report.incarnation > report.incarnation) {
+            s.heard.remove(&report.target);
+            s.dirty_chains.insert(chain);
+        }
         return false;
     }
-    let old = s.heard.get(&report.target);
     let same = old.is_some_and(|h| {
         let o = &h.report;
         o.local == report.local
             && o.incarnation == report.incarnation
+            && (o.nonce, o.former) == (report.nonce, report.former)
             && o.clean == report.clean
             && o.adopted == report.adopted
             && o.known == report.known
             && (o.used_bytes == 0) == (report.used_bytes == 0)
     });
-    s.heard.insert(report.target, Heard { report: report.clone() });
+    s.heard.insert(report.target, Heard { report: report.clone(), informed });
     if !same {
         s.dirty_chains.insert(chain);
     }
     // Nothing hangs on one that left its chain and is still there.
     let member = s.chains.get(&chain).is_some_and(|c| c.value.records.contains_key(&report.target));
-    member && report.incarnation > accounted
+    member && !accounted.accounts_for(report.incarnation, report.nonce)
 }

@@ -84,6 +84,7 @@ fn grown_bytes(info: &mut RoutingInfo) -> usize {
         t.used_bytes = u64::MAX;
         t.incarnation = t.incarnation.max(Incarnation(GROWN));
         t.adopted = t.adopted.max(ChainVersion(GROWN));
+        t.nonce = u32::MAX;
     }
     for c in info.chains.values_mut() {
         c.version = c.version.max(ChainVersion(GROWN));

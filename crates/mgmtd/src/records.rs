@@ -176,6 +176,12 @@ pub struct MemberRow {
     /// While the record is known to be older than the stores: what it had adopted when it was first heard then.
     #[n(6)]
     pub brought: Option<ChainVersion>,
+    /// What the life that is accounted for drew by lot. (Builds that do not know this write none: not known.)
+    #[cbor(n(7), default)]
+    pub nonce: u32,
+    /// Its store was put back as it was before. With proof 0.
+    #[cbor(n(8), default)]
+    pub put_back: bool,
 }
 
 /// A chain.
@@ -201,6 +207,8 @@ impl ChainRecord {
             retired: r.retired,
             only_killed: r.proof == Proof::Killed,
             brought: r.brought,
+            nonce: r.nonce,
+            put_back: r.put_back,
         };
         Self { info: chain.info.clone(), members: chain.records.iter().map(row).collect() }
     }
@@ -217,6 +225,8 @@ impl ChainRecord {
             served: m.served,
             retired: m.retired,
             brought: m.brought,
+            nonce: m.nonce,
+            put_back: m.put_back,
         };
         Chain {
             records: self.members.iter().map(|m| (m.target, record(m))).collect(),
@@ -245,6 +255,25 @@ mod tests {
         addresses: Vec<String>,
     }
 
+    /// A member's row, the same.
+    #[derive(PartialEq, Debug, Encode, Decode)]
+    struct OldRow {
+        #[n(0)]
+        target: TargetId,
+        #[n(1)]
+        incarnation: Incarnation,
+        #[n(2)]
+        proof: u8,
+        #[n(3)]
+        served: ChainVersion,
+        #[cbor(n(4), default)]
+        retired: bool,
+        #[cbor(n(5), default)]
+        only_killed: bool,
+        #[n(6)]
+        brought: Option<ChainVersion>,
+    }
+
     #[test]
     fn older_builds_and_this_one_read_what_the_other_wrote() {
         let (holder, life, epoch, lease_ms) = (NodeId(1), 2, 3, 700);
@@ -263,6 +292,15 @@ mod tests {
         let read: GoneRecord = decode(b"gone", &encode(&old)).expect("of before");
         assert_eq!(read, GoneRecord { chain: None, ..new });
         let read: Item<TargetId> = decode(b"gone", &encode(&new)).expect("by one of before");
+        assert_eq!(read, old);
+
+        let (incarnation, served, brought) = (Incarnation(6), ChainVersion(7), None);
+        let (proof, retired, only_killed) = (1, false, false);
+        let old = OldRow { target, incarnation, proof, served, retired, only_killed, brought };
+        let read: MemberRow = decode(b"chain", &encode(&old)).expect("of before");
+        assert_eq!((read.incarnation, read.nonce, read.put_back), (incarnation, 0, false));
+        let new = MemberRow { nonce: 8, put_back: true, ..read };
+        let read: OldRow = decode(b"chain", &encode(&new)).expect("by one of before");
         assert_eq!(read, old);
     }
 }

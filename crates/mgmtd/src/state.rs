@@ -28,6 +28,8 @@ pub struct Client {
 /// What was heard of a target.
 pub struct Heard {
     pub report: TargetReport,
+    /// Its node knew the routing info that says which life of the target is accounted for.
+    pub informed: bool,
 }
 
 /// Everything a primary knows. Fields of the first block equal the engine; those of the second are only in memory.
@@ -95,6 +97,9 @@ impl State {
         Some(Observation {
             local,
             incarnation: report.map_or(info.incarnation, |r| r.incarnation),
+            nonce: report.map_or(info.nonce, |r| r.nonce),
+            former: report.map_or(0, |r| r.former),
+            informed: heard.is_some_and(|h| h.informed),
             clean: report.is_some_and(|r| r.clean),
             machine_since: report.map_or(Incarnation(0), |r| r.machine_since),
             adopted: report.map_or(info.adopted, |r| r.adopted),

@@ -208,6 +208,7 @@ pub(crate) fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetI
         incarnation: Incarnation(0),
         used_bytes: 0,
         adopted: ChainVersion(0),
+        nonce: 0,
     }
 }
 

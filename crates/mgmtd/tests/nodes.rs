@@ -93,6 +93,8 @@ impl Report for FindsNothing {
             store: t.store,
             known: ChainVersion(0),
             served: None,
+            nonce: 0,
+            former: 0,
         })
         .collect()
     }

@@ -1,5 +1,6 @@
 //! All tests of this crate but the unit tests in one program: each program of its own would be linked with everything anew.
 
+mod absence;
 mod anew;
 mod attack;
 mod channels;
@@ -15,7 +16,11 @@ mod lengths;
 mod lost_writes;
 mod meta;
 mod orphans;
+mod paused;
+mod put_back;
 mod recalls;
+mod replicas;
+mod resync;
 mod scrub;
 mod small;
 mod stopped;

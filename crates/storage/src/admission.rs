@@ -54,8 +54,8 @@ const FORWARD_OPS_MAX: u64 = 4096;
 /// What is held, by rank.
 type Ranks = [Cell<Load>; RANKS];
 
-/// One life of a store.
-type Life = (StoreId, Incarnation);
+/// One life of a store, with its lot.
+type Life = (StoreId, Incarnation, u32);
 
 /// What is in work now, and how much may be.
 pub(crate) struct Admission {
@@ -103,7 +103,7 @@ impl Admission {
     }
     /// The share of a store in this life of it.
     pub fn share_of(self: &Rc<Self>, store: &Store) -> Rc<Share> {
-        self.share((store.id(), store.incarnation()))
+        self.share((store.id(), store.incarnation(), store.nonce()))
     }
     fn share(self: &Rc<Self>, life: Life) -> Rc<Share> {
         let mut shares = self.shares.borrow_mut();
@@ -118,7 +118,7 @@ impl Admission {
     }
     /// The store failed: nothing of what it was asked need ever end, so none of it is counted any more.
     pub fn write_off(&self, store: &Store) {
-        self.write_off_life((store.id(), store.incarnation()));
+        self.write_off_life((store.id(), store.incarnation(), store.nonce()));
     }
     fn write_off_life(&self, life: Life) {
         if let Some(share) = self.shares.borrow_mut().remove(&life).and_then(|s| s.upgrade()) {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn life(store: u128, incarnation: u64) -> Life {
-        (StoreId(store), Incarnation(incarnation))
+        (StoreId(store), Incarnation(incarnation), 1)
     }
     fn refused(share: &Rc<Share>, bytes: u64) -> bool {
         share.admit(bytes).is_err_and(|e| e.status == Status::Overloaded)

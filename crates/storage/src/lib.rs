@@ -34,6 +34,7 @@ mod slow;
 mod sync_progress;
 mod sync_sink;
 mod sync_source;
+mod sync_turns;
 mod take_up;
 mod target;
 mod tuning;

@@ -9,6 +9,7 @@ use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::repair::Repairs;
 use crate::sync_progress::Resyncs;
+use crate::sync_turns::SyncTurns;
 use crate::target::Target;
 use crate::tuning::Tuning;
 use glowfs_agent::Agent;
@@ -18,7 +19,7 @@ use glowfs_net::Conn;
 use glowfs_rt::sync::Semaphore;
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::limits::UPDATE_LIFE_MAX_MS;
-use glowfs_types::routing::RoutingInfo;
+use glowfs_types::routing::{RoutingInfo, TargetInfo};
 use glowfs_types::{ChainId, ChainVersion, Error, NodeId, Result, Status, StoreId, TargetId};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +47,7 @@ pub(crate) struct Node {
     /// The newest truncate epochs.
     pub fences: Fences,
     pub metrics: Metrics,
-    pub sync_slots: Semaphore,
+    pub sync_turns: SyncTurns,
     /// When the next byte of a resync may be sent.
     pub sync_pace: Cell<Instant>,
     /// Resyncs that this node sends or is about to send.
@@ -74,7 +75,7 @@ impl Node {
                 disks.len(),
             ),
             fences: Fences::default(),
-            sync_slots: Semaphore::new(config.sync_targets as usize),
+            sync_turns: SyncTurns::default(),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),
             resyncs: Resyncs::default(),
             repairs: RefCell::default(),
@@ -258,7 +259,9 @@ impl Node {
     pub(crate) fn tell_chain(&self, target: &Rc<Target>, routing: &RoutingInfo) {
         // What mgmtd decided about a former life of the store is not for this one: it says so when it has accounted for it.
         let info = routing.targets.get(&target.id);
-        let info = info.filter(|t| t.incarnation == target.store.incarnation());
+        let store = &target.store;
+        let drew = |t: &TargetInfo| t.nonce == 0 || t.nonce == store.nonce();
+        let info = info.filter(|t| t.incarnation == store.incarnation() && drew(t));
         let chain = info.and_then(|t| routing.chains.get(&t.chain));
         if let Some(chain) = chain {
             target.feed(Event::Chain(Some(chain.clone())));

@@ -45,6 +45,8 @@ impl Report for Reporter {
                 store: t.store.id(),
                 known: t.known(),
                 served: Some(t.meta().served),
+                nonce: t.store.nonce(),
+                former: t.store.former(),
             })
             .collect();
         // Targets whose disk could not be opened are ours all the same; and those that left their chain until their chunks are removed: mgmtd
@@ -77,6 +79,8 @@ impl Report for Reporter {
                     store: t.store,
                     known: ChainVersion(0),
                     served: None,
+                    nonce: t.nonce,
+                    former: 0,
                 }),
         );
         let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();

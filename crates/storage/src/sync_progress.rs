@@ -13,7 +13,7 @@ pub(crate) struct Progress {
     source: TargetId,
     target: TargetId,
     began: Instant,
-    /// It has a slot and works.
+    /// It has its turn and works.
     pub running: Cell<bool>,
     /// Chunks to compare, as far as known: what the source holds.
     pub total: Cell<u64>,

@@ -64,13 +64,14 @@ impl Source {
     }
 
     async fn run(self) {
-        let _slot = self.node.sync_slots.acquire(1).await;
+        let wanted = || self.node.tuning.get().sync_targets;
+        let _turn = self.node.sync_turns.take(wanted).await;
         let running = &self.node.metrics.sync_running;
         running.add(1);
         self.progress.running.set(true);
         let (from, to) = (self.target.id, self.successor);
         while self.current() {
-            // A disk that hangs would keep the slot for ever.
+            // A disk that hangs would keep the turn for ever.
             let attempt = match select(pin!(self.attempt()), pin!(self.target.store.failed())).await
             {
                 Either::Left(result) => result,
@@ -140,7 +141,7 @@ impl Source {
                     count(&self.progress.sent, 1);
                 }
                 if short.is_some() {
-                    // Told here, not behind the last page: only a removal is progress now, and others wait for this one's slot.
+                    // Told here, not behind the last page: only a removal is progress now, and others wait for this one's turn.
                     self.target.watch.sync_failed(self.view.version, self.node.rt.now());
                 }
                 self.node.yield_to_clients(begin, served).await;

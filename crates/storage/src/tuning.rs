@@ -10,6 +10,8 @@ use glowfs_types::wire::mgmtd::ConfigItem;
 pub(crate) struct Tuning {
     /// Chunks that one resync sends at once.
     pub sync_chunks: usize,
+    /// Targets of the node that may send a resync at once.
+    pub sync_targets: usize,
     /// Bound on the bytes per second of all resyncs of the node; 0 is no bound.
     pub sync_bytes_per_s: u64,
     /// Share of its time that a resync may work while clients are being served, 1 to 100 per cent.
@@ -22,6 +24,7 @@ impl Tuning {
     pub fn new(config: &StorageConfig, pushed: &StorageTuning) -> Self {
         Self {
             sync_chunks: pushed.sync_chunks.unwrap_or(config.sync_chunks).max(1) as usize,
+            sync_targets: pushed.sync_targets.unwrap_or(config.sync_targets).max(1) as usize,
             sync_bytes_per_s: pushed.sync_bytes_per_s.unwrap_or(config.sync_bytes_per_s),
             scrub_bytes_per_s: pushed.scrub_bytes_per_s.unwrap_or(config.scrub_bytes_per_s),
             sync_share_percent: pushed
@@ -45,6 +48,7 @@ impl Node {
                 self.tuning.set(tuning);
                 // What was reserved at the old bandwidth is reserved again at the new one.
                 self.sync_pace.set(self.rt.now());
+                self.sync_turns.changed();
             }
             Err(e) => {
                 tracing::error!(version = %item.version, error = e, "configuration of the cluster not understood; the old one stays");

@@ -186,6 +186,9 @@ pub struct TargetInfo {
     /// The newest chain version it acknowledged to have adopted.
     #[n(8)]
     pub adopted: ChainVersion,
+    /// What that life drew by lot; 0: not known (an older mgmtd, or an older storage).
+    #[cbor(n(9), default, skip_if = "is_zero")]
+    pub nonce: u32,
 }
 
 /// A member of a chain.

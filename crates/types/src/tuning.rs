@@ -23,6 +23,9 @@ pub struct StorageTuning {
     /// Bound on the bytes per second and disk that the scrub reads; 0 is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub_bytes_per_s: Option<u64>,
+    /// How many targets of a node may send a resync at once, at least 1. (Storage nodes of releases that do not know this key take nothing of a table with it.)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_targets: Option<u32>,
 }
 
 /// Live settings of mgmtd; of the whole cluster, whichever mgmtd is primary.
@@ -44,6 +47,9 @@ impl StorageTuning {
         if self.sync_chunks == Some(0) {
             return bad("sync_chunks: 0 would stop every resync; the least is 1");
         }
+        if self.sync_targets == Some(0) {
+            return bad("sync_targets: 0 would stop every resync; the least is 1");
+        }
         if self.sync_share_percent.is_some_and(|p| !(1..=100).contains(&p)) {
             return bad("sync_share_percent: it is a share from 1 to 100");
         }
@@ -59,6 +65,7 @@ mod tests {
     fn impossible_values_are_refused() {
         assert!(StorageTuning::default().validate().is_ok());
         assert!(StorageTuning { sync_chunks: Some(0), ..Default::default() }.validate().is_err());
+        assert!(StorageTuning { sync_targets: Some(0), ..Default::default() }.validate().is_err());
         for (percent, good) in [(0, false), (1, true), (100, true), (101, false)] {
             let tuning = StorageTuning { sync_share_percent: Some(percent), ..Default::default() };
             assert_eq!(tuning.validate().is_ok(), good, "{percent} %");

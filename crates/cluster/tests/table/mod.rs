@@ -4,6 +4,7 @@
 mod answering;
 mod lives;
 mod losses;
+mod put_back;
 mod restored;
 mod rows;
 mod takeover;
@@ -48,6 +49,9 @@ fn seen(local: LocalState) -> Observation {
     Observation {
         local,
         incarnation: Incarnation(1),
+        nonce: 0,
+        former: 0,
+        informed: false,
         clean: false,
         machine_since: Incarnation(0),
         adopted: ChainVersion(10),

@@ -129,6 +129,9 @@ impl World {
                 let o = Observation {
                     local,
                     incarnation: Incarnation(life),
+                    nonce: 0,
+                    former: 0,
+                    informed: false,
                     clean,
                     machine_since: Incarnation(since),
                     adopted: ChainVersion(adopted),
@@ -375,7 +378,6 @@ impl World {
                         r.process = true;
                         r.life += 1;
                         r.synced = false;
-                        r.adopted = 0;
                         r.fenced_in = false;
                     }
                     r.up = true;

@@ -64,6 +64,7 @@ fn state(disks: &[DiskOf], chains: &[Vec<MemberOf>]) -> State {
                 incarnation: Incarnation(1),
                 used_bytes,
                 adopted: ChainVersion(1),
+                nonce: 0,
             };
             next += 1;
             of_chain.push((target.id, target.node));

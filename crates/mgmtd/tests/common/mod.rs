@@ -145,6 +145,8 @@ impl Report for Fake {
             store: self.store,
             known: ChainVersion(0),
             served: None,
+            nonce: 0,
+            former: 0,
         });
         mine.map(|t| {
             let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
@@ -165,6 +167,8 @@ impl Report for Fake {
                 store: self.store,
                 known: adopted,
                 served: None,
+                nonce: 0,
+                former: 0,
             }
         })
         .chain(named)

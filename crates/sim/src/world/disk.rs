@@ -305,6 +305,14 @@ impl Drop for SimDir {
     }
 }
 
+/// What a disk held at one moment.
+pub struct DiskImage(Names);
+
+fn copies(names: &Names) -> Names {
+    let copy = |content: &RefCell<Content>| Rc::new(RefCell::new(content.borrow().copy()));
+    names.iter().map(|(name, content)| (name.clone(), copy(content))).collect()
+}
+
 /// A handle on a disk, for tests that break it.
 pub struct SimDisk {
     disk: Rc<Disk>,
@@ -350,6 +358,17 @@ impl SimDisk {
         let (nth, inside) =
             self.core.random(|r| (r.below(blocks.len() as u64), r.below(super::blocks::BLOCK)));
         self.flip(name, blocks[nth as usize] * super::blocks::BLOCK + inside)
+    }
+    /// A copy of everything that readers see now: a snapshot.
+    pub fn image(&self) -> DiskImage {
+        DiskImage(copies(&self.disk.names.borrow()))
+    }
+    /// Puts a copy in the place of everything, durably. The node must be down.
+    pub fn put_back(&self, image: &DiskImage) {
+        self.wipe();
+        let names = copies(&image.0);
+        self.disk.durable.borrow_mut().clone_from(&names);
+        *self.disk.names.borrow_mut() = names;
     }
     /// Takes everything off the disk, as if it had been replaced by a new one. The node must be down.
     pub fn wipe(&self) {

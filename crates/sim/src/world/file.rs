@@ -123,6 +123,11 @@ impl Content {
         let end = self.now.len().div_ceil(BLOCK);
         self.room.remove(end, u64::MAX);
     }
+    /// What readers see, as a file of its own that is durable.
+    pub(crate) fn copy(&self) -> Self {
+        let (now, durable, room) = (self.now.clone(), self.now.clone(), self.room.clone());
+        Self { now, durable, room, ..Self::default() }
+    }
     pub(crate) fn flip(&mut self, offset: u64, bit: u8) {
         self.now.flip(offset, bit);
         self.durable.flip(offset, bit);

@@ -33,7 +33,7 @@ mod stream;
 mod tests;
 
 pub use self::core::{World, running};
-pub use disk::{DISK_BYTES, DiskFaults, SimDisk};
+pub use disk::{DISK_BYTES, DiskFaults, DiskImage, SimDisk};
 pub use net::Link;
 pub use node::SimNode;
 pub use random::Random;

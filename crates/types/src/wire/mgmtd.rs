@@ -45,6 +45,13 @@ pub struct TargetReport {
     /// The newest chain version that it adopted as a serving member of it. None: not known, from an older build.
     #[n(9)]
     pub served: Option<ChainVersion>,
+    /// What this life of its store drew by lot: another life may have the same `incarnation`, if the store was put back as it was before. 0: not
+    /// known, from an older build.
+    #[cbor(n(10), default)]
+    pub nonce: u32,
+    /// The same of the life before it. 0: there was none, or it was one of an older build.
+    #[cbor(n(11), default)]
+    pub former: u32,
 }
 
 /// HEARTBEAT. The node's lease counts from the moment it sent this, on its own CLOCK_BOOTTIME.
@@ -503,6 +510,31 @@ mod tests {
         leaving: bool,
     }
 
+    /// What a node reported of a target, in releases whose stores draw no lots.
+    #[derive(Encode, Decode)]
+    struct ReportBefore {
+        #[n(0)]
+        target: TargetId,
+        #[n(1)]
+        local: LocalState,
+        #[n(2)]
+        incarnation: Incarnation,
+        #[n(3)]
+        clean: bool,
+        #[n(4)]
+        adopted: ChainVersion,
+        #[n(5)]
+        used_bytes: u64,
+        #[n(6)]
+        store: StoreId,
+        #[cbor(n(7), default)]
+        known: ChainVersion,
+        #[cbor(n(8), default)]
+        machine_since: Incarnation,
+        #[n(9)]
+        served: Option<ChainVersion>,
+    }
+
     /// REGISTER_STORES as releases sent it that do not say which process it is.
     #[derive(Encode, Decode)]
     struct StoresBefore {
@@ -577,6 +609,24 @@ mod tests {
         let old = Before { node, incarnation, sequence, targets, routing_version, leaving };
         let new: Heartbeat = decode(&encode(&old)).expect("of an older release");
         assert_eq!((new.sequence, new.unanswered_ms, new.time_ns), (5, 0, None));
+        let (adopted, known, served) = (ChainVersion(3), ChainVersion(4), None);
+        let before = ReportBefore {
+            target: TargetId(1),
+            local: LocalState::Online,
+            incarnation,
+            clean: true,
+            adopted,
+            used_bytes: 5,
+            store: StoreId(6),
+            known,
+            machine_since: Incarnation(2),
+            served,
+        };
+        let report: TargetReport = decode(&encode(&before)).expect("of an older release");
+        assert_eq!((report.known, report.nonce, report.former), (known, 0, 0));
+        let report = TargetReport { nonce: 7, former: 8, ..report };
+        let before: ReportBefore = decode(&encode(&report)).expect("by an older release");
+        assert_eq!((before.incarnation, before.served), (incarnation, None));
         let new = Heartbeat { unanswered_ms: 8, time_ns: Some(9), ..new };
         let old: Before = decode(&encode(&new)).expect("by an older release");
         assert_eq!(old.sequence, 5);
