@@ -319,7 +319,14 @@ impl Chain {
                 // that version does so.
                 let served = |s: &Slot| self.info.activated_serving.contains(&s.target);
                 let is = |p: Proof| move |s: &Slot| proof(s) == p;
-                winner = best(slots, &|s| is(Proof::Killed)(s) && served(s))
+                // The first to commit is the tail, and others may have had in memory only what it has shown to readers.
+                let last_killed = || {
+                    let killed = |t: &&TargetId| {
+                        slots.iter().any(|s| s.target == **t && is(Proof::Killed)(s))
+                    };
+                    self.info.activated_serving.iter().rev().find(killed).copied()
+                };
+                winner = last_killed()
                     .or_else(|| best(slots, &is(Proof::Killed)))
                     .or_else(|| best(slots, &|s| is(Proof::Suspect)(s) && served(s)))
                     .or_else(|| best(slots, &is(Proof::Suspect)))

@@ -5,7 +5,11 @@
 //! long before it declares anybody dead. Times are milliseconds of mgmtd's own clock, passed in.
 //!
 //! A node that is heard, but that mgmtd's answers reach too late for a lease, or never, is *deaf* ([`NodeLeases::deaf`]): it lives and cannot serve.
+//!
+//! A storage node that dies or becomes deaf again and again must be well for longer each time before it counts again, while others serve what it holds
+//! ([`crate::FallPauses`]): each time costs its chains a pause.
 
+use crate::falls::{FallPauses, Falls};
 use glowfs_types::{Incarnation, NodeId};
 use std::collections::BTreeMap;
 
@@ -28,6 +32,8 @@ pub struct LeaseConfig {
     pub stall_ms: u64,
     /// So many heartbeats in a row a node of the same life must send after it was declared dead before it counts again.
     pub return_beats: u32,
+    /// How long storage nodes that fall again and again are kept out.
+    pub pauses: FallPauses,
 }
 
 /// A heartbeat, as far as leases care.
@@ -45,6 +51,8 @@ pub struct Beat {
     pub unanswered_ms: u64,
     /// It is a storage node.
     pub storage: bool,
+    /// There are chains that nobody else could serve: it is not kept out.
+    pub needed: bool,
 }
 
 /// What follows from a heartbeat.
@@ -57,7 +65,7 @@ pub enum Verdict {
     Joined,
     /// The node leaves: it counts as dead from now on. Grant nothing.
     Left,
-    /// The node was dead and must be heard again before it counts. Grant nothing.
+    /// The node was dead and must be heard again before it counts, for longer if it was dead several times. Grant nothing.
     Probation,
     /// An old message. Grant nothing.
     Stale,
@@ -81,6 +89,7 @@ struct Node {
     storage: bool,
     /// Answers do not come through to it.
     deaf: bool,
+    falls: Falls,
 }
 
 /// The book of leases of one primary.
@@ -116,6 +125,7 @@ impl NodeLeases {
             storage: false,
             lacks_answers: false,
             deaf: false,
+            falls: Falls::default(),
         };
         Self {
             config,
@@ -136,6 +146,10 @@ impl NodeLeases {
     /// Whether a node that lives hears too little of this primary to hold a lease, though it was granted one again and again.
     pub fn deaf(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|n| n.alive && n.deaf)
+    }
+    /// How long a node that is dead or deaf must be well before it counts again, in ms, if it is not needed.
+    pub fn pause_ms(&self, node: NodeId) -> u64 {
+        self.nodes.get(&node).map_or(0, |n| n.falls.pause_ms(self.config.pauses))
     }
     /// When what is granted until `now_ms` is over for certain, in ms.
     pub fn over_ms(&self, now_ms: u64) -> u64 {
@@ -177,6 +191,7 @@ impl NodeLeases {
             storage: beat.storage,
             lacks_answers: false,
             deaf: false,
+            falls: Falls::default(),
         };
         let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
         let Some(node) = self.nodes.get_mut(&beat.node) else {
@@ -213,12 +228,17 @@ impl NodeLeases {
         let answered = node.granted_since_ms.map_or(0, |since| now_ms.saturating_sub(since));
         node.storage = beat.storage;
         node.lacks_answers = beat.unanswered_ms >= self.config.lease_ms;
-        if !node.lacks_answers {
+        node.falls.heard(gap <= self.config.lease_ms, !node.lacks_answers, now_ms);
+        let well = node.falls.well_for(node.falls.pause_ms(self.config.pauses), now_ms);
+        if well {
             node.deaf = false;
         }
         let lacks = beat.unanswered_ms >= deaf_ms && answered >= deaf_ms && !node.deaf;
         if lacks && !self.own_fault() {
-            self.nodes.entry(beat.node).and_modify(|n| n.deaf = true);
+            self.nodes.entry(beat.node).and_modify(|n| {
+                n.deaf = true;
+                n.falls.fell();
+            });
         }
         let Some(node) = self.nodes.get_mut(&beat.node) else { return joined };
         if beat.leaving {
@@ -226,10 +246,14 @@ impl NodeLeases {
             return Verdict::Left;
         }
         if node.alive {
+            if !node.deaf {
+                node.falls.forget_old(self.config.pauses, now_ms);
+            }
             return if node.settled { Verdict::Alive } else { Verdict::Joined };
         }
-        node.beats = if gap > self.config.lease_ms { 1 } else { node.beats + 1 };
-        if node.beats < self.config.return_beats {
+        node.beats = if gap > self.config.lease_ms { 1 } else { node.beats.saturating_add(1) };
+        let kept_out = beat.storage && !beat.needed && !well;
+        if node.beats < self.config.return_beats || kept_out {
             return Verdict::Probation;
         }
         node.alive = true;
@@ -268,6 +292,7 @@ impl NodeLeases {
                 node.alive = false;
                 node.deaf = false;
                 node.beats = 0;
+                node.falls.fell();
                 dead.push(*id);
             }
         }
@@ -280,162 +305,4 @@ impl NodeLeases {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Numbers of lives come from the wall clock. One that is set back further than a restart took must not keep the node out (it
-    /// did, for ever; simulator); a straggler of a life that is still there must count for nothing.
-    #[test]
-    fn a_life_with_a_lesser_number_counts_once_the_former_is_dead() {
-        let config =
-            LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 10_000, return_beats: 2 };
-        let beat = |life, sequence| Beat {
-            node: NodeId(1),
-            incarnation: Incarnation(life),
-            sequence,
-            leaving: false,
-            unanswered_ms: 0,
-            storage: true,
-        };
-        let mut book = NodeLeases::new(config, [], 0, 0);
-        assert_eq!(book.beat(beat(9, 1), 2000), Verdict::Joined);
-        assert_eq!(book.beat(beat(5, 1), 2100), Verdict::Stale);
-        assert_eq!(book.tick(3800), [NodeId(1)]);
-        assert_eq!(book.beat(beat(5, 1), 3900), Verdict::Joined);
-        assert!(book.alive(NodeId(1)));
-        book.settled();
-        assert_eq!(book.beat(beat(5, 2), 4000), Verdict::Alive);
-    }
-
-    /// A primary that comes late to every look takes each silence for its own; it declared nobody dead, ever.
-    #[test]
-    fn a_primary_that_is_always_late_finds_the_dead_all_the_same() {
-        const LATE_MS: u64 = 400;
-        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
-        let mut book = NodeLeases::new(config, [NodeId(1), NodeId(2)], 0, 0);
-        let mut died = None;
-        for look in 1..100 {
-            let sequence = look;
-            let (node, incarnation) = (NodeId(2), Incarnation(7));
-            let beat = Beat {
-                node,
-                incarnation,
-                sequence,
-                leaving: false,
-                unanswered_ms: 0,
-                storage: true,
-            };
-            book.beat(beat, look * LATE_MS - 1);
-            let dead = book.tick(look * LATE_MS);
-            assert!(!dead.contains(&NodeId(2)), "it is heard before every look");
-            if dead.contains(&NodeId(1)) {
-                died = Some(look * LATE_MS);
-            }
-        }
-        let limit = u64::from(LATE_LOOKS_MAX + 1) * LATE_MS + config.lease_ms + config.margin_ms;
-        assert!(died.is_some_and(|at| at <= limit), "{died:?}, and not within {limit} ms");
-    }
-
-    /// While the engine was away, the second heartbeat of a node that was back got the lease that the first one waited for; the next
-    /// primary took the node for dead (simulator).
-    #[test]
-    fn who_is_back_gets_no_lease_before_that_is_settled() {
-        let config =
-            LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 10_000, return_beats: 2 };
-        let beat = |sequence| Beat {
-            node: NodeId(1),
-            incarnation: Incarnation(7),
-            sequence,
-            leaving: false,
-            unanswered_ms: 0,
-            storage: true,
-        };
-        let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
-        assert_eq!(book.beat(beat(1), 100), Verdict::Alive, "known to the primary before");
-        assert_eq!(book.tick(1900), [NodeId(1)]);
-        assert_eq!(book.beat(beat(2), 2000), Verdict::Probation);
-        assert_eq!(book.beat(beat(3), 2100), Verdict::Joined);
-        assert_eq!(book.beat(beat(4), 2200), Verdict::Joined);
-        book.settled();
-        assert_eq!(book.beat(beat(5), 2300), Verdict::Alive);
-    }
-
-    /// A node that hears no answer stays alive for mgmtd by its heartbeats, and kept its chains for ever, without a lease.
-    #[test]
-    fn who_is_granted_leases_and_hears_of_none_is_deaf() {
-        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
-        let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
-        let mut sequence = 0;
-        let mut say = |now_ms: u64, unanswered_ms: u64, granted: bool| {
-            sequence += 1;
-            let (node, incarnation, leaving) = (NodeId(1), Incarnation(7), false);
-            let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage: true };
-            assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
-            if granted {
-                book.granted(NodeId(1), now_ms);
-            }
-            book.deaf(NodeId(1))
-        };
-        // It was not answered for long, since nobody was there who could have.
-        assert!(!say(100, 60_000, true));
-        assert!(!say(1000, 60_900, true));
-        assert!(!say(2000, 1600, true), "late answers are no reason");
-        assert!(!say(3000, 2900, true));
-        assert!(say(3300, 3200, true), "it hears nothing");
-        assert!(say(3600, 1501, true), "a single answer on the edge does not make it well");
-        assert!(!say(3900, 300, true));
-        assert!(
-            !say(5500, 3100, true),
-            "granted for long, and silent itself for more than a lease"
-        );
-        assert!(!say(6900, 4500, true), "after a gap all begins anew");
-        assert!(!say(8300, 5900, true));
-        assert!(say(8600, 6200, true));
-    }
-
-    /// Where the primary's own answers are late, each node that became deaf left its chains, until every chain had one replica.
-    #[test]
-    fn nobody_is_deaf_where_half_of_all_lack_answers() {
-        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
-        let mut book = NodeLeases::new(config, (1..=4).map(NodeId), 0, 0);
-        let mut now_ms = 0;
-        let mut deaf_of = |lacking: u64| {
-            let mut deaf = 0;
-            for step in 1..=50 {
-                now_ms += 300;
-                for node in (1..=4).map(NodeId) {
-                    let (incarnation, sequence) = (Incarnation(7), now_ms);
-                    let unanswered_ms = if node.0 <= lacking { step * 300 } else { 0 };
-                    let (leaving, storage) = (false, true);
-                    let beat =
-                        Beat { node, incarnation, sequence, leaving, unanswered_ms, storage };
-                    assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
-                    book.granted(node, now_ms);
-                    deaf = deaf.max((1..=4).filter(|n| book.deaf(NodeId(*n))).count());
-                }
-            }
-            deaf
-        };
-        assert_eq!((deaf_of(4), deaf_of(2), deaf_of(0), deaf_of(1)), (0, 0, 0, 1));
-    }
-
-    /// A primary that answered nothing for long, for the engine was away, took who waited for deaf.
-    #[test]
-    fn who_was_granted_nothing_is_not_deaf() {
-        let config = LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
-        let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
-        for step in 1..40 {
-            let unanswered_ms = if step > 20 { (step - 20) * 300 } else { 0 };
-            let (node, incarnation, leaving) = (NodeId(1), Incarnation(7), false);
-            let beat =
-                Beat { node, incarnation, sequence: step, leaving, unanswered_ms, storage: true };
-            book.beat(beat, step * 300);
-            if step <= 20 {
-                book.granted(node, step * 300)
-            } else {
-                book.withheld(node)
-            }
-            assert!(!book.deaf(node), "{step}");
-        }
-    }
-}
+mod tests;

@@ -7,6 +7,7 @@
 
 mod chain;
 mod election;
+mod falls;
 mod force;
 mod idle;
 mod lease;
@@ -19,6 +20,7 @@ mod time;
 
 pub use chain::{Chain, Change, Evidence, MemberRecord, Observation, Proof, STEPS_MAX, View};
 pub use election::{Command, Election, ElectionConfig, LeaseRecord, Standing};
+pub use falls::FallPauses;
 pub use force::{explain, explain_force, force};
 pub use idle::Idle;
 pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};

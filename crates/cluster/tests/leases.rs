@@ -17,9 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const INSTANCES: usize = 3;
 const NODES: usize = 4;
-/// As mgmtd's defaults.
-const LEASES: LeaseConfig =
-    LeaseConfig { lease_ms: 1500, margin_ms: 200, stall_ms: 200, return_beats: 2 };
+/// As mgmtd's defaults; nodes are kept out for less, so that all are alive in the end.
+const LEASES: LeaseConfig = LeaseConfig {
+    lease_ms: 1500,
+    margin_ms: 200,
+    stall_ms: 200,
+    return_beats: 2,
+    pauses: FallPauses { first_ms: 1_000, longest_ms: 8_000 },
+};
 const PRIMARY_LEASE_MS: u64 = 700;
 const RENEW_US: u64 = 200_000;
 const SCAN_US: u64 = 50_000;
@@ -347,6 +352,7 @@ impl World {
             leaving: false,
             unanswered_ms: 0,
             storage: true,
+            needed: self.random.chance(20),
         };
         let sent_ms = n.clock.ms(self.now);
         let copies = if self.lost() { 0 } else { 1 + u64::from(self.random.chance(3)) };

@@ -58,7 +58,7 @@ pub struct Timing {
     pub scan_ms: u64,
     /// How long a client's session lives without being extended.
     pub client_session_ms: u64,
-    /// How long a target that was too slow or not reached waits before it may sync again; doubled each time.
+    /// How long a target that was too slow or not reached waits before it may sync again, and how long a storage node must be well that has died or become deaf twice in a short time; doubled each time.
     pub slow_pause_ms: u64,
     /// How long a replica may be away, or wait in vain to be brought up to date, before another one is made elsewhere; 0: for ever. The cluster's configuration can change it.
     pub replace_after_ms: u64,

@@ -258,10 +258,12 @@ impl Inner {
                 for node in &dead {
                     s.touch_node(*node);
                 }
-                dead
+                let pause = |n: &NodeId| s.leases.pause_ms(*n);
+                dead.into_iter().map(|n| (n, pause(&n))).collect::<Vec<_>>()
             });
-            for node in dead.unwrap_or_default() {
-                tracing::warn!(%node, "node is silent: its lease ran out");
+            for (node, well_for_ms) in dead.unwrap_or_default() {
+                // So long it must be well before it counts again, if others serve its chains meanwhile.
+                tracing::warn!(%node, well_for_ms, "node is silent: its lease ran out");
                 self.metrics.deaths.inc();
                 self.work.notify_all();
             }

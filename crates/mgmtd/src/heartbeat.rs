@@ -92,7 +92,7 @@ impl Inner {
             (false, true) => {
                 let until_ms = s.deafen(node, now_ms);
                 tracing::warn!(
-                    %node, unanswered_ms = heartbeat.unanswered_ms,
+                    %node, unanswered_ms = heartbeat.unanswered_ms, well_for_ms = s.leases.pause_ms(node),
                     "node is heard, and no answer reaches it in time: its targets leave their chains where others serve"
                 );
                 let after = (s.epoch, until_ms.saturating_sub(now_ms));
@@ -110,13 +110,16 @@ impl Inner {
 /// Notes a heartbeat. True if the answer must wait until chains have settled.
 fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verdict, bool) {
     let node = heartbeat.node.id;
+    let storage = heartbeat.node.role == Role::Storage;
     let beat = Beat {
         node,
         incarnation: heartbeat.incarnation,
         sequence: heartbeat.sequence,
         leaving: heartbeat.leaving,
         unanswered_ms: heartbeat.unanswered_ms,
-        storage: heartbeat.node.role == Role::Storage,
+        storage,
+        // Asked only where it matters: it looks at every chain of the node.
+        needed: storage && !s.leases.alive(node) && s.is_needed(node),
     };
     let verdict = s.leases.beat(beat, now_ms);
     if verdict == Verdict::Stale {
@@ -132,7 +135,7 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
     if s.nodes.get(&node).map(|i| &i.value) != wanted.as_ref() {
         s.dirty_nodes.insert(node);
     }
-    if first || verdict != Verdict::Alive {
+    if first || matches!(verdict, Verdict::Joined | Verdict::Left) {
         s.touch_node(node);
     }
     let mut wait = false;

@@ -8,7 +8,7 @@ use crate::records::{ClusterRecord, UserRecord};
 use crate::slow::CUT_MEMORY_MS;
 use crate::state::{Client, State};
 use crate::store::{Loaded, Writes};
-use glowfs_cluster::{Cuts, LeaseConfig, NodeLeases, Pauses, Reach, Standing};
+use glowfs_cluster::{Cuts, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach, Standing};
 use glowfs_types::routing::{NodeInfo, NodeStatus, Role};
 use glowfs_types::wire::mgmtd::UserInfo;
 use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, UserId};
@@ -120,6 +120,7 @@ impl Inner {
             margin_ms: t.margin_ms,
             stall_ms: (4 * t.scan_ms).max(t.margin_ms),
             return_beats: RETURN_BEATS,
+            pauses: FallPauses { first_ms: t.slow_pause_ms, longest_ms: t.slow_pause_max_ms },
         };
         let active: Vec<NodeId> = l
             .nodes

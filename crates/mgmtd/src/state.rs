@@ -140,6 +140,14 @@ impl State {
         };
         Some(node)
     }
+    /// Whether there is a chain with a member on a node that nobody serves who is alive and hears: then the node is not kept out, however often it has
+    /// fallen.
+    pub fn is_needed(&self, node: NodeId) -> bool {
+        let mine = self.targets.values().filter(|t| t.value.node == node);
+        let serves = |n: NodeId| self.leases.alive(n) && !self.leases.deaf(n);
+        mine.filter_map(|t| self.chains.get(&t.value.chain))
+            .any(|c| !c.value.info.serving().any(|m| serves(m.node)))
+    }
     /// Everything that changed after `have`.
     pub fn delta(&self, have: RoutingVersion) -> RoutingInfo {
         let mut out = RoutingInfo {

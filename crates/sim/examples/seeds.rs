@@ -1,6 +1,6 @@
 //! Runs cluster seeds: `cargo run -p glowfs-sim --example seeds -- FIRST COUNT [SECONDS]`. Stops at the first that fails.
 //! `GLOWFS_SIM_THREADS` run side by side (as many as there are cores, if it does not say); `GLOWFS_SIM_STORY=1` tells what went wrong when.
-//! `GLOWFS_SIM_FAULTS=all=6,disks=0` changes the weights of the faults (`cluster/faults.rs`).
+//! `GLOWFS_SIM_FAULTS=all=6,disks=0` changes the weights of the faults (`cluster/weights.rs`).
 //! With `GLOWFS_SIM_LOG=debug` (or another filter) the services' logs go to standard error, each line with the simulated time and
 //! the number of the node.
 

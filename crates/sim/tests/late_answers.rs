@@ -1,79 +1,21 @@
 //! Answers of mgmtd that reach a storage node late, in the shipped services: its heartbeats are heard all the while, so it is never dead.
 
-use glowfs_client::{Client, OpenFile};
-use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape, all_serve};
-use glowfs_sim::cluster::workload::open_or_make;
+use crate::writer::Writer;
+use glowfs_rt::Duration;
+use glowfs_sim::cluster::harness::{Cluster, Shape};
 use glowfs_sim::world::Link;
+use glowfs_types::NodeId;
 use glowfs_types::routing::RoutingInfo;
-use glowfs_types::{NodeId, Result};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 
-/// Chunks of the file, some on each chain.
-const CHUNKS: u64 = 12;
 /// How long the answers are late.
 const LATE_FOR: Duration = Duration::from_secs(60);
 /// How long one write may take, at most, while mgmtd finds out that a node is deaf and its chains go on without it.
 const STALL_MAX: Duration = Duration::from_secs(10);
+/// Changes of the routing info while a node leaves its chains: its members go, and what is left becomes active.
+const CHANGES_MAX: u64 = 10;
 
 const TWO: Shape =
     Shape { storages: 2, replicas: 2, chains: 2, stripe: 2, clients: 2, ..Shape::SINGLE };
-
-/// A client that writes to all chains in turn.
-#[derive(Default)]
-struct Writer {
-    stop: Cell<bool>,
-    outcome: RefCell<Option<Result<()>>>,
-    done: Cell<u64>,
-    worst: Cell<Duration>,
-    began: Cell<Option<glowfs_rt::Instant>>,
-    client: RefCell<Option<Rc<Client>>>,
-}
-
-impl Writer {
-    fn start(cluster: &Cluster) -> Rc<Self> {
-        let w = Rc::<Self>::default();
-        let node = &cluster.clients[1];
-        let (me, rt, config) = (w.clone(), node.rt(), cluster.client_config());
-        node.rt().spawn_detached(async move {
-            let outcome = me.write(&rt, config).await;
-            *me.outcome.borrow_mut() = Some(outcome);
-        });
-        w
-    }
-    async fn write(&self, rt: &Rt, config: glowfs_client::ClientConfig) -> Result<()> {
-        let client = Client::connect(rt, config).await?;
-        *self.client.borrow_mut() = Some(client.clone());
-        let (file, _) = open_or_make(&client, "file").await?;
-        for n in 0.. {
-            if self.stop.get() {
-                break;
-            }
-            self.began.set(Some(rt.now()));
-            one_write(&file, n).await?;
-            let took = self.began.take().map_or(Duration::ZERO, |at| rt.now().since(at));
-            self.worst.set(self.worst.get().max(took));
-            self.done.set(n + 1);
-            rt.sleep(Duration::from_millis(5)).await;
-        }
-        client.close().await;
-        Ok(())
-    }
-    fn routing(&self) -> Rc<RoutingInfo> {
-        self.client.borrow().as_ref().map(|c| c.routing()).unwrap_or_default()
-    }
-    fn finish(&self, cluster: &Cluster) {
-        self.stop.set(true);
-        assert!(cluster.run_until(Duration::from_secs(120), || self.outcome.borrow().is_some()));
-        self.outcome.take().expect("it has ended").expect("no write fails");
-    }
-}
-
-async fn one_write(file: &OpenFile, n: u64) -> Result<()> {
-    let at = n % CHUNKS * u64::from(CHUNK_BYTES);
-    file.write(at, Buf::from_vec(vec![n as u8; 4096])).await
-}
 
 /// From now on what the managers say to a storage node takes so long (`None`: arrives as ever).
 fn delay(cluster: &Cluster, storage: usize, late: Option<Duration>) {
@@ -100,21 +42,15 @@ fn run(seed: u64, shape: Shape, storage: usize, late: Duration) -> (Duration, u6
     let cluster = Cluster::start(seed, shape);
     cluster.bootstrap().expect("a cluster");
     let writer = Writer::start(&cluster);
-    assert!(cluster.run_until(Duration::from_secs(60), || writer.done.get() > 100));
-    writer.worst.take();
-    let before = writer.routing().version.0;
+    writer.warm(&cluster);
+    let before = writer.version();
     delay(&cluster, storage, Some(late));
     cluster.run_for(LATE_FOR);
-    let changes = writer.routing().version.0 - before;
+    let changes = writer.version() - before;
     let served = serves(&writer.routing(), cluster.storages[storage].id());
-    let running =
-        writer.began.get().map_or(Duration::ZERO, |at| cluster.clients[1].rt().now().since(at));
-    let worst = writer.worst.get().max(running);
+    let worst = writer.worst(&cluster);
     delay(&cluster, storage, None);
-    let healthy = || all_serve(&writer.routing(), shape);
-    assert!(cluster.run_until(Duration::from_secs(180), healthy), "{:?}", writer.routing().chains);
     writer.finish(&cluster);
-    assert_eq!(cluster.watch.problems(), Vec::<String>::new());
     println!("seed {seed}, {late:?}: longest write {worst:?}, {changes} changes, served: {served}");
     (worst, changes, served)
 }
@@ -138,8 +74,8 @@ fn chains_go_on_without_a_node_that_hears_of_no_lease() {
         let (worst, changes, served) = run(seed, shape, 0, Duration::from_millis(ms));
         assert!(worst < STALL_MAX, "{ms} ms, {managers}: {worst:?}");
         assert!(!served, "{ms} ms: it serves");
-        // With three managers 25 to 86 over 24 seeds: the node is heard, found deaf, and heard again.
-        assert!(changes < 120, "{ms} ms: {changes} changes in {LATE_FOR:?}");
+        // With three managers it was heard, found deaf, and heard again: 25 to 86 changes over 24 seeds.
+        assert!(changes <= CHANGES_MAX, "{ms} ms: {changes} changes in {LATE_FOR:?}");
     }
 }
 

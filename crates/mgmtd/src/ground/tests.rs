@@ -3,7 +3,7 @@
 use super::*;
 use crate::deaf::Fences;
 use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, standing};
-use glowfs_cluster::{Chain, Cuts, LeaseConfig, NodeLeases, Pauses, Reach};
+use glowfs_cluster::{Chain, Cuts, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach};
 use glowfs_types::routing::{ChainTable, NodeInfo, NodeStatus, PublicState, Role};
 use glowfs_types::wire::mgmtd::StoreOffer;
 use glowfs_types::{
@@ -79,7 +79,9 @@ fn state(disks: &[DiskOf], chains: &[Vec<MemberOf>]) -> State {
 }
 
 fn empty(alive: BTreeSet<NodeId>) -> State {
-    let lease = LeaseConfig { lease_ms: 1000, margin_ms: 100, stall_ms: 100, return_beats: 1 };
+    let pauses = FallPauses { first_ms: 1000, longest_ms: 1000 };
+    let lease =
+        LeaseConfig { lease_ms: 1000, margin_ms: 100, stall_ms: 100, return_beats: 1, pauses };
     State {
         epoch: 1,
         cluster: ClusterRecord {

@@ -82,7 +82,7 @@ impl Breaker<'_> {
     fn fallen(&mut self, info: &RoutingInfo, s: &Service) {
         self.crashed.push((s.id(), life(info, s.id())));
     }
-    fn any_storage(&self) -> Service {
+    pub(super) fn any_storage(&self) -> Service {
         self.cluster.storages[self.below(self.cluster.storages.len() as u64) as usize].clone()
     }
     /// What `from` sends to any manager is lost, and with `both` also what they send to it.

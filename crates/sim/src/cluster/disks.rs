@@ -9,6 +9,9 @@ use glowfs_rt::Duration;
 const LITTLE_ROOM: u64 = 2 << 20;
 /// A loss of power follows the restart of a service within this time, in ms, if one does.
 const POWER_AFTER_MS: u64 = 1000;
+/// How long a disk takes seconds for everything, in ms.
+const SLOW_LEAST_MS: u64 = 1_000;
+const SLOW_MOST_MS: u64 = 8_000;
 /// Bits that turn over at rest at once, at most.
 const FLIPS_MAX: u64 = 16;
 
@@ -88,6 +91,9 @@ impl Breaker<'_> {
                 DiskFaults { sync_errors_per_million: 500_000, ..DiskFaults::default() },
             ),
         };
+        if self.slow_disks.iter().any(|(o, _)| o.id() == s.id()) {
+            return;
+        }
         // A disk that fails may take a replica away; and the service is started again in the end.
         let Some(info) = self.may_lose_replicas() else { return };
         self.crashed.push((s.id(), life(&info, s.id())));
@@ -95,6 +101,23 @@ impl Breaker<'_> {
         s.node.disk(DISK).set_faults(faults);
         let until = self.now_ms() + self.below(3000);
         self.bad_disks.push((s, until));
+    }
+
+    /// A disk takes seconds for everything, for a while. Nothing is lost by that: others may fall meanwhile.
+    pub(super) fn slow_disk(&mut self) {
+        let s = self.any_storage();
+        if self.bad_disks.iter().chain(&self.slow_disks).any(|(o, _)| o.id() == s.id()) {
+            return;
+        }
+        let ms = SLOW_LEAST_MS + self.below(SLOW_MOST_MS - SLOW_LEAST_MS);
+        self.note(format!("the disk of {} takes seconds, for {ms} ms", s.node.name()));
+        s.node.disk(DISK).set_faults(DiskFaults::SECONDS);
+        self.slow_disks.push((s, self.now_ms() + ms));
+    }
+
+    pub(super) fn hurry_disk(&mut self, s: &Service) {
+        self.note(format!("the disk of {} is as fast as ever", s.node.name()));
+        s.node.disk(DISK).set_faults(DiskFaults::default());
     }
 
     /// Leaves a disk little room or none, for a while. Applications are refused or served, and nothing is lost.

@@ -1,11 +1,15 @@
 //! What must hold when everything is mended and the clients are done: every serving replica has every acknowledged byte, all
-//! replicas are equal, and when the files are removed nothing is left.
+//! replicas are equal, what clients left that ended in the middle is what they were told, and when the files are removed nothing is left.
 
 use super::contended;
 use super::fsck;
 use super::harness::{Cluster, Service, all_serve};
-use super::names::unlink;
+use super::leaks;
+use super::lives::Lives;
+use super::locks;
+use super::names::{lookup, unlink};
 use super::orphans;
+use super::records;
 use super::registers::CELL_BYTES;
 use super::run::SHARED_FILE;
 use super::small;
@@ -21,16 +25,18 @@ use std::rc::Rc;
 /// How long garbage collection may take.
 const COLLECTED: Duration = Duration::from_secs(120);
 
-/// All of it; `own` are the files of single clients.
-pub fn check(
-    cluster: &Cluster,
-    shared: &Rc<Shared>,
-    own: Vec<String>,
-    limit: Duration,
-) -> Result<()> {
-    let (s, names) = (shared.clone(), own.clone());
+/// All of it.
+pub fn check(cluster: &Cluster, shared: &Rc<Shared>, lives: &Lives, limit: Duration) -> Result<()> {
+    let own = lives.own_files();
+    let engine = Cluster::address(&cluster.metas[0]);
+    let (s, names, left) = (shared.clone(), own.clone(), lives.left());
+    let host = engine.clone();
     cluster.with_client(&cluster.clients[0].clone(), limit, move |rt, client| async move {
+        leaks::wait_sessions(&rt, &records::engine(&rt, host)?).await?;
         fsck::clean(&rt, &client).await?;
+        for estate in left {
+            estate.judge(&rt, &client, &s).await?;
+        }
         for name in names.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
             let (file, reply) = open_or_make(&client, name).await?;
             compare_replicas(&client, &file, reply.attr.len, &s).await?;
@@ -49,6 +55,12 @@ pub fn check(
         for name in own.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
             unlink(&client, ROOT_INODE, name, false).await.map_err(|e| e.context(name))?;
         }
+        for name in locks::NAMES {
+            // Nobody has made it, if no client came so far.
+            if lookup(&client, ROOT_INODE, name).await?.is_some() {
+                unlink(&client, ROOT_INODE, name, false).await.map_err(|e| e.context(name))?;
+            }
+        }
         small::remove(&client).await.map_err(|e| e.context(small::DIR))?;
         let mut left = chunks_left(&rt, &client, &storages).await?;
         let mut searched = None;
@@ -61,7 +73,7 @@ pub fn check(
             searched = Some(found);
         }
         if left.is_empty() {
-            return Ok(());
+            return leaks::wait_nothing(&rt, &records::engine(&rt, engine)?, client.id()).await;
         }
         let all = left.join(", ");
         let what = format!(
@@ -173,7 +185,7 @@ pub fn wait_healthy(cluster: &Cluster, limit: Duration) -> Result<()> {
 }
 
 /// Every serving replica has the same of every chunk, with nothing pending.
-async fn compare_replicas(
+pub(super) async fn compare_replicas(
     client: &Rc<Client>,
     file: &OpenFile,
     len: u64,

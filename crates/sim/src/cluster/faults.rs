@@ -7,6 +7,9 @@
 
 use super::corners::Corner;
 use super::harness::{Cluster, Service, all_serve};
+use super::lives::Lives;
+use super::operator::Operator;
+use super::weights::Faults;
 use super::workload::{Interruption, Shared};
 use crate::world::{Link, SimNode};
 use glowfs_rt::Duration;
@@ -21,95 +24,24 @@ const NEW_SERVER_MS: u64 = 3000;
 /// How far a wall clock jumps, at most, in ms: a little, or far.
 const CLOCK_NEAR_MS: u64 = 10_000;
 const CLOCK_FAR_MS: u64 = 3_600_000;
-/// The oldest life that a node's targets were reported in.
+/// How long a client is away whose process ended, at most, in ms.
+const CLIENT_AWAY_MS: u64 = 6_000;
+/// The oldest life that a node's targets were reported in, if it has any.
+fn life_of(info: &RoutingInfo, node: NodeId) -> Option<Incarnation> {
+    info.targets.values().filter(|t| t.node == node).map(|t| t.incarnation).min()
+}
+/// The same to compare with later: any life comes after none.
 pub(super) fn life(info: &RoutingInfo, node: NodeId) -> Incarnation {
-    info.targets
-        .values()
-        .filter(|t| t.node == node)
-        .map(|t| t.incarnation)
-        .min()
-        .unwrap_or_default()
-}
-
-/// Which kinds of faults happen, each as a weight among the others (0: never).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Faults {
-    /// Storage nodes lose power or are killed.
-    pub storages: u32,
-    /// All services lose power or are killed at once.
-    pub all: u32,
-    /// Metadata services and managers lose power or are killed.
-    pub control: u32,
-    /// Links are cut (one way, or a node altogether), slow, or break connections.
-    pub network: u32,
-    /// Processes are stopped for a while.
-    pub freezes: u32,
-    /// Disks are slow, return wrong bits, or fail.
-    pub disks: u32,
-    /// Wall clocks jump.
-    pub clocks: u32,
-    /// Second failures while a target is being brought up to date.
-    pub resyncs: u32,
-    /// Faults of several steps, aimed at one rule each ([`Corner`]).
-    pub corners: u32,
-    /// Weight of nothing happening in a step.
-    pub calm: u32,
-}
-
-impl Faults {
-    /// None.
-    pub const NONE: Self = Self {
-        storages: 0,
-        all: 0,
-        control: 0,
-        network: 0,
-        freezes: 0,
-        disks: 0,
-        clocks: 0,
-        resyncs: 0,
-        corners: 0,
-        calm: 1,
-    };
-    /// The same with other weights: `all=6,disks=10`.
-    pub fn with(mut self, text: &str) -> Result<Self, String> {
-        for part in text.split(',').filter(|p| !p.is_empty()) {
-            let (name, weight) =
-                part.split_once('=').ok_or_else(|| format!("«{part}»: NAME=WEIGHT"))?;
-            let weight = weight.parse().map_err(|e| format!("«{part}»: {e}"))?;
-            let place = match name {
-                "storages" => &mut self.storages,
-                "all" => &mut self.all,
-                "control" => &mut self.control,
-                "network" => &mut self.network,
-                "freezes" => &mut self.freezes,
-                "disks" => &mut self.disks,
-                "clocks" => &mut self.clocks,
-                "resyncs" => &mut self.resyncs,
-                "corners" => &mut self.corners,
-                "calm" => &mut self.calm,
-                _ => return Err(format!("«{name}» is not a kind of fault")),
-            };
-            *place = weight;
-        }
-        Ok(self)
-    }
-    /// All.
-    pub const ALL: Self = Self {
-        storages: 4,
-        all: 1,
-        control: 2,
-        network: 8,
-        freezes: 2,
-        disks: 2,
-        clocks: 1,
-        resyncs: 1,
-        corners: 1,
-        calm: 6,
-    };
+    life_of(info, node).unwrap_or_default()
 }
 
 /// What the one who knows most of the cluster knows of its chains.
 pub(super) type Newest = Box<dyn Fn() -> Option<Rc<RoutingInfo>>>;
+
+/// Takes out what is to be mended by now.
+fn due<T>(broken: &mut Vec<(T, u64)>, now_ms: u64) -> Vec<T> {
+    broken.extract_if(.., |(_, at)| *at <= now_ms).map(|(what, _)| what).collect()
+}
 
 /// How a process ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,8 +55,11 @@ pub struct Breaker<'a> {
     pub(super) cluster: &'a Cluster,
     faults: Faults,
     pub(super) shared: Rc<Shared>,
+    lives: Rc<Lives>,
     pub(super) newest: Newest,
     corner: Option<Corner>,
+    /// Clients that are down, until then.
+    clients_down: Vec<(usize, u64)>,
     down: Vec<(Service, u64)>,
     cut_until: Option<u64>,
     /// The storage nodes that fell last, and the lives their stores were in then.
@@ -133,6 +68,13 @@ pub struct Breaker<'a> {
     pub(super) bad_disks: Vec<(Service, u64)>,
     /// Full disks, until then.
     pub(super) full_disks: Vec<(Service, u64)>,
+    /// Disks that take seconds, until then.
+    pub(super) slow_disks: Vec<(Service, u64)>,
+    pub(super) operator: Operator,
+    /// The node that is being drained, until then.
+    pub(super) drained: Option<(Service, u64)>,
+    /// A disk was replaced by a new one, and its chains do not all serve in full again yet.
+    pub(super) disk_replaced: bool,
     /// What was done, for the report of a failing seed.
     pub log: Vec<String>,
 }
@@ -144,6 +86,7 @@ impl<'a> Breaker<'a> {
         faults: Faults,
         corner: Option<Corner>,
         shared: Rc<Shared>,
+        lives: Rc<Lives>,
         newest: Newest,
     ) -> Self {
         Self {
@@ -151,12 +94,18 @@ impl<'a> Breaker<'a> {
             faults,
             corner,
             shared,
+            lives,
             newest,
+            clients_down: Vec::new(),
             down: Vec::new(),
             cut_until: None,
             crashed: Vec::new(),
             bad_disks: Vec::new(),
             full_disks: Vec::new(),
+            slow_disks: Vec::new(),
+            operator: Operator::new(cluster),
+            drained: None,
+            disk_replaced: false,
             log: Vec::new(),
         }
     }
@@ -177,8 +126,19 @@ impl<'a> Breaker<'a> {
         let end = self.now_ms() + time.as_millis() as u64;
         let f = self.faults;
         let weights = [
-            f.calm, f.storages, f.all, f.control, f.network, f.freezes, f.disks, f.clocks,
-            f.corners, f.resyncs,
+            f.calm,
+            f.storages,
+            f.all,
+            f.control,
+            f.network,
+            f.freezes,
+            f.disks,
+            f.clocks,
+            f.corners,
+            f.resyncs,
+            f.clients,
+            f.slow_disks,
+            f.operator,
         ];
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         while self.now_ms() < end {
@@ -205,6 +165,9 @@ impl<'a> Breaker<'a> {
                 Some(7) => self.jump_clock(),
                 Some(8) => self.corner(self.corner),
                 Some(9) => self.fail_resync(),
+                Some(10) => self.crash_client(),
+                Some(11) => self.slow_disk(),
+                Some(12) => self.operate(),
                 _ => {}
             }
         }
@@ -212,27 +175,25 @@ impl<'a> Breaker<'a> {
 
     pub(super) fn mend_due(&mut self) {
         let now = self.now_ms();
-        let (due, rest) =
-            std::mem::take(&mut self.down).into_iter().partition(|(_, at)| *at <= now);
-        self.down = rest;
-        let due: Vec<(Service, u64)> = due;
-        for (s, _) in due {
+        for s in due(&mut self.down, now) {
             self.note(format!("restart {}", s.node.name()));
             self.restart(&s);
         }
-        let (due, rest) =
-            std::mem::take(&mut self.bad_disks).into_iter().partition(|(_, at)| *at <= now);
-        self.bad_disks = rest;
-        let due: Vec<(Service, u64)> = due;
-        for (s, _) in due {
+        for s in due(&mut self.bad_disks, now) {
             self.mend_disk(&s);
         }
-        let (due, rest) =
-            std::mem::take(&mut self.full_disks).into_iter().partition(|(_, at)| *at <= now);
-        self.full_disks = rest;
-        let due: Vec<(Service, u64)> = due;
-        for (s, _) in due {
+        for s in due(&mut self.full_disks, now) {
             self.make_room(&s);
+        }
+        for s in due(&mut self.slow_disks, now) {
+            self.hurry_disk(&s);
+        }
+        for i in due(&mut self.clients_down, now) {
+            self.note(format!("a new process of client {i} starts"));
+            self.lives.restart(i, true);
+        }
+        if self.drained.as_ref().is_some_and(|(_, at)| *at <= now) {
+            self.call_off_drain();
         }
         if self.cut_until.is_some_and(|at| at <= now) {
             self.cut_until = None;
@@ -268,7 +229,8 @@ impl<'a> Breaker<'a> {
         let mut end = self.end();
         let quiet = self.may_lose_replicas();
         if quiet.is_none() {
-            if !self.bad_disks.is_empty() {
+            // A disk that was replaced is waited for, if its end was not noticed before that of all others: it might have known more.
+            if !self.bad_disks.is_empty() || self.disk_replaced {
                 return;
             }
             end = End::Power;
@@ -299,6 +261,7 @@ impl<'a> Breaker<'a> {
         }
         self.shared.interrupted(match end {
             End::Power => Interruption::Power,
+            End::Kill if unplugged.is_some() => Interruption::KilledAndUnplugged,
             End::Kill => Interruption::Killed,
         });
     }
@@ -336,6 +299,7 @@ impl<'a> Breaker<'a> {
             return None;
         }
         self.crashed.clear();
+        self.disk_replaced = false;
         Some(info)
     }
 
@@ -343,7 +307,10 @@ impl<'a> Breaker<'a> {
     /// of the crashed stores must be in it.)
     fn recovered(&self, info: &RoutingInfo) -> bool {
         all_serve(info, self.cluster.shape())
-            && self.crashed.iter().all(|(node, before)| life(info, *node) > *before)
+            && self.crashed.iter().all(|(node, before)| {
+                // What is drained, or on a new disk that has nothing yet, has no life to wait for.
+                life_of(info, *node).is_none_or(|life| life > *before)
+            })
     }
 
     fn crash_control(&mut self) {
@@ -354,6 +321,18 @@ impl<'a> Breaker<'a> {
             let end = self.end();
             self.take_down(s, 3000, end);
         }
+    }
+
+    /// Some do not come back before the end.
+    fn crash_client(&mut self) {
+        let i = self.below(self.lives.count() as u64) as usize;
+        if !self.lives.is_up(i) {
+            return;
+        }
+        self.note(format!("the process of client {i} ends"));
+        self.lives.crash(i);
+        let back = self.now_ms() + self.below(CLIENT_AWAY_MS);
+        self.clients_down.push((i, back));
     }
 
     pub(super) fn take_down(&mut self, s: Service, ms: u64, end: End) {
@@ -460,11 +439,22 @@ impl<'a> Breaker<'a> {
         node.jump_wall_ns(ms * 1_000_000);
     }
 
+    /// Whether all that an operator was to ask for is asked for.
+    pub fn is_operated(&self) -> bool {
+        self.operator.is_done()
+    }
     /// Mends everything.
     pub fn mend_all(&mut self) {
         self.note("mend everything".into());
         self.cluster.world.mend_links();
         self.cut_until = None;
+        self.call_off_drain();
+        for (i, _) in std::mem::take(&mut self.clients_down) {
+            self.lives.restart(i, false);
+        }
+        for (s, _) in std::mem::take(&mut self.slow_disks) {
+            self.hurry_disk(&s);
+        }
         for (s, _) in std::mem::take(&mut self.down) {
             self.restart(&s);
         }

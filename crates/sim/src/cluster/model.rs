@@ -12,6 +12,14 @@ pub struct FileModel {
     doubtful: Vec<Range<usize>>,
     /// Ranges of which the certainty is gone for good.
     unknown: Vec<Range<usize>>,
+    /// Ranges that an operation under way may change.
+    under_way: Vec<Range<usize>>,
+    /// The least length that one may leave.
+    cut_to: Option<usize>,
+    /// The length when the metadata was last told it.
+    told_len: usize,
+    /// The greatest length that was cut off since the last flush.
+    cut_off: usize,
 }
 
 /// What is left of ranges without one.
@@ -42,6 +50,38 @@ impl FileModel {
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
+    /// A change of these bytes is asked for. If it is never answered, it may have happened or not.
+    pub fn asks(&mut self, offset: u64, len: u64) {
+        self.under_way.push(offset as usize..(offset + len) as usize);
+    }
+    /// The same of a truncate.
+    pub fn asks_to_cut(&mut self, len: u64) {
+        self.under_way.push(len as usize..usize::MAX);
+        self.cut_to = Some(len as usize);
+    }
+    /// What was asked for is answered, all of it.
+    pub fn answered(&mut self) {
+        self.under_way.clear();
+        self.cut_to = None;
+    }
+    /// The metadata was told the length.
+    pub fn len_told(&mut self) {
+        self.told_len = self.bytes.len();
+    }
+    /// Its user is gone, in the middle of whatever was asked for, and nothing is under way any more.
+    pub fn abandoned(&mut self) {
+        let under_way = self.under_way.clone();
+        self.unknown.extend(under_way);
+    }
+    /// The lengths that it may have after that: all that was acknowledged counts, but for what a loss of power may have taken (`lost`).
+    pub fn lengths(&self, lost: bool) -> std::ops::RangeInclusive<u64> {
+        let least = if lost { self.told_len.min(self.bytes.len()) } else { self.bytes.len() };
+        let ends = self.under_way.iter().map(|r| if r.end == usize::MAX { r.start } else { r.end });
+        // A cut that was not flushed may have gone with all power as well: then the chunks lead to the former end.
+        let cut_off = if lost { self.cut_off } else { 0 };
+        let most = ends.max().unwrap_or(0).max(self.bytes.len()).max(cut_off);
+        self.cut_to.map_or(least, |to| to.min(least)) as u64..=most as u64
+    }
     /// A write was acknowledged.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let end = offset as usize + data.len();
@@ -67,6 +107,7 @@ impl FileModel {
     }
     /// A flush, begun when nothing was under way, was acknowledged: everything is there.
     pub fn flushed(&mut self) {
+        self.cut_off = 0;
         self.dirty.clear();
         self.doubtful.clear();
     }
@@ -88,6 +129,7 @@ impl FileModel {
     pub fn truncate(&mut self, len: u64) {
         // What is cut off may come back at a loss of power, if the file grows again.
         self.dirty.push(len as usize..usize::MAX);
+        self.cut_off = self.cut_off.max(self.bytes.len());
         self.bytes.resize(len as usize, 0);
     }
     /// What is wrong with these bytes, read at `offset` (zeros are expected past the end).
@@ -151,6 +193,30 @@ mod tests {
             assert_eq!(m.check(0, b"abYd").is_none(), told);
             assert!(m.check(0, b"aXcd").is_some(), "written since");
         }
+    }
+
+    #[test]
+    fn what_was_never_answered_may_be_there_or_not() {
+        let mut m = FileModel::default();
+        m.write(0, b"abcd");
+        m.asks(3, 2);
+        m.abandoned();
+        assert_eq!((m.check(0, b"abcXY"), m.lengths(false)), (None, 4..=5));
+        assert!(m.check(0, b"abXd").is_some());
+        let mut m = FileModel::default();
+        m.write(0, b"abcd");
+        m.len_told();
+        m.write(4, b"efgh");
+        m.asks_to_cut(2);
+        m.abandoned();
+        assert_eq!((m.check(0, b"ab"), m.lengths(false), m.lengths(true)), (None, 2..=8, 2..=8));
+        m.answered();
+        assert_eq!((m.lengths(false), m.lengths(true)), (8..=8, 4..=8));
+        m.truncate(2);
+        m.len_told();
+        assert_eq!((m.lengths(false), m.lengths(true)), (2..=2, 2..=8));
+        m.flushed();
+        assert_eq!(m.lengths(true), 2..=2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a client does to a file of its own: every operation on data, alone and side by side, checked against an exact model of the bytes
 //! ([`OwnFile`]).
 
+use super::estate::{Estate, Kept, Place};
 use super::harness::CHUNK_BYTES;
 use super::model::FileModel;
 use super::workload::{
@@ -12,6 +13,7 @@ use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::Result;
 use glowfs_types::wire::meta::SetAttr;
+use std::cell::RefMut;
 use std::rc::Rc;
 
 /// Bytes of an own file, at most (a few chunks).
@@ -20,13 +22,14 @@ const OWN_BYTES: u64 = 300 << 10;
 const BURST_WRITES: u64 = 6;
 
 /// One client's work on its own file, until told to stop.
-pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
-    let done = match open_or_make(&client, &name).await {
-        Ok((file, _)) => OwnFile::new(rt, client, shared.clone(), name.clone(), file).work().await,
+pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, estate: Rc<Estate>) {
+    let kept = estate.file(Place::Root, estate.name.clone(), &shared);
+    let done = match open_or_make(&client, &estate.name).await {
+        Ok((file, _)) => OwnFile::new(rt, client, shared.clone(), kept, file).work().await,
         Err(e) => Err(e),
     };
     if let Err(e) = done {
-        shared.problem(format!("{name}: {e}"));
+        shared.problem(format!("{}: {e}", estate.name));
     }
 }
 
@@ -35,12 +38,8 @@ pub(super) struct OwnFile {
     rt: Rt,
     client: Rc<Client>,
     shared: Rc<Shared>,
-    name: String,
     file: Rc<OpenFile>,
-    model: FileModel,
-    /// Losses of all power that the model knows of, and which of them nobody is told of.
-    losses: u64,
-    failed_flushes: u64,
+    kept: Rc<Kept>,
     /// Something may have been lost since the last flush.
     may_be_told: bool,
     /// Bytes of the file, and of one operation, at most.
@@ -49,29 +48,17 @@ pub(super) struct OwnFile {
 }
 
 impl OwnFile {
+    /// `kept` is what others find in the end, should this task end in the middle.
     pub fn new(
         rt: Rt,
         client: Rc<Client>,
         shared: Rc<Shared>,
-        name: String,
+        kept: Rc<Kept>,
         file: Rc<OpenFile>,
     ) -> Self {
-        let (losses, model) = (shared.power_losses.get(), FileModel::default());
-        let failed_flushes = shared.failed_flushes.get();
+        kept.made();
         let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, false);
-        Self {
-            rt,
-            client,
-            shared,
-            name,
-            file,
-            model,
-            losses,
-            failed_flushes,
-            may_be_told,
-            bytes,
-            op_bytes,
-        }
+        Self { rt, client, shared, file, kept, may_be_told, bytes, op_bytes }
     }
 
     async fn work(&mut self) -> Result<()> {
@@ -103,26 +90,20 @@ impl OwnFile {
         self.rt.sleep(Duration::from_micros(self.rt.random_below(us))).await;
     }
     fn problem(&self, what: &str) {
-        self.shared.problem(format!("{}: {what}", self.name));
+        self.shared.problem(format!("{}: {what}", self.kept.name));
     }
     /// For who replays a seed with its log.
     fn says(&self, what: &str, offset: u64, len: u64) {
-        tracing::debug!(file = self.name, inode = self.file.inode().0, offset, len, "{what}");
+        tracing::debug!(file = self.kept.name, inode = self.file.inode().0, offset, len, "{what}");
     }
     pub fn notice_losses(&mut self) {
-        if self.power_was_lost() {
-            self.losses = self.shared.power_losses.get();
-            self.may_be_told = true;
-            if self.failed_flushes == self.shared.failed_flushes.get() {
-                self.model.power_lost();
-            } else {
-                self.failed_flushes = self.shared.failed_flushes.get();
-                self.model.silently_lost();
-            }
-        }
+        self.may_be_told |= self.kept.notice_losses(&self.shared);
     }
     fn power_was_lost(&self) -> bool {
-        self.losses != self.shared.power_losses.get()
+        self.kept.losses.get() != self.shared.power_losses.get()
+    }
+    fn model(&self) -> RefMut<'_, FileModel> {
+        self.kept.model.borrow_mut()
     }
     /// A place in the file and a number of bytes from there.
     fn place(&self) -> (u64, u64) {
@@ -135,9 +116,11 @@ impl OwnFile {
         let (offset, len) = self.place();
         let data = random_bytes(&self.rt, len as usize);
         self.says("writes", offset, len);
+        self.model().asks(offset, len);
         write_patiently(&self.rt, &self.file, offset, Buf::from_vec(data.clone())).await?;
         self.says("wrote", offset, len);
-        self.model.write(offset, &data);
+        self.model().write(offset, &data);
+        self.model().answered();
         Ok(())
     }
 
@@ -157,6 +140,7 @@ impl OwnFile {
     }
     async fn cut_to(&mut self, to: u64) -> Result<()> {
         self.says("cuts", to, 0);
+        self.model().asks_to_cut(to);
         let query = SetAttr {
             caller: caller(&self.client),
             inode: self.file.inode(),
@@ -167,9 +151,11 @@ impl OwnFile {
         // Contents that are longer than what is kept with the metadata need a chunk, for which there may be no room yet.
         let cut = async || self.client.setattr(query.clone()).await;
         self.file.update_attr(&patiently(&self.rt, cut).await?.attr);
-        self.model.truncate(to);
+        self.model().truncate(to);
+        self.model().len_told();
+        self.model().answered();
         // It counts as of the chain versions at which it was asked for, also on a chain that has not begun again yet since power was lost at some time before.
-        self.may_be_told |= self.losses > 0;
+        self.may_be_told |= self.kept.losses.get() > 0;
         Ok(())
     }
 
@@ -177,7 +163,8 @@ impl OwnFile {
     async fn write_side_by_side(&mut self) -> Result<()> {
         let chunk = CHUNK_BYTES as u64;
         let begin = self.rt.random_below(self.bytes / chunk) * chunk;
-        if self.rt.random_below(2) == 0 && begin < self.model.len() {
+        let len = self.model().len();
+        if self.rt.random_below(2) == 0 && begin < len {
             self.cut_to(begin).await?;
         }
         let writes = 2 + self.rt.random_below(BURST_WRITES - 1);
@@ -191,24 +178,29 @@ impl OwnFile {
             })
             .collect();
         let each = writes.iter().map(|(offset, data)| {
+            self.model().asks(*offset, data.len() as u64);
             write_patiently(&self.rt, &self.file, *offset, Buf::from_vec(data.clone()))
         });
         for done in join_all(each).await {
             done?;
         }
-        writes.iter().for_each(|(offset, data)| self.model.write(*offset, data));
+        let mut model = self.model();
+        writes.iter().for_each(|(offset, data)| model.write(*offset, data));
+        model.answered();
         Ok(())
     }
 
     pub async fn zero(&mut self) -> Result<()> {
         let (offset, len) = self.place();
-        let end = (offset + len).min(self.model.len());
+        let end = (offset + len).min(self.model().len());
         if offset >= end {
             return Ok(());
         }
         self.says("zeros", offset, end - offset);
+        self.model().asks(offset, end - offset);
         patiently(&self.rt, async || self.file.zero(offset, end - offset).await).await?;
-        self.model.write(offset, &vec![0; (end - offset) as usize]);
+        self.model().write(offset, &vec![0; (end - offset) as usize]);
+        self.model().answered();
         Ok(())
     }
 
@@ -217,15 +209,17 @@ impl OwnFile {
         let (from, len) = self.place();
         let to = self.rt.random_below(self.bytes);
         let end = from.max(to) + len;
-        if end > self.model.len() || from.abs_diff(to) < len {
+        if end > self.model().len() || from.abs_diff(to) < len {
             return Ok(());
         }
-        let (span, to_len) = ((from, to, len), self.model.len());
+        let (span, to_len) = ((from, to, len), self.model().len());
+        self.model().asks(to, len);
         let copy = async || self.file.copy_from(&self.file, span, to_len).await;
         self.says("copies from", from, len);
         self.says("copies to", to, len);
         patiently(&self.rt, copy).await?;
-        self.model.copy(from, to, len);
+        self.model().copy(from, to, len);
+        self.model().answered();
         Ok(())
     }
 
@@ -237,14 +231,15 @@ impl OwnFile {
             self.problem("fsync tells of a loss, and all power was never lost");
         }
         if told {
-            self.model.told()
+            self.model().told()
         } else {
-            self.model.flushed()
+            self.model().flushed()
         }
         self.may_be_told = false;
         self.says(if told { "was told of a loss" } else { "flushed" }, 0, 0);
         let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
         self.check_len("fsync", reply.attr.len);
+        self.model().len_told();
         Ok(())
     }
 
@@ -254,6 +249,7 @@ impl OwnFile {
         let (again, reply) = open(&self.client, self.file.inode()).await?;
         // The file was open all the time, so what was not flushed is still known.
         self.file = again;
+        self.model().len_told();
         self.check_len("close and open", reply.attr.len);
         Ok(())
     }
@@ -263,8 +259,8 @@ impl OwnFile {
     }
 
     fn check_len(&self, after: &str, got: u64) {
-        if got != self.model.len() {
-            let must = self.model.len();
+        let must = self.model().len();
+        if got != must {
             self.problem(&format!("after {after} its length is {got} and must be {must}"));
         }
     }
@@ -273,7 +269,7 @@ impl OwnFile {
         self.says("reads", offset, len);
         let (result, buf) = self.file.read(offset, self.rt.alloc(len as usize)).await;
         result?;
-        let wrong = self.model.check(offset, &buf);
+        let wrong = self.model().check(offset, &buf);
         Ok(wrong.map(|wrong| format!("read of {len} bytes at {offset}: {wrong}")))
     }
 }

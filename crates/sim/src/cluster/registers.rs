@@ -9,6 +9,8 @@ use std::ops::Range;
 /// Bytes of a cell: half a block, so that writes also end inside blocks.
 pub const CELL_BYTES: u64 = 2048;
 const RECORD: usize = 16;
+/// What so many former lives of a writer had under way in a cell counts; what is older has come or never comes.
+const STRAYS: usize = 4;
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Cell {
@@ -20,6 +22,8 @@ struct Cell {
     seen: u64,
     /// A write failed: it may take effect at any time.
     spoiled: bool,
+    /// Values whose writer ended before it heard of them, the last few: they may turn up at any time, also above later ones.
+    strays: [u64; STRAYS],
     /// The greatest value that a finished flush covers.
     flushed: u64,
     /// The same when all power was last lost.
@@ -112,6 +116,20 @@ impl Registers {
             }
         }
     }
+    /// Its writer ended before it heard of it.
+    pub fn wrote_perhaps(&mut self, w: Writing) {
+        for (i, v) in w.cells.zip(w.values) {
+            let strays = &mut self.cells[i].strays;
+            strays.rotate_right(1);
+            strays[0] = v;
+        }
+    }
+    /// The writer of these cells ended; another one goes on with them. It is told of no loss of what was written before it came.
+    pub fn inherited(&mut self, cells: Range<usize>) {
+        for c in &mut self.cells[cells] {
+            c.promised = c.flushed;
+        }
+    }
     /// A read begins.
     pub fn read(&self, cells: Range<usize>) -> Reading {
         let floors = self.cells[cells.clone()].iter().map(|c| c.acked.max(c.seen)).collect();
@@ -144,13 +162,19 @@ impl Registers {
         }
     }
     /// All replicas were interrupted at once. If they were killed, nothing that was acknowledged or seen may be gone (what was
-    /// seen is committed: every replica has it in its files). Otherwise what was not flushed may be.
+    /// seen is committed: the last replica has it in its files); if one of them lost its power, nothing that was acknowledged. Otherwise what was not
+    /// flushed may be.
     pub fn interrupted(&mut self, how: Interruption) {
         if how == Interruption::Killed {
             return;
         }
         self.losses += 1;
         for c in &mut self.cells {
+            if how == Interruption::KilledAndUnplugged {
+                c.left = c.acked;
+                c.seen = c.acked;
+                continue;
+            }
             c.left = c.flushed;
             c.acked = c.flushed;
             c.seen = c.acked;
@@ -171,7 +195,7 @@ impl Registers {
                 }
             };
             let c = &mut self.cells[i];
-            if c.spoiled {
+            if c.spoiled || (value != 0 && c.strays.contains(&value)) {
                 continue;
             }
             let floor = match self.losses - r.losses {
@@ -279,6 +303,24 @@ mod tests {
     }
 
     #[test]
+    fn what_a_writer_never_heard_of_may_turn_up_late() {
+        let mut r = Registers::new("f", 1);
+        let (first, one) = r.write(0..1);
+        r.wrote(first, true);
+        let (lost, two) = r.write(0..1);
+        r.wrote_perhaps(lost);
+        r.inherited(0..1);
+        let (next, three) = r.write(0..1);
+        r.wrote(next, true);
+        for (bytes, right) in [(&three, true), (&two, true), (&one, false)] {
+            let before = r.problems.len();
+            let reading = r.read(0..1);
+            r.check(reading, bytes, "a");
+            assert_eq!(r.problems.len() == before, right, "{:?}", r.problems);
+        }
+    }
+
+    #[test]
     fn a_read_that_spans_a_loss_may_find_what_the_loss_left() {
         let mut r = Registers::new("f", 1);
         let write = |r: &mut Registers| {
@@ -297,6 +339,26 @@ mod tests {
         assert!(r.problems.is_empty(), "{:?}", r.problems);
         r.check(worse, &[0; 2048], "what was flushed is gone");
         assert_eq!(r.problems.len(), 1);
+    }
+
+    #[test]
+    fn what_was_only_seen_may_go_with_the_power_of_one_and_not_with_processes() {
+        for how in [Interruption::Killed, Interruption::KilledAndUnplugged] {
+            let mut r = Registers::new("f", 1);
+            let (w, one) = r.write(0..1);
+            r.wrote(w, true);
+            let (_, two) = r.write(0..1);
+            let seen = r.read(0..1);
+            r.check(seen, &two, "before its acknowledgement");
+            r.interrupted(how);
+            let reading = r.read(0..1);
+            r.check(reading, &one, "after it");
+            assert_eq!(r.problems.is_empty(), how == Interruption::KilledAndUnplugged);
+            let reading = r.read(0..1);
+            let before = r.problems.len();
+            r.check(reading, &[0; 2048], "what was acknowledged is gone");
+            assert_eq!(r.problems.len(), before + 1);
+        }
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! One seed: a cluster, its clients, faults, and what must hold at the end.
 
 use super::corners::Corner;
-use super::faults::{Breaker, Faults};
+use super::faults::Breaker;
 use super::harness::{Cluster, Shape};
-use super::own_file::own_file;
-use super::workload::{Shared, shared_file};
-use super::{contended, end, names, small};
+use super::lives::Lives;
+use super::weights::Faults;
+use super::workload::Shared;
+use super::{end, small};
 use glowfs_client::Client;
-use glowfs_rt::sync::join_all;
-use glowfs_rt::{BoxFuture, Duration};
+use glowfs_rt::Duration;
 use glowfs_types::{Error, Result, Status};
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// The file whose cells have one writer each.
@@ -115,79 +114,37 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
     cluster
         .with_client(&cluster.clients[0].clone(), RECOVERY, prepare)
         .map_err(|e| e.context("the directory of small files"))?;
-    let working = Rc::new(Cell::new(0));
-    let clients: Rc<RefCell<Vec<Rc<Client>>>> = Rc::default();
-    for (i, node) in cluster.clients.iter().enumerate() {
-        let (rt, config) = (node.rt(), cluster.client_config());
-        let (shared, working, clients) = (shared.clone(), working.clone(), clients.clone());
-        working.set(working.get() + 1);
-        node.rt().spawn_detached(async move {
-            match Client::connect(&rt, config).await {
-                Ok(client) => {
-                    clients.borrow_mut().push(client.clone());
-                    let work: Vec<BoxFuture<()>> = vec![
-                        Box::pin(own_file(rt.clone(), client.clone(), shared.clone(), own_name(i))),
-                        Box::pin(names::work(
-                            rt.clone(),
-                            client.clone(),
-                            shared.clone(),
-                            format!("dir{i}"),
-                        )),
-                        Box::pin(contended::work(rt.clone(), client.clone(), shared.clone())),
-                        Box::pin(small::contended(rt.clone(), client.clone(), shared.clone())),
-                        Box::pin(small::own(
-                            rt.clone(),
-                            client.clone(),
-                            shared.clone(),
-                            own_name(i),
-                        )),
-                        Box::pin(shared_file(rt, client, shared, SHARED_FILE.into(), i)),
-                    ];
-                    join_all(work).await;
-                }
-                Err(e) => shared.problem(format!("client {i}: {e}")),
-            }
-            working.set(working.get() - 1);
-        });
-    }
-    let (watched, watch) = (clients.clone(), cluster.watch.clone());
-    let newest = move || {
-        let all = watched.borrow();
-        for (i, c) in all.iter().enumerate() {
-            watch.routing(&format!("client {i}"), &c.routing());
-        }
-        // The one who knows most: an old view of a client that is cut off would hide what is broken.
-        let known = all.iter().map(|c| c.routing());
-        known.chain(watch.storages_routing()).max_by_key(|r| r.version)
-    };
+    let lives = Lives::new(cluster, shared);
+    (0..lives.count()).for_each(|i| lives.begin(i));
+    let known = lives.clone();
+    let newest = Box::new(move || known.newest());
     let mut breaker =
-        Breaker::new(cluster, plan.faults, plan.corner, shared.clone(), Box::new(newest));
+        Breaker::new(cluster, plan.faults, plan.corner, shared.clone(), lives.clone(), newest);
     breaker.run(plan.time);
     breaker.mend_all();
     report.log = std::mem::take(&mut breaker.log);
     shared.stop.set(true);
-    if !cluster.run_until(RECOVERY, || working.get() == 0) {
-        let known = clients.borrow().first().map(|c| end::chains(&c.routing())).unwrap_or_default();
+    if !cluster.run_until(RECOVERY, || lives.working() == 0 && breaker.is_operated()) {
+        let known = lives.newest().map(|info| end::chains(&info)).unwrap_or_default();
         return Err(Error::new(
             Status::TimedOut,
             format!(
-                "{} clients did not finish within {RECOVERY:?} after everything was mended; {known}",
-                working.get()
+                "{} clients did not finish within {RECOVERY:?} after everything was mended (all is ordered: {}); {known}",
+                lives.working(),
+                breaker.is_operated()
             ),
         ));
     }
     // Sessions end with their clients.
-    let leaving = clients.take();
-    for (client, node) in leaving.into_iter().zip(&cluster.clients) {
-        cluster.world.run(node, RECOVERY, async move { client.close().await });
+    for (node, client) in lives.take_clients() {
+        cluster.world.run(&node, RECOVERY, async move { client.close().await });
     }
     report.contended = shared.contended.borrow().cells.iter().map(|h| h.contended() as u64).sum();
     // Whoever crashed last may be back before anybody noticed; until its new life is known, or it counts as dead, the chains
     // only seem to be healthy.
     cluster.run_for(NOTICED);
     end::wait_healthy(cluster, RECOVERY)?;
-    let own = (0..plan.shape.clients).map(own_name).collect();
-    end::check(cluster, shared, own, RECOVERY)?;
+    end::check(cluster, shared, &lives, RECOVERY)?;
     if cluster.watch.primaries() != 1 {
         return Err(Error::new(
             Status::Internal,
@@ -195,8 +152,4 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
         ));
     }
     Ok(())
-}
-
-fn own_name(client: usize) -> String {
-    format!("own{client}")
 }

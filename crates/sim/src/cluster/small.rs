@@ -2,6 +2,7 @@
 //! and one that all clients write at the same places, until somebody writes behind that.
 
 use super::contended::{read_from, write_to};
+use super::estate::{Estate, Place};
 use super::names::{make, unlink};
 use super::own_file::OwnFile;
 use super::registers::CELL_BYTES;
@@ -45,26 +46,32 @@ pub async fn dir(client: &Client) -> Result<InodeId> {
 }
 
 /// One client's own files, until told to stop.
-pub async fn own(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, name: String) {
+pub async fn own(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, estate: Rc<Estate>) {
     for n in 0.. {
         if shared.stop.get() {
             return;
         }
-        let name = format!("{name}-{n}");
-        if let Err(e) = one(&rt, &client, &shared, &name).await {
+        let name = format!("{}-{n}", estate.name);
+        if let Err(e) = one(&rt, &client, &shared, (&estate, &name)).await {
             return shared.problem(format!("{DIR}/{name}: {e}"));
         }
     }
 }
 
-async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> Result<()> {
+async fn one(
+    rt: &Rt,
+    client: &Rc<Client>,
+    shared: &Rc<Shared>,
+    (estate, name): (&Estate, &str),
+) -> Result<()> {
     let parent = dir(client).await?;
+    let kept = estate.file(Place::Small, name.to_owned(), shared);
     let (file, made) = open_or_make_in(client, parent, name).await?;
     if !made.attr.inline {
         shared.problem(format!("{name}: made with chunks"));
     }
     let (bytes, op_bytes) = if rt.random_below(3) == 0 { LONG } else { SHORT };
-    let mut own = OwnFile::new(rt.clone(), client.clone(), shared.clone(), name.to_owned(), file);
+    let mut own = OwnFile::new(rt.clone(), client.clone(), shared.clone(), kept.clone(), file);
     (own.bytes, own.op_bytes) = (bytes, Some(op_bytes));
     for _ in 0..rt.random_below(LIFE) {
         own.notice_losses();
@@ -81,7 +88,10 @@ async fn one(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, name: &str) -> R
         own.pause(10_000).await;
     }
     own.close().await?;
-    unlink(client, parent, name, false).await
+    kept.goes();
+    unlink(client, parent, name, false).await?;
+    estate.gone(&kept);
+    Ok(())
 }
 
 /// One client's work on the file that all write, until told to stop.

@@ -1,7 +1,8 @@
 //! What clients do on a shared file: random reads and writes, checked as registers. And what all workloads have in common.
 
 use super::contended::{self, Contended};
-use super::registers::{CELL_BYTES, Registers};
+use super::locks::Locks;
+use super::registers::{CELL_BYTES, Registers, Writing};
 use super::small;
 use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
@@ -10,6 +11,7 @@ use glowfs_types::wire::meta::{
 };
 use glowfs_types::{Error, InodeId, RequestId, Result, Status, VolumeId};
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Bytes of one operation, at most.
@@ -36,6 +38,8 @@ pub struct Shared {
     pub contended: RefCell<Contended>,
     /// The same of a small one.
     pub small: RefCell<Contended>,
+    /// Who has which lock.
+    pub locks: RefCell<Locks>,
     /// How often all power was lost.
     pub power_losses: Cell<u64>,
     /// How often of these all stores had only failed to flush: clients are not told of what is gone then.
@@ -45,8 +49,10 @@ pub struct Shared {
 /// How all storage nodes were interrupted at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interruption {
-    /// Their processes were killed: nothing that was acknowledged is lost.
+    /// Their processes were killed: nothing that was acknowledged or read is lost.
     Killed,
+    /// The same, and one lost its power: what was read from it, and not acknowledged yet, may be gone.
+    KilledAndUnplugged,
     /// They lost their power: what was not flushed may be gone, and who flushes it is told so.
     Power,
     /// They failed to flush, and their processes were started again: what was not flushed may be gone.
@@ -65,13 +71,19 @@ impl Shared {
             contended: RefCell::new(Contended::new(contended::NAME, &contended::CELLS)),
             small: RefCell::new(Contended::new(small::CONTENDED, &small::CELLS)),
             power_losses: Cell::new(0),
+            locks: RefCell::default(),
             failed_flushes: Cell::new(0),
         })
     }
     /// All storage nodes were interrupted at once.
     pub fn interrupted(&self, how: Interruption) {
         self.registers.borrow_mut().interrupted(how);
-        if how != Interruption::Killed {
+        if how == Interruption::KilledAndUnplugged {
+            for file in [&self.contended, &self.small] {
+                let wrong = file.borrow_mut().lose_unacknowledged();
+                self.problems.borrow_mut().extend(wrong);
+            }
+        } else if how != Interruption::Killed {
             for file in [&self.contended, &self.small] {
                 let wrong = file.borrow_mut().lose();
                 self.problems.borrow_mut().extend(wrong);
@@ -86,6 +98,11 @@ impl Shared {
     pub fn engine_lost_power(&self) {
         let wrong = self.small.borrow_mut().lose_unacknowledged();
         self.problems.borrow_mut().extend(wrong);
+    }
+    /// The cells of the shared file that this writer writes.
+    pub fn cells_of(&self, writer: usize) -> Range<usize> {
+        let part = self.registers.borrow().len() / self.writers;
+        part * writer..part * (writer + 1)
     }
     /// Notes what is wrong.
     pub fn problem(&self, what: String) {
@@ -212,12 +229,12 @@ async fn shared_file_ops(
 ) -> Result<()> {
     let (file, _) = open_or_make(client, name).await?;
     let cells = shared.registers.borrow().len() as u64;
-    let part = cells / shared.writers as u64;
-    let first = part * me as u64;
+    let own = shared.cells_of(me);
+    let (first, part) = (own.start as u64, own.len() as u64);
     while !shared.stop.get() {
         let what = rt.random_below(20);
         if what == 0 {
-            let flushing = shared.registers.borrow().flush(first as usize..(first + part) as usize);
+            let flushing = shared.registers.borrow().flush(own.clone());
             let told = is_told_of_loss(file.flush().await)?;
             shared.registers.borrow_mut().flushed(flushing, told);
             client.sync(report(client, &file, true)).await?;
@@ -260,10 +277,24 @@ pub async fn patiently<T>(rt: &Rt, mut work: impl AsyncFnMut() -> Result<T>) -> 
     }
 }
 
+/// A write of cells whose outcome its client need not live to hear.
+struct UnderWay<'a>(&'a Shared, Option<Writing>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(writing) = self.1.take() {
+            self.0.registers.borrow_mut().wrote_perhaps(writing);
+        }
+    }
+}
+
 async fn write_cells(rt: &Rt, file: &OpenFile, shared: &Shared, from: u64, n: u64) -> Result<()> {
     let (writing, bytes) = shared.registers.borrow_mut().write(from as usize..(from + n) as usize);
+    let mut under_way = UnderWay(shared, Some(writing));
     let result = write_patiently(rt, file, from * CELL_BYTES, Buf::from_vec(bytes)).await;
-    shared.registers.borrow_mut().wrote(writing, result.is_ok());
+    if let Some(writing) = under_way.1.take() {
+        shared.registers.borrow_mut().wrote(writing, result.is_ok());
+    }
     result
 }
 

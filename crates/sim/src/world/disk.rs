@@ -70,8 +70,26 @@ pub struct DiskFaults {
     pub read_flips_per_million: u32,
     /// An operation takes a hundred times as long.
     pub slow_per_million: u32,
+    /// Every operation takes longer, by a time between these two, in ns.
+    pub slower_least_ns: u64,
+    /// See above.
+    pub slower_most_ns: u64,
     /// What is begun never ends, not even when the fault is taken away.
     pub hangs: bool,
+}
+
+impl DiskFaults {
+    /// Every operation takes seconds: the disk is not dead.
+    pub const SECONDS: Self = Self {
+        read_errors_per_million: 0,
+        write_errors_per_million: 0,
+        sync_errors_per_million: 0,
+        read_flips_per_million: 0,
+        slow_per_million: 0,
+        slower_least_ns: 1_000_000_000,
+        slower_most_ns: 5_000_000_000,
+        hangs: false,
+    };
 }
 
 /// How long an operation on a disk that hangs takes, in ns: longer than any test, and no number overflows.
@@ -90,6 +108,14 @@ impl Disk {
         core.random(|r| r.chance(per_million))
     }
     fn slow(&self, core: &Core, ns: u64) -> u64 {
+        let faults = self.faults.get();
+        let more = match faults.slower_most_ns {
+            0 => 0,
+            most => core.random(|r| r.between(faults.slower_least_ns, most)),
+        };
+        more + self.slow_by_chance(core, ns)
+    }
+    fn slow_by_chance(&self, core: &Core, ns: u64) -> u64 {
         match self.fails(core, |f| f.slow_per_million) {
             _ if self.faults.get().hangs => NEVER_NS,
             true => ns * 100,
