@@ -13,6 +13,8 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 const VALUE: usize = 3000;
 /// Commits that only keep the cluster going: their log is larger than the disk.
 const RENEWALS: u64 = 2500;
+/// Keys that are removed at a time: more than can be made between two looks at the disk.
+const REMOVED: u32 = 200;
 /// The disk.
 const BYTES: u64 = 8 << 20;
 
@@ -130,9 +132,9 @@ fn growth_is_refused_while_all_else_goes_on_and_removals_make_room() {
             assert!(engine.stats().short && !engine.stats().full, "{:?}", engine.stats());
             is_kept(&rt, &engine, &disk, large, &mut seed).await;
             renew(&rt, &engine).await;
-            assert_eq!(content(&engine).await.len() as u32, end - round * 20 + 1, "{round}");
+            assert_eq!(content(&engine).await.len() as u32, end - round * REMOVED + 1, "{round}");
             is_kept(&rt, &engine, &disk, large, &mut seed).await;
-            for key in round * 20..round * 20 + 20 {
+            for key in round * REMOVED..(round + 1) * REMOVED {
                 change(&engine, |tx| tx.clear(key.to_be_bytes())).await.expect("a removal");
             }
             grows_again(&rt, &engine, end).await;
