@@ -87,6 +87,8 @@ pub(crate) struct Mvcc {
     map: BTreeMap<StoredKey, Chain>,
     version: Version,
     oldest: Version,
+    /// Versions before this one cannot be read: some behind them were taken back.
+    begun: Version,
     /// What superseded something, in version order.
     superseded: VecDeque<Superseded>,
     /// Bytes of the older values.
@@ -141,13 +143,11 @@ impl Mvcc {
     }
 
     fn readable(&self, version: Version) -> Result<()> {
-        if version < self.oldest {
+        let oldest = self.oldest.max(self.begun);
+        if version < oldest {
             return Err(Error::new(
                 Status::TooOld,
-                format!(
-                    "version {version} is no longer kept (oldest {}); begin again",
-                    self.oldest
-                ),
+                format!("version {version} is no longer kept (oldest {oldest}); begin again"),
             ));
         }
         if version > self.version {
@@ -292,6 +292,40 @@ impl Mvcc {
         let added = self.superseded.len() - before;
         self.trim(added * 4 + TRIM_STEP);
         version
+    }
+
+    /// Takes back all commits behind `to`, which is not older than the oldest version, given the keys that they put: everything is as of `to`, under a new version,
+    /// and nobody who has read any other goes on with that. Returns the last version that was taken back.
+    pub fn take_back<'a>(&mut self, to: Version, put: impl Iterator<Item = &'a [u8]>) -> Version {
+        while self.superseded.back().is_some_and(|s| s.version > to) {
+            let Some(Superseded { key, .. }) = self.superseded.pop_back() else { break };
+            let Some(chain) = self.map.get_mut(&key) else { continue };
+            // A commit that changed a key twice has superseded one value.
+            if chain.newest.version <= to {
+                continue;
+            }
+            let Some(old) = chain.older.pop_back() else { continue };
+            let (new_bytes, old_bytes) = (u64::from(chain.newest.bytes()), u64::from(old.bytes()));
+            self.bytes = self.bytes + old_bytes - new_bytes;
+            self.older_bytes -= old_bytes;
+            chain.newest = old;
+        }
+        // What is still newer was not there before.
+        for key in put {
+            let key = StoredKey::new(key);
+            if self.map.get(&key).is_some_and(|chain| chain.newest.version > to)
+                && let Some(chain) = self.map.remove(&key)
+            {
+                self.bytes -= key.len() as u64 + u64::from(chain.newest.bytes());
+            }
+        }
+        while self.range_writes.back().is_some_and(|(version, ..)| *version > to) {
+            self.range_writes.pop_back();
+        }
+        let last = self.version;
+        self.version += 1;
+        self.begun = self.version;
+        last
     }
 
     /// Applies one change of a log or checkpoint at a version that is not older than the last one. Nobody reads the past of a store that is
@@ -446,6 +480,70 @@ mod tests {
     fn put(store: &mut Mvcc, key: &[u8], bytes: usize) {
         let put = Mutation::Put { key: key.to_vec(), value: vec![7; bytes] };
         store.apply(&Commit { mutations: vec![put], ..Commit::default() }, &mut ());
+    }
+
+    /// Everything that can be seen of a store, and what it counts.
+    fn shown(store: &Mvcc) -> (Vec<(Vec<u8>, Vec<u8>)>, u64, u64, usize) {
+        let all = store.get_range(store.version(), &[], &[0xff], 1000, false).expect("newest");
+        (all.entries, store.bytes(), store.older_bytes(), store.backlog())
+    }
+
+    #[test]
+    fn what_is_taken_back_was_never_there() {
+        let mut seed = 7;
+        let mut rand = |n: u64| {
+            seed += 1;
+            glowfs_types::layout::splitmix64(seed) % n
+        };
+        for round in 0..300 {
+            let mut store = Mvcc::default();
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            let mut commit = |store: &mut Mvcc, rand: &mut dyn FnMut(u64) -> u64| {
+                let mutations = (0..1 + rand(3)).map(|_| {
+                    let key = vec![b'a' + rand(6) as u8];
+                    match rand(4) {
+                        0 => Mutation::ClearRange { end: crate::key_after(&key), begin: key },
+                        1 => Mutation::ClearRange { end: vec![b'a' + rand(8) as u8], begin: key },
+                        2 => Mutation::Add { key, delta: 1 },
+                        _ => Mutation::Put { key, value: vec![1; rand(30) as usize] },
+                    }
+                });
+                let mutations: Vec<_> = mutations.collect();
+                for m in &mutations {
+                    if let Mutation::Put { key, .. } | Mutation::Add { key, .. } = m {
+                        keys.push(key.clone());
+                    }
+                }
+                store.apply(&Commit { mutations, ..Commit::default() }, &mut ());
+            };
+            for _ in 0..rand(12) {
+                commit(&mut store, &mut rand);
+                if rand(3) == 0 {
+                    store.set_oldest(store.version() - rand(3).min(store.version()));
+                }
+            }
+            let (to, before) = (store.version(), shown(&store));
+            for _ in 0..1 + rand(12) {
+                commit(&mut store, &mut rand);
+            }
+            let last = store.version();
+            assert_eq!(store.take_back(to, keys.iter().map(Vec::as_slice)), last);
+            let after = shown(&store);
+            assert_eq!(after.0, before.0, "round {round}");
+            if store.oldest == 0 {
+                assert_eq!(after, before, "round {round}");
+            }
+            let sum: usize = after.0.iter().map(|(k, v)| k.len() + v.len()).sum();
+            assert!(after.1 >= sum as u64, "round {round}: tombstones count as well");
+            for version in [to, last] {
+                let e = store.get(version, b"a").expect_err("read before");
+                assert_eq!(e.status, Status::TooOld, "round {round}");
+            }
+            store.set_oldest(store.version());
+            while store.trim(1000) {}
+            let end = shown(&store);
+            assert_eq!((end.1, end.2, end.3), (sum as u64, 0, 0), "round {round}");
+        }
     }
 
     #[test]

@@ -84,13 +84,15 @@ impl Buffer {
 pub struct Transaction {
     engine: Rc<dyn Engine>,
     version: Cell<Option<Version>>,
+    grows: Cell<bool>,
     buffer: RefCell<Buffer>,
 }
 
 impl Transaction {
     /// A new one; it reads as of the version that is newest at its first read.
     pub fn new(engine: Rc<dyn Engine>) -> Self {
-        Self { engine, version: Cell::new(None), buffer: RefCell::default() }
+        let (version, grows) = (Cell::new(None), Cell::new(false));
+        Self { engine, version, grows, buffer: RefCell::default() }
     }
 
     /// The version it reads at.
@@ -360,6 +362,10 @@ impl Transaction {
         buffer.write_conflicts.push((begin.to_vec(), end.to_vec()));
         Ok(())
     }
+    /// It makes larger what is kept: where room is short, an engine with a reserve refuses it (`NoSpace`), and takes what frees room and what keeps the cluster going.
+    pub fn grows(&self) {
+        self.grows.set(true);
+    }
     /// Whether it would change nothing.
     pub fn is_read_only(&self) -> bool {
         self.buffer.borrow().is_empty()
@@ -386,6 +392,7 @@ impl Transaction {
             mutations: mutations(buffer.clears, buffer.keys, buffer.stamped),
             durable,
             present,
+            grows: self.grows.get(),
         };
         self.engine.commit(commit).await
     }

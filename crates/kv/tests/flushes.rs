@@ -184,6 +184,7 @@ fn eager() -> EmbeddedConfig {
     EmbeddedConfig {
         checkpoint_log_bytes: 16 << 10,
         checkpoint_pause: Duration::from_millis(20),
+        reserve_bytes: 64 << 10,
         ..EmbeddedConfig::new(ClusterId(7))
     }
 }

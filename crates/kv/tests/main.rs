@@ -7,3 +7,4 @@ mod etcd;
 mod flushes;
 mod kept;
 mod remote;
+mod room;

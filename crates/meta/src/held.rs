@@ -35,6 +35,9 @@ pub struct Held {
     bytes: Gauge,
     old_bytes: Gauge,
     without_room: Gauge,
+    reserve: Gauge,
+    room: Gauge,
+    refused: Gauge,
 }
 
 impl Held {
@@ -65,6 +68,18 @@ impl Held {
             without_room: gauge(
                 "glowfs_meta_engine_checkpoints_without_room",
                 "How often the embedded engine found no room for a checkpoint since it was started.",
+            ),
+            reserve: gauge(
+                "glowfs_meta_engine_reserve_bytes",
+                "Bytes of its disk that the embedded engine keeps for when it is full.",
+            ),
+            room: gauge(
+                "glowfs_meta_engine_full",
+                "0: the embedded engine has room. 1: it refuses what needs more of its disk. 2: it takes no commit.",
+            ),
+            refused: gauge(
+                "glowfs_meta_engine_refused",
+                "Commits that the embedded engine refused for want of room since it was started.",
             ),
         }
     }
@@ -116,6 +131,9 @@ pub async fn watch(s: Rc<Service>, engine: Option<Embedded>) {
             s.held.bytes.set(shown(stats.bytes));
             s.held.old_bytes.set(shown(stats.old_bytes));
             s.held.without_room.set(shown(stats.checkpoints_without_room));
+            s.held.reserve.set(shown(stats.reserve_bytes));
+            s.held.room.set(i64::from(stats.short) + i64::from(stats.full));
+            s.held.refused.set(shown(stats.refused));
         }
     }
 }

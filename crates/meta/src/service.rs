@@ -95,7 +95,8 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         config,
     });
     let kv = embedded.as_ref().map(|_| KvService::new(rt, engine));
-    let handler = Rc::new(MetaHandler { service: service.clone(), kv, started: rt.now() });
+    let (engine, started) = (embedded.clone(), rt.now());
+    let handler = Rc::new(MetaHandler { service: service.clone(), kv, engine, started });
     let server = Rc::new(listen(&service, handler.clone())?);
     *service.peers.borrow_mut() = Some(Peers::new(&server));
     let addresses = server.addresses().iter().map(Address::to_string).collect();
@@ -231,6 +232,7 @@ async fn prepare(s: &Rc<Service>) -> Result<()> {
 struct MetaHandler {
     service: Rc<Service>,
     kv: Option<KvService>,
+    engine: Option<Embedded>,
     started: Instant,
 }
 
@@ -241,7 +243,17 @@ impl MetaHandler {
             Ok(()) => (true, String::new()),
             Err(e) => (false, e.message),
         };
-        let said = [Some(detail), s.agent.clock_complaint()].into_iter().flatten();
+        let engine = self.engine.as_ref().map(Embedded::stats).unwrap_or_default();
+        let room = match (engine.full, engine.short) {
+            (true, _) => Some("the disk of the metadata engine is full: nothing can be changed"),
+            (_, true) => {
+                Some("the disk of the metadata engine is nearly full: what needs room is refused")
+            }
+            _ => None,
+        };
+        let healthy = healthy && !engine.full;
+        let said = [Some(detail), room.map(str::to_owned), s.agent.clock_complaint()];
+        let said = said.into_iter().flatten();
         let detail = said.filter(|d| !d.is_empty()).collect::<Vec<_>>().join("; ");
         ServiceStatus {
             role: Some(Role::Meta),

@@ -121,6 +121,9 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
         return Err(in_the_way("there are enough of such contents"));
     }
     let mut bytes = content(cx, q.inode).await?;
+    if end > inode.len {
+        cx.tx.grows();
+    }
     // Both are at most `limit`.
     let (from, end) = (q.offset as usize, end as usize);
     if bytes.len() < end {
@@ -162,6 +165,9 @@ pub(crate) async fn resize(
     }
     if len > inode.len && !cx.env.room_for_contents() {
         return Err(in_the_way("there are enough of such contents"));
+    }
+    if len > inode.len {
+        cx.tx.grows();
     }
     // Both are at most the limit.
     cx.count_contents(id, inode, len as i64 - inode.len as i64)?;

@@ -35,6 +35,7 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     if inode.nlink >= LINKS_MAX {
         return err(Status::TooManyLinks);
     }
+    cx.tx.grows();
     inode.nlink += 1;
     inode.ctime = cx.now;
     let cookie = cx.env.new_id()?;

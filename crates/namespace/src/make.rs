@@ -54,6 +54,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     if device && !whiteout && !access::is_root(cx.caller) {
         return err(Status::NotPermitted);
     }
+    cx.tx.grows();
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, req, &dir)?;
     cx.insert(req.parent, &req.name, id, req.kind, id.0)?;
@@ -109,6 +110,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let dir = cx.dir(req.parent).await?;
     flags::check_insert(&dir)?;
     access::check(cx.caller, &dir, WRITE | EXEC)?;
+    cx.tx.grows();
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, req, &dir)?;
     inode.nlink = 0;

@@ -104,6 +104,9 @@ async fn set_acl(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
         return err(Status::OutOfRange);
     }
     let acl = if q.value.is_empty() { None } else { Some(Acl::parse(&q.value)?) };
+    if acl.as_ref().is_some_and(|acl| !acl.is_mode()) {
+        cx.tx.grows();
+    }
     if q.name.as_slice() == DEFAULT {
         if !inode.is_dir() {
             return if acl.is_some() { err(Status::AccessDenied) } else { Ok(()) };
@@ -161,9 +164,12 @@ async fn account(
     if let Some((.., most, what)) = bounds.into_iter().find(|(b, a, most, _)| a > most && a > b) {
         return Err(Error::new(Status::NoSpace, format!("an inode has at most {most} {what}")));
     }
-    if after.bytes > before.bytes && !cx.env.room_for_xattrs() {
-        let what = "there is no room for more extended attributes in the metadata";
-        return Err(Error::new(Status::NoSpace, what));
+    if after.bytes > before.bytes {
+        cx.tx.grows();
+        if !cx.env.room_for_xattrs() {
+            let what = "there is no room for more extended attributes in the metadata";
+            return Err(Error::new(Status::NoSpace, what));
+        }
     }
     let known = inode.xattrs.map_or(0, |x| i64::from(x.bytes));
     cx.count_xattrs(id, inode, i64::from(after.bytes) - known)?;

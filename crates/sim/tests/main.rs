@@ -7,6 +7,7 @@ mod channels;
 mod clocks;
 mod cluster;
 mod damaged;
+mod engine_full;
 mod failed_head;
 mod full;
 mod garbage;

@@ -152,6 +152,7 @@ pub async fn load(
         while !entries.is_empty() {
             let (some, rest) = entries.split_at(batch(entries));
             change(rt, engine, async |tx| {
+                tx.grows();
                 some.iter().try_for_each(|(k, v)| tx.put(k.clone(), v.clone()))
             })
             .await?;

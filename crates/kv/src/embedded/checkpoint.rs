@@ -1,23 +1,22 @@
 //! Checkpoints: the whole map at one version in a file of its own, written in small steps beside the traffic.
 //!
-//! Order: fresh log segment (everything before it is flushed) -> the map at that version into `checkpoint.tmp` -> flush -> rename ->
-//! flush the directory -> remove older checkpoints, then older segments, oldest first. A crash anywhere leaves a complete
+//! Order: fresh log segment (everything before it is flushed) -> the map at that version into `checkpoint.tmp`, which was the reserve -> flush -> rename ->
+//! flush the directory -> the older checkpoint becomes the reserve -> remove older segments, oldest first. A crash anywhere leaves a complete
 //! checkpoint and every segment behind it.
 //!
-//! Where there is no room for one, or for the segment, the log goes on as it is, and it is tried again.
+//! Where there is no room for one ([`super::room`] keeps it, where it can), or for the segment, the log goes on as it is, and it is tried again.
 
 use super::format::{
     BLOCK, CHECKPOINT_MAGIC, FileHeader, PageHeader, checkpoint_name, number_of, push_entry,
 };
 use super::log::{aligned, finish};
+use super::room::{self, PAGE_BYTES};
 use super::{EmbeddedConfig, Inner, State, WINDOW_STEP};
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
 /// The name of a checkpoint that is not complete.
 pub const TMP: &str = "checkpoint.tmp";
-/// Payload of a page, about, in bytes. One entry more may lie on top.
-const PAGE_BYTES: usize = 256 << 10;
 /// A checkpoint waits until the log has one byte for so many that there are.
 const CHECKPOINT_SHARE: u64 = 2;
 /// Keys looked at in one step of the walk.
@@ -26,21 +25,25 @@ const STEP_KEYS: usize = 512;
 /// Moves the window of versions and writes checkpoints when they are due.
 pub async fn background_loop(inner: Rc<Inner>) {
     loop {
-        let ended = || {
+        let wanted = || {
             let s = inner.state.borrow();
-            s.closing || s.failed.is_some()
+            s.closing || s.failed.is_some() || s.reserve.is_pressed()
         };
-        let _ = inner.rt.timeout(WINDOW_STEP, inner.progress.until(ended)).await;
+        let _ = inner.rt.timeout(WINDOW_STEP, inner.progress.until(wanted)).await;
         let due = {
             let s = inner.state.borrow();
             if s.closing || s.failed.is_some() {
                 break;
             }
-            s.stats.log_bytes >= due_at(&inner.config, &s)
+            let due = s.stats.log_bytes >= due_at(&inner.config, &s);
+            (due || room::wants_checkpoint(&inner.config, &s, inner.rt.now()))
                 && s.pin.is_none()
                 && inner.rt.now() >= s.checkpoint_from
         };
         inner.move_window();
+        if let Err(e) = room::tend(&inner).await {
+            inner.fail(e.context("keeping room in reserve for the metadata"));
+        }
         if due {
             let task = inner.clone();
             inner.rt.spawn_detached(async move {
@@ -70,7 +73,7 @@ fn later(inner: &Inner, error: &Error) {
     tracing::error!(
         %error,
         log_bytes = s.stats.log_bytes,
-        "there is no room for a metadata checkpoint, so the log grows on: make room, for when the log finds none the engine stops"
+        "there is no room for a metadata checkpoint, so the log grows on: make room, for when the log finds none no commit is taken"
     );
 }
 
@@ -78,9 +81,13 @@ fn later(inner: &Inner, error: &Error) {
 async fn write_if_fits(inner: &Inner) -> Result<Option<Error>> {
     // If it cannot be asked the attempt will tell.
     let free = inner.dir.space().map_or(u64::MAX, |s| s.free_bytes);
-    let bytes = inner.state.borrow().store.bytes();
-    if free < bytes {
-        let e = format!("{bytes} bytes are to be written and {free} are free");
+    let (bytes, reserve) = {
+        let s = inner.state.borrow();
+        (s.store.bytes(), s.reserve.bytes())
+    };
+    if free.saturating_add(reserve) < bytes {
+        let e =
+            format!("{bytes} bytes are to be written, {free} are free and {reserve} in reserve");
         return Ok(Some(Error::new(Status::NoSpace, e)));
     }
     attempt(inner).await
@@ -108,6 +115,9 @@ async fn attempt(inner: &Inner) -> Result<Option<Error>> {
     inner.work.wake();
     let result = write_pinned(inner).await;
     inner.state.borrow_mut().pin = None;
+    if result.is_ok() {
+        room::tend(inner).await?;
+    }
     result
 }
 
@@ -127,30 +137,35 @@ async fn write_pinned(inner: &Inner) -> Result<Option<Error>> {
         s.pin = Some(header.version);
         (header, std::mem::take(&mut s.stats.log_bytes))
     };
-    if let Err(e) = write_file(inner, &header).await {
-        if e.status != Status::NoSpace {
-            return Err(e);
+    let bytes = match write_file(inner, &header).await {
+        Ok(bytes) => bytes,
+        Err(e) if room::is_lack(&e) => {
+            // Nobody has read it and nobody will: its room is the reserve again.
+            if let Err(error) = room::becomes_reserve(inner, TMP).await {
+                tracing::warn!(%error, "a checkpoint that is not complete stays until the next one");
+            }
+            inner.state.borrow_mut().stats.log_bytes += log_bytes;
+            return Ok(Some(e));
         }
-        // Nobody has read it and nobody will: the log has the room.
-        if let Err(error) = inner.dir.remove(TMP).await {
-            tracing::warn!(%error, "a checkpoint that is not complete stays until the next one");
-        }
-        inner.state.borrow_mut().stats.log_bytes += log_bytes;
-        return Ok(Some(e));
-    }
+        Err(e) => return Err(e),
+    };
     let name = checkpoint_name(header.version);
     inner.dir.rename(TMP, &name).await?;
     inner.dir.sync().await?;
     remove_older(inner, &header).await?;
-    inner.state.borrow_mut().stats.checkpoints += 1;
+    {
+        let mut s = inner.state.borrow_mut();
+        s.reserve.checkpoint_written(bytes, inner.rt.now(), inner.config.checkpoint_pause);
+        s.stats.checkpoints += 1;
+    }
     tracing::info!(version = header.version, "metadata checkpoint written");
     Ok(None)
 }
 
-async fn write_file(inner: &Inner, header: &FileHeader) -> Result<()> {
+/// Its bytes.
+async fn write_file(inner: &Inner, header: &FileHeader) -> Result<u64> {
     let rt = &inner.rt;
-    let file = super::log::open_fresh(rt, &inner.dir, TMP).await?;
-    file.set_len(0).await?;
+    let file = room::file_for_checkpoint(inner).await?;
     file.write(vec![aligned(rt, &[&header.encode(CHECKPOINT_MAGIC)])], 0).await?;
     let mut offset = BLOCK as u64;
     let (mut after, mut index, mut total) = (None, 0u64, 0u64);
@@ -181,20 +196,27 @@ async fn write_file(inner: &Inner, header: &FileHeader) -> Result<()> {
     }
     let last = PageHeader::encode(index, 0, &total.to_le_bytes());
     file.write(vec![aligned(rt, &[&last])], offset).await?;
+    offset += last.len() as u64;
+    // Behind it stands what was in the reserve.
+    file.set_len(offset).await?;
     file.sync().await?;
-    Ok(())
+    Ok(offset)
 }
 
 /// Older checkpoints first: without one, its segments would look like holes.
 async fn remove_older(inner: &Inner, header: &FileHeader) -> Result<()> {
     let mut names = inner.dir.list().await?;
     names.sort();
-    for name in &names {
-        if number_of(name, "checkpoint-").is_some_and(|v| v < header.version) {
-            inner.dir.remove(name).await?;
-        }
+    let older = |name: &&String| number_of(name, "checkpoint-").is_some_and(|v| v < header.version);
+    let mut older: Vec<&String> = names.iter().filter(older).collect();
+    let newest = older.pop();
+    for name in older {
+        inner.dir.remove(name).await?;
     }
-    inner.dir.sync().await?;
+    match newest {
+        Some(name) => room::becomes_reserve(inner, name).await?,
+        None => inner.dir.sync().await?,
+    }
     for name in &names {
         if number_of(name, "log-").is_some_and(|s| s < header.sequence) {
             inner.dir.remove(name).await?;

@@ -195,7 +195,7 @@ pub enum Op<'a> {
 }
 
 /// Reads the records of a batch, in order.
-pub fn read_records(payload: &[u8], mut each: impl FnMut(Version, Op<'_>)) -> Result<()> {
+pub fn read_records<'a>(payload: &'a [u8], mut each: impl FnMut(Version, Op<'a>)) -> Result<()> {
     let bad = || Error::new(Status::Corrupt, "a record of the log has a wrong form");
     let mut r = Reader(payload);
     while !r.0.is_empty() {

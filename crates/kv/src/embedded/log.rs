@@ -5,13 +5,16 @@
 //! and flushed before its successor exists, so a gap before the last segment is never a torn tail. One flush of the log at a time:
 //! of two that are under way together, the system may tell an error to one only, and the other one would answer for what is lost.
 
-use super::format::{BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, fold, log_name};
+use super::format::{
+    BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, Op, fold, log_name, read_records,
+};
+use super::room::{self, Help};
 use super::{Inner, State};
 use crate::Version;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Buf, Dir, Duration, File, Rt};
 use glowfs_types::checksum::crc32c;
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Error, Result};
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -39,34 +42,36 @@ pub fn aligned(rt: &Rt, parts: &[&[u8]]) -> Buf {
     buf.freeze()
 }
 
-/// Takes room for the log from `from` to `to` beforehand, so that flushes need not note new room. Where there is less, the file grows as it is written.
-pub async fn take_room(file: &File, from: u64, to: u64) -> Result<()> {
+/// Takes room for the log from `from` to `to` beforehand, so that flushes need not note new room. Where there is less (false), the file grows as it is written.
+pub async fn take_room(file: &File, from: u64, to: u64) -> Result<bool> {
     match file.allocate(from, to.saturating_sub(from).max(BLOCK as u64)).await.map_err(Error::from)
     {
-        Err(error) if error.status == Status::NoSpace => {
+        Err(error) if room::is_lack(&error) => {
             tracing::warn!(%error, bytes = to.saturating_sub(from), "there is no room for all of a segment of the metadata log: it grows as it is written");
             // What was taken all the same is needed elsewhere.
-            Ok(file.set_len(from).await?)
+            file.set_len(from).await?;
+            Ok(false)
         }
-        other => other,
+        other => other.map(|()| true),
     }
 }
 
-/// Makes a segment with its header, durable under its name.
+/// Makes a segment with its header, durable under its name. False: it has not got all of its room.
 pub async fn create_segment(
     rt: &Rt,
     dir: &Dir,
     header: &FileHeader,
     segment_bytes: u64,
-) -> Result<Tail> {
+) -> Result<(Tail, bool)> {
     let name = log_name(header.sequence);
     let file = open_fresh(rt, dir, &name).await?;
     file.set_len(0).await?;
-    take_room(&file, 0, segment_bytes).await?;
+    let whole = take_room(&file, 0, segment_bytes).await?;
     file.write(vec![aligned(rt, &[&header.encode(LOG_MAGIC)])], 0).await?;
     file.sync().await?;
     dir.sync().await?;
-    Ok(Tail { file, offset: BLOCK as u64, sequence: header.sequence, chain: header.chain })
+    let offset = BLOCK as u64;
+    Ok((Tail { file, offset, sequence: header.sequence, chain: header.chain }, whole))
 }
 
 /// Opens a file that is written anew. Having no descriptor is no fault of the disk, and passes: it waits for one.
@@ -82,6 +87,9 @@ pub async fn open_fresh(rt: &Rt, dir: &Dir, name: &str) -> std::io::Result<File>
         }
     }
 }
+
+/// Ranges of versions that were taken back which are remembered: who waits for one of them hears of it at once, and there are seconds between two.
+const TAKEN_BACK_MAX: usize = 64;
 
 struct Batch {
     header: BatchHeader,
@@ -134,15 +142,39 @@ pub fn finish(inner: &Inner) {
 
 async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
     let full = tail.offset >= inner.config.segment_bytes;
-    if rotate || full {
-        rotate_segment(inner, tail).await?;
+    while rotate || full {
+        match rotate_segment(inner, tail).await {
+            Err(e) if room::is_lack(&e) => {
+                if room::make(inner, 2 * BLOCK as u64, true).await? == Help::None {
+                    return take_back(inner, tail, &[], &e).await;
+                }
+            }
+            rotated => {
+                rotated?;
+                break;
+            }
+        }
     }
     let Some(batch) = take_batch(inner, tail) else { return Ok(()) };
     let head = batch.header.encode();
     let crc = super::format::u32_at(&head, BATCH_HEADER - 4);
     let buf = aligned(&inner.rt, &[&head, &batch.payload]);
     let bytes = buf.len() as u64;
-    tail.file.write(vec![buf], tail.offset).await?;
+    // What has found no room has changed nothing that is on the disk: the same bytes go to the same place.
+    while let Err(e) = tail.file.write(vec![buf.clone()], tail.offset).await.map_err(Error::from) {
+        if !room::is_lack(&e) {
+            return Err(e);
+        }
+        match room::make(inner, bytes, false).await? {
+            Help::Room => {}
+            // A batch says nothing of its segment.
+            Help::Rotate => match rotate_segment(inner, tail).await {
+                Err(e) if room::is_lack(&e) => no_segment(inner, &e),
+                rotated => rotated?,
+            },
+            Help::None => return take_back(inner, tail, &batch.payload, &e).await,
+        }
+    }
     tail.offset += bytes;
     tail.sequence += 1;
     tail.chain = crc;
@@ -164,6 +196,56 @@ async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
     Ok(())
 }
 
+/// A checkpoint that asks for a fresh segment gets none.
+fn no_segment(inner: &Inner, why: &Error) {
+    {
+        let mut s = inner.state.borrow_mut();
+        if std::mem::take(&mut s.rotate) {
+            s.rotated = Some(Err(why.clone()));
+        }
+    }
+    inner.progress.wake();
+}
+
+/// There is no room for a batch, nor for those that wait behind it: none of their commits happened, for certain, before anybody hears that.
+async fn take_back(inner: &Inner, tail: &Tail, batch: &[u8], why: &Error) -> Result<()> {
+    no_segment(inner, why);
+    if batch.is_empty() && inner.state.borrow().first_pending.is_none() {
+        return Ok(());
+    }
+    room::begin_refusing(inner, why);
+    // A part of the batch may be there, on some file systems all but its padding.
+    tail.file.set_len(tail.offset).await?;
+    flush(inner, &tail.file).await?;
+    let written = inner.state.borrow().written;
+    flushed(inner, written, tail.sequence - 1);
+    {
+        let mut s = inner.state.borrow_mut();
+        let s = &mut *s;
+        let waiting = std::mem::take(&mut s.records.bytes);
+        s.first_pending = None;
+        let mut put: Vec<&[u8]> = Vec::new();
+        for payload in [batch, waiting.as_slice()] {
+            read_records(payload, |_, op| {
+                if let Op::Put(key, _) = op {
+                    put.push(key);
+                }
+            })?;
+        }
+        let last = s.store.take_back(written, put.into_iter());
+        s.wanted.retain(|version| *version <= written);
+        if s.taken_back.len() == TAKEN_BACK_MAX {
+            s.taken_back.pop_front();
+        }
+        s.taken_back.push_back((written, last));
+        // There is nothing behind it that could be lost.
+        s.written = s.store.version();
+    }
+    inner.progress.wake();
+    inner.flush_work.wake();
+    Ok(())
+}
+
 async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     tail.file.set_len(tail.offset).await?;
     flush(inner, &tail.file).await?;
@@ -179,11 +261,28 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     };
     // A segment without a batch yet is as good as a fresh one, and has the same name.
     if tail.offset > BLOCK as u64 {
-        let bytes = inner.config.segment_bytes;
-        match create_segment(&inner.rt, &inner.dir, &header, bytes).await {
-            Ok(new) => *tail = new,
-            // Of one that is full there is no going on: then there is no room for the next batch either.
-            Err(e) if e.status == Status::NoSpace && tail.offset < bytes => {
+        let full = tail.offset >= inner.config.segment_bytes;
+        let bytes = inner.state.borrow().reserve.segment_bytes(&inner.config);
+        let mut made = create_segment(&inner.rt, &inner.dir, &header, bytes).await;
+        if made.as_ref().is_err_and(room::is_lack)
+            && room::give(inner, 2 * BLOCK as u64, true).await?
+        {
+            made = create_segment(&inner.rt, &inner.dir, &header, bytes).await;
+        }
+        match made {
+            Ok((new, whole)) => {
+                *tail = new;
+                let checkpoint = inner.state.borrow().rotate;
+                if checkpoint && !whole {
+                    // The log goes on in it while the checkpoint takes the rest of the reserve.
+                    let given = room::give_rest(inner).await?;
+                    if given > 0 {
+                        take_room(&tail.file, tail.offset, tail.offset + given).await?;
+                    }
+                }
+            }
+            // Of one that is full there is no going on.
+            Err(e) if room::is_lack(&e) && !full => {
                 return stay(inner, tail, &header, e).await;
             }
             Err(e) => return Err(e),
@@ -209,12 +308,7 @@ async fn stay(inner: &Inner, tail: &Tail, header: &FileHeader, why: Error) -> Re
     }
     inner.dir.sync().await?;
     take_room(&tail.file, tail.offset, inner.config.segment_bytes).await?;
-    {
-        let mut s = inner.state.borrow_mut();
-        s.rotate = false;
-        s.rotated = Some(Err(why));
-    }
-    inner.progress.wake();
+    no_segment(inner, &why);
     inner.sound()
 }
 

@@ -5,20 +5,24 @@
 //! bytes are in the log file (it survives SIGKILL) and flushed at most [`EmbeddedConfig::flush_interval`] plus one flush later;
 //! with `durable` it is answered after the flush of its group. A log or checkpoint that cannot be read in full is
 //! refused with the place; only a tail that was never flushed is cut. After an error of the disk the engine takes no
-//! further commit (but for a checkpoint that found no room). Must never: answer for something that is not in the log.
+//! further commit. For want of room it refuses what it has none for, and goes on when there is some (`embedded/room.rs`).
+//! Must never: answer for something that is not in the log, or refuse what may be found there later.
 
 mod checkpoint;
+mod config;
 mod format;
 mod log;
 mod notify;
 mod recover;
+mod room;
 
 use crate::mvcc::Mvcc;
-use crate::{Engine, KEPT_FOR, Key, RangePage, Value, Version};
+use crate::{Engine, Key, RangePage, Value, Version};
+pub use config::{EmbeddedConfig, EmbeddedStats};
 use format::Records;
 use glowfs_rt::{BoxFuture, Dir, Duration, File, Instant, Rt};
 use glowfs_types::wire::kv::{Commit, Mutation};
-use glowfs_types::{ClusterId, Error, Result, Status};
+use glowfs_types::{Error, Result, Status};
 use notify::Notify;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,82 +38,6 @@ const KEPT_MAX: usize = 4;
 const KEPT_WINDOWS: usize = 16;
 /// Old versions dropped per idle step.
 const IDLE_TRIM: usize = 16 << 10;
-
-/// How the embedded engine works.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EmbeddedConfig {
-    /// The cluster whose metadata this is.
-    pub cluster: ClusterId,
-    /// A commit that did not ask for durability is flushed at most this long after its answer (plus one flush).
-    pub flush_interval: Duration,
-    /// How long an old version can be read.
-    pub window: Duration,
-    /// At most so many superseded values are kept, whatever `window` says.
-    pub window_entries: usize,
-    /// Of so many bytes together, at most.
-    pub window_bytes: u64,
-    /// What is kept for those who read one version for long may take so many bytes; beyond it they have to begin anew.
-    pub kept_bytes: u64,
-    /// How long a version is kept for them ([`Engine::keep`]).
-    pub kept_for: Duration,
-    /// Bytes of a log segment.
-    pub segment_bytes: u64,
-    /// A checkpoint is written when the log behind the last one has so many bytes, and half as many as there are keys and values.
-    pub checkpoint_log_bytes: u64,
-    /// A checkpoint for which there was no room is tried again after so long.
-    pub checkpoint_pause: Duration,
-    /// Whether an empty directory is formatted. Otherwise it is refused: the disk that belongs there may not be mounted.
-    pub format: bool,
-    /// The version that a directory begins with when it is formatted: of the engine whose content is loaded into it, else 0.
-    pub first_version: Version,
-}
-
-impl EmbeddedConfig {
-    /// The defaults for a cluster.
-    pub fn new(cluster: ClusterId) -> Self {
-        Self {
-            cluster,
-            flush_interval: Duration::from_millis(50),
-            window: Duration::from_secs(5),
-            window_entries: 1 << 20,
-            window_bytes: 256 << 20,
-            kept_bytes: 1 << 30,
-            kept_for: KEPT_FOR,
-            segment_bytes: 64 << 20,
-            checkpoint_log_bytes: 256 << 20,
-            checkpoint_pause: Duration::from_secs(10),
-            format: true,
-            first_version: 0,
-        }
-    }
-}
-
-/// What the engine has done and holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EmbeddedStats {
-    /// The newest version.
-    pub version: Version,
-    /// The newest version that is on disk.
-    pub flushed: Version,
-    /// Keys in memory.
-    pub keys: u64,
-    /// Bytes of keys and values.
-    pub bytes: u64,
-    /// Old versions that wait to be dropped.
-    pub old_versions: u64,
-    /// Bytes of their values.
-    pub old_bytes: u64,
-    /// Batches written to the log.
-    pub batches: u64,
-    /// Flushes of the log.
-    pub flushes: u64,
-    /// Checkpoints written.
-    pub checkpoints: u64,
-    /// How often there was no room for one.
-    pub checkpoints_without_room: u64,
-    /// Bytes of log behind the last checkpoint.
-    pub log_bytes: u64,
-}
 
 struct State {
     store: Mvcc,
@@ -144,10 +72,19 @@ struct State {
     samples: VecDeque<(Instant, Version)>,
     /// The newest version that the window has passed. What somebody keeps, or a checkpoint, may hold the store's own bound back meanwhile.
     passed: Version,
+    /// What is kept of the disk for when it is full.
+    reserve: room::Reserve,
+    /// Versions of commits that were taken back: behind the first, up to the second.
+    taken_back: VecDeque<(Version, Version)>,
     stats: EmbeddedStats,
 }
 
 impl State {
+    /// Whether a version is one of a commit that was taken back.
+    fn is_taken_back(&self, version: Version) -> bool {
+        self.taken_back.iter().any(|(after, upto)| *after < version && version <= *upto)
+    }
+
     /// It closes, and everything that was committed is on disk.
     fn may_end(&self) -> bool {
         self.closing && self.flushed >= self.store.version()
@@ -229,12 +166,15 @@ impl Embedded {
                 kept: BTreeMap::new(),
                 samples: VecDeque::new(),
                 passed: 0,
+                reserve: room::Reserve::new(found.checkpoint_bytes),
+                taken_back: VecDeque::new(),
                 stats: EmbeddedStats { log_bytes: found.log_bytes, ..Default::default() },
             }),
             progress: Notify::default(),
             work: Notify::default(),
             flush_work: Notify::default(),
         });
+        room::begin(&inner).await?;
         rt.spawn_detached(log::write_loop(inner.clone(), found.tail));
         rt.spawn_detached(log::flush_loop(inner.clone()));
         rt.spawn_detached(checkpoint::background_loop(inner.clone()));
@@ -278,6 +218,9 @@ impl Embedded {
             bytes: s.store.bytes(),
             old_versions: s.store.backlog() as u64,
             old_bytes: s.store.older_bytes(),
+            reserve_bytes: s.reserve.bytes(),
+            short: s.reserve.is_short(),
+            full: s.reserve.is_gone(),
             ..s.stats
         }
     }
@@ -327,7 +270,7 @@ impl Inner {
     async fn settled(&self, version: Version) -> Result<()> {
         let done = || {
             let s = self.state.borrow();
-            s.written >= version || s.failed.is_some()
+            s.written >= version || s.failed.is_some() || s.is_taken_back(version)
         };
         if !done() {
             self.progress.until(done).await;
@@ -346,7 +289,7 @@ impl Inner {
         self.flush_work.wake();
         let done = || {
             let s = self.state.borrow();
-            s.flushed >= version || s.failed.is_some()
+            s.flushed >= version || s.failed.is_some() || s.is_taken_back(version)
         };
         self.progress.until(done).await;
         self.outcome(|s| s.flushed, version)
@@ -354,6 +297,9 @@ impl Inner {
 
     fn outcome(&self, reached: impl Fn(&State) -> Version, version: Version) -> Result<()> {
         let s = self.state.borrow();
+        if s.is_taken_back(version) {
+            return Err(room::gone(&self.dir));
+        }
         if reached(&s) >= version {
             return Ok(());
         }
@@ -371,6 +317,11 @@ impl Inner {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
         s.store.check(commit)?;
+        if let Some(refusal) = room::refusal(&s.reserve, commit.grows, &self.dir) {
+            s.stats.refused += 1;
+            s.reserve.ask();
+            return Err(refusal);
+        }
         if s.records.bytes.len() > PENDING_BYTES_MAX {
             return Err(Error::new(Status::Overloaded, "the metadata log is behind; retry"));
         }
@@ -470,14 +421,23 @@ impl Engine for Embedded {
         Box::pin(async move {
             let read_only = commit.mutations.is_empty() && commit.write_conflicts.is_empty();
             if read_only {
-                if commit.durable {
+                let (version, settled) = if commit.durable {
                     inner.refuse()?;
                     let version = inner.state.borrow().store.version();
-                    inner.durable(version).await?;
-                    return Ok(version);
-                }
-                inner.settled(commit.read_version).await?;
-                return Ok(commit.read_version);
+                    (version, inner.durable(version).await)
+                } else {
+                    (commit.read_version, inner.settled(commit.read_version).await)
+                };
+                return match settled {
+                    // What was read may not be there any more.
+                    Err(e) if e.status == Status::NoSpace => {
+                        Err(Error::new(Status::TooOld, e.message))
+                    }
+                    settled => settled.map(|()| version),
+                };
+            }
+            if commit.grows {
+                room::keep_pace(&inner).await;
             }
             let version = inner.apply(&commit)?;
             inner.work.wake();
@@ -503,7 +463,11 @@ impl Engine for Embedded {
         Box::pin(async move {
             inner.refuse()?;
             let version = inner.state.borrow().store.version();
-            inner.durable(version).await
+            match inner.durable(version).await {
+                // What was taken back was not committed; all the rest is on disk.
+                Err(e) if e.status == Status::NoSpace => Ok(()),
+                other => other,
+            }
         })
     }
 }

@@ -13,6 +13,7 @@ use super::format::{
     PageHeader, checkpoint_name, log_name, number_of, read_entries, read_records, u64_at,
 };
 use super::log::{Tail, aligned, create_segment, take_room};
+use super::room::RESERVE;
 use crate::engine::Version;
 use crate::mvcc::Mvcc;
 use glowfs_rt::backend::OpenOptions;
@@ -37,6 +38,8 @@ pub struct Recovered {
     pub engine: u128,
     pub tail: Tail,
     pub log_bytes: u64,
+    /// Bytes of the checkpoint that it began with.
+    pub checkpoint_bytes: u64,
 }
 
 fn damaged(place: impl std::fmt::Display, what: impl std::fmt::Display) -> Error {
@@ -56,13 +59,14 @@ pub async fn recover(rt: &Rt, dir: &Dir, config: &EmbeddedConfig) -> Result<Reco
     segments.sort_unstable();
     let newest = names.iter().filter_map(|n| number_of(n, "checkpoint-")).max();
     if names.iter().any(|n| n == TMP) {
-        dir.remove(TMP).await?;
+        // Its room is the reserve.
+        dir.rename(TMP, RESERVE).await?;
     }
     let mut store = Mvcc::default();
-    let base = match newest {
+    let (base, checkpoint_bytes) = match newest {
         Some(version) => read_checkpoint(rt, dir, version, config, &mut store).await?,
         None => match first_header(rt, dir, &segments, config).await? {
-            Some(header) => header,
+            Some(header) => (header, 0),
             None if config.format => return format_empty(rt, dir, config, &segments).await,
             None => {
                 let what = "there is no metadata in it: if it belongs on a disk of its own, mount that; to begin a new file system there, start `glowfs meta` once with --format";
@@ -70,7 +74,8 @@ pub async fn recover(rt: &Rt, dir: &Dir, config: &EmbeddedConfig) -> Result<Reco
             }
         },
     };
-    replay(rt, dir, config, base, &segments, store).await
+    let recovered = replay(rt, dir, config, base, &segments, store).await?;
+    Ok(Recovered { checkpoint_bytes, ..recovered })
 }
 
 /// A directory is empty when it has no checkpoint and no segment that was ever completed.
@@ -95,11 +100,11 @@ async fn format_empty(
         version: config.first_version,
         chain: 0,
     };
-    let tail = create_segment(rt, dir, &header, config.segment_bytes).await?;
+    let (tail, _) = create_segment(rt, dir, &header, config.segment_bytes).await?;
     let mut store = Mvcc::default();
     store.set_version(header.version);
     tracing::info!(dir = dir.path(), "formatted a metadata engine");
-    Ok(Recovered { store, engine: header.engine, tail, log_bytes: 0 })
+    Ok(Recovered { store, engine: header.engine, tail, log_bytes: 0, checkpoint_bytes: 0 })
 }
 
 /// Without a checkpoint: the header of the first segment; `None` if the directory was never completely formatted.
@@ -163,9 +168,10 @@ async fn read_checkpoint(
     version: u64,
     config: &EmbeddedConfig,
     store: &mut Mvcc,
-) -> Result<FileHeader> {
+) -> Result<(FileHeader, u64)> {
     let name = checkpoint_name(version);
     let file = dir.open(&name, OpenOptions::default()).await?;
+    let bytes = file.len()?;
     let (buf, got) = read(rt, &file, 0, BLOCK).await?;
     let header = FileHeader::decode(&buf[..got], CHECKPOINT_MAGIC, &name)?
         .ok_or_else(|| damaged(&name, "its header cannot be read"))?;
@@ -191,7 +197,7 @@ async fn read_checkpoint(
                     return Err(damaged(place(), "the number of entries is wrong"));
                 }
                 store.set_version(header.version);
-                return Ok(header);
+                return Ok((header, bytes));
             }
             let count = read_entries(payload, |k, v| store.replay_put(header.version, k, v));
             if count != Some(page.entries) {
@@ -263,7 +269,8 @@ async fn replay(
         }
         scan.check_end(last)?;
         if last {
-            write_again(rt, &file, &buf[..scan.at], &places).await?;
+            // Of the last batch the padding may be lacking.
+            write_again(rt, &file, &buf[..scan.at.min(got)], &places).await?;
         }
         next = scan.next;
         log_bytes += scan.at as u64;
@@ -294,6 +301,7 @@ async fn replay(
         engine: base.engine,
         tail: Tail { file, offset: end, sequence: next.0, chain: next.1 },
         log_bytes,
+        checkpoint_bytes: 0,
     })
 }
 

@@ -46,6 +46,8 @@ pub struct Space {
     stamps: Key,
     /// Set by every explicit write conflict.
     marks: Key,
+    /// Set by nothing that matters: a put that etcd counts against its quota.
+    growth: Key,
     /// The own key of this engine.
     own: Key,
 }
@@ -58,6 +60,7 @@ impl Space {
             data: at("d"),
             stamps: at("stamps"),
             marks: at("marks"),
+            growth: at("growth"),
             own: at(&format!("own/{name}")),
         }
     }

@@ -40,6 +40,8 @@ pub struct Disk {
     pub fail_sync: Cell<u64>,
     /// So many files are not made from now on, for want of a descriptor.
     pub scarce: Cell<u64>,
+    /// Bytes that all files may take together.
+    pub bytes: Cell<u64>,
     /// There is no room in a file of this name.
     pub full: Cell<Option<&'static str>>,
     /// There is no room to take beforehand.
@@ -137,6 +139,7 @@ impl Disk {
     pub fn new() -> Rc<Self> {
         let d = Self::default();
         d.left.set(u64::MAX);
+        d.bytes.set(1 << 40);
         d.errno.set(5);
         Rc::new(d)
     }
@@ -197,6 +200,13 @@ impl Disk {
             next.durable_names.borrow_mut().insert(name.clone(), body);
         }
         next
+    }
+    /// What all files take.
+    pub fn used(&self) -> u64 {
+        self.names.borrow().values().map(|body| body.borrow().now.len() as u64).sum()
+    }
+    fn free(&self) -> u64 {
+        self.bytes.get().saturating_sub(self.used())
     }
     /// The bytes of a file, to damage them.
     pub fn edit(&self, name: &str, f: impl FnOnce(&mut Vec<u8>)) {
@@ -263,7 +273,7 @@ impl DirIo for Handle {
         )
     }
     fn space(&self) -> io::Result<Space> {
-        Ok(Space { total_bytes: 1 << 40, free_bytes: 1 << 40 })
+        Ok(Space { total_bytes: self.0.bytes.get(), free_bytes: self.0.free() })
     }
     fn lock(&self) -> io::Result<()> {
         Ok(())
@@ -289,6 +299,14 @@ impl FileIo for FileHandle {
         Box::pin(async move {
             disk.writes.pass().await;
             if none || full && offset > 0 {
+                return Err(io::Error::from_raw_os_error(28));
+            }
+            let len = body.borrow().now.len();
+            let fits = (disk.free() as usize + len).saturating_sub(offset as usize);
+            if data.len() > fits {
+                // What there is room for is written all the same.
+                let part = data[..fits / 512 * 512].to_vec();
+                body.borrow_mut().change(Change::Write(offset as usize, part));
                 return Err(io::Error::from_raw_os_error(28));
             }
             match disk.step() {
@@ -329,6 +347,10 @@ impl FileIo for FileHandle {
         if self.0.scant.get() {
             // Part of it may be there.
             self.1.borrow_mut().change(Change::Len((offset + len / 2) as usize));
+            return ready(Err(io::Error::from_raw_os_error(28)));
+        }
+        let more = (offset + len).saturating_sub(self.1.borrow().now.len() as u64);
+        if more > self.0.free() {
             return ready(Err(io::Error::from_raw_os_error(28)));
         }
         ready(self.0.step().map(|()| {

@@ -170,6 +170,7 @@ async fn fills_up(engine: &Rc<dyn Engine>) {
     for i in 0..1000u32 {
         let tx = Transaction::new(engine.clone());
         tx.put(i.to_be_bytes(), vec![7; 100_000]).expect("small");
+        tx.grows();
         if let Err(e) = tx.commit(false).await {
             full = Some(e);
             break;
@@ -180,6 +181,24 @@ async fn fills_up(engine: &Rc<dyn Engine>) {
     assert!(e.message.contains("--quota-backend-bytes"), "{e}");
     let tx = Transaction::new(engine.clone());
     assert!(tx.get(&0u32.to_be_bytes()).await.expect("still read").is_some());
+    // What makes the metadata larger is refused, also with sums, which are a transaction inside; all else is taken.
+    for (grows, counts) in [(true, false), (true, true), (false, false), (false, true)] {
+        let tx = Transaction::new(engine.clone());
+        tx.clear(0u32.to_be_bytes()).expect("small");
+        tx.put(b"lease", b"renewed").expect("small");
+        if counts {
+            tx.add(b"files", -1).expect("small");
+        }
+        if grows {
+            tx.grows();
+        }
+        match tx.commit(false).await {
+            Err(e) if grows => assert_eq!(e.status, Status::NoSpace, "{counts}: {e}"),
+            committed => assert!(committed.is_ok() && !grows, "{grows} {counts}: {committed:?}"),
+        }
+    }
+    let tx = Transaction::new(engine.clone());
+    assert_eq!(tx.get(&0u32.to_be_bytes()).await.expect("still read"), None);
 }
 
 /// Members of 3.6 and newer say less when they refuse something; and they take less than this engine was told.

@@ -151,6 +151,9 @@ pub struct Commit {
     /// history of removals compares that they are still there. Not sent to an engine that does.
     #[n(5)]
     pub present: Option<Vec<minicbor::bytes::ByteVec>>,
+    /// It makes the metadata larger: where room is short it is refused (`NoSpace`) before anything else is. (Left out if not, as by older releases.)
+    #[cbor(n(6), default, skip_if = "super::meta::is_false")]
+    pub grows: bool,
 }
 
 /// Its answer.

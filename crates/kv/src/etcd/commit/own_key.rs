@@ -1,5 +1,6 @@
 //! The engine's own key: taking it, and settling by it what became of a transaction whose answer is lost.
 
+use super::transaction::beside_the_quota;
 use super::{ATTEMPT_MAX, ATTEMPT_MIN, Committer, PAUSE};
 use crate::Version;
 use crate::etcd::api::{self, Compare, Op, Range, RangeAnswer, TxnAnswer};
@@ -32,7 +33,7 @@ impl Committer {
             let before = before.kvs.first().map_or(0, |kv| kv.mod_revision.0);
             let txn = api::Txn {
                 compares: vec![Compare::ChangedAt(own.clone(), before)],
-                then: vec![Op::Put(own.clone(), value.clone())],
+                then: beside_the_quota(vec![Op::Put(own.clone(), value.clone())]),
                 ..api::Txn::default()
             };
             text.clear();
@@ -79,7 +80,7 @@ impl Committer {
         let (ours, fence) = (self.own_value(seq, b'c'), self.own_value(seq, b'f'));
         let txn = api::Txn {
             compares: vec![Compare::ChangedAt(own.clone(), before)],
-            then: vec![Op::Put(own.clone(), fence.clone())],
+            then: beside_the_quota(vec![Op::Put(own.clone(), fence.clone())]),
             or_else: vec![Op::Range(Range { key: own.clone(), ..Range::default() })],
         };
         let mut text = String::new();

@@ -27,6 +27,7 @@ impl Committer {
             ops.push(Op::Put(self.space.marks.clone(), Vec::new()));
         }
         let needed = self.needed(&fold);
+        let grows = batch.iter().any(|w| w.commit.grows);
         let compared: usize = batch.iter().map(|w| w.compares.len() + 1).sum();
         ops = spread(ops, self.txn_ops_max.saturating_sub(compared + needed.len() + 2));
         if !needed.is_empty() {
@@ -35,6 +36,8 @@ impl Committer {
             let read = |k: &Key| Op::Range(Range { key: k.clone(), ..Range::default() });
             let or_else = needed.iter().map(read).collect();
             ops = vec![Op::Txn(api::Txn { compares, then: ops, or_else })];
+        } else if !grows {
+            ops = beside_the_quota(ops);
         }
         let own = Compare::ChangedAt(self.space.own.clone(), s.own.unwrap_or(0));
         let mut compares = vec![own];
@@ -52,6 +55,10 @@ impl Committer {
                 or_else.push(Op::Txn(api::Txn { compares: all.clone(), ..api::Txn::default() }));
             }
             compares.extend(all);
+        }
+        if grows {
+            // Refused at the quota. Otherwise it is done after a conflict only, and nobody looks at it.
+            or_else.push(Op::Put(self.space.growth.clone(), Vec::new()));
         }
         let mut text = String::new();
         api::Txn { compares, then: ops, or_else }.json(&mut text);
@@ -150,6 +157,12 @@ impl Committer {
             w.answer(Ok(version));
         }
     }
+}
+
+/// `ops` in a transaction inside. At its quota etcd refuses what has a put on either branch, but counts those of the outer transaction only: so what frees room, or
+/// keeps the cluster going, passes.
+pub(super) fn beside_the_quota(ops: Vec<Op>) -> Vec<Op> {
+    vec![Op::Txn(api::Txn { then: ops, ..api::Txn::default() })]
 }
 
 /// `ops`, in transactions inside if they are more than `max`: etcd counts along each branch.
