@@ -483,7 +483,8 @@ mod tests {
     }
 
     /// Everything that can be seen of a store, and what it counts.
-    fn shown(store: &Mvcc) -> (Vec<(Vec<u8>, Vec<u8>)>, u64, u64, usize) {
+    type Shown = (Vec<(Vec<u8>, Vec<u8>)>, u64, u64, usize);
+    fn shown(store: &Mvcc) -> Shown {
         let all = store.get_range(store.version(), &[], &[0xff], 1000, false).expect("newest");
         (all.entries, store.bytes(), store.older_bytes(), store.backlog())
     }

@@ -31,7 +31,6 @@ pub struct State {
     pub chunks: RefCell<BTreeMap<ChunkId, Vec<u8>>>,
     /// (client, channel) -> (seq, applied how often).
     pub channels: RefCell<BTreeMap<(u128, u64), (u64, u32)>>,
-    pub applied_twice: Cell<bool>,
     pub faults: RefCell<BTreeMap<(NodeId, u16), VecDeque<Fault>>>,
     pub calls: RefCell<BTreeMap<(NodeId, u16), u64>>,
     pub requests: RefCell<Vec<RequestId>>,

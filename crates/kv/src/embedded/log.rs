@@ -140,20 +140,25 @@ pub fn finish(inner: &Inner) {
     inner.progress.wake();
 }
 
-async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
-    let full = tail.offset >= inner.config.segment_bytes;
-    while rotate || full {
+/// Begins a segment, if there is room for it; else what is waiting is taken back.
+async fn begin_segment(inner: &Inner, tail: &mut Tail) -> Result<bool> {
+    loop {
         match rotate_segment(inner, tail).await {
             Err(e) if room::is_lack(&e) => {
                 if room::make(inner, 2 * BLOCK as u64, true).await? == Help::None {
-                    return take_back(inner, tail, &[], &e).await;
+                    take_back(inner, tail, &[], &e).await?;
+                    return Ok(false);
                 }
             }
-            rotated => {
-                rotated?;
-                break;
-            }
+            rotated => return rotated.map(|()| true),
         }
+    }
+}
+
+async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
+    let full = tail.offset >= inner.config.segment_bytes;
+    if (rotate || full) && !begin_segment(inner, tail).await? {
+        return Ok(());
     }
     let Some(batch) = take_batch(inner, tail) else { return Ok(()) };
     let head = batch.header.encode();

@@ -109,7 +109,6 @@ pub struct FakeStorage {
 }
 
 pub struct Fake {
-    node: NodeId,
     store: StoreId,
     life: Incarnation,
     clean: bool,
@@ -203,7 +202,6 @@ impl FakeStorage {
     ) -> Self {
         disk.life.set(disk.life.get() + 1);
         let fake = Rc::new(Fake {
-            node: NodeId(node),
             store,
             life: Incarnation(disk.life.get()),
             clean: disk.clean.replace(false) || disk.life.get() == 1,
