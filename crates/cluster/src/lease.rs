@@ -36,6 +36,9 @@ pub struct LeaseConfig {
     pub pauses: FallPauses,
 }
 
+/// For so many times what a node may be silent it counts among those that fell silent just now.
+const TOGETHER_LIMITS: u64 = 4;
+
 /// A heartbeat, as far as leases care.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beat {
@@ -230,7 +233,8 @@ impl NodeLeases {
         node.lacks_answers = beat.unanswered_ms >= self.config.lease_ms;
         node.falls.heard(gap <= self.config.lease_ms, !node.lacks_answers, now_ms);
         let well = node.falls.well_for(node.falls.pause_ms(self.config.pauses), now_ms);
-        if well {
+        // Who is needed and hears is not kept waiting, or it would leave its chains when the next member is back.
+        if well || (beat.needed && !node.lacks_answers) {
             node.deaf = false;
         }
         let lacks = beat.unanswered_ms >= deaf_ms && answered >= deaf_ms && !node.deaf;
@@ -286,17 +290,37 @@ impl NodeLeases {
             return Vec::new();
         }
         let limit = self.config.lease_ms + self.config.margin_ms;
+        let together = self.fall_together(limit, now_ms);
         let mut dead = Vec::new();
         for (id, node) in &mut self.nodes {
-            if node.alive && now_ms.saturating_sub(node.heard_ms) >= limit {
+            if now_ms.saturating_sub(node.heard_ms) < limit {
+                continue;
+            }
+            node.beats = 0;
+            if node.alive {
                 node.alive = false;
                 node.deaf = false;
-                node.beats = 0;
-                node.falls.fell();
+                if !together {
+                    node.falls.fell();
+                }
                 dead.push(*id);
             }
         }
         dead
+    }
+    /// Whether so many storage nodes are silent, or fell silent just now, that what they have in common must be at fault: none of them is to be kept out for that.
+    fn fall_together(&self, limit_ms: u64, now_ms: u64) -> bool {
+        let silent_ms = |n: &&Node| now_ms.saturating_sub(n.heard_ms);
+        let lately = || {
+            self.nodes.values().filter(|n| n.storage && silent_ms(n) < TOGETHER_LIMITS * limit_ms)
+        };
+        let silent = lately().filter(|n| silent_ms(n) >= limit_ms / 2).count();
+        silent > 1 && silent * 100 >= lately().count() * OWN_FAULT_PERCENT
+    }
+    /// Whether a node is heard: it is alive, or kept out although it lives.
+    pub fn is_heard(&self, node: NodeId) -> bool {
+        let kept_out = |n: &Node| n.beats >= self.config.return_beats;
+        self.nodes.get(&node).is_some_and(|n| n.alive || kept_out(n))
     }
     /// Forgets a node that an operator removed.
     pub fn forget(&mut self, node: NodeId) {

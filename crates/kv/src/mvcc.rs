@@ -309,6 +309,12 @@ impl Mvcc {
             self.bytes = self.bytes + old_bytes - new_bytes;
             self.older_bytes -= old_bytes;
             chain.newest = old;
+            // A removal of which the turn to be dropped has passed while another value stood on it ([`Self::trim`]).
+            if chain.newest.value.is_none() && chain.newest.version <= self.oldest {
+                self.older_bytes -= chain.older.iter().map(|s| u64::from(s.bytes())).sum::<u64>();
+                self.bytes -= key.len() as u64;
+                self.map.remove(&key);
+            }
         }
         // What is still newer was not there before.
         for key in put {

@@ -2,6 +2,7 @@
 
 use crate::disk::Disk;
 use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Transaction};
+use glowfs_rt::sync::{join, join_all};
 use glowfs_rt::{Duration, Rt, real};
 use glowfs_types::{ClusterId, Result, Status};
 use std::collections::BTreeMap;
@@ -363,5 +364,36 @@ fn a_power_cut_anywhere_on_a_full_disk_loses_nothing() {
                 engine.close().await.expect(&what);
             }
         }
+    });
+}
+
+/// Who waited for the reserve was taken for one whom nobody could have overtaken: two changes that each had found nothing were both made.
+#[test]
+fn what_waited_for_room_is_checked_against_what_passed_it() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = open(&rt, &disk, large()).await;
+        put(&engine, 0).await.expect("room");
+        disk.bytes.set(disk.used() + (900 << 10));
+        rt.sleep(Duration::from_millis(300)).await;
+        let (shared, begins) = (Rc::new(engine.clone()) as Rc<dyn Engine>, 1000);
+        let alone = |key: &'static [u8], value: u8| {
+            let tx = Transaction::new(shared.clone());
+            async move {
+                let found = tx.get(key).await?;
+                assert_eq!(found, None);
+                tx.grows();
+                tx.put(key, vec![value; 10])?;
+                tx.commit(false).await
+            }
+        };
+        let over = change(&engine, |tx| tx.put(b"y", b"another's".to_vec()));
+        let many = join_all((begins..begins + 150).map(|key| put(&engine, key)));
+        let pairs = join(join(alone(b"x", 1), alone(b"x", 2)), join(alone(b"y", 3), over));
+        let (_, ((one, other), (overtaken, over))) = join(many, pairs).await;
+        assert_eq!(u32::from(one.is_ok()) + u32::from(other.is_ok()), 1, "{one:?} {other:?}");
+        over.expect("it does not grow");
+        assert!(overtaken.is_err(), "it undid what passed it");
+        engine.close().await.expect("closed");
     });
 }

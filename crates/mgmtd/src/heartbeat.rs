@@ -119,7 +119,7 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
         unanswered_ms: heartbeat.unanswered_ms,
         storage,
         // Asked only where it matters: it looks at every chain of the node.
-        needed: storage && !s.leases.alive(node) && s.is_needed(node),
+        needed: storage && (!s.leases.alive(node) || s.leases.deaf(node)) && s.is_needed(node),
     };
     let verdict = s.leases.beat(beat, now_ms);
     if verdict == Verdict::Stale {

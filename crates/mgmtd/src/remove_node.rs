@@ -50,7 +50,7 @@ fn leftovers(s: &State, node: NodeId, own: NodeId) -> Result<Option<Leftovers>> 
         );
     };
     // A primary sends itself no heartbeats.
-    if node == own || s.leases.alive(node) {
+    if node == own || s.leases.is_heard(node) {
         return refuse(
             Status::Busy,
             format!(

@@ -62,7 +62,7 @@ fn refuse(
     is_it: impl FnOnce(&State) -> bool,
 ) -> Result<()> {
     let node = new.node;
-    let lives = node == own || s.leases.alive(node);
+    let lives = node == own || s.leases.is_heard(node);
     let known = s.said.get(&node).or_else(|| s.nodes.get(&node).map(|i| &i.value));
     let Some(old) = known.filter(|_| lives) else { return Ok(()) };
     // A host that was started anew has another id, and its name. Of one that this primary has heard it would know.

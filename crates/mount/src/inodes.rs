@@ -214,12 +214,26 @@ impl<F: FileData> Inodes<F> {
         })
     }
 
+    /// Attributes came from meta that were asked for after so many recalls ([`Self::recalls`]): what is true on this client.
+    pub fn seen_of(&self, from_meta: &Attr, recalls: u64) -> Attr {
+        let attr = self.seen(from_meta);
+        // What a recall has overtaken says nothing of an ACL that was given meanwhile.
+        if !from_meta.has_acl
+            && self.may_lease(from_meta.inode, recalls)
+            && let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0)
+            && n.sees(from_meta.edition())
+        {
+            n.no_acl = true;
+        }
+        attr
+    }
     /// Attributes came from meta: what is true on this client.
     pub fn seen(&self, from_meta: &Attr) -> Attr {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0)
             && n.sees(from_meta.edition())
+            && from_meta.has_acl
         {
-            n.no_acl = !from_meta.has_acl;
+            n.no_acl = false;
         }
         match self.opened(from_meta.inode) {
             Some(open) => open.merge(from_meta),

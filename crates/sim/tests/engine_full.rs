@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 const LIMIT: Duration = Duration::from_secs(600);
 /// Symlinks that are made, at most, until the disk is full.
-const MOST: u32 = 6000;
+const MOST: u32 = 60_000;
 /// How long the cluster is left alone with a full disk: leases are renewed all the time.
 const FULL: Duration = Duration::from_secs(60);
 /// How long it may take until there is room again.

@@ -203,6 +203,95 @@ fn who_falls_again_and_again_must_be_well_for_longer_each_time() {
     assert_eq!(returns(well, false, 640_000), 9, "each time was long ago when the next came");
 }
 
+/// A cable that all storage nodes share blinked again and again: who came back first was needed, and the others were kept out, so that each chain had one replica.
+#[test]
+fn nobody_is_kept_out_for_what_all_have_in_common() {
+    let nodes = || (1..=4).map(NodeId);
+    let mut book = NodeLeases::new(CONFIG, nodes(), 0, 0);
+    let mut sequence = 0;
+    for now_ms in (0..200_000).step_by(50) {
+        let cut = now_ms % 10_000 < 2_500;
+        for node in nodes().filter(|_| !cut && now_ms % 300 == 0) {
+            sequence += 1;
+            let incarnation = Incarnation(7);
+            let (leaving, unanswered_ms, storage, needed) = (false, 0, true, false);
+            let beat =
+                Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
+            book.beat(beat, now_ms);
+            book.settled();
+            book.granted(node, now_ms);
+        }
+        book.tick(now_ms);
+        // Two heartbeats after it is over.
+        let back = now_ms % 10_000 > 3_300;
+        assert!(!back || nodes().all(|n| book.alive(n)), "at {now_ms} ms");
+    }
+}
+
+/// The last of a chain that did not hear for the second time, and hears again, was left out for its pause: it lost the chain to the next one that came back.
+#[test]
+fn who_is_needed_is_not_deaf_for_longer_than_it_does_not_hear() {
+    for needed in [false, true] {
+        let mut book = NodeLeases::new(CONFIG, [NodeId(1)], 0, 0);
+        let (mut sequence, mut late, mut times) = (0, None, 0);
+        for now_ms in (0..40_000).step_by(300) {
+            sequence += 1;
+            let (node, incarnation) = (NodeId(1), Incarnation(7));
+            // Twice it hears nothing for five seconds.
+            let unanswered_ms = match now_ms % 12_000 {
+                since @ 6_000..11_000 => since - 6_000,
+                _ => 0,
+            };
+            let (leaving, storage) = (false, true);
+            let beat =
+                Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
+            let was = book.deaf(node);
+            book.beat(beat, now_ms);
+            book.settled();
+            book.granted(node, now_ms);
+            times += u32::from(!was && book.deaf(node));
+            if book.deaf(node) && unanswered_ms == 0 {
+                late = Some(now_ms);
+            }
+        }
+        assert!(times >= 2, "it was deaf {times} times");
+        assert_eq!(late.is_some(), !needed, "deaf while it hears: {late:?}");
+    }
+}
+
+/// A copy with the id of a node that is kept out, though it lives, is refused as ever.
+#[test]
+fn who_is_kept_out_is_heard_all_the_same() {
+    let mut book = NodeLeases::new(CONFIG, [NodeId(1)], 0, 0);
+    let mut sequence = 0;
+    let mut heard = |book: &mut NodeLeases, now_ms: u64| {
+        sequence += 1;
+        let (node, incarnation) = (NodeId(1), Incarnation(7));
+        let (leaving, unanswered_ms, storage, needed) = (false, 0, true, false);
+        let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
+        book.beat(beat, now_ms);
+    };
+    let mut now_ms = 0;
+    let mut passes = |book: &mut NodeLeases, ms: u64, beats: bool| {
+        for step in 0..ms / 50 {
+            if beats && step % 6 == 0 {
+                heard(book, now_ms);
+            }
+            now_ms += 50;
+            book.tick(now_ms);
+        }
+    };
+    for _ in 0..3 {
+        passes(&mut book, 1000, true);
+        passes(&mut book, 4000, false);
+        assert!(!book.is_heard(NodeId(1)));
+    }
+    passes(&mut book, 1000, true);
+    assert!(!book.alive(NodeId(1)) && book.is_heard(NodeId(1)));
+    passes(&mut book, 4000, false);
+    assert!(!book.is_heard(NodeId(1)), "it has ended");
+}
+
 /// A node that was declared dead came back while no answer reached it in time, and was out again soon.
 #[test]
 fn who_died_and_hears_no_answers_does_not_come_back() {

@@ -145,6 +145,8 @@ async fn begin_segment(inner: &Inner, tail: &mut Tail) -> Result<bool> {
     loop {
         match rotate_segment(inner, tail).await {
             Err(e) if room::is_lack(&e) => {
+                // A flush that failed for want of room is no lack of room.
+                inner.sound()?;
                 if room::make(inner, 2 * BLOCK as u64, true).await? == Help::None {
                     take_back(inner, tail, &[], &e).await?;
                     return Ok(false);
@@ -174,7 +176,10 @@ async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
             Help::Room => {}
             // A batch says nothing of its segment.
             Help::Rotate => match rotate_segment(inner, tail).await {
-                Err(e) if room::is_lack(&e) => no_segment(inner, &e),
+                Err(e) if room::is_lack(&e) => {
+                    inner.sound()?;
+                    no_segment(inner, &e);
+                }
                 rotated => rotated?,
             },
             Help::None => return take_back(inner, tail, &batch.payload, &e).await,

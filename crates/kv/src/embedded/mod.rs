@@ -424,7 +424,9 @@ impl Engine for Embedded {
                 let (version, settled) = if commit.durable {
                     inner.refuse()?;
                     let version = inner.state.borrow().store.version();
-                    (version, inner.durable(version).await)
+                    // What was read may have been taken back, and the version stands for others by now.
+                    let read = inner.settled(commit.read_version).await;
+                    (version, if read.is_ok() { inner.durable(version).await } else { read })
                 } else {
                     (commit.read_version, inner.settled(commit.read_version).await)
                 };
@@ -451,7 +453,8 @@ impl Engine for Embedded {
     }
 
     fn is_newest(&self, version: Version) -> bool {
-        self.0.state.borrow().store.version() == version
+        // A commit that waits for the reserve lets others pass it: what it has read is looked at again.
+        self.0.state.borrow().store.version() == version && !room::is_outgrown(&self.0)
     }
 
     fn life(&self, _version: Version) -> u64 {

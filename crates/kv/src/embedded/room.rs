@@ -181,16 +181,22 @@ pub fn wants_checkpoint(config: &EmbeddedConfig, s: &State, now: Instant) -> boo
     (s.reserve.scarce || s.reserve.is_short()) && freed >= enough
 }
 
-/// Lets a commit that makes the metadata larger wait where room is scarce, until the reserve is as large as that.
+/// Whether a commit that makes the metadata larger waits now ([`keep_pace`]).
+pub fn is_outgrown(inner: &Inner) -> bool {
+    let s = inner.state.borrow();
+    s.reserve.scarce
+        && !s.reserve.is_short()
+        && needed(checkpoint_bytes(&s.store), &inner.config) > s.reserve.seen
+}
+
+/// Lets a commit that makes the metadata larger wait where room is scarce, until the reserve is as large as that. Others pass it meanwhile.
 pub async fn keep_pace(inner: &Inner) {
-    let outgrown = || {
-        let s = inner.state.borrow();
-        let needed = needed(checkpoint_bytes(&s.store), &inner.config);
-        s.reserve.scarce && !s.reserve.is_short() && needed > s.reserve.seen
-    };
     let may_go_on = || {
-        let s = inner.state.borrow();
-        s.failed.is_some() || s.closing || !outgrown()
+        let ended = {
+            let s = inner.state.borrow();
+            s.failed.is_some() || s.closing
+        };
+        ended || !is_outgrown(inner)
     };
     if !may_go_on() {
         inner.state.borrow_mut().reserve.pressed = true;

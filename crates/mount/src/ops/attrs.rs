@@ -35,7 +35,7 @@ impl<S: FileSystem> Context<S> {
         let end = self.lease_end(asked, inode, r.lease_ms);
         self.directories.heard(&r.attr, end, asked.tick);
         self.note_length(&r.attr, asked);
-        let attr = self.inodes.seen(&r.attr);
+        let attr = self.inodes.seen_of(&r.attr, asked.recalls());
         if let Some(open) = self.inodes.opened(inode) {
             open.lease.set(end);
         }

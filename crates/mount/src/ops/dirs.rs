@@ -125,6 +125,7 @@ impl<S: FileSystem> Context<S> {
         let fits = out.entry_plus(&entry, e.inode.0, cookie, dirent_kind(e.kind), &e.name);
         if fits {
             self.inodes.looked_up(e.inode, end);
+            self.inodes.seen_of(&attr, page.asked.recalls());
             self.inodes.gives(e.inode);
             let (dir, places) = (InodeId(self.header.node), &self.inodes.places);
             match e.kind {

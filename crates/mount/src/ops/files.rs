@@ -222,6 +222,7 @@ impl<S: FileSystem> Context<S> {
         let end = self.lease_end(asked, inode.id, made.lease_ms);
         inode.lease.set(inode.lease.get().max(end));
         let entry = self.entry(&made.attr, end);
+        self.inodes.seen_of(&made.attr, asked.recalls());
         if one(&made.dir).iter().any(|d| d.attr.entries != Some(d.before)) {
             self.inodes.made(inode.id, end);
         }

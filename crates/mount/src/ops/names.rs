@@ -79,7 +79,7 @@ impl<S: FileSystem> Context<S> {
         edits: impl Fn(InodeId) -> Vec<Edit<'a>>,
     ) {
         let leased = dirs.iter().map(|d| {
-            self.inodes.seen(&d.attr);
+            self.inodes.seen_of(&d.attr, asked.recalls());
             (d, self.lease_end(asked, d.attr.inode, d.lease_ms))
         });
         changing.done(&leased.collect::<Vec<_>>(), edits);
@@ -121,7 +121,9 @@ impl<S: FileSystem> Context<S> {
         let named = |lease_ms| self.lease_end(asked, r.attr.inode, lease_ms);
         let named_until = r.name_lease_ms.map_or(end, named);
         self.directories.heard(&r.attr, end, asked.tick);
-        Ok(self.entry_named(&r.attr, (end, named_until)))
+        let entry = self.entry_named(&r.attr, (end, named_until));
+        self.inodes.seen_of(&r.attr, asked.recalls());
+        Ok(entry)
     }
 
     async fn make(
@@ -154,6 +156,7 @@ impl<S: FileSystem> Context<S> {
         self.changed_dirs(changing, asked, one(&r.dir), |_| edit());
         self.directories.made(&r.attr, end);
         let entry = self.entry(&r.attr, end);
+        self.inodes.seen_of(&r.attr, asked.recalls());
         if kind == InodeKind::Directory {
             self.inodes.places.tell(r.attr.inode, self.parent(), &name);
         }

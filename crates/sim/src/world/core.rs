@@ -267,7 +267,8 @@ impl Drop for World {
             drop(events);
         }
         self.core.net.take();
-        self.core.disks.take();
+        // Parts of services that hold each other hold their files, too.
+        self.core.disks.take().values().for_each(|d| d.forget());
         self.core.nodes.take();
     }
 }

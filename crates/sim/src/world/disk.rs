@@ -96,6 +96,13 @@ impl DiskFaults {
 const NEVER_NS: u64 = 1 << 62;
 
 impl Disk {
+    /// Gives back the memory of all files: the world has ended.
+    pub(crate) fn forget(&self) {
+        for names in [self.names.take(), self.durable.take()] {
+            names.values().for_each(|content| drop(content.take()));
+        }
+        self.unsynced.take();
+    }
     pub(crate) fn life(&self) -> u64 {
         self.life.get()
     }
