@@ -13,7 +13,7 @@ use glowfs_types::NodeId;
 use glowfs_types::mutant::{Mutant, planted};
 
 /// What stands in the engine.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LeaseRecord {
     /// The primary; 0 if it gave the lease up.
     pub holder: NodeId,
@@ -32,7 +32,7 @@ pub struct LeaseRecord {
 }
 
 /// Settings.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ElectionConfig {
     /// This instance.
     pub node: NodeId,
@@ -57,7 +57,7 @@ const SILENT_RENEWALS: u64 = 2;
 const TWIN_WRITES: u32 = 2;
 
 /// What this instance is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Standing {
     /// Not primary.
     Standby,
@@ -80,7 +80,7 @@ pub enum Command {
 }
 
 /// The election as one instance sees it.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Election {
     config: ElectionConfig,
     standing: Standing,
@@ -100,6 +100,8 @@ pub struct Election {
     rewritten: u32,
     /// The record is that of another process with our node id, which lives.
     twin: bool,
+    /// It gave the lease up: whatever it still hears of what it wrote before, it is not primary any more.
+    gave_up: bool,
 }
 
 impl Election {
@@ -117,6 +119,7 @@ impl Election {
             claimed: 0,
             rewritten: 0,
             twin: false,
+            gave_up: false,
         }
     }
     /// What this instance is at `now_ms`. A lease that ran out is gone, unless a renewal that was on its way is found to be stored:
@@ -174,6 +177,9 @@ impl Election {
         if self.seen.as_ref() != record {
             self.seen = record.cloned();
             self.seen_since_ms = now_ms;
+        }
+        if self.gave_up {
+            return Command::Wait;
         }
         let mine = record.is_some_and(|r| self.is_mine(r));
         match (self.standing, record) {
@@ -253,6 +259,10 @@ impl Election {
         self.claimed = self.claimed.max(record.epoch);
         self.seen = Some(record.clone());
         self.seen_since_ms = began_ms;
+        if self.gave_up {
+            // A renewal that was on its way: others may be primary by now.
+            return;
+        }
         self.standing =
             Standing::Primary { epoch: record.epoch, until_ms: began_ms + self.config.lease_ms };
     }
@@ -268,8 +278,9 @@ impl Election {
     pub fn step_down(&mut self) {
         self.standing = Standing::Standby;
     }
-    /// The record to write in order to give the lease up, if it is held.
+    /// The record to write in order to give the lease up, if it is held. This life is never primary again.
     pub fn give_up(&mut self, now_ms: u64) -> Option<LeaseRecord> {
+        self.gave_up = true;
         let Standing::Primary { .. } = self.standing(now_ms) else { return None };
         self.standing = Standing::Standby;
         let held = self.seen.clone()?;
@@ -279,5 +290,79 @@ impl Election {
             addresses: Vec::new(),
             ..held
         })
+    }
+    /// For model checkers, to which two states are one if they differ only in when they are and in how epochs and renewals are counted: shows all moments (of this
+    /// instance's clock, in ms) and all records and epochs that are remembered, to be put in other words. What can have no effect any more while `stored` is what stands
+    /// in the engine is forgotten: how long another record, or one of our own, has stood (who claims by another one fails); since when it leads (read only where leases of
+    /// nodes differ in length); that it was primary, after `now_ms` is past its lease.
+    pub fn reword(
+        &mut self,
+        (stored, now_ms): (Option<&LeaseRecord>, u64),
+        moment: &mut dyn FnMut(&mut u64),
+        record: &mut dyn FnMut(&mut LeaseRecord),
+        epoch: &mut dyn FnMut(&mut u64),
+    ) {
+        self.standing(now_ms);
+        if let Standing::Primary { epoch: leads, until_ms } = &mut self.standing {
+            epoch(leads);
+            moment(until_ms);
+        }
+        if self.seen.as_ref() != stored || self.seen.as_ref().is_none_or(|r| self.is_mine(r)) {
+            self.seen_since_ms = 0;
+        } else {
+            moment(&mut self.seen_since_ms);
+        }
+        self.seen.iter_mut().for_each(&mut *record);
+        if let Some((tried, began_ms)) = &mut self.tried {
+            record(tried);
+            moment(began_ms);
+        }
+        if self.claimed > 0 {
+            epoch(&mut self.claimed);
+        }
+        self.leads = None;
+        self.rewritten = self.rewritten.min(TWIN_WRITES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn election(node: u64) -> Election {
+        Election::new(ElectionConfig {
+            node: NodeId(node),
+            life: 1,
+            addresses: Vec::new(),
+            lease_ms: 700,
+            margin_ms: 200,
+            node_lease_ms: 1500,
+            renew_ms: 200,
+        })
+    }
+    fn write(e: &mut Election, record: Option<&LeaseRecord>, at_ms: u64) -> LeaseRecord {
+        match e.read(record, at_ms, at_ms) {
+            Command::Write(new) => new,
+            Command::Wait => panic!("nothing to write"),
+        }
+    }
+
+    /// Its last renewal was stored, and it has not heard so yet: it gives the lease up, another one takes it, and then the answer is there.
+    #[test]
+    fn who_gave_the_lease_up_is_not_primary_again_by_a_renewal_from_before() {
+        let (mut one, mut two) = (election(1), election(2));
+        let first = write(&mut one, None, 1000);
+        one.won(&first, 1000);
+        let renewed = write(&mut one, Some(&first), 1200);
+        let given_up = one.give_up(1210).expect("it held the lease");
+        let next = write(&mut two, Some(&given_up), 1220);
+        two.won(&next, 1220);
+        assert!(matches!(two.standing(1230), Standing::Primary { epoch: 2, .. }));
+        one.won(&renewed, 1200);
+        assert_eq!(one.standing(1230), Standing::Standby, "two primaries");
+        // Nor by one of which it did not hear what became of it.
+        one.unknown(&renewed, 1200);
+        assert_eq!(one.read(Some(&renewed), 1240, 1240), Command::Wait);
+        assert_eq!(one.standing(1240), Standing::Standby);
     }
 }

@@ -10,7 +10,7 @@
 const FALLS_MAX: u32 = 8;
 
 /// How long nodes are kept out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FallPauses {
     /// After the second fall, in ms; doubled with each further one.
     pub first_ms: u64,
@@ -26,7 +26,7 @@ impl FallPauses {
 }
 
 /// Of one node, in one life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Falls {
     times: u32,
     /// Since when it has been heard without a gap, and hears its answers in time.
@@ -34,6 +34,10 @@ pub(crate) struct Falls {
 }
 
 impl Falls {
+    /// Since when it is well, to be put in other words ([`crate::NodeLeases::reword`]).
+    pub fn since_ms(&mut self) -> Option<&mut u64> {
+        self.well_since_ms.as_mut()
+    }
     /// It was declared dead, or found deaf.
     pub fn fell(&mut self) {
         self.times = (self.times + 1).min(FALLS_MAX);

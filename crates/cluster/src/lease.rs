@@ -21,7 +21,7 @@ const OWN_FAULT_PERCENT: usize = 50;
 const LATE_LOOKS_MAX: u32 = 8;
 
 /// Settings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseConfig {
     /// How long a node may serve after it sent a heartbeat, in ms.
     pub lease_ms: u64,
@@ -40,7 +40,7 @@ pub struct LeaseConfig {
 const TOGETHER_LIMITS: u64 = 4;
 
 /// A heartbeat, as far as leases care.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Beat {
     /// Who.
     pub node: NodeId,
@@ -74,7 +74,7 @@ pub enum Verdict {
     Stale,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Node {
     incarnation: Incarnation,
     sequence: u64,
@@ -96,7 +96,7 @@ struct Node {
 }
 
 /// The book of leases of one primary.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeLeases {
     config: LeaseConfig,
     /// Nobody is dead before this.
@@ -321,6 +321,27 @@ impl NodeLeases {
     pub fn is_heard(&self, node: NodeId) -> bool {
         let kept_out = |n: &Node| n.beats >= self.config.return_beats;
         self.nodes.get(&node).is_some_and(|n| n.alive || kept_out(n))
+    }
+    /// For model checkers, to which two books are one if they differ only in when they are and in how heartbeats are counted: shows all moments (of mgmtd's clock,
+    /// in ms) and the sequence numbers of nodes, to be put in other words. With `silence_only`, the caller promises that no beat is of a storage node, or lacks answers: then what
+    /// is read only for those is forgotten.
+    pub fn reword(
+        &mut self,
+        silence_only: bool,
+        moment: &mut dyn FnMut(&mut u64),
+        sequence: &mut dyn FnMut(NodeId, &mut u64),
+    ) {
+        moment(&mut self.quiet_until_ms);
+        moment(&mut self.last_tick_ms);
+        for (id, node) in &mut self.nodes {
+            sequence(*id, &mut node.sequence);
+            moment(&mut node.heard_ms);
+            if silence_only {
+                (node.granted_since_ms, node.falls) = (None, Falls::default());
+            }
+            node.granted_since_ms.iter_mut().for_each(&mut *moment);
+            node.falls.since_ms().into_iter().for_each(&mut *moment);
+        }
     }
     /// Forgets a node that an operator removed.
     pub fn forget(&mut self, node: NodeId) {

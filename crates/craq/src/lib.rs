@@ -15,6 +15,7 @@ mod hold;
 mod lane;
 mod progress;
 mod read;
+mod renumber;
 mod replica;
 pub mod resync;
 mod view;
@@ -24,6 +25,7 @@ pub use api::{
     Ticket, TimerId, Update,
 };
 pub use dedupe::CLIENT_CHANNELS_MAX;
+pub use renumber::Renumbered;
 pub use replica::Replica;
 pub use view::View;
 

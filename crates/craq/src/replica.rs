@@ -23,7 +23,7 @@ pub struct Replica {
     pub(crate) channels: Channels,
     pub(crate) forwards: BTreeMap<ForwardId, (ChunkId, ChunkVersion)>,
     pub(crate) timers: BTreeMap<TimerId, (ChunkId, ChunkVersion)>,
-    ids: u64,
+    pub(crate) ids: u64,
     /// How often we took versions of a chunk back under this chain version.
     pub(crate) taken_back: BTreeMap<ChunkId, u16>,
     /// The same of the predecessor, as far as it told.

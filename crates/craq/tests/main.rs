@@ -3,4 +3,6 @@
 mod explore;
 mod scenes;
 mod simulate;
+mod walk;
+mod walks;
 mod world;

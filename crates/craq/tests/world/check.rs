@@ -1,7 +1,10 @@
 //! What must hold always, and what must come about when the troubles end.
+//!
+//! The four that 3FS states of its chains in P (`specs/DataStorage`) have their names here: WriteComplete, MonotoneIncreasingVersionNumber,
+//! AllReplicasOnChainUpdated, AllReplicasInServingState.
 
 use super::node::show;
-use super::{Choice, Content, World, chunk};
+use super::{Choice, Content, Fault, World, chunk};
 use glowfs_types::routing::PublicState;
 
 /// Steps within which everything must have come about once the troubles ended.
@@ -12,17 +15,19 @@ impl World {
         self.clients.iter().any(|c| !c.removals.is_empty())
     }
 
-    /// Every content that could be read now extends every one that could be read before and holds every acknowledged write;
-    /// no write is in it twice; no acknowledged write is missing on a serving replica.
+    fn chunks(&self) -> Vec<u8> {
+        let mut c: Vec<u8> = self.clients.iter().map(|c| c.chunk).collect();
+        c.sort_unstable();
+        c.dedup();
+        c
+    }
+
+    /// Every content that could be read now extends every one that could be read before, under a version that is as much greater or the same, and holds
+    /// every acknowledged write; no write is in it twice; no acknowledged write is missing on a serving replica. So reads and writes of a chunk are linearizable:
+    /// a write takes effect when it is readable first, which is before it is answered, and is seen ever after.
     pub fn observe(&mut self) {
-        let chunks: Vec<u8> = {
-            let mut c: Vec<u8> = self.clients.iter().map(|c| c.chunk).collect();
-            c.sort_unstable();
-            c.dedup();
-            c
-        };
-        for at in chunks {
-            let mut readable: Vec<(u8, Content)> = Vec::new();
+        for at in self.chunks() {
+            let mut readable: Vec<(u8, Content, u64)> = Vec::new();
             for (i, n) in self.nodes.iter().enumerate() {
                 let Some(r) = &n.replica else { continue };
                 let m = n.store.chunks.get(&chunk(at)).cloned().unwrap_or_default();
@@ -36,32 +41,41 @@ impl World {
                     );
                 }
                 let Some(view) = r.view() else { continue };
-                if n.fenced || r.can_read(view.version, chunk(at)) != Ok(true) {
+                let fenced = n.fenced && self.fault != Some(Fault::LeaseUnchecked);
+                if fenced || r.can_read(view.version, chunk(at)) != Ok(true) {
                     continue;
                 }
-                readable.push((i as u8, m.content));
+                readable.push((i as u8, m.content, m.committed));
             }
-            if self.removes() {
+            if self.removes() || self.fault == Some(Fault::NothingTransferred) {
                 continue;
             }
-            let seen = self.observed.entry(at).or_default();
-            for (i, content) in readable {
+            let (seen, shown) = self.observed.entry(at).or_default();
+            for (i, content, version) in readable {
                 assert!(
                     content.starts_with(seen),
-                    "node {i} serves [{}] of chunk {at} after [{}] was served",
+                    "linearizable: node {i} serves [{}] of chunk {at} after [{}] was served",
                     show(&content),
                     show(seen)
                 );
                 for (c, w) in &self.acked {
                     assert!(
                         *c != at || content.contains(w),
-                        "node {i} serves [{}] of chunk {at} without the acknowledged write {w:?}",
+                        "linearizable: node {i} serves [{}] of chunk {at} without the acknowledged write {w:?}",
                         show(&content)
                     );
                 }
-                if content.len() > seen.len() {
-                    *seen = content;
-                }
+                let right = match content.len() - seen.len() {
+                    0 => version == *shown || content.is_empty(),
+                    _ => version > *shown,
+                };
+                assert!(
+                    right,
+                    "MonotoneIncreasingVersionNumber: node {i} serves [{}] of chunk {at} as version {version} after [{}] as version {shown}",
+                    show(&content),
+                    show(seen)
+                );
+                (*seen, *shown) = (content, version);
             }
         }
     }
@@ -84,44 +98,65 @@ impl World {
                 Some(choice) => self.apply(&choice),
                 None => match self.clients.iter().position(|c| c.number < c.writes) {
                     Some(c) => self.apply(&Choice::Repeat(c as u8)),
-                    None => return self.settled(),
+                    None => {
+                        let lacks = self.lacks();
+                        assert!(lacks.is_empty(), "{}: {self:#?}", lacks.join("; "));
+                        return;
+                    }
                 },
             }
         }
         panic!("does not settle: {self:#?}");
     }
 
-    fn settled(&self) {
+    /// What is not as it must be when nothing goes on any more.
+    pub fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        let mut must = |holds: bool, what: String| {
+            if !holds {
+                lacks.push(what);
+            }
+        };
+        for (i, c) in self.clients.iter().enumerate() {
+            let done = (c.number, c.writes);
+            must(done.0 == done.1, format!("WriteComplete: client {i} has done {done:?}"));
+        }
         for (i, n) in self.nodes.iter().enumerate() {
             let r = n.replica.as_ref().expect("restarted");
-            assert_eq!(self.chain.state(i as u8), PublicState::Serving, "node {i} serves again");
-            assert!(r.is_quiet(), "node {i} has something left: {r:#?}");
-            assert!(n.tickets.is_empty(), "node {i} left requests unanswered: {:?}", n.tickets);
-            assert!(n.payloads.is_empty(), "node {i} keeps payloads: {:?}", n.payloads);
-            for c in &self.clients {
-                let (mine, first) = (&n.store.chunks, &self.nodes[0].store.chunks);
-                let (a, b) = (mine.get(&chunk(c.chunk)), first.get(&chunk(c.chunk)));
-                let content =
-                    |m: Option<&super::Model>| m.map(|m| m.content.clone()).unwrap_or_default();
-                assert_eq!(
-                    content(a),
-                    content(b),
-                    "node {i} and node 0 differ in chunk {}",
-                    c.chunk
+            let state = self.chain.state(i as u8);
+            must(
+                state == PublicState::Serving,
+                format!("AllReplicasInServingState: node {i} is {state:?}"),
+            );
+            must(r.is_quiet(), format!("WriteComplete: node {i} has something left"));
+            must(n.tickets.is_empty(), format!("WriteComplete: node {i} left requests unanswered"));
+            must(n.payloads.is_empty(), format!("WriteComplete: node {i} keeps payloads"));
+            for at in self.chunks() {
+                let of = |node: &super::Node| {
+                    let m = node.store.chunks.get(&chunk(at));
+                    m.map(|m| (m.content.clone(), m.committed)).unwrap_or_default()
+                };
+                let (mine, first) = (of(n), of(&self.nodes[0]));
+                // A target that was brought up to date has no tombstones.
+                let gone = mine.0.is_empty() && first.0.is_empty();
+                let same = mine == first || gone || self.removes() && mine.0 == first.0;
+                must(
+                    same,
+                    format!(
+                        "AllReplicasOnChainUpdated: node {i} has {mine:?} of chunk {at}, node 0 has {first:?}"
+                    ),
                 );
-                assert!(a.is_none_or(|m| m.pending.is_empty()), "node {i} has pending versions");
+                let pending = n.store.chunks.get(&chunk(at)).is_some_and(|m| !m.pending.is_empty());
+                must(!pending, format!("AllReplicasOnChainUpdated: node {i} has pending versions"));
             }
         }
-        if self.removes() {
-            return;
+        let missing = |(at, w): &&(u8, super::Write)| {
+            let m = self.nodes[0].store.chunks.get(&chunk(*at));
+            !m.is_some_and(|m| m.content.contains(w))
+        };
+        if let Some((at, w)) = self.acked.iter().find(missing).filter(|_| !self.removes()) {
+            must(false, format!("linearizable: acknowledged write {w:?} of chunk {at} is lost"));
         }
-        for (at, w) in &self.acked {
-            let m = &self.nodes[0].store.chunks[&chunk(*at)];
-            assert!(
-                m.content.contains(w),
-                "acknowledged write {w:?} is lost: [{}]",
-                show(&m.content)
-            );
-        }
+        lacks
     }
 }

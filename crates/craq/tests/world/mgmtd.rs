@@ -80,7 +80,7 @@ impl Chain {
 
 impl World {
     /// Whether mgmtd hears from that life of a node.
-    fn heard(&self, i: u8) -> bool {
+    pub fn heard(&self, i: u8) -> bool {
         let n = &self.nodes[i as usize];
         n.replica.is_some() && !n.fenced && self.chain.lives[i as usize] == n.life
     }
@@ -137,6 +137,16 @@ impl World {
     }
 
     pub fn mgmtd_apply(&mut self, choice: &Choice) {
+        let before = (self.chain.version, self.chain.activated);
+        self.decide(choice);
+        let after = (self.chain.version, self.chain.activated);
+        assert!(
+            after.0 >= before.0 && after.1 >= before.1,
+            "MonotoneIncreasingVersionNumber: the chain goes from {before:?} to {after:?}"
+        );
+    }
+
+    fn decide(&mut self, choice: &Choice) {
         match *choice {
             Choice::Declare(i) => {
                 let n = &self.nodes[i as usize];

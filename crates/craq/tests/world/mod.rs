@@ -6,8 +6,11 @@
 #![allow(missing_docs)]
 
 mod check;
+mod closed;
+mod fault;
 mod mgmtd;
 mod node;
+mod same;
 mod store;
 
 use glowfs_craq::{ForwardId, Forwarded};
@@ -15,6 +18,7 @@ use glowfs_types::routing::PublicState;
 use glowfs_types::{ChunkId, ChunkVersion, DataId, Status, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use fault::Fault;
 pub use mgmtd::Chain;
 pub use node::Node;
 pub use store::Model;
@@ -146,8 +150,8 @@ pub struct World {
     pub msgs: BTreeMap<Msg, u8>,
     pub clients: Vec<Client>,
     pub acked: BTreeSet<(u8, Write)>,
-    /// The longest content of each chunk that could be read so far.
-    pub observed: BTreeMap<u8, Content>,
+    /// The longest content of each chunk that could be read so far, and its version.
+    pub observed: BTreeMap<u8, (Content, u64)>,
     pub budget: Budget,
     /// Only the oldest operation of a store may end next (fewer interleavings).
     pub serial_disks: bool,
@@ -155,6 +159,10 @@ pub struct World {
     pub hasty: bool,
     /// A stage was refused: targets may give way.
     pub refused: bool,
+    /// See `closed.rs`.
+    pub closed: bool,
+    /// What is wrong in this world, on purpose.
+    pub fault: Option<Fault>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -177,6 +185,8 @@ pub enum Choice {
     StartSync(u8),
     Send(u8),
     Repeat(u8),
+    /// A client's request, from its sending to its arrival at that node.
+    Attempt(u8, u8),
     Age(u8),
     Declare(u8),
     Rejoin(u8),
@@ -209,6 +219,8 @@ impl World {
             serial_disks: false,
             hasty: false,
             refused: false,
+            closed: false,
+            fault: None,
         };
         for i in 0..replicas {
             w.apply(&Choice::Tell(i));
@@ -235,6 +247,9 @@ impl World {
 
     /// Everything that can happen next; the troubles only as far as the budget goes.
     pub fn choices(&self) -> Vec<Choice> {
+        if self.closed {
+            return self.closed_choices();
+        }
         let mut out = Vec::new();
         let b = &self.budget;
         for msg in self.msgs.keys() {
@@ -310,6 +325,9 @@ impl World {
     pub fn apply(&mut self, choice: &Choice) {
         match choice {
             Choice::Deliver(msg) => {
+                if self.closed && self.comes_in_vain(msg) {
+                    self.budget.pauses -= 1;
+                }
                 self.take(msg);
                 self.deliver(msg.clone());
             }
@@ -334,6 +352,7 @@ impl World {
                     self.send(Msg::Request { to, client: *i, number, chain_version, remove });
                 }
             }
+            Choice::Attempt(client, node) => self.attempt(*client, *node),
             Choice::Declare(_)
             | Choice::Rejoin(_)
             | Choice::Promote(_)
@@ -344,6 +363,11 @@ impl World {
             other => self.node_apply(other),
         }
         self.observe();
+        if self.closed {
+            self.budget.syncs = 1;
+            self.come_back();
+            self.put_in_order();
+        }
     }
 
     /// Whether all serve, under an active version.
@@ -423,6 +447,7 @@ impl World {
             };
         }
         if node.fenced
+            && self.fault != Some(Fault::LeaseUnchecked)
             && matches!(
                 msg,
                 Msg::Request { .. }
@@ -441,7 +466,7 @@ impl World {
         self.node_deliver(to, msg);
     }
 
-    fn client_answered(&mut self, client: u8, number: u8, result: Result<(), Status>) {
+    pub fn client_answered(&mut self, client: u8, number: u8, result: Result<(), Status>) {
         let c = &mut self.clients[client as usize];
         if c.number != number || !c.waiting {
             // A late answer to an earlier try.

@@ -1,7 +1,7 @@
 //! One node of the world: the core, its store, and what the service shell does around them.
 
 use super::store::{Op, Store, crc};
-use super::{Back, Choice, Content, Msg, Pay, World, Write, chunk};
+use super::{Back, Choice, Content, Fault, Msg, Pay, World, Write, chunk};
 use glowfs_craq::resync::{Transfer, compare};
 use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Event, Form, Forwarded, Loaded, Origin, Replica, Ticket,
@@ -30,14 +30,14 @@ pub struct Node {
     pub full: bool,
     pub told: (u64, u64),
     pub tickets: BTreeMap<Ticket, (From, Pay, Update)>,
-    next_ticket: u64,
+    pub next_ticket: u64,
     pub payloads: BTreeMap<(ChunkId, u64), (Pay, Update)>,
     pub timers: Vec<TimerId>,
     /// The writes that each client had begun when the last age ended here.
     pub begun: Vec<u8>,
     /// The chain version of the resync that we send, and the transfers that are outstanding (`None`: the page is).
     pub sync: Option<(u64, Option<BTreeSet<u16>>)>,
-    next_tag: u16,
+    pub next_tag: u16,
     pub answers_lost: Vec<(u8, Back, Status)>,
 }
 
@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    fn restart(&mut self) {
+    pub fn restart(&mut self, fault: Option<Fault>) {
         let mut pending = Vec::new();
         for (id, m) in &self.store.chunks {
             pending.extend(m.pending.iter().map(|s| Loaded {
@@ -91,18 +91,19 @@ impl Node {
             ChannelRecord { client, channel, seq, chunk, version: ChunkVersion(v) }
         });
         let channels: Vec<_> = channels.collect();
+        let former = if fault == Some(Fault::FormerLifeTrusted) { 0 } else { self.store.adopted };
         self.life += 1;
         self.fenced = false;
         self.told = (0, 0);
         self.replica = Some(Replica::new(
             TargetId(u64::from(self.me) + 1),
-            ChainVersion(self.store.adopted),
+            ChainVersion(former),
             &pending,
             &channels,
         ));
     }
 
-    fn crash(&mut self, applied: bool) {
+    pub fn crash(&mut self, applied: bool) {
         let ops = std::mem::take(&mut self.ops);
         if applied {
             for op in ops {
@@ -131,7 +132,7 @@ fn summaries(list: &[(ChunkId, ChunkVersion, Content)]) -> Vec<ChunkSummary> {
         .collect()
 }
 
-fn origin(client: u8, number: u8) -> Origin {
+pub fn origin(client: u8, number: u8) -> Origin {
     Origin {
         client: ClientId(u128::from(client) + 1),
         // Now the one and now the other, each idle meanwhile.
@@ -141,7 +142,7 @@ fn origin(client: u8, number: u8) -> Origin {
 }
 
 impl World {
-    fn ticket(&mut self, i: u8, from: From, pay: Pay, update: Update) -> Ticket {
+    pub fn ticket(&mut self, i: u8, from: From, pay: Pay, update: Update) -> Ticket {
         let n = &mut self.nodes[i as usize];
         n.next_ticket += 1;
         let t = Ticket(n.next_ticket);
@@ -218,8 +219,12 @@ impl World {
                 };
                 let (life, to) = (n.life, (target.0 - 1) as u8);
                 self.send(Msg::Forward { from: i, life, to, back: Back::Forward(id), f, pay });
+                if self.fault == Some(Fault::CommitBeforeAck) {
+                    self.feed(i, Event::Answer(id, Ok(0)));
+                }
             }
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
+            Action::Pause(_) if self.fault == Some(Fault::NeverAgain) => {}
             Action::Pause(t) => n.timers.push(t),
             Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
             Action::ForgetSome(client, list) => {
@@ -244,9 +249,13 @@ impl World {
         let n = &mut self.nodes[i as usize];
         let (from, ..) = n.tickets.remove(&ticket).expect("answered once");
         // Without a lease nothing is told.
-        let result = if n.fenced { Err(Status::NoLease) } else { result };
+        let lease = !n.fenced || self.fault == Some(Fault::LeaseUnchecked);
+        let result = if lease { result } else { Err(Status::NoLease) };
         let theirs = result.map(|_| 0);
         match from {
+            From::Client(client, number) if self.closed => {
+                self.client_answered(client, number, theirs.map(|_: u32| ()));
+            }
             From::Client(client, number) => {
                 self.send(Msg::Response { client, number, result: theirs.map(|_: u32| ()) });
             }
@@ -335,6 +344,9 @@ impl World {
         };
         // As in the service: what came through the chain needs no transfer, what is on its way is waited for.
         page.transfers.retain(|t| !r.is_covered(id(t)));
+        if self.fault == Some(Fault::NothingTransferred) {
+            page.transfers.clear();
+        }
         if page.transfers.iter().any(|t| r.is_active(id(t))) {
             n.sync = None;
             return;
@@ -354,7 +366,9 @@ impl World {
             let f = Forwarded {
                 chain_version: view.version,
                 chunk: id,
-                version: ChunkVersion(m.committed),
+                version: ChunkVersion(
+                    m.committed + u64::from(self.fault == Some(Fault::VersionMiscounted)),
+                ),
                 base: ChunkVersion(0),
                 generation: 0,
                 full: true,
@@ -441,6 +455,14 @@ impl World {
                 self.feed(to, Event::Channels(version, records));
                 let from = From::Node { node: from, life, back: Back::Done };
                 let ticket = self.ticket(to, from, Pay::Remove, Update::default());
+                let answer = match self.fault {
+                    Some(Fault::NeverUpToDate) => Some(Ok(chunk(0))),
+                    Some(Fault::NeverDone) => Some(Err(Status::Pending)),
+                    _ => None,
+                };
+                if let Some(answer) = answer {
+                    return self.reply(to, ticket, answer);
+                }
                 self.feed(to, Event::SyncDone(ticket, version));
             }
             Msg::Response { .. } => unreachable!("goes to a client"),
@@ -454,7 +476,10 @@ impl World {
                 let op = n.ops.remove(k);
                 let result = n.store.run(&op);
                 let event = match op {
-                    Op::Stage { chunk, version, .. } => {
+                    Op::Stage { chunk, version, update, .. } => {
+                        if self.fault == Some(Fault::AckBeforeTail) {
+                            self.ack_at_head(i, update);
+                        }
                         Event::Staged(chunk, ChunkVersion(version), result)
                     }
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
@@ -475,7 +500,9 @@ impl World {
                 self.feed(i, Event::Staged(chunk, ChunkVersion(version), refused));
             }
             Choice::Timer(i) => {
-                self.budget.pauses = self.budget.pauses.saturating_sub(1);
+                if !self.closed {
+                    self.budget.pauses = self.budget.pauses.saturating_sub(1);
+                }
                 let t = self.nodes[i as usize].timers.remove(0);
                 self.feed(i, Event::Timer(t));
             }
@@ -483,7 +510,7 @@ impl World {
                 self.budget.crashes -= 1;
                 self.nodes[i as usize].crash(applied);
             }
-            Choice::Restart(i) => self.nodes[i as usize].restart(),
+            Choice::Restart(i) => self.nodes[i as usize].restart(self.fault),
             Choice::Fence(i) => {
                 self.budget.fences -= 1;
                 self.nodes[i as usize].fenced = true;
@@ -517,12 +544,16 @@ impl World {
     }
 
     fn tell(&mut self, i: u8) {
-        if self.chain.lives[i as usize] != self.nodes[i as usize].life {
+        let trusted = self.fault == Some(Fault::FormerLifeTrusted);
+        if self.chain.lives[i as usize] != self.nodes[i as usize].life && !trusted {
             // What mgmtd says of a former life is not for this one.
             return;
         }
         self.nodes[i as usize].told = (self.chain.version, self.chain.activated);
-        let info = self.chain.info();
+        let mut info = self.chain.info();
+        if self.fault == Some(Fault::ActivationIgnored) {
+            info.activated = info.version;
+        }
         self.feed(i, Event::Chain(Some(info)));
     }
 }
