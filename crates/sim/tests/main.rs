@@ -3,6 +3,7 @@
 mod absence;
 mod anew;
 mod attack;
+mod behind;
 mod channels;
 mod clocks;
 mod cluster;
