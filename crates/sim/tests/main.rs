@@ -28,6 +28,7 @@ mod resync;
 mod scrub;
 mod slow_disk;
 mod small;
+mod stale_blocks;
 mod stopped;
 mod storage;
 mod trees;
