@@ -286,12 +286,13 @@ fn what_forcing_a_waiting_chain_loses_is_named() {
     c.admin(&["set-layout", "/", "--stripe", "1", "--chunk-size", "64K"]);
     sh(&c.mnt, "head -c 512K /dev/zero > f; sync f");
     let stat = c.admin(&["stat", "/f"]);
-    let (chain, data) = (stat["chains"][0].to_string(), stat["data_id"].clone());
+    let (id, data) = (stat["chains"][0].clone(), stat["data_id"].clone());
+    let chain = id.to_string();
     let members = |e: &Value| e["members"].as_array().expect("members").clone();
     let state = |node: u64| {
         let chains = c.admin(&["list-chains"]);
         let chains = chains.as_array().expect("chains").iter();
-        let mut ours = chains.filter(|k| k["id"].to_string() == chain).flat_map(&members);
+        let mut ours = chains.filter(|k| k["id"] == id).flat_map(&members);
         ours.find(|m| m["node"] == node).map(|m| m["state"].as_str().unwrap_or("").to_owned())
     };
     let leaves = |id: &str, node| {
