@@ -262,10 +262,16 @@ impl Chain {
     fn account_lives(&mut self, view: &View) -> Vec<Slot> {
         // Whoever was forced to begin need not have adopted anything.
         let begins = self.info.lost > self.info.activated;
-        let least = if begins { ChainVersion(0) } else { self.info.activated };
+        let restored = self.restored();
         let mut slots = Vec::with_capacity(self.info.members.len());
         for m in &self.info.members {
             let record = self.records.entry(m.target).or_default();
+            let least = match begins {
+                true => ChainVersion(0),
+                // What is active was heard of others by now: it says nothing of this one's store, but what it brought itself does.
+                false if restored => record.brought.unwrap_or_default(),
+                false => self.info.activated,
+            };
             let seen = view.get(&m.target).copied().filter(|o| record.counts(o));
             let mut slot = Slot {
                 target: m.target,

@@ -7,7 +7,8 @@
 //! - the number is that of the life that is accounted for, and the life has drawn another lot (`nonce`);
 //! - the number is less, and the node knew the greater one when it said so (otherwise it may be a late message of a former life);
 //! - the number is the next one, and the life before it has not drawn the lot of the one that is accounted for;
-//! - it has adopted an older chain version than the active one, which whoever can prove something had adopted durably before it became active.
+//! - it has adopted an older chain version than the active one, which whoever can prove something had adopted durably before it became active. (Where the record
+//!   is older than the stores ([`crate::Chain::restored`]), the active one may be only what others have said: what this member brought itself counts instead.)
 //!
 //! What cannot be told apart: a copy that was made during the very life that is accounted for looks like that life, interrupted.
 
@@ -58,9 +59,11 @@ impl MemberRecord {
     fn is_older(&self, o: &Observation, least: ChainVersion) -> bool {
         let both_drew = o.nonce != 0 && self.nonce != 0;
         let next = o.incarnation == self.incarnation.next();
+        // What was never more than empty was made anew, and proves nothing for that (`Chain::doubt_those_made_anew`).
+        let anew = o.empty && o.adopted == ChainVersion(0);
         o.incarnation <= self.incarnation
             || (next && both_drew && o.former != self.nonce)
-            || (self.proof != Proof::None && o.adopted < least)
+            || (self.proof != Proof::None && o.adopted < least && !anew)
     }
 
     /// What it can still prove when a life of it ended without a clean shutdown.

@@ -171,7 +171,7 @@ impl Replica {
     }
 
     /// A syncing target takes whole contents in any order; what came later under this chain version wins, whatever the
-    /// store has from before.
+    /// store has from before. Other updates it takes only on top of just what came last.
     fn forwarded_in_sync(
         &mut self,
         ticket: Ticket,
@@ -182,9 +182,7 @@ impl Replica {
         let waiter = Waiter { ticket, client: false };
         let lane = self.lanes.entry(f.chunk).or_default();
         let seen = self.received.get(&f.chunk).copied().max(lane.newest());
-        if !f.full {
-            refuse(ticket, Status::VersionGap, out);
-        } else if lane.is_clearing() || lane.entries.len() >= WINDOW {
+        if lane.is_clearing() || lane.entries.len() >= WINDOW {
             refuse(ticket, Status::Overloaded, out);
         } else if seen.is_some_and(|v| v >= f.version) {
             // Superseded or a duplicate: answered with what superseded it.
@@ -199,10 +197,13 @@ impl Replica {
             if let Some(origin) = record {
                 self.channels.commit(&origin, f.chunk, f.version);
             }
+        } else if !f.full && seen != Some(f.base) {
+            refuse(ticket, Status::VersionGap, out);
         } else if f.update.needs_room && !store.has_room() {
             refuse(ticket, Status::NoSpace, out);
         } else {
-            self.admit(waiter, f.chunk, f.version, f.update, Onto::Anything, out);
+            let onto = if f.full { Onto::Anything } else { Onto::Previous };
+            self.admit(waiter, f.chunk, f.version, f.update, onto, out);
             self.progress(f.chunk, store, out);
         }
         self.drop_idle(f.chunk);
@@ -253,8 +254,8 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use crate::{
-        Action, CLIENT_CHANNELS_MAX, ChunkBrief, ChunkView, Event, Forwarded, Origin, Replica,
-        Ticket, Update,
+        Action, CLIENT_CHANNELS_MAX, ChunkBrief, ChunkView, Event, Form, Forwarded, Onto, Origin,
+        Replica, Ticket, Update,
     };
     use glowfs_types::routing::{ChainInfo, ChainMember, PublicState};
     use glowfs_types::{
@@ -274,15 +275,34 @@ mod tests {
 
     const V: ChainVersion = ChainVersion(5);
 
-    fn step(r: &mut Replica, event: Event) -> Vec<Action> {
+    /// A store in which each chunk has that version.
+    struct Has(u64);
+    impl ChunkView for Has {
+        fn chunk(&self, _: ChunkId) -> ChunkBrief {
+            let (committed, exists) = (ChunkVersion(self.0), true);
+            ChunkBrief { committed, exists, ..ChunkBrief::default() }
+        }
+        fn has_room(&self) -> bool {
+            true
+        }
+    }
+
+    fn step_over(r: &mut Replica, event: Event, store: &dyn ChunkView) -> Vec<Action> {
         let mut out = Vec::new();
-        r.step(event, &Empty, &mut out);
+        r.step(event, store, &mut out);
         out
+    }
+    fn step(r: &mut Replica, event: Event) -> Vec<Action> {
+        step_over(r, event, &Empty)
     }
     /// The last of so many members.
     fn last_of(members: u64) -> Replica {
-        let state = PublicState::Serving;
-        let member = |i| ChainMember { target: TargetId(i), node: NodeId(i), state };
+        member_of(members, members, PublicState::Serving)
+    }
+    /// That one of so many members, the last of which has that state.
+    fn member_of(members: u64, me: u64, last: PublicState) -> Replica {
+        let state = |i| if i == members { last } else { PublicState::Serving };
+        let member = |i| ChainMember { target: TargetId(i), node: NodeId(i), state: state(i) };
         let info = ChainInfo {
             id: ChainId(1),
             version: V,
@@ -293,7 +313,7 @@ mod tests {
             preferred: Vec::new(),
             lost: ChainVersion(0),
         };
-        let mut r = Replica::new(TargetId(members), ChainVersion(0), &[], &[]);
+        let mut r = Replica::new(TargetId(me), ChainVersion(0), &[], &[]);
         step(&mut r, Event::Chain(Some(info)));
         step(&mut r, Event::Adopted(V));
         r
@@ -323,6 +343,85 @@ mod tests {
         let done = step(&mut r, Event::Staged(chunk, ChunkVersion(1), Ok(())));
         let replies = done.iter().filter(|a| matches!(a, Action::Reply(..)));
         assert!(matches!(replies.collect::<Vec<_>>()[..], [Action::Reply(Ticket(8), Ok(_))]));
+    }
+
+    #[test]
+    fn a_syncing_target_builds_on_what_came_last_and_on_nothing_else() {
+        let mut r = member_of(2, 2, PublicState::Syncing);
+        let chunk = ChunkId::default();
+        let forwarded = |r: &mut Replica, version, base, full| {
+            let f = Forwarded {
+                chain_version: V,
+                chunk,
+                version: ChunkVersion(version),
+                base: ChunkVersion(base),
+                generation: 0,
+                full,
+                sync: false,
+                update: Update::default(),
+            };
+            let out = step_over(r, Event::Forward(Ticket(version), f), &Has(5));
+            match out.first() {
+                Some(Action::Stage { onto, .. }) => Ok(*onto),
+                Some(Action::Reply(_, Err(status))) => Err(*status),
+                other => panic!("{other:?}"),
+            }
+        };
+        // Its store has that version, of before: it may be another content.
+        assert_eq!(forwarded(&mut r, 6, 5, false), Err(Status::VersionGap));
+        assert_eq!(forwarded(&mut r, 6, 5, true), Ok(Onto::Anything));
+        step(&mut r, Event::Staged(chunk, ChunkVersion(6), Ok(())));
+        assert_eq!(forwarded(&mut r, 8, 7, false), Err(Status::VersionGap));
+        assert_eq!(forwarded(&mut r, 7, 6, false), Ok(Onto::Previous));
+    }
+
+    /// Each update of a chunk, however small, was sent as the whole chunk, for as long as the resync of all others took.
+    #[test]
+    fn a_syncing_successor_is_sent_whole_only_what_it_cannot_build_on() {
+        let mut r = member_of(2, 1, PublicState::Syncing);
+        let chunk = ChunkId::default();
+        let mut sent = |version: u64, answer: Result<u32, Status>| {
+            let ticket = Ticket(version);
+            let update = Update::default();
+            let event = Event::Update { ticket, chain_version: V, chunk, update };
+            let store = Has(version - 1);
+            let begun = step_over(&mut r, event, &store);
+            assert!(!begun.iter().any(|a| matches!(a, Action::Forward { .. })), "staged first");
+            let mut out =
+                step_over(&mut r, Event::Staged(chunk, ChunkVersion(version), Ok(())), &store);
+            let mut forms = vec![];
+            while let Some((id, base, form)) = out.iter().find_map(|a| match a {
+                Action::Forward { id, base, form, .. } => Some((*id, *base, *form)),
+                _ => None,
+            }) {
+                assert_eq!(base, ChunkVersion(version - 1));
+                let answer = if forms.is_empty() { answer } else { Ok(0) };
+                forms.push(form);
+                out = step_over(&mut r, Event::Answer(id, answer), &store);
+                let pause = out.iter().find_map(|a| match a {
+                    Action::Pause(timer) => Some(*timer),
+                    _ => None,
+                });
+                if let Some(timer) = pause {
+                    out = step_over(&mut r, Event::Timer(timer), &store);
+                }
+            }
+            step_over(
+                &mut r,
+                Event::Committed(chunk, ChunkVersion(version), Ok(())),
+                &Has(version),
+            );
+            forms
+        };
+        let whole = Form::Full { removed: false };
+        assert_eq!(sent(6, Ok(0)), [whole], "what it has of it is of before");
+        assert_eq!(sent(7, Ok(0)), [Form::Original]);
+        assert_eq!(
+            sent(8, Err(Status::VersionGap)),
+            [Form::Original, whole],
+            "of an older release"
+        );
+        assert_eq!(sent(9, Ok(0)), [whole], "it is asked no more");
     }
 
     /// A write on a channel, each to a chunk of its own; how it was answered.

@@ -58,6 +58,7 @@ impl Replica {
         self.generations.clear();
         self.received.clear();
         self.covered.clear();
+        self.whole_only = false;
         let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
         for chunk in &chunks {
             self.turn_lane(*chunk, &view, out);

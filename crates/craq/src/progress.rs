@@ -122,6 +122,10 @@ impl Replica {
         if result.is_ok() && syncing {
             self.covered.insert(chunk);
         }
+        if result == Err(Status::VersionGap) && syncing {
+            // It is of a release that takes whole contents only, or has not what it was to build on.
+            self.whole_only = true;
+        }
         if matches!(result, Err(Status::Overloaded | Status::VersionGap)) {
             // It said so before it took anything, or has taken it back: nothing of this copy is under way. (Where it has another update under the
             // same version, that is not this one.)
@@ -262,12 +266,18 @@ impl Replica {
             return;
         }
         let generation = self.taken_back.get(&chunk).copied().unwrap_or(0);
+        // What a syncing successor has got through the chain it can build the next update on.
+        let builds = !syncing || (self.covered.contains(&chunk) && !self.whole_only);
         let mut ids = self.next_id();
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         let brief = store.chunk(chunk);
         let mut base = if brief.exists { brief.committed } else { ChunkVersion(0) };
+        let mut exists = brief.exists;
         let mut all_acked = true;
         for e in &mut lane.entries {
+            // What a former chain version has decided may be in the content that was sent for one before it.
+            let builds = builds && (!syncing || exists && !e.decided);
+            exists = !e.update.removes;
             let this_base = base;
             base = e.version;
             let in_order = all_acked;
@@ -276,12 +286,13 @@ impl Replica {
             let due = in_order || !syncing && e.ack == Ack::Unsent;
             let due = due && matches!(e.ack, Ack::Unsent | Ack::InOrder);
             let staged = matches!(e.stage, Stage::Done { .. });
-            let form = if !syncing && e.original {
+            let form = if builds && e.original {
                 Form::Original
             } else {
                 Form::Full { removed: e.update.removes }
             };
-            if !due || (form != Form::Original && !staged) {
+            // A syncing one is sent nothing that could have to be taken back.
+            if !due || ((syncing || form != Form::Original) && !staged) {
                 continue;
             }
             let id = ForwardId(ids);

@@ -33,6 +33,8 @@ pub struct Replica {
     pub(crate) received: BTreeMap<ChunkId, ChunkVersion>,
     /// With a syncing successor: the chunks that it got through the chain under this chain version.
     pub(crate) covered: BTreeSet<ChunkId>,
+    /// The syncing successor has refused, under this chain version, to build an update on what it has.
+    pub(crate) whole_only: bool,
     /// Syncing, under a chain version that is active: what is here of before it is being dropped. Only then the view is active here too.
     pub(crate) dropping: bool,
     /// Clients whose channels the store has still to forget.
@@ -66,6 +68,7 @@ impl Replica {
             generations: BTreeMap::new(),
             received: BTreeMap::new(),
             covered: BTreeSet::new(),
+            whole_only: false,
             dropping: false,
             unforgotten: BTreeSet::new(),
             forgetting: false,

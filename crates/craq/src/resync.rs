@@ -1,7 +1,7 @@
 //! What the last serving target sends to the syncing one behind it.
 //!
 //! The source pages through the chunks of both sides in chunk order. A chunk that differs in version, length or checksum is
-//! replaced; one that only the receiver has is removed. Updates that come meanwhile travel as whole contents
+//! replaced; one that only the receiver has is removed. Updates that come meanwhile travel as whole contents (the first of each chunk)
 //! through the chain itself, and the receiver lets what came later win, so neither side has to lock anything.
 
 use glowfs_types::ChunkId;

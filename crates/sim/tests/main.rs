@@ -3,6 +3,7 @@
 mod absence;
 mod anew;
 mod attack;
+mod behind;
 mod channels;
 mod clocks;
 mod cluster;
@@ -27,6 +28,7 @@ mod resync;
 mod scrub;
 mod slow_disk;
 mod small;
+mod stale_blocks;
 mod stopped;
 mod storage;
 mod trees;

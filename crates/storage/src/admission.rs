@@ -132,6 +132,10 @@ impl Admission {
     pub fn ops(&self) -> u64 {
         self.held.iter().map(|h| h.get().ops).sum()
     }
+    /// Those that entered the cluster here.
+    pub fn client_ops(&self) -> u64 {
+        self.held[0].get().ops
+    }
 }
 
 impl Share {

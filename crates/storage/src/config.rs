@@ -57,7 +57,7 @@ pub struct StorageConfig {
     /// Bound on the bytes per second that the resyncs of this node send; 0 is no bound.
     #[serde(default)]
     pub sync_bytes_per_s: u64,
-    /// Share of its time, in per cent, that a resync may work while clients are being served.
+    /// Share of its time, in per cent, that a resync may work at most while clients are being served: as long as they do not feel it.
     #[serde(default = "default_sync_share")]
     pub sync_share_percent: u8,
     /// Bound on the bytes per second and disk that the scrub reads; 0 is off. The cluster's configuration can change it.
@@ -81,6 +81,9 @@ pub struct StorageConfig {
     /// How many targets of this node may send a resync at once.
     #[serde(default = "default_sync_targets")]
     pub sync_targets: u32,
+    /// Share of its time, in per cent, that a resync works at least while clients are being served, however slow they are for it. Not more than `sync_share_percent`.
+    #[serde(default = "default_sync_floor")]
+    pub sync_floor_percent: u8,
 }
 
 /// Operations under way at a node, at most, whatever its configuration says; each has a few records for the log of a disk.
@@ -135,6 +138,9 @@ fn default_sync_targets() -> u32 {
 fn default_sync_share() -> u8 {
     50
 }
+fn default_sync_floor() -> u8 {
+    10
+}
 
 impl StorageConfig {
     /// Checks what the types cannot say.
@@ -179,6 +185,7 @@ impl StorageConfig {
             ("sync_chunks", self.sync_chunks.into()),
             ("sync_share_percent", self.sync_share_percent.into()),
             ("sync_targets", self.sync_targets.into()),
+            ("sync_floor_percent", self.sync_floor_percent.into()),
             ("disk_check_ms", self.disk_check_ms),
             ("disk_stuck_ms", self.disk_stuck_ms),
             ("scrub_interval_s", self.scrub_interval_s),

@@ -34,8 +34,9 @@ impl Node {
                 Ok((target, payload, admitted)) => {
                     let head = payload.head;
                     let incoming = Box::new(incoming);
-                    let waiting =
-                        Waiting::Peer { incoming, client: true, began, _admitted: Some(admitted) };
+                    // How long the other node takes for the bytes says nothing of this one.
+                    let (class, _admitted) = (None, Some(admitted));
+                    let waiting = Waiting::Peer { incoming, client: true, began, class, _admitted };
                     node.metrics.copies.inc();
                     node.metrics.write_bytes.add(payload.bytes.len() as u64);
                     target.ask(Asked { waiting, payload: Rc::new(payload) }, |ticket| {

@@ -317,13 +317,16 @@ impl Target {
             Waiting::Local(waiting) => {
                 let _ = waiting.send(result);
             }
-            Waiting::Peer { incoming, client, began, .. } => {
+            Waiting::Peer { incoming, client, began, class, .. } => {
                 let Some(node) = self.node.upgrade() else { return };
                 // Checked again: what was done while the lease ran out must not be told.
                 let result = match node.check_answer() {
                     Ok(()) => result.map_err(|s| self.refusal(s)),
                     Err(e) => Err(e),
                 };
+                if let Some(class) = class.filter(|_| result.is_ok()) {
+                    node.behind.borrow_mut().served(class, began, node.rt.turn_began());
+                }
                 if client {
                     let m = &node.metrics;
                     if result.is_ok() {

@@ -5,6 +5,7 @@
 //! the core should decide, or hand a byte to a client that was not verified.
 
 mod admission;
+mod behind;
 mod config;
 mod copy;
 mod damaged;

@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     pub sync_bytes: Counter,
     pub sync_equal: Counter,
     pub sync_running: Gauge,
+    pub background_share: Gauge,
     pub whole_bytes: Gauge,
 }
 
@@ -153,6 +154,11 @@ impl Metrics {
             sync_running: r.gauge(
                 "glowfs_storage_resync_running",
                 "Resyncs that this node sends now.",
+                &[],
+            ),
+            background_share: r.gauge(
+                "glowfs_storage_background_share_percent",
+                "Share of its time that a resync or a scrub may work while clients are being served, by what they feel of it.",
                 &[],
             ),
             whole_bytes: r.gauge(

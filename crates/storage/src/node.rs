@@ -2,6 +2,7 @@
 
 use crate::StorageConfig;
 use crate::admission::Admission;
+use crate::behind::Behind;
 use crate::disk::Disk;
 use crate::dismiss;
 use crate::fence::Fences;
@@ -48,6 +49,8 @@ pub(crate) struct Node {
     pub fences: Fences,
     pub metrics: Metrics,
     pub sync_turns: SyncTurns,
+    /// What clients feel of resyncs and scrubs.
+    pub behind: RefCell<Behind>,
     /// When the next byte of a resync may be sent.
     pub sync_pace: Cell<Instant>,
     /// Resyncs that this node sends or is about to send.
@@ -75,6 +78,7 @@ impl Node {
                 disks.len(),
             ),
             fences: Fences::default(),
+            behind: RefCell::default(),
             sync_turns: SyncTurns::default(),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),
             resyncs: Resyncs::default(),

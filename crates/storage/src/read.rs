@@ -1,6 +1,7 @@
 //! READ: pieces of chunks, straight into the caller's memory.
 
 use crate::admission::{Admitted, Share};
+use crate::behind::{Class, Kind};
 use crate::node::Node;
 use crate::repair::Wrong;
 use crate::target::Target;
@@ -95,7 +96,12 @@ impl Node {
         if result.as_ref().is_err_and(|e| e.status == Status::Overloaded) {
             self.metrics.overloaded.inc();
         }
-        let took = self.rt.turn_began().since(began);
+        let now = self.rt.turn_began();
+        if let Ok(reply) = &result {
+            let bytes = reply.bulk.as_ref().map_or(0, |b| b.len()) as u64;
+            self.behind.borrow_mut().served(Class::new(Kind::Read, bytes), began, now);
+        }
+        let took = now.since(began);
         self.metrics.read_seconds.record(took.as_nanos() as u64);
         incoming.reply(result);
     }

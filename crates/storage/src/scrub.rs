@@ -1,6 +1,6 @@
 //! The scrub: reads everything at rest, slowly, and has repaired what is not what it should be.
 //!
-//! One pass at a time on each disk, target by target, chunk by chunk, under a rate. Each chunk's blocks are verified against their checksums, and
+//! One pass at a time on each disk, target by target, chunk by chunk, under a rate, and behind the clients (`pace.rs`). Each chunk's blocks are verified against their checksums, and
 //! its checksum is compared with the tail's at the same version. A target's pass begins when its last one ended `scrub_interval_s` ago, which stands
 //! with the target on disk, or when an operator asks.
 
@@ -108,11 +108,13 @@ impl Node {
                 break false;
             };
             target.scrub.running.set(true);
+            let work = self.work();
             match self.scrub_chunk(&target, after).await {
                 Ok(Some((chunk, bytes))) => {
                     after = Some(chunk);
                     drop(target);
-                    self.pace_scrub(bytes).await;
+                    let rest = self.rest_after(work);
+                    self.rt.sleep(rest.max(self.pause_of(bytes))).await;
                 }
                 Ok(None) => break true,
                 Err(e) => {
@@ -172,13 +174,14 @@ impl Node {
             && (theirs.content_crc, theirs.len) != (before.content_crc, before.len)
     }
 
-    async fn pace_scrub(&self, bytes: u64) {
+    /// The pause after so many bytes, for the rate.
+    fn pause_of(&self, bytes: u64) -> Duration {
         let rate = match self.tuning.get().scrub_bytes_per_s {
             0 => ASKED_BYTES_PER_S,
             rate => rate,
         };
         let cost = u128::from(bytes.max(CHUNK_COST_BYTES)) * 1_000_000_000;
-        self.rt.sleep(Duration::from_nanos((cost / u128::from(rate)) as u64)).await;
+        Duration::from_nanos((cost / u128::from(rate)) as u64)
     }
 
     /// SCRUB.

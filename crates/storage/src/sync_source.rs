@@ -5,6 +5,7 @@
 
 use crate::forward::send;
 use crate::node::Node;
+use crate::pace::GROUP_BYTES;
 use crate::sync_progress::Progress;
 use crate::sync_sink::SYNC_PAGE_MAX;
 use crate::target::{Payload, Target};
@@ -109,7 +110,7 @@ impl Source {
                 after,
                 limit: SYNC_PAGE_MAX,
             };
-            let (begin, served) = (self.node.rt.now(), self.node.served());
+            let work = self.node.work();
             let theirs: SyncListReply = self.call(method::SYNC_LIST, &ask).await?;
             // Ours is read after theirs: what changed in between only makes a transfer that the receiver finds superseded.
             let (ours, our_more) =
@@ -117,16 +118,17 @@ impl Source {
             let page = compare(&theirs.chunks, theirs.more, &ours, our_more);
             self.node.metrics.sync_equal.add(page.equal);
             count(&self.progress.compared, page.equal);
-            self.node.yield_to_clients(begin, served).await;
+            self.node.rt.sleep(self.node.rest_after(work)).await;
             let mut transfers = page.transfers.as_slice();
             while !transfers.is_empty() {
                 self.check()?;
-                let at_once = self.node.tuning.get().sync_chunks.min(transfers.len());
+                let (at_once, bytes) = self.group(transfers, short.is_some());
                 let (group, rest) = transfers.split_at(at_once);
                 transfers = rest;
-                let (begin, served) = (self.node.rt.now(), self.node.served());
-                let wanted =
-                    group.iter().filter(|t| short.is_none() || matches!(t, Transfer::Remove(_)));
+                // Waited for here: it is neither work nor a rest.
+                self.node.pace_bandwidth(bytes).await;
+                let work = self.node.work();
+                let wanted = group.iter().filter(|t| short.is_none() || removes(t));
                 for result in join_all(wanted.map(|t| self.transfer(*t))).await {
                     match result {
                         Err(e) if e.status == Status::NoSpace => {
@@ -144,7 +146,7 @@ impl Source {
                     // Told here, not behind the last page: only a removal is progress now, and others wait for this one's turn.
                     self.target.watch.sync_failed(self.view.version, self.node.rt.now());
                 }
-                self.node.yield_to_clients(begin, served).await;
+                self.node.rt.sleep(self.node.rest_after(work)).await;
             }
             if page.next.is_none() {
                 break;
@@ -156,6 +158,30 @@ impl Source {
         }
         self.finish().await?;
         Ok(sent)
+    }
+
+    /// How many of these are made at once, and the bytes of it; of removals only, if the receiver has no room.
+    fn group(&self, transfers: &[Transfer], removals: bool) -> (usize, u64) {
+        let tuning = self.node.tuning.get();
+        let (few, most) = (self.node.at_once(tuning.sync_chunks), tuning.sync_chunks);
+        // No more at once than may be sent in a second, but for one chunk.
+        let burst = Some(tuning.sync_bytes_per_s).filter(|rate| *rate > 0).unwrap_or(u64::MAX);
+        let most = most.min(transfers.len());
+        let mut bytes = 0u64;
+        for (i, t) in transfers[..most].iter().enumerate() {
+            let more: u64 = match t {
+                Transfer::Replace(chunk) if !removals => {
+                    self.target.store.chunk(self.target.id, *chunk).map_or(0, |s| s.len.into())
+                }
+                _ => 0,
+            };
+            let bound = if i >= few { GROUP_BYTES.min(burst) } else { burst };
+            if i > 0 && bytes + more > bound {
+                return (i, bytes);
+            }
+            bytes += more;
+        }
+        (most, bytes)
     }
 
     async fn finish(&self) -> Result<()> {
@@ -256,7 +282,6 @@ impl Source {
             }
         };
         let bytes = payload.bytes.len() as u64;
-        self.node.pace_bandwidth(bytes).await;
         send(&self.node, (self.to, 0), payload).await?;
         self.node.metrics.sync_bytes.add(bytes);
         count(&self.progress.bytes, bytes);
@@ -288,6 +313,10 @@ impl Source {
         };
         Ok(Payload { head, crcs: content.crcs, bytes: content.bytes })
     }
+}
+
+fn removes(transfer: &Transfer) -> bool {
+    matches!(transfer, Transfer::Remove(_))
 }
 
 fn count(counter: &Cell<u64>, more: u64) {

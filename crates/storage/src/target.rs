@@ -1,6 +1,7 @@
 //! One target: the replication core, and the requests and payloads that it knows by number only.
 
 use crate::admission::{Admitted, Share};
+use crate::behind::Class;
 use crate::damaged::Ledger;
 use crate::mend::Lost;
 use crate::node::Node;
@@ -29,8 +30,14 @@ pub(crate) struct Payload {
 
 /// Who is to be answered.
 pub(crate) enum Waiting {
-    /// A peer; `client` if it entered here.
-    Peer { incoming: Box<Incoming>, client: bool, began: Instant, _admitted: Option<Admitted> },
+    /// A peer; `client` if it entered here. What it is compared with, if it is of a client at all.
+    Peer {
+        incoming: Box<Incoming>,
+        client: bool,
+        began: Instant,
+        class: Option<Class>,
+        _admitted: Option<Admitted>,
+    },
     /// A task of this process.
     Local(OneSender<Result<Done, Status>>),
 }

@@ -14,23 +14,28 @@ pub(crate) struct Tuning {
     pub sync_targets: usize,
     /// Bound on the bytes per second of all resyncs of the node; 0 is no bound.
     pub sync_bytes_per_s: u64,
-    /// Share of its time that a resync may work while clients are being served, 1 to 100 per cent.
+    /// Share of its time that a resync may work while clients are being served, 1 to 100 per cent: as long as they do not feel it, and however much they do.
     pub sync_share_percent: u8,
+    /// See above; not more than that.
+    pub sync_floor_percent: u8,
     /// Bound on the bytes per second and disk that the scrub reads; 0 is off.
     pub scrub_bytes_per_s: u64,
 }
 
 impl Tuning {
     pub fn new(config: &StorageConfig, pushed: &StorageTuning) -> Self {
+        let [share, floor] = [
+            pushed.sync_share_percent.unwrap_or(config.sync_share_percent),
+            pushed.sync_floor_percent.unwrap_or(config.sync_floor_percent),
+        ]
+        .map(|percent| percent.clamp(1, 100));
         Self {
             sync_chunks: pushed.sync_chunks.unwrap_or(config.sync_chunks).max(1) as usize,
             sync_targets: pushed.sync_targets.unwrap_or(config.sync_targets).max(1) as usize,
             sync_bytes_per_s: pushed.sync_bytes_per_s.unwrap_or(config.sync_bytes_per_s),
             scrub_bytes_per_s: pushed.scrub_bytes_per_s.unwrap_or(config.scrub_bytes_per_s),
-            sync_share_percent: pushed
-                .sync_share_percent
-                .unwrap_or(config.sync_share_percent)
-                .clamp(1, 100),
+            sync_share_percent: share,
+            sync_floor_percent: floor.min(share),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! WRITE, TRIM and FORWARD: from the connection to the core.
 
+use crate::behind::{Class, Kind};
 use crate::node::Node;
 use crate::target::{Asked, Payload, Waiting};
 use glowfs_craq::{Event, Forwarded, Origin, Update as Core};
@@ -21,8 +22,11 @@ impl Node {
                 let head = payload.head;
                 let began = self.rt.now();
                 let incoming = Box::new(incoming);
-                let waiting =
-                    Waiting::Peer { incoming, client: !forward, began, _admitted: Some(admitted) };
+                let kind = if forward { Kind::Forward } else { Kind::Update };
+                let of_client = head.flags & UPDATE_SYNC == 0;
+                let class = of_client.then(|| Class::new(kind, payload.bytes.len() as u64));
+                let _admitted = Some(admitted);
+                let waiting = Waiting::Peer { incoming, client: !forward, began, class, _admitted };
                 if !forward {
                     self.metrics.write_bytes.add(payload.bytes.len() as u64);
                 }

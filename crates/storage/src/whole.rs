@@ -1,6 +1,6 @@
 //! Whole chunks in memory on their way to a successor that is being brought up to date.
 //!
-//! Such a one is sent the whole chunk for each update, however small that is, and of all chunks with updates under way at once. What admission counts of these updates does not
+//! Such a one is sent the whole chunk for the first update of it, however small that is, and of all chunks with updates under way at once. What admission counts of these updates does not
 //! bound that, so it is bounded here: by as many bytes as requests may have in work (`inflight_bytes`), an even part for each disk, so that one that hangs holds up its own
 //! chunks only; one chunk is always let in. They wait in the order in which they came.
 //!

@@ -2,7 +2,8 @@
 //!
 //! Threads of both mounts hit few keys at once, each call and answer is recorded, and an existing checker (Wing and Gong's algorithm
 //! with Lowe's memory, `todc-utils`) looks for an order that explains every answer. A key lives for a bounded number of operations,
-//! since the search grows with the history. Histories in which operations hardly overlap prove nothing, so they fail the run.
+//! since the search grows with the history. The history of a key in which operations hardly overlap proves nothing, so it fails the run, whatever those of others are;
+//! as do more keys with too few operations to tell than are in use at the end.
 
 mod history;
 mod model;
@@ -32,8 +33,10 @@ use std::time::{Duration, Instant};
 
 /// Threads of each mount.
 const THREADS: usize = 3;
-/// Less overlap than this, in percent, is no proof.
+/// Less overlap of a key's operations than this, in percent, is no proof.
 pub const OVERLAP_MIN: f64 = 20.0;
+/// Of a key with fewer operations than this nothing is demanded: those in use at the end have had no time for more.
+const OPERATIONS_MIN: usize = 40;
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -61,8 +64,12 @@ pub struct Verdict {
     pub operations: usize,
     /// Operations that overlap another one of the same key, in percent.
     pub overlapping: f64,
-    /// The lowest share of one key.
+    /// The lowest share of a key with enough operations to tell; 100 if there is none.
     pub least: f64,
+    /// Keys with too few operations to tell.
+    pub short: usize,
+    /// Of each key: its operations, and how many of them overlap another one.
+    pub contention: BTreeMap<String, (usize, usize)>,
     /// Keys whose history no order explains, with the history.
     pub violations: Vec<String>,
 }
@@ -75,27 +82,44 @@ impl Verdict {
         for k in kept {
             v.operations += k.operations;
             overlapping += k.overlapping;
-            v.least = v.least.min(100.0 * k.overlapping as f64 / k.operations.max(1) as f64);
+            if k.operations < OPERATIONS_MIN {
+                v.short += 1;
+            } else {
+                v.least = v.least.min(percent(k.overlapping, k.operations));
+            }
             v.violations.extend(k.violation);
+            v.contention.insert(k.key, (k.operations, k.overlapping));
         }
-        v.overlapping = 100.0 * overlapping as f64 / v.operations.max(1) as f64;
+        v.overlapping = percent(overlapping, v.operations);
         v
     }
-    fn failures(&self, what: &str) -> Vec<String> {
+    /// Why these are no proof, if `in_use` of the keys are in use at once.
+    fn failures(&self, what: &str, in_use: usize) -> Vec<String> {
         let mut f = vec![];
         for v in self.violations.iter().take(3) {
             f.push(format!("{what}: not linearizable: {v}"));
         }
-        if self.keys == 0 {
-            f.push(format!("{what}: nothing was recorded"));
-        } else if self.overlapping < OVERLAP_MIN {
+        if self.keys == self.short {
+            f.push(format!("{what}: nothing was recorded that tells anything"));
+        }
+        if self.short > in_use {
+            let (short, keys) = (self.short, self.keys);
+            f.push(format!("{what}: {short} of {keys} keys have too few operations to tell"));
+        }
+        let enough = |c: &(usize, usize)| c.0 < OPERATIONS_MIN || percent(c.1, c.0) >= OVERLAP_MIN;
+        let lonely: Vec<_> = self.contention.iter().filter(|(_, c)| !enough(c)).collect();
+        for (key, (operations, overlapping)) in lonely.iter().take(3) {
             f.push(format!(
-                "{what}: only {:.0} % of the operations overlap: no contention, no proof",
-                self.overlapping
+                "{what}: {key}: only {overlapping} of its {operations} operations overlap: no contention, no proof ({} such keys)",
+                lonely.len()
             ));
         }
         f
     }
+}
+
+fn percent(part: usize, of: usize) -> f64 {
+    100.0 * part as f64 / of.max(1) as f64
 }
 
 /// The result.
@@ -124,8 +148,9 @@ impl Report {
         for (what, v) in [("blocks", &self.registers), ("names", &self.names)] {
             let _ = writeln!(
                 t,
-                "{what}: {} keys, {} operations, {:.0} % overlapping (least {:.0} %), {} not linearizable",
+                "{what}: {} keys ({} too short to tell), {} operations, {:.0} % overlapping (of one key at least {:.0} %), {} not linearizable",
                 v.keys,
+                v.short,
                 v.operations,
                 v.overlapping,
                 v.least,
@@ -189,8 +214,8 @@ fn recorded(plan: &Plan, site: &Site, machine: Arc<Machine>) -> Result<Report> {
     let compared = all_replicas(cluster, &flight, 0, "at the end", &expected, &mut failures);
     flight.say("looking for an order that explains it all");
     let (registers, names) = (Verdict::of(blocks.check()), Verdict::of(dir.check()));
-    failures.extend(registers.failures("blocks"));
-    failures.extend(names.failures("names"));
+    failures.extend(registers.failures("blocks", registers::ACTIVE));
+    failures.extend(names.failures("names", names::ACTIVE));
     let effective = nemesis::effective(&plan.faults, &nemesis.done);
     failures.extend(nemesis::never_struck(&effective, &nemesis.done));
     Ok(Report {
@@ -202,4 +227,46 @@ fn recorded(plan: &Plan, site: &Site, machine: Arc<Machine>) -> Result<Report> {
         compared,
         strikes: nemesis.done,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(key: &str, operations: usize, overlapping: usize) -> Kept {
+        Kept { key: key.into(), operations, overlapping, violation: None }
+    }
+
+    /// Threads that take turns at a key, as real histories record them.
+    fn without_contention(key: &str) -> Kept {
+        let history = Recorder::new(key.into());
+        for nth in 0..100 {
+            assert!(history.call(nth % 2, RegisterOp::Write(nth as u64 + 1), 1000));
+            history.answer(nth % 2, Some(RegisterOp::Write(nth as u64 + 1)));
+        }
+        history.check::<Register>().expect("a history")
+    }
+
+    #[test]
+    fn each_key_has_to_be_fought_for() {
+        let good = Verdict::of(vec![kept("a", 240, 200), kept("b", 240, 60), kept("c", 9, 0)]);
+        assert_eq!(good.failures("blocks", 1), Vec::<String>::new());
+        assert_eq!((good.short, good.least, good.contention["b"]), (1, 25.0, (240, 60)));
+        // What others have does not make up for it.
+        let many = (0..20).map(|i| kept(&format!("fought for {i}"), 240, 240));
+        let v = Verdict::of(many.chain([without_contention("alone")]).collect());
+        assert!(v.overlapping > 90.0 && v.violations.is_empty());
+        let failures = v.failures("blocks", 1);
+        assert!(failures.len() == 1 && failures[0].contains("alone: only 0 of"), "{failures:?}");
+    }
+
+    #[test]
+    fn keys_that_are_too_short_to_tell_are_few() {
+        let short = |n: usize| (0..n).map(|i| kept(&format!("short {i}"), OPERATIONS_MIN - 1, 0));
+        let with = |n| Verdict::of(short(n).chain([kept("long", 240, 200)]).collect());
+        assert!(with(2).failures("names", 2).is_empty());
+        assert_eq!(with(3).failures("names", 2).len(), 1);
+        assert!(!Verdict::of(short(1).collect()).failures("names", 2).is_empty(), "nothing tells");
+        assert!(!Verdict::of(vec![]).failures("names", 2).is_empty());
+    }
 }

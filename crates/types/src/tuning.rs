@@ -17,7 +17,7 @@ pub struct StorageTuning {
     /// Bound on the bytes per second that the resyncs of a node send together; 0 is no bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_bytes_per_s: Option<u64>,
-    /// Share of its time, in per cent from 1 to 100, that a resync may work while clients are being served.
+    /// Share of its time, in per cent from 1 to 100, that a resync may work at most while clients are being served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_share_percent: Option<u8>,
     /// Bound on the bytes per second and disk that the scrub reads; 0 is off.
@@ -26,6 +26,9 @@ pub struct StorageTuning {
     /// How many targets of a node may send a resync at once, at least 1. (Storage nodes of releases that do not know this key take nothing of a table with it.)
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_targets: Option<u32>,
+    /// Share of its time, in per cent from 1 to 100, that a resync works at least while clients are being served. (The same of it.)
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_floor_percent: Option<u8>,
 }
 
 /// Live settings of mgmtd; of the whole cluster, whichever mgmtd is primary.
@@ -50,8 +53,12 @@ impl StorageTuning {
         if self.sync_targets == Some(0) {
             return bad("sync_targets: 0 would stop every resync; the least is 1");
         }
-        if self.sync_share_percent.is_some_and(|p| !(1..=100).contains(&p)) {
+        let out_of_range = |p: Option<u8>| p.is_some_and(|p| !(1..=100).contains(&p));
+        if out_of_range(self.sync_share_percent) {
             return bad("sync_share_percent: it is a share from 1 to 100");
+        }
+        if out_of_range(self.sync_floor_percent) {
+            return bad("sync_floor_percent: it is a share from 1 to 100");
         }
         Ok(())
     }
@@ -68,6 +75,8 @@ mod tests {
         assert!(StorageTuning { sync_targets: Some(0), ..Default::default() }.validate().is_err());
         for (percent, good) in [(0, false), (1, true), (100, true), (101, false)] {
             let tuning = StorageTuning { sync_share_percent: Some(percent), ..Default::default() };
+            assert_eq!(tuning.validate().is_ok(), good, "{percent} %");
+            let tuning = StorageTuning { sync_floor_percent: Some(percent), ..Default::default() };
             assert_eq!(tuning.validate().is_ok(), good, "{percent} %");
         }
     }

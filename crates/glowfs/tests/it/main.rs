@@ -27,6 +27,7 @@ mod flushes;
 mod fsck;
 mod fstab;
 mod fsx;
+mod gone;
 mod harness;
 mod inline;
 mod layout;

@@ -278,3 +278,68 @@ fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     assert_eq!(sums(), before);
     assert_eq!(sh(&c.mnt, "cat late"), "late\n");
 }
+
+/// Three replicas leave one after the other, with writes in between. What the first one lacks of the second, whose chain still waits for the third, is named chunk by chunk.
+#[test]
+fn what_forcing_a_waiting_chain_loses_is_named() {
+    let c = Cluster::up_with("loses", &["--storages", "3", "--disks", "1", "--replicas", "3"]);
+    c.admin(&["set-layout", "/", "--stripe", "1", "--chunk-size", "64K"]);
+    sh(&c.mnt, "head -c 512K /dev/zero > f; sync f");
+    let stat = c.admin(&["stat", "/f"]);
+    let (id, data) = (stat["chains"][0].clone(), stat["data_id"].clone());
+    let chain = id.to_string();
+    let members = |e: &Value| e["members"].as_array().expect("members").clone();
+    let state = |node: u64| {
+        let chains = c.admin(&["list-chains"]);
+        let chains = chains.as_array().expect("chains").iter();
+        let mut ours = chains.filter(|k| k["id"] == id).flat_map(&members);
+        ours.find(|m| m["node"] == node).map(|m| m["state"].as_str().unwrap_or("").to_owned())
+    };
+    let leaves = |id: &str, node| {
+        c.dev("kill", &[id]);
+        until("it is out of the chain", || state(node).is_some_and(|s| s != "serving"));
+    };
+    let write = |chunks: &[u64]| {
+        for k in chunks {
+            let place = format!("of=f bs=64K seek={k} count=1 conv=notrunc,fsync status=none");
+            sh(&c.mnt, &format!("dd if=/dev/urandom {place}"));
+        }
+    };
+    leaves("storage-1", 1001);
+    // One that was there, one of which a part is written twice, and one behind the end.
+    write(&[2, 5, 5, 9]);
+    leaves("storage-2", 1002);
+    write(&[3]);
+    let all = sh(&c.mnt, "md5sum f");
+    c.dev("kill", &["storage-3"]);
+    c.dev("start", &["storage-1"]);
+    c.dev("start", &["storage-2"]);
+    until("both wait", || [1001, 1002].iter().all(|n| state(*n).as_deref() == Some("waiting")));
+    let told = c.admin(&["explain-force", &chain]);
+    assert_eq!(told["waits"], true, "{told}");
+    let of = |node: u64| members(&told).into_iter().find(|m| m["node"] == node).expect("a member");
+    let (first, second, last) = (of(1001), of(1002), of(1003));
+    let lost = first["would_lose"].as_array().expect("rows");
+    let named: Vec<_> = lost.iter().map(|l| l["index"].as_u64().expect("a number")).collect();
+    assert_eq!(named, [2, 5, 9], "{told}");
+    assert_eq!(first["behind"], 3, "{told}");
+    for l in lost {
+        let older = l["version"].as_u64() < l["newest"].as_u64();
+        assert!(older && l["data"] == data && l["on_target"] == second["target"], "{told}");
+    }
+    assert_eq!(lost[2]["version"], 0, "it never had that one: {told}");
+    // Of the one that knew more nothing can be said but that it was not asked.
+    assert_eq!((&second["behind"], &second["would_lose"]), (&0.into(), &Value::Array(vec![])));
+    assert!(last["chunks"].is_null() && !last["problem"].is_null(), "{told}");
+    let text = run(Command::new(binary())
+        .args(["admin", "--dev"])
+        .arg(&c.dir)
+        .args(["explain-force", &chain]))
+    .out;
+    let lines = named.iter().filter(|k| text.contains(&format!("  chunk {k} of data {data} ")));
+    assert_eq!(lines.count(), 3, "{text}");
+    c.dev("start", &["storage-3"]);
+    c.wait_serving(BOUND);
+    sh(&c.local, "echo 3 > /proc/sys/vm/drop_caches");
+    assert_eq!(sh(&c.mnt, "md5sum f"), all, "nothing was changed");
+}

@@ -370,6 +370,7 @@ impl Cluster {
             sync_bytes_per_s: 0,
             sync_share_percent: 50,
             sync_targets: 4,
+            sync_floor_percent: 10,
             scrub_bytes_per_s: 64 << 20,
             scrub_interval_s: self.shape.scrub_interval_s,
             disk_check_ms: 2000,

@@ -16,6 +16,9 @@ use std::rc::{Rc, Weak};
 /// The size of a disk if the test does not say.
 pub const DISK_BYTES: u64 = 64 << 30;
 
+/// How the names of files of chunks begin.
+const CHUNKS: &str = "blocks-";
+
 type Names = BTreeMap<String, Rc<RefCell<Content>>>;
 
 /// One directory and the disk under it.
@@ -23,6 +26,12 @@ pub(crate) struct Disk {
     path: PathBuf,
     bytes: Cell<u64>,
     faults: Cell<DiskFaults>,
+    /// Bytes per second of all reads and writes, one after the other; 0: as many at once as there are, however large. And until when what was begun takes.
+    rate: Cell<u64>,
+    busy_until_ns: Cell<u64>,
+    /// So many of the next writes to files of chunks are answered and never done ([`SimDisk::lose_writes`]).
+    to_lose: Cell<u32>,
+    lost: Cell<u32>,
     life: Cell<u64>,
     locked: Cell<bool>,
     names: RefCell<Names>,
@@ -133,9 +142,29 @@ impl Disk {
         let ns = core.random(|r| r.between(10_000, 200_000));
         self.slow(core, ns)
     }
+    /// The same of a transfer, which waits for those before it.
+    pub(crate) fn transfer_delay(&self, core: &Core, bytes: usize) -> u64 {
+        let delay = self.delay(core);
+        let Some(own) = (bytes as u64).saturating_mul(1_000_000_000).checked_div(self.rate.get())
+        else {
+            return delay;
+        };
+        let end = self.busy_until_ns.get().max(core.now()) + own;
+        self.busy_until_ns.set(end);
+        delay + (end - core.now())
+    }
     pub(crate) fn sync_delay(&self, core: &Core) -> u64 {
         let ns = core.random(|r| r.between(200_000, 2_000_000));
         self.slow(core, ns)
+    }
+    /// Whether the disk says of a write to this file that it is done, and does not do it.
+    pub(crate) fn loses(&self, file: &str) -> bool {
+        if self.to_lose.get() == 0 || !file.starts_with(CHUNKS) {
+            return false;
+        }
+        self.to_lose.set(self.to_lose.get() - 1);
+        self.lost.set(self.lost.get() + 1);
+        true
     }
     fn change(&self, change: NameChange) {
         change.apply(&mut self.names.borrow_mut());
@@ -181,6 +210,10 @@ pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
             path: path.to_owned(),
             bytes: Cell::new(DISK_BYTES),
             faults: Cell::default(),
+            rate: Cell::new(0),
+            busy_until_ns: Cell::new(0),
+            to_lose: Cell::new(0),
+            lost: Cell::new(0),
             life: Cell::new(1),
             locked: Cell::new(false),
             names: RefCell::default(),
@@ -249,6 +282,7 @@ impl DirIo for SimDir {
         let (name, life) = (plain(name), self.life);
         self.after(false, move |core, disk| {
             let name = name?;
+            let opened = name.clone();
             let found = disk.names.borrow().get(&name).cloned();
             let content = match found {
                 Some(content) => content,
@@ -261,6 +295,7 @@ impl DirIo for SimDir {
             };
             let file = SimFile {
                 core: Rc::downgrade(core),
+                name: opened,
                 disk: disk.clone(),
                 life,
                 content,
@@ -363,6 +398,19 @@ impl SimDisk {
     /// What its files take.
     pub fn used_bytes(&self) -> u64 {
         self.disk.bytes.get().saturating_sub(self.disk.free_bytes())
+    }
+    /// The next writes to files of chunks, so many, are answered, are never done, and no flush says so: what is there is older than the store's record of it. (A log that a disk
+    /// loses is another matter: nothing that is there tells of it.)
+    pub fn lose_writes(&self, count: u32) {
+        self.disk.to_lose.set(count);
+    }
+    /// How many were lost so, ever.
+    pub fn lost_writes(&self) -> u32 {
+        self.disk.lost.get()
+    }
+    /// From now on it transfers so many bytes per second, one read or write after the other; 0: as if it had no end.
+    pub fn set_rate(&self, bytes_per_s: u64) {
+        self.disk.rate.set(bytes_per_s);
     }
     /// What goes wrong from now on.
     pub fn set_faults(&self, faults: DiskFaults) {

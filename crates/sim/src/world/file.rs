@@ -48,6 +48,13 @@ enum Change {
 }
 
 impl Change {
+    /// Bytes that are transferred for it.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Write { bytes, .. } => bytes.len(),
+            Self::Zero { .. } | Self::SetLen(_) | Self::Extend(_) => 0,
+        }
+    }
     fn apply(&self, to: &mut Blocks) {
         match self {
             Self::Write { offset, bytes } => to.write(*offset, bytes),
@@ -144,6 +151,7 @@ impl Content {
 pub(crate) struct SimFile {
     pub(crate) core: Weak<Core>,
     pub(crate) disk: Rc<Disk>,
+    pub(crate) name: String,
     pub(crate) life: u64,
     pub(crate) content: Rc<RefCell<Content>>,
     pub(crate) direct: bool,
@@ -185,15 +193,16 @@ impl SimFile {
     }
     /// Makes a change that takes a while.
     fn change(&self, core: &Rc<Core>, change: Change) -> BoxFuture<io::Result<()>> {
-        let delay = self.disk.delay(core);
+        let delay = self.disk.transfer_delay(core, change.bytes());
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
+        let lost = matches!(change, Change::Write { .. }) && disk.loses(&self.name);
         let number = content.borrow_mut().begin(change);
         core.later(delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
             let error = disk.fails(core, |f| f.write_errors_per_million);
-            content.borrow_mut().end(number, !error);
+            content.borrow_mut().end(number, !error && !lost);
             core.trace(6, number, u64::from(error));
             if error { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
         })
@@ -209,7 +218,7 @@ impl FileIo for SimFile {
             Ok(core) => core,
             Err(e) => return Box::pin(std::future::ready((Err(e), buf))),
         };
-        let delay = self.disk.delay(&core);
+        let delay = self.disk.transfer_delay(&core, buf.len());
         let (disk, content) = (self.disk.clone(), self.content.clone());
         core.later(delay, move |core| {
             if disk.fails(core, |f| f.read_errors_per_million) {

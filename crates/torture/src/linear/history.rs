@@ -18,6 +18,8 @@ pub struct Recorder<T> {
 
 /// What was found about one key.
 pub struct Kept {
+    /// Which.
+    pub key: String,
     /// Its operations.
     pub operations: usize,
     /// Of these, such that overlap another one.
@@ -60,6 +62,7 @@ impl<T: Clone + std::fmt::Debug> Recorder<T> {
         }
         let good = WGLChecker::<S>::is_linearizable(History::from_actions(i.actions.clone()));
         Some(Kept {
+            key: self.key.clone(),
             operations: i.begun,
             overlapping: overlapping(&i.actions),
             violation: (!good).then(|| format!("{}: {:?}", self.key, i.actions)),

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Directories that are worked in at a time.
+pub const ACTIVE: usize = 1;
 /// Operations of one directory.
 const OPERATIONS: usize = 160;
 /// The longest pause between two operations, in microseconds.

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Operations of one block; the search grows with the square.
 const OPERATIONS: usize = 240;
 /// Blocks that are hit at a time.
-const ACTIVE: usize = 2;
+pub const ACTIVE: usize = 2;
 /// Blocks of the file.
 const BLOCKS: u64 = 1 << 16;
 /// Blocks are used in steps of this, so that neighbours in time lie in different chunks. Odd: every block comes once.
