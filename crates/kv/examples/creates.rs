@@ -13,12 +13,13 @@ use glowfs_types::{ClusterId, Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-async fn open(rt: &Rt, kind: &str, place: &str) -> Result<Rc<dyn Engine>> {
+async fn open(rt: &Rt, kind: &str, place: &str) -> Result<(Rc<dyn Engine>, Option<Embedded>)> {
     let cluster = ClusterId(rt.random_u128());
     match kind {
         "embedded" => {
             let dir = rt.open_dir(place.as_ref()).map_err(Error::from)?;
-            Ok(Rc::new(Embedded::open(rt, dir, EmbeddedConfig::new(cluster)).await?))
+            let engine = Embedded::open(rt, dir, EmbeddedConfig::new(cluster)).await?;
+            Ok((Rc::new(engine.clone()), Some(engine)))
         }
         "etcd" => {
             let endpoints = place.split(',').map(str::to_owned).collect();
@@ -29,7 +30,7 @@ async fn open(rt: &Rt, kind: &str, place: &str) -> Result<Rc<dyn Engine>> {
                 txn_ops_max: 2048,
                 versions_kept: VERSIONS_KEPT,
             };
-            Ok(Rc::new(Etcd::new(rt, &config)?))
+            Ok((Rc::new(Etcd::new(rt, &config)?), None))
         }
         "foundationdb" => {
             let (file, library) = match place.split_once(',') {
@@ -38,7 +39,7 @@ async fn open(rt: &Rt, kind: &str, place: &str) -> Result<Rc<dyn Engine>> {
             };
             let name = "creates".into();
             let config = FdbConfig { cluster_file: file.into(), library, cluster, name };
-            Ok(Rc::new(Fdb::open(rt, &config)?))
+            Ok((Rc::new(Fdb::open(rt, &config)?), None))
         }
         _ => {
             let kinds = "creates embedded DIR | etcd ENDPOINTS | foundationdb CLUSTER_FILE";
@@ -76,7 +77,7 @@ fn main() -> Result<()> {
     let number = |text: String| text.parse::<u64>().unwrap_or(1);
     let (clients, seconds) = (number(arg(3, "1")), number(arg(4, "5")));
     real::run(move |rt| async move {
-        let engine = open(&rt, &kind, &place).await?;
+        let (engine, embedded) = open(&rt, &kind, &place).await?;
         let times: Rc<RefCell<Vec<u64>>> = Rc::default();
         let end = rt.now() + Duration::from_secs(seconds);
         let next = Rc::new(Cell::new(1u64));
@@ -108,6 +109,10 @@ fn main() -> Result<()> {
             at(50),
             at(99)
         );
+        if let Some(engine) = embedded {
+            let stats = engine.stats();
+            println!("{} batches, {} flushes of the log", stats.batches, stats.flushes);
+        }
         Ok(())
     })
 }

@@ -66,6 +66,48 @@ fn of_two_flushes_at_once_one_fails() {
     });
 }
 
+/// Of a flush that failed nobody knows what it left, whatever it says: that there was no room was taken for a lack of room, and the log was given the reserve.
+#[test]
+fn a_flush_that_fails_for_want_of_room_is_a_failed_flush() {
+    real::run(|rt| async move {
+        for checkpoint in [false, true] {
+            let what = format!("for a checkpoint: {checkpoint}");
+            let disk = Disk::new();
+            let config = EmbeddedConfig {
+                flush_interval: Duration::from_secs(3600),
+                segment_bytes: 256 << 10,
+                reserve_bytes: 64 << 10,
+                checkpoint_log_bytes: u64::MAX,
+                ..EmbeddedConfig::new(ClusterId(7))
+            };
+            let engine = Embedded::open(&rt, disk.dir(), config).await.expect("open");
+            commit(&rt, &engine, "a", true).await.await.expect("flushed");
+            if !checkpoint {
+                // The segment is full then: its head, what began the life, and these.
+                for _ in 0..61 {
+                    commit(&rt, &engine, "b", false).await.await.expect("written");
+                }
+            }
+            let reserve = engine.stats().reserve_bytes;
+            disk.sync_errno.set(28);
+            disk.fail_sync.set(1);
+            if checkpoint {
+                engine.checkpoint().await.expect_err(&what);
+            } else {
+                let e = commit(&rt, &engine, "c", false).await.await.expect_err(&what);
+                assert_eq!(e.status, Status::CommitUnknown, "{what}: {e}");
+            }
+            assert_eq!(disk.fail_sync.get(), 0, "{what}: nothing was flushed");
+            let failure = engine.failure().expect(&what);
+            assert!(failure.message.contains("restart"), "{what}: {failure}");
+            let stats = engine.stats();
+            assert_eq!((stats.reserve_bytes, stats.full), (reserve, false), "{what}");
+            let there = keys(&rt, &disk).await;
+            assert_eq!(there.first().map(Vec::as_slice), Some(&b"a"[..]), "{what}");
+        }
+    });
+}
+
 /// What is answered while the engine closes, or just before, is on the disk when it has closed; nobody waits for ever.
 #[test]
 fn commits_beside_the_end_are_flushed_or_refused() {

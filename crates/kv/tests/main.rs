@@ -8,3 +8,4 @@ mod flushes;
 mod kept;
 mod remote;
 mod room;
+mod spares;

@@ -1,7 +1,7 @@
 //! Checkpoints: the whole map at one version in a file of its own, written in small steps beside the traffic.
 //!
 //! Order: fresh log segment (everything before it is flushed) -> the map at that version into `checkpoint.tmp`, which was the reserve -> flush -> rename ->
-//! flush the directory -> the older checkpoint becomes the reserve -> remove older segments, oldest first. A crash anywhere leaves a complete
+//! flush the directory -> the older checkpoint becomes the reserve -> older segments become spares or are removed, oldest first. A crash anywhere leaves a complete
 //! checkpoint and every segment behind it.
 //!
 //! Where there is no room for one ([`super::room`] keeps it, where it can), or for the segment, the log goes on as it is, and it is tried again.
@@ -11,7 +11,7 @@ use super::format::{
 };
 use super::log::{aligned, finish};
 use super::room::{self, PAGE_BYTES};
-use super::{EmbeddedConfig, Inner, State, WINDOW_STEP};
+use super::{EmbeddedConfig, Inner, State, WINDOW_STEP, spare};
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
 
@@ -217,11 +217,15 @@ async fn remove_older(inner: &Inner, header: &FileHeader) -> Result<()> {
         Some(name) => room::becomes_reserve(inner, name).await?,
         None => inner.dir.sync().await?,
     }
+    let mut spares = Vec::new();
     for name in &names {
         if number_of(name, "log-").is_some_and(|s| s < header.sequence) {
-            inner.dir.remove(name).await?;
+            match spare::recycle(inner, name, spares.len()).await? {
+                Some(spare) => spares.push(spare),
+                None => inner.dir.remove(name).await?,
+            }
         }
     }
     inner.dir.sync().await?;
-    Ok(())
+    spare::keep(inner, spares).await
 }

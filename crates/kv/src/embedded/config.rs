@@ -87,6 +87,10 @@ pub struct EmbeddedStats {
     pub short: bool,
     /// It is full, and so is the reserve: no commit is taken.
     pub full: bool,
+    /// Segments of the log that are made ahead.
+    pub spares: u64,
+    /// Segments that were begun in one of those.
+    pub recycled: u64,
     /// Commits that were refused for want of room.
     pub refused: u64,
 }

@@ -9,7 +9,7 @@ use super::format::{
     BATCH_HEADER, BLOCK, BatchHeader, FileHeader, LOG_MAGIC, Op, fold, log_name, read_records,
 };
 use super::room::{self, Help};
-use super::{Inner, State};
+use super::{Inner, State, spare};
 use crate::Version;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Buf, Dir, Duration, File, Rt};
@@ -27,6 +27,8 @@ pub struct Tail {
     pub sequence: u64,
     /// The header checksum of the batch before it.
     pub chain: u32,
+    /// All blocks of the file are written already.
+    pub written: bool,
 }
 
 /// Bytes as an aligned buffer.
@@ -71,7 +73,8 @@ pub async fn create_segment(
     file.sync().await?;
     dir.sync().await?;
     let offset = BLOCK as u64;
-    Ok((Tail { file, offset, sequence: header.sequence, chain: header.chain }, whole))
+    let (sequence, chain) = (header.sequence, header.chain);
+    Ok((Tail { file, offset, sequence, chain, written: false }, whole))
 }
 
 /// Opens a file that is written anew. Having no descriptor is no fault of the disk, and passes: it waits for one.
@@ -159,7 +162,10 @@ async fn begin_segment(inner: &Inner, tail: &mut Tail) -> Result<bool> {
 
 async fn step(inner: &Inner, tail: &mut Tail, rotate: bool) -> Result<()> {
     let full = tail.offset >= inner.config.segment_bytes;
-    if (rotate || full) && !begin_segment(inner, tail).await? {
+    // Where flushes cost more, and there is a segment in which they do not.
+    let slow =
+        !tail.written && tail.offset > BLOCK as u64 && !inner.state.borrow().spares.is_empty();
+    if (rotate || full || slow) && !begin_segment(inner, tail).await? {
         return Ok(());
     }
     let Some(batch) = take_batch(inner, tail) else { return Ok(()) };
@@ -218,13 +224,14 @@ fn no_segment(inner: &Inner, why: &Error) {
 }
 
 /// There is no room for a batch, nor for those that wait behind it: none of their commits happened, for certain, before anybody hears that.
-async fn take_back(inner: &Inner, tail: &Tail, batch: &[u8], why: &Error) -> Result<()> {
+async fn take_back(inner: &Inner, tail: &mut Tail, batch: &[u8], why: &Error) -> Result<()> {
     no_segment(inner, why);
     if batch.is_empty() && inner.state.borrow().first_pending.is_none() {
         return Ok(());
     }
     room::begin_refusing(inner, why);
     // A part of the batch may be there, on some file systems all but its padding.
+    tail.written = false;
     tail.file.set_len(tail.offset).await?;
     flush(inner, &tail.file).await?;
     let written = inner.state.borrow().written;
@@ -257,7 +264,10 @@ async fn take_back(inner: &Inner, tail: &Tail, batch: &[u8], why: &Error) -> Res
 }
 
 async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
-    tail.file.set_len(tail.offset).await?;
+    // A segment that another one follows has nothing behind its end. One without a batch goes on.
+    if tail.offset > BLOCK as u64 {
+        tail.file.set_len(tail.offset).await?;
+    }
     flush(inner, &tail.file).await?;
     // Nobody but this task writes, so all of it was there before the flush.
     let written = inner.state.borrow().written;
@@ -273,7 +283,10 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     if tail.offset > BLOCK as u64 {
         let full = tail.offset >= inner.config.segment_bytes;
         let bytes = inner.state.borrow().reserve.segment_bytes(&inner.config);
-        let mut made = create_segment(&inner.rt, &inner.dir, &header, bytes).await;
+        let mut made = match spare::promote(inner, &header).await? {
+            Some(spare) => Ok((spare, true)),
+            None => create_segment(&inner.rt, &inner.dir, &header, bytes).await,
+        };
         if made.as_ref().is_err_and(room::is_lack)
             && room::give(inner, 2 * BLOCK as u64, true).await?
         {
@@ -310,13 +323,14 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
 
 /// There is no room for the fresh segment that a checkpoint asks for: the log goes on in the one in use. What there is of the other one is
 /// gone for certain first, for nothing may follow a segment but what was written behind its end.
-async fn stay(inner: &Inner, tail: &Tail, header: &FileHeader, why: Error) -> Result<()> {
+async fn stay(inner: &Inner, tail: &mut Tail, header: &FileHeader, why: Error) -> Result<()> {
     match inner.dir.remove(&log_name(header.sequence)).await {
         // It could not even be made.
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
         removed => removed?,
     }
     inner.dir.sync().await?;
+    tail.written = false;
     take_room(&tail.file, tail.offset, inner.config.segment_bytes).await?;
     no_segment(inner, &why);
     inner.sound()
@@ -366,6 +380,9 @@ fn flushed(inner: &Inner, version: Version, sequence: u64) {
         s.flushed = s.flushed.max(version);
         s.flushed_sequence = s.flushed_sequence.max(sequence);
         let flushed = s.flushed;
+        if s.wanted.front().is_some_and(|v| *v <= flushed) {
+            s.spares.waited();
+        }
         while s.wanted.front().is_some_and(|v| *v <= flushed) {
             s.wanted.pop_front();
         }

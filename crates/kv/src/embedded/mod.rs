@@ -15,6 +15,7 @@ mod log;
 mod notify;
 mod recover;
 mod room;
+mod spare;
 
 use crate::mvcc::Mvcc;
 use crate::{Engine, Key, RangePage, Value, Version};
@@ -36,6 +37,8 @@ const WINDOW_STEP: Duration = Duration::from_millis(100);
 const KEPT_MAX: usize = 4;
 /// Of superseded values, so many times as many as usual, at most, are there while a version is kept.
 const KEPT_WINDOWS: usize = 16;
+/// Tasks that end when the engine closes.
+const BACKGROUND_TASKS: u32 = 4;
 /// Old versions dropped per idle step.
 const IDLE_TRIM: usize = 16 << 10;
 
@@ -74,6 +77,8 @@ struct State {
     passed: Version,
     /// What is kept of the disk for when it is full.
     reserve: room::Reserve,
+    /// Segments that are made ahead.
+    spares: spare::Spares,
     /// Versions of commits that were taken back: behind the first, up to the second.
     taken_back: VecDeque<(Version, Version)>,
     stats: EmbeddedStats,
@@ -113,6 +118,8 @@ struct Inner {
     work: Notify,
     /// There is something to flush, or somebody waits for it.
     flush_work: Notify,
+    /// A segment is to be made ahead, or the engine closes.
+    spare_work: Notify,
 }
 
 /// The engine; cloning it gives another handle.
@@ -167,17 +174,21 @@ impl Embedded {
                 samples: VecDeque::new(),
                 passed: 0,
                 reserve: room::Reserve::new(found.checkpoint_bytes),
+                spares: spare::Spares::default(),
                 taken_back: VecDeque::new(),
                 stats: EmbeddedStats { log_bytes: found.log_bytes, ..Default::default() },
             }),
             progress: Notify::default(),
             work: Notify::default(),
             flush_work: Notify::default(),
+            spare_work: Notify::default(),
         });
+        spare::begin(&inner).await?;
         room::begin(&inner).await?;
         rt.spawn_detached(log::write_loop(inner.clone(), found.tail));
         rt.spawn_detached(log::flush_loop(inner.clone()));
         rt.spawn_detached(checkpoint::background_loop(inner.clone()));
+        rt.spawn_detached(spare::make_loop(inner.clone()));
         let engine = Self(inner);
         if let Err(e) = engine.begin_life().await {
             engine.0.state.borrow_mut().closing = true;
@@ -199,7 +210,7 @@ impl Embedded {
         let inner = &self.0;
         inner.state.borrow_mut().closing = true;
         inner.wake_all();
-        inner.progress.until(|| inner.state.borrow().closed_tasks == 3).await;
+        inner.progress.until(|| inner.state.borrow().closed_tasks == BACKGROUND_TASKS).await;
         inner.sound()
     }
 
@@ -221,6 +232,7 @@ impl Embedded {
             reserve_bytes: s.reserve.bytes(),
             short: s.reserve.is_short(),
             full: s.reserve.is_gone(),
+            spares: s.spares.len() as u64,
             ..s.stats
         }
     }
@@ -236,6 +248,7 @@ impl Inner {
         self.progress.wake();
         self.work.wake();
         self.flush_work.wake();
+        self.spare_work.wake();
     }
 
     /// Takes no commit any more.

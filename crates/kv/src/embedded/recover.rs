@@ -299,7 +299,7 @@ async fn replay(
     Ok(Recovered {
         store,
         engine: base.engine,
-        tail: Tail { file, offset: end, sequence: next.0, chain: next.1 },
+        tail: Tail { file, offset: end, sequence: next.0, chain: next.1, written: false },
         log_bytes,
         checkpoint_bytes: 0,
     })
@@ -367,12 +367,13 @@ impl<'a> Scan<'a> {
         self.at += batch.disk_bytes();
         self.next = (batch.sequence + 1, batch.crc);
     }
-    /// No batch stands here. A later one that was written after the missing one was flushed proves damage; so does a later segment.
+    /// No batch stands here. A later one that was written after the missing one was flushed proves damage; so does a later segment. Of what the
+    /// segment was before ([`super::spare`]) there may be batches, which are older and prove nothing.
     fn check_end(&self, last: bool) -> Result<()> {
         let mut at = self.at + BLOCK;
         while at + BATCH_HEADER <= self.bytes.len() {
             if let Some((later, _)) = BatchHeader::decode(&self.bytes[at..], self.engine)
-                && (later.flushed >= self.next.0 || !last)
+                && (later.flushed >= self.next.0 || (!last && later.sequence >= self.next.0))
             {
                 return Err(damaged(
                     self.place(),

@@ -14,7 +14,7 @@
 use super::checkpoint::TMP;
 use super::format::{BLOCK, PAGE_HEADER};
 use super::log::open_fresh;
-use super::{EmbeddedConfig, Inner, State};
+use super::{EmbeddedConfig, Inner, State, spare};
 use crate::mvcc::Mvcc;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Dir, Duration, File, Instant};
@@ -244,6 +244,11 @@ async fn reopen(inner: &Inner, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Bytes that are free on the disk. Where it cannot be asked an attempt will tell.
+pub fn free(inner: &Inner) -> u64 {
+    inner.dir.space().map_or(u64::MAX, |s| s.free_bytes) / BLOCK as u64 * BLOCK as u64
+}
+
 /// Makes the reserve whole if it is not and there is room, gives back what is too much of it, and decides who is refused.
 pub async fn tend(inner: &Inner) -> Result<()> {
     lock(inner).await;
@@ -253,8 +258,14 @@ pub async fn tend(inner: &Inner) -> Result<()> {
 
 async fn tend_locked(inner: &Inner) -> Result<()> {
     let config = &inner.config;
-    // Where it cannot be asked the attempt will tell.
-    let free = inner.dir.space().map_or(u64::MAX, |s| s.free_bytes) / BLOCK as u64 * BLOCK as u64;
+    let margin = config.reserve_bytes / 4;
+    let lacking = {
+        let s = inner.state.borrow();
+        let most = needed(checkpoint_bytes(&s.store), config) + 2 * margin;
+        // What a checkpoint is being written in comes back with it.
+        if s.pin.is_some() { 0 } else { most.saturating_sub(s.reserve.bytes) }
+    };
+    let free = spare::look(inner, free(inner), lacking).await?;
     let (checkpoint, bytes, absent) = {
         let mut s = inner.state.borrow_mut();
         s.reserve.scarce = free < config.segment_bytes;
@@ -265,7 +276,7 @@ async fn tend_locked(inner: &Inner) -> Result<()> {
         }
         (checkpoint_bytes(&s.store), s.reserve.bytes, s.reserve.file.is_none())
     };
-    let (needed, margin) = (needed(checkpoint, config), config.reserve_bytes / 4);
+    let needed = needed(checkpoint, config);
     if bytes < needed + margin {
         grow(inner, absent, free, needed + 2 * margin).await?;
     } else if bytes > 2 * (needed + 2 * margin) {
@@ -352,6 +363,10 @@ pub async fn give(inner: &Inner, bytes: u64, last: bool) -> Result<bool> {
 }
 
 async fn give_locked(inner: &Inner, bytes: u64, last: bool) -> Result<bool> {
+    if spare::give_up(inner).await? {
+        inner.state.borrow_mut().reserve.pressed = true;
+        return Ok(true);
+    }
     let (left, checkpoint) = {
         let s = inner.state.borrow();
         let checkpoint = checkpoint_bytes(&s.store);

@@ -38,6 +38,10 @@ pub struct Disk {
     pub errno: Cell<i32>,
     /// This many flushes of files from now, one fails; 0: none does.
     pub fail_sync: Cell<u64>,
+    /// What that one answers.
+    pub sync_errno: Cell<i32>,
+    /// Writes that made a file longer.
+    pub longer: Cell<u64>,
     /// So many files are not made from now on, for want of a descriptor.
     pub scarce: Cell<u64>,
     /// Bytes that all files may take together.
@@ -141,6 +145,7 @@ impl Disk {
         d.left.set(u64::MAX);
         d.bytes.set(1 << 40);
         d.errno.set(5);
+        d.sync_errno.set(5);
         Rc::new(d)
     }
     pub fn dir(self: &Rc<Self>) -> Dir {
@@ -215,6 +220,17 @@ impl Disk {
         f(&mut body.now);
         body.pending.clear();
         body.durable = body.now.clone();
+    }
+    /// What a process reads in a file.
+    pub fn content(&self, name: &str) -> Vec<u8> {
+        self.names.borrow()[name].borrow().now.clone()
+    }
+    /// A file as it was elsewhere.
+    pub fn add(&self, name: &str, bytes: Vec<u8>) {
+        let body = Body { now: bytes.clone(), durable: bytes, pending: vec![] };
+        let body = Rc::new(RefCell::new(body));
+        self.names.borrow_mut().insert(name.to_owned(), body.clone());
+        self.durable_names.borrow_mut().insert(name.to_owned(), body);
     }
     pub fn names(&self) -> Vec<String> {
         self.names.borrow().keys().cloned().collect()
@@ -311,6 +327,8 @@ impl FileIo for FileHandle {
             }
             match disk.step() {
                 Ok(()) => {
+                    disk.longer
+                        .set(disk.longer.get() + u64::from(offset as usize + data.len() > len));
                     body.borrow_mut().change(Change::Write(offset as usize, data));
                     Ok(())
                 }
@@ -340,7 +358,7 @@ impl FileIo for FileHandle {
             }
             // It can be read as before and counts as clean; the disk has any part of it.
             body.sync_in_part(&mut disk.done.get());
-            Err(io::Error::from_raw_os_error(5))
+            Err(io::Error::from_raw_os_error(disk.sync_errno.get()))
         })
     }
     fn allocate(&self, offset: u64, len: u64) -> BoxFuture<io::Result<()>> {
