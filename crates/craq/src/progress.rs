@@ -122,8 +122,12 @@ impl Replica {
         if result.is_ok() && syncing {
             self.covered.insert(chunk);
         }
-        if result == Err(Status::VersionGap) && syncing {
-            // It is of a release that takes whole contents only, or has not what it was to build on.
+        if result == Err(Status::VersionGap)
+            && syncing
+            && e.original
+            && self.covered.contains(&chunk)
+        {
+            // What it was to build on: it is of a release that takes whole contents only, or has not what that was sent for.
             self.whole_only = true;
         }
         if matches!(result, Err(Status::Overloaded | Status::VersionGap)) {
@@ -252,6 +256,8 @@ impl Replica {
                 && brief.content_crc != theirs
             {
                 out.push(Action::Diverged(chunk, e.version));
+                // A syncing one gets the next update whole again, and the resync does not pass over it.
+                self.covered.remove(&chunk);
             }
             out.push(Action::Release(chunk, e.version));
         }

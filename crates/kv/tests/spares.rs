@@ -277,3 +277,83 @@ fn a_full_disk_gets_the_spares_first() {
         }
     });
 }
+
+/// With spares, after some commits.
+async fn with_spares(rt: &Rt, disk: &Rc<Disk>) -> (Embedded, u64) {
+    let engine = Embedded::open(rt, disk.dir(), slow()).await.expect("open");
+    let (n, _) = workload(&engine, 0).await;
+    engine.checkpoint().await.expect("checkpoint");
+    assert!(engine.stats().spares >= 2, "{:?}", engine.stats());
+    (engine, n)
+}
+
+/// An operator whose disk is full may look for what he can remove.
+#[test]
+fn spares_that_somebody_has_removed_are_no_fault() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let (engine, mut n) = with_spares(&rt, &disk).await;
+        for name in disk.names().iter().filter(|name| name.starts_with("spare-")) {
+            disk.dir().remove(name).await.expect("removed");
+        }
+        for _ in 0..20 {
+            assert!(commit(&engine, n, true).await, "{:?}", engine.failure());
+            n += 1;
+        }
+        // Nor where room is wanted.
+        disk.bytes.set(disk.used());
+        rt.sleep(Duration::from_millis(250)).await;
+        assert_eq!(engine.failure(), None);
+        engine.close().await.expect("close");
+        let after = disk.unplugged(&mut rand(&mut 6));
+        after.bytes.set(1 << 40);
+        check(&rt, &after, n, n, "after all").await;
+    });
+}
+
+/// Where there is no room for its new name, a spare is given up and a segment is made as ever.
+#[test]
+fn a_spare_that_gets_no_name_is_given_up() {
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let (engine, mut n) = with_spares(&rt, &disk).await;
+        let (before, recycled) = (engine.stats().spares, engine.stats().recycled);
+        disk.no_rename.set(true);
+        for _ in 0..10 {
+            assert!(commit(&engine, n, true).await, "{:?}", engine.failure());
+            n += 1;
+        }
+        let stats = engine.stats();
+        assert!(stats.spares < before && stats.recycled == recycled, "{stats:?}");
+        let left = disk.names().iter().filter(|name| name.starts_with("spare-")).count() as u64;
+        assert_eq!(left, stats.spares, "what is no spare any more is gone");
+        disk.no_rename.set(false);
+        engine.close().await.expect("close");
+        check(&rt, &disk.unplugged(&mut rand(&mut 7)), n, n, "after all").await;
+    });
+}
+
+/// A name that may not be on the disk: whatever the flush says, nothing is answered by what stands in a segment of that name.
+#[test]
+fn a_failed_flush_of_a_segments_name_is_the_end() {
+    real::run(|rt| async move {
+        for (errno, spares) in [(5, true), (28, true), (28, false)] {
+            let disk = Disk::new();
+            let (engine, mut n) = with_spares(&rt, &disk).await;
+            if !spares {
+                disk.no_rename.set(true);
+            }
+            disk.dir_errno.set(errno);
+            let first = n;
+            while commit(&engine, n, true).await {
+                n += 1;
+                assert!(n < first + 30, "no segment was begun");
+            }
+            let failure = engine.failure();
+            assert!(failure.is_some(), "errno {errno}, spares: {spares}");
+            disk.dir_errno.set(0);
+            let _ = engine.close().await;
+            check(&rt, &disk.unplugged(&mut rand(&mut 8)), n, n + 1, "what was answered").await;
+        }
+    });
+}

@@ -19,8 +19,8 @@ const TIMES_MIN: u64 = 32;
 const RATES_MIN: u64 = 128;
 /// After so long without work in the background it begins at the floor again.
 const FORGET: Duration = Duration::from_secs(2);
-/// Clients are there until so long after their last request.
-const LATELY: Duration = Duration::from_millis(250);
+/// Clients are there until so long after their last request: longer than one that is held up takes, so that who waits for one forward after the other counts.
+const LATELY: Duration = Duration::from_secs(2);
 /// What clients may be slower for the background, in per cent, before its share is halved.
 const SLOWER_TOLERATED: u64 = 15;
 /// As long as they are no more than this slower, it grows.
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(b.share(at(0), FLOOR, MOST), FLOOR);
         assert_eq!(b.share(at(0), 900, MOST), MOST);
         b.served(Class::new(Kind::Forward, 1 << 20), at(0), at(10));
-        assert!(b.clients_are_here(at(10)) && !b.clients_are_here(at(1000)));
+        assert!(b.clients_are_here(at(1000)) && !b.clients_are_here(at(3000)));
         // A few requests that never run alone: nothing is known of them, and they are given room.
         b.share = MOST;
         for second in 0..5 {

@@ -14,7 +14,7 @@ use crate::Version;
 use glowfs_rt::backend::OpenOptions;
 use glowfs_rt::{Buf, Dir, Duration, File, Rt};
 use glowfs_types::checksum::crc32c;
-use glowfs_types::{Error, Result};
+use glowfs_types::{Error, Result, Status};
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
@@ -70,8 +70,12 @@ pub async fn create_segment(
     file.set_len(0).await?;
     let whole = take_room(&file, 0, segment_bytes).await?;
     file.write(vec![aligned(rt, &[&header.encode(LOG_MAGIC)])], 0).await?;
-    file.sync().await?;
-    dir.sync().await?;
+    // Whatever a flush says that fails, also that there is no room: nobody knows what it left.
+    let failed = |e: std::io::Error| {
+        Error::new(Status::DiskFailed, format!("flushing a new segment of the metadata log: {e}"))
+    };
+    file.sync().await.map_err(failed)?;
+    dir.sync().await.map_err(failed)?;
     let offset = BLOCK as u64;
     let (sequence, chain) = (header.sequence, header.chain);
     Ok((Tail { file, offset, sequence, chain, written: false }, whole))

@@ -8,11 +8,13 @@
 //!
 //! Must never: be a segment by name before its header is on the disk, or keep room that the log, a checkpoint or the reserve wants: it is the first that is given up.
 
-use super::format::{BLOCK, FileHeader, LOG_MAGIC, log_name};
+use super::format::{BLOCK, FileHeader, LOG_MAGIC, log_name, number_of};
 use super::log::{Tail, aligned, finish, open_fresh};
 use super::{Inner, State, room};
-use glowfs_rt::File;
+use glowfs_rt::backend::OpenOptions;
+use glowfs_rt::{Duration, File};
 use glowfs_types::{Error, Result};
+use std::io::ErrorKind;
 use std::rc::Rc;
 
 /// Begins their names.
@@ -25,6 +27,9 @@ const FREE_SEGMENTS: u64 = 4;
 const PART_FLUSHED: u64 = 16;
 /// Zeros that are written and flushed at once, in bytes: what a flush of the log may have to wait behind.
 const STEP_BYTES: usize = 1 << 20;
+/// How long who wants room waits until what is being made is given up, at most: a step.
+const GIVE_UP_MAX: Duration = Duration::from_secs(1);
+const GIVE_UP_LOOK: Duration = Duration::from_millis(1);
 
 /// What there is.
 #[derive(Default)]
@@ -36,6 +41,8 @@ pub struct Spares {
     waited: u64,
     /// There is room for some.
     roomy: bool,
+    /// One is being made, and has its room.
+    making: bool,
 }
 
 impl Spares {
@@ -57,45 +64,68 @@ impl Spares {
 
 /// Removes those of a former life.
 pub async fn begin(inner: &Inner) -> Result<()> {
-    for name in inner.dir.list().await?.iter().filter(|name| name.starts_with(PREFIX)) {
-        inner.dir.remove(name).await?;
+    for name in inner.dir.list().await?.iter().filter(|n| number_of(n, PREFIX).is_some()) {
+        remove(inner, name).await?;
     }
     Ok(())
+}
+
+/// An operator who makes room may have been there first.
+async fn remove(inner: &Inner, name: &str) -> Result<()> {
+    match inner.dir.remove(name).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        removed => Ok(removed?),
+    }
+}
+
+/// Flushes the directory, which the log and checkpoints flush as well: an error may be told to one of them only, so it ends them all, also if it says that there is
+/// no room.
+async fn flush_names(inner: &Inner) -> Result<()> {
+    if let Err(e) = inner.dir.sync().await {
+        inner.fail(Error::from(e).context("flushing the directory of the metadata engine"));
+    }
+    inner.sound()
 }
 
 /// Keeps or gives up, given what is free on the disk and how much of that the reserve lacks; what is free then.
 pub async fn look(inner: &Inner, free: u64, lacking: u64) -> Result<u64> {
     let segment = inner.config.segment_bytes;
-    let spare = free.saturating_sub(lacking);
-    {
+    let spare = {
         let mut s = inner.state.borrow_mut();
+        let making = if s.spares.making { segment } else { 0 };
+        let spare = free.saturating_add(making).saturating_sub(lacking);
         s.spares.roomy = spare >= segment.saturating_mul(FREE_SEGMENTS) && !s.reserve.is_short();
         if is_wanted(inner, &s) {
-            drop(s);
             inner.spare_work.wake();
         }
-    }
+        spare
+    };
     if spare < segment && give_up(inner).await? {
         return Ok(room::free(inner));
     }
     Ok(free)
 }
 
-/// Gives all of them up. False: there were none.
+/// Gives all of them up, also one that is being made. False: there were none.
 pub async fn give_up(inner: &Inner) -> Result<bool> {
-    let names = {
+    let (names, making) = {
         let mut s = inner.state.borrow_mut();
         s.spares.roomy = false;
-        std::mem::take(&mut s.spares.names)
+        (std::mem::take(&mut s.spares.names), s.spares.making)
     };
     for name in &names {
-        inner.dir.remove(name).await?;
+        remove(inner, name).await?;
     }
-    if !names.is_empty() {
+    let until = inner.rt.now() + GIVE_UP_MAX;
+    while inner.state.borrow().spares.making && inner.rt.now() < until {
+        inner.rt.sleep(GIVE_UP_LOOK).await;
+    }
+    let some = !names.is_empty() || (making && !inner.state.borrow().spares.making);
+    if some {
         // What they had is free only then, on some file systems.
-        inner.dir.sync().await?;
+        flush_names(inner).await?;
     }
-    Ok(!names.is_empty())
+    Ok(some)
 }
 
 /// Renames a segment that is needed no more to a spare, if there is use for it `beside` others. It is one when the directory was flushed ([`keep`]).
@@ -128,7 +158,7 @@ pub async fn keep(inner: &Inner, mut names: Vec<String>) -> Result<()> {
         s.spares.roomy
     };
     for name in names {
-        inner.dir.remove(&name).await?;
+        remove(inner, &name).await?;
     }
     // It became scarce meanwhile.
     if !roomy {
@@ -140,11 +170,15 @@ pub async fn keep(inner: &Inner, mut names: Vec<String>) -> Result<()> {
 /// Makes a segment of a spare, if there is one: its header first, then its name.
 pub async fn promote(inner: &Inner, header: &FileHeader) -> Result<Option<Tail>> {
     let Some(name) = inner.state.borrow_mut().spares.names.pop() else { return Ok(None) };
-    let file = open_fresh(&inner.rt, &inner.dir, &name).await?;
+    // Without one, or without a descriptor, a segment is made as ever.
+    let Ok(file) = inner.dir.open(&name, OpenOptions { create: false, direct: false }).await else {
+        remove(inner, &name).await?;
+        return Ok(None);
+    };
     let head = aligned(&inner.rt, &[&header.encode(LOG_MAGIC)]);
     match file.write(vec![head], 0).await.map_err(Error::from) {
         Err(e) if room::is_lack(&e) => {
-            inner.dir.remove(&name).await?;
+            remove(inner, &name).await?;
             return Ok(None);
         }
         written => written?,
@@ -154,8 +188,14 @@ pub async fn promote(inner: &Inner, header: &FileHeader) -> Result<Option<Tail>>
         inner.fail(Error::from(e).context("flushing the header of a segment of the metadata log"));
         inner.sound()?;
     }
-    inner.dir.rename(&name, &log_name(header.sequence)).await?;
-    inner.dir.sync().await?;
+    match inner.dir.rename(&name, &log_name(header.sequence)).await.map_err(Error::from) {
+        Err(e) if room::is_lack(&e) => {
+            remove(inner, &name).await?;
+            return Ok(None);
+        }
+        renamed => renamed?,
+    }
+    flush_names(inner).await?;
     inner.state.borrow_mut().stats.recycled += 1;
     let (sequence, chain) = (header.sequence, header.chain);
     Ok(Some(Tail { file, offset: BLOCK as u64, sequence, chain, written: true }))
@@ -194,18 +234,20 @@ pub async fn make_loop(inner: Rc<Inner>) {
 async fn make(inner: &Inner, name: &str) -> Result<()> {
     let file = open_fresh(&inner.rt, &inner.dir, name).await?;
     let made = write_zeros(inner, &file).await;
-    if !matches!(made, Ok(true)) {
-        inner.dir.remove(name).await?;
-        return made.map(|_| ());
-    }
-    inner.dir.sync().await?;
-    keep(inner, vec![name.to_owned()]).await
+    let made = match made {
+        Ok(true) => Ok(true),
+        other => remove(inner, name).await.and(other),
+    };
+    inner.state.borrow_mut().spares.making = false;
+    // Its name need not be on the disk: it gets another one, and that is flushed.
+    if made? { keep(inner, vec![name.to_owned()]).await } else { Ok(()) }
 }
 
 /// False: it is not wanted any more.
 async fn write_zeros(inner: &Inner, file: &File) -> Result<bool> {
     let bytes = inner.config.segment_bytes;
     file.set_len(0).await?;
+    inner.state.borrow_mut().spares.making = true;
     file.allocate(0, bytes).await?;
     let zeros = aligned(&inner.rt, &[&vec![0; STEP_BYTES.min(bytes as usize)]]);
     let mut at = 0;

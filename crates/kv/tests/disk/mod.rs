@@ -40,6 +40,10 @@ pub struct Disk {
     pub fail_sync: Cell<u64>,
     /// What that one answers.
     pub sync_errno: Cell<i32>,
+    /// What flushes of the directory answer from now on; 0: they flush it.
+    pub dir_errno: Cell<i32>,
+    /// There is no room for another name of a file.
+    pub no_rename: Cell<bool>,
     /// Writes that made a file longer.
     pub longer: Cell<u64>,
     /// So many files are not made from now on, for want of a descriptor.
@@ -271,17 +275,26 @@ impl DirIo for Handle {
         ready(Ok(self.0.names()))
     }
     fn remove(&self, name: &str) -> BoxFuture<io::Result<()>> {
-        ready(self.0.step().map(|()| drop(self.0.names.borrow_mut().remove(name))))
+        ready(self.0.step().and_then(|()| {
+            let gone = self.0.names.borrow_mut().remove(name);
+            gone.map(drop).ok_or_else(|| io::Error::from_raw_os_error(2))
+        }))
     }
     fn rename(&self, from: &str, to: &str) -> BoxFuture<io::Result<()>> {
-        ready(self.0.step().map(|()| {
+        if self.0.no_rename.get() {
+            return ready(Err(io::Error::from_raw_os_error(28)));
+        }
+        ready(self.0.step().and_then(|()| {
             let mut names = self.0.names.borrow_mut();
-            if let Some(body) = names.remove(from) {
-                names.insert(to.to_owned(), body);
-            }
+            let body = names.remove(from).ok_or_else(|| io::Error::from_raw_os_error(2))?;
+            names.insert(to.to_owned(), body);
+            Ok(())
         }))
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {
+        if self.0.dir_errno.get() != 0 {
+            return ready(Err(io::Error::from_raw_os_error(self.0.dir_errno.get())));
+        }
         ready(
             self.0
                 .step()
