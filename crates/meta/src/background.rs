@@ -237,6 +237,7 @@ async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
         }
     }
     s.look(async |tx| ns::drop_garbage(tx, entry)).await?;
+    tracing::debug!(data = %entry.data, "garbage is collected");
     s.metrics.gc_files.inc();
     Ok(())
 }

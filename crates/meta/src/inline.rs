@@ -84,10 +84,12 @@ pub async fn spill(s: &Service, by: ClientId, inode: InodeId) -> Result<()> {
                 given_up = Some(data);
             }
             Spill::Store(attr, bytes) => {
+                tracing::debug!(%inode, data = %attr.data, "contents go into chunks");
                 match store(s, &attr, bytes).await {
                     // Somebody took this attempt for given up and removed what it had stored; what it began is looked up.
                     Err(e) if e.status == Status::BadCapability => continue,
                     Err(e) => {
+                        tracing::debug!(%inode, data = %attr.data, error = %e, "contents did not get into chunks");
                         abandon(s, inode, attr.data).await;
                         return Err(e);
                     }

@@ -5,10 +5,10 @@ use glowfs_client::Client;
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_meta::Tuning;
 use glowfs_rt::{Buf, Duration};
-use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
+use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, DISK, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_sim::cluster::{orphans, records};
-use glowfs_sim::world::Link;
+use glowfs_sim::world::{DiskFaults, Link};
 use glowfs_types::wire::meta::{Lookup, ROOT_INODE, SetAttr};
 use glowfs_types::wire::orphans::search;
 use glowfs_types::{InodeId, NodeId, RequestId, Result};
@@ -227,4 +227,55 @@ fn a_truncate_that_was_left_behind_is_finished() {
         });
         assert_eq!(left.expect("chunks"), 1, "older: {older}");
     }
+}
+
+/// A writer died with a write on its way to a disk so slow that it gets there after the file was cut: what was cut off does not come back.
+#[test]
+fn what_gets_to_a_slow_disk_after_a_cut_brings_nothing_back() {
+    let tuning = Tuning { capability_ms: 2000, ..Tuning::default() };
+    let cluster = Cluster::start_tuned(58, SHAPE, tuning);
+    cluster.bootstrap().expect("a cluster");
+    let (node, writer) = (cluster.clients[0].clone(), cluster.clients[1].clone());
+    let (storage, chunk) = (&cluster.storages[0], u64::from(CHUNK_BYTES));
+    let id = storage.id();
+    let made = cluster.with_client(&node, LIMIT, move |_, client| async move {
+        let inode = file_of(&client, 1).await?;
+        cut_to(&client, inode, 3 * chunk).await?;
+        Ok((inode, client.storage_info(id).await?.writes))
+    });
+    let (inode, before) = made.expect("a file");
+    let (rt, config, opened) = (writer.rt(), cluster.client_config(), Rc::new(Cell::new(false)));
+    let open = opened.clone();
+    writer.rt().spawn_detached(async move {
+        let client = Client::connect(&rt, config).await.expect("a client");
+        let (file, _) = open_or_make(&client, "f").await.expect("opened");
+        open.set(true);
+        rt.sleep(Duration::from_millis(100)).await;
+        let _never_answered = file.write(chunk, Buf::from_vec(vec![7; 4096])).await;
+    });
+    assert!(cluster.run_until(LIMIT, || opened.get()));
+    // What it is asked in this half second takes longer than the dead writer is waited for.
+    let slow = 8_000_000_000;
+    let faults =
+        DiskFaults { slower_least_ns: slow, slower_most_ns: slow, ..DiskFaults::default() };
+    storage.node.disk(DISK).set_faults(faults);
+    cluster.run_for(Duration::from_millis(500));
+    storage.node.disk(DISK).set_faults(DiskFaults::default());
+    writer.crash();
+    let cut = cluster.with_client(&node, LIMIT, move |_, client| async move {
+        cut_to(&client, inode, chunk).await
+    });
+    cut.expect("cut");
+    cluster.run_for(secs(30));
+    let left = cluster.with_client(&node, LIMIT, move |rt, client| async move {
+        assert_eq!(client.storage_info(id).await?.writes, before + 1, "it got there");
+        let left = chunks_on(&client, id).await?;
+        cut_to(&client, inode, 3 * chunk).await?;
+        let (file, _) = open_or_make(&client, "f").await?;
+        let (read, bytes) = file.read(chunk, rt.alloc(4096)).await;
+        read?;
+        assert!(bytes.iter().all(|b| *b == 0), "zeros behind the cut");
+        Ok(left)
+    });
+    assert_eq!(left.expect("read"), 1);
 }

@@ -6,7 +6,7 @@ use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{Cluster, DISK, Shape};
 use glowfs_sim::cluster::small;
 use glowfs_sim::cluster::workload::{caller, open_or_make_in, report};
-use glowfs_sim::world::DISK_BYTES;
+use glowfs_sim::world::{DISK_BYTES, DiskFaults};
 use glowfs_types::layout::INLINE_BYTES_MAX;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
@@ -322,4 +322,29 @@ fn files_that_grow_where_nobody_answers_leave_room_for_others() {
         lab.write(file, behind, 4).expect("grown");
         assert_eq!(lab.first_byte(file), 1);
     }
+}
+
+/// Contents that were given up on their way into a chunk, on a disk so slow that they get there when their data has been collected: they go, too.
+#[test]
+fn what_gets_to_a_slow_disk_after_its_data_was_collected_does_not_stay() {
+    let lab = Lab::new(65, 1);
+    let file = lab.open();
+    lab.write(&file, 0, 1).expect("written");
+    let disk = lab.cluster.storages[0].node.disk(DISK);
+    // Longer than contents may take (4 s) and data stays (1 s), with the pauses between looks at it.
+    let slow = 8_000_000_000;
+    let faults =
+        DiskFaults { slower_least_ns: slow, slower_most_ns: slow, ..DiskFaults::default() };
+    disk.set_faults(faults);
+    let behind = u64::from(INLINE_BYTES_MAX);
+    lab.write(&file, behind, 2).expect_err("not in time");
+    lab.cluster.run_for(Duration::from_secs(12));
+    disk.set_faults(DiskFaults::default());
+    lab.cluster.run_for(Duration::from_secs(60));
+    assert!(file.is_inline());
+    let node = lab.cluster.storages[0].id();
+    let info = lab.run(move |c| async move { c.storage_info(node).await.expect("an answer") });
+    assert!(info.writes > 0, "it got there");
+    let chunks: u64 = info.targets.iter().map(|(_, chunks)| chunks).sum();
+    assert_eq!(chunks, 0, "nobody owns them");
 }

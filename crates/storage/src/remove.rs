@@ -1,4 +1,7 @@
 //! REMOVE_DATA: removes the chunks of a data id on one chain, a bounded number in a call.
+//!
+//! Guarantee: when the last call is answered, nothing that was under way here when it came is left or comes later, however slow the disk is (what comes later the
+//! fence refuses).
 
 use crate::node::Node;
 use crate::target::{Asked, Payload, Target, Waiting};
@@ -31,9 +34,15 @@ impl Node {
         self.fences.pass(&capability, self.cluster_ns())?;
         let (target, _) = self.member(ask.chain, ask.chain_version, "its head", |v| v.head)?;
         let limit = (ask.limit as usize).clamp(1, REMOVE_MAX);
+        // Looked at before the store: what is staged meanwhile the store shows. The fence lets nothing else in.
+        let mut chunks = target.under_way(ask.from);
         let (page, more) = target.store.list_of(target.id, ask.from, limit).await;
-        let chunks: Vec<(ChunkId, u32)> =
-            page.into_iter().map(|c| (c.chunk, c.chunk_bytes)).collect();
+        if more {
+            // The call that finds the last of them takes these, too.
+            chunks.clear();
+        }
+        chunks.extend(page.into_iter().map(|c| (c.chunk, c.chunk_bytes)));
+        let chunks: Vec<(ChunkId, u32)> = chunks.into_iter().collect();
         let mut removed = 0;
         for group in chunks.chunks(REMOVE_PARALLEL) {
             // The groups before may have taken long.
@@ -47,6 +56,7 @@ impl Node {
                 removed += 1;
             }
         }
+        tracing::debug!(target = %target.id, from = %ask.from, removed, more, "chunks removed");
         self.check_answer()?;
         Ok(RemoveDataReply { removed, more })
     }

@@ -15,7 +15,7 @@ use glowfs_net::Incoming;
 use glowfs_rt::sync::{Notify, OneSender, Semaphore};
 use glowfs_rt::{Buf, Instant};
 use glowfs_types::routing::LocalState;
-use glowfs_types::wire::data::{ChannelRecord, UpdateHead};
+use glowfs_types::wire::data::{ChannelRecord, UpdateHead, update};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -255,6 +255,21 @@ impl Target {
         let ticket = self.ticket();
         self.asked.borrow_mut().insert(ticket, asked);
         self.feed(event(ticket));
+    }
+
+    /// The chunks of a data id, from one on, of which updates are under way that are no removals, with the chunk size that these name. The store shows none of
+    /// a new chunk before it is staged.
+    pub fn under_way(&self, from: ChunkId) -> BTreeMap<ChunkId, u32> {
+        let upto = ChunkId { index: u64::MAX, ..from };
+        let (asked, payloads) = (self.asked.borrow(), self.payloads.borrow());
+        let range = (from, ChunkVersion(0))..=(upto, ChunkVersion(u64::MAX));
+        // What waits for its turn has no version yet.
+        let waiting = asked.values().map(|a| &a.payload.head);
+        let heads = waiting.chain(payloads.range(range).map(|(_, p)| &p.head));
+        let chunks = heads
+            .filter(|head| head.kind != update::REMOVE)
+            .map(|head| (ChunkId::from(head.chunk), head.chunk_bytes.get()));
+        chunks.filter(|(chunk, _)| (from..=upto).contains(chunk)).collect()
     }
 
     /// Gives an event to the core and does what it says. An event that comes up meanwhile is taken after that, so

@@ -19,6 +19,7 @@ use glowfs_rt::{Duration, Rt};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::routing::{ChainInfo, RoutingInfo};
 use glowfs_types::wire::meta::ROOT_INODE;
+use glowfs_types::wire::orphans::search;
 use glowfs_types::{ChunkId, Error, HostId, NodeId, Result, Status};
 use std::rc::Rc;
 
@@ -64,6 +65,10 @@ pub fn check(cluster: &Cluster, shared: &Rc<Shared>, lives: &Lives, limit: Durat
         small::remove(&client).await.map_err(|e| e.context(small::DIR))?;
         let mut left = chunks_left(&rt, &client, &storages).await?;
         let mut searched = None;
+        if !left.is_empty() {
+            // Names them, whoever is to blame.
+            searched = Some(orphans::pass(&rt, &client, meta, search::LOOK).await?);
+        }
         if !left.is_empty() && power_lost {
             // The record of a file may have gone with the power, and its chunks not.
             let found = orphans::reclaim(&rt, &client, meta).await?;
