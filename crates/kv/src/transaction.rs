@@ -80,6 +80,15 @@ impl Buffer {
     }
 }
 
+/// What a transaction was about to change at some moment: see [`Transaction::savepoint`].
+pub struct Savepoint {
+    keys: BTreeMap<Key, Local>,
+    clears: Vec<(Key, Key)>,
+    stamped: Vec<(Key, Key, Value)>,
+    write_conflicts: Vec<(Key, Key)>,
+    grows: bool,
+}
+
 /// A transaction. All reads are as of one version; writes are seen by its own reads and by others after the commit.
 pub struct Transaction {
     engine: Rc<dyn Engine>,
@@ -361,6 +370,24 @@ impl Transaction {
         buffer.grow(begin.len() + end.len())?;
         buffer.write_conflicts.push((begin.to_vec(), end.to_vec()));
         Ok(())
+    }
+    /// What it is about to change, to go [`back_to`](Self::back_to): for several steps of which one may come to nothing.
+    pub fn savepoint(&self) -> Savepoint {
+        let b = self.buffer.borrow();
+        Savepoint {
+            keys: b.keys.clone(),
+            clears: b.clears.clone(),
+            stamped: b.stamped.clone(),
+            write_conflicts: b.write_conflicts.clone(),
+            grows: self.grows.get(),
+        }
+    }
+    /// Forgets the changes since a savepoint. What was read since still counts as read: somebody may go by it.
+    pub fn back_to(&self, savepoint: Savepoint) {
+        let mut b = self.buffer.borrow_mut();
+        let Savepoint { keys, clears, stamped, write_conflicts, grows } = savepoint;
+        (b.keys, b.clears, b.stamped, b.write_conflicts) = (keys, clears, stamped, write_conflicts);
+        self.grows.set(grows);
     }
     /// It makes larger what is kept: where room is short, an engine with a reserve refuses it (`NoSpace`), and takes what frees room and what keeps the cluster going.
     pub fn grows(&self) {
