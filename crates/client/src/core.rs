@@ -7,6 +7,7 @@ use crate::file::Files;
 use crate::flush::Flushes;
 use crate::hedge::Hedger;
 use crate::opens::Opens;
+use crate::owner::Owners;
 use crate::retry::{Policy, Retry};
 use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
@@ -17,7 +18,7 @@ use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
 use glowfs_types::{ClientId, Error, HostId, NodeId, Result, RoutingVersion, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// How long a node that did not answer is asked last.
@@ -42,7 +43,11 @@ pub(crate) struct Core {
     pub primary: RefCell<Option<Target>>,
     pub hello: RefCell<Option<HelloReply>>,
     pub link_problem: RefCell<Option<Error>>,
+    /// The metadata service that was used last for what need not go to an owner.
     pub meta_node: Cell<Option<NodeId>>,
+    pub owners: RefCell<Option<Owners>>,
+    /// Metadata services that did not answer, until they do.
+    silent_metas: RefCell<BTreeSet<NodeId>>,
     suspects: RefCell<BTreeMap<NodeId, Instant>>,
     /// The connections of late, with the version of the routing info that they were found by.
     near: RefCell<BTreeMap<NodeId, (RoutingVersion, Rc<Conn>)>>,
@@ -93,6 +98,8 @@ impl Core {
             hello: RefCell::default(),
             link_problem: RefCell::default(),
             meta_node: Cell::new(None),
+            owners: RefCell::default(),
+            silent_metas: RefCell::default(),
             suspects: RefCell::default(),
             near: RefCell::default(),
             channels: ChannelPool::new(config.channels),
@@ -322,6 +329,20 @@ impl Core {
             }
             None => false,
         }
+    }
+    /// Notes that a metadata service did not answer. It is no owner before it does; only a client with a session looks whether that is so.
+    pub fn silent_meta(&self, node: NodeId) {
+        if self.config.session {
+            self.silent_metas.borrow_mut().insert(node);
+        }
+    }
+    /// Whether it has not answered since.
+    pub fn is_silent_meta(&self, node: NodeId) -> bool {
+        self.silent_metas.borrow().contains(&node)
+    }
+    /// It has.
+    pub fn meta_answers(&self, node: NodeId) {
+        self.silent_metas.borrow_mut().remove(&node);
     }
     /// Takes an error of an attempt at `node` into account.
     pub fn blame(&self, node: NodeId, error: &Error) {

@@ -23,6 +23,7 @@ mod inline;
 mod link;
 mod meta;
 mod opens;
+mod owner;
 mod path;
 mod plan;
 mod read;

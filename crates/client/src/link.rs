@@ -6,12 +6,12 @@ use crate::routes::{self, Site};
 use glowfs_net::{Conn, Target};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{Role, RoutingInfo};
-use glowfs_types::wire::hello::HelloReply;
+use glowfs_types::wire::hello::{HelloReply, ServiceStatus};
 use glowfs_types::wire::mgmtd::{
     ClientGoodbye, ClientSession, ClientSessionReply, GetRouting, PrimaryInfo,
 };
 use glowfs_types::wire::{Empty, decode, encode, method};
-use glowfs_types::{Error, HostId, Result, RoutingVersion, Status, UserId};
+use glowfs_types::{Error, HostId, NodeId, Result, RoutingVersion, Status, UserId};
 use std::rc::Rc;
 
 /// How long one attempt at one mgmtd waits.
@@ -326,8 +326,12 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
     while !core.closed.get() {
         if let Some(info) = core.fresh() {
             for node in routes::metas(&info, 0, |_| false) {
-                if let Err(e) = core.conn(&info, node, ATTEMPT).await {
-                    tracing::debug!(error = %e, %node, "no connection to a meta service");
+                match core.conn(&info, node, ATTEMPT).await {
+                    Ok(conn) if core.is_silent_meta(node) => ask_silent(&core, node, &conn).await,
+                    Ok(_) => {}
+                    Err(e) => {
+                        tracing::debug!(error = %e, %node, "no connection to a meta service");
+                    }
                 }
             }
         }
@@ -335,6 +339,17 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
         let _ = core.rt.timeout(METAS_EVERY, news).await;
         // News come in bursts.
         core.rt.sleep(PAUSE).await;
+    }
+}
+
+/// Looks whether a metadata service that did not answer does so now: no call of an application is to wait to find that out.
+async fn ask_silent(core: &Core, node: NodeId, conn: &Conn) {
+    let asked = conn.call_msg::<_, ServiceStatus>(method::SERVICE_STATUS, &Empty {}, ATTEMPT).await;
+    match asked {
+        Err(e) if matches!(e.status, Status::TimedOut | Status::Disconnected) => {
+            tracing::debug!(error = %e, %node, "a meta service does not answer yet");
+        }
+        _ => core.meta_answers(node),
     }
 }
 
