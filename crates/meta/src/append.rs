@@ -65,7 +65,7 @@ pub async fn answer(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<Reply> 
 async fn step(s: &Service, q: &Append) -> Result<AppendOutcome> {
     s.with_cut(q.inode, async || {
         let work = async |tx: &Transaction| ns::append(&Context::new(tx, &q.caller, s), q).await;
-        s.run(false, true, work).await
+        s.run_on(q.inode, (false, true), work).await
     })
     .await
 }

@@ -49,8 +49,8 @@ pub async fn write(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<InlineRe
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::inline_write(&Context::new(tx, &q.caller, s), &q).await;
     let client = q.caller.client;
-    let write =
-        async || s.with_cut_by(client, q.inode, async || s.run(false, once, &work).await).await;
+    let run = async || s.run_on(q.inode, (false, once), &work).await;
+    let write = async || s.with_cut_by(client, q.inode, &run).await;
     let (attr, done) = s.once(&q, write).await?;
     if done {
         s.changed(q.caller.client, &[Change::contents(q.inode, None)]).await;

@@ -98,7 +98,8 @@ pub async fn answer(s: &Service, m: u16, conn: &Rc<Conn>, body: &[u8]) -> Result
 async fn lock(s: &Service, q: &Lock) -> Result<Locked> {
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::lock(&Context::new(tx, &q.caller, s), q).await;
-    let locked = s.once(q, async || s.run(false, once, &work).await).await?;
+    let run = async || s.run_on(q.inode, (false, once), &work).await;
+    let locked = s.once(q, run).await?;
     if locked.weaker {
         s.lock_waits.wake(q.inode);
     }

@@ -166,7 +166,7 @@ macro_rules! write_ops {
             $work
         };
         let once = $q.request != RequestId(0);
-        let $out = $s.once(&$q, async || $s.run(false, once, &work).await).await?;
+        let $out = $s.once(&$q, async || $s.run_on($q.inode, (false, once), &work).await).await?;
         let changes: Vec<Change> = $changes;
         $s.changed($q.caller.client, &changes).await;
         $out
@@ -354,7 +354,8 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::setattr(&Context::new(tx, &q.caller, s), &q).await;
     let set = async || {
-        s.with_cut_by(q.caller.client, q.inode, async || s.run(false, once, &work).await).await
+        let run = async || s.run_on(q.inode, (false, once), &work).await;
+        s.with_cut_by(q.caller.client, q.inode, run).await
     };
     let (mut attr, cut) = s.once(&q, set).await?;
     let change = match q.len {
@@ -448,7 +449,11 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let once = q.request != RequestId(0);
     let watch = s.watch();
     let work = async |tx: &Transaction| ns::open(&Context::new(tx, &q.caller, s), &q).await;
-    let open = async || s.with_cut(q.inode, async || s.run(false, once, &work).await).await;
+    let run = async || match q.flags.write || q.flags.truncate {
+        true => s.run_on(q.inode, (false, once), &work).await,
+        false => s.run(false, once, &work).await,
+    };
+    let open = async || s.with_cut(q.inode, &run).await;
     let opened = s.once(&q, open).await?;
     settle_session(s, &opened).await?;
     if q.flags.truncate {
@@ -497,7 +502,7 @@ async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<At
 pub(crate) async fn settle_length(s: &Service, q: &Sync, close: bool) -> Result<Attr> {
     s.with_cut(q.inode, async || {
         // Both may be repeated: lengths and times only grow, and a closed session stays closed.
-        s.run(q.durable, true, async |tx| {
+        s.run_on(q.inode, (q.durable, true), async |tx| {
             let cx = &Context::new(tx, &q.caller, s);
             if close { ns::close(cx, q).await } else { ns::sync(cx, q).await }
         })
