@@ -317,15 +317,17 @@ fn who_comes_when_the_transaction_has_begun_takes_no_part_in_it() {
         };
         let before = lab.together.lanes.turn(&rt, FILE, true);
         let after = lab.together.lanes.turn(&rt, FILE, true);
+        let (tell, begun) = oneshot();
         let lead = async {
-            rt.sleep(TIME).await;
             lane.begins();
-            rt.sleep(TIME * 3).await;
+            let _ = tell.send(());
+            // All that can go on has done so before this does.
+            rt.sleep(TIME).await;
             assert!(lane.join(part()) && !lane.join(part()));
             drop(lane);
         };
         let after = async {
-            rt.sleep(TIME * 2).await;
+            begun.await.expect("it has begun");
             after.await
         };
         let (before, (after, ())) =

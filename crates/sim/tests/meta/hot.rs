@@ -190,7 +190,7 @@ fn services_that_are_killed_under_a_hot_directory_and_hot_files_lose_nothing() {
         assert!(kills >= 3, "seed {seed}: {kills} kills");
         let x = hot.x.borrow();
         x.check().unwrap_or_else(|e| panic!("seed {seed}: what x leads to: {e}"));
-        assert!(x.contended() > ROUNDS as usize, "seed {seed}: they were not in each other's way");
+        assert!(x.contended() >= 20, "seed {seed}: they were not in each other's way");
         drop(x);
         lab.cluster.run_for(Duration::from_secs(5));
         lab.run(1, move |c| all_is_there(c, hot));
