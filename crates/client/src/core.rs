@@ -9,6 +9,7 @@ use crate::hedge::Hedger;
 use crate::opens::Opens;
 use crate::owner::Owners;
 use crate::retry::{Policy, Retry};
+use crate::silent::SilentMetas;
 use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
 use glowfs_rt::sync::{Acquire, Either, Notify, Semaphore, select};
@@ -18,7 +19,7 @@ use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
 use glowfs_types::{ClientId, Error, HostId, NodeId, Result, RoutingVersion, Status};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How long a node that did not answer is asked last.
@@ -46,8 +47,7 @@ pub(crate) struct Core {
     /// The metadata service that was used last for what need not go to an owner.
     pub meta_node: Cell<Option<NodeId>>,
     pub owners: RefCell<Option<Owners>>,
-    /// Metadata services that did not answer, until they do.
-    silent_metas: RefCell<BTreeSet<NodeId>>,
+    silent_metas: RefCell<SilentMetas>,
     suspects: RefCell<BTreeMap<NodeId, Instant>>,
     /// The connections of late, with the version of the routing info that they were found by.
     near: RefCell<BTreeMap<NodeId, (RoutingVersion, Rc<Conn>)>>,
@@ -333,16 +333,20 @@ impl Core {
     /// Notes that a metadata service did not answer. It is no owner before it does; only a client with a session looks whether that is so.
     pub fn silent_meta(&self, node: NodeId) {
         if self.config.session {
-            self.silent_metas.borrow_mut().insert(node);
+            self.silent_metas.borrow_mut().fell_silent(node, self.rt.now());
         }
     }
-    /// Whether it has not answered since.
-    pub fn is_silent_meta(&self, node: NodeId) -> bool {
-        self.silent_metas.borrow().contains(&node)
+    /// Whether a metadata service is better not asked for anything now: it would be waited for.
+    pub fn avoids_meta(&self, node: NodeId) -> bool {
+        self.is_suspect(node) || self.silent_metas.borrow().is_silent(node)
     }
-    /// It has.
+    /// Whether it did not answer, and it is time to look whether it does.
+    pub fn is_meta_to_be_asked(&self, node: NodeId) -> bool {
+        self.silent_metas.borrow().is_to_be_asked(node, self.rt.now())
+    }
+    /// It does.
     pub fn meta_answers(&self, node: NodeId) {
-        self.silent_metas.borrow_mut().remove(&node);
+        self.silent_metas.borrow_mut().answered(node, self.rt.now());
     }
     /// Takes an error of an attempt at `node` into account.
     pub fn blame(&self, node: NodeId, error: &Error) {

@@ -30,6 +30,7 @@ mod read;
 mod recall;
 mod retry;
 mod routes;
+mod silent;
 mod sparse;
 mod unflushed;
 mod vain;

@@ -6,7 +6,8 @@ use crate::routes::{self, Site};
 use glowfs_net::{Conn, Target};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{Role, RoutingInfo};
-use glowfs_types::wire::hello::{HelloReply, ServiceStatus};
+use glowfs_types::wire::hello::HelloReply;
+use glowfs_types::wire::meta::{AttrReply, Caller, OfInode, ROOT_INODE};
 use glowfs_types::wire::mgmtd::{
     ClientGoodbye, ClientSession, ClientSessionReply, GetRouting, PrimaryInfo,
 };
@@ -327,7 +328,9 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
         if let Some(info) = core.fresh() {
             for node in routes::metas(&info, 0, |_| false) {
                 match core.conn(&info, node, ATTEMPT).await {
-                    Ok(conn) if core.is_silent_meta(node) => ask_silent(&core, node, &conn).await,
+                    Ok(conn) if core.is_meta_to_be_asked(node) => {
+                        ask_silent(&core, node, &conn).await;
+                    }
                     Ok(_) => {}
                     Err(e) => {
                         tracing::debug!(error = %e, %node, "no connection to a meta service");
@@ -342,11 +345,13 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
     }
 }
 
-/// Looks whether a metadata service that did not answer does so now: no call of an application is to wait to find that out.
+/// Looks whether a metadata service that did not answer does so now: no call of an application is to wait to find that out. It is asked for what only its engine
+/// knows, for a service may be alive and cut off from that.
 async fn ask_silent(core: &Core, node: NodeId, conn: &Conn) {
-    let asked = conn.call_msg::<_, ServiceStatus>(method::SERVICE_STATUS, &Empty {}, ATTEMPT).await;
-    match asked {
-        Err(e) if matches!(e.status, Status::TimedOut | Status::Disconnected) => {
+    let caller = Caller { client: core.id(), ..Caller::default() };
+    let root = OfInode { caller, inode: ROOT_INODE };
+    match conn.call_msg::<_, AttrReply>(method::GETATTR, &root, ATTEMPT).await {
+        Err(e) if again_meta(e.status) => {
             tracing::debug!(error = %e, %node, "a meta service does not answer yet");
         }
         _ => core.meta_answers(node),

@@ -356,15 +356,15 @@ impl Core {
             Some(owners) if owners.are_of(info) => owners,
             other => other.insert(Owners::of(info)),
         };
-        owners.owner(inode, |n| self.is_suspect(n) || self.is_silent_meta(n))
+        owners.owner(inode, |n| self.avoids_meta(n))
     }
 
     fn near_meta(&self, info: &RoutingInfo) -> Option<NodeId> {
-        let last = self.meta_node.get().filter(|n| !self.is_suspect(*n));
+        let last = self.meta_node.get().filter(|n| !self.avoids_meta(*n));
         if last.is_some_and(|n| self.conn_now(info, n).is_some()) {
             return last;
         }
-        let order = routes::metas(info, self.id().0 as u64, |n| self.is_suspect(n));
+        let order = routes::metas(info, self.id().0 as u64, |n| self.avoids_meta(n));
         let node = last.filter(|n| order.contains(n)).or_else(|| order.first().copied());
         self.meta_node.set(node);
         node

@@ -69,14 +69,14 @@ fn all_clients_change_the_names_of_a_directory_at_one_service() {
     });
 }
 
-/// It was asked again and again, a whole attempt each time, though nobody had heard from it.
+/// It was asked again and again, a whole attempt each time: it said that it was alive, and did not reach its engine.
 #[test]
 fn an_owner_that_does_not_answer_is_waited_for_once() {
     run(|rt: Rt| async move {
         let fake = Fake::start(&rt, 1, 3).await;
         let client = fake.client().await;
         let owner = removed_by(&fake, &client, 1).await.expect("one service");
-        for method in [method::UNLINK, method::SERVICE_STATUS] {
+        for method in [method::UNLINK, method::GETATTR] {
             fake.fault(owner, method, &vec![Fault::Silent; 100]);
         }
         assert_eq!(removed_by(&fake, &client, 1).await, None, "the owner and the next one");
@@ -96,5 +96,28 @@ fn an_owner_that_does_not_answer_is_waited_for_once() {
             assert!(rt.now() < until, "the owner is not asked again");
             rt.sleep(Duration::from_millis(50)).await;
         }
+    });
+}
+
+/// Who only looks stays with others as well, also when it is no suspect any more.
+#[test]
+fn who_did_not_answer_is_not_asked_for_what_anybody_knows() {
+    run(|rt: Rt| async move {
+        let fake = Fake::start(&rt, 1, 3).await;
+        let client = fake.client().await;
+        look(&client).await;
+        let near = METAS.into_iter().find(|n| fake.calls(*n, method::LOOKUP) > 0).expect("one");
+        let mut dir = 1;
+        while removed_by(&fake, &client, dir).await != Some(near) {
+            dir += 1;
+        }
+        for method in [method::UNLINK, method::GETATTR, method::LOOKUP] {
+            fake.fault(near, method, &vec![Fault::Silent; 100]);
+        }
+        assert_eq!(removed_by(&fake, &client, dir).await, None, "the owner and the next one");
+        rt.sleep(Duration::from_millis(1500)).await;
+        let before = fake.calls(near, method::LOOKUP);
+        look(&client).await;
+        assert_eq!(fake.calls(near, method::LOOKUP), before, "it does not answer");
     });
 }
