@@ -65,7 +65,7 @@ queries! {
     Sync: once, |q| Some(q.inode);
     OfXattr: once;
     SetXattr: once, |q| Some(q.inode);
-    Renew: plain;
+    Renew: plain, |q| (q.write || q.spill).then_some(q.inode);
     Lock: once, |q| Some(q.inode);
     Append: plain, |q| Some(q.inode);
     Closes: plain;
