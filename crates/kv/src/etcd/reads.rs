@@ -1,6 +1,7 @@
 //! Reads of single keys: while some questions are under way, the reads that come go together in the next one.
 //!
-//! Each names its version, so it does not matter which of them go together. If a question of several reads is refused, each of them is asked on its own.
+//! Each names its version, so it does not matter which of them go together. If a question of several reads is refused for what may be the fault of one of
+//! them, each is asked on its own, until etcd does not answer or is too busy.
 
 use super::api::{self, Op, Range, Txn, TxnAnswer};
 use super::commit::{READ_KEYS_MAX, Space};
@@ -93,11 +94,8 @@ impl Reads {
             match self.ask(&together).await {
                 Ok(answers) => answer(together, answers),
                 Err(e) if together.len() > 1 && is_of_one(e.status) => {
-                    for one in together {
-                        let result = self.ask(std::slice::from_ref(&one)).await;
-                        let values = result.map(|mut all| all.pop().unwrap_or_default());
-                        let _ = one.reply.send(values);
-                    }
+                    one_by_one(together, async |one| self.ask(std::slice::from_ref(one)).await)
+                        .await;
                 }
                 Err(e) => together.into_iter().for_each(|ask| {
                     let _ = ask.reply.send(Err(e.clone()));
@@ -169,7 +167,71 @@ fn answer(together: Vec<Ask>, answers: Vec<Vec<Option<Value>>>) {
     }
 }
 
-/// Whether an error can be the fault of one read among several: a version that is gone, values that are too large together.
+/// Each is asked on its own. What is no fault of one read is the answer to all that come after it: nobody is to wait for etcd once for each of them.
+async fn one_by_one(
+    together: Vec<Ask>,
+    ask: impl AsyncFn(&Ask) -> Result<Vec<Vec<Option<Value>>>>,
+) {
+    let mut fault: Option<Error> = None;
+    for one in together {
+        let result = match &fault {
+            Some(e) => Err(e.clone()),
+            None => ask(&one).await.map(|mut all| all.pop().unwrap_or_default()),
+        };
+        if let Err(e) = &result
+            && !is_of_one(e.status)
+        {
+            fault = Some(e.clone());
+        }
+        let _ = one.reply.send(result);
+    }
+}
+
+/// Whether an error can be the fault of one read among several: a version that is gone or not there yet, values that are too large together.
 fn is_of_one(status: Status) -> bool {
-    !matches!(status, Status::Disconnected | Status::TimedOut)
+    matches!(status, Status::TooOld | Status::OutOfRange | Status::TooLarge)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_rt::real;
+    use std::cell::Cell;
+
+    /// The answers to eight reads, each asked on its own, and how many were; the fourth fails.
+    async fn answers(status: Status) -> (Vec<Result<Vec<Option<Value>>>>, u64) {
+        let (mut together, mut replies) = (Vec::new(), Vec::new());
+        for version in 0..8 {
+            let (reply, answer) = oneshot();
+            together.push(Ask { version, keys: vec![b"k".to_vec()], reply });
+            replies.push(answer);
+        }
+        let asked = Cell::new(0);
+        let ask = async |one: &Ask| {
+            asked.set(asked.get() + 1);
+            match one.version {
+                3 => Err(Error::new(status, "no")),
+                _ => Ok(vec![vec![Some(b"v".to_vec())]]),
+            }
+        };
+        one_by_one(together, ask).await;
+        let all = join_all(replies).await.into_iter().map(|a| a.expect("an answer"));
+        (all.collect(), asked.get())
+    }
+
+    #[test]
+    fn one_that_is_refused_leaves_the_others_and_one_that_is_not_answered_ends_it() {
+        real::run(|_| async move {
+            for status in [Status::TooOld, Status::OutOfRange, Status::TooLarge] {
+                let (all, asked) = answers(status).await;
+                assert_eq!(asked, 8);
+                assert!((0..8).all(|n| all[n].is_ok() == (n != 3)), "{status}");
+            }
+            for status in [Status::Disconnected, Status::TimedOut, Status::Overloaded] {
+                let (all, asked) = answers(status).await;
+                assert_eq!(asked, 4, "{status}: nobody is asked any more");
+                assert!((0..8).all(|n| all[n].is_ok() == (n < 3)), "{status}");
+            }
+        });
+    }
 }
