@@ -5,7 +5,7 @@ use glowfs_types::wire::kv::{Commit, Mutation, RANGE_ENTRIES_MAX, TRANSACTION_BY
 use glowfs_types::{Error, Result, Status};
 use minicbor::bytes::ByteVec;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::rc::Rc;
 
@@ -392,6 +392,15 @@ impl Transaction {
     /// It makes larger what is kept: where room is short, an engine with a reserve refuses it (`NoSpace`), and takes what frees room and what keeps the cluster going.
     pub fn grows(&self) {
         self.grows.set(true);
+    }
+    /// How many conditions its commit has by what was read so far: of a key that was there, that it still is and has not changed. Some engines bound them.
+    pub fn conditions(&self) -> usize {
+        let buffer = self.buffer.borrow();
+        let keys: BTreeSet<_> = buffer.read_keys.iter().collect();
+        let ranges: BTreeSet<_> = buffer.read_ranges.iter().collect();
+        let present: BTreeSet<_> = buffer.present.iter().collect();
+        let of_keys: usize = keys.iter().map(|(_, there)| 1 + usize::from(*there)).sum();
+        of_keys + ranges.len() + present.len()
     }
     /// Whether it would change nothing.
     pub fn is_read_only(&self) -> bool {

@@ -6,12 +6,15 @@ use glowfs_rt::{Duration, Rt};
 use glowfs_types::InodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::rc::Rc;
 
 /// Calls that wait for one inode; more go without a turn.
-const WAITING_MAX: usize = 256;
-/// Nobody waits longer for a turn; then it goes without.
+pub const WAITING_MAX: usize = 256;
+/// Nobody waits longer for a turn while the one that has it does not go on; then it goes without,
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// and at the next such time after this one in any case: its client waits for 5 s.
+const WAIT_TOTAL_MAX: Duration = Duration::from_secs(2);
 
 /// See the module. An inode is in it while somebody has its turn.
 #[derive(Default)]
@@ -23,6 +26,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// How many have come.
     came: u64,
+    /// How many were let in or got the turn.
+    went: u64,
 }
 
 struct Waiting {
@@ -55,8 +60,19 @@ pub struct Joined {
     pub tx: Rc<Transaction>,
     /// To be sent when the part is done, with whether it has to be on disk before it is answered. Dropped: it is not known what was done of it.
     pub done: OneSender<bool>,
-    /// Comes when the transaction is committed. Dropped: it is not, or nobody knows.
-    pub outcome: OneReceiver<()>,
+    /// What became of the transaction. Dropped: nobody knows.
+    pub outcome: OneReceiver<End>,
+}
+
+/// What became of a transaction of several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It is committed.
+    Committed,
+    /// Nothing came of it, and nothing will.
+    Nothing,
+    /// Nobody knows.
+    Unknown,
 }
 
 impl Lanes {
@@ -72,21 +88,38 @@ impl Lanes {
 
     /// Waits for the turn at an inode, or, with `joins`, until the one who has it lets this one in. None: it takes too long.
     pub async fn turn(&self, rt: &Rt, inode: InodeId, joins: bool) -> Option<Turn> {
-        let coming = {
+        let (coming, mut went) = {
             let mut lanes = self.0.borrow_mut();
             let Some(queue) = lanes.get_mut(&inode) else {
                 lanes.insert(inode, Queue::default());
                 return Some(Turn::Lead(Lane::of(self, inode)));
             };
             if queue.waiting.len() >= WAITING_MAX {
-                return None;
+                // Who asked may have gone.
+                queue.waiting.retain(|w| !w.turn.is_closed());
+                if queue.waiting.len() >= WAITING_MAX {
+                    return None;
+                }
             }
             let (turn, coming) = oneshot();
             queue.came += 1;
             queue.waiting.push_back(Waiting { number: queue.came, joins, turn });
-            coming
+            (coming, queue.went)
         };
-        rt.timeout(WAIT_MAX, coming).await.ok()?.ok()
+        let (mut coming, until) = (pin!(coming), rt.now() + WAIT_TOTAL_MAX);
+        loop {
+            if let Ok(turn) = rt.timeout(WAIT_MAX, coming.as_mut()).await {
+                return turn.ok();
+            }
+            let before = std::mem::replace(&mut went, self.went(inode));
+            if went == before || rt.now() >= until {
+                return None;
+            }
+        }
+    }
+
+    fn went(&self, inode: InodeId) -> u64 {
+        self.0.borrow().get(&inode).map_or(0, |q| q.went)
     }
 }
 
@@ -104,9 +137,10 @@ impl Lane {
     /// Lets the first one in that waits and may be let in. False: there is none, and nothing is done.
     pub fn join(&self, part: Joined) -> bool {
         let mut lanes = self.lanes.0.borrow_mut();
-        let Some(Queue { waiting, .. }) = lanes.get_mut(&self.inode) else { return false };
+        let Some(Queue { waiting, went, .. }) = lanes.get_mut(&self.inode) else { return false };
         let may = |w: &Waiting| w.joins && w.number <= self.came.get() && !w.turn.is_closed();
         let Some(at) = waiting.iter().position(may) else { return false };
+        *went += 1;
         waiting.remove(at).is_some_and(|w| w.turn.send(Turn::Join(part)).is_ok())
     }
 }
@@ -118,6 +152,7 @@ impl Drop for Lane {
         while let Some(next) = queue.waiting.pop_front() {
             // Who asked may have gone.
             if !next.turn.is_closed() {
+                queue.went += 1;
                 drop(lanes);
                 let _ = next.turn.send(Turn::Lead(Self::of(&self.lanes, self.inode)));
                 return;

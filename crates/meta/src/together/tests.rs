@@ -25,7 +25,12 @@ enum Fate {
     DoneUnknown,
     /// Not done, and nobody knows.
     NotDoneUnknown,
+    /// Nobody knows, and it may be done later: see [`Slow::deliver`].
+    Late,
 }
+
+/// What etcd takes in a transaction beside its own.
+const CONDITIONS_TAKEN: usize = 126;
 
 /// See the module.
 struct Slow {
@@ -34,6 +39,15 @@ struct Slow {
     fates: RefCell<VecDeque<Fate>>,
     /// Commits that changed something.
     commits: Cell<u64>,
+    late: RefCell<Vec<Commit>>,
+}
+
+impl Slow {
+    /// What comes late does so now.
+    async fn deliver(&self) -> Vec<Result<Version>> {
+        let late = self.late.take();
+        join_all(late.into_iter().map(|c| self.memory.commit(c))).await
+    }
 }
 
 struct Handle(Rc<Slow>);
@@ -71,6 +85,9 @@ impl Engine for Handle {
                 return this.memory.commit(commit).await;
             }
             this.commits.set(this.commits.get() + 1);
+            if commit.read_conflicts.len() > CONDITIONS_TAKEN {
+                return Err(Error::new(Status::TooLarge, "too many conditions"));
+            }
             let fate = this.fates.borrow_mut().pop_front().unwrap_or(Fate::Done);
             let unknown = || Err(Error::new(Status::CommitUnknown, "no answer"));
             match fate {
@@ -81,6 +98,10 @@ impl Engine for Handle {
                     unknown()
                 }
                 Fate::NotDoneUnknown => unknown(),
+                Fate::Late => {
+                    this.late.borrow_mut().push(commit);
+                    unknown()
+                }
             }
         })
     }
@@ -103,6 +124,7 @@ impl Lab {
             memory: Rc::new(Memory::new()),
             fates: RefCell::new(fates.iter().copied().collect()),
             commits: Cell::new(0),
+            late: RefCell::default(),
         });
         let engine: Rc<dyn Engine> = Rc::new(Handle(slow.clone()));
         let count = |name| Registry::global().counter(name, "Of tests.", &[]);
@@ -115,9 +137,16 @@ impl Lab {
         Self { rt: rt.clone(), slow, engine, together }
     }
     async fn call<T>(&self, work: impl AsyncFn(&Transaction) -> Result<T>) -> Result<T> {
+        self.call_in(&Doubt::default(), work).await
+    }
+    async fn call_in<T>(
+        &self,
+        doubt: &Doubt,
+        work: impl AsyncFn(&Transaction) -> Result<T>,
+    ) -> Result<T> {
         let options = RunOptions { idempotent: true, ..RunOptions::default() };
         let alone = async || run_transaction_with(&self.rt, &self.engine, options, &work).await;
-        self.together.run(FILE, false, &work, alone).await
+        self.together.run(FILE, (false, doubt), &work, alone).await
     }
     /// Has the turn first, so that these calls wait and go together.
     async fn behind_another<F: Future>(&self, calls: impl Iterator<Item = F>) -> Vec<F::Output> {
@@ -356,5 +385,125 @@ fn other_inodes_wait_for_nothing() {
         assert!(matches!(second, Some(Turn::Lead(_))));
         drop((second, other));
         lab.nobody_waits();
+    });
+}
+
+/// In the transaction that comes late it goes by what another call did there, and is not refused: whoever is told of a refusal must know that it will not come.
+#[test]
+fn who_is_refused_while_a_transaction_may_come_late_is_in_doubt() {
+    real::run(|rt| async move {
+        for (fate, late) in [(Fate::Late, 1), (Fate::NotDoneUnknown, 0), (Fate::Conflict, 0)] {
+            let lab = Lab::new(&rt, &[Fate::Done, fate]);
+            let (tries, doubt) = (Cell::new(0), Doubt::default());
+            // Goes away when it is to be made once more.
+            let opens = async |tx: &Transaction| {
+                tries.set(tries.get() + 1);
+                if tries.get() > 1 {
+                    std::future::pending::<()>().await;
+                }
+                tx.put(b"open", [0; 8])
+            };
+            let goes = async {
+                let bound = Duration::from_millis(300);
+                rt.timeout(bound, lab.call(opens)).await.expect_err("gone");
+                Ok(())
+            };
+            let enters = lab.call_in(&doubt, async |tx| {
+                let there = tx.get_all(&[b"open".to_vec(), request(1)]).await?;
+                if there[0].is_none() {
+                    return Err(Error::new(Status::AccessDenied, "not open"));
+                }
+                tx.put(b"entered", [0; 8])?;
+                tx.put(request(1), [0; 8])
+            });
+            let both: [std::pin::Pin<Box<dyn Future<Output = Result<()>>>>; 2] =
+                [Box::pin(goes), Box::pin(enters)];
+            let answers = lab.behind_another(both.into_iter()).await;
+            let refused = answers[1].as_ref().expect_err("what the other one did is not there");
+            assert_eq!((refused.status, tries.get()), (Status::AccessDenied, 2), "{fate:?}");
+            assert_eq!(doubt.is_there(), fate != Fate::Conflict, "{fate:?}");
+            // The refusal is remembered, as by `once`: then it has no effect any more.
+            lab.call(async |tx| tx.put(request(1), [1; 8])).await.expect("remembered");
+            let delivered = lab.slow.deliver().await;
+            assert_eq!(delivered.len(), late);
+            assert!(
+                delivered.iter().all(|d| d.as_ref().is_err_and(|e| e.status == Status::Conflict))
+            );
+            assert_eq!(lab.read(b"entered").await, None, "{fate:?}");
+        }
+    });
+}
+
+#[test]
+fn no_more_go_together_than_the_engine_takes() {
+    real::run(|rt| async move {
+        let lab = Lab::new(&rt, &[]);
+        let reads = |n: u64| {
+            lab.call(async move |tx| {
+                let keys: Vec<Key> = (0..16).map(|k| format!("{n}-{k}").into_bytes()).collect();
+                tx.get_all(&keys).await?;
+                tx.put(request(n), [0; 8])
+            })
+        };
+        let answers = lab.behind_another((0..CALLS).map(reads)).await;
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(lab.slow.commits.get(), 1 + CALLS / 4, "four in each, and none was in vain");
+        lab.nobody_waits();
+    });
+}
+
+/// Others wait as long as the transaction takes.
+#[test]
+fn calls_that_take_long_go_together_with_few() {
+    real::run(|rt| async move {
+        let lab = Lab::new(&rt, &[]);
+        let slow = |n: u64| {
+            let (lab, rt) = (&lab, rt.clone());
+            lab.call(async move |tx| {
+                rt.sleep(Duration::from_millis(60)).await;
+                tx.put(request(n), [0; 8])
+            })
+        };
+        let answers = lab.behind_another((0..CALLS).map(slow)).await;
+        assert!(answers.iter().all(Result::is_ok));
+        let commits = lab.slow.commits.get();
+        assert!(commits > CALLS / 4, "{commits} commits: at most four in one");
+        lab.nobody_waits();
+    });
+}
+
+#[test]
+fn who_waits_is_patient_while_the_others_go_on() {
+    real::run(|rt| async move {
+        let lanes = Lanes::default();
+        let hold = async |for_ms: u64| {
+            let turn = lanes.turn(&rt, FILE, false).await;
+            rt.sleep(Duration::from_millis(for_ms)).await;
+            turn.is_some()
+        };
+        let began = rt.now();
+        let all = join_all([hold(600), hold(600), hold(0)]).await;
+        assert!(rt.now().since(began) > Duration::from_secs(1));
+        assert_eq!(all, [true; 3]);
+        assert!(lanes.is_empty());
+    });
+}
+
+#[test]
+fn who_has_gone_takes_no_place() {
+    real::run(|rt| async move {
+        let lanes = Lanes::default();
+        let Some(Turn::Lead(lane)) = lanes.turn(&rt, FILE, true).await else {
+            panic!("nobody has it");
+        };
+        let many = join_all((0..crate::lane::WAITING_MAX).map(|_| lanes.turn(&rt, FILE, true)));
+        assert!(rt.timeout(TIME, many).await.is_err(), "they wait, and go");
+        let next = lanes.turn(&rt, FILE, true);
+        let release = async {
+            rt.sleep(TIME).await;
+            drop(lane);
+        };
+        let (next, ()) = glowfs_rt::sync::join(next, release).await;
+        assert!(matches!(next, Some(Turn::Lead(_))));
     });
 }
