@@ -12,7 +12,7 @@ LONG_MIN = 25
 # Files of others: a machine's, the kernel's.
 OTHERS = ("/", "fs/")
 # Checked by `repeated.py`.
-METRIC = re.compile(r"(?:process|glowfs_(?:meta|mgmtd|mount|rpc|storage))_\w+$")
+METRIC = re.compile(r"(?:process|glowfs_(?:etcd|meta|mgmtd|mount|rpc|storage))_\w+$")
 COMMAND = re.compile(r"(?:\./([a-z]\w*)|(scripts/[a-z][\w-]*))\b(?![./*{])")
 # Items; fields, variants and keys, which begin their line; what a line gives a name to.
 DEFINED = re.compile(

@@ -17,5 +17,6 @@ mod row;
 mod run;
 
 pub use args::{BenchArgs, Layer, Sweep};
+pub use cpu::Processes;
 pub use row::{Machine, Report, Row};
 pub use run::run;

@@ -7,7 +7,9 @@ use crate::file::Files;
 use crate::flush::Flushes;
 use crate::hedge::Hedger;
 use crate::opens::Opens;
+use crate::owner::Owners;
 use crate::retry::{Policy, Retry};
+use crate::silent::SilentMetas;
 use crate::{RecallHandler, recall};
 use glowfs_net::{Conn, Connector, ConnectorOptions, Target};
 use glowfs_rt::sync::{Acquire, Either, Notify, Semaphore, select};
@@ -42,7 +44,10 @@ pub(crate) struct Core {
     pub primary: RefCell<Option<Target>>,
     pub hello: RefCell<Option<HelloReply>>,
     pub link_problem: RefCell<Option<Error>>,
+    /// The metadata service that was used last for what need not go to an owner.
     pub meta_node: Cell<Option<NodeId>>,
+    pub owners: RefCell<Option<Owners>>,
+    silent_metas: RefCell<SilentMetas>,
     suspects: RefCell<BTreeMap<NodeId, Instant>>,
     /// The connections of late, with the version of the routing info that they were found by.
     near: RefCell<BTreeMap<NodeId, (RoutingVersion, Rc<Conn>)>>,
@@ -93,6 +98,8 @@ impl Core {
             hello: RefCell::default(),
             link_problem: RefCell::default(),
             meta_node: Cell::new(None),
+            owners: RefCell::default(),
+            silent_metas: RefCell::default(),
             suspects: RefCell::default(),
             near: RefCell::default(),
             channels: ChannelPool::new(config.channels),
@@ -322,6 +329,24 @@ impl Core {
             }
             None => false,
         }
+    }
+    /// Notes that a metadata service did not answer. It is no owner before it does; only a client with a session looks whether that is so.
+    pub fn silent_meta(&self, node: NodeId) {
+        if self.config.session {
+            self.silent_metas.borrow_mut().fell_silent(node, self.rt.now());
+        }
+    }
+    /// Whether a metadata service is better not asked for anything now: it would be waited for.
+    pub fn avoids_meta(&self, node: NodeId) -> bool {
+        self.is_suspect(node) || self.silent_metas.borrow().is_silent(node)
+    }
+    /// Whether it did not answer, and it is time to look whether it does.
+    pub fn is_meta_to_be_asked(&self, node: NodeId) -> bool {
+        self.silent_metas.borrow().is_to_be_asked(node, self.rt.now())
+    }
+    /// It does.
+    pub fn meta_answers(&self, node: NodeId) {
+        self.silent_metas.borrow_mut().answered(node, self.rt.now());
     }
     /// Takes an error of an attempt at `node` into account.
     pub fn blame(&self, node: NodeId, error: &Error) {

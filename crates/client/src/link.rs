@@ -7,11 +7,12 @@ use glowfs_net::{Conn, Target};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::hello::HelloReply;
+use glowfs_types::wire::meta::{AttrReply, Caller, OfInode, ROOT_INODE};
 use glowfs_types::wire::mgmtd::{
     ClientGoodbye, ClientSession, ClientSessionReply, GetRouting, PrimaryInfo,
 };
 use glowfs_types::wire::{Empty, decode, encode, method};
-use glowfs_types::{Error, HostId, Result, RoutingVersion, Status, UserId};
+use glowfs_types::{Error, HostId, NodeId, Result, RoutingVersion, Status, UserId};
 use std::rc::Rc;
 
 /// How long one attempt at one mgmtd waits.
@@ -326,8 +327,14 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
     while !core.closed.get() {
         if let Some(info) = core.fresh() {
             for node in routes::metas(&info, 0, |_| false) {
-                if let Err(e) = core.conn(&info, node, ATTEMPT).await {
-                    tracing::debug!(error = %e, %node, "no connection to a meta service");
+                match core.conn(&info, node, ATTEMPT).await {
+                    Ok(conn) if core.is_meta_to_be_asked(node) => {
+                        ask_silent(&core, node, &conn).await;
+                    }
+                    Ok(_) => {}
+                    Err(e) => {
+                        tracing::debug!(error = %e, %node, "no connection to a meta service");
+                    }
                 }
             }
         }
@@ -335,6 +342,19 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
         let _ = core.rt.timeout(METAS_EVERY, news).await;
         // News come in bursts.
         core.rt.sleep(PAUSE).await;
+    }
+}
+
+/// Looks whether a metadata service that did not answer does so now: no call of an application is to wait to find that out. It is asked for what only its engine
+/// knows, for a service may be alive and cut off from that.
+async fn ask_silent(core: &Core, node: NodeId, conn: &Conn) {
+    let caller = Caller { client: core.id(), ..Caller::default() };
+    let root = OfInode { caller, inode: ROOT_INODE };
+    match conn.call_msg::<_, AttrReply>(method::GETATTR, &root, ATTEMPT).await {
+        Err(e) if again_meta(e.status) => {
+            tracing::debug!(error = %e, %node, "a meta service does not answer yet");
+        }
+        _ => core.meta_answers(node),
     }
 }
 

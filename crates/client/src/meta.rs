@@ -1,14 +1,16 @@
 //! One typed call for each method of the meta service.
 //!
-//! `caller.client` and an all-zero request id are filled in here. When an attempt fails without a final answer, the same request is sent again to
+//! `caller.client` and an all-zero request id are filled in here. What changes an inode goes to its [owner](crate::owner), everything else to the service that
+//! was used last. When an attempt fails without a final answer, the same request is sent again to
 //! another service, marked as a copy (`caller.again`), so that a change takes effect once, or not at all if it is refused.
 
 use crate::client::Client;
 use crate::core::Core;
+use crate::owner::Owners;
 use crate::retry::{Retry, again_meta};
 use crate::routes::{self, Site};
 use crate::vain;
-use glowfs_net::{Bulk, Conn, Request};
+use glowfs_net::{Bulk, Request};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::append::{Append, AppendReply};
 use glowfs_types::wire::closes::{Closes, ClosesReply};
@@ -17,17 +19,19 @@ use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
 use glowfs_types::wire::trash::{Trash, TrashReply};
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply, Trees, TreesReply};
 use glowfs_types::wire::{Empty, decode, encode, meta::*, method};
-use glowfs_types::{ClientId, Error, NodeId, RequestId, Result, SessionId, Status};
+use glowfs_types::{ClientId, Error, InodeId, NodeId, RequestId, Result, SessionId, Status};
 use std::rc::Rc;
 
 /// What is filled into every query.
 trait Query: minicbor::Encode<()> {
     fn caller(&mut self) -> &mut Caller;
     fn request(&mut self) -> Option<&mut RequestId>;
+    /// The inode whose owner is asked: the directory whose names it changes, or the file. None: whoever is near.
+    fn changes(&self) -> Option<InodeId>;
 }
 
 macro_rules! queries {
-    ($($ty:ty: $request:tt;)*) => {$(
+    ($($ty:ty: $request:tt $(, $changes:expr)?;)*) => {$(
         impl Query for $ty {
             fn caller(&mut self) -> &mut Caller {
                 &mut self.caller
@@ -35,33 +39,39 @@ macro_rules! queries {
             fn request(&mut self) -> Option<&mut RequestId> {
                 queries!(@ self $request)
             }
+            fn changes(&self) -> Option<InodeId> {
+                let of: fn(&Self) -> Option<InodeId> = queries!(@ changes $($changes)?);
+                of(self)
+            }
         }
     )*};
     (@ $self:ident once) => { Some(&mut $self.request) };
     (@ $self:ident plain) => { None };
+    (@ changes) => { |_| None };
+    (@ changes $changes:expr) => { $changes };
 }
 
 queries! {
     Lookup: plain;
     OfInode: plain;
-    SetAttr: once;
-    Make: once;
-    Link: once;
-    Unlink: once;
-    Rename: once;
+    SetAttr: once, |q| Some(q.inode);
+    Make: once, |q| Some(q.parent);
+    Link: once, |q| Some(q.parent);
+    Unlink: once, |q| Some(q.parent);
+    Rename: once, |q| Some(q.new_parent);
     ReadDir: plain;
     ReadLink: plain;
-    Open: once;
-    Sync: once;
+    Open: once, |q| (q.flags.write || q.flags.truncate).then_some(q.inode);
+    Sync: once, |q| Some(q.inode);
     OfXattr: once;
-    SetXattr: once;
-    Renew: plain;
-    Lock: once;
-    Append: plain;
+    SetXattr: once, |q| Some(q.inode);
+    Renew: plain, |q| (q.write || q.spill).then_some(q.inode);
+    Lock: once, |q| Some(q.inode);
+    Append: plain, |q| Some(q.inode);
     Closes: plain;
     InlineRead: plain;
-    InlineWrite: once;
-    RemoveTree: once;
+    InlineWrite: once, |q| Some(q.inode);
+    RemoveTree: once, |q| (q.parent != InodeId(0)).then_some(q.parent);
     Trees: plain;
 }
 
@@ -218,6 +228,7 @@ impl Client {
             request => request.is_some(),
         };
         let (mut lives, mut copies) = (0, false);
+        let of = query.changes();
         let mut retry = self.core.retry(self.core.meta_policy());
         let answer = loop {
             if opens {
@@ -232,7 +243,7 @@ impl Client {
                 query.caller().again |= once && (again || lives > 0);
                 encode(&query)
             };
-            match self.core.meta_within(&mut retry, method, body).await {
+            match self.core.meta_within(&mut retry, (method, of), body).await {
                 // A new life of this client began meanwhile: it may ask itself. All lives share the time for which the request is remembered, unless
                 // no copy of it can be anywhere: then it begins now.
                 Err(e) if e.status == Status::SessionEnded && !named && life != self.core.id() => {
@@ -251,20 +262,20 @@ impl Client {
 impl Core {
     /// One metadata call: at one service after another, until an answer or the bound. `body` is told whether a copy may be on its way.
     pub async fn meta(&self, method: u16, body: impl FnMut(bool) -> Vec<u8>) -> Result<Vec<u8>> {
-        self.meta_within(&mut self.retry(self.meta_policy()), method, body).await
+        self.meta_within(&mut self.retry(self.meta_policy()), (method, None), body).await
     }
 
     /// The same within attempts that have begun before.
     async fn meta_within(
         &self,
         retry: &mut Retry,
-        method: u16,
+        (method, of): (u16, Option<InodeId>),
         mut body: impl FnMut(bool) -> Vec<u8>,
     ) -> Result<Vec<u8>> {
         let mut again = false;
         loop {
             let mut site = Site::default();
-            let error = match self.meta_attempt(method, body(again), retry, &mut site).await {
+            let error = match self.meta_attempt((method, of), body(again), retry, &mut site).await {
                 Ok(answer) => return Ok(answer),
                 Err(e) => e,
             };
@@ -277,7 +288,7 @@ impl Core {
 
     async fn meta_attempt(
         &self,
-        method: u16,
+        (method, of): (u16, Option<InodeId>),
         body: Vec<u8>,
         retry: &Retry,
         site: &mut Site,
@@ -286,10 +297,8 @@ impl Core {
         let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
         let info = self.routing(time).await?;
         site.info = Some(info.clone());
-        let (node, near) = match self.near_meta(&info) {
-            Some((node, conn)) => (node, Some(conn)),
-            None => (self.pick_meta(&info)?, None),
-        };
+        let node = self.pick_meta(&info, of)?;
+        let near = self.conn_now(&info, node);
         site.node = Some(node);
         let time = retry.attempt_time(self.rt.now()).ok_or_else(late)?;
         let conn = match near {
@@ -315,30 +324,49 @@ impl Core {
                 if again_meta(e.status) && !matches!(e.status, Status::Conflict | Status::TooOld) {
                     // Another one next time.
                     self.suspect(node);
-                    self.meta_node.set(None);
+                    if matches!(e.status, Status::TimedOut | Status::Disconnected) {
+                        self.silent_meta(node);
+                    }
+                    if self.meta_node.get() == Some(node) {
+                        self.meta_node.set(None);
+                    }
                 }
                 Err(e)
             }
         }
     }
 
-    /// The service that the last call used, if it is connected as it was then.
-    fn near_meta(&self, info: &RoutingInfo) -> Option<(NodeId, Rc<Conn>)> {
-        let node = self.meta_node.get().filter(|n| !self.is_suspect(*n))?;
-        Some((node, self.conn_now(info, node)?))
-    }
-
-    /// The service that the last call used, or another one.
-    fn pick_meta(&self, info: &RoutingInfo) -> Result<NodeId> {
-        let order = routes::metas(info, self.id().0 as u64, |n| self.is_suspect(n));
-        let sticky = self.meta_node.get().filter(|n| order.contains(n) && !self.is_suspect(*n));
-        let node = sticky.or_else(|| order.first().copied()).ok_or_else(|| {
+    /// The service to ask: the owner of what is changed, or else the one that was used last, or another one.
+    fn pick_meta(&self, info: &Rc<RoutingInfo>, of: Option<InodeId>) -> Result<NodeId> {
+        let found = match of {
+            Some(inode) => self.owner(info, inode),
+            None => self.near_meta(info),
+        };
+        found.ok_or_else(|| {
             Error::new(
                 Status::ChainUnavailable,
                 format!("no meta service is registered (routing info version {})", info.version),
             )
-        })?;
-        self.meta_node.set(Some(node));
-        Ok(node)
+        })
+    }
+
+    fn owner(&self, info: &Rc<RoutingInfo>, inode: InodeId) -> Option<NodeId> {
+        let mut owners = self.owners.borrow_mut();
+        let owners = match &mut *owners {
+            Some(owners) if owners.are_of(info) => owners,
+            other => other.insert(Owners::of(info)),
+        };
+        owners.owner(inode, |n| self.avoids_meta(n))
+    }
+
+    fn near_meta(&self, info: &RoutingInfo) -> Option<NodeId> {
+        let last = self.meta_node.get().filter(|n| !self.avoids_meta(*n));
+        if last.is_some_and(|n| self.conn_now(info, n).is_some()) {
+            return last;
+        }
+        let order = routes::metas(info, self.id().0 as u64, |n| self.avoids_meta(n));
+        let node = last.filter(|n| order.contains(n)).or_else(|| order.first().copied());
+        self.meta_node.set(node);
+        node
     }
 }

@@ -241,7 +241,7 @@ pub(crate) mod tests {
         info
     }
 
-    fn node(n: u64, role: Role) -> NodeInfo {
+    pub(crate) fn node(n: u64, role: Role) -> NodeInfo {
         NodeInfo {
             id: NodeId(n),
             role,

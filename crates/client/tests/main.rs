@@ -7,5 +7,6 @@ mod fake;
 mod held;
 mod lives;
 mod losses;
+mod owners;
 mod restored;
 mod truncates;

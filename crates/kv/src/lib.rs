@@ -34,5 +34,5 @@ pub use etcd::{Etcd, EtcdConfig, VERSIONS_KEPT};
 pub use fdb::{Fdb, FdbConfig};
 pub use memory::Memory;
 pub use remote::Remote;
-pub use run::{RunOptions, run_transaction, run_transaction_with};
-pub use transaction::Transaction;
+pub use run::{RunOptions, is_tried_again, run_transaction, run_transaction_with};
+pub use transaction::{Savepoint, Transaction};

@@ -88,15 +88,19 @@ pub async fn run_transaction_with<T>(
 }
 
 fn retriable(status: Status, options: RunOptions) -> bool {
-    match status {
-        Status::CommitUnknown => options.idempotent,
+    is_tried_again(status) || status == Status::CommitUnknown && options.idempotent
+}
+
+/// Whether a transaction that failed so is tried again, since nothing came of it.
+pub const fn is_tried_again(status: Status) -> bool {
+    matches!(
+        status,
         Status::Conflict
-        | Status::TooOld
-        | Status::Overloaded
-        | Status::TimedOut
-        | Status::Disconnected
-        | Status::ShuttingDown
-        | Status::NotPrimary => true,
-        _ => false,
-    }
+            | Status::TooOld
+            | Status::Overloaded
+            | Status::TimedOut
+            | Status::Disconnected
+            | Status::ShuttingDown
+            | Status::NotPrimary
+    )
 }

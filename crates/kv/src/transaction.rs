@@ -5,7 +5,7 @@ use glowfs_types::wire::kv::{Commit, Mutation, RANGE_ENTRIES_MAX, TRANSACTION_BY
 use glowfs_types::{Error, Result, Status};
 use minicbor::bytes::ByteVec;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::rc::Rc;
 
@@ -78,6 +78,15 @@ impl Buffer {
         }
         Ok(())
     }
+}
+
+/// What a transaction was about to change at some moment: see [`Transaction::savepoint`].
+pub struct Savepoint {
+    keys: BTreeMap<Key, Local>,
+    clears: Vec<(Key, Key)>,
+    stamped: Vec<(Key, Key, Value)>,
+    write_conflicts: Vec<(Key, Key)>,
+    grows: bool,
 }
 
 /// A transaction. All reads are as of one version; writes are seen by its own reads and by others after the commit.
@@ -362,9 +371,36 @@ impl Transaction {
         buffer.write_conflicts.push((begin.to_vec(), end.to_vec()));
         Ok(())
     }
+    /// What it is about to change, to go [`back_to`](Self::back_to): for several steps of which one may come to nothing.
+    pub fn savepoint(&self) -> Savepoint {
+        let b = self.buffer.borrow();
+        Savepoint {
+            keys: b.keys.clone(),
+            clears: b.clears.clone(),
+            stamped: b.stamped.clone(),
+            write_conflicts: b.write_conflicts.clone(),
+            grows: self.grows.get(),
+        }
+    }
+    /// Forgets the changes since a savepoint. What was read since still counts as read: somebody may go by it.
+    pub fn back_to(&self, savepoint: Savepoint) {
+        let mut b = self.buffer.borrow_mut();
+        let Savepoint { keys, clears, stamped, write_conflicts, grows } = savepoint;
+        (b.keys, b.clears, b.stamped, b.write_conflicts) = (keys, clears, stamped, write_conflicts);
+        self.grows.set(grows);
+    }
     /// It makes larger what is kept: where room is short, an engine with a reserve refuses it (`NoSpace`), and takes what frees room and what keeps the cluster going.
     pub fn grows(&self) {
         self.grows.set(true);
+    }
+    /// How many conditions its commit has by what was read so far: of a key that was there, that it still is and has not changed. Some engines bound them.
+    pub fn conditions(&self) -> usize {
+        let buffer = self.buffer.borrow();
+        let keys: BTreeSet<_> = buffer.read_keys.iter().collect();
+        let ranges: BTreeSet<_> = buffer.read_ranges.iter().collect();
+        let present: BTreeSet<_> = buffer.present.iter().collect();
+        let of_keys: usize = keys.iter().map(|(_, there)| 1 + usize::from(*there)).sum();
+        of_keys + ranges.len() + present.len()
     }
     /// Whether it would change nothing.
     pub fn is_read_only(&self) -> bool {

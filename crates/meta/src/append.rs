@@ -5,6 +5,7 @@
 //! disk before that is told.
 
 use crate::locks;
+use crate::once::Doubt;
 use crate::state::{Service, VOLUME};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, AppendOutcome, AppendRight, Context};
@@ -65,7 +66,7 @@ pub async fn answer(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<Reply> 
 async fn step(s: &Service, q: &Append) -> Result<AppendOutcome> {
     s.with_cut(q.inode, async || {
         let work = async |tx: &Transaction| ns::append(&Context::new(tx, &q.caller, s), q).await;
-        s.run(false, true, work).await
+        s.run_on(q.inode, (false, true), &Doubt::default(), work).await
     })
     .await
 }

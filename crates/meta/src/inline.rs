@@ -2,6 +2,7 @@
 //!
 //! Must never: let chunks be used before they hold all of the contents on disk; forget the contents before that is committed.
 
+use crate::once::Doubt;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use glowfs_kv::Transaction;
@@ -49,8 +50,10 @@ pub async fn write(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<InlineRe
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::inline_write(&Context::new(tx, &q.caller, s), &q).await;
     let client = q.caller.client;
-    let write =
-        async || s.with_cut_by(client, q.inode, async || s.run(false, once, &work).await).await;
+    let write = async |doubt: &Doubt| {
+        let run = async || s.run_on(q.inode, (false, once), doubt, &work).await;
+        s.with_cut_by(client, q.inode, run).await
+    };
     let (attr, done) = s.once(&q, write).await?;
     if done {
         s.changed(q.caller.client, &[Change::contents(q.inode, None)]).await;

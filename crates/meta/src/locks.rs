@@ -4,6 +4,7 @@
 //! interrupted while he waits has nothing to give back. Who waits is woken by the change itself if it is made here; what another meta
 //! service changes is looked at from time to time.
 
+use crate::once::Doubt;
 use crate::portions::Portions;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_kv::Transaction;
@@ -98,7 +99,8 @@ pub async fn answer(s: &Service, m: u16, conn: &Rc<Conn>, body: &[u8]) -> Result
 async fn lock(s: &Service, q: &Lock) -> Result<Locked> {
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::lock(&Context::new(tx, &q.caller, s), q).await;
-    let locked = s.once(q, async || s.run(false, once, &work).await).await?;
+    let run = async |doubt: &Doubt| s.run_on(q.inode, (false, once), doubt, &work).await;
+    let locked = s.once(q, run).await?;
     if locked.weaker {
         s.lock_waits.wake(q.inode);
     }

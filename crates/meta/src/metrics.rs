@@ -1,5 +1,6 @@
 //! Metrics of the service.
 
+use crate::together::Counts;
 use glowfs_telemetry::{Counter, Gauge, Histogram, Registry, Unit};
 use glowfs_types::wire::method;
 use std::cell::RefCell;
@@ -44,6 +45,12 @@ pub struct Metrics {
     pub orphans: Counter,
     /// Calls refused because too many were in work.
     pub refused: Counter,
+    /// Transactions of calls and of the background work.
+    pub transactions: Counter,
+    /// How often one of them was tried again.
+    pub transactions_again: Counter,
+    /// Calls that were done in the transaction of another one.
+    pub gathered: Counter,
 }
 
 impl Metrics {
@@ -138,6 +145,30 @@ impl Metrics {
                 "Calls refused by admission control.",
                 &[],
             ),
+            transactions: r.counter(
+                "glowfs_meta_transactions_total",
+                "Transactions that were run.",
+                &[],
+            ),
+            transactions_again: r.counter(
+                "glowfs_meta_transactions_again_total",
+                "How often a transaction was tried again: another one changed what it had read, or the engine did not answer.",
+                &[],
+            ),
+            gathered: r.counter(
+                "glowfs_meta_gathered_total",
+                "Changes of a file that were done in the transaction of another one.",
+                &[],
+            ),
+        }
+    }
+
+    /// What [`Together`](crate::together::Together) counts.
+    pub fn together(&self) -> Counts {
+        Counts {
+            run: self.transactions.clone(),
+            again: self.transactions_again.clone(),
+            gathered: self.gathered.clone(),
         }
     }
 

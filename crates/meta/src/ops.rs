@@ -13,6 +13,7 @@ use crate::fsck;
 use crate::inline;
 use crate::locks;
 use crate::names::seen;
+use crate::once::Doubt;
 use crate::recall::Change;
 use crate::state::{Service, VOLUME};
 use crate::trash;
@@ -166,7 +167,8 @@ macro_rules! write_ops {
             $work
         };
         let once = $q.request != RequestId(0);
-        let $out = $s.once(&$q, async || $s.run(false, once, &work).await).await?;
+        let run = async |doubt: &Doubt| $s.run_on($q.inode, (false, once), doubt, &work).await;
+        let $out = $s.once(&$q, run).await?;
         let changes: Vec<Change> = $changes;
         $s.changed($q.caller.client, &changes).await;
         $out
@@ -189,7 +191,7 @@ macro_rules! name_ops {
         let once = $q.request != RequestId(0);
         let (by, names) = ($q.caller.client, $names);
         let naming = $s.begin_names((by, $conn), $q.request, &names, $gone);
-        let done = $s.once(&$q, async || $s.run(false, once, &work).await).await;
+        let done = $s.once(&$q, async |_| $s.run(false, once, &work).await).await;
         let ($out, mut dirs, moved) = match done {
             Ok(done) => done,
             Err(e) => {
@@ -353,8 +355,9 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     s.settle().await;
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::setattr(&Context::new(tx, &q.caller, s), &q).await;
-    let set = async || {
-        s.with_cut_by(q.caller.client, q.inode, async || s.run(false, once, &work).await).await
+    let set = async |doubt: &Doubt| {
+        let run = async || s.run_on(q.inode, (false, once), doubt, &work).await;
+        s.with_cut_by(q.caller.client, q.inode, run).await
     };
     let (mut attr, cut) = s.once(&q, set).await?;
     let change = match q.len {
@@ -381,7 +384,7 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     // What has no name yet, the kernel makes without locking the directory.
     let names = if q.unnamed { &[][..] } else { &[(q.parent, &q.name)][..] };
     let naming = s.begin_names((by, id), q.request, names, false);
-    let (made, mut dirs) = match s.once(&q, async || make_named(s, &q).await).await {
+    let (made, mut dirs) = match s.once(&q, async |_| make_named(s, &q).await).await {
         Ok(made) => made,
         Err(e) => {
             s.names_failed(naming, &e);
@@ -448,7 +451,13 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let once = q.request != RequestId(0);
     let watch = s.watch();
     let work = async |tx: &Transaction| ns::open(&Context::new(tx, &q.caller, s), &q).await;
-    let open = async || s.with_cut(q.inode, async || s.run(false, once, &work).await).await;
+    let open = async |doubt: &Doubt| {
+        let run = async || match q.flags.write || q.flags.truncate {
+            true => s.run_on(q.inode, (false, once), doubt, &work).await,
+            false => s.run(false, once, &work).await,
+        };
+        s.with_cut(q.inode, run).await
+    };
     let opened = s.once(&q, open).await?;
     settle_session(s, &opened).await?;
     if q.flags.truncate {
@@ -497,7 +506,7 @@ async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<At
 pub(crate) async fn settle_length(s: &Service, q: &Sync, close: bool) -> Result<Attr> {
     s.with_cut(q.inode, async || {
         // Both may be repeated: lengths and times only grow, and a closed session stays closed.
-        s.run(q.durable, true, async |tx| {
+        s.run_on(q.inode, (q.durable, true), &Doubt::default(), async |tx| {
             let cx = &Context::new(tx, &q.caller, s);
             if close { ns::close(cx, q).await } else { ns::sync(cx, q).await }
         })

@@ -23,6 +23,7 @@ use crate::pace::Pace;
 use crate::spills::Spills;
 use crate::state::{Service, VOLUME, ms};
 use crate::telling::Telling;
+use crate::together::Together;
 use crate::users::Users;
 use glowfs_agent::{Agent, AgentConfig, NoTargets};
 use glowfs_client::{Client, ClientConfig};
@@ -65,6 +66,9 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
     let (engine, embedded) = engine::open(rt, &config, &token, &options).await?;
     let agent = start_agent(rt, &config, &token, options)?;
     let client = Client::start(rt, client_config(&config, &token)?)?;
+    let metrics = Metrics::new();
+    let apart = embedded.is_none();
+    let together = apart.then(|| Together::new(rt, engine.clone(), metrics.together()));
     let service = Rc::new(Service {
         rt: rt.clone(),
         engine: engine.clone(),
@@ -73,7 +77,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         chunks: client.chunk_io(),
         inode_ids: Ids::new(IdKind::Inode),
         data_ids: Ids::new(IdKind::Data),
-        metrics: Metrics::new(),
+        metrics,
         ready: Cell::new(false),
         fatal: RefCell::default(),
         stopping: Cell::new(false),
@@ -85,6 +89,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         finishing: Finishing::default(),
         fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
+        together,
         spills: Spills::new(),
         cuts: Cuts::default(),
         held: Held::new(),

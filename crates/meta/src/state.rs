@@ -14,6 +14,7 @@ use crate::orphans::Orphans;
 use crate::pace::Pace;
 use crate::spills::Spills;
 use crate::telling::Telling;
+use crate::together::Together;
 use crate::users::Users;
 use glowfs_agent::Agent;
 use glowfs_client::ChunkIo;
@@ -67,6 +68,8 @@ pub struct Service {
     pub fought: RefCell<Fought>,
     /// Who waits for locks.
     pub lock_waits: LockWaits,
+    /// Changes of one inode at once; none where the engine is in this process.
+    pub together: Option<Together>,
     /// Contents on their way into chunks.
     pub spills: Spills,
     /// Truncates that are being finished.
@@ -111,13 +114,23 @@ impl Service {
         options: RunOptions,
         work: impl AsyncFn(&Transaction) -> Result<T>,
     ) -> Result<T> {
-        run_transaction_with(&self.rt, &self.engine, options, work).await
+        let first = Cell::new(true);
+        let counted = async |tx: &Transaction| {
+            let metrics = &self.metrics;
+            let count = if first.replace(false) {
+                &metrics.transactions
+            } else {
+                &metrics.transactions_again
+            };
+            count.inc();
+            work(tx).await
+        };
+        run_transaction_with(&self.rt, &self.engine, options, counted).await
     }
 
     /// The same for reading.
     pub async fn look<T>(&self, work: impl AsyncFn(&Transaction) -> Result<T>) -> Result<T> {
-        let options = RunOptions { idempotent: true, ..RunOptions::default() };
-        run_transaction_with(&self.rt, &self.engine, options, work).await
+        self.run_with(RunOptions { idempotent: true, ..RunOptions::default() }, work).await
     }
 
     /// A capability for the chunks of a file. `holder` is the client that gets it; 0: this service uses it itself.
@@ -251,6 +264,10 @@ impl Env for Service {
     }
     fn room_for_xattrs(&self) -> bool {
         self.has_room_for_xattrs()
+    }
+    fn usage_shard(&self) -> u8 {
+        // Services are numbered one after the other; two of the same shard are only slower.
+        self.config.node().0 as u8
     }
     fn request_keep_secs(&self) -> u64 {
         (self.config.tuning.request_keep_ms / 1000).max(1)

@@ -57,7 +57,7 @@ pub async fn remove(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<RemoveT
         true => None,
         false => s.begin_names((by, conn), q.request, &names, true),
     };
-    let done = s.once(&q, async || remove_found(s, &q, found.clone()).await).await;
+    let done = s.once(&q, async |_| remove_found(s, &q, found.clone()).await).await;
     let (done, dirs) = match done {
         Ok(done) => done,
         Err(e) => {

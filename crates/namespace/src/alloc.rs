@@ -171,6 +171,6 @@ pub async fn bootstrap(cx: &Context<'_>, spec: &RootSpec) -> Result<bool> {
         ..Inode::default()
     };
     cx.put_inode(ROOT_INODE, &mut root)?;
-    cx.count(ROOT_INODE, &root, 1, 0)?;
+    cx.count(&root, 1, 0)?;
     Ok(true)
 }

@@ -84,7 +84,7 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
         inode.flags = req.flags.unwrap_or(inode.flags);
         inode.ctime = req.ctime.filter(|_| access::owns(cx.caller, &inode)).unwrap_or(cx.now);
         cx.put_inode(req.inode, &mut inode)?;
-        cx.count(req.inode, &inode, 0, file_bytes(&inode) - before)?;
+        cx.count(&inode, 0, file_bytes(&inode) - before)?;
         cx.remember(req, req.inode)?;
     }
     let attr = cx.attr_of(req.inode, &inode).await?;

@@ -53,6 +53,10 @@ pub trait Env {
     fn room_for_xattrs(&self) -> bool {
         true
     }
+    /// Which of the counters of usage this service adds to: one of its own, so that services do not change the same ones.
+    fn usage_shard(&self) -> u8 {
+        0
+    }
     /// How long request ids are remembered at least, in seconds.
     fn request_keep_secs(&self) -> u64 {
         75
@@ -307,8 +311,8 @@ impl<'a> Context<'a> {
     }
 
     /// Counts inodes and bytes.
-    pub(crate) fn count(&self, id: InodeId, inode: &Inode, inodes: i64, bytes: i64) -> Result<()> {
-        let shard = (id.0 % keys::USAGE_SHARDS) as u8;
+    pub(crate) fn count(&self, inode: &Inode, inodes: i64, bytes: i64) -> Result<()> {
+        let shard = self.env.usage_shard();
         for (what, delta) in [(0, inodes), (1, bytes)] {
             if delta != 0 {
                 self.tx.add(keys::usage(self.volume(), inode.project, what, shard), delta)?;
@@ -318,18 +322,18 @@ impl<'a> Context<'a> {
     }
 
     /// Counts bytes of contents that are kept with the metadata.
-    pub(crate) fn count_contents(&self, id: InodeId, inode: &Inode, bytes: i64) -> Result<()> {
-        self.count_kept(id, inode, USAGE_CONTENTS, bytes)
+    pub(crate) fn count_contents(&self, inode: &Inode, bytes: i64) -> Result<()> {
+        self.count_kept(inode, USAGE_CONTENTS, bytes)
     }
     /// Counts bytes of extended attributes.
-    pub(crate) fn count_xattrs(&self, id: InodeId, inode: &Inode, bytes: i64) -> Result<()> {
-        self.count_kept(id, inode, USAGE_XATTRS, bytes)
+    pub(crate) fn count_xattrs(&self, inode: &Inode, bytes: i64) -> Result<()> {
+        self.count_kept(inode, USAGE_XATTRS, bytes)
     }
-    fn count_kept(&self, id: InodeId, inode: &Inode, what: u8, bytes: i64) -> Result<()> {
+    fn count_kept(&self, inode: &Inode, what: u8, bytes: i64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
-        let shard = (id.0 % keys::USAGE_SHARDS) as u8;
+        let shard = self.env.usage_shard();
         self.tx.add(keys::usage(self.volume(), inode.project, what, shard), bytes)
     }
 
@@ -384,10 +388,10 @@ impl<'a> Context<'a> {
         let (begin, end) = keys::xattrs(v, id);
         self.tx.clear_range(&begin, &end)?;
         let xattrs = inode.xattrs.map_or(0, |x| i64::from(x.bytes));
-        self.count_xattrs(id, inode, -xattrs)?;
+        self.count_xattrs(inode, -xattrs)?;
         if inode.is_inline() {
             self.tx.clear(keys::content(v, id))?;
-            self.count_contents(id, inode, -file_bytes(inode))?;
+            self.count_contents(inode, -file_bytes(inode))?;
         }
         if inode.is_dir() {
             let (begin, end) = keys::dir_side(v, id);
@@ -395,7 +399,7 @@ impl<'a> Context<'a> {
         }
         crate::cuts::gone(self, id, inode)?;
         self.discard_data(inode)?;
-        self.count(id, inode, -1, -file_bytes(inode))
+        self.count(inode, -1, -file_bytes(inode))
     }
 }
 

@@ -255,7 +255,7 @@ pub async fn end_session(
         let grown = settle(cx, &mut inode, settled, allocated);
         inode.contents_change += 1;
         cx.put_inode(id, &mut inode)?;
-        cx.count(id, &inode, 0, grown)?;
+        cx.count(&inode, 0, grown)?;
     }
     end(cx, id, session, client, &mut inode, false).await
 }

@@ -136,8 +136,8 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
     put_content(cx, q.inode, bytes)?;
     cx.put_inode(q.inode, &mut inode)?;
     let grown = file_bytes(&inode) - before;
-    cx.count(q.inode, &inode, 0, grown)?;
-    cx.count_contents(q.inode, &inode, grown)?;
+    cx.count(&inode, 0, grown)?;
+    cx.count_contents(&inode, grown)?;
     cx.remember(q, q.inode)?;
     Ok((cx.attr_here(q.inode, &inode), true))
 }
@@ -170,7 +170,7 @@ pub(crate) async fn resize(
         cx.tx.grows();
     }
     // Both are at most the limit.
-    cx.count_contents(id, inode, len as i64 - inode.len as i64)?;
+    cx.count_contents(inode, len as i64 - inode.len as i64)?;
     let mut bytes = if len == 0 { Vec::new() } else { content(cx, id).await? };
     bytes.resize(len as usize, 0);
     put_content(cx, id, bytes)
@@ -242,7 +242,7 @@ pub async fn finish_spill(cx: &Context<'_>, id: InodeId, data: DataId) -> Result
     }
     inode.contents = Contents::Chunks;
     cx.tx.clear(keys::content(cx.volume(), id))?;
-    cx.count_contents(id, &inode, -file_bytes(&inode))?;
+    cx.count_contents(&inode, -file_bytes(&inode))?;
     cx.put_inode(id, &mut inode)?;
     Ok(true)
 }

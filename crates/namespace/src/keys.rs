@@ -42,9 +42,6 @@ mod leaving {
     pub const SUM: u8 = 2;
 }
 
-/// Shards of each usage counter.
-pub const USAGE_SHARDS: u64 = 16;
-
 fn key(volume: VolumeId, kind: u8, parts: &[&[u8]]) -> Key {
     let mut k = Vec::with_capacity(9 + parts.iter().map(|p| p.len()).sum::<usize>());
     k.extend_from_slice(&volume.0.to_be_bytes());

@@ -75,7 +75,7 @@ async fn directory(cx: &Context<'_>) -> Result<(InodeId, Vec<InodeId>)> {
     let name: Name = LOST_FOUND.to_vec().into();
     let mut inode = new_dir(cx, &root, ROOT_INODE, Some(name));
     cx.insert(ROOT_INODE, LOST_FOUND, id, InodeKind::Directory, id.0)?;
-    cx.count(id, &inode, 1, 0)?;
+    cx.count(&inode, 1, 0)?;
     cx.put_inode(id, &mut inode)?;
     Ok((id, vec![ROOT_INODE, id]))
 }

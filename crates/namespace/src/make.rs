@@ -58,7 +58,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, req, &dir)?;
     cx.insert(req.parent, &req.name, id, req.kind, id.0)?;
-    cx.count(id, &inode, 1, 0)?;
+    cx.count(&inode, 1, 0)?;
     cx.remember(req, id)?;
     let mut session = None;
     if let Some(flags) = req.open {
@@ -95,7 +95,7 @@ pub(crate) fn whiteout(cx: &Context<'_>, gone: &Rename, dir: &Inode, cookie: u64
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, &req, dir)?;
     cx.insert(req.parent, &req.name, id, req.kind, cookie)?;
-    cx.count(id, &inode, 1, 0)?;
+    cx.count(&inode, 1, 0)?;
     cx.put_inode(id, &mut inode)
 }
 
@@ -120,7 +120,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     inode.stored = flags.write && !inode.is_inline();
     let orphan = OrphanRecord { linkable: !req.exclusive, ..OrphanRecord::since(cx.now) };
     cx.tx.put(keys::orphan(cx.volume(), id), pack(&orphan))?;
-    cx.count(id, &inode, 1, 0)?;
+    cx.count(&inode, 1, 0)?;
     cx.remember(req, id)?;
     cx.put_inode(id, &mut inode)?;
     let attr = cx.attr_here(id, &inode);

@@ -104,7 +104,7 @@ pub(crate) async fn open_inode(
     if flags.truncate {
         let before = file_bytes(inode);
         truncate(cx, id, inode, 0).await?;
-        cx.count(id, inode, 0, -before)?;
+        cx.count(inode, 0, -before)?;
         changed = true;
     }
     let session = put_session(cx, id, flags)?;
@@ -313,7 +313,7 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
     }
     if changed {
         cx.put_inode(req.inode, inode)?;
-        cx.count(req.inode, inode, 0, file_bytes(inode) - before)?;
+        cx.count(inode, 0, file_bytes(inode) - before)?;
     }
     Ok(())
 }

@@ -284,7 +284,7 @@ fn make_dir(cx: &Context<'_>, (parent, dir): (InodeId, &Inode), name: &[u8]) -> 
         ..Inode::default()
     };
     cx.insert(parent, name, id, InodeKind::Directory, id.0)?;
-    cx.count(id, &inode, 1, 0)?;
+    cx.count(&inode, 1, 0)?;
     cx.put_inode(id, &mut inode)?;
     Ok(id)
 }

@@ -172,7 +172,7 @@ async fn account(
         }
     }
     let known = inode.xattrs.map_or(0, |x| i64::from(x.bytes));
-    cx.count_xattrs(id, inode, i64::from(after.bytes) - known)?;
+    cx.count_xattrs(inode, i64::from(after.bytes) - known)?;
     inode.xattrs = Some(after);
     Ok(())
 }

@@ -96,6 +96,14 @@ fn list<T>(out: &mut String, items: &[T], each: impl Fn(&T, &mut String)) {
 }
 
 impl Compare {
+    /// What it looks at: compares of one place are one, when commits go together.
+    pub fn place(&self) -> (&Key, Option<&Key>, bool) {
+        match self {
+            Self::ChangedBefore { key, end, .. } => (key, end.as_ref(), false),
+            Self::ChangedAt(key, _) => (key, None, false),
+            Self::Exists(key) => (key, None, true),
+        }
+    }
     fn json(&self, out: &mut String) {
         out.push('{');
         let _ = match self {

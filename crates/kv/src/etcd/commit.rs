@@ -11,6 +11,7 @@ mod transaction;
 
 use super::api::{self, TxnAnswer};
 use super::members::{Failure, Members};
+use super::metrics::Metrics;
 use super::plan::{self, Base};
 use crate::{Key, Version};
 use batch::{WAITING_MAX, Waiting, fail, size};
@@ -64,7 +65,8 @@ impl Space {
             own: at(&format!("own/{name}")),
         }
     }
-    fn full(&self, key: &[u8]) -> Key {
+    /// Where a key of the users is.
+    pub fn full(&self, key: &[u8]) -> Key {
         [&self.data, key].concat()
     }
 }
@@ -85,6 +87,7 @@ pub struct Committer {
     rt: Rt,
     members: Rc<Members>,
     space: Rc<Space>,
+    metrics: Rc<Metrics>,
     /// One life of this engine.
     life: u128,
     txn_ops_max: usize,
@@ -97,10 +100,15 @@ fn conflict() -> Error {
 
 impl Committer {
     /// None in work yet.
-    pub fn new(rt: &Rt, members: Rc<Members>, space: Rc<Space>, txn_ops_max: usize) -> Rc<Self> {
+    pub fn new(
+        rt: &Rt,
+        (members, space): (Rc<Members>, Rc<Space>),
+        metrics: Rc<Metrics>,
+        txn_ops_max: usize,
+    ) -> Rc<Self> {
         let life = rt.random_u128();
         let (rt, state) = (rt.clone(), RefCell::default());
-        Rc::new(Self { rt, members, space, life, txn_ops_max, state })
+        Rc::new(Self { rt, members, space, metrics, life, txn_ops_max, state })
     }
 
     /// Commits; `present` of the commit is known.
@@ -114,6 +122,7 @@ impl Committer {
             );
             return Err(Error::new(Status::TooLarge, e));
         }
+        self.metrics.commits.inc();
         let (reply, result) = oneshot();
         let size = size(&commit);
         let waiting = Waiting { commit, compares, size, reply };
@@ -161,6 +170,7 @@ impl Committer {
                 Ok(made) => made,
                 Err(e) => return fail(batch, e),
             };
+            self.metrics.transactions.inc();
             let trouble = match self.members.once(api::TXN, &text, attempt).await {
                 Ok(body) => match api::parse::<TxnAnswer>(&body) {
                     Ok(answer) => match self.read(&answer, &fold, &mut batch) {

@@ -11,18 +11,22 @@ mod commit;
 mod compaction;
 mod http;
 mod members;
+mod metrics;
 mod plan;
+mod reads;
 
 use crate::engine::check_limits;
 use crate::{Engine, Key, RangePage, Value, Version};
-use api::{Op, Range, RangeAnswer, Txn, TxnAnswer};
-use commit::{Committer, READ_KEYS_MAX, Space};
+use api::{Range, RangeAnswer};
+use commit::{Committer, Space};
 pub use compaction::VERSIONS_KEPT;
 use glowfs_rt::sync::{OneSender, oneshot};
 use glowfs_rt::{BoxFuture, Duration, Rt};
 use glowfs_types::wire::kv::{Commit, RANGE_ENTRIES_MAX};
 use glowfs_types::{ClusterId, Error, Result, Status};
 use members::Members;
+use metrics::Metrics;
+use reads::Reads;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -55,6 +59,7 @@ struct Inner {
     members: Rc<Members>,
     space: Rc<Space>,
     committer: Rc<Committer>,
+    reads: Rc<Reads>,
     /// Those who ask for the newest version; `None` while nobody does.
     begins: RefCell<Option<Vec<OneSender<Result<Version>>>>>,
 }
@@ -65,9 +70,11 @@ impl Etcd {
         let members = Rc::new(Members::new(rt, &config.endpoints)?);
         let space = Rc::new(Space::new(config.cluster, &config.name));
         let ops = config.txn_ops_max.max(TXN_OPS_DEFAULT) as usize;
-        let committer = Committer::new(rt, members.clone(), space.clone(), ops);
+        let metrics = Rc::new(Metrics::new());
+        let reads = Reads::new(rt, (members.clone(), space.clone()), metrics.clone());
+        let committer = Committer::new(rt, (members.clone(), space.clone()), metrics, ops);
         let begins = RefCell::new(None);
-        let inner = Rc::new(Inner { rt: rt.clone(), members, space, committer, begins });
+        let inner = Rc::new(Inner { rt: rt.clone(), members, space, committer, reads, begins });
         rt.spawn_detached(compaction::run(Rc::downgrade(&inner), config.versions_kept));
         Ok(Self(inner))
     }
@@ -75,7 +82,7 @@ impl Etcd {
 
 impl Inner {
     fn full(&self, key: &[u8]) -> Key {
-        [&self.space.data, key].concat()
+        self.space.full(key)
     }
 
     async fn range(&self, range: &Range) -> Result<RangeAnswer> {
@@ -131,39 +138,6 @@ impl Inner {
                 let _ = reply.send(result.clone());
             }
         }
-    }
-
-    async fn get(&self, version: Version, keys: &[Key]) -> Result<Vec<Option<Value>>> {
-        let mut out = Vec::with_capacity(keys.len());
-        for some in keys.chunks(READ_KEYS_MAX) {
-            let range =
-                |k: &Key, local| Range { key: self.full(k), version, local, ..Range::default() };
-            if let [key] = some {
-                let answer = self.range_at(range(key, true)).await?;
-                out.push(answer.kvs.into_iter().next().map(|kv| kv.value.0));
-                continue;
-            }
-            let ask = async |local| {
-                let then = some.iter().map(|k| Op::Range(range(k, local))).collect();
-                let mut text = String::new();
-                Txn { then, ..Txn::default() }.json(&mut text);
-                self.members.ask(api::TXN, &text).await
-            };
-            let body = match ask(true).await {
-                Err(e) if e.status == Status::OutOfRange => ask(false).await?,
-                other => other?,
-            };
-            let answer: TxnAnswer =
-                api::parse(&body).map_err(|e| Error::new(Status::BadMessage, e))?;
-            if answer.responses.len() != some.len() {
-                return Err(Error::new(Status::BadMessage, "etcd: wrong number of answers"));
-            }
-            for response in answer.responses {
-                let kv = response.response_range.and_then(|r| r.kvs.into_iter().next());
-                out.push(kv.map(|kv| kv.value.0));
-            }
-        }
-        Ok(out)
     }
 
     async fn get_range(&self, mut range: Range) -> Result<RangePage> {
@@ -239,8 +213,8 @@ impl Engine for Etcd {
     }
 
     fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
-        let this = self.0.clone();
-        Box::pin(async move { this.get(version, &keys).await })
+        let reads = self.0.reads.clone();
+        Box::pin(async move { reads.get(version, keys).await })
     }
 
     fn get_range(

@@ -57,6 +57,22 @@ pub fn compares(commit: &Commit, prefix: &[u8]) -> Vec<Compare> {
     all.into_iter().collect()
 }
 
+/// Conditions of several commits, each once: what changed before the earliest of several versions changed before the others.
+pub fn unite(all: impl IntoIterator<Item = Compare>) -> Vec<Compare> {
+    let (mut bounds, mut others) = (BTreeMap::new(), BTreeSet::new());
+    for compare in all {
+        match compare {
+            Compare::ChangedBefore { key, end, bound } => {
+                let least: &mut Version = bounds.entry((key, end)).or_insert(bound);
+                *least = bound.min(*least);
+            }
+            other => drop(others.insert(other)),
+        }
+    }
+    let before = |((key, end), bound)| Compare::ChangedBefore { key, end, bound };
+    bounds.into_iter().map(before).chain(others).collect()
+}
+
 /// Keys whose bases a commit may need.
 pub fn sums(commit: &Commit) -> impl Iterator<Item = &[u8]> {
     commit.mutations.iter().filter_map(|m| match m {
@@ -347,6 +363,17 @@ mod tests {
                 Compare::ChangedAt(b"/b".to_vec(), 0),
             ]
         );
+    }
+
+    #[test]
+    fn conditions_of_several_are_united() {
+        let before =
+            |key: &[u8], bound| Compare::ChangedBefore { key: key.to_vec(), end: None, bound };
+        let exists = || Compare::Exists(b"a".to_vec());
+        let new = || Compare::ChangedAt(b"b".to_vec(), 0);
+        let all =
+            [before(b"a", 7), exists(), before(b"a", 5), new(), exists(), before(b"c", 6), new()];
+        assert_eq!(unite(all), [before(b"a", 5), before(b"c", 6), exists(), new()]);
     }
 
     #[test]

@@ -338,3 +338,42 @@ fn old_versions_do_not_fill_it() {
         assert_eq!(counted, Some((4 * QUOTA / VALUE) as u64));
     });
 }
+
+/// Changes of one directory's shape: a key that all read, keys of their own that are not there, a sum that all add to. With etcd's own limit of 128.
+#[test]
+fn many_commits_go_together_within_the_limit_of_etcd() {
+    let cluster = Cluster::start(1, &[]);
+    let endpoints = cluster.endpoints();
+    real::run(move |rt| async move {
+        let engine = open(&rt, endpoints, "a");
+        let first = Transaction::new(engine.clone());
+        first.put(b"directory", b"record").expect("put");
+        first.add(b"sum", 0).expect("add");
+        first.commit(false).await.expect("prepared");
+        let create = async |n: u64| {
+            let tx = Transaction::new(engine.clone());
+            tx.grows();
+            let key = |what: &str| format!("{what}-{n}").into_bytes();
+            let reads = ["name", "request-1", "request-2", "request-3"].map(key);
+            let ask = [&[b"directory".to_vec()][..], &reads].concat();
+            let found = tx.get_all(&ask).await?;
+            assert!(found[0].is_some() && found[1..].iter().all(Option::is_none));
+            for what in ["name", "cookie", "inode", "request-3"] {
+                tx.put(key(what), vec![7; 100])?;
+            }
+            tx.add(b"sum", 1)?;
+            tx.put(b"time", n.to_le_bytes())?;
+            tx.commit(false).await
+        };
+        let versions = glowfs_rt::sync::join_all((0..60).map(create)).await;
+        let versions: std::collections::BTreeSet<_> =
+            versions.into_iter().map(|v| v.expect("committed")).collect();
+        assert!(versions.len() <= 8, "{} transactions for 60 commits", versions.len());
+        let tx = Transaction::new(engine.clone());
+        assert_eq!(tx.get(b"sum").await.expect("read").map(|v| number(&v)), Some(60));
+        for n in 0..60 {
+            let there = tx.get(format!("inode-{n}").as_bytes()).await.expect("read");
+            assert_eq!(there, Some(vec![7; 100]));
+        }
+    });
+}

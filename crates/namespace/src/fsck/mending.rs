@@ -106,7 +106,7 @@ impl Mender<'_> {
         let root = self.inode(ROOT_INODE).await?;
         let cx = self.cx();
         let mut inode = lost_found::new_dir(cx, &root, ROOT_INODE, None);
-        cx.count(id, &inode, 1, 0)?;
+        cx.count(&inode, 1, 0)?;
         cx.put_inode(id, &mut inode)
     }
 
@@ -268,7 +268,7 @@ impl Mender<'_> {
         } else {
             inode.symlink.as_ref().map_or(0, |t| t.len() as u64)
         };
-        self.cx().count(id, &inode, 0, file_bytes(&inode) - before)?;
+        self.cx().count(&inode, 0, file_bytes(&inode) - before)?;
         self.cx().put_inode(id, &mut inode)
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, missing_docs)]
 
 mod admission;
+mod hot;
 mod inline;
 mod lab;
 mod locks;

@@ -60,28 +60,40 @@ fn a_late_copy_of_a_refused_request_has_no_effect() {
     let lab = Lab::with(24, shape);
     let (engine, other) = (&lab.cluster.metas[0].node, &lab.cluster.metas[1].node);
     let world = &lab.cluster.world;
-    let unlink = |c: &Client, n: usize| Unlink {
+    let unlink = |c: &Client, dir| Unlink {
         caller: caller(c),
         request: RequestId(0),
-        parent: ROOT_INODE,
-        name: name(&format!("f{n}")),
+        parent: dir,
+        name: name("f"),
         directory: false,
     };
+    let dirs = lab.run(0, move |c| async move {
+        let mut dirs = Vec::new();
+        for n in 0..shape.clients {
+            let dir = Make { kind: InodeKind::Directory, ..make(&c, 0, &format!("d{n}")) };
+            dirs.push(c.make(dir).await.expect("a directory").attr.inode);
+        }
+        dirs
+    });
     world.cut(engine, other);
     world.cut(other, engine);
-    // Each client prefers one of the services; the first that prefers the one that is cut off will do.
+    // Each directory belongs to one of the services; the first that belongs to the one that is cut off will do.
     let late = (0..shape.clients).find(|n| {
-        let (n, began) = (*n, world.now());
-        lab.run(n, move |c| async move {
-            let e = c.unlink(unlink(&c, n)).await.expect_err("not there");
+        let (dir, began) = (dirs[*n], world.now());
+        lab.run(*n, move |c| async move {
+            let e = c.unlink(unlink(&c, dir)).await.expect_err("not there");
             assert_eq!(e.status, Status::NotFound);
-            c.make(make(&c, 0, &format!("f{n}"))).await.expect("made");
+            c.make(Make { parent: dir, ..make(&c, 0, "f") }).await.expect("made");
         });
         world.now() - began >= lab.cluster.client_config().meta_attempt
     });
     let late = late.expect("a client that asked the service that is cut off");
     world.heal();
     lab.cluster.run_for(Duration::from_secs(20));
-    let there = lab.run(late, move |c| async move { look(&c, &format!("f{late}")).await });
+    let dir = dirs[late];
+    let there = lab.run(late, move |c| async move {
+        let query = Lookup { caller: caller(&c), parent: dir, name: name("f") };
+        c.lookup(query).await
+    });
     there.expect("what was made after the refusal is there");
 }

@@ -3,7 +3,7 @@
 use super::bases::counter;
 use super::{Committer, Waiting, conflict};
 use crate::etcd::api::{self, Compare, Op, Range, TxnAnswer};
-use crate::etcd::plan::{Base, Fold};
+use crate::etcd::plan::{self, Base, Fold};
 use crate::{Key, Version};
 use glowfs_types::Result;
 
@@ -28,21 +28,10 @@ impl Committer {
         }
         let needed = self.needed(&fold);
         let grows = batch.iter().any(|w| w.commit.grows);
-        let compared: usize = batch.iter().map(|w| w.compares.len() + 1).sum();
-        ops = spread(ops, self.txn_ops_max.saturating_sub(compared + needed.len() + 2));
-        if !needed.is_empty() {
-            let compares =
-                needed.iter().map(|k| Compare::ChangedAt(k.clone(), base(k).version)).collect();
-            let read = |k: &Key| Op::Range(Range { key: k.clone(), ..Range::default() });
-            let or_else = needed.iter().map(read).collect();
-            ops = vec![Op::Txn(api::Txn { compares, then: ops, or_else })];
-        } else if !grows {
-            ops = beside_the_quota(ops);
-        }
         let own = Compare::ChangedAt(self.space.own.clone(), s.own.unwrap_or(0));
-        let mut compares = vec![own];
         let mut or_else =
             vec![Op::Range(Range { key: self.space.own.clone(), ..Range::default() })];
+        let mut compared = Vec::new();
         for w in batch {
             let mut all = w.compares.clone();
             if !all.is_empty() {
@@ -54,7 +43,20 @@ impl Committer {
                 // Tells who has the conflict.
                 or_else.push(Op::Txn(api::Txn { compares: all.clone(), ..api::Txn::default() }));
             }
-            compares.extend(all);
+            compared.append(&mut all);
+        }
+        let mut compares = vec![own];
+        compares.append(&mut plan::unite(compared));
+        let outer = compares.len().max(or_else.len() + 1);
+        ops = spread(ops, self.txn_ops_max.saturating_sub(outer + needed.len() + 1));
+        if !needed.is_empty() {
+            let compares =
+                needed.iter().map(|k| Compare::ChangedAt(k.clone(), base(k).version)).collect();
+            let read = |k: &Key| Op::Range(Range { key: k.clone(), ..Range::default() });
+            let or_else = needed.iter().map(read).collect();
+            ops = vec![Op::Txn(api::Txn { compares, then: ops, or_else })];
+        } else if !grows {
+            ops = beside_the_quota(ops);
         }
         if grows {
             // Refused at the quota. Otherwise it is done after a conflict only, and nobody looks at it.
@@ -87,6 +89,7 @@ impl Committer {
             let needed = self.needed(fold);
             return match inner {
                 Some(inner) if !needed.is_empty() && !inner.succeeded => {
+                    self.metrics.sums_again.inc();
                     if self.learn(&needed, inner).is_err() {
                         self.state.borrow_mut().bases.clear();
                     }
@@ -104,7 +107,7 @@ impl Committer {
             return None;
         }
         if batch.len() == 1 {
-            batch.drain(..).for_each(|w| w.answer(Err(conflict())));
+            batch.drain(..).for_each(|w| self.refuse(w));
             return None;
         }
         let mut flags = answer.responses.iter().skip(1);
@@ -113,10 +116,16 @@ impl Committer {
             if holds.is_none_or(|t| t.succeeded) {
                 batch.push(w);
             } else {
-                w.answer(Err(conflict()));
+                self.refuse(w);
             }
         }
         None
+    }
+
+    /// Another one has changed what it read.
+    fn refuse(&self, w: Waiting) {
+        self.metrics.conflicts.inc();
+        w.answer(Err(conflict()));
     }
 
     /// Answers a batch that is committed, and those who wait and have a conflict with it.
@@ -151,7 +160,7 @@ impl Committer {
         }
         drop(s);
         for w in late {
-            w.answer(Err(conflict()));
+            self.refuse(w);
         }
         for w in batch {
             w.answer(Ok(version));
