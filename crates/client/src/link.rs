@@ -348,10 +348,13 @@ pub(crate) async fn keep_metas(core: Rc<Core>) {
 /// Looks whether a metadata service that did not answer does so now: no call of an application is to wait to find that out. It is asked for what only its engine
 /// knows, for a service may be alive and cut off from that.
 async fn ask_silent(core: &Core, node: NodeId, conn: &Conn) {
-    let caller = Caller { client: core.id(), ..Caller::default() };
+    // As whom the token allows: what is refused before the engine is asked says nothing of it.
+    let own = conn.peer().identity;
+    let uid = if own.root { 0 } else { own.user.0 as u32 };
+    let caller = Caller { client: core.id(), uid, ..Caller::default() };
     let root = OfInode { caller, inode: ROOT_INODE };
     match conn.call_msg::<_, AttrReply>(method::GETATTR, &root, ATTEMPT).await {
-        Err(e) if again_meta(e.status) => {
+        Err(e) if again_meta(e.status) || e.status == Status::AccessDenied => {
             tracing::debug!(error = %e, %node, "a meta service does not answer yet");
         }
         _ => core.meta_answers(node),

@@ -188,7 +188,12 @@ pub async fn promote(inner: &Inner, header: &FileHeader) -> Result<Option<Tail>>
         inner.fail(Error::from(e).context("flushing the header of a segment of the metadata log"));
         inner.sound()?;
     }
-    match inner.dir.rename(&name, &log_name(header.sequence)).await.map_err(Error::from) {
+    let renamed = inner.dir.rename(&name, &log_name(header.sequence)).await;
+    // Somebody may have removed it just now.
+    if renamed.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    match renamed.map_err(Error::from) {
         Err(e) if room::is_lack(&e) => {
             remove(inner, &name).await?;
             return Ok(None);
@@ -238,6 +243,7 @@ async fn make(inner: &Inner, name: &str) -> Result<()> {
         Ok(true) => Ok(true),
         other => remove(inner, name).await.and(other),
     };
+    drop(file);
     inner.state.borrow_mut().spares.making = false;
     // Its name need not be on the disk: it gets another one, and that is flushed.
     if made? { keep(inner, vec![name.to_owned()]).await } else { Ok(()) }
