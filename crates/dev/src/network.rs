@@ -3,12 +3,13 @@
 //!
 //! What it makes it names after the cluster, and `down` removes it; nothing else of the machine's network is touched.
 
+use crate::etcd;
 use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::process::Command;
 
-/// The port on which each service listens, and that of its metrics.
+/// The port on which each service listens, and that of its metrics (of a member of etcd: for the other members).
 const PORTS: (u16, u16) = (7000, 7001);
 /// The last byte of the bridge's own address; services have 1, 2, ...
 const BRIDGE: u8 = 254;
@@ -52,6 +53,9 @@ pub fn assign(state: &mut State) -> Result<()> {
         s.namespace = Some(format!("glow{tag}-{}", s.id));
         s.address = format!("10.77.{net}.{host}:{}", PORTS.0);
         s.http = format!("10.77.{net}.{host}:{}", PORTS.1);
+        if s.role == etcd::ROLE {
+            s.peer = Some(std::mem::replace(&mut s.http, s.address.clone()));
+        }
     }
     Ok(())
 }
@@ -110,5 +114,11 @@ pub fn enter(service: &Service, command: Command) -> Command {
     let mut inside = Command::new("nsenter");
     inside.arg(format!("--net=/run/netns/{name}")).arg(command.get_program());
     inside.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
     inside
 }

@@ -112,7 +112,7 @@ pub fn start_service(dir: &Path, state: &mut State, id: &str) -> Result<()> {
     }
     let paths = Paths(dir);
     let command = if service.role == etcd::ROLE {
-        etcd::command(state, &service)?
+        network::enter(&service, etcd::command(state, &service)?)
     } else {
         let config = paths.config(id);
         // What an operator (or a test) wants beside it; must be tables of its own.
@@ -226,9 +226,6 @@ fn new(dir: &Path, request: &UpRequest) -> Result<State> {
     state.disk_durability = request.disk_durability.unwrap_or(false);
     state.services = plan::services(dir, &shape);
     if request.separate {
-        if shape.engine == MetaEngine::Etcd {
-            bail!("--separate and --meta-engine etcd do not go together yet; leave one out");
-        }
         network::assign(&mut state)?;
     }
     for sub in ["etc", "log", "tokens", "data"] {

@@ -192,6 +192,13 @@ impl Cluster {
         };
         Ok(rows.iter().map(row).filter(|s| s.role != "mount").collect())
     }
+    /// The node id of the primary mgmtd.
+    pub fn primary_node(&self) -> Result<u64> {
+        let nodes = self.admin(&["list-nodes"])?;
+        let primary = nodes.as_array().into_iter().flatten().find(|n| n["status"] == "primary");
+        let node = primary.and_then(|n| n["id"].as_u64());
+        node.with_context(|| format!("no primary mgmtd in {nodes}"))
+    }
     /// Where mgmtd is, and the token, for a client of our own.
     pub fn access(&self) -> Result<(Vec<String>, String)> {
         let status = self.status()?;

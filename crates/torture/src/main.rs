@@ -182,7 +182,7 @@ fn main() -> Result<ExitCode> {
 /// Cuts need services that do not share a network, and that nothing of the machine's own network is touched: this program
 /// starts itself again in a network namespace of its own.
 fn apart(shape: &mut Shape, faults: &[Kind]) -> Result<()> {
-    if !faults.contains(&Kind::Cut) {
+    if !faults.iter().any(|f| matches!(f, Kind::Cut | Kind::Primary)) {
         return Ok(());
     }
     shape.options.push("--separate".into());

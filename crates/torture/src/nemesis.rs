@@ -4,6 +4,7 @@ mod cut;
 mod damage;
 mod dead;
 mod full;
+mod target;
 mod turns;
 
 use crate::cluster::{Cluster, Service};
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cut::Cut;
 pub use dead::make_disk_of_its_own;
 pub use full::make_small_disk;
 use turns::Turns;
@@ -32,7 +34,7 @@ pub const WHOLE_BOUND: Duration = Duration::from_secs(180);
 const SETTLE_BOUND: Duration = Duration::from_secs(90);
 /// Stops and kills last at most this long: past the detection of a failure (2 s).
 const LONG: Duration = Duration::from_secs(6);
-/// Of the metadata service and mgmtd there is only one: everything waits for them, and applications give up after a minute.
+/// Where there is only one metadata service or mgmtd everything waits for it, and applications give up after a minute.
 const LONG_ALONE: Duration = Duration::from_secs(2);
 
 /// Kinds of faults.
@@ -55,6 +57,8 @@ pub enum Kind {
     Disk,
     /// The network of a service cut off, one way or both, from some or all (needs `dev up --separate`)
     Cut,
+    /// The primary mgmtd cut off from all for longer than its lease: another one has to take over (needs `dev up --separate --mgmtds 3`)
+    Primary,
     /// SIGKILL of a mount in use, and a fresh one some time later
     Mount,
     /// SIGKILL of a member of etcd, each in turn, and a restart some time later (needs `dev up --meta-engine etcd`)
@@ -152,7 +156,8 @@ impl Nemesis {
         let targets = self.targets(kind)?;
         let names: Vec<_> = targets.iter().map(|t| t.id.as_str()).collect();
         let names = if kind == Kind::Mount { "mount-3".into() } else { names.join("+") };
-        let alone = targets.iter().any(|t| t.role != "storage");
+        let all = self.cluster.services()?;
+        let alone = targets.iter().any(|t| target::is_alone(&all, t));
         let long = if alone { LONG_ALONE } else { LONG };
         let hold = self.random.between(Duration::from_millis(100), long);
         let (since, at, done) = (Instant::now(), self.flight.now(), self.flight.done());
@@ -229,44 +234,6 @@ impl Nemesis {
         Ok(())
     }
 
-    fn targets(&mut self, kind: Kind) -> Result<Vec<Service>> {
-        let all = self.cluster.services()?;
-        let of = |role: &str| -> Vec<Service> {
-            all.iter().filter(|s| s.role == role).cloned().collect()
-        };
-        let storages = of("storage");
-        Ok(match kind {
-            Kind::All => storages,
-            Kind::Mount => vec![],
-            Kind::Etcd => {
-                let members = of("etcd");
-                let struck = self.done.iter().filter(|s| s.kind == Kind::Etcd).count();
-                let next = members.get(struck % members.len().max(1)).cloned();
-                let next = next.context(
-                    "the fault «etcd» needs members of etcd: --up \"--meta-engine etcd\"",
-                )?;
-                vec![next]
-            }
-            // Always the same replica: damage is not repaired at once, and one good copy must be left.
-            Kind::Disk => storages.into_iter().next().into_iter().collect(),
-            Kind::Corrupt | Kind::Fill => storages.into_iter().next_back().into_iter().collect(),
-            Kind::Kill if storages.len() > 2 && self.random.chance(15) => {
-                // All but one.
-                let spared = self.random.below(storages.len() as u64) as usize;
-                let hit = storages.into_iter().enumerate().filter(|(i, _)| *i != spared);
-                hit.map(|(_, s)| s).collect()
-            }
-            _ => {
-                let role = match self.random.below(10) {
-                    0..6 => "storage",
-                    6..8 => "meta",
-                    _ => "mgmtd",
-                };
-                self.random.pick(&of(role)).cloned().into_iter().collect()
-            }
-        })
-    }
-
     /// Does it, for `hold`; what came of it at the moment when it struck.
     fn harm(&mut self, kind: Kind, targets: &[Service], hold: Duration) -> Result<Hit> {
         let c = self.cluster.clone();
@@ -303,23 +270,38 @@ impl Nemesis {
             Kind::Cut => {
                 let all = c.services()?;
                 let cut = cut::choose(&all, targets, &mut self.random)?;
-                self.flight.say(&cut.name);
-                self.aim(kind)?;
-                let before = cut::Counts::now(&all);
-                cut.make(&c)?;
-                // Those that the cut finds on their way; making it takes a moment.
-                let in_flight = self.flight.in_flight();
-                std::thread::sleep(hold);
-                cut.mend(&c)?;
-                let lost = cut.lost(&before, &all);
-                self.flight.say(&format!("{lost} packets did not pass"));
-                let none = "nothing was to pass where the network was cut";
-                Ok(Hit { in_flight, missed: (lost == 0).then(|| none.to_owned()) })
+                self.cut(&all, &cut, || {
+                    std::thread::sleep(hold);
+                    Ok(())
+                })
+            }
+            Kind::Primary => {
+                let all = c.services()?;
+                let was = targets.first().context("no primary mgmtd")?;
+                let cut = cut::from_all(was)?;
+                self.cut(&all, &cut, || self.another_primary(was, hold))
             }
             Kind::Corrupt => self.corrupt(targets, hold),
             Kind::Fill => self.fill(targets, hold),
             Kind::Disk => self.kill_disk(targets, hold),
         }
+    }
+
+    /// Cuts, and mends once `meanwhile` is over, however it ends.
+    fn cut(&self, all: &[Service], cut: &Cut, meanwhile: impl Fn() -> Result<()>) -> Result<Hit> {
+        self.flight.say(&cut.name);
+        self.aim(Kind::Cut)?;
+        let before = cut::Counts::now(all);
+        cut.make(&self.cluster)?;
+        // Those that the cut finds on their way; making it takes a moment.
+        let in_flight = self.flight.in_flight();
+        let done = meanwhile();
+        cut.mend(&self.cluster)?;
+        done?;
+        let lost = cut.lost(&before, all);
+        self.flight.say(&format!("{lost} packets did not pass"));
+        let none = "nothing was to pass where the network was cut";
+        Ok(Hit { in_flight, missed: (lost == 0).then(|| none.to_owned()) })
     }
 
     /// Both deaths by turns.

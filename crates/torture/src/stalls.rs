@@ -233,11 +233,8 @@ impl Bench {
                 node.and_then(by_node).context("the member's node")
             }
             Role::Mgmtd => {
-                let nodes = self.cluster.admin(&["list-nodes"])?;
-                let primary =
-                    nodes.as_array().into_iter().flatten().find(|n| n["status"] == "primary");
-                let node = primary.and_then(|n| n["id"].as_u64());
-                node.and_then(by_node).with_context(|| format!("no primary mgmtd in {nodes}"))
+                let node = self.cluster.primary_node()?;
+                by_node(node).with_context(|| format!("no mgmtd with the node id {node}"))
             }
             Role::Meta => by_id("meta-2").context("there is one metadata service only"),
             Role::Engine => by_id("meta-1").context("no meta-1"),

@@ -86,22 +86,31 @@ fn ip(c: &Cluster, line: &str) -> Result<()> {
     c.run(&argv).map(|_| ())
 }
 
+fn own(s: &Service) -> Result<Network> {
+    s.network.clone().context("no network of its own: dev up --separate")
+}
+
+/// Its cable is out.
+pub fn from_all(target: &Service) -> Result<Cut> {
+    let net = own(target)?;
+    Ok(Cut {
+        name: format!("{} is cut off from all", target.id),
+        make: vec![format!("link set {} down", net.port)],
+        mend: vec![format!("link set {} up", net.port)],
+        cable: true,
+    })
+}
+
 /// A cut that hits the first of `targets`.
 pub fn choose(all: &[Service], targets: &[Service], random: &mut Random) -> Result<Cut> {
     let target = targets.first().context("nobody to cut off")?;
-    let own = |s: &Service| s.network.clone().context("no network of its own: dev up --separate");
     let net = own(target)?;
     let mut cut = Cut { name: String::new(), make: vec![], mend: vec![], cable: false };
     let managers: Vec<&Service> =
         all.iter().filter(|s| s.role == "mgmtd" && s.id != target.id).collect();
     let others: Vec<&Service> = all.iter().filter(|s| s.id != target.id).collect();
     match random.below(5) {
-        0 | 1 => {
-            cut.name = format!("{} is cut off from all", target.id);
-            cut.cable = true;
-            cut.make.push(format!("link set {} down", net.port));
-            cut.mend.push(format!("link set {} up", net.port));
-        }
+        0 | 1 => cut = from_all(target)?,
         2 if !managers.is_empty() => {
             let deaf = random.chance(50);
             cut.name = format!(
