@@ -14,6 +14,8 @@ const SLOW_LEAST_MS: u64 = 1_000;
 const SLOW_MOST_MS: u64 = 8_000;
 /// Bits that turn over at rest at once, at most.
 const FLIPS_MAX: u64 = 16;
+/// Writes that a disk says it has done, and loses, in one fault, at most.
+const LOST_MAX: u64 = 8;
 
 impl Breaker<'_> {
     /// A store that saw an error stays offline in its life: the service is started again, with its machine or alone (then the
@@ -25,6 +27,7 @@ impl Breaker<'_> {
         let what = if end == End::Power { "machine" } else { "service" };
         self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
         s.node.disk(DISK).set_faults(DiskFaults::default());
+        s.node.disk(DISK).lose_writes(0);
         if s.node.is_up() {
             self.cluster.crash(s, end == End::Power);
             self.restart(s);
@@ -67,9 +70,10 @@ impl Breaker<'_> {
         let i = self.below(self.cluster.storages.len() as u64) as usize;
         let s = self.cluster.storages[i].clone();
         let errors = 20_000;
-        match self.below(8) {
+        match self.below(9) {
             5 | 6 => return self.fill_disk(s),
             7 => return self.flip_at_rest(s),
+            8 => return self.lose_writes(s),
             _ => {}
         }
         let (what, faults) = match self.below(5) {
@@ -158,6 +162,17 @@ impl Breaker<'_> {
             disk.flip_written(name);
         }
         self.note(format!("{count} bits at rest turn over on the disk of {}", s.node.name()));
+        let until = self.now_ms() + self.below(3000);
+        self.bad_disks.push((s, until));
+    }
+
+    /// Some of the next writes to the files of chunks are answered and flushed, and never done. The service is started again later: its scrub, or a read, finds and mends them.
+    fn lose_writes(&mut self, s: Service) {
+        let Some(info) = self.may_lose_replicas() else { return };
+        self.crashed.push((s.id(), life(&info, s.id())));
+        let count = 1 + self.below(LOST_MAX) as u32;
+        s.node.disk(DISK).lose_writes(count);
+        self.note(format!("the disk of {} loses writes, up to {count}", s.node.name()));
         let until = self.now_ms() + self.below(3000);
         self.bad_disks.push((s, until));
     }
