@@ -16,6 +16,7 @@ struct NodeRow {
     id: u64,
     role: String,
     status: String,
+    kept_out_ms: u64,
     host: String,
     pid: u32,
     tags: BTreeMap<String, String>,
@@ -32,6 +33,7 @@ impl From<&NodeInfo> for NodeRow {
             id: n.id.0,
             role: n.role.to_string(),
             status: n.status.to_string(),
+            kept_out_ms: n.kept_out_ms,
             host: n.hostname.clone(),
             pid: n.pid,
             tags: n.tags.clone(),
@@ -41,6 +43,20 @@ impl From<&NodeInfo> for NodeRow {
             addresses: n.addresses.clone(),
             http: n.http.clone(),
         }
+    }
+}
+
+/// Why a node that is heard does not count, if so.
+pub fn kept_out(node: &NodeInfo) -> Option<String> {
+    let s = node.kept_out_ms.div_ceil(1000);
+    (s > 0)
+        .then(|| format!("kept out until it has been well for {s} s, for it fell again and again"))
+}
+
+fn told_status(row: &NodeRow) -> String {
+    match row.kept_out_ms {
+        0 => row.status.clone(),
+        _ => format!("{}, kept out", row.status),
     }
 }
 
@@ -64,7 +80,7 @@ pub fn nodes(out: Output, routing: &RoutingInfo) -> Result<()> {
         vec![
             n.id.to_string(),
             n.role.clone(),
-            n.status.clone(),
+            told_status(n),
             n.host.clone(),
             n.pid.to_string(),
             if tags.is_empty() { "-".into() } else { tags.join(",") },
@@ -297,4 +313,25 @@ pub async fn grow_table(out: Output, client: &Client, request: GrowTable) -> Res
 fn table_made(out: Output, reply: CreateTableReply, dry_run: bool) -> Result<()> {
     let made = TableMade { version: reply.version, dry_run, explanation: reply.explanation };
     out.either(&made, |m| format!("{}\n", m.explanation.trim_end()))
+}
+
+/// A node, for tests.
+#[cfg(test)]
+pub fn storage_node(id: u64) -> NodeInfo {
+    use glowfs_types::routing::{NodeStatus, Role};
+    NodeInfo {
+        id: glowfs_types::NodeId(id),
+        role: Role::Storage,
+        addresses: vec![],
+        host: glowfs_types::HostId(0),
+        hostname: String::new(),
+        pid: 0,
+        tags: BTreeMap::new(),
+        status: NodeStatus::Active,
+        last_heartbeat_ns: 0,
+        config_version: glowfs_types::ConfigVersion(0),
+        release: String::new(),
+        http: None,
+        kept_out_ms: 0,
+    }
 }

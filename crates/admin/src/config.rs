@@ -141,8 +141,6 @@ fn edit(text: &str, settings: &[String]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glowfs_types::HostId;
-    use glowfs_types::routing::{NodeInfo, NodeStatus};
 
     #[test]
     fn a_change_of_a_node_goes_with_the_version_that_was_read() {
@@ -175,20 +173,7 @@ mod tests {
             }],
             overrides: [(NodeId(1001), toml()), (NodeId(9), toml())].into(),
         };
-        let node = NodeInfo {
-            id: NodeId(1001),
-            role: Role::Storage,
-            addresses: vec![],
-            host: HostId(0),
-            hostname: String::new(),
-            pid: 0,
-            tags: [].into(),
-            status: NodeStatus::Active,
-            last_heartbeat_ns: 0,
-            config_version: ConfigVersion(0),
-            release: String::new(),
-            http: None,
-        };
+        let node = crate::cluster::storage_node(1001);
         let routing = RoutingInfo { nodes: [(node.id, node)].into(), ..RoutingInfo::default() };
         let shown: Vec<_> = rows(&config, &routing)
             .iter()

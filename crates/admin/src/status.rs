@@ -1,6 +1,6 @@
 //! `status`: whether all is well, in one look. Its exit code says it as well, so that a watchdog needs no more.
 
-use crate::cluster::condition;
+use crate::cluster::{condition, kept_out};
 use crate::everyone::ask_all;
 use crate::output::Output;
 use anyhow::{Result, bail};
@@ -49,13 +49,13 @@ pub async fn status(out: Output, client: &Client, routing: &RoutingInfo) -> Resu
 fn of_service((node, answer): (&NodeInfo, glowfs_types::Result<ServiceStatus>)) -> HealthRow {
     let (id, role) = (node.id.0, node.role.to_string());
     match answer {
-        Ok(s) => HealthRow {
-            node: id,
-            role,
-            healthy: s.healthy,
-            uptime_s: s.uptime_ns / 1_000_000_000,
-            detail: s.detail,
-        },
+        Ok(s) => {
+            let (out, uptime_s) = (kept_out(node), s.uptime_ns / 1_000_000_000);
+            let healthy = s.healthy && out.is_none();
+            let said = [Some(s.detail).filter(|d| !d.is_empty()), out];
+            let detail = said.into_iter().flatten().collect::<Vec<_>>().join("; ");
+            HealthRow { node: id, role, healthy, uptime_s, detail }
+        }
         Err(e) => {
             let detail = format!("{e}; if it is gone for good: `glowfs admin remove-node {id}`");
             HealthRow { node: id, role, healthy: false, uptime_s: 0, detail }
@@ -162,5 +162,17 @@ mod tests {
         // An older mgmtd does not tell.
         assert!(of_chains(&routing(0, &[Serving, Serving])).healthy);
         assert!(!of_chains(&routing(0, &[Serving, Offline])).healthy);
+    }
+
+    #[test]
+    fn who_is_kept_out_is_not_well() {
+        let mut node = crate::cluster::storage_node(1001);
+        let said = || ServiceStatus { healthy: true, detail: "2 disks".into(), ..<_>::default() };
+        let row = of_service((&node, Ok(said())));
+        assert_eq!((row.healthy, row.detail.as_str()), (true, "2 disks"));
+        node.kept_out_ms = 9_500;
+        let row = of_service((&node, Ok(said())));
+        assert!(!row.healthy, "{}", row.detail);
+        assert!(row.detail.starts_with("2 disks; kept out until it has been well for 10 s"));
     }
 }

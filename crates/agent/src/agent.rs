@@ -272,6 +272,7 @@ impl Inner {
                 config_version,
                 release: self.config.release.clone(),
                 http: self.config.http.clone(),
+                kept_out_ms: 0,
             },
             incarnation: self.incarnation,
             sequence,

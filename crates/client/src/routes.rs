@@ -255,6 +255,7 @@ pub(crate) mod tests {
             config_version: Default::default(),
             release: String::new(),
             http: None,
+            kept_out_ms: 0,
         }
     }
 

@@ -154,6 +154,11 @@ impl NodeLeases {
     pub fn pause_ms(&self, node: NodeId) -> u64 {
         self.nodes.get(&node).map_or(0, |n| n.falls.pause_ms(self.config.pauses))
     }
+    /// How long a node that is heard must be well before it counts, since it fell again and again, in ms; 0: it counts, is not heard, or comes back as anybody does.
+    pub fn kept_out_ms(&self, node: NodeId) -> u64 {
+        let out = self.is_heard(node) && (!self.alive(node) || self.deaf(node));
+        if out { self.pause_ms(node) } else { 0 }
+    }
     /// When what is granted until `now_ms` is over for certain, in ms.
     pub fn over_ms(&self, now_ms: u64) -> u64 {
         now_ms + self.config.lease_ms + self.config.margin_ms

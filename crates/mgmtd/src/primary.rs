@@ -200,6 +200,7 @@ impl Inner {
             config_version: ConfigVersion(0),
             release: glowfs_telemetry::RELEASE.to_owned(),
             http: self.config.http.clone(),
+            kept_out_ms: 0,
         }
     }
 }

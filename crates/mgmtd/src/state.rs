@@ -131,7 +131,7 @@ impl State {
     pub fn wanted_node(&self, id: NodeId) -> Option<NodeInfo> {
         let old = self.nodes.get(&id).map(|i| &i.value);
         let mut node = self.said.get(&id).or(old)?.clone();
-        node.last_heartbeat_ns = 0;
+        (node.last_heartbeat_ns, node.kept_out_ms) = (0, 0);
         node.status = match (node.status, self.leases.alive(id)) {
             (kept @ (NodeStatus::Primary | NodeStatus::Disabled), _) => kept,
             (NodeStatus::Standby, true) => NodeStatus::Standby,
@@ -160,6 +160,7 @@ impl State {
             if let Some(said) = self.said.get(id) {
                 node.last_heartbeat_ns = said.last_heartbeat_ns;
             }
+            node.kept_out_ms = self.leases.kept_out_ms(*id);
             out.nodes.insert(*id, node);
         }
         for (id, item) in self.targets.iter().filter(|(_, i)| i.changed > have) {

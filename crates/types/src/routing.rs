@@ -154,6 +154,9 @@ pub struct NodeInfo {
     /// Where its metrics and health are served (`host:port`), if anywhere.
     #[n(11)]
     pub http: Option<String>,
+    /// It is heard, and does not count as alive (or as one who hears) until it has been well for so long, in ms, since it fell again and again; 0: it is not kept out.
+    #[cbor(n(12), default, skip_if = "is_no_time")]
+    pub kept_out_ms: u64,
 }
 
 /// A target and its states.
@@ -279,6 +282,9 @@ pub struct ChainTable {
 
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+fn is_no_time(ms: &u64) -> bool {
+    *ms == 0
 }
 
 /// A whole copy of the routing info, or the items that changed since a version.

@@ -146,6 +146,7 @@ impl Fake {
                 config_version: ConfigVersion(0),
                 release: String::new(),
                 http: None,
+                kept_out_ms: 0,
             },
         );
         address

@@ -288,8 +288,11 @@ fn who_is_kept_out_is_heard_all_the_same() {
     }
     passes(&mut book, 1000, true);
     assert!(!book.alive(NodeId(1)) && book.is_heard(NodeId(1)));
+    assert_eq!(book.kept_out_ms(NodeId(1)), book.pause_ms(NodeId(1)));
+    assert!(book.pause_ms(NodeId(1)) > 1000);
     passes(&mut book, 4000, false);
     assert!(!book.is_heard(NodeId(1)), "it has ended");
+    assert_eq!(book.kept_out_ms(NodeId(1)), 0);
 }
 
 /// A node that was declared dead came back while no answer reached it in time, and was out again soon.

@@ -34,6 +34,7 @@ fn node(id: NodeId, rack: u64) -> NodeInfo {
         config_version: ConfigVersion(0),
         release: String::new(),
         http: None,
+        kept_out_ms: 0,
     }
 }
 

@@ -110,6 +110,7 @@ fn node() -> NodeInfo {
         config_version: ConfigVersion(0),
         release: String::new(),
         http: None,
+        kept_out_ms: 0,
     }
 }
 
