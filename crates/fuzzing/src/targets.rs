@@ -10,4 +10,5 @@ pub mod metadata_dump;
 pub mod metadata_engine;
 pub mod net_client;
 pub mod net_server;
+pub mod records;
 pub mod rings;
