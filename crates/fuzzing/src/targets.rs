@@ -3,6 +3,7 @@
 pub mod chunk_store;
 pub mod configuration;
 pub mod data_path;
+mod etcd;
 pub mod fuse_request;
 pub mod layout;
 pub mod messages;
