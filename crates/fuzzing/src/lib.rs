@@ -42,6 +42,7 @@ targets! {
     chunk_store: "the files of a chunk store: superblock, log, checkpoint";
     metadata_engine: "the files of the metadata engine: log, checkpoint";
     metadata_dump: "a dump of the metadata as a file";
+    records: "what namespace and mgmtd keep in the metadata engine: keys and records";
     fuse_request: "requests of the kernel";
     rings: "the memory of a user-space ring, written by its application";
     configuration: "TOML of every role, with its checks";

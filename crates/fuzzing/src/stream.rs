@@ -17,6 +17,8 @@ pub struct Script {
     bytes: Vec<u8>,
     at: Cell<usize>,
     piece: usize,
+    /// Where messages end: a read gives no more than one.
+    ends: Vec<usize>,
     hiccup: Cell<bool>,
     down: Cell<bool>,
     fds: RefCell<Vec<OwnedFd>>,
@@ -25,10 +27,23 @@ pub struct Script {
 impl Script {
     /// Gives `bytes` out in pieces of at most `piece`, then ends.
     pub fn new(bytes: Vec<u8>, piece: usize) -> Rc<Self> {
+        Self::with_ends(bytes, piece, Vec::new())
+    }
+    /// Gives messages out one by one, then ends.
+    pub fn of_messages(messages: Vec<Vec<u8>>) -> Rc<Self> {
+        let end = |at: &mut usize, m: &Vec<u8>| {
+            *at += m.len();
+            Some(*at)
+        };
+        let ends = messages.iter().scan(0, end).collect();
+        Self::with_ends(messages.concat(), usize::MAX, ends)
+    }
+    fn with_ends(bytes: Vec<u8>, piece: usize, ends: Vec<usize>) -> Rc<Self> {
         Rc::new(Self {
             bytes,
             at: Cell::new(0),
             piece: piece.max(1),
+            ends,
             hiccup: Cell::new(false),
             down: Cell::new(false),
             fds: RefCell::new((0..2).filter_map(|_| memfd()).collect()),
@@ -58,8 +73,10 @@ impl StreamIo for Script {
             return Poll::Pending;
         }
         let mut n = 0;
+        let end = self.ends.iter().copied().find(|end| *end > self.at.get());
+        let end = end.unwrap_or(self.bytes.len());
         for buf in bufs {
-            let rest = &self.bytes[self.at.get()..];
+            let rest = &self.bytes[self.at.get()..end];
             let here = buf.len().min(rest.len()).min(self.piece - n);
             buf[..here].copy_from_slice(&rest[..here]);
             self.at.set(self.at.get() + here);

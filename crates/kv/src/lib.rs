@@ -5,7 +5,7 @@
 //! - [`Memory`]: volatile, for tests. [`Embedded`]: durable, in one process. [`Remote`]: an engine that another
 //!   process hosts; [`serve`] is that other side. [`Etcd`]: an etcd cluster. [`Fdb`]: a FoundationDB cluster.
 //! - [`conformance`]: the suite that every engine passes.
-//! - [`dump`]: the whole content of an engine as a file, and back.
+//! - [`dump`]: the whole content of an engine as a file, and back. [`kept`]: what there is in one, kind by kind.
 //!
 //! Guarantees: transactions are serializable; a commit that was answered survives SIGKILL of the host process, and with
 //! `durable` a loss of power. Must never: answer before that, or hide a byte of the log that it could not read.
@@ -17,6 +17,7 @@ pub mod embedded;
 mod engine;
 pub mod etcd;
 pub mod fdb;
+pub mod kept;
 mod memory;
 mod mvcc;
 mod remote;

@@ -7,7 +7,7 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::meta::{Attr, Caller, OfInode};
 use glowfs_types::{
-    Capability, ChunkId, ClientId, Error, InodeId, Result, SessionId, Status, TruncateEpoch,
+    Capability, ChunkId, ClientId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
 };
 
 /// Chunks removed by one call.
@@ -57,9 +57,7 @@ async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateE
     // A truncate that a loss of power could undo must not have cut anything.
     s.engine.flush_barrier().await?;
     let attr = &cut.attr;
-    let layout = attr
-        .layout
-        .ok_or_else(|| Error::new(Status::Corrupt, format!("file {} has no layout", attr.inode)))?;
+    let layout = layout_of(attr)?;
     // Whoever may still write under the old epoch must have stopped, or a late write would bring back what is cut.
     let mut writers = s.look(async |tx| ns::writers(tx, VOLUME, attr.inode).await).await?;
     writers.retain(|c| *c != by);
@@ -89,6 +87,14 @@ async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateE
     };
     let (inode, epoch) = (attr.inode, attr.epoch);
     s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
+}
+
+/// The layout of a file that is cut. It is as it stands in the engine, where nobody has looked at it yet: a chunk size of 0 would end the service.
+fn layout_of(attr: &Attr) -> Result<Layout> {
+    let corrupt = |what: &str| Error::new(Status::Corrupt, format!("file {}: {what}", attr.inode));
+    let layout = attr.layout.ok_or_else(|| corrupt("it has no layout"))?;
+    layout.validate().map_err(|e| corrupt(&e.message))?;
+    Ok(layout)
 }
 
 /// What this service cuts with: all calls together may take longer than a capability lives. It is signed, and signed anew, only while the cut stands: storage
@@ -148,4 +154,30 @@ pub async fn finish_inode(s: &Service, inode: InodeId) -> Result<()> {
         finish(s, &cut, ClientId(0)).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_types::{ChainTableId, Durability, Redundancy};
+
+    #[test]
+    fn a_layout_that_cannot_be_is_an_error_and_not_divided_by() {
+        let layout = Layout {
+            table: ChainTableId(1),
+            table_version: 1,
+            chunk_bytes: 65536,
+            stripe: 4,
+            start: 0,
+            redundancy: Redundancy::Replicated,
+            durability: Durability::Written,
+            inline_bytes: 0,
+        };
+        let of = |layout| layout_of(&Attr { layout, ..Attr::default() }).map_err(|e| e.status);
+        assert_eq!(of(Some(layout)), Ok(layout));
+        for damaged in [Layout { chunk_bytes: 0, ..layout }, Layout { chunk_bytes: 3, ..layout }] {
+            assert_eq!(of(Some(damaged)), Err(Status::Corrupt));
+        }
+        assert_eq!(of(None), Err(Status::Corrupt));
+    }
 }

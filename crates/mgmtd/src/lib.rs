@@ -17,6 +17,7 @@ mod edit;
 mod ground;
 mod growing;
 mod heartbeat;
+pub mod kept;
 mod keys;
 mod laying;
 mod metrics;

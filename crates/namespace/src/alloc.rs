@@ -79,9 +79,7 @@ pub async fn skip_ids(
     // Some of these this metadata knows: whoever looks for chunks without an owner takes such out first.
     let held = next_data.saturating_sub(HELD).max(FIRST_DATA);
     skipped.push(IdRange { next: held, end });
-    let list: Vec<u8> =
-        skipped.iter().flat_map(|r| [r.next, r.end]).flat_map(u64::to_le_bytes).collect();
-    tx.put(keys::next_id(volume, 2), list)?;
+    tx.put(keys::next_id(volume, 2), pack_ranges(&skipped))?;
     tx.put(keys::next_id(volume, 1), end.to_le_bytes().to_vec())?;
     take(tx, volume, 0, SKIPPED, FIRST_INODE).await?;
     Ok(true)
@@ -89,8 +87,17 @@ pub async fn skip_ids(
 
 /// Which data ids may have been given out by newer metadata, though they are smaller than the next one: what has chunks under them and no owner is left alone.
 pub async fn skipped_data_ids(tx: &Transaction, volume: VolumeId) -> Result<Vec<IdRange>> {
+    unpack_ranges(&tx.get(&keys::next_id(volume, 2)).await?.unwrap_or_default())
+}
+
+/// Ranges of ids as they are stored.
+pub(crate) fn pack_ranges(ranges: &[IdRange]) -> Vec<u8> {
+    ranges.iter().flat_map(|r| [r.next, r.end]).flat_map(u64::to_le_bytes).collect()
+}
+
+/// The same, read.
+pub(crate) fn unpack_ranges(list: &[u8]) -> Result<Vec<IdRange>> {
     let wrong = || Error::new(Status::Corrupt, "the list of skipped ids has a wrong form");
-    let list = tx.get(&keys::next_id(volume, 2)).await?.unwrap_or_default();
     let (ids, rest) = list.as_chunks::<8>();
     let (pairs, odd) = ids.as_chunks::<2>();
     if !rest.is_empty() || !odd.is_empty() {
@@ -109,12 +116,14 @@ pub async fn next_data_id(tx: &Transaction, volume: VolumeId) -> Result<u64> {
 }
 
 async fn next(tx: &Transaction, key: &glowfs_kv::Key, first: u64) -> Result<u64> {
-    match tx.get(key).await? {
-        Some(v) => <[u8; 8]>::try_from(v.as_slice())
-            .map(u64::from_le_bytes)
-            .map_err(|_| Error::new(Status::Corrupt, "the next free id has a wrong form")),
-        None => Ok(first),
-    }
+    tx.get(key).await?.map_or(Ok(first), |v| unpack_next(&v))
+}
+
+/// The next free id as it is stored.
+pub(crate) fn unpack_next(value: &[u8]) -> Result<u64> {
+    <[u8; 8]>::try_from(value)
+        .map(u64::from_le_bytes)
+        .map_err(|_| Error::new(Status::Corrupt, "the next free id has a wrong form"))
 }
 
 fn all_used() -> Error {

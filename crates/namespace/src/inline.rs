@@ -14,6 +14,7 @@ use crate::flags;
 use crate::keys;
 use crate::open::{ended, own_session};
 use crate::record::{Contents, Inode, VolumeRecord, pack, unpack};
+use glowfs_types::layout::INLINE_BYTES_MAX;
 use glowfs_types::wire::inline::{InlineRead, InlineWrite};
 use glowfs_types::wire::meta::{Attr, InodeKind, inode_flags};
 use glowfs_types::{DataId, Error, InodeId, Result, Status};
@@ -46,8 +47,9 @@ fn put_content(cx: &Context<'_>, id: InodeId, bytes: Vec<u8>) -> Result<()> {
     if bytes.is_empty() { cx.tx.clear(key) } else { cx.tx.put(key, bytes) }
 }
 
+/// So long may they become. The layout is as it stands in the engine, where nobody has looked at it: it must not say how much memory is taken.
 fn limit(inode: &Inode) -> u64 {
-    inode.layout.map_or(0, |l| u64::from(l.inline_bytes))
+    inode.layout.map_or(0, |l| u64::from(l.inline_bytes.min(INLINE_BYTES_MAX)))
 }
 
 /// From now on there may be inline files, which older builds would take for holes.
@@ -245,4 +247,46 @@ pub async fn finish_spill(cx: &Context<'_>, id: InodeId, data: DataId) -> Result
     cx.count_contents(&inode, -file_bytes(&inode))?;
     cx.put_inode(id, &mut inode)?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fsck::tests::world::{V, World, layout};
+    use glowfs_kv::run_transaction;
+    use glowfs_rt::real;
+    use glowfs_types::Layout;
+    use glowfs_types::wire::meta::{Caller, SetAttr};
+
+    /// More than may be kept, and as little as can be taken for a test.
+    const LONG: u64 = INLINE_BYTES_MAX as u64 + 1;
+
+    #[test]
+    fn a_damaged_layout_does_not_say_how_long_contents_may_become() {
+        real::run(|rt| async move {
+            let w = World::new(&rt, 100).await;
+            let (caller, id) = (Caller { volume: V, ..Caller::default() }, InodeId(7));
+            let damaged = Layout { inline_bytes: u32::MAX, ..layout(100) };
+            let inode = Inode {
+                nlink: 1,
+                len: 1,
+                layout: Some(damaged),
+                contents: Contents::Inline,
+                ..Inode::default()
+            };
+            let cut = SetAttr {
+                caller: caller.clone(),
+                inode: id,
+                len: Some(LONG),
+                ..SetAttr::default()
+            };
+            let longer = run_transaction(&w.rt, &w.engine, async |tx| {
+                tx.put(keys::inode(V, id), pack(&inode))?;
+                tx.put(keys::content(V, id), vec![1])?;
+                crate::setattr(&Context::new(tx, &caller, &w), &cut).await
+            });
+            let refused = longer.await.expect_err("longer than anybody keeps there");
+            assert_eq!(refused.status, Status::Pending, "they go into chunks first");
+        });
+    }
 }

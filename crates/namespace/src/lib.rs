@@ -24,6 +24,7 @@ mod flags;
 pub mod fsck;
 mod gc;
 mod inline;
+pub mod kept;
 mod keys;
 mod layouts;
 mod link;

@@ -29,17 +29,17 @@ const MADE_MODE: u32 = 0o755;
 pub(crate) struct TrashRecord {
     /// Where it was, from the root, if the names of all directories on the way are known.
     #[n(0)]
-    path: Option<minicbor::bytes::ByteVec>,
+    pub(crate) path: Option<minicbor::bytes::ByteVec>,
     #[n(1)]
-    name: minicbor::bytes::ByteVec,
+    pub(crate) name: minicbor::bytes::ByteVec,
     /// The directory it was in.
     #[n(2)]
-    parent: InodeId,
+    pub(crate) parent: InodeId,
     /// Who removed it.
     #[n(3)]
-    uid: u32,
+    pub(crate) uid: u32,
     #[n(4)]
-    removed: Time,
+    pub(crate) removed: Time,
 }
 
 fn bad(what: impl Into<String>) -> Error {

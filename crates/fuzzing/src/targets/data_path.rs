@@ -2,14 +2,33 @@
 
 use glowfs_types::capability::CapabilityKey;
 use glowfs_types::checksum::{block_count, blocks};
+use glowfs_types::wire::copy::CopyChunk;
 use glowfs_types::wire::data::{Read, ReadOp, Update, UpdateHead};
-use glowfs_types::{Capability, DataId, VolumeId};
+use glowfs_types::{Capability, ChainVersion, ChunkId, DataId, NodeId, TargetId, VolumeId};
 use zerocopy::{FromBytes, IntoBytes};
+
+fn copy(write: Vec<u8>) -> CopyChunk {
+    CopyChunk {
+        write,
+        from: ChunkId::default(),
+        from_offset: 0,
+        target: TargetId(1),
+        chain_version: ChainVersion(1),
+        node: NodeId(1),
+        capability: Vec::new(),
+    }
+}
 
 pub fn run(input: &[u8]) {
     let Some((which, bytes)) = input.split_first() else { return };
     match which % 3 {
         0 => {
+            // The head of a write that is a copy: it is asked for without its bytes.
+            if let Ok(head) = copy(bytes.to_vec()).head() {
+                let packed = CopyChunk::pack(&head);
+                let again = copy(packed.clone()).head().expect("what we wrote");
+                assert_eq!(CopyChunk::pack(&again), packed, "it changes by being written");
+            }
             if let Ok(update) = Update::parse(bytes) {
                 let crcs: Vec<u32> = update.crcs.iter().map(|c| c.get()).collect();
                 let written = Update::encode(update.head, &crcs);

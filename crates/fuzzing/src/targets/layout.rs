@@ -1,5 +1,6 @@
-//! Layouts from outside, and where they say that bytes are: table length (4), offset (8), length (4), then CBOR.
+//! Layouts from outside, and where they say that bytes are: table length (4), offset (8), length (4), then CBOR, or the text of the attribute `glowfs.layout`.
 
+use glowfs_namespace::{layout_changed, layout_text};
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{ChainTableId, Durability, Layout, Redundancy};
 
@@ -9,7 +10,12 @@ pub fn run(input: &[u8]) {
     let table = word(0).max(1);
     let offset = (u64::from(word(8)) << 32 | u64::from(word(4))) & (i64::MAX as u64);
     let len = u64::from(word(12) >> 4);
-    let Ok(layout) = decode::<Layout>(bytes) else { return };
+    let changed = layout_changed(&sample(), bytes);
+    if let Ok(new) = &changed {
+        let again = layout_changed(new, layout_text(new).as_bytes());
+        assert_eq!(again.as_ref(), Ok(new), "what is shown cannot be set");
+    }
+    let Ok(layout) = decode::<Layout>(bytes).or(changed) else { return };
     if layout.validate().is_err() {
         return;
     }
@@ -39,6 +45,7 @@ pub fn sample() -> Layout {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let layout = sample();
-    vec![[&[12, 0, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 255, 0][..], &encode(&layout)].concat()]
+    let head = [12, 0, 0, 0, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 255, 0];
+    let text = b"chunk_bytes=64KiB,stripe=3 table=2\ndurability=written inline_bytes=4K";
+    vec![[&head[..], &encode(&sample())].concat(), [&head[..], text].concat()]
 }

@@ -1,6 +1,7 @@
 //! A service that we connected to, and that says what it likes. First byte: bit 0 a good answer to the hello goes first, bit 1 frames are mended,
-//! bit 2 with a call of ours outstanding.
+//! bit 2 with a call of ours outstanding. One value of it ([`ETCD`]) is for the answers of etcd.
 
+use super::etcd;
 use super::net_server::{Curious, frame};
 use crate::stream::{Script, mend_frames};
 use crate::world;
@@ -13,8 +14,13 @@ use std::rc::Rc;
 
 /// The id of the first call of a connection.
 const FIRST_CALL: u64 = 1 << 16;
+/// The first byte of what etcd answers ([`etcd`]).
+const ETCD: u8 = 0xec;
 
 pub fn run(input: &[u8]) {
+    if let Some((&ETCD, answers)) = input.split_first() {
+        return etcd::run(answers);
+    }
     let Some((&[how, piece], rest)) = input.split_first_chunk::<2>() else { return };
     let mut bytes = Vec::new();
     if how & 1 != 0 {
@@ -46,10 +52,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let reply = encode(&HelloReply { release: "1".into(), ..HelloReply::default() });
     let frames = |parts: &[Vec<u8>], how| [&[how, 255][..], &parts.concat()].concat();
     let answer = |flags, bulk| frame(2, flags, method::ECHO, FIRST_CALL, bulk, b"answer");
-    vec![
+    let mut seeds = vec![
         frames(&[frame(2, 0, method::HELLO, 0, 0, &reply), answer(0, 0)], 6),
         frames(&[answer(1, 9_000)], 7),
         frames(&[answer(1, 10_001)], 7),
         frames(&[frame(1, 0, 350, 9, 0, b"recall"), answer(0, 0)], 7),
-    ]
+    ];
+    seeds.extend(etcd::seeds().iter().map(|answers| [&[ETCD], &answers[..]].concat()));
+    seeds
 }
