@@ -134,6 +134,10 @@ impl Chunks {
             let reply = ask(core, rights, feed.chain, what, (from, feed.page, false)).await?;
             feed.page = (feed.page * 4).min(LIST_EXTENTS_MAX);
             let last = reply.chunks.last().map(|c| c.index);
+            if reply.chunks.iter().any(|c| c.index < from) || (reply.more && last.is_none()) {
+                let e = format!("{}: a list of chunks that does not go on from {from}", feed.chain);
+                return Err(Error::new(Status::BadMessage, e));
+            }
             feed.next = last.filter(|_| reply.more).and_then(|l| l.checked_add(1));
             feed.ready = reply.chunks.into();
             Ok(())

@@ -43,6 +43,25 @@ fn writes_and_reads_across_chunks_and_holes() {
     });
 }
 
+/// A storage node whose list of chunks begins again and again is asked once, and what it says is no answer.
+#[test]
+fn a_list_of_chunks_that_goes_in_circles_is_refused() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let client = fake.client().await;
+        let file = open(&client).await;
+        file.write(0, Buf::from_vec(bytes(4 * CHUNK as usize, 1))).await.expect("write");
+        for node in READS {
+            fake.fault(NodeId(node), method::LIST_EXTENTS, &[Fault::Flip, Fault::Flip]);
+        }
+        let (from, len) = (2 * CHUNK, 4 * CHUNK);
+        let seek = rt.timeout(Duration::from_secs(20), file.seek(from, len, true));
+        let e = seek.await.expect("it ends").expect_err("refused");
+        assert_eq!(e.status, Status::BadMessage, "{e}");
+        client.close().await;
+    });
+}
+
 #[test]
 fn finds_the_primary_behind_a_standby_and_names_what_it_tried() {
     run(|rt| async move {

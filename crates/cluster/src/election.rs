@@ -150,16 +150,20 @@ impl Election {
     pub fn silent_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.seen_since_ms)
     }
+    /// How long a holder must have been silent before its lease is over for certain, in ms. What the record says comes from outside: at most for ever.
+    fn silence_ms(&self, r: &LeaseRecord) -> u64 {
+        r.lease_ms.saturating_add(self.config.margin_ms)
+    }
     /// When, on its own clock, a standby may claim the lease if it sees no renewal until then.
     pub fn due_ms(&self) -> Option<u64> {
         let held = self.seen.as_ref().filter(|r| r.holder != NodeId(0))?;
         let standby = self.standing == Standing::Standby;
-        standby.then_some(self.seen_since_ms + held.lease_ms + self.config.margin_ms)
+        standby.then_some(self.silence_ms(held).saturating_add(self.seen_since_ms))
     }
     /// How much longer than a lease that it grants this primary must wait before it declares anybody dead, in ms: until the primary before has stopped
     /// to grant leases, and those are over.
     pub fn overlap_ms(&self) -> u64 {
-        self.overlap_ms + self.longer_ms
+        self.overlap_ms.saturating_add(self.longer_ms)
     }
     /// The record was read as `record` (`None`: absent) by a transaction that began at `began_ms` and whose answer came at
     /// `now_ms`: what to write in it. What was read may be as old as the beginning and as new as the answer; so silence
@@ -186,7 +190,9 @@ impl Election {
             (Standing::Primary { epoch, .. }, Some(r)) if mine && r.epoch == epoch => {
                 let leads = self.leads.filter(|l| l.0 == epoch).unwrap_or((epoch, now_ms));
                 self.leads = Some(leads);
-                let over_ms = leads.1 + self.overlap_ms + r.node_lease_ms + self.config.margin_ms;
+                let over_ms = (leads.1 + self.config.margin_ms)
+                    .saturating_add(self.overlap_ms)
+                    .saturating_add(r.node_lease_ms);
                 let own = self.config.node_lease_ms;
                 let node_lease_ms = if began_ms >= over_ms { own } else { r.node_lease_ms };
                 Command::Write(LeaseRecord { renewal: r.renewal + 1, node_lease_ms, ..r.clone() })
@@ -199,17 +205,14 @@ impl Election {
             (Standing::Standby, Some(r)) => {
                 let free = r.holder == NodeId(0);
                 let silent_ms = began_ms.saturating_sub(self.seen_since_ms);
-                let expired = silent_ms >= r.lease_ms + self.config.margin_ms;
+                let expired = silent_ms >= self.silence_ms(r);
                 // An earlier life of this very instance: its process is gone.
                 let own_past = self.of_our_id(r)
                     && !self.twin
                     && (r.addresses == self.config.addresses
                         || silent_ms >= SILENT_RENEWALS * self.config.renew_ms);
-                self.overlap_ms = if own_past && !free && !expired {
-                    r.lease_ms + self.config.margin_ms
-                } else {
-                    0
-                };
+                self.overlap_ms =
+                    if own_past && !free && !expired { self.silence_ms(r) } else { 0 };
                 self.longer_ms = r.node_lease_ms.saturating_sub(self.config.node_lease_ms);
                 if free || own_past || mine || expired {
                     Command::Write(self.claim(r.epoch, r.node_lease_ms))
@@ -344,6 +347,19 @@ mod tests {
         match e.read(record, at_ms, at_ms) {
             Command::Write(new) => new,
             Command::Wait => panic!("nothing to write"),
+        }
+    }
+
+    /// Times of a damaged record, or of a far newer release, are as long as they say: nobody takes over early.
+    #[test]
+    fn times_of_a_record_are_waited_for_however_long_they_are() {
+        let first = write(&mut election(1), None, 1000);
+        for forever in [u64::MAX, u64::MAX - 100] {
+            let mut two = election(2);
+            let held = LeaseRecord { lease_ms: forever, node_lease_ms: forever, ..first.clone() };
+            assert!(matches!(two.read(Some(&held), 0, 0), Command::Wait));
+            assert!(matches!(two.read(Some(&held), 1 << 40, 1 << 40), Command::Wait), "{forever}");
+            assert_eq!(two.due_ms(), Some(u64::MAX));
         }
     }
 

@@ -74,6 +74,7 @@ impl Node {
             method::READ => self.read(incoming, flip),
             method::WRITE => self.write(incoming),
             method::COPY_CHUNK => self.copy(incoming),
+            method::LIST_EXTENTS if flip => self.list_in_circles(incoming),
             method::LIST_EXTENTS => self.list(incoming),
             method::FLUSH => {
                 let _: Flush = incoming.msg()?;

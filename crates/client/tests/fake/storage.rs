@@ -99,6 +99,13 @@ impl Node {
         Ok(Reply::msg(&ListExtentsReply { chunks: chunks.collect(), ..Default::default() }))
     }
 
+    /// It says that there is more, and begins again with the first chunk.
+    pub(super) fn list_in_circles(&self, incoming: &Incoming) -> Result<Reply> {
+        let _: ListExtents = incoming.msg()?;
+        let chunks = vec![ChunkExtents { index: 0, runs: vec![] }];
+        Ok(Reply::msg(&ListExtentsReply { chunks, more: true, ..Default::default() }))
+    }
+
     fn update(&self, head: UpdateHead, payload: &[u8]) -> Result<Reply> {
         self.check_target(head.chain.get(), head.chain_version.get(), head.target.get())?;
         {

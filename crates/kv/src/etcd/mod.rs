@@ -133,7 +133,11 @@ impl Inner {
             };
             // The key does not matter; linearizable, so the revision is not older than anything answered before.
             let range = Range { key: self.full(b""), keys_only: true, ..Range::default() };
-            let result = self.range(&range).await.map(|a| a.header.revision.0);
+            let result = self.range(&range).await.and_then(|a| match a.header.revision.0 {
+                // Its revisions begin with 1; before that nothing is there, and whoever took that for an answer would see an empty file system.
+                0 => Err(Error::new(Status::BadMessage, "etcd: an answer without its revision")),
+                revision => Ok(revision),
+            });
             for reply in waiting {
                 let _ = reply.send(result.clone());
             }
@@ -153,6 +157,10 @@ impl Inner {
             }
             range.limit = range.limit.max(1);
         };
+        if answer.more && answer.kvs.is_empty() {
+            let e = "etcd: it says that there is more, and not what comes first";
+            return Err(Error::new(Status::BadMessage, e));
+        }
         let skip = self.space.data.len();
         let mut entries = Vec::with_capacity(answer.kvs.len());
         for mut kv in answer.kvs {
