@@ -5,13 +5,13 @@
 //! state, if things happen at once from then on: somebody serves as soon as he has been heard `return_beats` times and his lease could be renewed, however often he fell before
 //! (no rule keeps out whom others wait for); and all serve when the longest pause is over, and go on. And there is a way from every state to one in which all serve.
 //!
-//! Time goes in steps, as in `elections.rs`: each process counts from its own present, and a clock errs by one step, once in any time of a lease and the margin. What is further apart than
+//! Time goes in steps, as in `elections/mod.rs`: each process counts from its own present, and a clock errs by one step, once in any time of a lease and the margin. What is further apart than
 //! the longest time that anything is compared with might as well be further. Of each node so many heartbeats and so many answers are on their way at once ([`UNDER_WAY_MAX`]).
 #![allow(missing_docs)]
 
 mod cases;
 
-use crate::elections::closer;
+use crate::closer::closer;
 use crate::walk;
 use glowfs_cluster::{Beat, FallPauses, LeaseConfig, NodeLeases, Verdict};
 use glowfs_types::{Incarnation, NodeId};
