@@ -278,3 +278,55 @@ fn who_died_and_hears_no_answers_does_not_come_back() {
     }
     assert_eq!(beat(120, 40_300, 300, false), Verdict::Joined);
 }
+
+/// Of two books one forgets in each step what is long ago, as model checkers have it: nobody can tell them apart.
+#[test]
+fn what_is_long_ago_makes_no_difference() {
+    let pauses = FallPauses { first_ms: 1, longest_ms: 4 };
+    let config = LeaseConfig { lease_ms: 2, margin_ms: 1, stall_ms: 2, return_beats: 2, pauses };
+    let nodes = [NodeId(1), NodeId(2)];
+    let (mut deaf, mut dead, mut kept_out) = (0, 0, 0);
+    for seed in 1..=300_u64 {
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut below = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random.wrapping_mul(0x2545_F491_4F6C_DD1D) % n
+        };
+        let mut books = [(); 2].map(|()| NodeLeases::new(config, nodes, 0, 0));
+        // Silent, heard, or heard and answered, each for a while.
+        let (mut ways, mut in_time) = ([2, 2], [0, 0]);
+        for now_ms in 0..300 {
+            books[1].forget_long_ago(u32::MAX, now_ms);
+            for (i, node) in nodes.into_iter().enumerate() {
+                if below(5) == 0 {
+                    ways[i] = below(3);
+                }
+                if ways[i] == 0 {
+                    continue;
+                }
+                let unanswered_ms = now_ms - in_time[i];
+                let beat = Beat { node, unanswered_ms, needed: below(4) == 0, ..beat(now_ms + 1) };
+                let [one, other] = books.each_mut().map(|b| {
+                    let verdict = b.beat(beat, now_ms);
+                    if b.alive(node) {
+                        b.settled();
+                        b.granted(node, now_ms);
+                    }
+                    (verdict, b.alive(node), b.deaf(node), b.is_heard(node), b.pause_ms(node))
+                });
+                assert_eq!(one, other, "seed {seed}, {node} at {now_ms} ms");
+                deaf += u32::from(one.2);
+                kept_out += u32::from(one.0 == Verdict::Probation && one.3);
+                if ways[i] == 2 {
+                    in_time[i] = now_ms;
+                }
+            }
+            let [one, other] = books.each_mut().map(|b| b.tick(now_ms));
+            assert_eq!(one, other, "seed {seed} at {now_ms} ms");
+            dead += one.len();
+        }
+    }
+    assert!(deaf > 100 && dead > 100 && kept_out > 100, "{deaf} {dead} {kept_out}");
+}
