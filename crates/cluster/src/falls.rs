@@ -38,6 +38,12 @@ impl Falls {
     pub fn since_ms(&mut self) -> Option<&mut u64> {
         self.well_since_ms.as_mut()
     }
+    /// See [`crate::NodeLeases::forget_long_ago`]; `gap`: it is not heard steadily.
+    pub fn forget_long_ago(&mut self, gap: bool, falls: u32, pauses: FallPauses, now_ms: u64) {
+        self.times = self.times.min(falls);
+        let since = self.well_since_ms.filter(|_| !gap);
+        self.well_since_ms = since.map(|since| since.max(now_ms.saturating_sub(pauses.longest_ms)));
+    }
     /// It was declared dead, or found deaf.
     pub fn fell(&mut self) {
         self.times = (self.times + 1).min(FALLS_MAX);

@@ -348,6 +348,30 @@ impl NodeLeases {
             node.falls.since_ms().into_iter().for_each(&mut *moment);
         }
     }
+    /// For model checkers, of books that come late to no look: what is longer ago than anything that it is compared with is put just so long ago, what the next heartbeat forgets is
+    /// forgotten, and falls of a node beyond `falls` are not told apart (as beyond `FALLS_MAX`).
+    pub fn forget_long_ago(&mut self, falls: u32, now_ms: u64) {
+        let LeaseConfig { lease_ms, margin_ms, return_beats, pauses, .. } = self.config;
+        self.quiet_until_ms = self.quiet_until_ms.max(now_ms);
+        for node in self.nodes.values_mut() {
+            let gap = now_ms.saturating_sub(node.heard_ms) > lease_ms;
+            if gap || !node.alive {
+                node.granted_since_ms = None;
+            }
+            let deaf_since = now_ms.saturating_sub(DEAF_LEASES * lease_ms);
+            node.granted_since_ms = node.granted_since_ms.map(|since| since.max(deaf_since));
+            let silent_ms = TOGETHER_LIMITS * (lease_ms + margin_ms);
+            node.heard_ms = node.heard_ms.max(now_ms.saturating_sub(silent_ms));
+            node.beats = node.beats.min(return_beats);
+            node.lacks_answers &= node.alive;
+            node.falls.forget_long_ago(gap, falls, pauses, now_ms);
+        }
+    }
+    /// For model checkers: with other names for the nodes.
+    pub fn renamed(&self, name: impl Fn(NodeId) -> NodeId) -> Self {
+        let nodes = self.nodes.iter().map(|(id, node)| (name(*id), *node)).collect();
+        Self { nodes, ..self.clone() }
+    }
     /// Forgets a node that an operator removed.
     pub fn forget(&mut self, node: NodeId) {
         self.nodes.remove(&node);

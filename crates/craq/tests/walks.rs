@@ -98,20 +98,25 @@ fn two_replicas_two_clients_and_two_crashes() {
 
 #[test]
 #[ignore = "many minutes"]
-fn two_replicas_two_clients_a_crash_and_a_cut() {
-    walk(Walk { clients: 2, crashes: 1, cuts: 1, ..TWO });
-}
-
-#[test]
-#[ignore = "many minutes"]
 fn three_replicas_two_clients_and_a_crash() {
     walk(Walk { clients: 2, crashes: 1, ..THREE });
 }
 
-#[test]
-#[ignore = "an hour"]
-fn three_replicas_and_two_crashes() {
-    walk(Walk { crashes: 2, ..THREE });
+/// No run of these has come to its end: `./soak` leaves them out by the name of this module.
+mod unfinished {
+    use super::{THREE, TWO, Walk, walk};
+
+    #[test]
+    #[ignore = "nobody has seen its end"]
+    fn two_replicas_two_clients_a_crash_and_a_cut() {
+        walk(Walk { clients: 2, crashes: 1, cuts: 1, ..TWO });
+    }
+
+    #[test]
+    #[ignore = "nobody has seen its end"]
+    fn three_replicas_and_two_crashes() {
+        walk(Walk { crashes: 2, ..THREE });
+    }
 }
 
 /// The test of the tests: for each property, faults that break it and that a walk of every day finds.

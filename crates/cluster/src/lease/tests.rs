@@ -10,20 +10,25 @@ const CONFIG: LeaseConfig = LeaseConfig {
     pauses: FallPauses { first_ms: 5_000, longest_ms: 60_000 },
 };
 
-/// Numbers of lives come from the wall clock. One that is set back further than a restart took must not keep the node out (it
-/// did, for ever; simulator); a straggler of a life that is still there must count for nothing.
-#[test]
-fn a_life_with_a_lesser_number_counts_once_the_former_is_dead() {
-    let config = LeaseConfig { stall_ms: 10_000, ..CONFIG };
-    let beat = |life, sequence| Beat {
+/// The heartbeat of a storage node that hears its answers, and without which chains can do.
+fn beat(sequence: u64) -> Beat {
+    Beat {
         node: NodeId(1),
-        incarnation: Incarnation(life),
+        incarnation: Incarnation(7),
         sequence,
         leaving: false,
         unanswered_ms: 0,
         storage: true,
         needed: false,
-    };
+    }
+}
+
+/// Numbers of lives come from the wall clock. One that is set back further than a restart took must not keep the node out (it
+/// did, for ever; simulator); a straggler of a life that is still there must count for nothing.
+#[test]
+fn a_life_with_a_lesser_number_counts_once_the_former_is_dead() {
+    let config = LeaseConfig { stall_ms: 10_000, ..CONFIG };
+    let beat = |life, sequence| Beat { incarnation: Incarnation(life), ..beat(sequence) };
     let mut book = NodeLeases::new(config, [], 0, 0);
     assert_eq!(book.beat(beat(9, 1), 2000), Verdict::Joined);
     assert_eq!(book.beat(beat(5, 1), 2100), Verdict::Stale);
@@ -42,18 +47,7 @@ fn a_primary_that_is_always_late_finds_the_dead_all_the_same() {
     let mut book = NodeLeases::new(config, [NodeId(1), NodeId(2)], 0, 0);
     let mut died = None;
     for look in 1..100 {
-        let sequence = look;
-        let (node, incarnation) = (NodeId(2), Incarnation(7));
-        let beat = Beat {
-            node,
-            incarnation,
-            sequence,
-            leaving: false,
-            unanswered_ms: 0,
-            storage: true,
-            needed: false,
-        };
-        book.beat(beat, look * LATE_MS - 1);
+        book.beat(Beat { node: NodeId(2), ..beat(look) }, look * LATE_MS - 1);
         let dead = book.tick(look * LATE_MS);
         assert!(!dead.contains(&NodeId(2)), "it is heard before every look");
         if dead.contains(&NodeId(1)) {
@@ -69,15 +63,6 @@ fn a_primary_that_is_always_late_finds_the_dead_all_the_same() {
 #[test]
 fn who_is_back_gets_no_lease_before_that_is_settled() {
     let config = LeaseConfig { stall_ms: 10_000, ..CONFIG };
-    let beat = |sequence| Beat {
-        node: NodeId(1),
-        incarnation: Incarnation(7),
-        sequence,
-        leaving: false,
-        unanswered_ms: 0,
-        storage: true,
-        needed: false,
-    };
     let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
     assert_eq!(book.beat(beat(1), 100), Verdict::Alive, "known to the primary before");
     assert_eq!(book.tick(1900), [NodeId(1)]);
@@ -96,10 +81,7 @@ fn who_is_granted_leases_and_hears_of_none_is_deaf() {
     let mut sequence = 0;
     let mut say = |now_ms: u64, unanswered_ms: u64, granted: bool| {
         sequence += 1;
-        let (node, incarnation, leaving) = (NodeId(1), Incarnation(7), false);
-        let (storage, needed) = (true, false);
-        let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
-        assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
+        assert_ne!(book.beat(Beat { unanswered_ms, ..beat(sequence) }, now_ms), Verdict::Stale);
         if granted {
             book.granted(NodeId(1), now_ms);
         }
@@ -130,11 +112,8 @@ fn nobody_is_deaf_where_half_of_all_lack_answers() {
         for step in 1..=50 {
             now_ms += 300;
             for node in (1..=4).map(NodeId) {
-                let (incarnation, sequence) = (Incarnation(7), now_ms);
                 let unanswered_ms = if node.0 <= lacking { step * 300 } else { 0 };
-                let (leaving, storage, needed) = (false, true, false);
-                let beat =
-                    Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
+                let beat = Beat { node, unanswered_ms, ..beat(now_ms) };
                 assert_ne!(book.beat(beat, now_ms), Verdict::Stale);
                 book.granted(node, now_ms);
                 deaf = deaf.max((1..=4).filter(|n| book.deaf(NodeId(*n))).count());
@@ -152,10 +131,8 @@ fn who_was_granted_nothing_is_not_deaf() {
     let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
     for step in 1..40 {
         let unanswered_ms = if step > 20 { (step - 20) * 300 } else { 0 };
-        let (node, incarnation, sequence) = (NodeId(1), Incarnation(7), step);
-        let (leaving, storage, needed) = (false, true, false);
-        let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
-        book.beat(beat, step * 300);
+        let node = NodeId(1);
+        book.beat(Beat { unanswered_ms, ..beat(step) }, step * 300);
         if step <= 20 {
             book.granted(node, step * 300)
         } else {
@@ -173,12 +150,9 @@ fn returns(heard: impl Fn(u64) -> bool, needed: bool, until_ms: u64) -> u32 {
         if heard(now_ms) && now_ms >= sent_ms + 300 {
             let unanswered_ms = now_ms - sent_ms;
             (sequence, sent_ms) = (sequence + 1, now_ms);
-            let (node, incarnation) = (NodeId(1), Incarnation(7));
-            let (leaving, storage) = (false, true);
-            let beat =
-                Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
+            let node = NodeId(1);
             let was = book.alive(node);
-            book.beat(beat, now_ms);
+            book.beat(Beat { unanswered_ms, needed, ..beat(sequence) }, now_ms);
             book.settled();
             book.granted(node, now_ms);
             back += u32::from(!was && book.alive(node));
@@ -213,11 +187,7 @@ fn nobody_is_kept_out_for_what_all_have_in_common() {
         let cut = now_ms % 10_000 < 2_500;
         for node in nodes().filter(|_| !cut && now_ms % 300 == 0) {
             sequence += 1;
-            let incarnation = Incarnation(7);
-            let (leaving, unanswered_ms, storage, needed) = (false, 0, true, false);
-            let beat =
-                Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
-            book.beat(beat, now_ms);
+            book.beat(Beat { node, ..beat(sequence) }, now_ms);
             book.settled();
             book.granted(node, now_ms);
         }
@@ -236,17 +206,14 @@ fn who_is_needed_is_not_deaf_for_longer_than_it_does_not_hear() {
         let (mut sequence, mut late, mut times) = (0, None, 0);
         for now_ms in (0..40_000).step_by(300) {
             sequence += 1;
-            let (node, incarnation) = (NodeId(1), Incarnation(7));
+            let node = NodeId(1);
             // Twice it hears nothing for five seconds.
             let unanswered_ms = match now_ms % 12_000 {
                 since @ 6_000..11_000 => since - 6_000,
                 _ => 0,
             };
-            let (leaving, storage) = (false, true);
-            let beat =
-                Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
             let was = book.deaf(node);
-            book.beat(beat, now_ms);
+            book.beat(Beat { unanswered_ms, needed, ..beat(sequence) }, now_ms);
             book.settled();
             book.granted(node, now_ms);
             times += u32::from(!was && book.deaf(node));
@@ -266,10 +233,7 @@ fn who_is_kept_out_is_heard_all_the_same() {
     let mut sequence = 0;
     let mut heard = |book: &mut NodeLeases, now_ms: u64| {
         sequence += 1;
-        let (node, incarnation) = (NodeId(1), Incarnation(7));
-        let (leaving, unanswered_ms, storage, needed) = (false, 0, true, false);
-        let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
-        book.beat(beat, now_ms);
+        book.beat(beat(sequence), now_ms);
     };
     let mut now_ms = 0;
     let mut passes = |book: &mut NodeLeases, ms: u64, beats: bool| {
@@ -301,11 +265,8 @@ fn who_died_and_hears_no_answers_does_not_come_back() {
     let config = LeaseConfig { stall_ms: 100_000, ..CONFIG };
     let mut book = NodeLeases::new(config, [NodeId(1)], 0, 0);
     let mut beat = |sequence: u64, now_ms: u64, unanswered_ms: u64, needed: bool| {
-        let (node, incarnation) = (NodeId(1), Incarnation(7));
-        let (leaving, storage) = (false, true);
-        let beat = Beat { node, incarnation, sequence, leaving, unanswered_ms, storage, needed };
         book.tick(now_ms);
-        book.beat(beat, now_ms)
+        book.beat(Beat { unanswered_ms, needed, ..beat(sequence) }, now_ms)
     };
     assert_eq!(beat(1, 100, 0, false), Verdict::Alive);
     for n in 0..50 {
@@ -319,4 +280,56 @@ fn who_died_and_hears_no_answers_does_not_come_back() {
         assert_eq!(beat(94 + n, 35_500 + n * 300, 300, false), Verdict::Probation);
     }
     assert_eq!(beat(120, 40_300, 300, false), Verdict::Joined);
+}
+
+/// Of two books one forgets in each step what is long ago, as model checkers have it: nobody can tell them apart.
+#[test]
+fn what_is_long_ago_makes_no_difference() {
+    let pauses = FallPauses { first_ms: 1, longest_ms: 4 };
+    let config = LeaseConfig { lease_ms: 2, margin_ms: 1, stall_ms: 2, return_beats: 2, pauses };
+    let nodes = [NodeId(1), NodeId(2)];
+    let (mut deaf, mut dead, mut kept_out) = (0, 0, 0);
+    for seed in 1..=300_u64 {
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut below = |n: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random.wrapping_mul(0x2545_F491_4F6C_DD1D) % n
+        };
+        let mut books = [(); 2].map(|()| NodeLeases::new(config, nodes, 0, 0));
+        // Silent, heard, or heard and answered, each for a while.
+        let (mut ways, mut in_time) = ([2, 2], [0, 0]);
+        for now_ms in 0..300 {
+            books[1].forget_long_ago(u32::MAX, now_ms);
+            for (i, node) in nodes.into_iter().enumerate() {
+                if below(5) == 0 {
+                    ways[i] = below(3);
+                }
+                if ways[i] == 0 {
+                    continue;
+                }
+                let unanswered_ms = now_ms - in_time[i];
+                let beat = Beat { node, unanswered_ms, needed: below(4) == 0, ..beat(now_ms + 1) };
+                let [one, other] = books.each_mut().map(|b| {
+                    let verdict = b.beat(beat, now_ms);
+                    if b.alive(node) {
+                        b.settled();
+                        b.granted(node, now_ms);
+                    }
+                    (verdict, b.alive(node), b.deaf(node), b.is_heard(node), b.pause_ms(node))
+                });
+                assert_eq!(one, other, "seed {seed}, {node} at {now_ms} ms");
+                deaf += u32::from(one.2);
+                kept_out += u32::from(one.0 == Verdict::Probation && one.3);
+                if ways[i] == 2 {
+                    in_time[i] = now_ms;
+                }
+            }
+            let [one, other] = books.each_mut().map(|b| b.tick(now_ms));
+            assert_eq!(one, other, "seed {seed} at {now_ms} ms");
+            dead += one.len();
+        }
+    }
+    assert!(deaf > 100 && dead > 100 && kept_out > 100, "{deaf} {dead} {kept_out}");
 }
