@@ -94,6 +94,7 @@ fn nodes() -> Vec<Item<NodeInfo>> {
         config_version: ConfigVersion(9),
         release: "1.0".to_owned(),
         http: Some("h:2".to_owned()),
+        kept_out_ms: 0,
     })]
 }
 
