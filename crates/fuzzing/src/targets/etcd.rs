@@ -80,6 +80,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let done = r#"{"header":{"revision":"6"},"succeeded":true,"responses":[{"response_txn":{"succeeded":true}}]}"#;
     let again = r#"{"header":{"revision":"6"},"succeeded":true,"responses":[{"response_txn":{"responses":[{"response_range":{"kvs":[{"key":"Yg==","value":"AQAAAAAAAAA=","mod_revision":"5"}]}},{"response_range":{}}]}}]}"#;
     let conflict = r#"{"header":{"revision":"6"},"responses":[{"response_range":{"kvs":[{"key":"bw==","value":"MQ==","mod_revision":"6"}]}},{"response_txn":{}}]}"#;
+    let endless = r#"{"header":{"revision":"5"},"more":true}"#;
     let full = r#"{"error":"etcdserver: mvcc: database space exceeded","code":8}"#;
     let compacted =
         r#"{"error":"etcdserver: mvcc: required revision has been compacted","code":11}"#;
@@ -93,9 +94,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let after = [good(nothing), good(nothing), good(done)];
     let looked: Vec<_> = (0..6).map(|_| good(found)).chain([good("{}"), good(size)]).collect();
     let fresh = [good(found), own, taken, good(two)];
-    let chunked =
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\n{}\r\n0\r\nX: y\r\n\r\n";
-    let all: [(u8, Vec<(&str, u16)>); 7] = [
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1b;x=y\r\n{\"header\":{\"revision\":\"5\"}}\r\n0\r\nX: y\r\n\r\n";
+    let all: [(u8, Vec<(&str, u16)>); 9] = [
         (0, [&before[..], &[good(done)], &after, &looked].concat()),
         (0, [&before[..], &[good(again), good(done)], &after].concat()),
         (1, [&fresh[..], &[good(conflict)]].concat()),
@@ -104,6 +104,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         (1, [&fresh[..], &[good("["), good(conflict)]].concat()),
         (0, vec![good(nothing), bad(compacted)]),
         (0, vec![(chunked, RAW), good(two)]),
+        // It says nothing, which is no empty file system; there is more, and never what comes first.
+        (0, vec![good("{}")]),
+        (0, vec![good(nothing), good(two), good(endless)]),
     ];
     let part = |(text, flags): &(&str, u16)| {
         [&(text.len() as u16 | flags).to_le_bytes()[..], text.as_bytes()].concat()
@@ -136,6 +139,8 @@ mod tests {
             Err(Status::CommitUnknown),
             Err(Status::TooOld),
             Err(Status::Disconnected),
+            Err(Status::BadMessage),
+            Err(Status::BadMessage),
         ];
         assert_eq!(outcomes, expected);
     }
