@@ -58,11 +58,11 @@ pub async fn stat(out: Output, client: &Client, routing: &RoutingInfo, path: &st
     let a = client.resolve(&caller(client), path, false).await?;
     let layout = a.layout;
     let mut chains = vec![];
-    if let (InodeKind::File, Some(l)) = (a.kind, layout)
+    if let (InodeKind::File, Some(l)) = (a.kind, layout.filter(|l| l.validate().is_ok()))
         && let Some(table) = routing.table(l.table, l.table_version)
         && !table.chains.is_empty()
     {
-        let chunks = a.len.div_ceil(u64::from(l.chunk_bytes.max(1))).min(u64::from(l.stripe));
+        let chunks = a.len.div_ceil(u64::from(l.chunk_bytes)).min(u64::from(l.stripe));
         let at = |i| table.chains[l.position(i, table.chains.len() as u32) as usize].0;
         chains = (0..chunks).map(at).collect();
         let mut seen = std::collections::BTreeSet::new();
