@@ -20,6 +20,8 @@ pub struct FileModel {
     told_len: usize,
     /// The greatest length that was cut off since the last flush.
     cut_off: usize,
+    /// The greatest length that was cut off and may be there again for good, until the file is cut anew: a flush that is content does not undo the loss that one before it has told of.
+    came_back: usize,
 }
 
 /// What is left of ranges without one.
@@ -78,7 +80,7 @@ impl FileModel {
         let least = if lost { self.told_len.min(self.bytes.len()) } else { self.bytes.len() };
         let ends = self.under_way.iter().map(|r| if r.end == usize::MAX { r.start } else { r.end });
         // A cut that was not flushed may have gone with all power as well: then the chunks lead to the former end.
-        let cut_off = if lost { self.cut_off } else { 0 };
+        let cut_off = if lost { self.cut_off.max(self.came_back) } else { 0 };
         let most = ends.max().unwrap_or(0).max(self.bytes.len()).max(cut_off);
         self.cut_to.map_or(least, |to| to.min(least)) as u64..=most as u64
     }
@@ -113,6 +115,7 @@ impl FileModel {
     }
     /// It was, but tells that something is gone.
     pub fn told(&mut self) {
+        self.came_back = self.came_back.max(self.cut_off);
         self.dirty.clear();
         self.unknown.append(&mut self.doubtful);
     }
@@ -122,6 +125,7 @@ impl FileModel {
     }
     /// It is lost in a way of which nobody is told.
     pub fn silently_lost(&mut self) {
+        self.came_back = self.came_back.max(self.cut_off);
         self.power_lost();
         self.unknown.append(&mut self.doubtful);
     }
@@ -129,7 +133,7 @@ impl FileModel {
     pub fn truncate(&mut self, len: u64) {
         // What is cut off may come back at a loss of power, if the file grows again.
         self.dirty.push(len as usize..usize::MAX);
-        self.cut_off = self.cut_off.max(self.bytes.len());
+        self.cut_off = self.cut_off.max(self.bytes.len()).max(std::mem::take(&mut self.came_back));
         self.bytes.resize(len as usize, 0);
     }
     /// What is wrong with these bytes, read at `offset` (zeros are expected past the end).
@@ -217,6 +221,24 @@ mod tests {
         assert_eq!((m.lengths(false), m.lengths(true)), (2..=2, 2..=8));
         m.flushed();
         assert_eq!(m.lengths(true), 2..=2);
+    }
+
+    #[test]
+    fn a_cut_that_was_lost_stays_so_until_the_file_is_cut_again() {
+        let mut m = FileModel::default();
+        m.write(0, b"abcdefgh");
+        m.flushed();
+        m.truncate(2);
+        m.len_told();
+        m.power_lost();
+        m.told();
+        m.flushed();
+        assert_eq!((m.lengths(false), m.lengths(true)), (2..=2, 2..=8));
+        m.truncate(4);
+        m.len_told();
+        assert_eq!(m.lengths(true), 4..=8);
+        m.flushed();
+        assert_eq!(m.lengths(true), 4..=4);
     }
 
     #[test]
