@@ -7,6 +7,7 @@
 use crate::record::Record;
 use crate::signal::Signal;
 use crate::state::Inner;
+use crate::unflushed::Unflushed;
 use glowfs_rt::Duration;
 use glowfs_rt::sync::join_all;
 use glowfs_types::Result;
@@ -23,6 +24,8 @@ pub(crate) struct FlushState {
     /// Every batch up to this one, with the data it refers to, is durable.
     pub durable: Cell<u64>,
     pub signal: Signal,
+    /// What is not, by file.
+    pub unflushed: Unflushed,
     wanted: Cell<u64>,
     running: Cell<bool>,
     /// Rounds begun and ended, and up to which round someone wants one in any case.
@@ -130,6 +133,7 @@ impl Inner {
         }
         if self.failed.borrow().is_none() {
             state.durable.set(state.durable.get().max(upto));
+            state.unflushed.flushed(state.durable.get());
             state.ended.set(state.begun.get());
             let (round, took) = (state.begun.get(), self.rt.now().since(began));
             tracing::debug!(

@@ -39,6 +39,7 @@ mod slots;
 mod stage;
 mod state;
 mod store;
+mod unflushed;
 
 pub use api::{
     ChunkState, PENDING_MAX, PendingState, ReadOutcome, SMALL_WRITE_BYTES, ScrubResult, StageKind,

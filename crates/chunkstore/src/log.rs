@@ -379,6 +379,7 @@ impl Inner {
             {
                 taken.keep();
             }
+            self.flush.unflushed.note(&record, lsn);
             self.apply(target, record, lsn);
             tell(gate, done, Ok(lsn));
         }

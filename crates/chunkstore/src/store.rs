@@ -187,6 +187,14 @@ impl Store {
         self.known(target)?;
         self.inner.flush_to(self.inner.log.written.get()).await
     }
+    /// The same of what was acknowledged of these files alone: it does not wait for what the disk has of others.
+    pub async fn flush_of(&self, target: TargetId, files: &[(VolumeId, DataId)]) -> Result<()> {
+        self.known(target)?;
+        match self.inner.flush.unflushed.upto(files) {
+            Some(lsn) => self.inner.flush_to(lsn).await,
+            None => Ok(()),
+        }
+    }
     /// How many chunks [`Store::list`] has, without a walk.
     pub fn chunk_count(&self, target: TargetId) -> u64 {
         self.inner.targets.borrow().get(&target).map_or(0, |t| t.chunk_count() as u64)

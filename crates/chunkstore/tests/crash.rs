@@ -4,12 +4,12 @@
 //! a cut there are tried on the copy.
 
 use crate::fake::{Crash, Disk, Rng, run, run_observed};
-use crate::small::{CHUNK_BYTES, T, id};
+use crate::small::{CHUNK_BYTES, T};
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
 use glowfs_rt::{Buf, Rt};
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::wire::data::ChannelRecord;
-use glowfs_types::{ChannelId, ChunkVersion, ClientId, Seq, Status};
+use glowfs_types::{ChannelId, ChunkId, ChunkVersion, ClientId, DataId, Seq, Status, VolumeId};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -17,6 +17,11 @@ use std::rc::Rc;
 const CHUNKS: u64 = 4;
 /// Bytes of a disk that never runs full.
 const AMPLE: u64 = 1 << 40;
+
+/// A chunk; each is of a file of its own.
+fn id(index: u64) -> ChunkId {
+    ChunkId { volume: VolumeId(1), data: DataId(5 + index), index }
+}
 
 fn config() -> StoreConfig {
     StoreConfig { unflushed_bytes_max: 1 << 20, ..crate::small::config() }
@@ -179,6 +184,13 @@ async fn writer(store: Store, rng: Rc<Rng>, journal: Journal, index: u64, steps:
                     j[i].flushed = version;
                 }
             }
+        }
+        if rng.below(5) == 0 {
+            let committed = journal.borrow()[i].acked;
+            let file = (id(index).volume, id(index).data);
+            store.flush_of(T, &[file]).await.expect("flush");
+            let mut j = journal.borrow_mut();
+            j[i].flushed = j[i].flushed.max(committed);
         }
         if rng.below(6) == 0 {
             let known = journal.borrow()[i].clone();

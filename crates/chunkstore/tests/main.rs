@@ -7,6 +7,7 @@ mod crash;
 mod damage;
 mod fake;
 mod flush_failed;
+mod flush_of;
 mod full;
 mod log_full;
 mod mend;

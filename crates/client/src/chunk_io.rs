@@ -3,7 +3,7 @@
 
 use crate::Client;
 use crate::file::Rights;
-use crate::flush::flush;
+use crate::flush::{Of, flush};
 use crate::heads::{head_msg, layout_chains, on_chains};
 use crate::routes;
 use crate::sparse::allocated_signed;
@@ -239,7 +239,7 @@ impl ChunkIo {
     }
     /// Makes everything acknowledged on the chains that can hold data of the layout durable.
     pub async fn flush(&self, layout: &Layout) -> Result<()> {
-        flush(&self.client.core, layout).await.map(drop)
+        flush(&self.client.core, layout, Of::All).await.map(drop)
     }
     /// What one replica has of a chunk.
     pub async fn query_chunk(

@@ -1,5 +1,5 @@
-//! Flush barriers: what was acknowledged before the call, by whomever, is on the disk of every serving target of every chain that can hold
-//! data of a layout.
+//! Flush barriers: what was acknowledged of a file before the call, by whomever, is on the disk of every serving target of every chain that can hold
+//! data of its layout. A disk that has nothing of it which is not flushed yet has nothing to do.
 //!
 //! Every node is asked once, for all of its targets of these chains, each under the chain version that our routing info has. When all
 //! serving members of a version say, after their flush, that they still serve under it, no later version can have acknowledged
@@ -15,21 +15,58 @@ use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::Flush;
-use glowfs_types::wire::flush::{FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply};
+use glowfs_types::wire::flush::{
+    FLUSH_DATA_MAX, FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply,
+};
 use glowfs_types::wire::{decode, encode, method};
-use glowfs_types::{ChainId, ChainVersion, Error, Layout, NodeId, Result, Status};
+use glowfs_types::{
+    ChainId, ChainVersion, DataId, Error, Layout, NodeId, Result, Status, VolumeId,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 type Targets = BTreeSet<FlushTarget>;
 
+/// What is flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Of {
+    /// Whatever the chains have.
+    All,
+    /// One file's data.
+    File(VolumeId, DataId),
+}
+
+/// What a round flushes: what those who wait for it want.
+#[derive(Clone, Default)]
+struct Wanted {
+    targets: Targets,
+    /// Somebody wants all.
+    all: bool,
+    files: BTreeSet<(VolumeId, DataId)>,
+}
+
+impl Wanted {
+    fn add(&mut self, targets: &Targets, of: Of) {
+        self.targets.extend(targets);
+        match of {
+            Of::All => self.all = true,
+            Of::File(volume, data) => drop(self.files.insert((volume, data))),
+        }
+    }
+    /// As a message names them.
+    fn files(&self) -> Option<Vec<(VolumeId, DataId)>> {
+        let named = !self.all && self.files.len() <= FLUSH_DATA_MAX;
+        named.then(|| self.files.iter().copied().collect())
+    }
+}
+
 /// One flush of a node that some callers wait for.
 #[derive(Default)]
 struct Round {
     /// Who comes later waits for the next one: this one may have passed what was written since.
     begun: Cell<bool>,
-    targets: RefCell<Targets>,
+    wanted: RefCell<Wanted>,
     answers: RefCell<Option<BTreeMap<FlushTarget, Result<()>>>>,
     done: Notify,
 }
@@ -46,15 +83,15 @@ pub(crate) struct Flushes(RefCell<BTreeMap<NodeId, Lane>>);
 /// Since which version of each chain what was not flushed before may be gone ([`glowfs_types::routing::ChainInfo::lost`]).
 pub(crate) type Losses = BTreeMap<ChainId, ChainVersion>;
 
-/// Flushes every chain that can hold data of a layout; what they had lost under the versions in which they were flushed.
-pub(crate) async fn flush(core: &Rc<Core>, layout: &Layout) -> Result<Losses> {
+/// Flushes that on every chain that can hold data of a layout; what they had lost under the versions in which they were flushed.
+pub(crate) async fn flush(core: &Rc<Core>, layout: &Layout, of: Of) -> Result<Losses> {
     let mut chains = layout_chains(core, layout).await?;
     let mut losses = Losses::new();
     let mut retry = core.retry(core.write_policy());
     loop {
         let mut site = Site::default();
         let asked = chains.clone();
-        let outcome = attempt(core, &mut chains, &retry, &mut site).await;
+        let outcome = attempt(core, &mut chains, of, &retry, &mut site).await;
         if let Some(info) = &site.info {
             let done = asked.iter().filter(|c| outcome.is_ok() || !chains.contains(c));
             losses.extend(done.filter_map(|c| Some((*c, info.chains.get(c)?.lost))));
@@ -87,6 +124,7 @@ async fn at_the_heads(core: &Rc<Core>, chains: &[ChainId]) -> Result<()> {
 async fn attempt(
     core: &Rc<Core>,
     chains: &mut Vec<ChainId>,
+    of: Of,
     retry: &Retry,
     site: &mut Site,
 ) -> Result<()> {
@@ -101,7 +139,7 @@ async fn attempt(
             nodes.entry(p.node).or_default().insert(target);
         }
     }
-    let answers = join_all(nodes.iter().map(|(node, targets)| ask(core, *node, targets))).await;
+    let answers = join_all(nodes.iter().map(|(node, targets)| ask(core, *node, targets, of))).await;
     let mut failed = BTreeSet::new();
     let mut error = None;
     for ((node, targets), answers) in nodes.iter().zip(answers) {
@@ -128,8 +166,8 @@ fn moved(info: &RoutingInfo, node: NodeId, targets: &Targets) -> bool {
 }
 
 /// Waits for a flush of these targets that began after this call; an answer for each.
-async fn ask(core: &Rc<Core>, node: NodeId, targets: &Targets) -> Vec<Result<()>> {
-    let round = enter(core, node, targets);
+async fn ask(core: &Rc<Core>, node: NodeId, targets: &Targets, of: Of) -> Vec<Result<()>> {
+    let round = enter(core, node, targets, of);
     let answers = async {
         loop {
             let news = round.done.wait();
@@ -150,7 +188,7 @@ async fn ask(core: &Rc<Core>, node: NodeId, targets: &Targets) -> Vec<Result<()>
 }
 
 /// The round that covers everything acknowledged so far.
-fn enter(core: &Rc<Core>, node: NodeId, targets: &Targets) -> Rc<Round> {
+fn enter(core: &Rc<Core>, node: NodeId, targets: &Targets, of: Of) -> Rc<Round> {
     let mut lanes = core.flushes.0.borrow_mut();
     let round = match lanes.get_mut(&node) {
         Some(lane) if !lane.running.begun.get() => lane.running.clone(),
@@ -162,7 +200,7 @@ fn enter(core: &Rc<Core>, node: NodeId, targets: &Targets) -> Rc<Round> {
             first
         }
     };
-    round.targets.borrow_mut().extend(targets);
+    round.wanted.borrow_mut().add(targets, of);
     round
 }
 
@@ -175,11 +213,12 @@ async fn run(core: Rc<Core>, node: NodeId) {
         // Whatever else is ready to run may join.
         core.rt.yield_now().await;
         round.begun.set(true);
-        let targets = round.targets.borrow().clone();
+        let wanted = round.wanted.borrow().clone();
+        let files = wanted.files();
         let mut answers = BTreeMap::new();
-        let all: Vec<FlushTarget> = targets.into_iter().collect();
+        let all: Vec<FlushTarget> = wanted.targets.into_iter().collect();
         for some in all.chunks(FLUSH_TARGETS_MAX) {
-            match call(&core, node, some).await {
+            match call(&core, node, some, files.clone()).await {
                 Ok(results) => answers.extend(some.iter().copied().zip(results)),
                 Err(e) => answers.extend(some.iter().map(|t| (*t, Err(e.clone())))),
             }
@@ -201,10 +240,15 @@ async fn run(core: Rc<Core>, node: NodeId) {
 }
 
 /// Asks one node.
-async fn call(core: &Rc<Core>, node: NodeId, targets: &[FlushTarget]) -> Result<Vec<Result<()>>> {
+async fn call(
+    core: &Rc<Core>,
+    node: NodeId,
+    targets: &[FlushTarget],
+    files: Option<Vec<(VolumeId, DataId)>>,
+) -> Result<Vec<Result<()>>> {
     let time = core.write_policy().attempt;
     let info = core.routing(time).await?;
-    let body = encode(&FlushTargets { targets: targets.to_vec() });
+    let body = encode(&FlushTargets { targets: targets.to_vec(), files });
     let asked: Targets = targets.iter().copied().collect();
     let outcome = async {
         core.conn(&info, node, time)
@@ -230,4 +274,25 @@ async fn call(core: &Rc<Core>, node: NodeId, targets: &[FlushTarget]) -> Result<
         status => Err(Error::new(status, "the target did not flush")),
     };
     Ok(reply.statuses.into_iter().map(result).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_of_the_files_that_those_who_wait_have_written_or_of_all() {
+        let file = |n| Of::File(VolumeId(1), DataId(n));
+        let mut w = Wanted::default();
+        w.add(&Targets::new(), file(7));
+        w.add(&Targets::new(), file(3));
+        w.add(&Targets::new(), file(7));
+        assert_eq!(w.files(), Some(vec![(VolumeId(1), DataId(3)), (VolumeId(1), DataId(7))]));
+        let mut all = w.clone();
+        all.add(&Targets::new(), Of::All);
+        assert_eq!(all.files(), None);
+        // More than a message names.
+        (0..=FLUSH_DATA_MAX as u64).for_each(|n| w.add(&Targets::new(), file(n)));
+        assert_eq!(w.files(), None);
+    }
 }

@@ -519,6 +519,8 @@ fn flushes_that_run_together_share() {
         first.await.expect("flush");
         let calls: u64 = READS.iter().map(|n| fake.calls(NodeId(*n), method::FLUSH_TARGETS)).sum();
         assert_eq!(calls, 6, "one that ran, and one for all who came meanwhile");
+        let this = Some(vec![(VolumeId(1), DataId(7))]);
+        assert_eq!(*fake.state.flushed.borrow(), vec![this; 6], "of this file alone");
     });
 }
 

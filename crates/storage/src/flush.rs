@@ -2,13 +2,16 @@
 //! of its targets (FLUSH_TARGETS); those of former releases ask the head of each chain (FLUSH).
 
 use crate::node::Node;
+use glowfs_chunkstore::Store;
 use glowfs_net::Incoming;
 use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_rt::{BoxFuture, Duration};
 use glowfs_types::routing::Role;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::data::Flush;
-use glowfs_types::wire::flush::{FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply};
+use glowfs_types::wire::flush::{
+    FLUSH_DATA_MAX, FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply,
+};
 use glowfs_types::wire::method;
 use glowfs_types::{Error, NodeId, Result, Status};
 use std::collections::BTreeMap;
@@ -74,8 +77,19 @@ impl Node {
     }
 }
 
+fn check_bounds(asked: &FlushTargets) -> Result<()> {
+    let (targets, files) = (asked.targets.len(), asked.files.as_ref().map_or(0, Vec::len));
+    if targets <= FLUSH_TARGETS_MAX && files <= FLUSH_DATA_MAX {
+        return Ok(());
+    }
+    let e = format!(
+        "flush of {files} files on {targets} targets; at most {FLUSH_DATA_MAX} and {FLUSH_TARGETS_MAX}"
+    );
+    Err(Error::new(Status::BadMessage, e))
+}
+
 impl Node {
-    /// FLUSH_TARGETS: one flush a disk for all the targets on it. The sender asks every serving target of its chains itself; what makes
+    /// FLUSH_TARGETS: one flush a disk for all the targets on it, if it has anything of the files that is not durable. The sender asks every serving target of its chains itself; what makes
     /// that as good as asking the head is the check before and after: a chain whose members all say that they still serve under a
     /// version had no later one in which somebody could have acknowledged a write without them.
     pub(crate) async fn flush_targets(
@@ -84,12 +98,7 @@ impl Node {
     ) -> Result<FlushTargetsReply> {
         self.check_lease()?;
         let asked: FlushTargets = incoming.msg()?;
-        if asked.targets.len() > FLUSH_TARGETS_MAX {
-            return Err(Error::new(
-                Status::BadMessage,
-                format!("flush of {} targets; at most {FLUSH_TARGETS_MAX}", asked.targets.len()),
-            ));
-        }
+        check_bounds(&asked)?;
         let mut outcomes: Vec<Status> = asked.targets.iter().map(|t| self.serves(t)).collect();
         let mut disks = BTreeMap::new();
         for (t, outcome) in asked.targets.iter().zip(&outcomes) {
@@ -100,7 +109,12 @@ impl Node {
                 disks.entry(target.store.id()).or_insert((target.store.clone(), t.target));
             }
         }
-        let flushed = join_all(disks.values().map(|(store, any)| store.flush(*any))).await;
+        let files = asked.files.as_deref();
+        let flush = async |store: &Store, any| match files {
+            Some(files) => store.flush_of(any, files).await,
+            None => store.flush(any).await,
+        };
+        let flushed = join_all(disks.values().map(|(store, any)| flush(store, *any))).await;
         self.check_answer()?;
         for (t, outcome) in asked.targets.iter().zip(&mut outcomes) {
             if *outcome == Status::Ok {

@@ -24,6 +24,8 @@ macro_rules! mutants {
 mutants! {
     /// A disk's flush is answered without being done.
     MissingFlush = "missing-flush";
+    /// The flush of a file does not wait for what was written of it.
+    FlushOfOthers = "flush-of-others";
     /// A resynced target reports up to date before it flushed.
     SyncWithoutFlush = "sync-without-flush";
     /// mgmtd takes a new life of a store for the old one.

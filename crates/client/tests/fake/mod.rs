@@ -34,6 +34,8 @@ pub struct State {
     pub faults: RefCell<BTreeMap<(NodeId, u16), VecDeque<Fault>>>,
     pub calls: RefCell<BTreeMap<(NodeId, u16), u64>>,
     pub requests: RefCell<Vec<RequestId>>,
+    /// What the flushes were of.
+    pub flushed: RefCell<Vec<Option<Vec<(VolumeId, DataId)>>>>,
     pub epoch: Cell<u64>,
     /// How many of the epochs left the data id as it was: truncates to a length that is not 0.
     pub kept_data: Cell<u64>,

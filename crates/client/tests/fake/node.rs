@@ -82,6 +82,7 @@ impl Node {
             }
             method::FLUSH_TARGETS => {
                 let asked: FlushTargets = incoming.msg()?;
+                self.state.flushed.borrow_mut().push(asked.files.clone());
                 let info = self.state.routing.borrow();
                 let answer = |t: &FlushTarget| {
                     let chain = info.chains.get(&t.chain).filter(|c| c.version == t.chain_version);

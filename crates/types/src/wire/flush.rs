@@ -1,9 +1,13 @@
 //! Flushing the targets of a node.
 
+use crate::{DataId, VolumeId};
 use minicbor::{Decode, Encode};
 
 /// The most targets that one FLUSH_TARGETS may name.
 pub const FLUSH_TARGETS_MAX: usize = 4096;
+
+/// The most files that one FLUSH_TARGETS may name.
+pub const FLUSH_DATA_MAX: usize = 1024;
 
 /// One target to flush.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
@@ -26,6 +30,9 @@ pub struct FlushTargets {
     /// The targets, at most [`FLUSH_TARGETS_MAX`].
     #[n(0)]
     pub targets: Vec<FlushTarget>,
+    /// Only of these files, at most [`FLUSH_DATA_MAX`]; `None`: of all. Storages of releases before 2026-11-28 flush all.
+    #[n(1)]
+    pub files: Option<Vec<(VolumeId, DataId)>>,
 }
 
 /// Its answer.
