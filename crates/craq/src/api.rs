@@ -39,6 +39,9 @@ pub struct Update {
     pub needs_room: bool,
     /// It removes the chunk.
     pub removes: bool,
+    /// Its sender vouches for it when all before the receiver have stored it (`shown.rs`). The head's always do; of an update that came by a member of an older
+    /// release it is not so.
+    pub vouches: bool,
 }
 
 /// A FORWARD that arrived.
@@ -122,6 +125,10 @@ pub enum Event {
     Discarded(ChunkId, Result<(), Status>),
     /// The successor answered (with the checksum of its content, 0 if not known), or the call failed.
     Answer(ForwardId, Result<u32, Status>),
+    /// The predecessor vouches under that chain version for these versions, and for all before them: whoever is before this target has stored them.
+    Vouched(ChainVersion, Vec<(ChunkId, ChunkVersion)>),
+    /// The successor says under that chain version that neither it nor a serving target behind it shows what we sent before we vouch for it.
+    SuccessorAsks(ChainVersion),
     /// A pause is over.
     Timer(TimerId),
     /// Someone wants to read.
@@ -247,6 +254,8 @@ pub enum Action {
     ReadNow(Ticket),
     /// Refuse a read.
     ReadRefused(Ticket, Status),
+    /// A read waits for the predecessor's word on this chunk only: ask, now ([`crate::Replica::unvouched`]).
+    AskPredecessor(ChunkId),
     /// Nothing of the chunk is under way now; or it cannot be held.
     Held(Ticket, Result<(), Status>),
     /// Ask mgmtd for newer routing info.

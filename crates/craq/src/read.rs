@@ -1,4 +1,4 @@
-//! Reads: committed content only, and never from a replica that holds a pending version of the chunk.
+//! Reads: committed content only, never from a replica that holds a pending version of the chunk, and of nothing that is not stored by all (`shown.rs`).
 
 use crate::{Action, READERS_MAX, Replica, Ticket};
 use glowfs_types::mutant::{Mutant, planted};
@@ -21,6 +21,7 @@ impl Replica {
                     out.push(Action::ReadRefused(ticket, Status::Overloaded));
                 } else {
                     lane.readers.push_back(ticket);
+                    self.ask_for_readers(chunk, out);
                 }
             }
             Err(status) => {
@@ -32,12 +33,22 @@ impl Replica {
         }
     }
 
-    /// Whether the chunk may be read at once; `false` means that a pending version must resolve first.
+    /// Whether the chunk may be read at once; `false` means that a pending version must resolve first, or be vouched for.
     pub fn can_read(&self, version: ChainVersion, chunk: ChunkId) -> Result<bool, Status> {
         if !self.check(version)?.serving() {
             return Err(Status::NotServing);
         }
-        Ok(planted(Mutant::DirtyRead) || self.lanes.get(&chunk).is_none_or(|l| l.readable()))
+        let readable = self.lanes.get(&chunk).is_none_or(|l| l.readable());
+        Ok(planted(Mutant::DirtyRead) || readable && self.is_vouched(chunk))
+    }
+
+    /// Who waits only for the word of the predecessor has it asked.
+    pub(crate) fn ask_for_readers(&self, chunk: ChunkId, out: &mut Vec<Action>) {
+        let waits = self.lanes.get(&chunk).is_some_and(|l| l.readable() && !l.readers.is_empty());
+        let unvouched = self.unvouched.contains_key(&chunk);
+        if waits && unvouched && self.asks_predecessor().is_some() {
+            out.push(Action::AskPredecessor(chunk));
+        }
     }
 
     /// A read has waited long enough.

@@ -35,6 +35,8 @@ impl Replica {
         let (mut forwards, mut timers, mut tickets) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         r.ids = 0;
+        // Read for what stores have refused only.
+        r.successor_asks &= !never_refused;
         // Whoever has a view goes by that: it is newer than all of a former life.
         r.former = if r.view.is_some() { ChainVersion(0) } else { version(r.former) };
         for view in r.view.iter_mut().chain(&mut r.next) {

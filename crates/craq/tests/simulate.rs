@@ -54,6 +54,7 @@ fn run(seed: u64, trace: bool) {
         Budget { duplicates: 0, refusals: r.below(4) as u8, ..budget }
     };
     let mut w = World::new(replicas, &clients, budget);
+    w.slow_words = r.below(2) == 0;
     let removals = r.below(4) == 0;
     if r.below(4) == 0 {
         w.remove(0, 3);

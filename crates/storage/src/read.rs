@@ -187,6 +187,13 @@ impl Node {
         let (outcome, piece) = target.store.read(target.id, chunk, op.offset.get(), piece).await;
         match outcome {
             Ok(found) => {
+                // It may be of a version that was committed after the read was let go on, and that may not be shown yet.
+                if !target.replica.borrow().may_tell(chunk, found.version)
+                    && let Err(status) = self.may_read(&target, version, chunk).await
+                {
+                    self.metrics.read_errors.inc();
+                    return failed(status, piece);
+                }
                 self.metrics.reads.inc();
                 self.metrics.read_bytes.add(u64::from(op.len.get()));
                 let result = ReadResult {

@@ -49,6 +49,10 @@ impl Handler for Service {
                     incoming.reply(result);
                 });
             }
+            method::VOUCH => {
+                let result = node.vouch(&incoming);
+                incoming.reply_msg(result);
+            }
             method::SCRUB => {
                 let result = node.scrub(&incoming);
                 incoming.reply_msg(result);

@@ -7,6 +7,7 @@ use crate::mend::Lost;
 use crate::node::Node;
 use crate::scrub::Progress;
 use crate::slow::Watch;
+use crate::vouch::Vouches;
 use glowfs_chunkstore::{StageKind, Store};
 use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
@@ -88,6 +89,8 @@ pub(crate) struct Target {
     pub scrub: Progress,
     /// Pending versions that are built on damaged content, and how often that was found.
     pub damaged: RefCell<BTreeMap<(ChunkId, ChunkVersion), u32>>,
+    /// What may not be shown yet: asking the predecessor about it.
+    pub vouches: Vouches,
     /// Damaged blocks that nobody has.
     pub lost: RefCell<Lost>,
     /// The same for operators, for longer.
@@ -205,6 +208,7 @@ impl Target {
             holds: RefCell::default(),
             scrub: Progress::default(),
             damaged: RefCell::default(),
+            vouches: Vouches::default(),
             lost: RefCell::default(),
             damage: RefCell::default(),
         }))

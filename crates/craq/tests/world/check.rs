@@ -50,6 +50,7 @@ impl World {
             if self.removes() || self.fault == Some(Fault::NothingTransferred) {
                 continue;
             }
+            readable.iter().for_each(|(i, content, _)| self.check_stored(*i, at, content));
             let (seen, shown) = self.observed.entry(at).or_default();
             for (i, content, version) in readable {
                 assert!(
@@ -128,6 +129,8 @@ impl World {
                 state == PublicState::Serving,
                 format!("AllReplicasInServingState: node {i} is {state:?}"),
             );
+            let unvouched = r.unvouched(chunk(0)).next();
+            must(unvouched.is_none(), format!("WriteComplete: node {i} never shows {unvouched:?}"));
             must(r.is_quiet(), format!("WriteComplete: node {i} has something left"));
             must(n.tickets.is_empty(), format!("WriteComplete: node {i} left requests unanswered"));
             must(n.payloads.is_empty(), format!("WriteComplete: node {i} keeps payloads"));

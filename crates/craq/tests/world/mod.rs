@@ -11,6 +11,7 @@ mod fault;
 mod mgmtd;
 mod node;
 mod same;
+mod shown;
 mod store;
 
 use glowfs_craq::{ForwardId, Forwarded};
@@ -96,6 +97,22 @@ pub enum Msg {
         chain_version: u64,
         channels: Vec<(u8, u8, u8, u64)>,
     },
+    /// To the predecessor: what of these does it vouch for? And whether all from the sender on show nothing else.
+    Ask {
+        from: u8,
+        life: u8,
+        to: u8,
+        chain_version: u64,
+        about: Vec<(ChunkId, ChunkVersion)>,
+        waits: bool,
+    },
+    /// Its word.
+    Word {
+        to: u8,
+        life: u8,
+        chain_version: u64,
+        vouched: Vec<(ChunkId, ChunkVersion)>,
+    },
 }
 
 impl Msg {
@@ -108,7 +125,9 @@ impl Msg {
             | Msg::Answer { to, .. }
             | Msg::SyncList { to, .. }
             | Msg::SyncPage { to, .. }
-            | Msg::SyncDone { to, .. } => Some(*to),
+            | Msg::SyncDone { to, .. }
+            | Msg::Ask { to, .. }
+            | Msg::Word { to, .. } => Some(*to),
         }
     }
 }
@@ -159,6 +178,10 @@ pub struct World {
     pub hasty: bool,
     /// A stage was refused: targets may give way.
     pub refused: bool,
+    /// What a refused stage is refused with.
+    pub refusal: Status,
+    /// A predecessor's word is under way for a while (else it is asked and there in one step).
+    pub slow_words: bool,
     /// See `closed.rs`.
     pub closed: bool,
     /// What is wrong in this world, on purpose.
@@ -183,6 +206,8 @@ pub enum Choice {
     Drain(u8),
     Tell(u8),
     StartSync(u8),
+    /// A node asks its predecessor what it vouches for.
+    Ask(u8),
     Send(u8),
     Repeat(u8),
     /// A client's request, from its sending to its arrival at that node.
@@ -219,6 +244,8 @@ impl World {
             serial_disks: false,
             hasty: false,
             refused: false,
+            refusal: Status::NoSpace,
+            slow_words: false,
             closed: false,
             fault: None,
         };
@@ -304,6 +331,9 @@ impl World {
             }
             if self.may_sync(i) {
                 out.push(Choice::StartSync(i));
+            }
+            if self.may_ask(i) {
+                out.push(Choice::Ask(i));
             }
             if b.ages > 0 && (self.hasty || self.nothing_older_comes(&n.begun)) {
                 out.push(Choice::Age(i));
@@ -420,7 +450,7 @@ impl World {
             Msg::SyncPage { to, life, chain_version, .. } => {
                 self.send(Msg::SyncPage { to, life, chain_version, page: None });
             }
-            Msg::Request { .. } | Msg::Response { .. } => {}
+            Msg::Request { .. } | Msg::Response { .. } | Msg::Ask { .. } | Msg::Word { .. } => {}
         }
         for i in 0..self.nodes.len() {
             for (life, back, status) in std::mem::take(&mut self.nodes[i].answers_lost) {
@@ -439,7 +469,7 @@ impl World {
         let node = &self.nodes[to as usize];
         if node.replica.is_none() {
             return match msg {
-                Msg::Answer { .. } | Msg::SyncPage { .. } => {}
+                Msg::Answer { .. } | Msg::SyncPage { .. } | Msg::Word { .. } => {}
                 Msg::Request { client, number, .. } => {
                     self.send(Msg::Response { client, number, result: Err(Status::Disconnected) });
                 }
@@ -454,6 +484,7 @@ impl World {
                     | Msg::Forward { .. }
                     | Msg::SyncList { .. }
                     | Msg::SyncDone { .. }
+                    | Msg::Ask { .. }
             )
         {
             return match msg {

@@ -158,6 +158,9 @@ impl World {
         for action in out {
             self.perform(i, action);
         }
+        if self.fault == Some(Fault::ShownAtOnce) {
+            self.show_at_once(i);
+        }
     }
 
     fn perform(&mut self, i: u8, action: Action) {
@@ -235,11 +238,14 @@ impl World {
             }
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before. Of no other reason it may fail here.
-            Action::Failed(Status::NoSpace) if self.refused => self.nodes[i as usize].crash(true),
+            Action::Failed(status) if self.refused && status == self.refusal => {
+                self.nodes[i as usize].crash(true)
+            }
             Action::Failed(status) => panic!("node {i} failed: {status}"),
             Action::ReadNow(_)
             | Action::ReadRefused(..)
             | Action::Refresh
+            | Action::AskPredecessor(_)
             | Action::Held(..)
             | Action::Report => {}
         }
@@ -395,6 +401,7 @@ impl World {
                     flush: false,
                     needs_room: !remove,
                     removes: remove,
+                    vouches: false,
                 };
                 let pay = if remove { Pay::Remove } else { Pay::Append((client, number)) };
                 let ticket = self.ticket(to, From::Client(client, number), pay, update);
@@ -465,6 +472,15 @@ impl World {
                 }
                 self.feed(to, Event::SyncDone(ticket, version));
             }
+            Msg::Ask { from, life, chain_version, about, waits, .. } => {
+                let vouched = self.word(to, chain_version, &about, waits);
+                self.send(Msg::Word { to: from, life, chain_version, vouched });
+            }
+            Msg::Word { life, chain_version, vouched, .. } => {
+                if self.nodes[to as usize].life == life {
+                    self.feed(to, Event::Vouched(ChainVersion(chain_version), vouched));
+                }
+            }
             Msg::Response { .. } => unreachable!("goes to a client"),
         }
     }
@@ -496,7 +512,7 @@ impl World {
                 let Op::Stage { chunk, version, .. } = self.nodes[i as usize].ops.remove(k) else {
                     unreachable!("only a stage is refused")
                 };
-                let refused = Err(Status::NoSpace);
+                let refused = Err(self.refusal);
                 self.feed(i, Event::Staged(chunk, ChunkVersion(version), refused));
             }
             Choice::Timer(i) => {
@@ -529,6 +545,7 @@ impl World {
                 self.nodes[i as usize].begun = self.begun();
                 self.feed(i, Event::Age);
             }
+            Choice::Ask(i) => self.ask(i),
             Choice::Drain(i) => self.nodes[i as usize].full = false,
             Choice::Tell(i) => self.tell(i),
             Choice::StartSync(i) => {
