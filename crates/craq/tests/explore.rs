@@ -147,7 +147,7 @@ fn two_replicas_forget_channels() {
     let budget = Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() };
     let mut w = world(2, &[(0, 2)], budget, 1);
     w.serial_disks = true;
-    explore(w, 1_500_000);
+    explore(w, 3_000_000);
 }
 
 #[test]

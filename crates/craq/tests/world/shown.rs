@@ -42,6 +42,11 @@ impl World {
         view.is_some_and(|v| r.and_then(|r| r.can_read(v.version, chunk(at)).ok()) == Some(true))
     }
 
+    /// That the successor waits matters to nobody else.
+    fn stores_refuse(&self) -> bool {
+        self.refused || self.budget.refusals > 0
+    }
+
     /// Whether it has something to ask, and something comes of it.
     pub fn may_ask(&self, i: u8) -> bool {
         let Some(ask) = self.question(i) else { return false };
@@ -55,7 +60,8 @@ impl World {
         }
         let n = &self.nodes[ask.to as usize];
         let r = n.replica.as_ref().filter(|r| r.check(ChainVersion(ask.chain_version)).is_ok());
-        let news = !self.closed && r.is_some_and(|r| ask.waits && !n.fenced && !r.successor_asks());
+        let news = r.is_some_and(|r| ask.waits && !n.fenced && !r.successor_asks());
+        let news = news && self.stores_refuse();
         news || !self.vouched(&ask).is_empty()
     }
 
@@ -78,7 +84,7 @@ impl World {
         about: &[(ChunkId, ChunkVersion)],
         waits: bool,
     ) -> Vec<(ChunkId, ChunkVersion)> {
-        if waits && !self.nodes[to as usize].fenced {
+        if waits && self.stores_refuse() && !self.nodes[to as usize].fenced {
             self.feed(to, Event::SuccessorAsks(ChainVersion(chain_version)));
         }
         self.vouched(&Question { to, chain_version, about: about.to_vec(), waits })
