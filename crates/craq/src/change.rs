@@ -27,7 +27,7 @@ impl Replica {
                 if have.syncing() {
                     self.drop_former(out);
                 }
-                self.vouch_for_itself();
+                self.vouch_for_itself(out);
                 self.progress_all(store, out);
             }
             return;
@@ -61,8 +61,12 @@ impl Replica {
         self.covered.clear();
         self.whole_only = false;
         // What is unvouched stays so, whoever vouches now.
+        self.unvouched.values_mut().for_each(|u| u.holds_sync = true);
         let asked = std::mem::take(&mut self.successor_asks);
-        self.vouch_for_itself();
+        if !view.serving() {
+            self.tell_nobody(out);
+        }
+        self.vouch_for_itself(out);
         let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
         for chunk in &chunks {
             self.turn_lane(*chunk, &view, asked, out);

@@ -28,6 +28,7 @@ pub use api::{
 pub use dedupe::CLIENT_CHANNELS_MAX;
 pub use renumber::Renumbered;
 pub use replica::Replica;
+pub use shown::About;
 pub use view::View;
 
 /// The greatest number of pending versions of one chunk.

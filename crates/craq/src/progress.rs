@@ -189,6 +189,7 @@ impl Replica {
         self.refusals(chunk, out);
         self.decide(chunk, store, out);
         self.send(chunk, store, out);
+        let begins_again = self.begins_again();
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         if lane.discarding.is_none()
             && lane.doomed.iter().all(|d| !d.1)
@@ -204,12 +205,8 @@ impl Replica {
             *granted = true;
             out.push(Action::Held(*ticket, Ok(())));
         }
-        if self.next.is_none() && lane.readable() {
-            if !self.is_vouched(chunk) {
-                self.ask_for_readers(chunk, out);
-            } else if let Some(lane) = self.lanes.get_mut(&chunk) {
-                out.extend(lane.readers.drain(..).map(Action::ReadNow));
-            }
+        if self.next.is_none() && lane.readable() && !begins_again {
+            out.extend(lane.readers.drain(..).map(Action::ReadNow));
         }
         self.drain_queue(chunk, store, out);
         self.drop_idle(chunk);
@@ -262,6 +259,9 @@ impl Replica {
                 out.push(Action::Diverged(chunk, e.version));
                 // A syncing one gets the next update whole again, and the resync does not pass over it.
                 self.covered.remove(&chunk);
+                if let Some(u) = self.unvouched.get_mut(&chunk) {
+                    u.holds_sync = true;
+                }
             }
             out.push(Action::Release(chunk, e.version));
         }

@@ -1,4 +1,4 @@
-//! Reads: committed content only, never from a replica that holds a pending version of the chunk, and of nothing that is not stored by all (`shown.rs`).
+//! Reads: committed content only, never from a replica that holds a pending version of the chunk. What was read is told when all have stored it (`shown.rs`).
 
 use crate::{Action, READERS_MAX, Replica, Ticket};
 use glowfs_types::mutant::{Mutant, planted};
@@ -21,7 +21,6 @@ impl Replica {
                     out.push(Action::ReadRefused(ticket, Status::Overloaded));
                 } else {
                     lane.readers.push_back(ticket);
-                    self.ask_for_readers(chunk, out);
                 }
             }
             Err(status) => {
@@ -33,26 +32,18 @@ impl Replica {
         }
     }
 
-    /// Whether the chunk may be read at once; `false` means that a pending version must resolve first, or be vouched for.
+    /// Whether the chunk may be read at once; `false` means that a pending version must resolve first.
     pub fn can_read(&self, version: ChainVersion, chunk: ChunkId) -> Result<bool, Status> {
         if !self.check(version)?.serving() {
             return Err(Status::NotServing);
         }
         let readable = self.lanes.get(&chunk).is_none_or(|l| l.readable());
-        Ok(planted(Mutant::DirtyRead) || readable && self.is_vouched(chunk))
-    }
-
-    /// Who waits only for the word of the predecessor has it asked.
-    pub(crate) fn ask_for_readers(&self, chunk: ChunkId, out: &mut Vec<Action>) {
-        let waits = self.lanes.get(&chunk).is_some_and(|l| l.readable() && !l.readers.is_empty());
-        let unvouched = self.unvouched.contains_key(&chunk);
-        if waits && unvouched && self.asks_predecessor().is_some() {
-            out.push(Action::AskPredecessor(chunk));
-        }
+        Ok(planted(Mutant::DirtyRead) || readable && !self.begins_again())
     }
 
     /// A read has waited long enough.
     pub(crate) fn read_expired(&mut self, ticket: Ticket, chunk: ChunkId, out: &mut Vec<Action>) {
+        self.tell_expired(ticket, chunk, out);
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         if let Some(at) = lane.readers.iter().position(|t| *t == ticket) {
             lane.readers.remove(at);

@@ -68,6 +68,7 @@ impl Replica {
             lane.readers.iter_mut().for_each(&mut name);
             lane.held.iter_mut().for_each(|(ticket, _)| name(ticket));
         }
+        r.telling.values_mut().flatten().for_each(|(_, ticket)| name(ticket));
         let named = |(id, what): (ForwardId, _)| Some((*forwards.get(&id)?, what));
         r.forwards = std::mem::take(&mut r.forwards).into_iter().filter_map(named).collect();
         let named = |(id, what): (TimerId, _)| Some((*timers.get(&id)?, what));

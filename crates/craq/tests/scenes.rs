@@ -282,3 +282,49 @@ fn who_begins_again_shows_nothing_before_it_is_certain_that_it_does() {
     assert!(w.shows(1, 0));
     w.settle();
 }
+
+/// The last one of two has no room for a write that the first one vouches for, and the number of that write is given again. The word that was on its way all the time is not of the one
+/// that has the number now.
+#[test]
+fn a_late_word_is_not_of_another_write_of_the_same_number() {
+    let budget = Budget { refusals: 1, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 2)], budget);
+    w.slow_words = true;
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Ask(1));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Ask { .. }));
+    w.apply(&Choice::Refuse(1, 0));
+    w.apply(&Choice::Disk(1, 0));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Answer { .. }));
+    w.apply(&Choice::Disk(0, 0));
+    go(&mut w, "the client is answered", |c| {
+        matches!(c, Choice::Deliver(Msg::Response { result: Err(Status::NoSpace), .. }))
+    });
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    arrives(&mut w, 1, |m| matches!(m, Msg::Word { vouched, .. } if !vouched.is_empty()));
+    assert!(!w.shows(1, 0), "the first one has the other write in memory");
+    w.settle();
+}
+
+/// The first one of two has taken a write back before it is asked about it: that nothing of it is on its way is not that it is stored.
+#[test]
+fn nobody_vouches_for_what_was_taken_back() {
+    let budget = Budget { refusals: 1, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 2)], budget);
+    w.slow_words = true;
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Ask(1));
+    w.apply(&Choice::Refuse(1, 0));
+    w.apply(&Choice::Disk(1, 0));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Answer { .. }));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Ask { .. }));
+    let said = |m: &Msg| matches!(m, Msg::Word { vouched, .. } if !vouched.is_empty());
+    assert!(!w.msgs.keys().any(said), "{w:#?}");
+    w.settle();
+}

@@ -46,6 +46,7 @@ fn run(seed: u64, trace: bool) {
         refusals: 0,
         syncs: 200,
         ages: small(8),
+        reads: 200,
     };
     // A connection delivers a call at most once; taking versions back for want of room relies on that.
     let budget = if r.below(2) == 0 {

@@ -59,6 +59,9 @@ impl Node {
         for chunk in pending.into_iter().filter(|c| c.index >= from.index) {
             let settled = self.may_read(target, version, chunk).await;
             settled.map_err(|status| target.refusal(status))?;
+            let committed = target.store.chunk(target.id, chunk).map_or(0, |s| s.committed.0);
+            let told = self.may_tell(target, version, (chunk, committed.into()), 0).await;
+            told.map_err(|status| target.refusal(status))?;
         }
         Ok(())
     }

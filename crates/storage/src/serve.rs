@@ -49,10 +49,7 @@ impl Handler for Service {
                     incoming.reply(result);
                 });
             }
-            method::VOUCH => {
-                let result = node.vouch(&incoming);
-                incoming.reply_msg(result);
-            }
+            method::VOUCH => answer!(node, incoming, vouch),
             method::SCRUB => {
                 let result = node.scrub(&incoming);
                 incoming.reply_msg(result);

@@ -14,7 +14,7 @@ mod same;
 mod shown;
 mod store;
 
-use glowfs_craq::{ForwardId, Forwarded};
+use glowfs_craq::{About, ForwardId, Forwarded};
 use glowfs_types::routing::PublicState;
 use glowfs_types::{ChunkId, ChunkVersion, DataId, Status, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,7 +103,7 @@ pub enum Msg {
         life: u8,
         to: u8,
         chain_version: u64,
-        about: Vec<(ChunkId, ChunkVersion)>,
+        about: Vec<About>,
         waits: bool,
     },
     /// Its word.
@@ -111,7 +111,7 @@ pub enum Msg {
         to: u8,
         life: u8,
         chain_version: u64,
-        vouched: Vec<(ChunkId, ChunkVersion)>,
+        vouched: Vec<About>,
     },
 }
 
@@ -160,6 +160,8 @@ pub struct Budget {
     pub syncs: u8,
     /// Ages of channels.
     pub ages: u8,
+    /// Reads that are told later than they read.
+    pub reads: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -208,6 +210,8 @@ pub enum Choice {
     StartSync(u8),
     /// A node asks its predecessor what it vouches for.
     Ask(u8),
+    /// Somebody reads that chunk of a node.
+    Read(u8, u8),
     Send(u8),
     Repeat(u8),
     /// A client's request, from its sending to its arrival at that node.
@@ -335,6 +339,7 @@ impl World {
             if self.may_ask(i) {
                 out.push(Choice::Ask(i));
             }
+            out.extend(self.may_read(i).into_iter().map(|at| Choice::Read(i, at)));
             if b.ages > 0 && (self.hasty || self.nothing_older_comes(&n.begun)) {
                 out.push(Choice::Age(i));
             }

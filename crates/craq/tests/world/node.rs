@@ -1,5 +1,6 @@
 //! One node of the world: the core, its store, and what the service shell does around them.
 
+use super::shown::Reading;
 use super::store::{Op, Store, crc};
 use super::{Back, Choice, Content, Fault, Msg, Pay, World, Write, chunk};
 use glowfs_craq::resync::{Transfer, compare};
@@ -39,9 +40,10 @@ pub struct Node {
     pub sync: Option<(u64, Option<BTreeSet<u16>>)>,
     pub next_tag: u16,
     pub answers_lost: Vec<(u8, Back, Status)>,
+    pub reading: Option<Reading>,
 }
 
-struct View<'a>(&'a Store, bool);
+pub struct View<'a>(pub &'a Store, pub bool);
 impl ChunkView for View<'_> {
     fn chunk(&self, chunk: ChunkId) -> ChunkBrief {
         self.0.chunks.get(&chunk).map_or_else(ChunkBrief::default, |m| ChunkBrief {
@@ -74,6 +76,7 @@ impl Node {
             sync: None,
             next_tag: 0,
             answers_lost: Vec::new(),
+            reading: None,
         }
     }
 
@@ -111,6 +114,7 @@ impl Node {
             }
         }
         self.replica = None;
+        self.reading = None;
         self.begun.clear();
         self.tickets.clear();
         self.payloads.clear();
@@ -245,7 +249,7 @@ impl World {
             Action::ReadNow(_)
             | Action::ReadRefused(..)
             | Action::Refresh
-            | Action::AskPredecessor(_)
+            | Action::AskPredecessor(..)
             | Action::Held(..)
             | Action::Report => {}
         }
@@ -546,6 +550,7 @@ impl World {
                 self.feed(i, Event::Age);
             }
             Choice::Ask(i) => self.ask(i),
+            Choice::Read(i, at) => self.read(i, at),
             Choice::Drain(i) => self.nodes[i as usize].full = false,
             Choice::Tell(i) => self.tell(i),
             Choice::StartSync(i) => {

@@ -1,15 +1,24 @@
-//! What a predecessor vouches for, and the check of it: what can be read is stored by all that may be called on to take over.
+//! What a predecessor vouches for, and the check of it: what is told is stored by all that may be called on to take over.
 
-use super::node::show;
+use super::node::{self, show};
 use super::{Content, Fault, Msg, World, chunk};
-use glowfs_craq::{Event, View};
-use glowfs_types::{ChainVersion, ChunkId, ChunkVersion};
+use glowfs_craq::{About, Event, View};
+use glowfs_types::{ChainVersion, ChunkVersion, Status};
+
+/// What somebody has read of a node, and waits for until it may be told.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Reading {
+    at: u8,
+    chain_version: ChainVersion,
+    version: u64,
+    content: Content,
+}
 
 /// What is asked, of whom.
 struct Question {
     to: u8,
     chain_version: u64,
-    about: Vec<(ChunkId, ChunkVersion)>,
+    about: Vec<About>,
     waits: bool,
 }
 
@@ -24,22 +33,82 @@ impl World {
     }
 
     /// What that node vouches for.
-    fn vouched(&self, ask: &Question) -> Vec<(ChunkId, ChunkVersion)> {
+    fn vouched(&self, ask: &Question) -> Vec<About> {
         let n = &self.nodes[ask.to as usize];
         let Some(r) = n.replica.as_ref().filter(|_| !n.fenced) else { return Vec::new() };
-        let vouches = |(id, version): &(ChunkId, ChunkVersion)| {
-            let word = r.vouches(ChainVersion(ask.chain_version), *id, *version);
-            let stored = || n.store.chunks.get(id).is_some_and(|m| m.has(version.0));
+        let store = node::View(&n.store, n.full);
+        let vouches = |a: &About| {
+            let word = r.vouches(ChainVersion(ask.chain_version), a.chunk, a.version, &store);
+            let stored = || n.store.chunks.get(&a.chunk).is_some_and(|m| m.has(a.version.0));
             word.is_ok_and(|w| w || self.fault == Some(Fault::VouchesForOthers) && stored())
         };
         ask.about.iter().copied().filter(vouches).collect()
     }
 
-    /// Whether that node lets somebody read the chunk, as it is there.
+    /// Whether that node lets somebody read the chunk, as it is there, and tells it at once.
     pub fn shows(&self, i: u8, at: u8) -> bool {
-        let r = self.nodes[i as usize].replica.as_ref();
-        let view = r.and_then(|r| r.view());
-        view.is_some_and(|v| r.and_then(|r| r.can_read(v.version, chunk(at)).ok()) == Some(true))
+        let n = &self.nodes[i as usize];
+        let Some((r, view)) = n.replica.as_ref().and_then(|r| Some((r, r.view()?))) else {
+            return false;
+        };
+        let committed = n.store.chunks.get(&chunk(at)).map_or(0, |m| m.committed);
+        r.can_read(view.version, chunk(at)) == Ok(true)
+            && r.may_tell(view.version, chunk(at), ChunkVersion(committed)) == Ok(true)
+    }
+
+    /// Which chunks somebody may read of that node now, to be told later.
+    pub fn may_read(&self, i: u8) -> Vec<u8> {
+        let n = &self.nodes[i as usize];
+        let Some((r, view)) = n.replica.as_ref().and_then(|r| Some((r, r.view()?))) else {
+            return Vec::new();
+        };
+        let free = self.budget.reads > 0 && n.reading.is_none() && !n.fenced;
+        let can = |at: &u8| r.can_read(view.version, chunk(*at)) == Ok(true);
+        self.chunks().into_iter().filter(|at| free && can(at)).collect()
+    }
+
+    pub fn read(&mut self, i: u8, at: u8) {
+        self.budget.reads -= 1;
+        let n = &mut self.nodes[i as usize];
+        let view = n.replica.as_ref().and_then(|r| r.view());
+        let m = n.store.chunks.get(&chunk(at)).cloned().unwrap_or_default();
+        n.reading = view.map(|view| Reading {
+            at,
+            chain_version: view.version,
+            version: m.committed,
+            content: m.content,
+        });
+    }
+
+    /// What was read is told as soon as it may, and is checked as what is read then.
+    pub fn tell_what_was_read(&mut self) {
+        for i in 0..self.nodes.len() {
+            let n = &mut self.nodes[i];
+            let Some((r, reading)) = n.replica.as_ref().zip(n.reading.clone()) else { continue };
+            let Reading { at, chain_version, version, content } = reading;
+            let may = match r.may_tell(chain_version, chunk(at), ChunkVersion(version)) {
+                Ok(true) if n.fenced => Err(Status::NoLease),
+                other => other,
+            };
+            if may == Ok(false) {
+                continue;
+            }
+            n.reading = None;
+            if may.is_err() || self.removes() {
+                continue;
+            }
+            self.check_stored(i as u8, at, &content);
+            let (seen, shown) = self.observed.entry(at).or_default();
+            assert!(
+                seen.starts_with(&content) || content.starts_with(seen),
+                "linearizable: node {i} tells [{}] of chunk {at} after [{}] was served",
+                show(&content),
+                show(seen)
+            );
+            if content.len() > seen.len() {
+                (*seen, *shown) = (content, version);
+            }
+        }
     }
 
     /// That the successor waits matters to nobody else.
@@ -77,13 +146,7 @@ impl World {
     }
 
     /// The word of that node.
-    pub fn word(
-        &mut self,
-        to: u8,
-        chain_version: u64,
-        about: &[(ChunkId, ChunkVersion)],
-        waits: bool,
-    ) -> Vec<(ChunkId, ChunkVersion)> {
+    pub fn word(&mut self, to: u8, chain_version: u64, about: &[About], waits: bool) -> Vec<About> {
         if waits && self.stores_refuse() && !self.nodes[to as usize].fenced {
             self.feed(to, Event::SuccessorAsks(ChainVersion(chain_version)));
         }

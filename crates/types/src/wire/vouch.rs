@@ -4,6 +4,8 @@ use minicbor::{Decode, Encode};
 
 /// The most chunks that one VOUCH may ask about.
 pub const VOUCH_MAX: usize = 4096;
+/// The most of one that is to be kept.
+pub const KEPT_MAX: usize = 512;
 
 /// A version of a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
@@ -25,15 +27,16 @@ pub struct Vouch {
     /// The chain version of the sender.
     #[n(1)]
     pub chain_version: crate::ChainVersion,
-    /// The chunks, at most [`VOUCH_MAX`].
+    /// The chunks, at most [`VOUCH_MAX`], or [`KEPT_MAX`].
     #[n(2)]
     pub about: Vec<Unvouched>,
     /// Neither the sender nor a serving member behind it shows what came with `UPDATE_VOUCHES` before its predecessor vouches for it.
     #[n(3)]
     pub waits: bool,
-    /// Somebody waits to read: what the receiver itself has to ask for, it asks for at once.
+    /// Somebody waits for each of these: it is answered when the first of them is so, when a newer question comes, or after a while. What the receiver itself has to ask for, it
+    /// asks for at once.
     #[n(4)]
-    pub soon: bool,
+    pub keep: bool,
 }
 
 /// Its answer.
@@ -54,7 +57,7 @@ mod tests {
         let chunk = ChunkId { volume: VolumeId(1), data: DataId(2), index: 3 };
         let about = vec![Unvouched { chunk, version: ChunkVersion(4) }];
         let (chain, chain_version) = (ChainId(5), ChainVersion(6));
-        let ask = Vouch { chain, chain_version, about, waits: true, soon: false };
+        let ask = Vouch { chain, chain_version, about, waits: true, keep: false };
         let bytes = b"\x85\x05\x06\x81\x82\x83\x01\x02\x03\x04\xf5\xf4";
         assert_eq!(crate::wire::encode(&ask), bytes);
         assert_eq!(crate::wire::decode::<Vouch>(bytes), Ok(ask));
