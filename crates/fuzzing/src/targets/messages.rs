@@ -11,6 +11,7 @@ use glowfs_types::wire::meta::*;
 use glowfs_types::wire::mgmtd::*;
 use glowfs_types::wire::operate::*;
 use glowfs_types::wire::repair::*;
+use glowfs_types::wire::vouch::*;
 use glowfs_types::wire::{Empty, ErrorBody, decode, encode};
 use glowfs_types::{ChunkId, Layout};
 
@@ -45,6 +46,7 @@ messages! {
     Empty ErrorBody FlushTarget FlushTargets FlushTargetsReply
     FetchChunk FetchChunkReply Scrub ScrubState ScrubReply Place Finding NameFact InodeFact Fsck FsckReply InlineRead InlineWrite InlineReply
     ReadLink UserChange UserChangeReply MoveAway MoveAwayReply UserRemove ListClients RegisterStoresReply
+    Vouch VouchReply
 }
 
 pub fn run(input: &[u8]) {
