@@ -51,9 +51,17 @@ impl Node {
     ) -> Result<()> {
         let mut pending = target.store.chunks_pending(target.id);
         pending.retain(|c| (c.volume, c.data) == (from.volume, from.data));
+        if target.replica.borrow().begins_again() {
+            return Err(target.refusal(Status::Pending));
+        }
+        // What may not be shown yet has no place in a length, either.
+        pending.extend(target.unvouched_of(from));
         for chunk in pending.into_iter().filter(|c| c.index >= from.index) {
             let settled = self.may_read(target, version, chunk).await;
             settled.map_err(|status| target.refusal(status))?;
+            let committed = target.store.chunk(target.id, chunk).map_or(0, |s| s.committed.0);
+            let told = self.may_tell(target, version, (chunk, committed.into()), 0).await;
+            told.map_err(|status| target.refusal(status))?;
         }
         Ok(())
     }
