@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     pub background_share: Gauge,
     pub whole_bytes: Gauge,
     pub unvouched: Gauge,
+    pub vouches: Counter,
     pub vouches_unanswered: Counter,
     pub reads_unvouched: Counter,
 }
@@ -172,6 +173,11 @@ impl Metrics {
             unvouched: r.gauge(
                 "glowfs_storage_unvouched_chunks",
                 "Chunks with versions that are not shown yet, since not all before their target are known to have stored them.",
+                &[],
+            ),
+            vouches: r.counter(
+                "glowfs_storage_vouches_total",
+                "Questions what may be shown that were sent to predecessors.",
                 &[],
             ),
             vouches_unanswered: r.counter(

@@ -67,7 +67,7 @@ impl Vouches {
 /// What an event means for what is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Happened {
-    /// Something is stored, or vouched for by those before.
+    /// Something is stored, or vouched for by those before; or the chain version is active, and nobody is before us.
     MayVouch,
     /// Something else.
     Other,
@@ -76,7 +76,7 @@ pub(crate) enum Happened {
 impl Happened {
     pub fn of(event: &Event) -> Self {
         match event {
-            Event::Staged(..) | Event::Vouched(..) => Self::MayVouch,
+            Event::Staged(..) | Event::Vouched(..) | Event::Chain(..) => Self::MayVouch,
             _ => Self::Other,
         }
     }
@@ -235,6 +235,7 @@ impl Target {
     async fn ask_predecessor(self: &Rc<Self>, node: &Node, question: Question) {
         let Question { to, version, about, ask } = question;
         self.ahead.asked(version, node.rt.now());
+        node.metrics.vouches.inc();
         let call = async {
             let conn = node.connect(to).await?;
             let reply: VouchReply = conn.call_msg(method::VOUCH, &ask, ASK_DEADLINE).await?;
