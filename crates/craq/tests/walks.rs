@@ -72,13 +72,6 @@ fn two_replicas_two_clients_and_a_crash() {
     walk(Walk { clients: 2, crashes: 1, ..TWO });
 }
 
-/// Whoever has shown a write may be gone, and who stays may be restarted: what was read stays.
-#[test]
-#[ignore = "many minutes"]
-fn two_replicas_a_crash_and_a_cut() {
-    walk(Walk { crashes: 1, cuts: 1, ..TWO });
-}
-
 #[test]
 #[ignore = "a minute"]
 fn two_replicas_two_clients_and_a_cut() {
@@ -112,6 +105,13 @@ fn three_replicas_two_clients_and_a_crash() {
 /// No run of these has come to its end: `./soak` leaves them out by the name of this module.
 mod unfinished {
     use super::{THREE, TWO, Walk, walk};
+
+    /// Whoever has shown a write may be gone, and who stays may be restarted: what was read stays.
+    #[test]
+    #[ignore = "nobody has seen its end"]
+    fn two_replicas_a_crash_and_a_cut() {
+        walk(Walk { crashes: 1, cuts: 1, ..TWO });
+    }
 
     #[test]
     #[ignore = "nobody has seen its end"]
