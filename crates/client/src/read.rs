@@ -287,19 +287,20 @@ async fn read_piece(
     let mut retry = core.retry(core.read_policy());
     let mut buf = Some(buf);
     let mut turn = skip;
-    let mut ask_tail = false;
+    let mut pending = 0;
     let mut refusals = 0;
     loop {
         let mut site = Site::default();
+        let ask = Ask::after(pending);
         let own = buf.take().unwrap_or_else(|| core.rt.alloc(len));
         let (result, back) =
-            piece_attempt(core, file, extent, own, &retry, (turn, ask_tail), &mut site).await;
+            piece_attempt(core, file, extent, own, &retry, (turn, ask), &mut site).await;
         buf = back;
         let error = match result {
             Ok(n) => return (Ok(n), buf.unwrap_or_else(|| core.rt.alloc(len))),
             Err(e) => e,
         };
-        ask_tail = error.status == Status::Pending;
+        pending = if error.status == Status::Pending { pending + 1 } else { 0 };
         turn += 1;
         refusals += u32::from(error.status == Status::BadCapability);
         let again = again_read(error.status) && refusals <= REFUSALS_MAX;
@@ -313,13 +314,35 @@ async fn read_piece(
     }
 }
 
+/// Whom to ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ask {
+    /// The replicas one after the other.
+    InTurn,
+    /// The tail has every version first.
+    Tail,
+    /// The head needs nobody's word for what it shows.
+    Head,
+}
+
+impl Ask {
+    /// After so many answers, one after the other, that something is pending.
+    fn after(pending: u32) -> Self {
+        match pending {
+            0 => Self::InTurn,
+            n if n % 2 == 1 => Self::Tail,
+            _ => Self::Head,
+        }
+    }
+}
+
 async fn piece_attempt(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     extent: Extent,
     buf: BufMut,
     retry: &Retry,
-    (turn, ask_tail): (usize, bool),
+    (turn, ask): (usize, Ask),
     site: &mut Site,
 ) -> (Result<u32>, Option<BufMut>) {
     let late = || Error::new(Status::Disconnected, "the time for this read is up");
@@ -335,9 +358,12 @@ async fn piece_attempt(
     };
     site.info = Some(info.clone());
     let found = order(core, &info, file, &extent).and_then(|order| {
-        let first = match order.get(turn % order.len().max(1)) {
-            Some(p) if !ask_tail => *p,
-            _ => routes::tail(&info, routes::chain_of(&info, &file.layout(), extent.index)?)?,
+        let in_turn = order.get(turn % order.len().max(1));
+        let chain = || routes::chain_of(&info, &file.layout(), extent.index);
+        let first = match (ask, in_turn) {
+            (Ask::InTurn, Some(p)) => *p,
+            (Ask::Head, _) => routes::head(&info, chain()?)?,
+            _ => routes::tail(&info, chain()?)?,
         };
         Ok((first, order.iter().copied().find(|p| p.node != first.node)))
     });

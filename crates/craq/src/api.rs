@@ -1,5 +1,6 @@
 //! What goes into a [`crate::Replica`] and what comes out.
 
+use crate::About;
 use glowfs_types::routing::{ChainInfo, LocalState};
 use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{
@@ -39,6 +40,9 @@ pub struct Update {
     pub needs_room: bool,
     /// It removes the chunk.
     pub removes: bool,
+    /// Its sender vouches for it when all before the receiver have stored it (`shown.rs`). The head's always do; of an update that came by a member of an older
+    /// release it is not so.
+    pub vouches: bool,
 }
 
 /// A FORWARD that arrived.
@@ -122,6 +126,10 @@ pub enum Event {
     Discarded(ChunkId, Result<(), Status>),
     /// The successor answered (with the checksum of its content, 0 if not known), or the call failed.
     Answer(ForwardId, Result<u32, Status>),
+    /// The predecessor vouches under that chain version for these versions, and for all before them: whoever is before this target has stored them.
+    Vouched(ChainVersion, Vec<About>),
+    /// The successor says under that chain version that neither it nor a serving target behind it shows what we sent before we vouch for it.
+    SuccessorAsks(ChainVersion),
     /// A pause is over.
     Timer(TimerId),
     /// Someone wants to read.
@@ -133,7 +141,18 @@ pub enum Event {
         /// The chunk.
         chunk: ChunkId,
     },
-    /// A parked read has waited long enough.
+    /// Someone has read that version of a chunk, and waits until it may be told.
+    Tell {
+        /// The request.
+        ticket: Ticket,
+        /// The chain version under which it was read.
+        chain_version: ChainVersion,
+        /// The chunk.
+        chunk: ChunkId,
+        /// What was read of it.
+        version: ChunkVersion,
+    },
+    /// A parked read, before or after it has read, has waited long enough.
     ReadExpired(Ticket, ChunkId),
     /// The committed content of a chunk is to be mended: when nothing of the chunk is under way, nothing new shall begin
     /// ([`Action::Held`]) until [`Event::LetGo`].
@@ -243,10 +262,12 @@ pub enum Action {
     Release(ChunkId, ChunkVersion),
     /// Answer a request.
     Reply(Ticket, Result<Done, Status>),
-    /// Let a read go on.
+    /// Let a read go on, or be told.
     ReadNow(Ticket),
     /// Refuse a read.
     ReadRefused(Ticket, Status),
+    /// A read waits for the predecessor's word on that version: ask, now ([`crate::Replica::unvouched_of`]).
+    AskPredecessor(ChunkId, ChunkVersion),
     /// Nothing of the chunk is under way now; or it cannot be held.
     Held(Ticket, Result<(), Status>),
     /// Ask mgmtd for newer routing info.

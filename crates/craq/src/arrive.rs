@@ -2,7 +2,10 @@
 
 use crate::dedupe::Seen;
 use crate::lane::{Ack, Entry, Queued, Stage, Waiter};
-use crate::{Action, ChunkView, Done, Forwarded, Onto, QUEUE_MAX, Replica, Ticket, Update, WINDOW};
+use crate::{
+    Action, ChunkView, Done, Forwarded, Onto, QUEUE_MAX, Replica, Ticket, UNVOUCHED_MAX, Update,
+    WINDOW,
+};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Status};
 
 fn refuse(ticket: Ticket, status: Status, out: &mut Vec<Action>) {
@@ -52,6 +55,8 @@ impl Replica {
         if update.needs_room && !store.has_room() {
             return refuse(ticket, Status::NoSpace, out);
         }
+        // Nobody is before the head.
+        let update = Update { vouches: true, ..update };
         let brief = store.chunk(chunk);
         if update.removes && !brief.exists && !self.lanes.contains_key(&chunk) {
             if !active {
@@ -154,9 +159,12 @@ impl Replica {
             Status::VersionGap
         } else if f.update.needs_room && !store.has_room() {
             Status::NoSpace
-        } else if full {
+        } else if full || self.unvouched.len() >= UNVOUCHED_MAX {
             Status::Overloaded
         } else {
+            if f.update.vouches {
+                self.came_unvouched(f.chunk, f.version);
+            }
             if f.generation > 0 {
                 self.generations.insert(f.chunk, f.generation);
             }
@@ -182,7 +190,8 @@ impl Replica {
         let waiter = Waiter { ticket, client: false };
         let lane = self.lanes.entry(f.chunk).or_default();
         let seen = self.received.get(&f.chunk).copied().max(lane.newest());
-        if lane.is_clearing() || lane.entries.len() >= WINDOW {
+        let unvouched = self.unvouched.len();
+        if lane.is_clearing() || lane.entries.len() >= WINDOW || unvouched >= UNVOUCHED_MAX {
             refuse(ticket, Status::Overloaded, out);
         } else if seen.is_some_and(|v| v >= f.version) {
             // Superseded or a duplicate: answered with what superseded it.
@@ -203,6 +212,9 @@ impl Replica {
             refuse(ticket, Status::NoSpace, out);
         } else {
             let onto = if f.full { Onto::Anything } else { Onto::Previous };
+            if f.update.vouches && !f.sync {
+                self.came_unvouched(f.chunk, f.version);
+            }
             self.admit(waiter, f.chunk, f.version, f.update, onto, out);
             self.progress(f.chunk, store, out);
         }

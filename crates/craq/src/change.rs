@@ -27,6 +27,7 @@ impl Replica {
                 if have.syncing() {
                     self.drop_former(out);
                 }
+                self.vouch_for_itself(out);
                 self.progress_all(store, out);
             }
             return;
@@ -59,9 +60,16 @@ impl Replica {
         self.received.clear();
         self.covered.clear();
         self.whole_only = false;
+        // What is unvouched stays so, whoever vouches now.
+        self.unvouched.values_mut().for_each(|u| u.holds_sync = true);
+        let asked = std::mem::take(&mut self.successor_asks);
+        if !view.serving() {
+            self.tell_nobody(out);
+        }
+        self.vouch_for_itself(out);
         let chunks: Vec<ChunkId> = self.lanes.keys().copied().collect();
         for chunk in &chunks {
-            self.turn_lane(*chunk, &view, out);
+            self.turn_lane(*chunk, &view, asked, out);
         }
         if view.syncing() && view.active {
             self.drop_former(out);
@@ -84,6 +92,7 @@ impl Replica {
         for chunk in chunks {
             self.take_back(chunk, 0, Status::WrongChainVersion, out);
         }
+        self.unvouched.clear();
         self.dropped(out);
     }
 
@@ -106,10 +115,12 @@ impl Replica {
 
     /// One chunk under the new view: whoever asked under the old one is answered where its answer cannot come from here any
     /// more; pending versions are sent again, whatever the former successor said.
-    fn turn_lane(&mut self, chunk: ChunkId, view: &View, out: &mut Vec<Action>) {
+    fn turn_lane(&mut self, chunk: ChunkId, view: &View, asked: bool, out: &mut Vec<Action>) {
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         for e in &mut lane.entries {
-            e.shown |= e.copies > 0 && !matches!(e.ack, Ack::Refused(_));
+            // A successor that asks shows nothing that is not stored here; what is stored here is not refused here any more.
+            let waits = asked && e.update.vouches;
+            e.shown |= e.copies > 0 && !matches!(e.ack, Ack::Refused(_)) && !waits;
             e.ack = Ack::Unsent;
             e.copies = 0;
             e.former = true;

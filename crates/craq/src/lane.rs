@@ -90,6 +90,11 @@ impl Lane {
     pub fn is_clearing(&self) -> bool {
         !self.doomed.is_empty() || self.held.is_some()
     }
+    /// Whether the own store has all versions up to that one.
+    pub fn stored_up_to(&self, version: ChunkVersion) -> bool {
+        let mut up_to = self.entries.iter().filter(|e| e.version <= version);
+        up_to.all(|e| matches!(e.stage, Stage::Done { .. }))
+    }
     pub fn entry(&mut self, version: ChunkVersion) -> Option<&mut Entry> {
         self.entries.iter_mut().find(|e| e.version == version)
     }

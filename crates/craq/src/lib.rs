@@ -18,6 +18,7 @@ mod read;
 mod renumber;
 mod replica;
 pub mod resync;
+mod shown;
 mod view;
 
 pub use api::{
@@ -27,10 +28,13 @@ pub use api::{
 pub use dedupe::CLIENT_CHANNELS_MAX;
 pub use renumber::Renumbered;
 pub use replica::Replica;
+pub use shown::About;
 pub use view::View;
 
 /// The greatest number of pending versions of one chunk.
 pub const WINDOW: usize = 16;
+/// The greatest number of chunks of which versions are not vouched for: a predecessor that sends updates and does not answer for them is told that there is no room.
+pub const UNVOUCHED_MAX: usize = 16 * 1024;
 /// The greatest number of client updates of one chunk that wait for room in its window.
 pub const QUEUE_MAX: usize = 256;
 /// The greatest number of reads of one chunk that wait for its pending versions.

@@ -5,7 +5,7 @@
 //! active; take back what a successor may have committed and shown; or leave a version that nothing will move on (no stage, no message and no pause under way).
 
 use crate::lane::{Ack, Lane, Stage, Waiter};
-use crate::{Action, ChunkView, Done, Form, ForwardId, Onto, Replica, TimerId, WINDOW};
+use crate::{Action, ChunkView, Done, Form, ForwardId, Onto, Replica, TimerId, Update, WINDOW};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{ChunkId, ChunkVersion, Status};
 
@@ -189,6 +189,7 @@ impl Replica {
         self.refusals(chunk, out);
         self.decide(chunk, store, out);
         self.send(chunk, store, out);
+        let begins_again = self.begins_again();
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         if lane.discarding.is_none()
             && lane.doomed.iter().all(|d| !d.1)
@@ -204,7 +205,7 @@ impl Replica {
             *granted = true;
             out.push(Action::Held(*ticket, Ok(())));
         }
-        if self.next.is_none() && lane.entries.is_empty() && !lane.is_clearing() {
+        if self.next.is_none() && lane.readable() && !begins_again {
             out.extend(lane.readers.drain(..).map(Action::ReadNow));
         }
         self.drain_queue(chunk, store, out);
@@ -258,6 +259,9 @@ impl Replica {
                 out.push(Action::Diverged(chunk, e.version));
                 // A syncing one gets the next update whole again, and the resync does not pass over it.
                 self.covered.remove(&chunk);
+                if let Some(u) = self.unvouched.get_mut(&chunk) {
+                    u.holds_sync = true;
+                }
             }
             out.push(Action::Release(chunk, e.version));
         }
@@ -277,6 +281,8 @@ impl Replica {
         let mut ids = self.next_id();
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         let brief = store.chunk(chunk);
+        // A head can vouch for all; and what may not be shown here, may not behind us.
+        let vouches = view.head || self.unvouched.contains_key(&chunk);
         let mut base = if brief.exists { brief.committed } else { ChunkVersion(0) };
         let mut exists = brief.exists;
         let mut all_acked = true;
@@ -321,7 +327,7 @@ impl Replica {
                 },
                 generation,
                 form,
-                update: e.update,
+                update: Update { vouches: e.update.vouches || vouches, ..e.update },
             });
         }
         self.reserve_ids(ids);
@@ -331,6 +337,7 @@ impl Replica {
     fn refusals(&mut self, chunk: ChunkId, out: &mut Vec<Action>) {
         // A syncing successor is sent only what is staged here.
         let alone = self.view.is_some_and(|v| v.successor.is_none_or(|(_, _, syncing)| syncing));
+        let active = self.view.is_some_and(|v| v.may_commit());
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         let mut first = None;
         let mut staged = true;
@@ -342,6 +349,8 @@ impl Replica {
             let in_turn = staged;
             staged &= matches!(e.stage, Stage::Done { .. });
             match (e.stage, e.ack) {
+                // A former successor may have it, and be called on to take over.
+                (Stage::Refused(_), _) if alone && e.former && !active => {}
                 // Somebody may have read it from a successor that is gone: it must not be taken back, and room may come.
                 (Stage::Refused(Status::NoSpace | Status::VersionGap), _)
                     if alone && e.shown && in_turn =>
@@ -382,9 +391,7 @@ impl Replica {
         out: &mut Vec<Action>,
     ) {
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
-        if lane.entries.len() <= from {
-            return;
-        }
+        let Some(first) = lane.entries.get(from).map(|e| e.version) else { return };
         for (i, e) in lane.entries.split_off(from).into_iter().enumerate() {
             for Waiter { ticket, client } in e.waiters {
                 let status = match (i, client) {
@@ -402,6 +409,7 @@ impl Replica {
         }
         let generation = self.taken_back.entry(chunk).or_default();
         *generation = generation.saturating_add(1);
+        self.unvouched_no_more(chunk, first);
     }
 
     /// Lets queued updates of clients in as the window gets room.

@@ -1,4 +1,4 @@
-//! Reads: committed content only, and never from a replica that holds a pending version of the chunk.
+//! Reads: committed content only, never from a replica that holds a pending version of the chunk. What was read is told when all have stored it (`shown.rs`).
 
 use crate::{Action, READERS_MAX, Replica, Ticket};
 use glowfs_types::mutant::{Mutant, planted};
@@ -37,11 +37,13 @@ impl Replica {
         if !self.check(version)?.serving() {
             return Err(Status::NotServing);
         }
-        Ok(planted(Mutant::DirtyRead) || self.lanes.get(&chunk).is_none_or(|l| l.readable()))
+        let readable = self.lanes.get(&chunk).is_none_or(|l| l.readable());
+        Ok(planted(Mutant::DirtyRead) || readable && !self.begins_again())
     }
 
     /// A read has waited long enough.
     pub(crate) fn read_expired(&mut self, ticket: Ticket, chunk: ChunkId, out: &mut Vec<Action>) {
+        self.tell_expired(ticket, chunk, out);
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
         if let Some(at) = lane.readers.iter().position(|t| *t == ticket) {
             lane.readers.remove(at);

@@ -35,6 +35,8 @@ impl Replica {
         let (mut forwards, mut timers, mut tickets) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         r.ids = 0;
+        // Read for what stores have refused only.
+        r.successor_asks &= !never_refused;
         // Whoever has a view goes by that: it is newer than all of a former life.
         r.former = if r.view.is_some() { ChainVersion(0) } else { version(r.former) };
         for view in r.view.iter_mut().chain(&mut r.next) {
@@ -66,6 +68,7 @@ impl Replica {
             lane.readers.iter_mut().for_each(&mut name);
             lane.held.iter_mut().for_each(|(ticket, _)| name(ticket));
         }
+        r.telling.values_mut().flatten().for_each(|(_, ticket)| name(ticket));
         let named = |(id, what): (ForwardId, _)| Some((*forwards.get(&id)?, what));
         r.forwards = std::mem::take(&mut r.forwards).into_iter().filter_map(named).collect();
         let named = |(id, what): (TimerId, _)| Some((*timers.get(&id)?, what));

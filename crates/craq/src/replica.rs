@@ -3,6 +3,7 @@
 use crate::api::local_state;
 use crate::dedupe::Channels;
 use crate::lane::{Ack, Entry, Lane, Stage};
+use crate::shown::Unvouched;
 use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Onto, Ticket, TimerId, View};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::LocalState;
@@ -35,6 +36,14 @@ pub struct Replica {
     pub(crate) covered: BTreeSet<ChunkId>,
     /// The syncing successor has refused, under this chain version, to build an update on what it has.
     pub(crate) whole_only: bool,
+    /// What may not be shown yet.
+    pub(crate) unvouched: BTreeMap<ChunkId, Unvouched>,
+    /// Who has read what may not be told yet.
+    pub(crate) telling: BTreeMap<ChunkId, Vec<(ChunkVersion, Ticket)>>,
+    /// In this life it was a member under an active chain version.
+    pub(crate) takes_part: bool,
+    /// The successor has said, under this chain version, that it shows nothing that we do not vouch for ([`Replica::shows_nothing_early`]).
+    pub(crate) successor_asks: bool,
     /// Syncing, under a chain version that is active: what is here of before it is being dropped. Only then the view is active here too.
     pub(crate) dropping: bool,
     /// Clients whose channels the store has still to forget.
@@ -69,6 +78,10 @@ impl Replica {
             received: BTreeMap::new(),
             covered: BTreeSet::new(),
             whole_only: false,
+            unvouched: BTreeMap::new(),
+            telling: BTreeMap::new(),
+            takes_part: false,
+            successor_asks: false,
             dropping: false,
             unforgotten: BTreeSet::new(),
             forgetting: false,
@@ -125,8 +138,15 @@ impl Replica {
             Event::Discarded(chunk, result) => self.discarded(chunk, result, store, out),
             Event::Answer(id, result) => self.answered(id, result, store, out),
             Event::Timer(id) => self.timer(id, store, out),
+            Event::Vouched(version, list) => self.vouched(version, &list, out),
+            Event::SuccessorAsks(version) => {
+                self.successor_asks |= self.view.is_some_and(|v| v.version == version);
+            }
             Event::Read { ticket, chain_version, chunk } => {
                 self.read(ticket, chain_version, chunk, out);
+            }
+            Event::Tell { ticket, chain_version, chunk, version } => {
+                self.tell(ticket, chain_version, (chunk, version), out);
             }
             Event::ReadExpired(ticket, chunk) => self.read_expired(ticket, chunk, out),
             Event::Hold(ticket, chunk) => self.hold(ticket, chunk, store, out),
@@ -199,10 +219,14 @@ impl Replica {
         }
     }
 
-    /// Whether a resync may end: the successor has everything that anybody may have seen before it joined.
+    /// Whether a resync may end: the successor has everything that anybody may have seen before it joined, and it knows of all that may not be shown yet.
     pub fn may_finish_sync(&self) -> bool {
         let mut entries = self.lanes.values().flat_map(|l| &l.entries);
-        !entries.any(|e| (e.decided || e.former) && !matches!(e.ack, Ack::Acked(_)))
+        let lacks = entries.any(|e| (e.decided || e.former) && !matches!(e.ack, Ack::Acked(_)));
+        // What came to it through the chain it asks about itself; what it was sent otherwise, or had already, it shows. What came under this chain version it gets
+        // through the chain before it is committed here.
+        let mut held = self.unvouched.iter().filter(|(_, u)| u.holds_sync);
+        !lacks && held.all(|(chunk, _)| self.covered.contains(chunk))
     }
     /// Whether the syncing successor has got the chunk through the chain under this chain version: a resync has nothing to
     /// add.
@@ -236,6 +260,8 @@ impl Replica {
             return;
         }
         self.failed = Some(status);
+        self.unvouched.clear();
+        self.tell_nobody(out);
         for (_, lane) in std::mem::take(&mut self.lanes) {
             for w in lane.entries.into_iter().flat_map(|e| e.waiters) {
                 out.push(Action::Reply(w.ticket, Err(Status::NotServing)));
@@ -263,7 +289,7 @@ impl Replica {
             | Event::SyncDone(ticket, _) => {
                 out.push(Action::Reply(ticket, Err(Status::NotServing)));
             }
-            Event::Read { ticket, .. } => {
+            Event::Read { ticket, .. } | Event::Tell { ticket, .. } => {
                 out.push(Action::ReadRefused(ticket, Status::NotServing));
             }
             Event::Hold(ticket, _) => out.push(Action::Held(ticket, Err(Status::NotServing))),

@@ -108,6 +108,16 @@ fn two_replicas_refuse_two_writes_side_by_side() {
     explore(w, 3_000_000);
 }
 
+/// The number of a write that was refused is given again, and a predecessor's word takes any time: it is not of the write that has the number now.
+#[test]
+fn two_replicas_refuse_a_write_and_words_are_slow() {
+    let budget = Budget { refusals: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 2)], budget, 0);
+    w.serial_disks = true;
+    w.slow_words = true;
+    explore(w, 1_000_000);
+}
+
 /// What a replica has read out stays, also if the one that sent it on cannot store it at once.
 #[test]
 fn two_replicas_refuse_a_write_and_one_crashes() {
@@ -147,7 +157,7 @@ fn two_replicas_forget_channels() {
     let budget = Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() };
     let mut w = world(2, &[(0, 2)], budget, 1);
     w.serial_disks = true;
-    explore(w, 1_500_000);
+    explore(w, 3_000_000);
 }
 
 #[test]

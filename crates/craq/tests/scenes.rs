@@ -1,6 +1,7 @@
 //! Scenes: what readers of the protocol thought of, step by step. After each the troubles end, and everything must come about.
 
 use crate::world::{Budget, Choice, Msg, World};
+use glowfs_types::Status;
 
 /// Takes the first choice for which that holds.
 fn go(w: &mut World, what: &str, fits: impl Fn(&Choice) -> bool) {
@@ -131,5 +132,199 @@ fn what_is_taken_back_beside_another_is_dropped_from_the_store() {
     arrives(&mut w, 0, |m| matches!(m, Msg::Answer { result: Err(_), .. }));
     calm(&mut w, |w| w.nodes[0].ops.is_empty());
     assert!(w.nodes[0].store.chunks.values().all(|c| c.pending.is_empty()), "{w:#?}");
+    w.settle();
+}
+
+/// The second of two dies, and the first one goes on alone.
+fn the_last_of_two_dies(w: &mut World) {
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::Tell(0));
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Activate);
+    w.apply(&Choice::Tell(0));
+}
+
+/// What the last one of three has stored is read there when both before it have stored it, too, and said so.
+#[test]
+fn what_not_all_have_stored_is_not_shown() {
+    let mut w = World::new(3, &[(0, 1)], Budget::default());
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    forward(&mut w, 2, 1);
+    w.apply(&Choice::Disk(2, 0));
+    assert!(!w.shows(2, 0), "the others have it in memory");
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Ask(2));
+    assert!(!w.shows(2, 0), "the first one has not stored it");
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Ask(2));
+    assert!(!w.shows(2, 0), "the second one does not know yet that the first one has");
+    w.apply(&Choice::Ask(1));
+    assert!(!w.shows(2, 0));
+    w.apply(&Choice::Ask(2));
+    assert!(w.shows(2, 0));
+    w.settle();
+}
+
+/// All are killed while the first one still stores what the last one has; and it is the first one that begins again.
+#[test]
+fn what_was_read_is_there_after_all_were_killed() {
+    let budget = Budget { crashes: 2, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1)], budget);
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Crash(0, false));
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::Restart(0));
+    w.apply(&Choice::Declare(0));
+    w.apply(&Choice::TakeOver(0));
+    w.settle();
+}
+
+/// The same where the last one was taken out just before. That it serves alone counts for the other only when that version is active.
+#[test]
+fn what_a_member_reads_out_alone_waits_until_it_may_be_alone() {
+    let budget = Budget { crashes: 2, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1)], budget);
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Crash(0, false));
+    w.apply(&Choice::Declare(0));
+    w.apply(&Choice::Tell(1));
+    w.apply(&Choice::Disk(1, 0));
+    assert!(!w.shows(1, 0), "the other one may still be called on to take over");
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::Restart(0));
+    w.apply(&Choice::Declare(0));
+    w.apply(&Choice::TakeOver(0));
+    w.settle();
+}
+
+/// The first one of two cannot build the write on what it has, and the last one, which could, dies.
+#[test]
+fn what_was_read_is_not_what_another_could_not_build() {
+    let budget = Budget { crashes: 1, refusals: 1, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1)], budget);
+    w.refusal = Status::Corrupt;
+    request(&mut w, 0, 0);
+    w.apply(&Choice::Refuse(0, 0));
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    the_last_of_two_dies(&mut w);
+    w.settle();
+}
+
+/// The first one of two has no room for the write, the last one dies, and the first one is restarted before there is room.
+#[test]
+fn what_was_read_is_not_what_another_had_no_room_for() {
+    let budget = Budget { crashes: 2, refusals: 1, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1)], budget);
+    request(&mut w, 0, 0);
+    w.apply(&Choice::Refuse(0, 0));
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    the_last_of_two_dies(&mut w);
+    w.apply(&Choice::Crash(0, false));
+    w.settle();
+}
+
+/// A successor that shows nothing early is gone: what it has had, and there is no room for here, is refused and not waited for.
+#[test]
+fn nobody_waits_for_room_for_what_nobody_can_have_seen() {
+    let refused_after = |asks: bool| {
+        let budget = Budget { crashes: 1, refusals: 1, ..Budget::default() };
+        let mut w = World::new(2, &[(0, 1)], budget);
+        request(&mut w, 0, 0);
+        w.apply(&Choice::Refuse(0, 0));
+        forward(&mut w, 1, 1);
+        if asks {
+            w.apply(&Choice::Ask(1));
+        }
+        w.apply(&Choice::Disk(1, 0));
+        the_last_of_two_dies(&mut w);
+        let refused = w
+            .msgs
+            .keys()
+            .any(|m| matches!(m, Msg::Response { client: 0, result: Err(Status::NoSpace), .. }));
+        w.settle();
+        refused
+    };
+    assert!(refused_after(true));
+    assert!(!refused_after(false), "it may be one of an older release");
+}
+
+/// The last one of two is restarted and begins the chain again, and with that has forgotten that the first one had not stored what it has. Until the version in which it serves alone is active, the first
+/// one may be called on instead.
+#[test]
+fn who_begins_again_shows_nothing_before_it_is_certain_that_it_does() {
+    let budget = Budget { crashes: 2, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 1)], budget);
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Crash(0, false));
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Restart(0));
+    w.apply(&Choice::Restart(1));
+    w.apply(&Choice::Declare(0));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::TakeOver(1));
+    w.apply(&Choice::Tell(1));
+    w.apply(&Choice::Disk(1, 0));
+    assert!(!w.shows(1, 0));
+    w.apply(&Choice::Activate);
+    w.apply(&Choice::Tell(1));
+    assert!(w.shows(1, 0));
+    w.settle();
+}
+
+/// The last one of two has no room for a write that the first one vouches for, and the number of that write is given again. The word that was on its way all the time is not of the one
+/// that has the number now.
+#[test]
+fn a_late_word_is_not_of_another_write_of_the_same_number() {
+    let budget = Budget { refusals: 1, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 2)], budget);
+    w.slow_words = true;
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Ask(1));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Ask { .. }));
+    w.apply(&Choice::Refuse(1, 0));
+    w.apply(&Choice::Disk(1, 0));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Answer { .. }));
+    w.apply(&Choice::Disk(0, 0));
+    go(&mut w, "the client is answered", |c| {
+        matches!(c, Choice::Deliver(Msg::Response { result: Err(Status::NoSpace), .. }))
+    });
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    arrives(&mut w, 1, |m| matches!(m, Msg::Word { vouched, .. } if !vouched.is_empty()));
+    assert!(!w.shows(1, 0), "the first one has the other write in memory");
+    w.settle();
+}
+
+/// The first one of two has taken a write back before it is asked about it: that nothing of it is on its way is not that it is stored.
+#[test]
+fn nobody_vouches_for_what_was_taken_back() {
+    let budget = Budget { refusals: 1, ..Budget::default() };
+    let mut w = World::new(2, &[(0, 2)], budget);
+    w.slow_words = true;
+    request(&mut w, 0, 0);
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Ask(1));
+    w.apply(&Choice::Refuse(1, 0));
+    w.apply(&Choice::Disk(1, 0));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Answer { .. }));
+    arrives(&mut w, 0, |m| matches!(m, Msg::Ask { .. }));
+    let said = |m: &Msg| matches!(m, Msg::Word { vouched, .. } if !vouched.is_empty());
+    assert!(!w.msgs.keys().any(said), "{w:#?}");
     w.settle();
 }

@@ -46,6 +46,7 @@ fn run(seed: u64, trace: bool) {
         refusals: 0,
         syncs: 200,
         ages: small(8),
+        reads: 200,
     };
     // A connection delivers a call at most once; taking versions back for want of room relies on that.
     let budget = if r.below(2) == 0 {
@@ -54,6 +55,7 @@ fn run(seed: u64, trace: bool) {
         Budget { duplicates: 0, refusals: r.below(4) as u8, ..budget }
     };
     let mut w = World::new(replicas, &clients, budget);
+    w.slow_words = r.below(2) == 0;
     let removals = r.below(4) == 0;
     if r.below(4) == 0 {
         w.remove(0, 3);

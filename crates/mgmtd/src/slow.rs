@@ -76,13 +76,19 @@ fn take(s: &mut State, report: &ReportSlow, now_ms: u64) -> Paused {
     }
     let writers: Vec<_> = info.writers().copied().collect();
     let at = writers.iter().position(|m| m.target == report.target)?;
-    let (accused, before) = (writers[at], *writers.get(at.checked_sub(1)?)?);
+    let accused = writers[at];
+    // What is not reached from behind is not heard of what may be shown. (One that is brought up to date shows nothing.)
+    let before = at.checked_sub(1).and_then(|i| writers.get(i));
+    let behind = writers.get(at + 1).filter(|m| m.state == PublicState::Serving);
+    let mut neighbours = before.into_iter().chain(behind);
+    let reporter = neighbours.find(|m| m.target == report.reporter);
     let blamed = match accused.state {
         PublicState::Syncing => accused.target,
-        // Only its predecessor can know, and only that nothing arrives is a reason: a slow disk is no proof against anybody.
-        PublicState::Serving if report.unreachable && report.reporter == before.target => {
-            let blame = s.reach.accuse(before.node, accused.node, now_ms);
-            let blamed = if blame == Blame::Accused { accused.target } else { before.target };
+        // Only its neighbours can know, and only that nothing arrives is a reason: a slow disk is no proof against anybody.
+        PublicState::Serving if report.unreachable => {
+            let reporter = reporter?;
+            let blame = s.reach.accuse(reporter.node, accused.node, now_ms);
+            let blamed = if blame == Blame::Accused { accused.target } else { reporter.target };
             s.unreachable.insert(report.chain, (info.version, blamed));
             blamed
         }

@@ -6,5 +6,6 @@ mod disks;
 mod growing;
 mod lease;
 mod nodes;
+mod reach;
 mod repair;
 mod service;

@@ -26,6 +26,7 @@ mod recalls;
 mod replicas;
 mod resync;
 mod scrub;
+mod shown;
 mod slow_disk;
 mod small;
 mod stale_blocks;

@@ -57,6 +57,9 @@ type Ranks = [Cell<Load>; RANKS];
 /// One life of a store, with its lot.
 type Life = (StoreId, Incarnation, u32);
 
+/// Reads that wait for the word of another node may hold one part in so many.
+const WAITING_PART: u64 = 4;
+
 /// What is in work now, and how much may be.
 pub(crate) struct Admission {
     held: Ranks,
@@ -76,6 +79,8 @@ pub(crate) struct Share {
     held: Ranks,
     /// The store failed.
     written_off: Cell<bool>,
+    /// Of what is in work, what waits for other nodes before it is answered.
+    waiting: Cell<Load>,
     /// Bytes of whole chunks on their way to successors that are brought up to date ([`crate::whole`]).
     pub whole: Semaphore,
 }
@@ -85,6 +90,19 @@ pub(crate) struct Admitted {
     share: Rc<Share>,
     rank: usize,
     bytes: u64,
+}
+
+/// A request in work that waits for other nodes.
+pub(crate) struct Waits {
+    share: Rc<Share>,
+    bytes: u64,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let waiting = &self.share.waiting;
+        waiting.set(waiting.get().minus(Load { bytes: self.bytes, ops: 1 }));
+    }
 }
 
 impl Admission {
@@ -110,9 +128,9 @@ impl Admission {
         if let Some(known) = shares.get(&life).and_then(Weak::upgrade) {
             return known;
         }
-        let (held, written_off) = (Ranks::default(), Cell::default());
+        let (held, written_off, waiting) = Default::default();
         let whole = Semaphore::new(self.whole_max);
-        let share = Rc::new(Share { admission: self.clone(), held, written_off, whole });
+        let share = Rc::new(Share { admission: self.clone(), held, written_off, waiting, whole });
         shares.insert(life, Rc::downgrade(&share));
         share
     }
@@ -143,7 +161,19 @@ impl Share {
     pub fn admit(self: &Rc<Self>, bytes: u64) -> Result<Admitted> {
         self.take(bytes, 0)
     }
-    /// The same for an update that was forwarded to a member of that rank (at least 1).
+    /// Lets a request that is in work wait for other nodes, as long as those that do hold no more than that part of what may be in work: what this disk can do by itself must not
+    /// be refused for a disk of another node. One always may.
+    pub fn wait_for_others(self: &Rc<Self>, bytes: u64) -> Option<Waits> {
+        let max = self.admission.max;
+        let max = Load { bytes: max.bytes / WAITING_PART, ops: max.ops / WAITING_PART };
+        let all = self.waiting.get().plus(Load { bytes, ops: 1 });
+        if all.ops > 1 && !all.within(max) {
+            return None;
+        }
+        self.waiting.set(all);
+        Some(Waits { share: self.clone(), bytes })
+    }
+    /// [`Share::admit`] for an update that was forwarded to a member of that rank (at least 1).
     pub fn admit_forward(self: &Rc<Self>, bytes: u64, rank: usize) -> Result<Admitted> {
         self.take(bytes, rank.clamp(1, RANKS - 1))
     }
@@ -198,6 +228,19 @@ mod tests {
     /// Takes requests of so many bytes until one is refused.
     fn fill(share: &Rc<Share>, bytes: u64) -> Vec<Admitted> {
         std::iter::from_fn(|| share.admit(bytes).ok()).collect()
+    }
+
+    #[test]
+    fn those_who_wait_for_others_leave_room_for_those_who_do_not() {
+        let admission = Admission::new(1 << 20, 100, 1);
+        let share = admission.share(life(1, 1));
+        let large = share.wait_for_others(1 << 19).expect("one always may");
+        assert!(share.wait_for_others(1).is_none(), "it holds more than that part");
+        drop(large);
+        let many: Vec<_> = std::iter::from_fn(|| share.wait_for_others(1 << 12)).collect();
+        assert_eq!(many.len(), 25);
+        drop(many);
+        assert!(share.wait_for_others(1 << 12).is_some());
     }
 
     #[test]

@@ -51,6 +51,7 @@ impl Target {
             Action::Reply(ticket, result) => self.reply(ticket, result),
             Action::ReadNow(ticket) => self.wake_read(ticket, Ok(())),
             Action::ReadRefused(ticket, status) => self.wake_read(ticket, Err(status)),
+            Action::AskPredecessor(chunk, version) => self.ask_for(chunk, version),
             Action::Refresh => {
                 if let Some(node) = self.node.upgrade() {
                     node.refresh();

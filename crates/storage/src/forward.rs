@@ -9,7 +9,8 @@ use glowfs_net::{Bulk, Request};
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::checksum::piece_checksums;
 use glowfs_types::wire::data::{
-    UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_FULL, Update, UpdateHead, UpdateResult, update,
+    UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_FULL, UPDATE_VOUCHES, Update, UpdateHead, UpdateResult,
+    update,
 };
 use glowfs_types::wire::method;
 use glowfs_types::{ChunkId, ChunkVersion, Error, NodeId, Result, Status, TenantId};
@@ -95,6 +96,10 @@ impl Target {
                 payload.head.version = version.0.into();
                 payload.head.base = base.0.into();
                 payload.head.generation = generation.into();
+                payload.head.flags &= !UPDATE_VOUCHES;
+                if update.vouches {
+                    payload.head.flags |= UPDATE_VOUCHES;
+                }
                 t.watch.sent(chain_version, (chunk, version), node.rt.now());
                 // It is the next one of the chain.
                 let rank = t.view().map_or(0, |v| v.rank).saturating_add(1);

@@ -40,6 +40,7 @@ mod take_up;
 mod target;
 mod tuning;
 mod update;
+mod vouch;
 mod whole;
 
 pub use config::StorageConfig;

@@ -9,7 +9,7 @@ use glowfs_types::capability::rights;
 use glowfs_types::wire::sparse::{
     EXTENT_RUNS_MAX, LIST_EXTENTS_MAX, ListExtents, ListExtentsReply,
 };
-use glowfs_types::{Capability, ChainVersion, ChunkId, Error, Result, Status};
+use glowfs_types::{Capability, ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
@@ -38,6 +38,7 @@ impl Node {
             let (chunks, more) = target.store.present(target.id, ask.from, limit, EXTENT_RUNS_MAX);
             ListExtentsReply { chunks, more, bytes: 0 }
         };
+        self.told(&target, ask.chain_version, ask.from).await?;
         self.check_answer()?;
         Ok(reply)
     }
@@ -54,6 +55,29 @@ impl Node {
         for chunk in pending.into_iter().filter(|c| c.index >= from.index) {
             let settled = self.may_read(target, version, chunk).await;
             settled.map_err(|status| target.refusal(status))?;
+        }
+        Ok(())
+    }
+
+    /// Of a data id, from a chunk on, something was found out just now, and nothing has waited since: waits until all of it may be told.
+    pub(crate) async fn told(
+        &self,
+        target: &Rc<Target>,
+        version: ChainVersion,
+        from: ChunkId,
+    ) -> Result<()> {
+        if target.replica.borrow().begins_again() {
+            return Err(target.refusal(Status::Pending));
+        }
+        let committed =
+            |c| target.store.chunk(target.id, c).map_or(ChunkVersion(0), |s| s.committed);
+        let unvouched = target.unvouched_of(from);
+        let found: Vec<_> = unvouched.into_iter().map(|c| (c, committed(c))).collect();
+        // One question for all of them.
+        found.iter().for_each(|(chunk, version)| target.ask_for(*chunk, *version));
+        for read in found {
+            let told = self.may_tell(target, version, read, 0).await;
+            told.map_err(|status| target.refusal(status))?;
         }
         Ok(())
     }

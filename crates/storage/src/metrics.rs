@@ -31,6 +31,10 @@ pub(crate) struct Metrics {
     pub sync_running: Gauge,
     pub background_share: Gauge,
     pub whole_bytes: Gauge,
+    pub unvouched: Gauge,
+    pub vouches: Counter,
+    pub vouches_unanswered: Counter,
+    pub reads_unvouched: Counter,
 }
 
 impl Metrics {
@@ -128,7 +132,7 @@ impl Metrics {
             ),
             slow_reports: r.counter(
                 "glowfs_storage_slow_reports_total",
-                "Reports to mgmtd of successors that hold their chain up.",
+                "Reports to mgmtd of neighbours that hold their chain up.",
                 &[],
             ),
             pending: r.gauge(
@@ -164,6 +168,26 @@ impl Metrics {
             whole_bytes: r.gauge(
                 "glowfs_storage_forwarded_whole_bytes",
                 "Bytes of whole chunks in memory that are forwarded to targets which are brought up to date.",
+                &[],
+            ),
+            unvouched: r.gauge(
+                "glowfs_storage_unvouched_chunks",
+                "Chunks with versions that are not shown yet, since not all before their target are known to have stored them.",
+                &[],
+            ),
+            vouches: r.counter(
+                "glowfs_storage_vouches_total",
+                "Questions what may be shown that were sent to predecessors.",
+                &[],
+            ),
+            vouches_unanswered: r.counter(
+                "glowfs_storage_vouches_unanswered_total",
+                "Questions what may be shown that a predecessor did not answer.",
+                &[],
+            ),
+            reads_unvouched: r.counter(
+                "glowfs_storage_reads_unvouched_total",
+                "Reads that had to wait for the word of a predecessor.",
                 &[],
             ),
         }

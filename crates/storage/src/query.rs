@@ -29,6 +29,8 @@ impl Node {
         // It may have lost its place while it waited.
         member()?;
         let extent = target.store.data_extent(target.id, ask.data.volume, ask.data.data);
+        // What may not be shown yet has no place in a length, either.
+        self.told(&target, ask.chain_version, all).await?;
         self.check_answer()?;
         Ok(extent)
     }

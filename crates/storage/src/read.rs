@@ -5,13 +5,13 @@ use crate::behind::{Class, Kind};
 use crate::node::Node;
 use crate::repair::Wrong;
 use crate::target::Target;
-use glowfs_craq::Event;
+use glowfs_craq::{Event, Ticket};
 use glowfs_net::{Incoming, Reply};
 use glowfs_rt::sync::{join_all, oneshot};
 use glowfs_rt::{BufMut, Duration, Instant};
 use glowfs_types::capability::rights;
 use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
-use glowfs_types::{ChainVersion, ChunkId, Error, Result, Status};
+use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, Result, Status};
 use std::rc::Rc;
 use zerocopy::IntoBytes;
 
@@ -187,6 +187,12 @@ impl Node {
         let (outcome, piece) = target.store.read(target.id, chunk, op.offset.get(), piece).await;
         match outcome {
             Ok(found) => {
+                // Of a version that may not be shown yet.
+                let read = (chunk, found.version);
+                if let Err(status) = self.may_tell(&target, version, read, op.len.get()).await {
+                    self.metrics.read_errors.inc();
+                    return failed(status, piece);
+                }
                 self.metrics.reads.inc();
                 self.metrics.read_bytes.add(u64::from(op.len.get()));
                 let result = ReadResult {
@@ -239,10 +245,42 @@ impl Node {
         version: ChainVersion,
         chunk: ChunkId,
     ) -> Result<(), Status> {
+        let read = |ticket| Event::Read { ticket, chain_version: version, chunk };
+        self.wait_for_core(target, chunk, read).await
+    }
+
+    /// Waits, bounded, until that version, which was read under that chain version, may be told. Who waits holds its bytes meanwhile.
+    pub(crate) async fn may_tell(
+        &self,
+        target: &Rc<Target>,
+        chain_version: ChainVersion,
+        (chunk, version): (ChunkId, ChunkVersion),
+        bytes: u32,
+    ) -> Result<(), Status> {
+        let at_once = target.replica.borrow().may_tell(chain_version, chunk, version);
+        if at_once? {
+            return Ok(());
+        }
+        self.metrics.reads_unvouched.inc();
+        let tell = move |ticket| Event::Tell { ticket, chain_version, chunk, version };
+        Box::pin(async move {
+            // Where many wait already, the head can tell at once.
+            let _room = target.share.wait_for_others(bytes.into()).ok_or(Status::Pending)?;
+            self.wait_for_core(target, chunk, tell).await
+        })
+        .await
+    }
+
+    async fn wait_for_core(
+        &self,
+        target: &Rc<Target>,
+        chunk: ChunkId,
+        event: impl FnOnce(Ticket) -> Event,
+    ) -> Result<(), Status> {
         let ticket = target.ticket();
         let (waiting, woken) = oneshot();
         target.reads.borrow_mut().insert(ticket, waiting);
-        target.feed(Event::Read { ticket, chain_version: version, chunk });
+        target.feed(event(ticket));
         let mut woken = std::pin::pin!(woken);
         let bound = Duration::from_millis(self.config.read_wait_ms);
         if let Ok(result) = self.rt.timeout(bound, woken.as_mut()).await {

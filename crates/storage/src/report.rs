@@ -85,6 +85,8 @@ impl Report for Reporter {
         );
         let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();
         node.metrics.pending.set(pending as i64);
+        let unvouched = targets.iter().map(|t| t.replica.borrow().unvouched_chunks());
+        node.metrics.unvouched.set(unvouched.sum::<usize>() as i64);
         reports
     }
     fn removed(&self, targets: &[TargetId]) {

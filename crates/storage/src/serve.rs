@@ -49,6 +49,7 @@ impl Handler for Service {
                     incoming.reply(result);
                 });
             }
+            method::VOUCH => answer!(node, incoming, vouch),
             method::SCRUB => {
                 let result = node.scrub(&incoming);
                 incoming.reply_msg(result);

@@ -1,11 +1,12 @@
-//! Watching the successor: what to do when it holds acknowledgements up.
+//! Watching the successor, and the predecessor: what to do when it holds acknowledgements, or readers, up.
 //!
 //! An update is sent again for ever ([`glowfs_craq`]), so a successor that takes nothing holds the writes of its chain until mgmtd
 //! changes the chain. mgmtd sees dead nodes by itself; what it cannot see is reported here: a syncing successor that is too
 //! slow (or full), and a serving one that lives but is not reached from here. A member that waits to be brought up to date by us is
 //! tried beforehand: while it is not reached, mgmtd leaves it out, since with it in the chain every write would wait for it.
+//! Of a predecessor that is not reached from here nothing is heard of what may be shown (`vouch.rs`), though its updates come: readers would wait for ever.
 //!
-//! Must never: take a successor that only waits (for its own successor, its disk) for one that is not reached: a serving one is
+//! Must never: take a neighbour that only waits (for its own successor, its disk) for one that is not reached: a serving one is
 //! reported only when its node did not even answer an empty call.
 
 use crate::node::Node;
@@ -15,26 +16,34 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::routing::PublicState;
 use glowfs_types::wire::mgmtd::ReportSlow;
 use glowfs_types::wire::{Empty, method};
-use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, NodeId, Result, Status, TargetId};
+use glowfs_types::{
+    ChainVersion, ChunkId, ChunkVersion, DataId, NodeId, Result, Status, TargetId, VolumeId,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// The time between two looks at the successors.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// Empty calls that must fail, one after the other, before a serving successor counts as not reached.
+/// Empty calls that must fail, one after the other, before a serving neighbour counts as not reached.
 const PROBES_MIN: u32 = 2;
 /// The time between two tries whether a node is reached whose targets wait to be brought up to date from here. mgmtd remembers the
 /// outcome for some of these (`mgmtd/src/slow.rs`).
 const WAITING_PERIOD: Duration = Duration::from_secs(1);
+/// So many times as long as a successor a predecessor may be silent: where nothing goes either way it is the one before that says so.
+const PREDECESSOR_TIMES: u32 = 2;
 /// How long the report to mgmtd may take.
 const REPORT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// What a target knows of its successor's pace, under one chain version.
+/// A question to the predecessor stands where updates to the successor do.
+const QUESTION: (ChunkId, ChunkVersion) =
+    (ChunkId { volume: VolumeId(0), data: DataId(0), index: 0 }, ChunkVersion(0));
+
+/// What a target knows of its successor's pace, or its predecessor's, under one chain version.
 #[derive(Default)]
 pub(crate) struct Watch {
     version: Cell<ChainVersion>,
-    /// Updates that the successor has not taken, with when each was first sent.
+    /// Updates that it has not taken, with when each was first sent.
     unanswered: RefCell<BTreeMap<(ChunkId, ChunkVersion), Instant>>,
     /// Since when every attempt of the resync failed.
     sync_fails: Cell<Option<Instant>>,
@@ -70,6 +79,18 @@ impl Watch {
             self.unanswered.borrow_mut().remove(&update);
             self.probes_failed.set(0);
         }
+    }
+    /// A question is on its way to the predecessor.
+    pub fn asked(&self, version: ChainVersion, now: Instant) {
+        self.sent(version, QUESTION, now);
+    }
+    /// The predecessor said something, whatever it was.
+    pub fn answered(&self, version: ChainVersion) {
+        self.taken(version, QUESTION);
+    }
+    /// There is nothing to ask any more.
+    pub fn nothing_to_ask(&self) {
+        self.settled(QUESTION);
     }
     /// It is not sent any more.
     pub fn settled(&self, update: (ChunkId, ChunkVersion)) {
@@ -109,6 +130,7 @@ impl Node {
             }
             for target in self.all_targets() {
                 self.look_at_successor(&target);
+                self.look_at_predecessor(&target);
             }
         }
     }
@@ -162,22 +184,44 @@ impl Node {
         let waits = watch.waits(now);
         if syncing {
             if waits >= bound || watch.sync_fails_for(now) >= bound {
-                self.report_slow(target, successor, false);
+                self.report_slow(target, watch, successor, false);
             }
             return;
         }
+        self.look_at(target, |t| &t.watch, view.version, (successor, node), bound);
+    }
+
+    fn look_at_predecessor(self: &Rc<Self>, target: &Rc<Target>) {
+        let view = target.replica.borrow().asks_predecessor().filter(|v| v.serving());
+        let Some(view) = view.filter(|v| v.version == target.ahead.version.get()) else { return };
+        let Some(predecessor) = view.predecessor else { return };
+        let bound = self.config.slow_after() * PREDECESSOR_TIMES;
+        self.look_at(target, |t| &t.ahead, view.version, predecessor, bound);
+    }
+
+    /// Tries a serving neighbour that does not answer, and tells mgmtd if it is not reached.
+    fn look_at(
+        self: &Rc<Self>,
+        target: &Rc<Target>,
+        of: fn(&Target) -> &Watch,
+        version: ChainVersion,
+        (neighbour, node): (TargetId, NodeId),
+        bound: Duration,
+    ) {
+        let watch = of(target);
+        let waits = watch.waits(self.rt.now());
         if waits < bound / 3 {
             watch.probes_failed.set(0);
         } else if waits >= bound && watch.probes_failed.get() >= PROBES_MIN {
-            self.report_slow(target, successor, true);
+            self.report_slow(target, watch, neighbour, true);
         }
         if waits >= bound / 3 && !watch.probing.replace(true) {
             let (me, target) = (self.clone(), target.clone());
             self.rt.spawn_detached(async move {
                 let answered = me.answers(node, bound / 3).await;
-                let watch = &target.watch;
+                let watch = of(&target);
                 watch.probing.set(false);
-                if watch.version.get() == view.version {
+                if watch.version.get() == version {
                     watch.probes_failed.set(if answered {
                         0
                     } else {
@@ -201,23 +245,29 @@ impl Node {
         )
     }
 
-    fn report_slow(self: &Rc<Self>, target: &Rc<Target>, successor: TargetId, unreachable: bool) {
+    fn report_slow(
+        self: &Rc<Self>,
+        target: &Target,
+        watch: &Watch,
+        neighbour: TargetId,
+        unreachable: bool,
+    ) {
         let (Some(view), Some(agent)) = (target.view(), self.agent().cloned()) else { return };
         let now = self.rt.now();
         let pause = Duration::from_millis(self.config.slow_report_ms);
-        if target.watch.reported.get().is_some_and(|at| now.since(at) < pause) {
+        if watch.reported.get().is_some_and(|at| now.since(at) < pause) {
             return;
         }
-        target.watch.reported.set(Some(now));
+        watch.reported.set(Some(now));
         self.metrics.slow_reports.inc();
         tracing::warn!(
-            target = %target.id, chain = %view.chain, version = %view.version, %successor, unreachable,
-            "the successor holds the chain up; telling mgmtd"
+            target = %target.id, chain = %view.chain, version = %view.version, %neighbour, unreachable,
+            "a neighbour holds the chain up; telling mgmtd"
         );
         let report = ReportSlow {
             chain: view.chain,
             version: view.version,
-            target: successor,
+            target: neighbour,
             reporter: target.id,
             unreachable,
         };
@@ -233,7 +283,6 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glowfs_types::{DataId, VolumeId};
 
     fn update(index: u64) -> (ChunkId, ChunkVersion) {
         (ChunkId { volume: VolumeId(1), data: DataId(1), index }, ChunkVersion(1))
@@ -252,5 +301,19 @@ mod tests {
         assert_eq!(watch.sync_fails_for(at(5)), Duration::from_secs(2));
         watch.taken(now, update(2));
         assert_eq!(watch.waits(at(5)), Duration::ZERO, "nor is anything noted");
+    }
+
+    #[test]
+    fn a_predecessor_waits_from_the_first_question_without_an_answer() {
+        let (watch, now) = (Watch::default(), ChainVersion(2));
+        let at = |s: u64| Instant(s * 1_000_000_000);
+        watch.asked(now, at(1));
+        watch.asked(now, at(3));
+        assert_eq!(watch.waits(at(5)), Duration::from_secs(4));
+        watch.answered(now);
+        assert_eq!(watch.waits(at(5)), Duration::ZERO);
+        watch.asked(now, at(6));
+        watch.nothing_to_ask();
+        assert_eq!(watch.waits(at(9)), Duration::ZERO);
     }
 }

@@ -7,6 +7,7 @@ use crate::mend::Lost;
 use crate::node::Node;
 use crate::scrub::Progress;
 use crate::slow::Watch;
+use crate::vouch::{Happened, Vouches};
 use glowfs_chunkstore::{StageKind, Store};
 use glowfs_craq::{
     Action, ChunkBrief, ChunkView, Done, Event, Loaded, Origin, Replica, Ticket, View,
@@ -83,11 +84,15 @@ pub(crate) struct Target {
     pub turned: Notify,
     /// The successor's pace.
     pub watch: Watch,
+    /// The predecessor's, of whom it asks what it vouches for.
+    pub ahead: Watch,
     /// Repairs that wait until their chunk is still.
     pub holds: RefCell<BTreeMap<Ticket, OneSender<Result<(), Status>>>>,
     pub scrub: Progress,
     /// Pending versions that are built on damaged content, and how often that was found.
     pub damaged: RefCell<BTreeMap<(ChunkId, ChunkVersion), u32>>,
+    /// What may not be shown yet: asking the predecessor about it.
+    pub vouches: Vouches,
     /// Damaged blocks that nobody has.
     pub lost: RefCell<Lost>,
     /// The same for operators, for longer.
@@ -202,9 +207,11 @@ impl Target {
             syncing: Cell::new(ChainVersion(0)),
             turned: Notify::default(),
             watch: Watch::default(),
+            ahead: Watch::default(),
             holds: RefCell::default(),
             scrub: Progress::default(),
             damaged: RefCell::default(),
+            vouches: Vouches::default(),
             lost: RefCell::default(),
             damage: RefCell::default(),
         }))
@@ -226,6 +233,16 @@ impl Target {
     /// The adopted view.
     pub fn view(&self) -> Option<View> {
         self.replica.borrow().view().copied()
+    }
+    /// Whether the core vouches for that.
+    pub fn vouches_for(
+        &self,
+        chain_version: ChainVersion,
+        chunk: ChunkId,
+        version: ChunkVersion,
+    ) -> Result<bool, Status> {
+        let store = StoreView { store: &self.store, target: self.id, node: None };
+        self.replica.borrow().vouches(chain_version, chunk, version, &store)
     }
     /// Whether it takes part in the chain under that version: it has adopted it, no newer one, and neither it nor its store has failed.
     pub fn can_go_on(&self, version: ChainVersion) -> bool {
@@ -282,6 +299,7 @@ impl Target {
         let mut actions = self.actions.take();
         loop {
             let Some(event) = self.events.borrow_mut().pop_front() else { break };
+            let happened = Happened::of(&event);
             {
                 let node = self.node.upgrade();
                 let store =
@@ -291,6 +309,7 @@ impl Target {
             for action in actions.drain(..) {
                 self.perform(action);
             }
+            self.vouches.after(happened);
         }
         self.actions.replace(actions);
         self.running.set(false);

@@ -9,7 +9,7 @@ use glowfs_rt::Buf;
 use glowfs_types::capability::rights;
 use glowfs_types::checksum::verify_pieces;
 use glowfs_types::wire::data::{
-    UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, Update, UpdateHead, update,
+    UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, UPDATE_VOUCHES, Update, UpdateHead, update,
 };
 use glowfs_types::{Capability, ChunkId, ClientId, DataId, Error, Result, Status, VolumeId};
 use std::rc::Rc;
@@ -51,6 +51,9 @@ impl Node {
                         },
                     )
                 });
+                if forward && head.flags & (UPDATE_VOUCHES | UPDATE_SYNC) == UPDATE_VOUCHES {
+                    target.ask_soon(self);
+                }
             }
             Err(e) => {
                 if e.status == Status::Overloaded {
@@ -197,5 +200,6 @@ pub(crate) fn core_update(head: &UpdateHead) -> Core {
         flush: head.flags & UPDATE_FLUSH != 0,
         needs_room: matches!(head.kind, update::WRITE | update::REPLACE),
         removes: head.kind == update::REMOVE,
+        vouches: head.flags & UPDATE_VOUCHES != 0,
     }
 }

@@ -11,11 +11,11 @@ use glowfs_types::routing::PublicState;
 const SETTLE_STEPS: usize = 20_000;
 
 impl World {
-    fn removes(&self) -> bool {
+    pub fn removes(&self) -> bool {
         self.clients.iter().any(|c| !c.removals.is_empty())
     }
 
-    fn chunks(&self) -> Vec<u8> {
+    pub fn chunks(&self) -> Vec<u8> {
         let mut c: Vec<u8> = self.clients.iter().map(|c| c.chunk).collect();
         c.sort_unstable();
         c.dedup();
@@ -26,10 +26,13 @@ impl World {
     /// every acknowledged write; no write is in it twice; no acknowledged write is missing on a serving replica. So reads and writes of a chunk are linearizable:
     /// a write takes effect when it is readable first, which is before it is answered, and is seen ever after.
     pub fn observe(&mut self) {
+        self.tell_what_was_read();
         for at in self.chunks() {
             let mut readable: Vec<(u8, Content, u64)> = Vec::new();
             for (i, n) in self.nodes.iter().enumerate() {
-                let Some(r) = &n.replica else { continue };
+                if n.replica.is_none() {
+                    continue;
+                }
                 let m = n.store.chunks.get(&chunk(at)).cloned().unwrap_or_default();
                 for w in &m.content {
                     let times = m.content.iter().filter(|x| *x == w).count();
@@ -40,9 +43,8 @@ impl World {
                         show(&m.content)
                     );
                 }
-                let Some(view) = r.view() else { continue };
                 let fenced = n.fenced && self.fault != Some(Fault::LeaseUnchecked);
-                if fenced || r.can_read(view.version, chunk(at)) != Ok(true) {
+                if fenced || !self.shows(i as u8, at) {
                     continue;
                 }
                 readable.push((i as u8, m.content, m.committed));
@@ -50,6 +52,7 @@ impl World {
             if self.removes() || self.fault == Some(Fault::NothingTransferred) {
                 continue;
             }
+            readable.iter().for_each(|(i, content, _)| self.check_stored(*i, at, content));
             let (seen, shown) = self.observed.entry(at).or_default();
             for (i, content, version) in readable {
                 assert!(
@@ -128,6 +131,8 @@ impl World {
                 state == PublicState::Serving,
                 format!("AllReplicasInServingState: node {i} is {state:?}"),
             );
+            let unvouched = r.unvouched(chunk(0)).next();
+            must(unvouched.is_none(), format!("WriteComplete: node {i} never shows {unvouched:?}"));
             must(r.is_quiet(), format!("WriteComplete: node {i} has something left"));
             must(n.tickets.is_empty(), format!("WriteComplete: node {i} left requests unanswered"));
             must(n.payloads.is_empty(), format!("WriteComplete: node {i} keeps payloads"));

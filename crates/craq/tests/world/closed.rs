@@ -12,6 +12,8 @@
 //!   changed, and comes again after a pause. Nobody but the sender can tell that from a message that takes so much longer, and the sender
 //!   goes by the one as by the other. So it happens `pauses` times, which shows that the core does send again, and from then on messages take so much longer. One that can never be taken
 //!   any more goes with the chain version of its sender.
+//! - *A predecessor's word* (`craq/shown.rs`) is asked for and there in one step, and only where it says something: under one chain version what it vouches for it goes on to vouch for, so
+//!   a word that comes late is one that was asked for late. That is so because no store refuses anything here; where one does, a number is given again, and words take their time (`explore.rs`).
 //! - *Resyncs* are without bound: one that failed begins again, so an end is one by itself.
 
 use super::node::{From, origin};
@@ -126,6 +128,9 @@ impl World {
             }
             if self.may_sync(i) {
                 out.push(Choice::StartSync(i));
+            }
+            if self.may_ask(i) {
+                out.push(Choice::Ask(i));
             }
         }
         self.attempts(&mut out);

@@ -11,6 +11,10 @@ pub enum Fault {
     AckBeforeTail,
     /// A replica takes what it has forwarded for acknowledged.
     CommitBeforeAck,
+    /// A replica shows what it has committed, whatever those before it have stored.
+    ShownAtOnce,
+    /// A replica vouches for what it has stored itself, whatever those before it have.
+    VouchesForOthers,
     /// Who has lost its lease answers.
     LeaseUnchecked,
     /// What mgmtd says of a former life counts for the present one.

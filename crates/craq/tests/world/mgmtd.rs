@@ -166,8 +166,10 @@ impl World {
             Choice::Rejoin(i) => self.chain.set(i, PublicState::Syncing),
             Choice::Promote(i) => self.chain.set(i, PublicState::Serving),
             Choice::TakeOver(i) => {
-                // All replicas were gone at once: what was read but never acknowledged may be lost (docs/replication.md).
-                self.observed.clear();
+                // Who begins again may have forgotten its tombstones, and with them the versions of what is not there.
+                for (_, version) in self.observed.values_mut().filter(|(seen, _)| seen.is_empty()) {
+                    *version = 0;
+                }
                 for m in &mut self.chain.members {
                     if matches!(m.1, PublicState::LastSrv | PublicState::Syncing) {
                         m.1 = PublicState::Offline;

@@ -11,9 +11,10 @@ mod fault;
 mod mgmtd;
 mod node;
 mod same;
+mod shown;
 mod store;
 
-use glowfs_craq::{ForwardId, Forwarded};
+use glowfs_craq::{About, ForwardId, Forwarded};
 use glowfs_types::routing::PublicState;
 use glowfs_types::{ChunkId, ChunkVersion, DataId, Status, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,6 +97,22 @@ pub enum Msg {
         chain_version: u64,
         channels: Vec<(u8, u8, u8, u64)>,
     },
+    /// To the predecessor: what of these does it vouch for? And whether all from the sender on show nothing else.
+    Ask {
+        from: u8,
+        life: u8,
+        to: u8,
+        chain_version: u64,
+        about: Vec<About>,
+        waits: bool,
+    },
+    /// Its word.
+    Word {
+        to: u8,
+        life: u8,
+        chain_version: u64,
+        vouched: Vec<About>,
+    },
 }
 
 impl Msg {
@@ -108,7 +125,9 @@ impl Msg {
             | Msg::Answer { to, .. }
             | Msg::SyncList { to, .. }
             | Msg::SyncPage { to, .. }
-            | Msg::SyncDone { to, .. } => Some(*to),
+            | Msg::SyncDone { to, .. }
+            | Msg::Ask { to, .. }
+            | Msg::Word { to, .. } => Some(*to),
         }
     }
 }
@@ -141,6 +160,8 @@ pub struct Budget {
     pub syncs: u8,
     /// Ages of channels.
     pub ages: u8,
+    /// Reads that are told later than they read.
+    pub reads: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -159,6 +180,10 @@ pub struct World {
     pub hasty: bool,
     /// A stage was refused: targets may give way.
     pub refused: bool,
+    /// What a refused stage is refused with.
+    pub refusal: Status,
+    /// A predecessor's word is under way for a while (else it is asked and there in one step).
+    pub slow_words: bool,
     /// See `closed.rs`.
     pub closed: bool,
     /// What is wrong in this world, on purpose.
@@ -183,6 +208,10 @@ pub enum Choice {
     Drain(u8),
     Tell(u8),
     StartSync(u8),
+    /// A node asks its predecessor what it vouches for.
+    Ask(u8),
+    /// Somebody reads that chunk of a node.
+    Read(u8, u8),
     Send(u8),
     Repeat(u8),
     /// A client's request, from its sending to its arrival at that node.
@@ -219,6 +248,8 @@ impl World {
             serial_disks: false,
             hasty: false,
             refused: false,
+            refusal: Status::NoSpace,
+            slow_words: false,
             closed: false,
             fault: None,
         };
@@ -305,6 +336,10 @@ impl World {
             if self.may_sync(i) {
                 out.push(Choice::StartSync(i));
             }
+            if self.may_ask(i) {
+                out.push(Choice::Ask(i));
+            }
+            out.extend(self.may_read(i).into_iter().map(|at| Choice::Read(i, at)));
             if b.ages > 0 && (self.hasty || self.nothing_older_comes(&n.begun)) {
                 out.push(Choice::Age(i));
             }
@@ -420,7 +455,7 @@ impl World {
             Msg::SyncPage { to, life, chain_version, .. } => {
                 self.send(Msg::SyncPage { to, life, chain_version, page: None });
             }
-            Msg::Request { .. } | Msg::Response { .. } => {}
+            Msg::Request { .. } | Msg::Response { .. } | Msg::Ask { .. } | Msg::Word { .. } => {}
         }
         for i in 0..self.nodes.len() {
             for (life, back, status) in std::mem::take(&mut self.nodes[i].answers_lost) {
@@ -439,7 +474,7 @@ impl World {
         let node = &self.nodes[to as usize];
         if node.replica.is_none() {
             return match msg {
-                Msg::Answer { .. } | Msg::SyncPage { .. } => {}
+                Msg::Answer { .. } | Msg::SyncPage { .. } | Msg::Word { .. } => {}
                 Msg::Request { client, number, .. } => {
                     self.send(Msg::Response { client, number, result: Err(Status::Disconnected) });
                 }
@@ -454,6 +489,7 @@ impl World {
                     | Msg::Forward { .. }
                     | Msg::SyncList { .. }
                     | Msg::SyncDone { .. }
+                    | Msg::Ask { .. }
             )
         {
             return match msg {

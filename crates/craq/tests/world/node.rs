@@ -1,5 +1,6 @@
 //! One node of the world: the core, its store, and what the service shell does around them.
 
+use super::shown::Reading;
 use super::store::{Op, Store, crc};
 use super::{Back, Choice, Content, Fault, Msg, Pay, World, Write, chunk};
 use glowfs_craq::resync::{Transfer, compare};
@@ -39,9 +40,10 @@ pub struct Node {
     pub sync: Option<(u64, Option<BTreeSet<u16>>)>,
     pub next_tag: u16,
     pub answers_lost: Vec<(u8, Back, Status)>,
+    pub reading: Option<Reading>,
 }
 
-struct View<'a>(&'a Store, bool);
+pub struct View<'a>(pub &'a Store, pub bool);
 impl ChunkView for View<'_> {
     fn chunk(&self, chunk: ChunkId) -> ChunkBrief {
         self.0.chunks.get(&chunk).map_or_else(ChunkBrief::default, |m| ChunkBrief {
@@ -74,6 +76,7 @@ impl Node {
             sync: None,
             next_tag: 0,
             answers_lost: Vec::new(),
+            reading: None,
         }
     }
 
@@ -111,6 +114,7 @@ impl Node {
             }
         }
         self.replica = None;
+        self.reading = None;
         self.begun.clear();
         self.tickets.clear();
         self.payloads.clear();
@@ -157,6 +161,9 @@ impl World {
         r.step(event, &View(&n.store, n.full), &mut out);
         for action in out {
             self.perform(i, action);
+        }
+        if self.fault == Some(Fault::ShownAtOnce) {
+            self.show_at_once(i);
         }
     }
 
@@ -235,11 +242,14 @@ impl World {
             }
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before. Of no other reason it may fail here.
-            Action::Failed(Status::NoSpace) if self.refused => self.nodes[i as usize].crash(true),
+            Action::Failed(status) if self.refused && status == self.refusal => {
+                self.nodes[i as usize].crash(true)
+            }
             Action::Failed(status) => panic!("node {i} failed: {status}"),
             Action::ReadNow(_)
             | Action::ReadRefused(..)
             | Action::Refresh
+            | Action::AskPredecessor(..)
             | Action::Held(..)
             | Action::Report => {}
         }
@@ -395,6 +405,7 @@ impl World {
                     flush: false,
                     needs_room: !remove,
                     removes: remove,
+                    vouches: false,
                 };
                 let pay = if remove { Pay::Remove } else { Pay::Append((client, number)) };
                 let ticket = self.ticket(to, From::Client(client, number), pay, update);
@@ -465,6 +476,15 @@ impl World {
                 }
                 self.feed(to, Event::SyncDone(ticket, version));
             }
+            Msg::Ask { from, life, chain_version, about, waits, .. } => {
+                let vouched = self.word(to, chain_version, &about, waits);
+                self.send(Msg::Word { to: from, life, chain_version, vouched });
+            }
+            Msg::Word { life, chain_version, vouched, .. } => {
+                if self.nodes[to as usize].life == life {
+                    self.feed(to, Event::Vouched(ChainVersion(chain_version), vouched));
+                }
+            }
             Msg::Response { .. } => unreachable!("goes to a client"),
         }
     }
@@ -496,7 +516,7 @@ impl World {
                 let Op::Stage { chunk, version, .. } = self.nodes[i as usize].ops.remove(k) else {
                     unreachable!("only a stage is refused")
                 };
-                let refused = Err(Status::NoSpace);
+                let refused = Err(self.refusal);
                 self.feed(i, Event::Staged(chunk, ChunkVersion(version), refused));
             }
             Choice::Timer(i) => {
@@ -529,6 +549,8 @@ impl World {
                 self.nodes[i as usize].begun = self.begun();
                 self.feed(i, Event::Age);
             }
+            Choice::Ask(i) => self.ask(i),
+            Choice::Read(i, at) => self.read(i, at),
             Choice::Drain(i) => self.nodes[i as usize].full = false,
             Choice::Tell(i) => self.tell(i),
             Choice::StartSync(i) => {

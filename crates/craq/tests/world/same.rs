@@ -66,6 +66,9 @@ impl World {
                 Msg::SyncPage { chain_version, .. }
                 | Msg::SyncList { chain_version, .. }
                 | Msg::SyncDone { chain_version, .. } => f(chain_version),
+                Msg::Ask { chain_version, .. } | Msg::Word { chain_version, .. } => {
+                    f(chain_version)
+                }
                 Msg::Answer { .. } | Msg::Request { .. } | Msg::Response { .. } => {}
             }
             *self.msgs.entry(msg).or_default() += count;
@@ -140,8 +143,8 @@ impl World {
                     }
                     Msg::SyncDone { from, life, to, chain_version, channels }
                 }
-                Msg::Request { .. } | Msg::Response { .. } => {
-                    unreachable!("clients are answered at once")
+                Msg::Request { .. } | Msg::Response { .. } | Msg::Ask { .. } | Msg::Word { .. } => {
+                    unreachable!("clients, and successors that ask, are answered at once")
                 }
             };
             *self.msgs.entry(msg).or_default() += count;

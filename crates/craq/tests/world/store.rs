@@ -40,6 +40,15 @@ impl Model {
             }
         }
     }
+    /// Whether it has that version, or a later one.
+    pub fn has(&self, version: u64) -> bool {
+        self.committed >= version || self.pending.iter().any(|s| s.version >= version)
+    }
+    /// Whether it has that content, or more.
+    pub fn stores(&self, content: &Content) -> bool {
+        let pending = self.pending.iter().map(|s| &s.content);
+        pending.chain([&self.content]).any(|c| c.starts_with(content))
+    }
     fn newest(&self) -> (u64, &Content, bool) {
         self.pending.back().map_or((self.committed, &self.content, self.removed), |s| {
             (s.version, &s.content, s.removes)

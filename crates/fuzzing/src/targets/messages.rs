@@ -19,6 +19,7 @@ use glowfs_types::wire::repair::*;
 use glowfs_types::wire::sparse::*;
 use glowfs_types::wire::trash::*;
 use glowfs_types::wire::tree::*;
+use glowfs_types::wire::vouch::*;
 use glowfs_types::wire::{Empty, ErrorBody, decode, encode};
 use glowfs_types::{ChunkId, Layout};
 
@@ -60,6 +61,7 @@ messages! {
     Leaver RemoveNode RemoveNodeReply ForceChain ForceChainReply TakeDisk TakeDiskReply ListData ListDataReply Orphans OrphanData OrphansReply
     InUse InUseReply Damaged DamagedChunk DamagedReply ListExtents ListExtentsReply ChunkExtents TrashId TrashEntry Trash TrashReply
     RemoveTree RemoveTreeReply Trees TreesReply Tree
+    Unvouched Vouch VouchReply
 }
 
 pub fn run(input: &[u8]) {

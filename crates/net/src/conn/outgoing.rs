@@ -8,6 +8,7 @@ use glowfs_rt::mem::Region;
 use glowfs_rt::{Buf, Stream};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::wire::frame::{FrameHeader, HEADER_BYTES, KIND_ONEWAY};
+use glowfs_types::wire::method::VOUCH;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,7 +26,8 @@ pub(crate) struct Weight {
 /// Whether a message may overtake: control, without bulk, and nothing of which the order counts for the data path (regions must be known before
 /// they are named; a storage service gets the updates of a chunk best in their order).
 pub(crate) fn is_control(kind: u8, flags: u8, method: u16) -> bool {
-    let of_data = (DATA_FIRST..DATA_END).contains(&method);
+    // What a reader waits for must not stand behind what resyncs send; it names no region, and is true whenever it comes.
+    let of_data = (DATA_FIRST..DATA_END).contains(&method) && method != VOUCH;
     kind != KIND_ONEWAY && flags == 0 && !of_data
 }
 

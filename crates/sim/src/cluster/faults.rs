@@ -261,7 +261,6 @@ impl<'a> Breaker<'a> {
         }
         self.shared.interrupted(match end {
             End::Power => Interruption::Power,
-            End::Kill if unplugged.is_some() => Interruption::KilledAndUnplugged,
             End::Kill => Interruption::Killed,
         });
     }

@@ -49,10 +49,8 @@ pub struct Shared {
 /// How all storage nodes were interrupted at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Interruption {
-    /// Their processes were killed: nothing that was acknowledged or read is lost.
+    /// Their processes were killed, and one may have lost its power as well: nothing that was acknowledged or read is lost.
     Killed,
-    /// The same, and one lost its power: what was read from it, and not acknowledged yet, may be gone.
-    KilledAndUnplugged,
     /// They lost their power: what was not flushed may be gone, and who flushes it is told so.
     Power,
     /// They failed to flush, and their processes were started again: what was not flushed may be gone.
@@ -78,12 +76,7 @@ impl Shared {
     /// All storage nodes were interrupted at once.
     pub fn interrupted(&self, how: Interruption) {
         self.registers.borrow_mut().interrupted(how);
-        if how == Interruption::KilledAndUnplugged {
-            for file in [&self.contended, &self.small] {
-                let wrong = file.borrow_mut().lose_unacknowledged();
-                self.problems.borrow_mut().extend(wrong);
-            }
-        } else if how != Interruption::Killed {
+        if how != Interruption::Killed {
             for file in [&self.contended, &self.small] {
                 let wrong = file.borrow_mut().lose();
                 self.problems.borrow_mut().extend(wrong);

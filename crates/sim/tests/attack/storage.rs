@@ -248,6 +248,7 @@ fn what_is_for_services_and_operators_is_not_for_users() {
             method::QUERY_EXTENT,
             method::FETCH_CHUNK,
             method::LIST_DATA,
+            method::VOUCH,
         ] {
             refused(call(&alice.conn, m, &Empty {}).await, Status::AccessDenied);
         }

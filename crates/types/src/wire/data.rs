@@ -16,8 +16,8 @@ pub use info::{DiskInfo, ResyncInfo, StorageInfo};
 pub use read::{READ_OPS_MAX, Read, ReadHead, ReadOp, ReadResult};
 pub use resync::{ChannelRecord, SyncDone, SyncList, SyncListReply};
 pub use write::{
-    UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, Update, UpdateHead, UpdateResult,
-    update,
+    UPDATE_DAMAGED, UPDATE_FLUSH, UPDATE_FULL, UPDATE_SYNC, UPDATE_VOUCHES, Update, UpdateHead,
+    UpdateResult, update,
 };
 
 use crate::ChunkId;

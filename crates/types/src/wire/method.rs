@@ -98,6 +98,8 @@ methods! {
     DAMAGED = 214;
     /// A failed disk was replaced: take up what is in its place ([`super::operate`]).
     TAKE_DISK = 215;
+    /// What the predecessor has stored, and all before it, so that it may be shown ([`super::vouch`]).
+    VOUCH = 216;
     /// One page of a target's chunks, whatever its state (operators).
     LIST_CHUNKS = 220;
     /// One page of the data ids that a chain holds chunks of ([`super::orphans`]).

@@ -28,6 +28,7 @@ pub mod repair;
 pub mod sparse;
 pub mod trash;
 pub mod tree;
+pub mod vouch;
 
 use crate::{Error, Result, Status};
 

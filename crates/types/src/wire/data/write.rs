@@ -86,6 +86,9 @@ pub const UPDATE_SYNC: u8 = 2;
 pub const UPDATE_FULL: u8 = 4;
 /// Blocks of the REPLACE are damaged at the sender, and nobody has them: pieces of zeros whose checksum is that of the whole lost block.
 pub const UPDATE_DAMAGED: u8 = 8;
+/// FORWARD: the sender can be asked (VOUCH) whether it and all before it have stored the update. A receiver shows it only then; one of an older release does so at once,
+/// and may send this flag on, for which its successor gets `UnknownMethod` and goes without.
+pub const UPDATE_VOUCHES: u8 = 16;
 
 /// The answer to WRITE, TRIM of one chunk, and FORWARD.
 #[derive(
