@@ -83,7 +83,7 @@ pub(crate) async fn read(
         && only.len as usize == buf.len()
     {
         // What most reads are: one piece of one chunk.
-        let (result, buf) = read_piece(core, file, only, buf, 0).await;
+        let (result, buf) = read_piece(core, file, only, buf, (0, Ask::InTurn)).await;
         return (result.map(|n| Found::first(n as usize)), buf);
     }
     Box::pin(read_extents(core, file, layout.extents(offset, len).collect(), buf)).await
@@ -201,7 +201,7 @@ async fn read_group(
     buf: BufMut,
 ) -> (Result<Found>, BufMut) {
     if let [only] = extents.as_slice() {
-        let (result, buf) = read_piece(core, file, *only, buf, 0).await;
+        let (result, buf) = read_piece(core, file, *only, buf, (0, Ask::InTurn)).await;
         return (result.map(|n| Found::first(n as usize)), buf);
     }
     let bytes = buf.len();
@@ -222,8 +222,13 @@ async fn read_group(
         parts.push(async move {
             match piece {
                 Ok(n) => (Ok(Found::first(n as usize)), mine),
-                Err(_) => {
-                    let (result, mine) = read_piece(core, file, extent, mine, 1).await;
+                Err(e) => {
+                    let first = core.routing_now().and_then(|info| {
+                        let first = *order(core, &info, file, &extent).ok()?.first()?;
+                        Some((info, first))
+                    });
+                    let ask = Ask::after(e.status, first.is_some_and(|(i, p)| is_head(&i, &p)));
+                    let (result, mine) = read_piece(core, file, extent, mine, (1, ask)).await;
                     (result.map(|n| Found::first(n as usize)), mine)
                 }
             }
@@ -265,13 +270,13 @@ async fn first_try(
     }
 }
 
-/// Reads one extent, at one replica after another. `skip` replicas failed already.
+/// Reads one extent, at one replica after another. `skip` replicas failed already, and this is whom to ask first.
 async fn read_piece(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     extent: Extent,
     buf: BufMut,
-    skip: usize,
+    (skip, mut ask): (usize, Ask),
 ) -> (Result<u32>, BufMut) {
     let len = extent.len as usize;
     let what = || {
@@ -287,11 +292,9 @@ async fn read_piece(
     let mut retry = core.retry(core.read_policy());
     let mut buf = Some(buf);
     let mut turn = skip;
-    let mut pending = 0;
     let mut refusals = 0;
     loop {
         let mut site = Site::default();
-        let ask = Ask::after(pending);
         let own = buf.take().unwrap_or_else(|| core.rt.alloc(len));
         let (result, back) =
             piece_attempt(core, file, extent, own, &retry, (turn, ask), &mut site).await;
@@ -300,7 +303,8 @@ async fn read_piece(
             Ok(n) => return (Ok(n), buf.unwrap_or_else(|| core.rt.alloc(len))),
             Err(e) => e,
         };
-        pending = if error.status == Status::Pending { pending + 1 } else { 0 };
+        let by_head = site.info.as_ref().zip(site.place).is_some_and(|(i, p)| is_head(i, &p));
+        ask = Ask::after(error.status, by_head);
         turn += 1;
         refusals += u32::from(error.status == Status::BadCapability);
         let again = again_read(error.status) && refusals <= REFUSALS_MAX;
@@ -319,21 +323,26 @@ async fn read_piece(
 enum Ask {
     /// The replicas one after the other.
     InTurn,
-    /// The tail has every version first.
-    Tail,
     /// The head needs nobody's word for what it shows.
     Head,
+    /// The tail has no version that others have to commit first.
+    Tail,
 }
 
 impl Ask {
-    /// After so many answers, one after the other, that something is pending.
-    fn after(pending: u32) -> Self {
-        match pending {
-            0 => Self::InTurn,
-            n if n % 2 == 1 => Self::Tail,
-            _ => Self::Head,
+    /// After a refusal, by the head or by another one. Where the word of a predecessor does not come, it comes to nobody behind, so the head is asked; and who was
+    /// just asked has waited already.
+    fn after(status: Status, by_head: bool) -> Self {
+        match (status, by_head) {
+            (Status::Pending, false) => Self::Head,
+            (Status::Pending, true) => Self::Tail,
+            _ => Self::InTurn,
         }
     }
+}
+
+fn is_head(info: &RoutingInfo, place: &Place) -> bool {
+    routes::head(info, place.chain).is_ok_and(|head| head.target == place.target)
 }
 
 async fn piece_attempt(
@@ -584,4 +593,19 @@ fn check(
             Ok(r.len.get().min(e.len))
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_word_does_not_come_the_head_is_asked_next_and_nobody_twice() {
+        assert_eq!(Ask::after(Status::Pending, false), Ask::Head);
+        assert_eq!(Ask::after(Status::Pending, true), Ask::Tail);
+        for other in [Status::NotServing, Status::Disconnected, Status::WrongChainVersion] {
+            assert_eq!(Ask::after(other, false), Ask::InTurn);
+            assert_eq!(Ask::after(other, true), Ask::InTurn);
+        }
+    }
 }

@@ -8,5 +8,6 @@ mod held;
 mod lives;
 mod losses;
 mod owners;
+mod pending;
 mod restored;
 mod truncates;

@@ -26,7 +26,7 @@ pub struct Replica {
     pub(crate) timers: BTreeMap<TimerId, (ChunkId, ChunkVersion)>,
     pub(crate) ids: u64,
     /// How often we took versions of a chunk back under this chain version.
-    pub(crate) taken_back: BTreeMap<ChunkId, u16>,
+    pub(crate) taken_back: BTreeMap<ChunkId, u64>,
     /// The same of the predecessor, as far as it told.
     pub(crate) generations: BTreeMap<ChunkId, u16>,
     /// Syncing: the newest version of each chunk that came under this chain version and is committed here. (What is under way may still

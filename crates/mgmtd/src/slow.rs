@@ -17,6 +17,9 @@ use std::rc::Rc;
 /// (`storage/src/slow.rs`), since a report may get lost.
 pub const CUT_MEMORY_MS: u64 = 5_000;
 
+/// So many serving members stay at least where one of two leaves of which the one behind does not reach the other.
+const LEFT_FOR_READS: usize = 2;
+
 /// Who pauses, and until when (milliseconds of this instance's clock).
 type Paused = Option<(TargetId, u64)>;
 
@@ -77,9 +80,11 @@ fn take(s: &mut State, report: &ReportSlow, now_ms: u64) -> Paused {
     let writers: Vec<_> = info.writers().copied().collect();
     let at = writers.iter().position(|m| m.target == report.target)?;
     let accused = writers[at];
-    // What is not reached from behind is not heard of what may be shown. (One that is brought up to date shows nothing.)
+    // What is not reached from behind is not heard of what may be shown. (One that is brought up to date shows nothing.) That does no harm to the data, and reads go on at the head:
+    // no chain is left with one member for it, which that one might not reach either, to bring it up to date.
+    let enough = info.serving().count() > LEFT_FOR_READS;
     let before = at.checked_sub(1).and_then(|i| writers.get(i));
-    let behind = writers.get(at + 1).filter(|m| m.state == PublicState::Serving);
+    let behind = writers.get(at + 1).filter(|m| enough && m.state == PublicState::Serving);
     let mut neighbours = before.into_iter().chain(behind);
     let reporter = neighbours.find(|m| m.target == report.reporter);
     let blamed = match accused.state {

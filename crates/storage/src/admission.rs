@@ -161,10 +161,10 @@ impl Share {
     pub fn admit(self: &Rc<Self>, bytes: u64) -> Result<Admitted> {
         self.take(bytes, 0)
     }
-    /// Lets a request that is in work wait for other nodes, as long as those that do hold no more than that part of what may be in work: what this disk can do by itself must not
-    /// be refused for a disk of another node. One always may.
+    /// Lets a request that is in work wait for other nodes, as long as those that do hold no more than that part of what this disk can have just now: what it can do by itself must
+    /// not be refused for a disk of another node. One always may.
     pub fn wait_for_others(self: &Rc<Self>, bytes: u64) -> Option<Waits> {
-        let max = self.admission.max;
+        let max = self.may_hold();
         let max = Load { bytes: max.bytes / WAITING_PART, ops: max.ops / WAITING_PART };
         let all = self.waiting.get().plus(Load { bytes, ops: 1 });
         if all.ops > 1 && !all.within(max) {
@@ -172,6 +172,12 @@ impl Share {
         }
         self.waiting.set(all);
         Some(Waits { share: self.clone(), bytes })
+    }
+    /// How much of what enters here may be in work on this disk, by what is on the others: as `take` lets it in.
+    fn may_hold(&self) -> Load {
+        let a = &self.admission;
+        let left = a.max.minus(a.held[0].get().minus(self.held[0].get()));
+        if a.alone { a.max } else { Load { bytes: left.bytes / 2, ops: left.ops / 2 } }
     }
     /// [`Share::admit`] for an update that was forwarded to a member of that rank (at least 1).
     pub fn admit_forward(self: &Rc<Self>, bytes: u64, rank: usize) -> Result<Admitted> {
@@ -241,6 +247,33 @@ mod tests {
         assert_eq!(many.len(), 25);
         drop(many);
         assert!(share.wait_for_others(1 << 12).is_some());
+    }
+
+    /// Each of several disks may have all that are busy with it leave free, so all of them wait for a node that is slow.
+    #[test]
+    fn those_who_wait_on_several_disks_leave_room_on_each() {
+        let admission = Admission::new(1 << 30, 400, 4);
+        let shares = [1, 2, 3, 4].map(|store| admission.share(life(store, 1)));
+        let mut waiting = [0; 4];
+        let mut all = Vec::new();
+        loop {
+            let before = all.len();
+            for (share, waiting) in shares.iter().zip(&mut waiting) {
+                let Ok(admitted) = share.admit(4096) else { continue };
+                if let Some(waits) = share.wait_for_others(4096) {
+                    *waiting += 1;
+                    all.push((admitted, waits));
+                }
+            }
+            if all.len() == before {
+                break;
+            }
+        }
+        for (share, waiting) in shares.iter().zip(waiting) {
+            let free = fill(share, 4096).len();
+            assert!(waiting > 20, "{waiting} may wait");
+            assert!(free >= 2 * waiting, "{waiting} wait, and there is room for {free}");
+        }
     }
 
     #[test]

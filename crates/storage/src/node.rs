@@ -66,6 +66,8 @@ pub(crate) struct Node {
     pub scrub_asked: Cell<u64>,
     pub started: Instant,
     pub stopping: Cell<bool>,
+    /// It asks no other node any more what may be shown: its stores are about to be closed.
+    pub silent: Cell<bool>,
 }
 
 impl Node {
@@ -96,6 +98,7 @@ impl Node {
             sync_pace: Cell::new(Instant(0)),
             started: rt.now(),
             stopping: Cell::new(false),
+            silent: Cell::new(false),
         });
         for store in node.disks.iter().filter_map(|d| d.store().ok()) {
             for id in store.targets() {

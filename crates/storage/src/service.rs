@@ -249,6 +249,7 @@ impl Running {
         while node.admission.ops() > 0 && node.rt.now() < end {
             node.rt.sleep(Duration::from_millis(5)).await;
         }
+        node.say_last_words().await;
         self.server.stop().await;
         let closed = join_all(node.disks.iter().map(|d| close(&node.rt, d))).await;
         if let Some(agent) = node.agent() {

@@ -2,15 +2,16 @@
 //!
 //! Two sorts of questions, and no update waits for either. One about all chunks that were written since the last one, [`ASK_PAUSE`] apart, which is answered at once. And one about what
 //! somebody has read here (or behind us) and waits to be told: it goes out at once, and the predecessor *keeps* it until it can say yes to a part of it.
-//! Guarantees: it is asked as long as there is anything to ask, whatever fails; a question ends with its chain version. A predecessor keeps one question of its successor, the newest, which names all
-//! that the ones before it did. Must never: take the silence of a predecessor for its word.
+//! Guarantees: it is asked as long as there is anything to ask, whatever fails; a question ends with its chain version. A predecessor keeps one question of its successor, the newest. That names all
+//! that is waited for, as the ones before it did; only if that is more than [`KEPT_MAX`] chunks, it is asked about in turns, and of the others nothing is kept meanwhile.
+//! Must never: take the silence of a predecessor for its word.
 
 use crate::node::Node;
 use crate::target::Target;
 use glowfs_craq::{About, Event, View};
 use glowfs_net::Incoming;
-use glowfs_rt::Duration;
 use glowfs_rt::sync::{Either, Notify, select};
+use glowfs_rt::{Duration, Rt};
 use glowfs_types::wire::method;
 use glowfs_types::wire::vouch::{KEPT_MAX, Unvouched, VOUCH_MAX, Vouch, VouchReply};
 use glowfs_types::{ChainVersion, ChunkId, ChunkVersion, Error, NodeId, Result, Status};
@@ -21,7 +22,7 @@ use std::rc::Rc;
 
 /// The pause before a question that nobody waits for.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
-/// The least time between two questions that somebody waits for: who comes meanwhile goes with the next one.
+/// The least time between two questions that somebody waits for while one is under way: who comes meanwhile goes with the next one.
 const SOON_PAUSE: Duration = Duration::from_millis(2);
 /// The pause of a target that has nobody to ask just now, if its chain does not change before: its chain version is not active yet.
 const NOBODY_PAUSE: Duration = Duration::from_millis(200);
@@ -29,6 +30,8 @@ const NOBODY_PAUSE: Duration = Duration::from_millis(200);
 const ASK_DEADLINE: Duration = Duration::from_secs(2);
 /// How long a question is kept of which nothing is true yet; then it is answered, and asked again.
 const KEPT_TIME: Duration = Duration::from_millis(500);
+/// How long a service that stops goes on asking and answering when nothing is in work any more: those behind ask about all that was written once more.
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(150);
 /// Questions that somebody waits for, of one target and under way at once: such as a predecessor does not answer.
 const QUESTIONS_MAX: usize = 4;
 
@@ -58,17 +61,64 @@ pub(crate) struct Vouches {
 impl Vouches {
     /// The core has taken this.
     pub fn after(&self, event: Happened) {
-        if event == Happened::MayVouch && self.keeping.get() > 0 {
+        if event != Happened::Other && self.keeping.get() > 0 {
             self.truer.notify_all();
         }
+        if event == Happened::Chain {
+            self.woken.notify_all();
+        }
+    }
+
+    /// Somebody waits for that version of a chunk; `waits` tells whether one is unvouched still. Says whether it has to be asked for.
+    fn want(
+        &self,
+        (chunk, version): (ChunkId, ChunkVersion),
+        waits: impl Fn(ChunkVersion) -> bool,
+    ) -> bool {
+        match self.wanted.borrow_mut().entry(chunk) {
+            // Of one that is vouched for by now no question tells anything.
+            Entry::Occupied(e) if *e.get() <= version && waits(*e.get()) => return false,
+            Entry::Occupied(mut e) => {
+                e.insert(version);
+            }
+            Entry::Vacant(e) => {
+                e.insert(version);
+            }
+        }
+        self.news.set(true);
+        self.woken.notify_all();
+        true
+    }
+
+    /// The time between two questions: none if what was asked is answered, and there is more to ask.
+    async fn pause(&self, rt: &Rt) {
+        let mut over = std::pin::pin!(rt.sleep(SOON_PAUSE));
+        loop {
+            let woken = self.woken.wait();
+            if self.news.get() && self.under_way.get() == 0 {
+                return;
+            }
+            if let Either::Left(()) = select(over.as_mut(), woken).await {
+                return;
+            }
+        }
+    }
+
+    /// Until it is worth looking whether there is anybody to ask; `turned` tells of another chain version.
+    async fn nobody_to_ask(&self, rt: &Rt, turned: &Notify) {
+        // It may become active, too.
+        let chain = select(turned.wait(), self.woken.wait());
+        select(rt.sleep(NOBODY_PAUSE), chain).await;
     }
 }
 
 /// What an event means for what is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Happened {
-    /// Something is stored, or vouched for by those before; or the chain version is active, and nobody is before us.
+    /// Something is stored, or vouched for by those before.
     MayVouch,
+    /// The same if nobody is before us any more; or the chain version is active, and there is somebody to ask.
+    Chain,
     /// Something else.
     Other,
 }
@@ -76,7 +126,8 @@ pub(crate) enum Happened {
 impl Happened {
     pub fn of(event: &Event) -> Self {
         match event {
-            Event::Staged(..) | Event::Vouched(..) | Event::Chain(..) => Self::MayVouch,
+            Event::Staged(..) | Event::Vouched(..) => Self::MayVouch,
+            Event::Chain(..) => Self::Chain,
             _ => Self::Other,
         }
     }
@@ -102,18 +153,8 @@ impl Target {
     pub(crate) fn ask_for(self: &Rc<Self>, chunk: ChunkId, version: ChunkVersion) {
         let (v, node) = (&self.vouches, self.node.upgrade());
         let Some(node) = node.filter(|_| self.waits_for(chunk, version).is_some()) else { return };
-        match v.wanted.borrow_mut().entry(chunk) {
-            Entry::Occupied(e) if *e.get() <= version => return,
-            Entry::Occupied(mut e) => {
-                e.insert(version);
-            }
-            Entry::Vacant(e) => {
-                e.insert(version);
-            }
-        }
-        v.news.set(true);
-        v.woken.notify_all();
-        if !v.asking_soon.replace(true) {
+        let new = v.want((chunk, version), |version| self.waits_for(chunk, version).is_some());
+        if new && !v.asking_soon.replace(true) {
             node.rt.spawn_detached(self.clone().ask_for_readers());
         }
     }
@@ -129,10 +170,15 @@ impl Target {
         replica.unvouched(from).map(|a| a.chunk).take_while(of_data).collect()
     }
 
-    /// Whether there is any use in asking: also while the service lets what it has taken finish.
+    /// Whether there is any use in asking: also while the service lets what it has taken finish, and those behind hear the last of it.
     fn may_ask(&self, node: &Node) -> bool {
-        let drained = node.stopping.get() && node.admission.ops() == 0;
-        !drained && node.target(self.id).is_ok()
+        !node.silent.get() && node.target(self.id).is_ok()
+    }
+
+    /// Whether a serving member behind us may show only what we vouch for.
+    fn vouches_for_others(&self) -> bool {
+        let view = self.view().filter(View::serving);
+        view.and_then(|v| v.successor).is_some_and(|(_, _, syncing)| !syncing)
     }
 
     async fn ask_about_all(self: Rc<Self>) {
@@ -144,7 +190,7 @@ impl Target {
             }
             match self.question_about_all(&mut next) {
                 Some(question) => self.ask_predecessor(&node, question).await,
-                None => self.nobody_to_ask(&node).await,
+                None => self.vouches.nobody_to_ask(&node.rt, &self.turned).await,
             }
         }
         self.ahead.nothing_to_ask();
@@ -167,7 +213,7 @@ impl Target {
                 continue;
             }
             let Some(question) = self.question_of_wanted(&mut next) else {
-                self.nobody_to_ask(&node).await;
+                v.nobody_to_ask(&node.rt, &self.turned).await;
                 continue;
             };
             v.under_way.set(v.under_way.get() + 1);
@@ -178,14 +224,10 @@ impl Target {
                 v.under_way.set(v.under_way.get() - 1);
                 v.woken.notify_all();
             });
-            node.rt.sleep(SOON_PAUSE).await;
+            v.pause(&node.rt).await;
         }
         v.wanted.borrow_mut().clear();
         v.asking_soon.set(false);
-    }
-
-    async fn nobody_to_ask(&self, node: &Node) {
-        select(node.rt.sleep(NOBODY_PAUSE), self.turned.wait()).await;
     }
 
     /// Whether there is anything left that somebody waits for.
@@ -260,7 +302,9 @@ impl Target {
             // Of an older release: with it all is shown at once, as ever.
             Err(e) if e.status == Status::UnknownMethod => vec![true; about.len()],
             Err(e) => {
-                node.metrics.vouches_unanswered.inc();
+                if silent {
+                    node.metrics.vouches_unanswered.inc();
+                }
                 tracing::debug!(target = %self.id, error = %e, "the predecessor did not say what may be shown");
                 select(node.rt.sleep(ASK_PAUSE), self.left(version)).await;
                 return;
@@ -295,6 +339,14 @@ impl Drop for Kept<'_> {
 }
 
 impl Node {
+    /// Lets those behind hear once more of what is stored here, and asks no more. Nothing is in work.
+    pub(crate) async fn say_last_words(&self) {
+        if self.all_targets().iter().any(|t| t.vouches_for_others()) {
+            self.rt.sleep(LAST_WORDS).await;
+        }
+        self.silent.set(true);
+    }
+
     /// Also while the service stops: those behind go on serving what they have taken, or for good.
     pub(crate) async fn vouch(self: &Rc<Self>, incoming: &Incoming) -> Result<VouchReply> {
         self.require_service(incoming)?;
@@ -324,14 +376,14 @@ impl Node {
         let mine = v.kept.get() + 1;
         v.kept.set(mine);
         v.truer.notify_all();
-        // What we wait for ourselves.
-        for u in &ask.about {
-            target.ask_for(u.chunk, u.version);
-        }
         let _kept = Kept::new(v);
         let end = self.rt.now() + KEPT_TIME;
         loop {
             let truer = v.truer.wait();
+            // What we wait for ourselves; anew when we have heard of an earlier version.
+            for u in &ask.about {
+                target.ask_for(u.chunk, u.version);
+            }
             let word = target.word(ask)?;
             if word.contains(&true) || v.kept.get() != mine || self.rt.now() >= end {
                 return Ok(word);
@@ -341,3 +393,6 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

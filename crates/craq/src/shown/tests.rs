@@ -143,3 +143,13 @@ fn who_has_failed_or_is_taken_out_tells_nothing() {
     assert_eq!(r.unvouched_chunks(), 0);
     assert_eq!(tell(&mut r, 12, 1), [Action::ReadRefused(Ticket(12), Status::WrongChainVersion)]);
 }
+
+/// What is said of a chain version counts under the next one, too, and under that a member of an older release may serve.
+#[test]
+fn nobody_says_for_one_that_is_brought_up_to_date_that_it_waits() {
+    assert!(second(&[Serving, Serving]).shows_nothing_early(), "nobody is behind");
+    let mut r = second(&[Serving, Serving, Syncing]);
+    assert!(!r.shows_nothing_early(), "it has not said so");
+    step(&mut r, Event::SuccessorAsks(V), 0);
+    assert!(r.shows_nothing_early());
+}

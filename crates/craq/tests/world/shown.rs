@@ -45,14 +45,20 @@ impl World {
         ask.about.iter().copied().filter(vouches).collect()
     }
 
-    /// Whether that node lets somebody read the chunk, as it is there, and tells it at once.
+    /// Whether that node lets somebody read the chunk, as it is there; it may be told later.
+    pub fn can_read(&self, i: u8, at: u8) -> bool {
+        let r = self.nodes[i as usize].replica.as_ref();
+        r.is_some_and(|r| r.view().is_some_and(|v| r.can_read(v.version, chunk(at)) == Ok(true)))
+    }
+
+    /// The same if it is told at once.
     pub fn shows(&self, i: u8, at: u8) -> bool {
         let n = &self.nodes[i as usize];
         let Some((r, view)) = n.replica.as_ref().and_then(|r| Some((r, r.view()?))) else {
             return false;
         };
         let committed = n.store.chunks.get(&chunk(at)).map_or(0, |m| m.committed);
-        r.can_read(view.version, chunk(at)) == Ok(true)
+        self.can_read(i, at)
             && r.may_tell(view.version, chunk(at), ChunkVersion(committed)) == Ok(true)
     }
 
