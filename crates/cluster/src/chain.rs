@@ -154,7 +154,7 @@ use PublicState::{LastSrv, Offline, Serving, Syncing, Waiting};
 pub(crate) struct Slot {
     pub target: TargetId,
     pub from: PublicState,
-    to: PublicState,
+    pub to: PublicState,
     pub why: Evidence,
     /// None: nothing is known.
     pub local: Option<LocalState>,
@@ -168,7 +168,7 @@ impl Slot {
     fn down(&self) -> bool {
         self.local == Some(LocalState::Offline)
     }
-    fn blamed(&self) -> bool {
+    pub fn blamed(&self) -> bool {
         self.up() && self.seen.is_some_and(|o| o.unreachable)
     }
     /// Whether it may still answer reads under a version in which it was serving.
@@ -181,7 +181,7 @@ impl Slot {
     fn fenced(&self) -> bool {
         self.seen.is_some_and(|o| o.fenced)
     }
-    fn set(&mut self, to: PublicState, why: Evidence) {
+    pub fn set(&mut self, to: PublicState, why: Evidence) {
         self.to = to;
         self.why = why;
     }
@@ -226,7 +226,9 @@ impl Chain {
         next.doubt_those_made_anew(&mut slots);
         let older = next.find_older(&mut slots);
         table(&mut slots, &self.info, &next.records);
-        if !slots.iter().any(|s| s.to == Serving) {
+        if slots.iter().any(|s| s.to == Serving) {
+            next.give_way(&mut slots);
+        } else {
             next.take_over(&mut slots, &next.records);
         }
         let changes: Vec<Change> = slots
@@ -315,7 +317,7 @@ impl Chain {
             return;
         }
         let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
-        let may_prove = !self.restored() || holders.clone().all(Slot::up);
+        let may_prove = self.proofs_count(slots);
         let mut winner =
             best(slots, &|s| may_prove && proof(s) == Proof::Holds).map(|t| (t, Evidence::Proven));
         if winner.is_none() {
@@ -431,7 +433,7 @@ fn rank(state: PublicState) -> u8 {
 /// The rows of the table.
 fn table(slots: &mut [Slot], info: &ChainInfo, records: &BTreeMap<TargetId, MemberRecord>) {
     let remaining = slots.iter().any(|s| s.from == Serving && !s.down());
-    // A report takes a serving member out only while another one, that was heard and that nobody blames, goes on.
+    // A report takes a serving member out only while another one, that was heard and that nobody blames, goes on (or `give_way` finds one that can).
     let sound = slots.iter().any(|s| s.from == Serving && s.up() && !s.blamed());
     let proof = |t: &TargetId| records.get(t).map_or(Proof::None, |r| r.proof);
     let retired = |t: &TargetId| records.get(t).is_some_and(|r| r.retired);

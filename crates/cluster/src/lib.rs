@@ -9,6 +9,7 @@ mod chain;
 mod election;
 mod falls;
 mod force;
+mod give_way;
 mod idle;
 mod lease;
 mod lives;

@@ -4,34 +4,40 @@
 //! - a target that serves (reads or acknowledges) holds every acknowledged write; so two serving sets that could both
 //!   acknowledge always overlap in what they hold, and replicas converge;
 //! - versions never go back;
-//! - if nothing fails any more, every write completes and all members serve again.
+//! - if nothing fails any more, every write completes and all members serve again;
+//! - if those that hear nothing never hear again, the chain goes on without them, where another one lives that holds everything.
 //!
 //! Failures are crashes (clean or not, before and after a restart), cuts from mgmtd, one way or both, and targets that mgmtd blames; leases also end by
 //! time alone. The walks of every day take seconds; those
 //! with more failures run with `cargo test --release -p glowfs-cluster --test cluster -- explore --ignored --nocapture`.
 #![allow(missing_docs)]
 
-use crate::world::{ANY, Bounds, World};
+use crate::world::{ANY, Bounds, Fault, World};
 use std::collections::HashSet;
 
 const NONE: Bounds = Bounds { crashes: 0, cuts: 0, retires: 0, spares: 0, blames: 0 };
 
 /// Every state that can be reached; returns how many there are.
 fn explore(replicas: u64, bounds: Bounds) -> usize {
+    let states = walk(World::new(replicas, bounds));
+    println!("{replicas} replicas, {bounds:?}: {states} states");
+    states
+}
+
+fn walk(start: World) -> usize {
     let mut known = HashSet::new();
-    let start = World::new(replicas, bounds);
     known.insert(start.fold());
     let mut stack = vec![start];
     while let Some(w) = stack.pop() {
         w.check();
         w.heal();
+        w.goes_on_without_the_deaf();
         for next in w.next() {
             if known.insert(next.fold()) {
                 stack.push(next);
             }
         }
     }
-    println!("{replicas} replicas, {bounds:?}: {} states", known.len());
     known.len()
 }
 
@@ -62,6 +68,20 @@ fn targets_are_blamed_in_every_order_of_events() {
     assert!(explore(2, Bounds { crashes: 1, cuts: 1, blames: 1, ..NONE }) > 10_000);
     assert!(explore(3, Bounds { cuts: 1, blames: 1, ..NONE }) > 10_000);
     assert!(explore(2, Bounds { retires: 1, spares: 1, blames: 1, ..NONE }) > 10_000);
+}
+
+/// The test of the test.
+#[test]
+fn whom_the_blamed_give_way_to_matters() {
+    let finds = |fault, reason: &str| {
+        let bounds = Bounds { crashes: 1, cuts: 1, blames: 1, ..NONE };
+        let start = World { fault: Some(fault), ..World::new(2, bounds) };
+        let found = std::panic::catch_unwind(move || walk(start)).expect_err("not found");
+        let found = found.downcast_ref::<String>().expect("a text");
+        assert!(found.contains(reason), "{found}");
+    };
+    finds(Fault::HeirUnproven, "serves and misses writes");
+    finds(Fault::NoHeir, "does not go on without");
 }
 
 #[test]
@@ -95,5 +115,6 @@ fn three_replicas_long_random_walks() {
             w.check();
         }
         w.heal();
+        w.goes_on_without_the_deaf();
     }
 }

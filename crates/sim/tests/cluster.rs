@@ -1,7 +1,7 @@
 //! Clusters under faults, some hundreds of seeds. `GLOWFS_SIM_SEED` is the first one, `GLOWFS_SIM_SEEDS` how many.
 
 use glowfs_rt::Duration;
-use glowfs_sim::cluster::{Faults, Plan, run_seed};
+use glowfs_sim::cluster::{Faults, OUT, Plan, run_seed};
 use std::sync::Mutex;
 
 /// Seeds in a normal run; `./soak` runs thousands, for longer.
@@ -28,6 +28,7 @@ fn without_faults() {
         let report = run_seed(seed, plan);
         report.expect_good(&replay(seed, "without_faults"));
         assert!(report.ops > 50 && report.checked > 300 && report.contended > 5, "{report:?}");
+        assert!(report.contended_names > 5, "{report:?}");
     }
 }
 
@@ -48,6 +49,19 @@ fn under_faults() {
             scope.spawn(work);
         }
     });
+}
+
+/// Nodes take disks out that hang, and are whole again in the end.
+#[test]
+fn disks_that_hang() {
+    let faults = Faults { hangs: 1, calm: 8, ..Faults::NONE };
+    let mut out = 0;
+    for seed in seeds(4) {
+        let report = run_seed(seed, Plan { faults, ..Plan::default() });
+        report.expect_good(&replay(seed, "disks_that_hang"));
+        out += report.log.iter().filter(|l| l.contains(OUT)).count();
+    }
+    assert!(out > 0, "no disk was taken out");
 }
 
 #[test]

@@ -89,3 +89,27 @@ fn the_only_replica_goes_on_between_the_gaps() {
         assert!(served && worst < STALL_MAX, "{ms} ms: {worst:?}");
     }
 }
+
+/// One of two replicas is away for a while, and no answer reaches the other one meanwhile, so it never hears that it is to serve alone: it keeps the chains
+/// from the first only until that is back. (They stood still as long as the answers were late.)
+#[test]
+fn who_hears_nothing_gives_way_to_one_that_was_away_and_has_everything() {
+    const AWAY: Duration = Duration::from_secs(8);
+    for seed in 31..35 {
+        let cluster = Cluster::start(seed, TWO);
+        cluster.bootstrap().expect("a cluster");
+        let writer = Writer::start(&cluster);
+        writer.warm(&cluster);
+        let (deaf, away) = if seed % 2 == 0 { (0, 1) } else { (1, 0) };
+        cluster.storages[away].node.freeze(AWAY);
+        delay(&cluster, deaf, Some(LATE_FOR));
+        cluster.run_for(AWAY + STALL_MAX);
+        let (info, done) = (writer.routing(), writer.done.get());
+        let ids = [away, deaf].map(|s| cluster.storages[s].id());
+        assert!(serves(&info, ids[0]) && !serves(&info, ids[1]), "seed {seed}: {:?}", info.chains);
+        cluster.run_for(Duration::from_secs(5));
+        assert!(writer.done.get() > done + 100, "seed {seed}: writes stand still");
+        delay(&cluster, deaf, None);
+        writer.finish(&cluster);
+    }
+}

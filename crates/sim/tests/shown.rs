@@ -137,7 +137,7 @@ const BLOCK: usize = 4096;
 const CHUNKS: usize = 6;
 /// One more is written once.
 const STILL: usize = CHUNKS;
-/// No read of them takes that long. (Now and then one takes as long as a question is kept, 500 ms: G360.)
+/// No read of them takes that long. (Now and then one takes as long as a question is kept, 500 ms: G245.)
 const WORST: Duration = SOON;
 /// How long they are written and read.
 const FOR: Duration = Duration::from_secs(10);

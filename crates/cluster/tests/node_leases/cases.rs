@@ -127,6 +127,12 @@ fn a_deaf_node_that_keeps_its_chains_is_found() {
 }
 
 #[test]
+fn a_deaf_node_that_keeps_its_chain_from_one_that_has_everything_is_found() {
+    finds(Fault::NoHeir, 2, TWO_STORAGES, CALM, "nobody serves after");
+    finds(Fault::HeirUnproven, 2, TWO_STORAGES, CALM, "who begins to serve lacks writes");
+}
+
+#[test]
 fn a_missing_margin_is_found() {
     finds(
         Fault::NoMargin,

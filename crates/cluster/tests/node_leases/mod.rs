@@ -73,6 +73,10 @@ enum Fault {
     NeededByLivingOnly,
     /// mgmtd does not see that a node lacks answers.
     DeafUnseen,
+    /// Who is deaf and the last one that serves keeps its chain from one that has everything.
+    NoHeir,
+    /// It gives way to anybody who is well.
+    HeirUnproven,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -61,18 +61,19 @@ impl World {
     }
     fn goes_on_with(mut self, steps: &[Step], last_first: bool) {
         let answered = |i: &usize| steps[*i] == Step::Answered;
-        // One that has everything lives on and hears; and where another does not hear, it serves already: who is back first has the chain, whether it hears or not (docs/status.md, G238).
-        let source = self.chain.holds.iter().any(answered);
-        let deaf = steps.contains(&Step::Heard);
-        let sound = |w: &Self| w.chain.serving.iter().any(|i| answered(i) && w.in_chain(*i));
-        if !source || (deaf && !sound(&self)) {
+        // One that has everything lives on and hears.
+        if !self.chain.holds.iter().any(answered) {
             return;
         }
         let l = self.setting.leases;
         // To be heard so often, and to have a lease.
         let back = u64::from(l.return_beats) + 1;
         let silent = l.lease_ms + self.setting.longer + l.margin_ms;
-        let out = (silent + back).max(UNANSWERED_LEASES * l.lease_ms + 2);
+        // Who does not hear may be back first and have the chain, until that is known.
+        let deaf = steps.contains(&Step::Heard);
+        let known = if deaf { UNANSWERED_LEASES * l.lease_ms + 1 } else { 0 };
+        let begins = silent + back + known;
+        let out = begins.max(UNANSWERED_LEASES * l.lease_ms + 2);
         let all = silent + back + l.pauses.longest_ms + 2;
         self.beats.clear();
         self.answers.clear();
@@ -82,7 +83,7 @@ impl World {
             let needed = !self.chain.serving.iter().any(|i| self.well(*i));
             needed_for = if needed { needed_for + 1 } else { 0 };
             assert!(
-                needed_for <= back && (step < silent + back || serve > 0),
+                needed_for <= back && (step < begins || serve > 0),
                 "nobody serves after {step} steps {steps:?}, and somebody could: {self:#?}"
             );
             let gone = self.chain.serving.iter().all(answered);

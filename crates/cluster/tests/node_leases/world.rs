@@ -85,7 +85,7 @@ impl World {
         })
     }
     /// What becomes of the chain by what mgmtd knows now (`cluster/chain.rs: table`, `take_over`): as long as one that serves is alive, the dead are out of it; as long as one is well, the deaf
-    /// are; if none is alive, the first one that is and has everything begins. Who comes back is brought up to date first ([`Choice::UpToDate`]).
+    /// are; if none is alive, the first one that is and has everything begins; if all who serve are deaf, they give way to one that is well and has everything (`give_way`). Who comes back is brought up to date first ([`Choice::UpToDate`]).
     fn settle_chain(&mut self) {
         let Some(book) = self.book.as_ref().filter(|_| self.setting.storage) else { return };
         let (alive, deaf) = (|i: &usize| book.alive(id(*i)), |i: &usize| book.deaf(id(*i)));
@@ -101,7 +101,37 @@ impl World {
         if serving.iter().any(|i| !deaf(i)) {
             serving.retain(|i| !deaf(i));
         }
+        if serving.iter().all(|i| alive(i) && deaf(i))
+            && let Some(heir) = self.heir(book)
+        {
+            serving = BTreeSet::from([heir]);
+        }
+        assert!(
+            serving.iter().all(|i| self.chain.holds.contains(i)),
+            "who begins to serve lacks writes: {serving:?}, {self:#?}"
+        );
+        let over = book.over_ms(NOW);
+        let out: Vec<_> = self.chain.serving.difference(&serving).copied().collect();
+        let taken_out_alive: Vec<_> = out.into_iter().filter(alive).collect();
+        taken_out_alive.into_iter().for_each(|i| self.fence(i, over));
         self.new_version(serving);
+    }
+    /// A node's chain goes on without it while it lives: when every lease from before is over, or it knows.
+    fn fence(&mut self, i: usize, over: u64) {
+        let n = &mut self.nodes[i];
+        (n.fence, n.before) = (Some(over), n.until);
+        let answers = std::mem::take(&mut self.answers).into_iter();
+        self.answers = answers.map(|a| Granted { before: a.before || a.node == i, ..a }).collect();
+    }
+    /// Who is well and has everything. (Where the chain's version is active, that is nobody but those who serve.)
+    fn heir(&self, book: &NodeLeases) -> Option<usize> {
+        let fault = self.setting.fault;
+        if fault == Some(Fault::NoHeir) {
+            return None;
+        }
+        let well = |i: &usize| book.alive(id(*i)) && !book.deaf(id(*i));
+        let holds = |i: &usize| self.chain.holds.contains(i) || fault == Some(Fault::HeirUnproven);
+        (0..self.nodes.len()).find(|i| well(i) && holds(i))
     }
     fn new_version(&mut self, serving: BTreeSet<usize>) {
         if serving != self.chain.serving {
@@ -153,7 +183,6 @@ impl World {
         let beat = Beat { needed: self.needed(i), unanswered_ms, ..sent.beat };
         let book = if former { self.former.as_mut().map(|f| &mut f.0) } else { self.book.as_mut() };
         let book = book.expect("somebody is there");
-        let deaf = book.deaf(beat.node);
         let verdict = book.beat(beat, NOW);
         let mut grants =
             matches!(verdict, Verdict::Alive | Verdict::Joined) && book.alive(beat.node);
@@ -166,17 +195,9 @@ impl World {
         if grants {
             book.granted(beat.node, NOW);
         }
-        let (lease, over, now_deaf) = (book.lease_ms(), book.over_ms(NOW), book.deaf(beat.node));
+        let lease = book.lease_ms();
         if verdict == Verdict::Left && !former {
             self.given_away(i, beat.incarnation.0);
-        }
-        if now_deaf && !deaf && !former {
-            // Its chains go on without it when every lease from before is over, or it knows.
-            let n = &mut self.nodes[i];
-            (n.fence, n.before) = (Some(over), n.until);
-            let answers = std::mem::take(&mut self.answers).into_iter();
-            self.answers =
-                answers.map(|a| Granted { before: a.before || a.node == i, ..a }).collect();
         }
         let life = beat.incarnation.0;
         let answers = self.answers.iter().filter(|a| a.node == i).count();

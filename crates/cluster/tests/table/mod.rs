@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 
 mod answering;
+mod give_way;
 mod lives;
 mod losses;
 mod put_back;

@@ -12,7 +12,10 @@ use glowfs_types::routing::{ChainInfo, LocalState};
 use glowfs_types::*;
 use std::collections::BTreeMap;
 
+mod deaf;
 mod fold;
+
+pub use deaf::Fault;
 
 /// One target, as it really is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -71,8 +74,12 @@ pub struct World {
     pub fenced: bool,
     /// Whom mgmtd blames.
     pub blamed: Vec<bool>,
+    /// Who is not to be brought up to date: while it is deaf. (In the walk anybody may be.)
+    pub pauses: Vec<bool>,
     /// What may still happen.
     pub left: Bounds,
+    /// What is wrong, on purpose.
+    pub fault: Option<Fault>,
 }
 
 fn at(t: TargetId) -> usize {
@@ -114,7 +121,9 @@ impl World {
             history: BTreeMap::new(),
             fenced: false,
             blamed: vec![false; all],
+            pauses: vec![false; all],
             left,
+            fault: None,
         };
         for spare in &mut w.real[n as usize..] {
             (spare.complete, spare.certain) = (false, false);
@@ -138,7 +147,7 @@ impl World {
                     served: ChainVersion(adopted),
                     // Only whether the chain was ever active matters.
                     empty: self.chain.info.activated == ChainVersion(0),
-                    may_sync: true,
+                    may_sync: !self.pauses[i],
                     known: ChainVersion(adopted),
                     unreachable: self.blamed[i],
                     fenced: self.fenced,
@@ -184,7 +193,8 @@ impl World {
     }
     /// One look of mgmtd at the chain.
     pub fn scan(&mut self) -> bool {
-        let Some((next, changes)) = self.chain.step(&self.view()) else { return false };
+        let (chain, view) = self.with_fault();
+        let Some((next, changes)) = chain.step(&view) else { return false };
         assert!(next.info.version >= self.chain.info.version, "versions never go back");
         assert!(next.info.activated >= self.chain.info.activated);
         assert!(changes.is_empty() == (next.info.version == self.chain.info.version));
@@ -417,43 +427,13 @@ impl World {
     pub fn heal(&self) {
         let mut w = self.clone();
         w.blamed.fill(false);
-        for round in 0..40 {
-            for i in 0..w.real.len() {
-                let r = &mut w.real[i];
-                if !r.up {
-                    if !r.process {
-                        r.process = true;
-                        r.life += 1;
-                        r.synced = false;
-                    }
-                    r.up = true;
-                }
-                w.adopt(i);
-                let v = w.real[i].adopted;
-                let (serving, syncing, active) = w.history[&v].clone();
-                if active
-                    && syncing.contains(&i)
-                    && serving.iter().all(|&s| w.acts(s, v))
-                    && w.acts(i, v)
-                {
-                    w.real[i].complete = true;
-                    w.real[i].certain = true;
-                    w.real[i].unplugged = false;
-                    w.real[i].synced = true;
-                }
-                w.report(i);
-                while w.scan() {}
-                // Who was retired leaves.
-                if w.chain.retired(TargetId(i as u64 + 1)) {
-                    w.change(w.chain.dismiss(TargetId(i as u64 + 1)));
-                }
-            }
+        for _ in 0..40 {
+            (0..w.real.len()).for_each(|i| w.is_well(i));
             w.check();
-            let info = &w.chain.info;
-            if info.activated == info.version && info.members.iter().all(|m| m.state == Serving) {
+            if w.serves_in_full() {
                 return;
             }
-            assert!(round < 39, "does not heal: {self:#?}\nends as {w:#?}");
         }
+        panic!("does not heal: {self:#?}\nends as {w:#?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with disks: errors, wrong bits, slowness, no room.
+//! What goes wrong with disks: errors, wrong bits, slowness, no room, no answer.
 
 use super::faults::{Breaker, End, life};
 use super::harness::{DISK, Service};
@@ -12,6 +12,11 @@ const POWER_AFTER_MS: u64 = 1000;
 /// How long a disk takes seconds for everything, in ms.
 const SLOW_LEAST_MS: u64 = 1_000;
 const SLOW_MOST_MS: u64 = 8_000;
+/// How long a disk hangs that is not taken out of service for it, at most, in ms; and one that is: some services are started again before that happens.
+const HUNG_MS: u64 = 4_000;
+const HUNG_LONG_MS: u64 = 12_000;
+/// In the log of a run: no chain is served any more from a disk that hangs.
+pub const OUT: &str = "serves no chain any more, for its disk hangs";
 /// Bits that turn over at rest at once, at most.
 const FLIPS_MAX: u64 = 16;
 /// Writes that a disk says it has done, and loses, in one fault, at most.
@@ -25,6 +30,9 @@ impl Breaker<'_> {
         let before = (self.newest)().map(|info| life(&info, s.id())).unwrap_or_default();
         let end = if self.serves_alone(s) { End::Kill } else { self.end() };
         let what = if end == End::Power { "machine" } else { "service" };
+        if s.node.disk(DISK).faults().hangs && !self.serves(s) {
+            self.note(format!("{} {OUT}", s.node.name()));
+        }
         self.note(format!("mend the disk of {} and restart its {what}", s.node.name()));
         s.node.disk(DISK).set_faults(DiskFaults::default());
         s.node.disk(DISK).lose_writes(0);
@@ -45,6 +53,11 @@ impl Breaker<'_> {
             // Others may fall when this second end is known, and not when the first one is.
             self.crashed.push((s.id(), before.next()));
         }
+    }
+
+    fn serves(&self, s: &Service) -> bool {
+        let info = (self.newest)();
+        info.is_some_and(|i| i.chains.values().any(|c| c.serving().any(|m| m.node == s.id())))
     }
 
     /// Whether other nodes were taken out of a chain meanwhile, until this one's target was its only server.
@@ -122,6 +135,22 @@ impl Breaker<'_> {
     pub(super) fn hurry_disk(&mut self, s: &Service) {
         self.note(format!("the disk of {} is as fast as ever", s.node.name()));
         s.node.disk(DISK).set_faults(DiskFaults::default());
+    }
+
+    /// A disk does nothing any more: what it is asked is never answered, not even with an error. Its node takes it out, if that lasts as long as the node waits ([`Shape::disk_stuck_ms`](super::harness::Shape));
+    /// its service is started again in the end, with its machine or alone.
+    pub(super) fn hang_disk(&mut self) {
+        let s = self.any_storage();
+        if self.slow_disks.iter().any(|(o, _)| o.id() == s.id()) {
+            return;
+        }
+        let Some(info) = self.may_lose_replicas() else { return };
+        self.crashed.push((s.id(), life(&info, s.id())));
+        self.note(format!("the disk of {} hangs", s.node.name()));
+        s.node.disk(DISK).set_faults(DiskFaults { hangs: true, ..DiskFaults::default() });
+        let noticed = self.cluster.shape().disk_stuck_ms < HUNG_LONG_MS;
+        let until = self.now_ms() + self.below(if noticed { HUNG_LONG_MS } else { HUNG_MS });
+        self.bad_disks.push((s, until));
     }
 
     /// Leaves a disk little room or none, for a while. Applications are refused or served, and nothing is lost.

@@ -12,6 +12,7 @@ use super::orphans;
 use super::records;
 use super::registers::CELL_BYTES;
 use super::run::SHARED_FILE;
+use super::shared_names;
 use super::small;
 use super::workload::{self, Shared, open_or_make, report};
 use glowfs_client::{Client, ClientConfig, OpenFile};
@@ -38,6 +39,7 @@ pub fn check(cluster: &Cluster, shared: &Rc<Shared>, lives: &Lives, limit: Durat
         for estate in left {
             estate.judge(&rt, &client, &s).await?;
         }
+        shared_names::list_all(&client, &s).await?;
         for name in names.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
             let (file, reply) = open_or_make(&client, name).await?;
             compare_replicas(&client, &file, reply.attr.len, &s).await?;
@@ -62,6 +64,7 @@ pub fn check(cluster: &Cluster, shared: &Rc<Shared>, lives: &Lives, limit: Durat
                 unlink(&client, ROOT_INODE, name, false).await.map_err(|e| e.context(name))?;
             }
         }
+        shared_names::remove(&client).await?;
         small::remove(&client).await.map_err(|e| e.context(small::DIR))?;
         let mut left = chunks_left(&rt, &client, &storages).await?;
         let mut searched = None;

@@ -139,6 +139,7 @@ impl<'a> Breaker<'a> {
             f.clients,
             f.slow_disks,
             f.operator,
+            f.hangs,
         ];
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         while self.now_ms() < end {
@@ -168,6 +169,7 @@ impl<'a> Breaker<'a> {
                 Some(10) => self.crash_client(),
                 Some(11) => self.slow_disk(),
                 Some(12) => self.operate(),
+                Some(13) => self.hang_disk(),
                 _ => {}
             }
         }

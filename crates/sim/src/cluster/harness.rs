@@ -1,5 +1,6 @@
 //! A cluster of shipped services in one world: starting, stopping, crashing, and asking it.
 
+pub use super::shape::Shape;
 use super::watch::Watch;
 use crate::world::{SimNode, World};
 use glowfs_client::{Client, ClientConfig};
@@ -35,68 +36,6 @@ pub const CHUNK_BYTES: u32 = 64 << 10;
 const TRIED: Duration = Duration::from_secs(900);
 /// The log of a disk: so small that checkpoints come often.
 const LOG_BYTES: u64 = 2 << 20;
-
-/// What a cluster is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Managers.
-    pub managers: usize,
-    /// Metadata services; the first one hosts the engine.
-    pub metas: usize,
-    /// Storage nodes.
-    pub storages: usize,
-    /// Disks of each.
-    pub disks: usize,
-    /// Replicas of a chain.
-    pub replicas: u32,
-    /// Chains.
-    pub chains: u32,
-    /// Chains a file is striped over.
-    pub stripe: u32,
-    /// Clients.
-    pub clients: usize,
-    /// Operations that a storage node has in work, at most.
-    pub inflight_ops: u64,
-    /// Bytes of them, at most.
-    pub inflight_bytes: u64,
-    /// The time between two scrubs of a target, in seconds.
-    pub scrub_interval_s: u64,
-}
-
-impl Shape {
-    /// One of each.
-    pub const SINGLE: Self = Self {
-        managers: 1,
-        metas: 1,
-        storages: 1,
-        disks: 1,
-        replicas: 1,
-        chains: 1,
-        stripe: 1,
-        clients: 1,
-        inflight_ops: 1024,
-        inflight_bytes: 64 << 20,
-        scrub_interval_s: 7 * 24 * 3600,
-    };
-}
-
-impl Default for Shape {
-    fn default() -> Self {
-        Self {
-            managers: 3,
-            metas: 2,
-            storages: 5,
-            disks: 1,
-            replicas: 3,
-            chains: 5,
-            stripe: 5,
-            clients: 4,
-            inflight_ops: Self::SINGLE.inflight_ops,
-            inflight_bytes: Self::SINGLE.inflight_bytes,
-            scrub_interval_s: 7 * 24 * 3600,
-        }
-    }
-}
 
 /// One service of the cluster.
 #[derive(Clone)]
@@ -374,7 +313,7 @@ impl Cluster {
             scrub_bytes_per_s: 64 << 20,
             scrub_interval_s: self.shape.scrub_interval_s,
             disk_check_ms: 2000,
-            disk_stuck_ms: 30_000,
+            disk_stuck_ms: self.shape.disk_stuck_ms,
             slow_after_ms: 3000,
             slow_report_ms: 3000,
         }

@@ -7,7 +7,7 @@ use super::own_file::own_file;
 use super::run::SHARED_FILE;
 use super::watch::Watch;
 use super::workload::{Shared, shared_file};
-use super::{contended, locks, names, small};
+use super::{contended, locks, names, shared_names, small};
 use crate::world::SimNode;
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::BoxFuture;
@@ -108,6 +108,8 @@ impl Lives {
             work.push(Box::pin(small::own(r, c, s, estate)));
             let (r, c, s) = all();
             work.push(Box::pin(locks::work(r, c, s, i)));
+            let (r, c, s) = all();
+            work.push(Box::pin(shared_names::work(r, c, s)));
             work.push(Box::pin(shared_file(rt, client, shared, SHARED_FILE.into(), i)));
             join_all(work).await;
         });

@@ -6,7 +6,7 @@ use super::harness::{Cluster, Shape};
 use super::lives::Lives;
 use super::weights::Faults;
 use super::workload::Shared;
-use super::{end, small};
+use super::{end, shared_names, small};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_types::{Error, Result, Status};
@@ -19,6 +19,9 @@ const RECOVERY: Duration = Duration::from_secs(180);
 
 /// By then the manager has heard of a crash.
 const NOTICED: Duration = Duration::from_secs(5);
+
+/// In every other run with disks that hang a storage service waits so long for one, in ms: no longer than such a run may take, and longer than a process is stopped.
+const IMPATIENT_MS: u64 = 5_000;
 
 /// How a service says that its disk failed.
 const DISK_FAILED: &str = "(DiskFailed)";
@@ -36,6 +39,17 @@ pub struct Plan {
     pub time: Duration,
     /// Cells of the shared file.
     pub cells: usize,
+}
+
+impl Plan {
+    /// Disks that take seconds for everything are not to be taken for such as hang: the services of one run are patient with both, and those of the next one have no slow ones.
+    fn of_seed(self, seed: u64) -> Self {
+        if self.faults.hangs == 0 || !seed.is_multiple_of(2) {
+            return self;
+        }
+        let shape = Shape { disk_stuck_ms: IMPATIENT_MS, ..self.shape };
+        Self { shape, faults: Faults { slow_disks: 0, ..self.faults }, ..self }
+    }
 }
 
 impl Default for Plan {
@@ -67,6 +81,8 @@ pub struct Report {
     pub checked: u64,
     /// Writes of contended cells that overlapped another one.
     pub contended: u64,
+    /// Changes of shared names that overlapped another one.
+    pub contended_names: u64,
     /// Equal runs have equal ones.
     pub trace_hash: u64,
     /// Simulated time.
@@ -88,6 +104,7 @@ impl Report {
 
 /// Runs one seed.
 pub fn run_seed(seed: u64, plan: Plan) -> Report {
+    let plan = plan.of_seed(seed);
     let cluster = Cluster::start(seed, plan.shape);
     let shared = Shared::new(plan.shape.clients, plan.cells);
     let mut report = Report { seed, seconds: plan.time.as_secs(), ..Report::default() };
@@ -98,7 +115,7 @@ pub fn run_seed(seed: u64, plan: Plan) -> Report {
     report.problems.extend(cluster.watch.problems());
     // A service whose disk was made to fail ends, and says so.
     let failures = cluster.failures.borrow();
-    let fail = plan.faults.disks > 0 || plan.faults.corners > 0;
+    let fail = plan.faults.disks > 0 || plan.faults.corners > 0 || plan.faults.hangs > 0;
     let failures = failures.iter().filter(|f| !(fail && f.contains(DISK_FAILED)));
     report.problems.extend(failures.map(|f| format!("service failed: {f}")));
     report.ops = shared.ops.get();
@@ -110,10 +127,14 @@ pub fn run_seed(seed: u64, plan: Plan) -> Report {
 
 fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report) -> Result<()> {
     cluster.bootstrap().map_err(|e| e.context("bootstrap"))?;
-    let prepare = |_, client: Rc<Client>| async move { small::prepare(&client).await };
+    let s = shared.clone();
+    let prepare = |_, client: Rc<Client>| async move {
+        small::prepare(&client).await?;
+        shared_names::prepare(&client, &s).await
+    };
     cluster
         .with_client(&cluster.clients[0].clone(), RECOVERY, prepare)
-        .map_err(|e| e.context("the directory of small files"))?;
+        .map_err(|e| e.context("the directories that all share"))?;
     let lives = Lives::new(cluster, shared);
     (0..lives.count()).for_each(|i| lives.begin(i));
     let known = lives.clone();
@@ -139,6 +160,7 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
     for (node, client) in lives.take_clients() {
         cluster.world.run(&node, RECOVERY, async move { client.close().await });
     }
+    report.contended_names = shared.names.borrow().contended() as u64;
     report.contended = shared.contended.borrow().cells.iter().map(|h| h.contended() as u64).sum();
     // Whoever crashed last may be back before anybody noticed; until its new life is known, or it counts as dead, the chains
     // only seem to be healthy.

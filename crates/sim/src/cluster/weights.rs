@@ -17,6 +17,8 @@ pub struct Faults {
     pub disks: u32,
     /// Disks take seconds for every operation, for a while.
     pub slow_disks: u32,
+    /// Disks do nothing any more, until their service is started again.
+    pub hangs: u32,
     /// Wall clocks jump.
     pub clocks: u32,
     /// Processes of clients end in the middle of their work.
@@ -41,6 +43,7 @@ impl Faults {
         freezes: 0,
         disks: 0,
         slow_disks: 0,
+        hangs: 0,
         clocks: 0,
         clients: 0,
         resyncs: 0,
@@ -62,6 +65,7 @@ impl Faults {
                 "freezes" => &mut self.freezes,
                 "disks" => &mut self.disks,
                 "slow_disks" => &mut self.slow_disks,
+                "hangs" => &mut self.hangs,
                 "clocks" => &mut self.clocks,
                 "clients" => &mut self.clients,
                 "resyncs" => &mut self.resyncs,
@@ -83,6 +87,7 @@ impl Faults {
         freezes: 2,
         disks: 2,
         slow_disks: 1,
+        hangs: 1,
         clocks: 1,
         clients: 1,
         resyncs: 1,

@@ -3,6 +3,7 @@
 use super::contended::{self, Contended};
 use super::locks::Locks;
 use super::registers::{CELL_BYTES, Registers, Writing};
+use super::shared_names::SharedNames;
 use super::small;
 use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
@@ -38,6 +39,8 @@ pub struct Shared {
     pub contended: RefCell<Contended>,
     /// The same of a small one.
     pub small: RefCell<Contended>,
+    /// Names that all change.
+    pub names: RefCell<SharedNames>,
     /// Who has which lock.
     pub locks: RefCell<Locks>,
     /// How often all power was lost.
@@ -69,6 +72,7 @@ impl Shared {
             contended: RefCell::new(Contended::new(contended::NAME, &contended::CELLS)),
             small: RefCell::new(Contended::new(small::CONTENDED, &small::CELLS)),
             power_losses: Cell::new(0),
+            names: RefCell::default(),
             locks: RefCell::default(),
             failed_flushes: Cell::new(0),
         })
@@ -91,6 +95,8 @@ impl Shared {
     pub fn engine_lost_power(&self) {
         let wrong = self.small.borrow_mut().lose_unacknowledged();
         self.problems.borrow_mut().extend(wrong);
+        let wrong = self.names.borrow_mut().lose_unacknowledged();
+        self.problems.borrow_mut().extend(wrong);
     }
     /// The cells of the shared file that this writer writes.
     pub fn cells_of(&self, writer: usize) -> Range<usize> {
@@ -107,6 +113,7 @@ impl Shared {
         all.extend(self.registers.borrow().problems.iter().cloned());
         all.extend(self.contended.borrow().check());
         all.extend(self.small.borrow().check());
+        all.extend(self.names.borrow().check());
         all
     }
 }

@@ -412,6 +412,10 @@ impl SimDisk {
     pub fn set_rate(&self, bytes_per_s: u64) {
         self.disk.rate.set(bytes_per_s);
     }
+    /// What goes wrong now.
+    pub fn faults(&self) -> DiskFaults {
+        self.disk.faults.get()
+    }
     /// What goes wrong from now on.
     pub fn set_faults(&self, faults: DiskFaults) {
         self.disk.faults.set(faults);
