@@ -92,7 +92,7 @@ methods! {
     FETCH_CHUNK = 211;
     /// How the scrubs of a node's targets stand; may start one at once.
     SCRUB = 212;
-    /// Flush barrier on some targets of one node, each a serving member of its chain.
+    /// Flush barrier on some targets of one node, each a serving member of its chain, of some files or of all.
     FLUSH_TARGETS = 213;
     /// Blocks that no replica has any more ([`super::repair`]).
     DAMAGED = 214;
