@@ -24,8 +24,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-/// Frames handled before other tasks get their turn.
+/// Frames handled before other tasks get their turn,
 const FRAMES_PER_TURN: u32 = 64;
+/// and bytes of bulk: who waited for a large answer looks at it and asks for the next while what comes behind it is on its way.
+const BULK_BYTES_PER_TURN: usize = 256 << 10;
 
 /// Reads until the connection ends.
 pub(super) async fn read(conn: Rc<Conn>, mut inbound: Inbound) {
@@ -53,7 +55,7 @@ async fn until_end(conn: &Rc<Conn>, inbound: &mut Inbound) -> Result<()> {
 
 async fn frames(conn: &Rc<Conn>, inbound: &mut Inbound) -> Result<()> {
     let mut fds = VecDeque::new();
-    let mut turn = 0;
+    let (mut turn, mut bulk) = (0, 0);
     while let Some(header) = inbound.header().await? {
         if conn.is_closed() {
             return Ok(());
@@ -79,8 +81,11 @@ async fn frames(conn: &Rc<Conn>, inbound: &mut Inbound) -> Result<()> {
             _ => request(conn, inbound, header, body).await?,
         }
         turn += 1;
-        if turn == FRAMES_PER_TURN {
-            turn = 0;
+        if header.flags == FLAG_BULK_INLINE {
+            bulk += header.bulk_len.get() as usize;
+        }
+        if turn == FRAMES_PER_TURN || bulk >= BULK_BYTES_PER_TURN {
+            (turn, bulk) = (0, 0);
             conn.rt.yield_now().await;
         }
     }
@@ -225,3 +230,6 @@ pub(crate) fn error_frame(request: &FrameHeader, error: &Error) -> OutFrame {
 fn bad(what: String) -> Error {
     Error::new(Status::BadMessage, what)
 }
+
+#[cfg(test)]
+mod tests;

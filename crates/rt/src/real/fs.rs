@@ -20,6 +20,9 @@ const NAMES_MAX: usize = 1 << 20;
 /// the chance of waiting, so the ring would hand it to a thread of the kernel, and to wake that one costs far more than the copy.
 const CACHED_WRITE_BYTES: u64 = 64 << 10;
 
+/// What statfs(2) calls a tmpfs.
+const TMPFS_MAGIC: rustix::fs::FsWord = libc::TMPFS_MAGIC;
+
 struct RealDir {
     fd: Arc<OwnedFd>,
     path: PathBuf,
@@ -84,10 +87,14 @@ impl RealDir {
 impl DirIo for RealDir {
     fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
         let (name, share) = (plain_name(name), self.share.clone());
-        let opened = self.on_helper(move |dir| open_file(dir, &name?, options));
+        let opened = self.on_helper(move |dir| {
+            let (fd, direct) = open_file(dir, &name?, options)?;
+            let memory = lies_in_memory(&fd);
+            Ok((fd, direct, memory))
+        });
         Box::pin(async move {
-            let (fd, direct) = opened.await?;
-            Ok(Rc::new(RealFile { fd: Arc::new(fd), direct, share }) as File)
+            let (fd, direct, memory) = opened.await?;
+            Ok(Rc::new(RealFile { fd: Arc::new(fd), direct, memory, share }) as File)
         })
     }
     fn list(&self) -> BoxFuture<io::Result<Vec<String>>> {
@@ -156,15 +163,23 @@ fn open_file(dir: &OwnedFd, name: &CString, options: OpenOptions) -> io::Result<
     Ok((rustix::fs::openat(dir, name, flags, mode)?, false))
 }
 
+/// Whether there is no disk that a read or a write would wait for.
+fn lies_in_memory(fd: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|s| s.f_type == TMPFS_MAGIC)
+}
+
 struct RealFile {
     fd: Arc<OwnedFd>,
     direct: bool,
+    /// It lies in memory.
+    memory: bool,
     share: Rc<Share>,
 }
 
 impl RealFile {
     fn submit(&self, op: Op) -> OpFuture {
-        submit(&self.share.driver, op.of(self.share.owner))
+        let op = op.of(self.share.owner);
+        submit(&self.share.driver, if self.memory { op.in_memory() } else { op })
     }
     fn on_helper<T: Send + 'static>(
         &self,

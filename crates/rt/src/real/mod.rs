@@ -9,6 +9,7 @@ mod driver;
 mod epoll;
 mod fs;
 mod helpers;
+mod here;
 mod notify;
 mod offload;
 mod ops;

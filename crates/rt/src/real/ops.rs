@@ -18,6 +18,9 @@ const IOVECS_MAX: usize = 1024;
 /// Direct I/O at addresses that are not multiples of this cannot be continued.
 const DIRECT_ALIGN: usize = 512;
 
+/// Bytes of an operation on a file in memory that this thread does itself. Larger ones are worth waking another thread, which copies while this one does something else.
+const HERE_BYTES_MAX: usize = 64 << 10;
+
 /// What to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -31,11 +34,23 @@ pub(crate) enum Kind {
     SetLen,
 }
 
+/// Who makes its system calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// The kernel, asked by a ring, where there is one.
+    Ring,
+    /// Helper threads: the ring cannot.
+    Helper,
+    /// This thread ([`super::here`]).
+    Here,
+}
+
 /// One operation on a file.
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// Whose share it takes.
     owner: Owner,
+    way: Way,
     pub(crate) fd: Arc<OwnedFd>,
     /// Where the next system call begins.
     pub(crate) offset: u64,
@@ -73,6 +88,7 @@ enum State {
 pub(crate) struct Call {
     pub(crate) kind: Kind,
     pub(crate) owner: Owner,
+    pub(crate) way: Way,
     /// The operation keeps it open.
     pub(crate) fd: RawFd,
     pub(crate) offset: u64,
@@ -89,6 +105,7 @@ impl Op {
         Self {
             kind,
             owner: Owner::NOBODY,
+            way: if kind == Kind::SetLen { Way::Helper } else { Way::Ring },
             fd: fd.clone(),
             offset,
             len,
@@ -126,6 +143,20 @@ impl Op {
     pub(crate) fn of(self, owner: Owner) -> Self {
         Self { owner, ..self }
     }
+    /// The same one, of a file that lies in memory: of what is small nobody else is asked.
+    pub(crate) fn in_memory(mut self) -> Self {
+        let small = match self.kind {
+            Kind::Read | Kind::Write => {
+                self.iovecs.iter().map(|v| v.iov_len).sum::<usize>() <= HERE_BYTES_MAX
+            }
+            Kind::Sync => true,
+            Kind::Post | Kind::Allocate | Kind::Punch | Kind::SetLen => false,
+        };
+        if small {
+            self.way = Way::Here;
+        }
+        self
+    }
     /// Whether there is nothing to do from the start.
     fn is_empty(&self) -> bool {
         matches!(self.kind, Kind::Read | Kind::Write) && self.iovecs.iter().all(|v| v.iov_len == 0)
@@ -146,6 +177,7 @@ impl Op {
         Call {
             kind: self.kind,
             owner: self.owner,
+            way: self.way,
             fd: self.fd.as_raw_fd(),
             offset: self.offset,
             len: self.len,
@@ -263,10 +295,10 @@ impl OpTable {
         let ops = self.0.borrow();
         ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(Op::call)
     }
-    /// Whose an operation that is not done is, and what its next system call is.
-    pub(crate) fn owner(&self, key: usize) -> Option<(Owner, Kind)> {
+    /// Whose an operation that is not done is, and who does it.
+    pub(crate) fn owner(&self, key: usize) -> Option<(Owner, Way)> {
         let ops = self.0.borrow();
-        ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(|op| (op.owner, op.kind))
+        ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(|op| (op.owner, op.way))
     }
     /// Takes note of a result. True if the operation goes on: start it again.
     pub(crate) fn finish(&self, key: usize, result: io::Result<usize>) -> bool {

@@ -8,6 +8,7 @@ use std::io::{IoSlice, IoSliceMut, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+mod here;
 mod hung;
 
 fn on_each<F: Future<Output = ()> + 'static>(test: impl Fn(Rt) -> F) {

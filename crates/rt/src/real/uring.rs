@@ -8,7 +8,7 @@ use super::driver::{self, Direction, Driver, Owner, SourceKey};
 use super::helpers::Helpers;
 use super::notify::Bell;
 use super::offload::Offload;
-use super::ops::{Kind, OpTable};
+use super::ops::{Kind, OpTable, Way};
 use super::ring::{COMPLETIONS_MAX, allow_workers, build, check};
 use super::shares::Shares;
 use crate::backend::Command;
@@ -431,8 +431,8 @@ impl<S: Width> Driver for Uring<S> {
 
     fn start(&self, key: usize) {
         // One that is done from the start has nothing to begin.
-        let Some((owner, kind)) = self.ops.owner(key) else { return };
-        if kind == Kind::SetLen {
+        let Some((owner, way)) = self.ops.owner(key) else { return };
+        if way != Way::Ring {
             return self.offload.start(&self.ops, key);
         }
         let mut shares = self.shares.borrow_mut();
