@@ -407,7 +407,7 @@ impl OpenFile {
             let s = self.state.borrow();
             (s.layout, (s.data, s.epoch))
         };
-        let lost = flush::flush(&self.client.core, &layout, Of::File(self.volume, place.0))
+        let lost = flush::flush(&self.client.core, &layout, flush::Of::File(self.volume, place.0))
             .await
             .map_err(|e| e.context(format_args!("inode {}", self.inode)))?;
         if self.unflushed.flushed(begun, place, &lost) {
