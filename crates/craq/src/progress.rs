@@ -275,7 +275,8 @@ impl Replica {
             // The successor may know a newer chain version too; all of it is sent again under that.
             return;
         }
-        let generation = self.taken_back.get(&chunk).copied().unwrap_or(0);
+        let taken_back = self.taken_back.get(&chunk).copied().unwrap_or(0);
+        let generation = u16::try_from(taken_back).unwrap_or(u16::MAX);
         // What a syncing successor has got through the chain it can build the next update on.
         let builds = !syncing || (self.covered.contains(&chunk) && !self.whole_only);
         let mut ids = self.next_id();
@@ -407,8 +408,7 @@ impl Replica {
             lane.doomed.push((e.version, matches!(e.stage, Stage::Running { .. })));
             out.push(Action::Release(chunk, e.version));
         }
-        let generation = self.taken_back.entry(chunk).or_default();
-        *generation = generation.saturating_add(1);
+        *self.taken_back.entry(chunk).or_default() += 1;
         self.unvouched_no_more(chunk, first);
     }
 

@@ -26,7 +26,7 @@ pub struct Replica {
     pub(crate) timers: BTreeMap<TimerId, (ChunkId, ChunkVersion)>,
     pub(crate) ids: u64,
     /// How often we took versions of a chunk back under this chain version.
-    pub(crate) taken_back: BTreeMap<ChunkId, u16>,
+    pub(crate) taken_back: BTreeMap<ChunkId, u64>,
     /// The same of the predecessor, as far as it told.
     pub(crate) generations: BTreeMap<ChunkId, u16>,
     /// Syncing: the newest version of each chunk that came under this chain version and is committed here. (What is under way may still
@@ -40,7 +40,8 @@ pub struct Replica {
     pub(crate) unvouched: BTreeMap<ChunkId, Unvouched>,
     /// Who has read what may not be told yet.
     pub(crate) telling: BTreeMap<ChunkId, Vec<(ChunkVersion, Ticket)>>,
-    /// In this life it was a member under an active chain version.
+    /// In this life it was a member under an active chain version. (Of one that is brought up to date it is said with the next active version only if this one was active
+    /// when what was here of before had still to be dropped: until then it would but wait longer if it were to begin the chain again.)
     pub(crate) takes_part: bool,
     /// The successor has said, under this chain version, that it shows nothing that we do not vouch for ([`Replica::shows_nothing_early`]).
     pub(crate) successor_asks: bool,

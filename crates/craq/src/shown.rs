@@ -21,8 +21,8 @@ pub struct About {
     /// All versions up to this one.
     pub version: ChunkVersion,
     /// How often the one that asks had taken versions of the chunk back under this chain version. A number that was taken back is given again, so a word that was
-    /// asked for before that may be of another update.
-    pub generation: u16,
+    /// asked for before that may be of another update. It never leaves the process of the asker, and does not come to its end.
+    pub generation: u64,
 }
 
 /// The versions of one chunk that came and that nobody has vouched for yet.
@@ -155,10 +155,10 @@ impl Replica {
         asks.then_some(view)
     }
 
-    /// Whether neither this target nor a serving one behind it shows what its predecessor does not vouch for. (One that is brought up to date shows nothing.)
+    /// Whether neither this target nor one behind it shows what its predecessor does not vouch for. One that is brought up to date shows nothing yet; but it may under the very next
+    /// chain version, before the predecessor has heard of that, so of it, too, this counts only once it has said so.
     pub fn shows_nothing_early(&self) -> bool {
-        self.successor_asks
-            || self.view.is_some_and(|v| v.successor.is_none_or(|(_, _, syncing)| syncing))
+        self.successor_asks || self.view.is_some_and(|v| v.successor.is_none())
     }
 
     /// Whether the successor has said so under this chain version.
@@ -194,9 +194,7 @@ impl Replica {
             return;
         }
         for word in list {
-            // At its bound the count says nothing any more.
-            let now = self.about(word.chunk, word.version);
-            if now != *word || word.generation == u16::MAX {
+            if self.about(word.chunk, word.version) != *word {
                 continue;
             }
             let Some(u) = self.unvouched.get_mut(&word.chunk) else { continue };
@@ -215,6 +213,10 @@ impl Replica {
         self.takes_part = true;
         if view.head {
             self.unvouched.clear();
+        }
+        if self.next.is_some() {
+            // As soon as a newer view is known this one is over: who waits is told under that one, or sent elsewhere.
+            return;
         }
         let chunks: Vec<ChunkId> = self.telling.keys().copied().collect();
         for chunk in chunks {
