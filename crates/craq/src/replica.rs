@@ -40,7 +40,8 @@ pub struct Replica {
     pub(crate) unvouched: BTreeMap<ChunkId, Unvouched>,
     /// Who has read what may not be told yet.
     pub(crate) telling: BTreeMap<ChunkId, Vec<(ChunkVersion, Ticket)>>,
-    /// In this life it was a member under an active chain version.
+    /// In this life it was a member under an active chain version. (Of one that is brought up to date it is said with the next active version only if this one was active
+    /// when what was here of before had still to be dropped: until then it would but wait longer if it were to begin the chain again.)
     pub(crate) takes_part: bool,
     /// The successor has said, under this chain version, that it shows nothing that we do not vouch for ([`Replica::shows_nothing_early`]).
     pub(crate) successor_asks: bool,

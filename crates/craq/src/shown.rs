@@ -21,7 +21,7 @@ pub struct About {
     /// All versions up to this one.
     pub version: ChunkVersion,
     /// How often the one that asks had taken versions of the chunk back under this chain version. A number that was taken back is given again, so a word that was
-    /// asked for before that may be of another update.
+    /// asked for before that may be of another update. It never leaves the process of the asker, and does not come to its end.
     pub generation: u64,
 }
 
@@ -155,8 +155,8 @@ impl Replica {
         asks.then_some(view)
     }
 
-    /// Whether neither this target nor one behind it shows what its predecessor does not vouch for. (One that is brought up to date shows nothing yet. But what is said here is
-    /// remembered, and under the next chain version it may serve: one of an older release would show all.)
+    /// Whether neither this target nor one behind it shows what its predecessor does not vouch for. One that is brought up to date shows nothing yet; but it may under the very next
+    /// chain version, before the predecessor has heard of that, so of it, too, this counts only once it has said so.
     pub fn shows_nothing_early(&self) -> bool {
         self.successor_asks || self.view.is_some_and(|v| v.successor.is_none())
     }
@@ -214,8 +214,8 @@ impl Replica {
         if view.head {
             self.unvouched.clear();
         }
-        // As soon as a newer version is known this one is over.
         if self.next.is_some() {
+            // As soon as a newer view is known this one is over: who waits is told under that one, or sent elsewhere.
             return;
         }
         let chunks: Vec<ChunkId> = self.telling.keys().copied().collect();

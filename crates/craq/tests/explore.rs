@@ -1,7 +1,7 @@
 //! Exhaustive: every interleaving of small configurations, and from every state in which nothing more can happen, that
 //! everything comes about once the troubles end.
 
-use crate::world::{Budget, Choice, World};
+use crate::world::{Budget, Choice, Fault, World};
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,9 +41,10 @@ fn explore(start: World, limit: usize) -> usize {
         let choices = w.choices();
         let checked = |what: &dyn Fn()| {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
-            if result.is_err() {
+            if let Err(e) = result {
                 println!("the way there:\n{}", Link::show(&path));
-                std::panic::resume_unwind(Box::new("a check failed, see above"));
+                let said = e.downcast_ref::<String>().map_or("see above", String::as_str);
+                std::panic::resume_unwind(Box::new(format!("a check failed: {said}")));
             }
         };
         if choices.is_empty() || seen.len().is_multiple_of(SETTLE_EVERY) {
@@ -175,6 +176,93 @@ fn channels_that_are_forgotten_too_early_are_noticed() {
     let budget = Budget { ages: 2, duplicates: 1, ..Budget::default() };
     let mut w = world(1, &[(0, 1)], budget, 0);
     w.hasty = true;
+    explore(w, 1_000_000);
+}
+
+/// Three, of which a store refuses the write, and so many are gone then: whoever is left goes on, and what was seen of the others stays.
+fn a_refusal_and_gone(crashes: u8) -> World {
+    let budget = Budget { refusals: 1, crashes, ..Budget::default() };
+    let mut w = world(3, &[(0, 1)], budget, 0);
+    w.serial_disks = true;
+    w.stay_away = true;
+    w
+}
+
+#[test]
+fn three_replicas_refuse_a_write_and_one_is_gone() {
+    explore(a_refusal_and_gone(1), 1_000_000);
+}
+
+#[test]
+#[ignore = "a minute"]
+fn three_replicas_refuse_a_write_and_two_are_gone() {
+    explore(a_refusal_and_gone(2), 3_000_000);
+}
+
+/// The last of them is of an older release, and shows at once what it has.
+#[test]
+fn three_replicas_refuse_a_write_and_one_of_two_that_are_gone_was_older() {
+    let mut w = a_refusal_and_gone(2);
+    w.nodes[2].older = true;
+    explore(w, 3_000_000);
+}
+
+/// The one before says that nothing is shown early behind it, though the last one has not said so.
+#[test]
+#[should_panic(expected = "a check failed: linearizable: node 0 serves [] of chunk 0 after [0.0 ]")]
+fn who_says_for_others_that_they_wait_is_found() {
+    let mut w = a_refusal_and_gone(2);
+    w.nodes[2].older = true;
+    w.fault = Some(Fault::WaitsForOthers);
+    // From where the first one has refused it.
+    w.apply(&Choice::Send(0));
+    let request = w.msgs.keys().next().expect("it is sent").clone();
+    w.apply(&Choice::Deliver(request));
+    w.apply(&Choice::Refuse(0, 0));
+    explore(w, 3_000_000);
+}
+
+/// What was read under one chain version is told under the next.
+#[test]
+fn two_replicas_are_read_and_one_crashes() {
+    let budget = Budget { crashes: 1, reads: 1, syncs: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1)], budget, 0);
+    w.serial_disks = true;
+    w.stay_away = true;
+    explore(w, 2_000_000);
+}
+
+/// Two readers of different versions, and words on the one and on the other.
+#[test]
+fn two_replicas_are_read_twice_and_words_are_slow() {
+    let budget = Budget { reads: 2, ..Budget::default() };
+    let mut w = world(2, &[(0, 2)], budget, 0);
+    w.serial_disks = true;
+    w.slow_words = true;
+    explore(w, 1_000_000);
+}
+
+#[test]
+#[should_panic(
+    expected = "a check failed: linearizable: node 1 tells [0.0 ] of chunk 0, version 1, which node 0 has not stored"
+)]
+fn what_is_told_without_a_word_is_found() {
+    let budget = Budget { reads: 1, ..Budget::default() };
+    let mut w = world(2, &[(0, 1)], budget, 0);
+    w.fault = Some(Fault::ToldUnvouched);
+    explore(w, 1_000_000);
+}
+
+/// The last one shows that a chunk is gone, which is there still where the chain may begin again.
+#[test]
+#[should_panic(
+    expected = "a check failed: linearizable: node 1 serves [] of chunk 0, version 2, which node 0 has not stored"
+)]
+fn a_removal_that_is_shown_at_once_is_found() {
+    let mut w = world(2, &[(0, 1)], Budget::default(), 0);
+    w.fill(0, &vec![(9, 0)], 1);
+    w.clients[0].removals = vec![0];
+    w.fault = Some(Fault::ShownAtOnce);
     explore(w, 1_000_000);
 }
 

@@ -1,7 +1,8 @@
 //! Scenes: what readers of the protocol thought of, step by step. After each the troubles end, and everything must come about.
 
-use crate::world::{Budget, Choice, Msg, World};
+use crate::world::{Budget, Choice, Fault, Msg, World};
 use glowfs_types::Status;
+use glowfs_types::routing::PublicState;
 
 /// Takes the first choice for which that holds.
 fn go(w: &mut World, what: &str, fits: impl Fn(&Choice) -> bool) {
@@ -19,6 +20,19 @@ fn arrives(w: &mut World, node: u8, fits: impl Fn(&Msg) -> bool) {
 }
 /// Lets things go their way, without troubles and clients, until that holds.
 fn calm(w: &mut World, until: impl Fn(&World) -> bool) {
+    calm_where(w, |_| true, until);
+}
+/// The same, where nothing happens at any other node.
+fn calm_at(w: &mut World, nodes: &[u8], until: impl Fn(&World) -> bool) {
+    let there = |c: &Choice| match c {
+        Choice::Deliver(m) => m.to().is_some_and(|to| nodes.contains(&to)),
+        Choice::Disk(i, _) | Choice::Timer(i) | Choice::Tell(i) => nodes.contains(i),
+        Choice::StartSync(i) | Choice::Ask(i) | Choice::AskFor(i) => nodes.contains(i),
+        _ => true,
+    };
+    calm_where(w, there, until);
+}
+fn calm_where(w: &mut World, fits: impl Fn(&Choice) -> bool, until: impl Fn(&World) -> bool) {
     for step in 0..2000_usize {
         if until(w) {
             return;
@@ -26,17 +40,18 @@ fn calm(w: &mut World, until: impl Fn(&World) -> bool) {
         let mut choices = w.choices();
         choices.retain(|c| {
             use Choice::{Crash, Duplicate, Fence, Fill, Lose, Refuse, Repeat, Send};
-            !matches!(
-                c,
-                Crash(..)
-                    | Duplicate(_)
-                    | Fence(_)
-                    | Fill(_)
-                    | Lose(_)
-                    | Refuse(..)
-                    | Repeat(_)
-                    | Send(_)
-            )
+            fits(c)
+                && !matches!(
+                    c,
+                    Crash(..)
+                        | Duplicate(_)
+                        | Fence(_)
+                        | Fill(_)
+                        | Lose(_)
+                        | Refuse(..)
+                        | Repeat(_)
+                        | Send(_)
+                )
         });
         w.apply(&choices[step.wrapping_mul(7919) % choices.len()]);
     }
@@ -327,4 +342,63 @@ fn nobody_vouches_for_what_was_taken_back() {
     let said = |m: &Msg| matches!(m, Msg::Word { vouched, .. } if !vouched.is_empty());
     assert!(!w.msgs.keys().any(said), "{w:#?}");
     w.settle();
+}
+
+/// The second of three waits for the word, the last one is of an older release and is brought up to date. It serves, and shows what the first one refused, before that one has
+/// heard that it does; then it and the second one are gone. That it showed nothing while it was brought up to date says nothing of that.
+#[test]
+fn what_was_read_from_one_that_was_just_brought_up_to_date_is_not_taken_back() {
+    let budget = Budget { crashes: 3, refusals: 2, pauses: 200, syncs: 200, ..Budget::default() };
+    let mut w = World::new(3, &[(0, 1)], budget);
+    w.nodes[2].older = true;
+    w.apply(&Choice::Crash(2, false));
+    w.apply(&Choice::Declare(2));
+    w.apply(&Choice::Restart(2));
+    calm(&mut w, |w| {
+        w.chain.state(2) == PublicState::Syncing
+            && w.chain.activated == w.chain.version
+            && w.nodes.iter().all(|n| n.told == (w.chain.version, w.chain.activated))
+            && w.nodes.iter().all(|n| n.ops.is_empty())
+    });
+    request(&mut w, 0, 0);
+    w.apply(&Choice::Refuse(0, 0));
+    forward(&mut w, 1, 1);
+    w.apply(&Choice::Disk(1, 0));
+    w.apply(&Choice::Ask(1));
+    calm_at(&mut w, &[1, 2], |w| w.shows(2, 0) && !w.observed[&0].0.is_empty());
+    assert_eq!(w.chain.state(2), PublicState::Serving);
+    w.apply(&Choice::Crash(1, false));
+    w.apply(&Choice::Crash(2, false));
+    w.apply(&Choice::Declare(1));
+    w.apply(&Choice::Declare(2));
+    w.apply(&Choice::Tell(0));
+    w.apply(&Choice::Disk(0, 0));
+    w.apply(&Choice::Activate);
+    w.apply(&Choice::Tell(0));
+    // Still no room.
+    if w.choices().contains(&Choice::Refuse(0, 0)) {
+        w.apply(&Choice::Refuse(0, 0));
+    }
+    w.settle();
+}
+
+/// Two writes side by side: the last one has committed the first of them, and its head all of both. Whoever reads the last one then, and is told later, would read what is over.
+#[test]
+#[should_panic(
+    expected = "linearizable: node 1 lets others read [0.0 ] of chunk 0 after [0.0 1.0 ] was served"
+)]
+fn a_stale_read_is_found_where_it_waits_for_a_word() {
+    let mut w = World::new(2, &[(0, 1), (0, 1)], Budget::default());
+    w.fault = Some(Fault::StaleRead);
+    request(&mut w, 0, 0);
+    request(&mut w, 0, 1);
+    forward(&mut w, 1, 1);
+    forward(&mut w, 1, 2);
+    for _ in 0..2 {
+        w.apply(&Choice::Disk(1, 0));
+        w.apply(&Choice::Disk(0, 0));
+        arrives(&mut w, 0, |m| matches!(m, Msg::Answer { .. }));
+        assert!(!w.shows(1, 0), "nobody has vouched for anything");
+    }
+    calm_at(&mut w, &[0], |w| w.nodes[0].ops.is_empty());
 }

@@ -26,24 +26,27 @@ fn step(r: &mut Replica, event: Event, has: u64) -> Vec<Action> {
     out
 }
 
-/// The second one learns of the chain in these states, and adopts it.
-fn adopt(r: &mut Replica, version: ChainVersion, states: &[PublicState]) -> Vec<Action> {
+fn chain(version: u64, activated: u64, states: &[PublicState]) -> ChainInfo {
     let member = |(i, state): (u64, &PublicState)| ChainMember {
         target: TargetId(i),
         node: NodeId(i),
         state: *state,
     };
-    let info = ChainInfo {
+    ChainInfo {
         id: ChainId(1),
-        version,
-        activated: version,
+        version: ChainVersion(version),
+        activated: ChainVersion(activated),
         activated_serving: Vec::new(),
         members: (1..).zip(states).map(member).collect(),
         redundancy: Redundancy::Replicated,
         preferred: Vec::new(),
         lost: ChainVersion(0),
-    };
-    step(r, Event::Chain(Some(info)), 0);
+    }
+}
+
+/// The second one learns of the chain in these states, and adopts it.
+fn adopt(r: &mut Replica, version: ChainVersion, states: &[PublicState]) -> Vec<Action> {
+    step(r, Event::Chain(Some(chain(version.0, version.0, states))), 0);
     step(r, Event::Adopted(version), 0)
 }
 
@@ -105,6 +108,48 @@ fn what_was_read_is_told_whatever_came_since() {
     let late = step(&mut r, Event::ReadExpired(Ticket(13), CHUNK), 3);
     assert_eq!(late, [Action::ReadRefused(Ticket(13), Status::Pending)]);
     assert_eq!(step(&mut r, word(3), 3), []);
+}
+
+/// A chunk that its store refused very often under one chain version could not be read behind its head any more.
+#[test]
+fn a_word_counts_however_often_the_chunk_was_taken_back() {
+    let mut r = second(&[Serving, Serving]);
+    let f = Forwarded {
+        chain_version: V,
+        chunk: CHUNK,
+        version: ChunkVersion(1),
+        base: ChunkVersion(0),
+        generation: 0,
+        full: false,
+        sync: false,
+        update: Update { vouches: true, ..Update::default() },
+    };
+    for n in 0..=u64::from(u16::MAX) {
+        step(&mut r, Event::Forward(Ticket(n), f), 0);
+        step(&mut r, Event::Staged(CHUNK, ChunkVersion(1), Err(Status::NoSpace)), 0);
+        step(&mut r, Event::Discarded(CHUNK, Ok(())), 0);
+    }
+    comes(&mut r, 1);
+    tell(&mut r, 11, 1);
+    let about = r.unvouched_of(CHUNK, ChunkVersion(1)).expect("it came");
+    let told = step(&mut r, Event::Vouched(V, vec![about]), 1);
+    assert_eq!(told, [Action::ReadNow(Ticket(11))]);
+}
+
+/// That a chain version is active is heard when a newer one is known: who waits is told nothing by that.
+#[test]
+fn nobody_is_told_under_a_view_that_is_over() {
+    let mut r = second(&[Serving, Serving]);
+    comes(&mut r, 1);
+    tell(&mut r, 11, 1);
+    let alone = |version, activated| chain(version, activated, &[Offline, Serving]);
+    step(&mut r, Event::Chain(Some(alone(6, 5))), 1);
+    assert_eq!(step(&mut r, Event::Adopted(ChainVersion(6)), 1), [Action::Report]);
+    step(&mut r, Event::Chain(Some(alone(7, 5))), 1);
+    assert_eq!(step(&mut r, Event::Chain(Some(alone(6, 6))), 1), []);
+    step(&mut r, Event::Adopted(ChainVersion(7)), 1);
+    let told = step(&mut r, Event::Chain(Some(alone(7, 7))), 1);
+    assert_eq!(told, [Action::ReadNow(Ticket(11))]);
 }
 
 /// What comes all the time under load kept a resync from its end.

@@ -22,13 +22,12 @@ impl World {
         c
     }
 
-    /// Every content that could be read now, also such as is told later, extends every one that could be read before, under a version that is as much greater or the same, and holds
+    /// Every content that could be read now, be it told at once or later, extends every one that was shown before, under a version that is as much greater or the same, and holds
     /// every acknowledged write; no write is in it twice; no acknowledged write is missing on a serving replica. So reads and writes of a chunk are linearizable:
     /// a write takes effect when it is readable first, which is before it is answered, and is seen ever after.
     pub fn observe(&mut self) {
-        self.tell_what_was_read();
         for at in self.chunks() {
-            let mut readable: Vec<(u8, Content, u64, bool)> = Vec::new();
+            let mut readable: Vec<(u8, Content, u64)> = Vec::new();
             for (i, n) in self.nodes.iter().enumerate() {
                 if n.replica.is_none() {
                     continue;
@@ -47,26 +46,33 @@ impl World {
                 if fenced || !self.can_read(i as u8, at) {
                     continue;
                 }
-                readable.push((i as u8, m.content, m.committed, self.shows(i as u8, at)));
+                readable.push((i as u8, m.content, m.committed));
             }
-            if self.removes() || self.fault == Some(Fault::NothingTransferred) {
+            if self.fault == Some(Fault::NothingTransferred) {
                 continue;
             }
-            for (i, content, _, _) in readable.iter().filter(|r| r.3) {
-                self.check_stored(*i, at, content);
+            for (i, content, version) in &readable {
+                if self.shows(*i, at) {
+                    self.check_stored((*i, "serves"), at, content, *version);
+                }
             }
-            let (seen, shown) = self.observed.entry(at).or_default();
-            for (i, content, version, shows) in readable {
+            if self.removes() || self.gave_way {
+                continue;
+            }
+            for (i, content, version) in readable {
+                let shows = self.shows(i, at);
+                let serves = if shows { "serves" } else { "lets others read" };
+                let (seen, shown) = self.observed.entry(at).or_default();
                 assert!(
                     content.starts_with(seen),
-                    "linearizable: node {i} serves [{}] of chunk {at} after [{}] was served",
+                    "linearizable: node {i} {serves} [{}] of chunk {at} after [{}] was served",
                     show(&content),
                     show(seen)
                 );
                 for (c, w) in &self.acked {
                     assert!(
                         *c != at || content.contains(w),
-                        "linearizable: node {i} serves [{}] of chunk {at} without the acknowledged write {w:?}",
+                        "linearizable: node {i} {serves} [{}] of chunk {at} without the acknowledged write {w:?}",
                         show(&content)
                     );
                 }
@@ -76,11 +82,10 @@ impl World {
                 };
                 assert!(
                     right,
-                    "MonotoneIncreasingVersionNumber: node {i} serves [{}] of chunk {at} as version {version} after [{}] as version {shown}",
+                    "MonotoneIncreasingVersionNumber: node {i} {serves} [{}] of chunk {at} as version {version} after [{}] as version {shown}",
                     show(&content),
                     show(seen)
                 );
-                // What is only read is told later, and may be taken back before.
                 if shows {
                     (*seen, *shown) = (content, version);
                 }
@@ -92,6 +97,7 @@ impl World {
     pub fn settle(mut self) {
         self.budget = super::Budget::default();
         self.serial_disks = true;
+        self.stay_away = false;
         for step in 0..SETTLE_STEPS {
             self.budget.pauses = 1;
             self.budget.syncs = 1;
@@ -138,6 +144,10 @@ impl World {
             );
             let unvouched = r.unvouched(chunk(0)).next();
             must(unvouched.is_none(), format!("WriteComplete: node {i} never shows {unvouched:?}"));
+            must(
+                n.readings.is_empty(),
+                format!("WriteComplete: node {i} never tells {:?}", n.readings),
+            );
             must(r.is_quiet(), format!("WriteComplete: node {i} has something left"));
             must(n.tickets.is_empty(), format!("WriteComplete: node {i} left requests unanswered"));
             must(n.payloads.is_empty(), format!("WriteComplete: node {i} keeps payloads"));

@@ -14,6 +14,7 @@
 //!   any more goes with the chain version of its sender.
 //! - *A predecessor's word* (`craq/shown.rs`) is asked for and there in one step, and only where it says something: under one chain version what it vouches for it goes on to vouch for, so
 //!   a word that comes late is one that was asked for late. That is so because no store refuses anything here; where one does, a number is given again, and words take their time (`explore.rs`).
+//! - *Readers that wait for a word* are not there: in each step all that could be read is looked at instead (`check.rs`). Of those who wait: `explore.rs`.
 //! - *Resyncs* are without bound: one that failed begins again, so an end is one by itself.
 
 use super::node::{From, origin};

@@ -15,6 +15,12 @@ pub enum Fault {
     ShownAtOnce,
     /// A replica vouches for what it has stored itself, whatever those before it have.
     VouchesForOthers,
+    /// A replica says that those behind it show nothing early, which they have not said.
+    WaitsForOthers,
+    /// What somebody has read is told when the predecessor would have to be asked about it.
+    ToldUnvouched,
+    /// Behind the head, what is committed may be read though a later version is under way.
+    StaleRead,
     /// Who has lost its lease answers.
     LeaseUnchecked,
     /// What mgmtd says of a former life counts for the present one.

@@ -180,10 +180,15 @@ pub struct World {
     pub hasty: bool,
     /// A stage was refused: targets may give way.
     pub refused: bool,
+    /// With a member of an older release: one could not store what that one may have shown, and gave way. If that one goes, too, what was read of it may be gone, and what was seen
+    /// is not asked for any more (`docs/replication.md`).
+    pub gave_way: bool,
     /// What a refused stage is refused with.
     pub refusal: Status,
     /// A predecessor's word is under way for a while (else it is asked and there in one step).
     pub slow_words: bool,
+    /// Who has crashed stays away until the troubles end (fewer interleavings).
+    pub stay_away: bool,
     /// See `closed.rs`.
     pub closed: bool,
     /// What is wrong in this world, on purpose.
@@ -210,6 +215,8 @@ pub enum Choice {
     StartSync(u8),
     /// A node asks its predecessor what it vouches for.
     Ask(u8),
+    /// The same, of what somebody has read and waits for.
+    AskFor(u8),
     /// Somebody reads that chunk of a node.
     Read(u8, u8),
     Send(u8),
@@ -248,8 +255,10 @@ impl World {
             serial_disks: false,
             hasty: false,
             refused: false,
+            gave_way: false,
             refusal: Status::NoSpace,
             slow_words: false,
+            stay_away: false,
             closed: false,
             fault: None,
         };
@@ -268,6 +277,14 @@ impl World {
     pub fn remove(&mut self, at: u8, version: u64) {
         for n in &mut self.nodes {
             let model = Model { committed: version, removed: true, ..Model::default() };
+            n.store.chunks.insert(chunk(at), model);
+        }
+    }
+
+    /// Every replica has that of a chunk, as that version.
+    pub fn fill(&mut self, at: u8, content: &Content, version: u64) {
+        for n in &mut self.nodes {
+            let model = Model { committed: version, content: content.clone(), ..Model::default() };
             n.store.chunks.insert(chunk(at), model);
         }
     }
@@ -295,7 +312,9 @@ impl World {
         for (i, n) in self.nodes.iter().enumerate() {
             let i = i as u8;
             if n.replica.is_none() {
-                out.push(Choice::Restart(i));
+                if !self.stay_away {
+                    out.push(Choice::Restart(i));
+                }
                 continue;
             }
             let disks = if self.serial_disks { n.ops.len().min(1) } else { n.ops.len() };
@@ -338,6 +357,9 @@ impl World {
             }
             if self.may_ask(i) {
                 out.push(Choice::Ask(i));
+            }
+            if self.may_ask_for_reader(i) {
+                out.push(Choice::AskFor(i));
             }
             out.extend(self.may_read(i).into_iter().map(|at| Choice::Read(i, at)));
             if b.ages > 0 && (self.hasty || self.nothing_older_comes(&n.begun)) {

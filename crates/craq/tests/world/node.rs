@@ -40,7 +40,10 @@ pub struct Node {
     pub sync: Option<(u64, Option<BTreeSet<u16>>)>,
     pub next_tag: u16,
     pub answers_lost: Vec<(u8, Back, Status)>,
-    pub reading: Option<Reading>,
+    /// What was read here and is not told yet.
+    pub readings: Vec<Reading>,
+    /// It is of an older release: it shows at once what it has committed, and asks nobody for a word; nor does it know what that is.
+    pub older: bool,
 }
 
 pub struct View<'a>(pub &'a Store, pub bool);
@@ -76,7 +79,8 @@ impl Node {
             sync: None,
             next_tag: 0,
             answers_lost: Vec::new(),
-            reading: None,
+            readings: Vec::new(),
+            older: false,
         }
     }
 
@@ -114,7 +118,7 @@ impl Node {
             }
         }
         self.replica = None;
-        self.reading = None;
+        self.readings.clear();
         self.begun.clear();
         self.tickets.clear();
         self.payloads.clear();
@@ -201,9 +205,10 @@ impl World {
                 base,
                 generation,
                 form,
-                update,
+                mut update,
                 ..
             } => {
+                update.vouches &= !n.older;
                 let (pay, full) = match form {
                     Form::Original => (
                         n.payloads.get(&(chunk, version.0)).expect("not released yet").0.clone(),
@@ -243,15 +248,16 @@ impl World {
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before. Of no other reason it may fail here.
             Action::Failed(status) if self.refused && status == self.refusal => {
+                self.gave_way = self.nodes.iter().any(|n| n.older);
                 self.nodes[i as usize].crash(true)
             }
             Action::Failed(status) => panic!("node {i} failed: {status}"),
-            Action::ReadNow(_)
-            | Action::ReadRefused(..)
-            | Action::Refresh
-            | Action::AskPredecessor(..)
-            | Action::Held(..)
-            | Action::Report => {}
+            Action::ReadNow(ticket) => self.told(i, ticket),
+            Action::ReadRefused(ticket, _) => drop(self.waits_no_more(i, ticket)),
+            Action::AskPredecessor(chunk, _) if self.fault == Some(Fault::ToldUnvouched) => {
+                self.tell_all(i, chunk);
+            }
+            Action::AskPredecessor(..) | Action::Refresh | Action::Held(..) | Action::Report => {}
         }
     }
 
@@ -413,7 +419,8 @@ impl World {
                 let chain_version = ChainVersion(chain_version);
                 self.feed(to, Event::Update { ticket, chain_version, chunk: at, update });
             }
-            Msg::Forward { from, life, back, f, pay, .. } => {
+            Msg::Forward { from, life, back, mut f, pay, .. } => {
+                f.update.vouches &= !self.nodes[to as usize].older;
                 let ticket = self.ticket(to, From::Node { node: from, life, back }, pay, f.update);
                 self.feed(to, Event::Forward(ticket, f));
             }
@@ -550,6 +557,7 @@ impl World {
                 self.feed(i, Event::Age);
             }
             Choice::Ask(i) => self.ask(i),
+            Choice::AskFor(i) => self.ask_for_reader(i),
             Choice::Read(i, at) => self.read(i, at),
             Choice::Drain(i) => self.nodes[i as usize].full = false,
             Choice::Tell(i) => self.tell(i),

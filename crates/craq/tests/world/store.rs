@@ -44,6 +44,10 @@ impl Model {
     pub fn has(&self, version: u64) -> bool {
         self.committed >= version || self.pending.iter().any(|s| s.version >= version)
     }
+    /// Whether there is nothing of it, nor will be.
+    pub fn is_nothing(&self) -> bool {
+        self.content.is_empty() && self.pending.iter().all(|s| s.content.is_empty())
+    }
     /// Whether it has that content, or more.
     pub fn stores(&self, content: &Content) -> bool {
         let pending = self.pending.iter().map(|s| &s.content);
