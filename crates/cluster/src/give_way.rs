@@ -9,6 +9,8 @@
 //! - it has [`Proof::Holds`], so it was serving when the newest active version began, or began to serve since, and its lives since then ended cleanly;
 //! - the chain's version is not active, and with the next change it never is. Nothing was acknowledged in it, nor in those between it and the active one; and what was acknowledged in that one is
 //!   with all who could serve then, whoever left before or after it. Were it active, the proofs of all others would be gone ([`Chain::step`]); it is looked at all the same.
+//!   That it never was is known by the record alone, so true records are a premise. Of metadata that were copied before that version was recorded as active, and put back, nothing shows that
+//!   it was, as long as nobody tells of a later one: what was acknowledged in it may be lost (docs/replication.md, Records from the past).
 //! - of a record that was put back ([`Chain::restored`]) all must be there that can prove something.
 //!
 //! Nor do two sides serve. Those who give way are taken out alive, and hold everything still, until the version without them is active: they can be given way to in their turn. It is active when

@@ -5,7 +5,8 @@
 //!   acknowledge always overlap in what they hold, and replicas converge;
 //! - versions never go back;
 //! - if nothing fails any more, every write completes and all members serve again;
-//! - if those that hear nothing never hear again, the chain goes on without them, where another one lives that holds everything.
+//! - if those that hear nothing never hear again, the chain goes on without them, where another one lives that holds everything
+//!   (and what they say last does not leave it to them: docs/status.md, G246).
 //!
 //! Failures are crashes (clean or not, before and after a restart), cuts from mgmtd, one way or both, and targets that mgmtd blames; leases also end by
 //! time alone. The walks of every day take seconds; those
@@ -66,6 +67,8 @@ fn a_member_is_replaced_in_every_order_of_events() {
 #[test]
 fn targets_are_blamed_in_every_order_of_events() {
     assert!(explore(2, Bounds { crashes: 1, cuts: 1, blames: 1, ..NONE }) > 10_000);
+    // Who was silent in the same life is back, and is given way to; and gives way in its turn.
+    assert!(explore(2, Bounds { cuts: 2, blames: 2, ..NONE }) > 10_000);
     assert!(explore(3, Bounds { cuts: 1, blames: 1, ..NONE }) > 10_000);
     assert!(explore(2, Bounds { retires: 1, spares: 1, blames: 1, ..NONE }) > 10_000);
 }
@@ -73,15 +76,17 @@ fn targets_are_blamed_in_every_order_of_events() {
 /// The test of the test.
 #[test]
 fn whom_the_blamed_give_way_to_matters() {
-    let finds = |fault, reason: &str| {
-        let bounds = Bounds { crashes: 1, cuts: 1, blames: 1, ..NONE };
+    let finds = |fault, bounds, reason: &str| {
         let start = World { fault: Some(fault), ..World::new(2, bounds) };
         let found = std::panic::catch_unwind(move || walk(start)).expect_err("not found");
         let found = found.downcast_ref::<String>().expect("a text");
         assert!(found.contains(reason), "{found}");
     };
-    finds(Fault::HeirUnproven, "serves and misses writes");
-    finds(Fault::NoHeir, "does not go on without");
+    let crashes = Bounds { crashes: 1, cuts: 1, blames: 1, ..NONE };
+    finds(Fault::HeirUnproven, crashes, "serves and misses writes");
+    finds(Fault::NoHeir, crashes, "does not go on without");
+    let silent = Bounds { cuts: 2, blames: 1, ..NONE };
+    finds(Fault::NoHeir, silent, "does not go on without");
 }
 
 #[test]
@@ -94,6 +99,13 @@ fn everything_with_more_failures() {
     explore(2, Bounds { crashes: 1, cuts: 1, retires: 1, spares: 1, ..NONE });
     explore(2, Bounds { crashes: 2, retires: 2, spares: 1, ..NONE });
     explore(3, Bounds { crashes: 1, retires: 1, spares: 1, ..NONE });
+}
+
+#[test]
+#[ignore = "takes minutes: run it in release mode, see the head of this file"]
+fn targets_are_blamed_with_more_failures() {
+    explore(2, Bounds { crashes: 2, cuts: 2, blames: 2, ..NONE });
+    explore(3, Bounds { crashes: 1, cuts: 2, blames: 1, ..NONE });
 }
 
 /// Far from the start, at random.

@@ -53,6 +53,36 @@ fn who_has_not_heard_that_it_serves_alone_gives_way_to_one_that_has_everything()
     assert_eq!(states(&c), [(1, Serving), (2, Syncing)]);
 }
 
+/// It may have adopted the version in which it was to serve alone, and answer reads under that one, though it was never active.
+#[test]
+fn reads_under_a_version_that_was_never_active_are_waited_for() {
+    let c = left_to_2();
+    let told = c.info.version;
+    let mut v = deaf_2(Online, told.0);
+    let (c, _) = c.settle(&v).expect("1 is back, before the version was recorded as active");
+    assert_eq!(states(&c), [(1, Serving), (2, Waiting)]);
+    assert_eq!(c.info.version, told.next());
+    adopts(&mut v, 1, &c);
+    assert_eq!(c.settle(&v), None, "2 may answer reads");
+    let mut over = v.clone();
+    over.values_mut().for_each(|o| o.fenced = true);
+    let (fenced, _) = c.settle(&over).expect("no lease is left");
+    assert_eq!(fenced.info.activated, c.info.version);
+    v.get_mut(&TargetId(2)).expect("a member").known = c.info.version;
+    let (knows, _) = c.settle(&v).expect("2 serves under no older one");
+    assert_eq!(knows.info.activated, c.info.version);
+}
+
+/// Nor could they serve: mgmtd would make versions for nothing at each look.
+#[test]
+fn nobody_gives_way_to_one_that_is_not_there() {
+    let c = left_to_2();
+    assert_eq!(c.settle(&deaf_2(Off, 10)), None);
+    let mut unheard = deaf_2(Off, 10);
+    unheard.remove(&TargetId(1));
+    assert_eq!(c.settle(&unheard), None);
+}
+
 #[test]
 fn who_is_back_first_and_hears_nothing_gives_way() {
     let (c, _) = chain(&[Serving, Serving]).settle(&view(&[Off, Off])).expect("both are away");

@@ -54,7 +54,12 @@ impl World {
             (r.process && r.adopted == now, r.process && r.synced, r.up && r.fenced_in).hash(h);
             // An older version counts as long as something can still be done under it.
             let acts = r.up && r.fenced_in && r.adopted != now;
-            if let Some((serving, syncing, true)) = self.history.get(&r.adopted).filter(|_| acts) {
+            let acts_under = self.history.get(&r.adopted).filter(|_| acts);
+            if let Some((serving, _, false)) = acts_under {
+                // It will never be active: reads may be answered under it, and nothing else.
+                serving.contains(&i).hash(h);
+            }
+            if let Some((serving, syncing, true)) = acts_under {
                 let class = old.iter().position(|&v| v == r.adopted).unwrap_or_else(|| {
                     old.push(r.adopted);
                     old.len() - 1
@@ -67,7 +72,11 @@ impl World {
                 (class, places(serving), places(syncing)).hash(h);
             }
             let seen = self.seen[i].0.map(|(local, life, clean, adopted, since)| {
-                (local, ahead(life, clean, since), local != LocalState::Offline && adopted == now)
+                let heard = local != LocalState::Offline;
+                // What it is known to know: the present version, or one after the last in which it served.
+                let served = record.map_or(0, |r| r.served.0);
+                let knows = (heard && adopted == now, heard && adopted > served);
+                (local, ahead(life, clean, since), knows)
             });
             (seen, self.blamed[i]).hash(h);
         }
