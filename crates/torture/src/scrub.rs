@@ -225,11 +225,16 @@ impl Logs {
             let text = read(s);
             let from = self.0.get(&s.log).copied().unwrap_or_default().min(text.len());
             let text = String::from_utf8_lossy(&text[from..]).into_owned();
-            let lines = text.lines().filter(|l| WORDS.iter().any(|w| l.contains(w)));
+            let lines = text.lines().filter(|l| tells_of_damage(l));
             lines.map(|l| format!("{}: {l}", s.id)).collect::<Vec<_>>()
         };
         services.iter().flat_map(of).collect()
     }
+}
+
+/// What a disk that is dead does not give is not damaged: its store fails while it is to be repaired, and says so.
+fn tells_of_damage(line: &str) -> bool {
+    WORDS.iter().any(|w| line.contains(w)) && !line.contains("(DiskFailed)")
 }
 
 fn read(s: &Service) -> Vec<u8> {
@@ -247,6 +252,19 @@ mod tests {
                 "bytes": 4096 * chunks, "found": found, "failed": 0})
         };
         targets(&json!([row(1), row(2)])).expect("rows")
+    }
+
+    #[test]
+    fn a_disk_that_is_dead_is_not_damaged() {
+        let line = |why: &str| {
+            format!(
+                "ERROR glowfs_storage::repair: chunk could not be repaired; trying again later target=19 chunk=1/49153/2 wrong=Damaged error={why}"
+            )
+        };
+        assert!(tells_of_damage(&line("no replica has it (Corrupt)")));
+        let dead = "disk-1: write to the log failed: Input/output error (os error 5); the store takes no more updates (DiskFailed)";
+        assert!(!tells_of_damage(&line(dead)));
+        assert!(!tells_of_damage("INFO glowfs_storage::scrub: pass ended"));
     }
 
     #[test]
