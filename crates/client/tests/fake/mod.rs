@@ -24,6 +24,9 @@ use std::rc::Rc;
 
 pub const CHUNK: u64 = 65536;
 
+/// The files of one flush.
+pub type Flushed = Vec<(VolumeId, DataId)>;
+
 #[derive(Default)]
 pub struct State {
     pub routing: RefCell<RoutingInfo>,
@@ -35,7 +38,7 @@ pub struct State {
     pub calls: RefCell<BTreeMap<(NodeId, u16), u64>>,
     pub requests: RefCell<Vec<RequestId>>,
     /// What the flushes were of.
-    pub flushed: RefCell<Vec<Option<Vec<(VolumeId, DataId)>>>>,
+    pub flushed: RefCell<Vec<Option<Flushed>>>,
     pub epoch: Cell<u64>,
     /// How many of the epochs left the data id as it was: truncates to a length that is not 0.
     pub kept_data: Cell<u64>,
