@@ -16,7 +16,7 @@ use glowfs_rt::sync::{Notify, join_all};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::Flush;
 use glowfs_types::wire::flush::{
-    FLUSH_DATA_MAX, FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply,
+    FLUSH_FILES_MAX, FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply,
 };
 use glowfs_types::wire::{decode, encode, method};
 use glowfs_types::{
@@ -56,7 +56,7 @@ impl Wanted {
     }
     /// As a message names them.
     fn files(&self) -> Option<Vec<(VolumeId, DataId)>> {
-        let named = !self.all && self.files.len() <= FLUSH_DATA_MAX;
+        let named = !self.all && self.files.len() <= FLUSH_FILES_MAX;
         named.then(|| self.files.iter().copied().collect())
     }
 }
@@ -292,7 +292,7 @@ mod tests {
         all.add(&Targets::new(), Of::All);
         assert_eq!(all.files(), None);
         // More than a message names.
-        (0..=FLUSH_DATA_MAX as u64).for_each(|n| w.add(&Targets::new(), file(n)));
+        (0..=FLUSH_FILES_MAX as u64).for_each(|n| w.add(&Targets::new(), file(n)));
         assert_eq!(w.files(), None);
     }
 }

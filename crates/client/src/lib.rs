@@ -6,6 +6,7 @@
 //! every wait has a bound. Must never: give a retry a new identity, reuse a channel whose last outcome is unknown,
 //! or hand a caller bytes whose checksum was not verified (tcp) at the place that read them.
 
+mod ask;
 mod batch;
 mod channel;
 mod chunk_io;

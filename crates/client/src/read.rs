@@ -3,6 +3,7 @@
 //! Guarantees: what is returned as read was verified (by the service that read it; over tcp also here); every piece that fails
 //! is tried at other replicas until the bound. A buffer of an unanswered attempt is never used again.
 
+use crate::ask::{self, Ask};
 use crate::core::Core;
 use crate::file::{OpenFile, Permission};
 use crate::plan;
@@ -227,7 +228,8 @@ async fn read_group(
                         let first = *order(core, &info, file, &extent).ok()?.first()?;
                         Some((info, first))
                     });
-                    let ask = Ask::after(e.status, first.is_some_and(|(i, p)| is_head(&i, &p)));
+                    let ask =
+                        Ask::after(e.status, first.is_some_and(|(i, p)| ask::is_head(&i, &p)));
                     let (result, mine) = read_piece(core, file, extent, mine, (1, ask)).await;
                     (result.map(|n| Found::first(n as usize)), mine)
                 }
@@ -303,7 +305,7 @@ async fn read_piece(
             Ok(n) => return (Ok(n), buf.unwrap_or_else(|| core.rt.alloc(len))),
             Err(e) => e,
         };
-        let by_head = site.info.as_ref().zip(site.place).is_some_and(|(i, p)| is_head(i, &p));
+        let by_head = site.info.as_ref().zip(site.place).is_some_and(|(i, p)| ask::is_head(i, &p));
         ask = Ask::after(error.status, by_head);
         turn += 1;
         refusals += u32::from(error.status == Status::BadCapability);
@@ -316,33 +318,6 @@ async fn read_piece(
         }
         room = Some(core.room(len).await);
     }
-}
-
-/// Whom to ask.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ask {
-    /// The replicas one after the other.
-    InTurn,
-    /// The head needs nobody's word for what it shows.
-    Head,
-    /// The tail has no version that others have to commit first.
-    Tail,
-}
-
-impl Ask {
-    /// After a refusal, by the head or by another one. Where the word of a predecessor does not come, it comes to nobody behind, so the head is asked; and who was
-    /// just asked has waited already.
-    fn after(status: Status, by_head: bool) -> Self {
-        match (status, by_head) {
-            (Status::Pending, false) => Self::Head,
-            (Status::Pending, true) => Self::Tail,
-            _ => Self::InTurn,
-        }
-    }
-}
-
-fn is_head(info: &RoutingInfo, place: &Place) -> bool {
-    routes::head(info, place.chain).is_ok_and(|head| head.target == place.target)
 }
 
 async fn piece_attempt(
@@ -593,19 +568,4 @@ fn check(
             Ok(r.len.get().min(e.len))
         })
         .collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_a_word_does_not_come_the_head_is_asked_next_and_nobody_twice() {
-        assert_eq!(Ask::after(Status::Pending, false), Ask::Head);
-        assert_eq!(Ask::after(Status::Pending, true), Ask::Tail);
-        for other in [Status::NotServing, Status::Disconnected, Status::WrongChainVersion] {
-            assert_eq!(Ask::after(other, false), Ask::InTurn);
-            assert_eq!(Ask::after(other, true), Ask::InTurn);
-        }
-    }
 }

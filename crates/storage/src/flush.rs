@@ -10,7 +10,7 @@ use glowfs_types::routing::Role;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::data::Flush;
 use glowfs_types::wire::flush::{
-    FLUSH_DATA_MAX, FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply,
+    FLUSH_FILES_MAX, FLUSH_TARGETS_MAX, FlushTarget, FlushTargets, FlushTargetsReply,
 };
 use glowfs_types::wire::method;
 use glowfs_types::{Error, NodeId, Result, Status};
@@ -79,11 +79,11 @@ impl Node {
 
 fn check_bounds(asked: &FlushTargets) -> Result<()> {
     let (targets, files) = (asked.targets.len(), asked.files.as_ref().map_or(0, Vec::len));
-    if targets <= FLUSH_TARGETS_MAX && files <= FLUSH_DATA_MAX {
+    if targets <= FLUSH_TARGETS_MAX && files <= FLUSH_FILES_MAX {
         return Ok(());
     }
     let e = format!(
-        "flush of {files} files on {targets} targets; at most {FLUSH_DATA_MAX} and {FLUSH_TARGETS_MAX}"
+        "flush of {files} files on {targets} targets; at most {FLUSH_FILES_MAX} and {FLUSH_TARGETS_MAX}"
     );
     Err(Error::new(Status::BadMessage, e))
 }

@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 pub const FLUSH_TARGETS_MAX: usize = 4096;
 
 /// The most files that one FLUSH_TARGETS may name.
-pub const FLUSH_DATA_MAX: usize = 1024;
+pub const FLUSH_FILES_MAX: usize = 1024;
 
 /// One target to flush.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Encode, Decode)]
@@ -30,7 +30,7 @@ pub struct FlushTargets {
     /// The targets, at most [`FLUSH_TARGETS_MAX`].
     #[n(0)]
     pub targets: Vec<FlushTarget>,
-    /// Only of these files, at most [`FLUSH_DATA_MAX`]; `None`: of all. Storages of releases before 2026-11-28 flush all.
+    /// Only of these files, at most [`FLUSH_FILES_MAX`]; `None`: of all. Storages of releases before 2026-11-28 flush all.
     #[n(1)]
     pub files: Option<Vec<(VolumeId, DataId)>>,
 }
