@@ -82,6 +82,8 @@ pub struct Observation {
     pub unreachable: bool,
     /// Every lease that was granted before the chain's version was in force is over: whoever has one knows that version.
     pub fenced: bool,
+    /// An operator has said that its disk is gone for good, and that another one is in its place.
+    pub replaced: bool,
 }
 
 /// Observations by target.
@@ -176,6 +178,10 @@ impl Slot {
         let served = record.map_or(ChainVersion(0), |r| r.served);
         let knows = self.seen.map_or(ChainVersion(0), |o| o.known.max(o.adopted));
         served > ChainVersion(0) && !self.down() && !self.fenced() && knows <= served
+    }
+    /// Whether nobody need wait for it any more.
+    fn gone_for_good(&self) -> bool {
+        self.down() && self.seen.is_some_and(|o| o.replaced)
     }
     /// Whether every lease from before the chain's version is over.
     fn fenced(&self) -> bool {
@@ -316,7 +322,9 @@ impl Chain {
         if slots.iter().any(|s| s.from == Serving && back(s) && proof(s) == Proof::Holds) {
             return;
         }
-        let mut holders = slots.iter().filter(|s| proof(s) != Proof::None);
+        // Who is gone for good is not waited for: what it alone knew is lost, and what it had acknowledged or shown those have who were only killed. If all
+        // of them lost their power, it is told as any such loss is.
+        let mut holders = slots.iter().filter(|s| proof(s) != Proof::None && !s.gone_for_good());
         let may_prove = self.proofs_count(slots);
         let mut winner =
             best(slots, &|s| may_prove && proof(s) == Proof::Holds).map(|t| (t, Evidence::Proven));
@@ -330,7 +338,7 @@ impl Chain {
                 // The first to commit is the tail, and others may have had in memory only what it has shown to readers.
                 let last_killed = || {
                     let killed = |t: &&TargetId| {
-                        slots.iter().any(|s| s.target == **t && is(Proof::Killed)(s))
+                        slots.iter().any(|s| s.target == **t && s.up() && is(Proof::Killed)(s))
                     };
                     self.info.activated_serving.iter().rev().find(killed).copied()
                 };

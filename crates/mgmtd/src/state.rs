@@ -1,7 +1,9 @@
 //! The primary's copy of what is in the engine, and what it heard since.
 
 use crate::deaf::Fences;
-use crate::records::{ClusterRecord, GoneRecord, Item, StoreRecord, TableRecord, UserRecord};
+use crate::records::{
+    ClusterRecord, GoneRecord, Item, StoreRecord, TableRecord, UserRecord, standing,
+};
 use glowfs_cluster::{Chain, Cuts, Idle, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
 use glowfs_types::routing::{
@@ -111,6 +113,7 @@ impl State {
             known: report.map_or(ChainVersion(0), |r| r.known),
             unreachable: deaf || self.is_unreachable(info.chain, target),
             fenced: self.fences.over(info.chain, now_ms),
+            replaced: self.stores.get(&info.store).is_some_and(|r| r.away == standing::REPLACED),
         })
     }
     /// Whether a member that waits would not be reached by the one that would bring it up to date. (Of one that is syncing the source

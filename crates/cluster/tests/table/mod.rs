@@ -62,6 +62,7 @@ fn seen(local: LocalState) -> Observation {
         known: ChainVersion(10),
         unreachable: false,
         fenced: false,
+        replaced: false,
     }
 }
 

@@ -61,6 +61,42 @@ fn interrupted_ones_wait_until_all_who_may_know_more_are_there() {
     assert_eq!(states(&c), [(2, Serving), (1, Syncing)]);
 }
 
+/// All end at once, and the disk of the last one of them is gone for good: those who are there go on as soon as an operator has said so.
+#[test]
+fn whose_disk_was_replaced_is_not_waited_for() {
+    let c = chain(&[Serving, Serving, Serving]);
+    // The machines of 1 and 2 went on, or went down as well.
+    for (machine_since, lost) in [(1, false), (2, true)] {
+        let mut v = view(&[Online, Online, Off]);
+        for target in [1, 2] {
+            let o = v.get_mut(&TargetId(target)).expect("seen");
+            (o.incarnation, o.machine_since) = (Incarnation(2), Incarnation(machine_since));
+        }
+        let (waits, _) = c.settle(&v).expect("new lives");
+        assert!(waits.info.head().is_none(), "3 may know more: {:?}", states(&waits));
+        v.get_mut(&TargetId(3)).expect("seen").replaced = true;
+        let (goes_on, changes) = waits.settle(&v).expect("3 is gone for good");
+        assert_eq!(states(&goes_on)[0].1, Serving);
+        assert_ne!(states(&goes_on)[0].0, 3);
+        assert!(changes.iter().any(|c| c.why == Evidence::NamedSource), "{changes:?}");
+        assert_eq!(goes_on.info.lost > waits.info.lost, lost, "{:?}", goes_on.info);
+    }
+}
+
+/// Nobody but the one whose disk was replaced has it all: that is for an operator to say.
+#[test]
+fn who_lacks_something_does_not_take_over_from_a_replaced_disk() {
+    let c = chain(&[Serving, Serving]);
+    let (c, _) = c.step(&view(&[Off, Online])).expect("1 offline");
+    let mut v = view(&[Off, Online]);
+    v.get_mut(&TargetId(2)).expect("seen").adopted = ChainVersion(11);
+    let (c, _) = c.step(&v).expect("activated without 1");
+    let mut v = view(&[Online, Off]);
+    v.get_mut(&TargetId(2)).expect("seen").replaced = true;
+    let (c, _) = c.settle(&v).expect("2 is gone");
+    assert!(c.info.head().is_none(), "{:?}", states(&c));
+}
+
 /// A member that was to go is all that is left, and an operator calls on it: it stays.
 #[test]
 fn who_was_retired_and_then_forced_is_not_dismissed() {

@@ -151,6 +151,7 @@ impl World {
                     known: ChainVersion(adopted),
                     unreachable: self.blamed[i],
                     fenced: self.fenced,
+                    replaced: false,
                 };
                 view.insert(TargetId(i as u64 + 1), o);
             }

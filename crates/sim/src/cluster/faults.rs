@@ -73,8 +73,6 @@ pub struct Breaker<'a> {
     pub(super) operator: Operator,
     /// The node that is being drained, until then.
     pub(super) drained: Option<(Service, u64)>,
-    /// A disk was replaced by a new one, and its chains do not all serve in full again yet.
-    pub(super) disk_replaced: bool,
     /// What was done, for the report of a failing seed.
     pub log: Vec<String>,
 }
@@ -105,7 +103,6 @@ impl<'a> Breaker<'a> {
             slow_disks: Vec::new(),
             operator: Operator::new(cluster),
             drained: None,
-            disk_replaced: false,
             log: Vec::new(),
         }
     }
@@ -231,8 +228,7 @@ impl<'a> Breaker<'a> {
         let mut end = self.end();
         let quiet = self.may_lose_replicas();
         if quiet.is_none() {
-            // A disk that was replaced is waited for, if its end was not noticed before that of all others: it might have known more.
-            if !self.bad_disks.is_empty() || self.disk_replaced {
+            if !self.bad_disks.is_empty() {
                 return;
             }
             end = End::Power;
@@ -300,7 +296,6 @@ impl<'a> Breaker<'a> {
             return None;
         }
         self.crashed.clear();
-        self.disk_replaced = false;
         Some(info)
     }
 

@@ -95,7 +95,6 @@ impl Breaker<'_> {
         let Some(info) = self.may_lose_replicas() else { return };
         let s = self.any_storage();
         self.crashed.push((s.id(), life(&info, s.id())));
-        self.disk_replaced = true;
         self.note(format!("the disk of {} is replaced by a new one", s.node.name()));
         self.take_down(s.clone(), AWAY_MS, End::Power);
         s.node.disk(DISK).wipe();
