@@ -183,6 +183,7 @@ impl Ring {
         until: Option<Instant>,
     ) -> PyResult<Vec<i64>> {
         self.check_depth(operations.len())?;
+        self.check_all(&operations)?;
         self.calls += 1;
         let count = operations.len();
         let mut progress =
@@ -209,6 +210,14 @@ impl Ring {
             }
         }
         Ok(progress.results)
+    }
+
+    /// Whether none of them is refused when it is prepared, or those before it would stay prepared, for the next call to carry out.
+    fn check_all(&self, operations: &[Operation]) -> PyResult<()> {
+        let ring = self.look()?;
+        let may =
+            |op: &Operation| ring.may_prepare(op.file.get()?, op.buffer.get()?).map_err(refused);
+        operations.iter().try_for_each(may)
     }
 
     /// A ring that waits for ever for exactly N would never finish a batch that is no multiple of N.

@@ -178,6 +178,10 @@ def test_wrong_arguments_begin_nothing(connection, numbers):
     other = glowfs.Connection(connection.mount_point)
     with pytest.raises(ValueError, match="different"):
         ring.transfer([(file, 0, 8, other.buffer(4096), 0)])
+    # The first one of a batch is not begun, nor prepared for the next call.
+    with pytest.raises(ValueError, match="different"):
+        ring.transfer([(file, 0, 8, buffer, 0), (file, 8, 8, other.buffer(4096), 0)])
+    assert ring.outstanding == 0
 
 
 def test_depth(connection, numbers):

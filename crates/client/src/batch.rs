@@ -5,15 +5,14 @@
 //! in the user-space rings (`docs/formats/rings.md`); bytes in flight are bounded by [`crate::ClientConfig::inflight_bytes`].
 //!
 //! Guarantees: every operation that was submitted completes once, with its own result, however others end; a buffer that was given with a
-//! read comes back with its completion; a write is in every replica when it completes; never more operations are outstanding
+//! read comes back with its completion; a read answers contents of one truncate epoch, not older than the file's last change by another client; a write is in every replica when it completes; never more operations are outstanding
 //! than [`BatchConfig::entries`]. Must never: begin an operation before it was submitted, or more at a time than the depth says.
 
 use crate::read::Found;
 use crate::{Client, OpenFile};
 use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
-use glowfs_types::wire::meta::OfInode;
-use glowfs_types::{Depth, Error, Result, Status, TruncateEpoch};
+use glowfs_types::{DataId, Depth, Error, Result, Status, TruncateEpoch};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -297,8 +296,10 @@ impl Inner {
         }
     }
 
-    /// Reads. Where the chunks have less than was asked for, a hole may begin, or the file end. What does not exist are zeros up to a length that the file had before it was
-    /// read, and only if nobody cut it meanwhile: what is longer may have been written since, and what was replaced may have been collected.
+    /// Reads, and asks meta afterwards, if no lease says it: what the file was replaced by meanwhile, or before without a word to this client, is read instead, and what
+    /// the chunks have behind its end is not told. Where the chunks have less than was asked for, a hole may begin, or the file end. What does not exist are zeros up to a
+    /// length that the file had before it was read, and only if nobody cut it meanwhile: what is longer may have been written since, and what was replaced may have been
+    /// collected.
     async fn read(
         &self,
         file: &OpenFile,
@@ -307,40 +308,34 @@ impl Inner {
         holes: Holes,
     ) -> (Result<usize>, BufMut) {
         let want = buf.len();
-        let mut before: Option<(TruncateEpoch, u64)> = None;
+        let end = |len: u64| len.saturating_sub(offset).min(want as u64) as usize;
+        let mut before: Option<((TruncateEpoch, DataId), usize)> = None;
         for _ in 0..READS_MAX {
-            let epoch = file.epoch();
+            let under = file.under();
             let (result, back) = file.read_found(offset, buf).await;
             buf = back;
             let found = match result {
-                Ok(found) if found.whole < want => found,
-                other => return (other.map(|_| want), buf),
-            };
-            let len = match self.len(file).await {
-                Ok(len) => len,
+                Ok(found) => found,
                 Err(e) => return (Err(e), buf),
             };
-            let end = |len: u64| len.saturating_sub(offset).min(want as u64) as usize;
-            if file.epoch() == epoch {
-                if end(len) <= found.whole {
-                    return (Ok(end(len)), buf);
+            let known = match file.known().await {
+                Ok(known) => known,
+                Err(e) => return (Err(e), buf),
+            };
+            let ends = end(file.len_here(&known));
+            if known.under == under && file.under() == under {
+                if ends <= found.whole {
+                    return (Ok(ends), buf);
                 }
-                if let Some((_, len)) = before.filter(|(under, _)| *under == epoch) {
-                    return (holes.told(file, offset, found, end(len)), buf);
+                if let Some((_, ended)) = before.filter(|(of, _)| *of == under) {
+                    let found = Found { end: found.end.min(ends), whole: found.whole };
+                    return (holes.told(file, offset, found, ended), buf);
                 }
             }
-            before = Some((file.epoch(), len));
+            before = Some((known.under, ends));
         }
         let e = format!("inode {} is cut again and again", file.inode());
         (Err(Error::new(Status::TimedOut, e)), buf)
-    }
-
-    /// How long the file is now, under the truncate epoch that it is known to have then.
-    async fn len(&self, file: &OpenFile) -> Result<u64> {
-        let ask = OfInode { caller: file.access().caller.clone(), inode: file.inode() };
-        let attr = self.client.getattr(ask).await?.attr;
-        file.update_attr(&attr);
-        Ok(attr.len.max(file.len_written().unwrap_or(0)))
     }
 }
 

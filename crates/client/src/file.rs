@@ -5,6 +5,7 @@
 //! once. Must never: count a write as one of the present epoch if it was made under another, or go on with a session that the cluster has ended.
 
 mod capability;
+mod known;
 
 pub(crate) use capability::Permission;
 
@@ -79,6 +80,7 @@ pub struct OpenFile {
     /// A renewal ended, or an attempt landed.
     moved: Notify,
     background: Cell<bool>,
+    questions: known::Questions,
     doubts: Doubts,
     /// Of the inode, shared by its open files.
     unflushed: Rc<Unflushed>,
@@ -128,20 +130,18 @@ impl Files {
     fn any(&self, inode: InodeId) -> Option<Rc<OpenFile>> {
         self.0.borrow().get(&inode).into_iter().flatten().find_map(Weak::upgrade)
     }
+    fn of(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
+        self.0.borrow().get(&inode).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
     /// The open files through which writes were sent that nobody knows the outcome of.
     pub fn in_doubt(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
-        let files = self.0.borrow();
-        let open = files.get(&inode).into_iter().flatten().filter_map(Weak::upgrade);
-        open.filter(|f| f.doubts.any()).collect()
+        let mut files = self.of(inode);
+        files.retain(|f| f.doubts.any());
+        files
     }
     /// Stops the use of capabilities older than `epoch` and waits until attempts under them have ended.
     pub async fn recalled(&self, inode: InodeId, epoch: TruncateEpoch) {
-        let files: Vec<Rc<OpenFile>> = self
-            .0
-            .borrow()
-            .get(&inode)
-            .map(|v| v.iter().filter_map(Weak::upgrade).collect())
-            .unwrap_or_default();
+        let files = self.of(inode);
         join_all(files.iter().map(|f| f.recalled(epoch))).await;
     }
 }
@@ -197,6 +197,7 @@ impl OpenFile {
             }),
             moved: Notify::default(),
             background: Cell::new(false),
+            questions: known::Questions::default(),
             doubts: Doubts::default(),
             unflushed,
             heard,
@@ -259,6 +260,7 @@ impl OpenFile {
         if attr.epoch != s.epoch || attr.data != s.data {
             s.valid = false;
             s.len_written = None;
+            self.questions.end_lease();
         }
         if attr.epoch < s.epoch {
             s.recalled = attr.epoch;

@@ -229,6 +229,9 @@ impl Client {
         };
         let (mut lives, mut copies) = (0, false);
         let of = query.changes();
+        // Meta does not tell a client of its own changes.
+        let changing = || of.into_iter().for_each(|inode| self.core.files.changing(inode));
+        changing();
         let mut retry = self.core.retry(self.core.meta_policy());
         let answer = loop {
             if opens {
@@ -252,10 +255,11 @@ impl Client {
                         retry = self.core.retry(self.core.meta_policy());
                     }
                 }
-                other => break other?,
+                other => break other,
             }
         };
-        decode(&answer).map_err(|e| e.context(method::name(method)))
+        changing();
+        decode(&answer?).map_err(|e| e.context(method::name(method)))
     }
 }
 

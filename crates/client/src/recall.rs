@@ -71,6 +71,7 @@ impl Handler for Calls {
 /// still be in use, so meta must wait for its end.
 async fn serve(core: &Rc<Core>, recall: Recall, bound: glowfs_rt::Duration) -> Result<()> {
     let inode = recall.inode;
+    core.files.changing(inode);
     let handler = core.recall.borrow().clone();
     let (epoch, append) = (recall.epoch, recall.append);
     // It knows at once, also if what is on its way does not end in time: nothing may be sent later as if nobody had cut the file.

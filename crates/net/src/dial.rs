@@ -96,7 +96,8 @@ impl Dial {
             return Err(Error::new(Status::Disconnected, what));
         }
         guard.finish();
-        Ok(Conn::start_with(&self.rt, inbound, peer, self.handler.clone(), self.options.quarantine))
+        let options = (self.options.quarantine, None);
+        Ok(Conn::start_with(&self.rt, inbound, peer, self.handler.clone(), options))
     }
 }
 

@@ -1,9 +1,11 @@
 //! Streams that no honest peer would send: nothing of them may panic, hang or take memory beyond the bounds.
 
 use crate::inbound::Inbound;
+use crate::shares::Shares;
 use crate::{Conn, Handler, Identity, Incoming, Peer, Reply, limits};
 use glowfs_rt::backend::StreamIo;
 use glowfs_rt::{Duration, Rt, Stream, real};
+use glowfs_types::UserId;
 use glowfs_types::checksum::crc32c;
 use glowfs_types::wire::encode;
 use glowfs_types::wire::frame::FrameHeader;
@@ -285,6 +287,57 @@ fn what_a_peer_can_make_us_hold_is_bounded() {
         assert_eq!(hoard.0.borrow().len(), limits::INCOMING_CALLS_MAX);
         assert!(hoard.0.borrow().iter().map(Incoming::reply_room).sum::<usize>() <= 256 << 20);
         drop(hoard.0.take());
+    });
+}
+
+/// A user's connections all stop in the middle of a message: together they hold no more than a user may, others are served, and so is he when they end.
+#[test]
+fn what_one_user_sends_on_all_connections_is_bounded() {
+    use glowfs_types::wire::frame::FLAG_BULK_INLINE;
+    struct Counts(Cell<usize>);
+    impl Handler for Counts {
+        fn handle(self: Rc<Self>, call: Incoming) {
+            self.0.set(self.0.get() + 1);
+            call.reply(Ok(Reply { body: vec![], bulk: None }));
+        }
+    }
+    let write = |bytes: u32| FrameHeader {
+        kind: 1,
+        flags: FLAG_BULK_INLINE,
+        method: method::WRITE.into(),
+        bulk_len: bytes.into(),
+        ..Default::default()
+    };
+    real::run(move |rt| async move {
+        let (shares, counts) = (Shares::new(1000), Rc::new(Counts(Cell::new(0))));
+        let connect = |user: u64, bytes: Vec<u8>| {
+            let mut script = Script::new(bytes, 1 << 20, Vec::new());
+            Rc::get_mut(&mut script).expect("the only handle").stays = true;
+            let identity = Identity { user: UserId(user), ..Identity::default() };
+            let place = shares.place(&identity).expect("a place");
+            let (stream, sender): (Stream, _) = (script, place.sender());
+            let inbound = Inbound::new(&rt, stream);
+            (Conn::accepted(&rt, inbound, peer(), counts.clone(), sender), place)
+        };
+        let most = limits::USER_BULK_RECEIVED_MAX;
+        let begun = frame(write(64 << 20), &[], 1000);
+        let stuck: Vec<_> = (0..20).map(|_| connect(1, begun.clone())).collect();
+        rt.sleep(Duration::from_millis(50)).await;
+        assert_eq!(shares.receiving(), most);
+        let whole = frame(write(1000), &[], 1000);
+        let mut more = vec![connect(1, whole.clone())];
+        rt.sleep(Duration::from_millis(50)).await;
+        assert_eq!(counts.0.get(), 0, "he has no more room");
+        more.push(connect(2, whole.clone()));
+        rt.sleep(Duration::from_millis(50)).await;
+        assert_eq!(counts.0.get(), 1, "another one has");
+        stuck.iter().for_each(|(conn, _)| conn.close());
+        rt.sleep(Duration::from_millis(50)).await;
+        assert_eq!(shares.receiving(), 0);
+        more.push(connect(1, whole));
+        rt.sleep(Duration::from_millis(50)).await;
+        assert_eq!(counts.0.get(), 2);
+        more.iter().for_each(|(conn, _)| conn.close());
     });
 }
 

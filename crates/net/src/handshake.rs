@@ -3,7 +3,7 @@
 //! Until it is through, a peer gets [`limits::HELLO_BYTES_MAX`] bytes, [`limits::HANDSHAKE_DEADLINE`] (which the caller sets) and nothing else.
 
 use crate::inbound::Inbound;
-use crate::{Authenticator, Peer, limits};
+use crate::{Authenticator, Identity, Peer, limits};
 use glowfs_rt::{Rt, Stream};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::wire::frame::{FrameHeader, KIND_REQUEST, KIND_RESPONSE};
@@ -40,18 +40,24 @@ pub(crate) async fn connect(rt: &Rt, stream: Stream, hello: &Hello) -> Result<(I
     Ok((inbound, Peer::of_reply(stream.peer(), reply)))
 }
 
-/// The accepting side. After an error the peer has been told, as far as it could be.
-pub(crate) async fn accept(
+/// The accepting side. After an error the peer has been told, as far as it could be. `admit` gives whoever it is a place, or refuses.
+pub(crate) async fn accept<P>(
     rt: &Rt,
     stream: Stream,
     info: HelloReply,
     authenticator: &dyn Authenticator,
-) -> Result<(Inbound, Peer, Hello)> {
+    admit: impl FnOnce(&Identity) -> Result<P>,
+) -> Result<(Inbound, Peer, Hello, P)> {
     let mut inbound = Inbound::new(rt, stream.clone());
-    match introduce(&mut inbound, info, authenticator).await {
-        Ok((peer, reply, hello)) => {
+    let introduced = introduce(&mut inbound, info, authenticator).await;
+    let admitted = introduced.and_then(|(peer, reply, hello)| {
+        let place = admit(&peer.identity)?;
+        Ok((peer, reply, hello, place))
+    });
+    match admitted {
+        Ok((peer, reply, hello, place)) => {
             send(&stream, KIND_RESPONSE, Status::Ok, encode(&reply)).await?;
-            Ok((inbound, peer, hello))
+            Ok((inbound, peer, hello, place))
         }
         Err(e) => {
             let body = encode(&ErrorBody { message: e.message.clone() });

@@ -4,7 +4,7 @@
 //! comes, it ends with an error or the end of the stream, never with a panic.
 
 use crate::limits;
-use glowfs_rt::{Instant, Rt, Stream};
+use glowfs_rt::{Duration, Instant, Rt, Stream};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::wire::frame::{FrameHeader, HEADER_BYTES};
 use glowfs_types::{Error, Result, Status};
@@ -19,8 +19,30 @@ use std::rc::Rc;
 pub(crate) struct Pulse {
     /// When reading began to wait in the middle of a frame; `None` between frames.
     pub(crate) stalled: Cell<Option<Instant>>,
+    /// For how long it has waited in the present frame before,
+    waited: Cell<Duration>,
+    /// and for how long it may in all of it.
+    patience: Cell<Duration>,
     /// Something came since the flag was cleared.
     pub(crate) received: Cell<bool>,
+}
+
+impl Pulse {
+    /// The peer has been waited for, in the middle of a frame, for longer than so many bytes take.
+    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+        let waits = self.stalled.get().map_or(Duration::ZERO, |since| now.since(since));
+        self.stalled.get().is_some() && self.waited.get() + waits >= self.patience.get()
+    }
+    fn goes_on(&self, now: Instant) {
+        if let Some(since) = self.stalled.take() {
+            self.waited.set(self.waited.get() + now.since(since));
+        }
+    }
+    /// A frame begins of which so much is known.
+    fn begins(&self, bytes: u64) {
+        let time = bytes / u64::from(limits::FRAME_BYTES_PER_SECOND_MIN);
+        self.patience.set(limits::FRAME_STALL + Duration::from_secs(time));
+    }
 }
 
 /// The reading end of a stream.
@@ -76,7 +98,9 @@ impl Inbound {
         })
         .await
         .map_err(|e| Error::new(Status::Disconnected, e.to_string()))?;
-        pulse.stalled.set(None);
+        if pulse.stalled.get().is_some() {
+            pulse.goes_on(rt.now());
+        }
         pulse.received.set(true);
         let direct = n.min(dst.len());
         self.start = 0;
@@ -139,9 +163,13 @@ impl Inbound {
             return Ok(None);
         }
         self.idle = false;
+        self.pulse.waited.set(Duration::ZERO);
+        self.pulse.begins(0);
         let mut bytes = [0; HEADER_BYTES];
         self.fill(&mut bytes).await?;
-        FrameHeader::parse(&bytes).map(Some)
+        let header = FrameHeader::parse(&bytes)?;
+        self.pulse.begins(u64::from(header.body_len.get()) + u64::from(header.bulk_len.get()));
+        Ok(Some(header))
     }
 
     /// The body of `header`, checked.
@@ -153,5 +181,32 @@ impl Inbound {
             return Err(Error::new(Status::BadMessage, "frame body: checksum mismatch"));
         }
         Ok(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Any byte was enough to be waited for as long again.
+    #[test]
+    fn a_message_that_comes_byte_by_byte_is_overdue_at_last() {
+        let pulse = Pulse::default();
+        let bytes = 100 * limits::FRAME_BYTES_PER_SECOND_MIN;
+        pulse.begins(bytes.into());
+        let (mut now, mut waited) = (Instant(1), Duration::ZERO);
+        while !pulse.is_overdue(now) {
+            pulse.goes_on(now);
+            // What it takes to read what has come is nobody's delay.
+            now = now + 10 * SECOND;
+            assert!(!pulse.is_overdue(now));
+            pulse.stalled.set(Some(now));
+            now = now + 20 * SECOND;
+            waited += 20 * SECOND;
+            assert!(waited < 200 * SECOND, "for ever");
+        }
+        assert_eq!(waited, limits::FRAME_STALL + 100 * SECOND);
     }
 }

@@ -7,9 +7,13 @@ use glowfs_rt::{Buf, BufMut, Instant};
 use glowfs_types::wire::frame::{
     BODY_BYTES_MAX, FLAG_BULK_INLINE, FLAG_BULK_REGION, FrameHeader, KIND_REQUEST, KIND_RESPONSE,
 };
-use glowfs_types::wire::method::name;
+use glowfs_types::wire::method::{ECHO, name};
 use glowfs_types::{Error, Result, Status};
+use std::ops::Range;
 use std::rc::Rc;
+
+/// The methods of storage, the only ones that take bulk.
+const STORAGE_METHODS: Range<u16> = 200..300;
 
 /// Serves the calls of a peer.
 pub trait Handler {
@@ -22,6 +26,10 @@ pub trait Handler {
     /// Whether ECHO comes to [`Handler::handle`]; else it is answered here with its body (and never with bulk).
     fn serves_echo(&self) -> bool {
         false
+    }
+    /// Whether a method takes bulk that the caller sends. With one that does not, what comes inline is thrown away as it comes, and the call is refused.
+    fn takes_bulk(&self, called: u16) -> bool {
+        STORAGE_METHODS.contains(&called) || (called == ECHO && self.serves_echo())
     }
 }
 

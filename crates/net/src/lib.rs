@@ -22,6 +22,7 @@ mod names;
 mod peer;
 mod regions;
 mod server;
+mod shares;
 mod token_file;
 mod waiters;
 

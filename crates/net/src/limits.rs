@@ -1,4 +1,5 @@
-//! Every bound of this crate, with its unit. Nothing a peer does makes a connection hold more.
+//! Every bound of this crate, with its unit. Nothing a peer does makes a connection hold more; what all connections of one user may hold is bounded where one
+//! byte of theirs costs us many (see [`crate::shares`]).
 
 use glowfs_rt::Duration;
 
@@ -26,6 +27,14 @@ pub const WRITE_SLICES_MAX: usize = 128;
 pub const READ_BUFFER_BYTES: usize = 16 << 10;
 /// A message of the peer that stalls half-way for so long ends the connection.
 pub const FRAME_STALL: Duration = Duration::from_secs(60);
+/// So many bytes a second a peer sends of a message at the least, beyond that time: what comes slower, however steadily, ends the connection. Only time in which
+/// we wait for the peer counts.
+pub const FRAME_BYTES_PER_SECOND_MIN: u32 = 256 << 10;
+/// Inline bulk that all users send to one server at a time, in bytes; a call that would go above is answered `Overloaded`. Services and who has root's token are no
+/// such users: they could do worse. (There is one server for each thread that serves.)
+pub const BULK_RECEIVED_MAX: usize = 2 << 30;
+/// The same of one user.
+pub const USER_BULK_RECEIVED_MAX: usize = 512 << 20;
 /// How often a connection is looked after.
 pub const UPKEEP_PERIOD: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is asked whether it is there; already after one [`UPKEEP_PERIOD`] if a call of ours waits.
@@ -47,6 +56,10 @@ pub const ABANDONED_MAX: Duration = Duration::from_secs(60);
 pub const HANDSHAKES_MAX: usize = 256;
 /// Connections one server serves at a time.
 pub const SERVER_CONNECTIONS_MAX: usize = 16_384;
+/// Of the places for connections one in so many is kept for services,
+pub const SERVICE_CONNECTIONS_PART: usize = 16;
+/// and one in so many is the most that one user gets (who is neither a service nor root).
+pub const USER_CONNECTIONS_PART: usize = 4;
 /// How long a stopping server lets answers go out.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
 /// The first pause before a failed connection is tried again; doubles up to [`RECONNECT_PAUSE_MAX`], with jitter.

@@ -1,7 +1,8 @@
 //! The accepting side.
 
+use crate::shares::Shares;
 use crate::waiters::Waiters;
-use crate::{Authenticator, Conn, Handler, handshake, limits};
+use crate::{Authenticator, Conn, Handler, Identity, handshake, limits};
 use glowfs_rt::sync::{Either, select};
 use glowfs_rt::{Address, Duration, Listener, Rt, Stream};
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
@@ -19,7 +20,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Connections served at a time, beyond those in their handshake; one more is closed at once.
+    /// Connections served at a time, beyond those in their handshake; one more is refused. Some are for services only, and one user gets a part of them.
     pub connections_max: usize,
     /// How long [`Server::stop`] lets answers go out.
     pub stop_grace: Duration,
@@ -50,6 +51,7 @@ struct Shared {
     authenticator: Rc<dyn Authenticator>,
     handler: Rc<dyn Handler>,
     conns: RefCell<BTreeMap<u64, Rc<Conn>>>,
+    shares: Rc<Shares>,
     /// Those in their handshake, the oldest first. Nobody knows who they are yet, so they take no place of others.
     greeting: RefCell<VecDeque<(u64, Stream)>>,
     greeted: Cell<u64>,
@@ -85,6 +87,7 @@ impl Server {
         }
         let shared = Rc::new(Shared {
             rt: rt.clone(),
+            shares: Shares::new(options.connections_max),
             options,
             info: RefCell::new(info),
             authenticator,
@@ -185,10 +188,6 @@ async fn accept(shared: Rc<Shared>, listener: Listener) {
                 tracing::warn!(%local, "accept: {e}");
                 shared.rt.sleep(ACCEPT_PAUSE).await;
             }
-            Some(Ok(stream)) if shared.conns.borrow().len() >= shared.options.connections_max => {
-                tracing::warn!(%local, peer = stream.peer(), "too many connections; refusing one");
-                stream.shutdown();
-            }
             Some(Ok(stream)) => {
                 let number = shared.greets(stream.clone());
                 shared.rt.spawn_detached(serve(shared.clone(), stream, number));
@@ -222,18 +221,21 @@ async fn serve(shared: Rc<Shared>, stream: Stream, number: u64) {
     if info.release.is_empty() {
         info.release = glowfs_telemetry::RELEASE.into();
     }
-    let hello = handshake::accept(&shared.rt, stream.clone(), info, &*shared.authenticator);
+    let admit = |identity: &Identity| shared.shares.place(identity);
+    let hello = handshake::accept(&shared.rt, stream.clone(), info, &*shared.authenticator, admit);
     let hello = shared.rt.timeout(limits::HANDSHAKE_DEADLINE, hello).await;
     shared.greeting.borrow_mut().retain(|g| g.0 != number);
     match hello {
-        Ok(Ok((inbound, peer, hello))) if !shared.stopped.get() => {
-            let conn = Conn::start(&shared.rt, inbound, peer, shared.handler.clone());
+        Ok(Ok((inbound, peer, hello, place))) if !shared.stopped.get() => {
+            let (handler, sender) = (shared.handler.clone(), place.sender());
+            let conn = Conn::accepted(&shared.rt, inbound, peer, handler, sender);
             shared.conns.borrow_mut().insert(conn.id(), conn.clone());
             let refused = pin!(no_longer_welcome(&shared, &conn, &hello));
             if let Either::Right(()) = select(pin!(conn.closed()), refused).await {
                 conn.close();
             }
             shared.conns.borrow_mut().remove(&conn.id());
+            drop(place);
         }
         Ok(Ok(_)) => stream.shutdown(),
         Ok(Err(e)) => {

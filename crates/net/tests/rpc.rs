@@ -541,10 +541,31 @@ fn connections_are_limited() {
         let (one, two) = (connector(&rt, &service, &[]), connector(&rt, &service, &[]));
         let first = one.connect(&names(&server)).await.expect("the first");
         let e = two.connect(&names(&server)).await.err().expect("the second");
-        assert_eq!(e.status, Status::Disconnected);
+        assert_eq!(e.status, Status::Overloaded);
         first.close();
         rt.sleep(Duration::from_millis(50)).await;
         two.connect(&names(&server)).await.expect("room again");
         assert_eq!(server.connections().len(), 1);
+    });
+}
+
+/// Bulk that nobody wants took memory before a handler saw the call.
+#[test]
+fn bulk_for_a_method_that_takes_none_is_thrown_away() {
+    use glowfs_net::{NoCalls, Server};
+    real::run(|rt| async move {
+        let server =
+            Server::start(&rt, vec![any_tcp()], info(), Rc::new(OneToken), Rc::new(NoCalls));
+        let server = server.expect("listen");
+        let service = Service::new(&rt);
+        let connector = connector(&rt, &service, &[]);
+        let conn = connector.connect(&names(&server)).await.expect("connect");
+        for method in [WORK, ECHO] {
+            let bulk = Bulk::Send(vec![rt.alloc(1 << 20).freeze()]);
+            let e = conn.call(request(method, vec![], bulk)).await.expect_err("refused");
+            assert_eq!(e.status, Status::BadMessage, "{e}");
+        }
+        let answer = conn.call(request(ECHO, vec![5], Bulk::None)).await.expect("goes on");
+        assert_eq!(answer.body, [5]);
     });
 }

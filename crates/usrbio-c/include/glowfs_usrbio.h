@@ -13,7 +13,10 @@
  *
  * Functions that return a pointer return NULL and set errno; those that return int return a negated errno. Everything is taken back when it is
  * freed, and by the daemon when the process ends in whatever way. A ring is used by one thread at a time, but for glowfs_wait, which may
- * run beside. Free rings, files and buffers before their connection. */
+ * run beside. Free rings, files and buffers before their connection.
+ *
+ * A forked child has a ring of its parent's in name only: glowfs_prepare, glowfs_submit and glowfs_wait say -EINVAL. It makes a ring of its own, on the
+ * connection of its parent or another one, and what it frees of its parent's stays the parent's. */
 #ifndef GLOWFS_USRBIO_H
 #define GLOWFS_USRBIO_H
 
@@ -58,7 +61,8 @@ void glowfs_ring_free(glowfs_ring *);
 glowfs_file *glowfs_file_register(glowfs_connection *, int fd);
 void glowfs_file_free(glowfs_file *);
 
-/* Prepares an operation; its index in the queue, -EAGAIN if the ring is full, -EINVAL for bytes outside the buffer. */
+/* Prepares an operation; its index in the queue, -EAGAIN if the ring is full, -EINVAL for bytes outside the buffer
+ * and for a ring of the process that this one was forked from. */
 int glowfs_prepare(glowfs_ring *, glowfs_file *, uint64_t file_offset, glowfs_buffer *, size_t buffer_offset,
                    size_t bytes, uint64_t user);
 /* Shows the daemon what was prepared. */

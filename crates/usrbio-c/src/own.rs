@@ -26,6 +26,10 @@ impl SharedRing {
         let completions = ring.completions();
         Self { ring: Mutex::new(ring), completions }
     }
+    /// Whether it is of the process that this one was forked from. To be asked before anything else: the lock may be held by a thread that this process has not.
+    pub fn is_inherited(&self) -> bool {
+        self.completions.are_inherited()
+    }
     /// Runs something on the ring.
     pub fn with<T>(&self, work: impl FnOnce(&mut Ring) -> T) -> T {
         work(&mut self.ring.lock().unwrap_or_else(PoisonError::into_inner))
@@ -225,6 +229,9 @@ pub unsafe extern "C" fn glowfs_prepare(
     // SAFETY: by the caller.
     let (r, f, b) = unsafe { (r.as_ref(), f.as_ref(), b.as_ref()) };
     let (Some(r), Some(f), Some(b)) = (r, f, b) else { return -libc::EINVAL };
+    if r.is_inherited() {
+        return -libc::EINVAL;
+    }
     match r.with(|r| r.prepare(f, file_offset, b, buffer_offset, bytes, user)) {
         Ok(index) => index as c_int,
         Err(RingError::Full) => -libc::EAGAIN,
@@ -236,7 +243,9 @@ pub unsafe extern "C" fn glowfs_prepare(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn glowfs_submit(r: *mut SharedRing) -> c_int {
     // SAFETY: by the caller.
-    let Some(r) = (unsafe { r.as_ref() }) else { return -libc::EINVAL };
+    let Some(r) = (unsafe { r.as_ref() }).filter(|r| !r.is_inherited()) else {
+        return -libc::EINVAL;
+    };
     r.with(Ring::submit).map_or_else(|e| -errno(&e), |()| 0)
 }
 /// # Safety
@@ -250,7 +259,9 @@ pub unsafe extern "C" fn glowfs_wait(
     timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: by the caller.
-    let Some(r) = (unsafe { r.as_ref() }) else { return -libc::EINVAL };
+    let Some(r) = (unsafe { r.as_ref() }).filter(|r| !r.is_inherited()) else {
+        return -libc::EINVAL;
+    };
     let Ok(max) = usize::try_from(max) else { return -libc::EINVAL };
     if out.is_null() || max == 0 {
         return -libc::EINVAL;

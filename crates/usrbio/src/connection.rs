@@ -1,10 +1,11 @@
 //! What an application uses: a [`Connection`] to a mount, [`Buffer`]s, [`Ring`]s and [`RegisteredFile`]s.
 //!
 //! Everything is taken back by the daemon when the last of them is dropped, or when the process dies. What a forked child has of its parent's it may drop:
-//! that ends nothing of the parent's.
+//! that ends nothing of the parent's. Rings stay with who made them: both would write the same indices.
 
 use crate::control::{self, Control};
 use crate::layout::{Completion, Kind, RING_VERSION, Submission};
+use crate::maker::Maker;
 use crate::memory::{Identity, SharedMemory};
 use crate::mounts::mount_point_of;
 use crate::producer::{Producer, Waiter};
@@ -27,18 +28,9 @@ pub enum RingError {
     /// Buffer, ring and file are of different connections.
     #[error("buffer, ring and file belong to different mounts")]
     OtherConnection,
-}
-
-/// The process that made something.
-struct Maker(u32);
-
-impl Maker {
-    fn this() -> Self {
-        Self(std::process::id())
-    }
-    fn is_this(&self) -> bool {
-        self.0 == std::process::id()
-    }
+    /// The ring is of the process that this one was forked from.
+    #[error("the ring belongs to the process that this one was forked from")]
+    Inherited,
 }
 
 struct Session {
@@ -317,6 +309,10 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// As [`Connection::is_inherited`]. Then nothing can be prepared, submitted or waited for, and there is nothing to take.
+    pub fn is_inherited(&self) -> bool {
+        !self.maker.is_this()
+    }
     /// What it was made with.
     pub fn options(&self) -> &RingOptions {
         &self.options
@@ -336,11 +332,7 @@ impl Ring {
         len: usize,
         user: u64,
     ) -> Result<u32, RingError> {
-        let ours =
-            self.connection.same(&file.connection) && self.connection.same(&buffer.connection);
-        if !ours {
-            return Err(RingError::OtherConnection);
-        }
+        self.may_prepare(file, buffer)?;
         if buffer_offset.checked_add(len).is_none_or(|end| end > buffer.len()) {
             return Err(RingError::OutsideBuffer);
         }
@@ -357,8 +349,22 @@ impl Ring {
         };
         self.prepare_raw(submission)
     }
+    /// Whether operations between a file and a buffer can be prepared, if there is room and their bytes lie inside.
+    pub fn may_prepare(&self, file: &RegisteredFile, buffer: &Buffer) -> Result<(), RingError> {
+        if !self.maker.is_likely_this() {
+            return Err(RingError::Inherited);
+        }
+        let ours = |c: &Connection| self.connection.same(c);
+        match ours(&file.connection) && ours(&buffer.connection) {
+            true => Ok(()),
+            false => Err(RingError::OtherConnection),
+        }
+    }
     /// Prepares any submission as it is. What is wrong with it the daemon says.
     pub fn prepare_raw(&mut self, submission: Submission) -> Result<u32, RingError> {
+        if !self.maker.is_likely_this() {
+            return Err(RingError::Inherited);
+        }
         self.producer.prepare(submission).ok_or(RingError::Full)
     }
     /// Operations that were prepared and not submitted.
@@ -367,10 +373,14 @@ impl Ring {
     }
     /// Shows the daemon what was prepared.
     pub fn submit(&mut self) -> io::Result<()> {
+        self.maker.check()?;
         self.producer.submit()
     }
     /// Takes a completion that is there.
     pub fn take(&mut self) -> Option<Completion> {
+        if !self.maker.is_likely_this() {
+            return None;
+        }
         self.producer.take()
     }
     /// Waits until a completion is there; false: it was time before. None: no end of time. An error if the daemon is gone or has given
@@ -384,7 +394,8 @@ impl Ring {
     }
     /// What waits for completions while other threads use the ring.
     pub fn completions(&self) -> Completions {
-        Completions { connection: self.connection.clone(), waiter: self.producer.waiter().clone() }
+        let waiter = self.producer.waiter().clone();
+        Completions { maker: self.maker, connection: self.connection.clone(), waiter }
     }
     /// Where its memory begins.
     pub fn memory_base(&self) -> *mut u8 {
@@ -400,13 +411,19 @@ impl Ring {
 /// Waits for completions of a ring.
 #[derive(Clone)]
 pub struct Completions {
+    maker: Maker,
     connection: Connection,
     waiter: Waiter,
 }
 
 impl Completions {
+    /// As [`Ring::is_inherited`], as far as can be told without a system call.
+    pub fn are_inherited(&self) -> bool {
+        !self.maker.is_likely_this()
+    }
     /// As [`Ring::wait`]; `taken` is what [`Ring::taken`] said.
     pub fn wait(&self, taken: u32, until: Option<Instant>) -> io::Result<bool> {
+        self.maker.check()?;
         loop {
             match self.waiter.wait(taken, until) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {

@@ -13,6 +13,8 @@ mod consumer;
 pub mod control;
 mod doorbell;
 mod layout;
+mod lent;
+mod maker;
 mod memory;
 mod mounts;
 mod producer;
@@ -23,6 +25,7 @@ pub use connection::{
 pub use consumer::{Broken, Consumer};
 pub use doorbell::Doorbell;
 pub use layout::{Completion, ENTRIES_MAX, Kind, RING_VERSION, Submission, flags, ring_bytes};
+pub use lent::LentMemory;
 pub use memory::{Identity, SharedMemory};
 pub use mounts::{mount_point_of, mount_point_of_device};
 pub use producer::{Producer, Waiter};

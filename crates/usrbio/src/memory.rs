@@ -1,7 +1,9 @@
 //! [`SharedMemory`]: a memfd that both sides have mapped.
 //!
-//! It is sealed against shrinking and growing before it is shown to anybody: neither side can make the other one fault on it. Its pages exist
-//! from the beginning, so that a machine without memory says so at once instead of ending somebody with SIGBUS later.
+//! It is sealed against shrinking and growing before it is shown to anybody, and its pages exist from the beginning, so that a machine without memory says so at
+//! once instead of ending somebody with SIGBUS later; what has not all of them is refused. Not prevented: that somebody who has it gives pages back
+//! (`FALLOC_FL_PUNCH_HOLE`). Who touches those next makes them anew, and is ended if the machine gives it none. The seal against that, `F_SEAL_FUTURE_WRITE`,
+//! also forbids the other side to map the memory. So the daemon maps rings only, which are bounded, and no buffers ([`crate::LentMemory`]).
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -46,6 +48,36 @@ fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.into())
 }
 
+/// Whether a memfd of another process may be used: nobody can shrink it, it has no huge pages, is so long, and all of it is there.
+pub(crate) fn check(fd: &OwnedFd, len: u64) -> io::Result<()> {
+    // First the one question that never leaves this machine: only memfds have seals.
+    let seals =
+        rustix::fs::fcntl_get_seals(fd).map_err(|_| invalid("the descriptor is not a memfd"))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(invalid("the memfd is not sealed against shrinking"));
+    }
+    // Touching a huge page that is not there any more ends a process.
+    if rustix::fs::fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
+        return Err(invalid("the memfd has huge pages"));
+    }
+    let real = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+    if len == 0 || real < len {
+        return Err(invalid(format!("the memfd has {real} bytes, not {len}")));
+    }
+    if !has_all_pages(fd)? {
+        return Err(invalid("not all pages of the memfd are there: fallocate(2) makes them"));
+    }
+    Ok(())
+}
+
+/// Whether no page of a memfd is missing; those that are swapped out count. (How many there are is one number; to look for a hole would take a step for each
+/// page.)
+pub(crate) fn has_all_pages(memfd: &OwnedFd) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(memfd)?;
+    let number = |n| u64::try_from(n).unwrap_or(0);
+    Ok(number(stat.st_blocks) >= number(stat.st_size).div_ceil(512))
+}
+
 impl SharedMemory {
     /// New memory, zeroed, all of it there.
     pub fn new(name: &str, len: usize) -> io::Result<Self> {
@@ -70,24 +102,11 @@ impl SharedMemory {
         Self::map(fd, len)
     }
 
-    /// Memory that another process made. It must be a memfd of at least this length that cannot be shrunk.
+    /// Memory that another process made. It must be a memfd of at least this length that cannot be shrunk and has all of its pages.
     ///
     /// Call where waiting does no harm: the descriptor is closed here if it is refused, and may be of a mount.
     pub fn adopt(fd: OwnedFd, len: usize) -> io::Result<Self> {
-        // First the one question that never leaves this machine: only memfds have seals.
-        let seals = rustix::fs::fcntl_get_seals(&fd)
-            .map_err(|_| invalid("the descriptor is not a memfd"))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(invalid("the memfd is not sealed against shrinking"));
-        }
-        // Touching a huge page that is not there any more ends a process.
-        if rustix::fs::fstatfs(&fd)?.f_type as u64 != TMPFS_MAGIC {
-            return Err(invalid("the memfd has huge pages"));
-        }
-        let real = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
-        if len == 0 || real < len as u64 {
-            return Err(invalid(format!("the memfd has {real} bytes, not {len}")));
-        }
+        check(&fd, len as u64)?;
         Self::map(fd, len)
     }
 

@@ -53,7 +53,7 @@ impl Node {
         };
         let attr = || AttrReply {
             attr: open().attr,
-            lease_ms: 0,
+            lease_ms: self.state.lease_ms.get(),
             open: None,
             dir: None,
             name_lease_ms: None,

@@ -47,6 +47,8 @@ pub struct State {
     /// Storage takes writes to the data of older epochs, as it does until that is collected.
     pub uncollected: Cell<bool>,
     pub capability_ms: Cell<u64>,
+    /// For how long meta leases attributes.
+    pub lease_ms: Cell<u64>,
     /// How long the file is, as far as meta was told.
     pub len: Cell<u64>,
     pub capabilities: Cell<u64>,

@@ -6,7 +6,7 @@
 
 use glowfs_rt::sync::{Permit, Semaphore};
 use glowfs_rt::{Duration, Rt};
-use glowfs_usrbio::{Doorbell, Identity, SharedMemory};
+use glowfs_usrbio::{Doorbell, Identity, LentMemory, SharedMemory};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -86,19 +86,16 @@ fn fetch(thread: u32, number: i32) -> io::Result<OwnedFd> {
     Ok(rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty())?)
 }
 
-/// A memfd that nobody can shrink, the process it is of, and which memory it is; anything else is refused.
-pub(super) fn memfd(thread: u32, number: i32) -> io::Result<(OwnedFd, u32, Identity)> {
+/// The memory of a buffer, the process it is of, and which memory it is; anything but a memfd that has all its pages, and that nobody can shrink, is refused.
+pub(super) fn buffer(
+    thread: u32,
+    number: i32,
+    len: u64,
+) -> io::Result<(LentMemory, u32, Identity)> {
     let process = process_of(thread)?.as_raw_nonzero().get().unsigned_abs();
-    let fd = fetch(thread, number)?;
-    // The one question that is never asked of a file system; only memfds have an answer.
-    match rustix::fs::fcntl_get_seals(&fd) {
-        Ok(seals) if seals.contains(rustix::fs::SealFlags::SHRINK) => {
-            let which = Identity::of(&fd)?;
-            Ok((fd, process, which))
-        }
-        Ok(_) => Err(invalid("the memfd is not sealed against shrinking")),
-        Err(_) => Err(invalid("the descriptor is not a memfd")),
-    }
+    let memory = LentMemory::adopt(fetch(thread, number)?, len)?;
+    let which = memory.identity()?;
+    Ok((memory, process, which))
 }
 
 /// The memory of a ring.

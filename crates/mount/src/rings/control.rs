@@ -6,7 +6,6 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::FileSystem;
 use crate::ops::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 use glowfs_fuse::abi::IoctlIn;
-use glowfs_rt::mem::map_foreign;
 use glowfs_rt::sync::Notify;
 use glowfs_types::Depth;
 use glowfs_usrbio::control::{self, Control};
@@ -126,7 +125,7 @@ impl<S: FileSystem> Context<S> {
         if files.len() >= FILES_MAX {
             return fail(ENOSPC);
         }
-        q.file = self.rings.number();
+        q.file = self.rings.number(&files);
         files.insert(q.file, handle);
         answer(q)
     }
@@ -140,19 +139,19 @@ impl<S: FileSystem> Context<S> {
     }
 
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
-        let Some(_reserved) = self.rings.reserve_buffer(session, q.len) else {
+        let Some(_reserved) = self.rings.reserve_buffer(session) else {
             return fail(ENOSPC);
         };
-        let (thread, number) = (self.header.pid, q.fd);
-        let fetched = self.at_descriptors(move || adopt::memfd(thread, number)).await;
-        let (fd, process, which) = fetched.map_err(refused("a buffer"))?;
-        let region = map_foreign(fd, q.len).map_err(refused("a buffer"))?;
+        let (thread, number, len) = (self.header.pid, q.fd, q.len);
+        let fetched = self.at_descriptors(move || adopt::buffer(thread, number, len)).await;
+        let (memory, process, which) = fetched.map_err(refused("a buffer"))?;
         if session.ended.get() {
             return fail(EBADF);
         }
-        q.buffer = self.rings.number();
-        let buffer = SharedBuffer { region, place: (process, q.fd, which), name: [0; 16] };
-        session.buffers.borrow_mut().insert(q.buffer, buffer);
+        let mut buffers = session.buffers.borrow_mut();
+        q.buffer = self.rings.number(&buffers);
+        let (memory, place) = (Rc::new(memory), (process, q.fd, which));
+        buffers.insert(q.buffer, SharedBuffer { memory, place, name: [0; 16] });
         answer(q)
     }
 
@@ -168,7 +167,7 @@ impl<S: FileSystem> Context<S> {
         let sessions = self.rings.sessions.borrow();
         let found = sessions.values().find_map(|s| {
             let buffers = s.buffers.borrow();
-            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.region.len()))
+            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.memory.len()))
         });
         let ((process, fd, which), len) = found.ok_or(missing)?;
         (q.process, q.fd, q.len) = (process, fd, len);
@@ -185,11 +184,11 @@ impl<S: FileSystem> Context<S> {
         if q.flags & !flags::KNOWN != 0 || i64::from(q.io_depth) > i64::from(q.entries) {
             return fail(EINVAL);
         }
-        let Some(_reserved) = self.rings.reserve_ring(&session) else { return fail(ENOSPC) };
         if q.entries == 0 || q.entries > glowfs_usrbio::ENTRIES_MAX {
             return fail(EINVAL);
         }
         let (thread, memory, len) = (self.header.pid, q.memory, ring_bytes(q.entries));
+        let Some(_reserved) = self.rings.reserve_ring(&session, len) else { return fail(ENOSPC) };
         let memory = self.at_descriptors(move || adopt::memory(thread, memory, len)).await;
         let memory = memory.map_err(refused("the memory of a ring"))?;
         let bell = self.at_descriptors(move || adopt::doorbell(thread, q.doorbell)).await;
@@ -212,7 +211,7 @@ impl<S: FileSystem> Context<S> {
             ended: Cell::new(false),
             moved: Notify::default(),
         });
-        q.ring = self.rings.number();
+        q.ring = self.rings.number(&session.rings.borrow());
         session.rings.borrow_mut().insert(q.ring, ring.clone());
         self.rt.spawn_detached(serve::serve(self.clone(), session.clone(), ring));
         answer(q)

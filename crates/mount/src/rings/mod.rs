@@ -2,7 +2,7 @@
 //!
 //! An open directory of the mount is a session; what belongs to it (memory, files, rings) goes when it is closed, so also when the
 //! application is killed. Guarantees: an application reaches only files that it has open, with the rights that they are open with; whatever
-//! stands in its memory, only its own rings suffer. Must never: wait for an application, or use a value of shared memory without having
+//! stands in its memory, or is not there any more, only its own rings suffer (of rings' memory see [`room`]). Must never: wait for an application, or use a value of shared memory without having
 //! copied and checked it.
 
 mod adopt;
@@ -89,11 +89,15 @@ impl Rings {
     fn session(&self, directory: u64) -> Option<Rc<Session>> {
         self.sessions.borrow().get(&directory).cloned()
     }
-    /// A number that no buffer, ring or file of this mount has had lately.
-    fn number(&self) -> u32 {
-        let n = self.next.get();
-        self.next.set(n.wrapping_add(1).max(1));
-        n
+    /// A number for one more of these, all of a session. They are those of the mount and wrap, so what has lived for long may still have the next one.
+    fn number<T>(&self, taken: &BTreeMap<u32, T>) -> u32 {
+        loop {
+            let n = self.next.get();
+            self.next.set(n.wrapping_add(1).max(1));
+            if !taken.contains_key(&n) {
+                return n;
+            }
+        }
     }
 }
 
@@ -109,6 +113,20 @@ mod tests {
             Poll::Ready(out) => Some(out),
             Poll::Pending => None,
         }
+    }
+
+    /// Whoever registers and forgets brings the numbers round, and what had a number for long was replaced by what came then.
+    #[test]
+    fn a_number_that_a_session_has_is_not_given_again() {
+        let rings = Rings::new(10_000);
+        let mut files = BTreeMap::new();
+        for _ in 0..2 {
+            let n = rings.number(&files);
+            assert!(files.insert(n, ()).is_none());
+        }
+        rings.next.set(u32::MAX);
+        let last = rings.number(&files);
+        assert_eq!((last, rings.number(&files)), (u32::MAX, 3));
     }
 
     #[test]

@@ -10,17 +10,17 @@ use crate::filesystem::FileSystem;
 use crate::ops::HowToWrite;
 use crate::uses::InUse;
 use glowfs_client::Found;
-use glowfs_rt::mem::ForeignRegion;
 use glowfs_types::InodeId;
-use glowfs_usrbio::{Kind, Submission, flags};
+use glowfs_usrbio::{Kind, LentMemory, Submission, flags};
 use libc::{EBADF, EFAULT, EINVAL, EIO, ENODATA};
+use std::rc::Rc;
 
 /// Greater operations are carried out in pieces of so many bytes, one after the other.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// What a submission names, found and checked.
 struct Operation<S: FileSystem> {
-    region: ForeignRegion,
+    memory: Rc<LentMemory>,
     handle: InUse<S::File>,
     forbid_holes: bool,
 }
@@ -125,8 +125,8 @@ fn find<S: FileSystem>(
     if end.is_none_or(|e| i64::try_from(e).is_err()) {
         return Err(EINVAL);
     }
-    let region = session.buffers.borrow().get(&s.buffer).map(|b| b.region.clone()).ok_or(EBADF)?;
-    if s.buffer_offset.checked_add(s.len).is_none_or(|end| end > region.len()) {
+    let memory = session.buffers.borrow().get(&s.buffer).map(|b| b.memory.clone()).ok_or(EBADF)?;
+    if s.buffer_offset.checked_add(s.len).is_none_or(|end| end > memory.len()) {
         return Err(EFAULT);
     }
     let fh = session.files.borrow().get(&s.file).copied().ok_or(EBADF)?;
@@ -140,7 +140,12 @@ fn find<S: FileSystem>(
     }
     let handle = InUse::begin(handle).ok_or(EBADF)?;
     let forbid_holes = (s.flags | ring.flags) & flags::FORBID_READ_HOLES != 0;
-    Ok(Operation { region, handle, forbid_holes })
+    Ok(Operation { memory, handle, forbid_holes })
+}
+
+/// The buffer cannot be reached, whatever the reason: its pages are gone, or there is no room for them.
+fn no_memory(_: std::io::Error) -> Failure {
+    Failure::Errno(EFAULT)
 }
 
 /// Reads a piece. How many bytes of it the file has, and which of them exist.
@@ -155,9 +160,7 @@ async fn read<S: FileSystem>(
     let got = context.read_at(&op.handle, s.file_offset + done, len, |n| rt.alloc(n)).await?;
     let Some((bytes, found)) = got else { return Ok((0, Found::default())) };
     let n = if op.forbid_holes { found.whole } else { bytes.len() };
-    let mut to =
-        op.region.buf_mut(s.buffer_offset + done, n).map_err(|_| Failure::Errno(EFAULT))?;
-    to.copy_from_slice(&bytes[..n]);
+    op.memory.write(s.buffer_offset + done, &bytes[..n]).map_err(no_memory)?;
     Ok((bytes.len(), found))
 }
 
@@ -169,9 +172,8 @@ async fn write<S: FileSystem>(
     done: u64,
     len: u64,
 ) -> Result<(), Failure> {
-    let from = op.region.buf(s.buffer_offset + done, len as usize);
     let mut own = context.rt.alloc(len as usize);
-    own.copy_from_slice(&from.map_err(|_| Failure::Errno(EFAULT))?);
+    op.memory.read(s.buffer_offset + done, &mut own).map_err(no_memory)?;
     let how =
         HowToWrite { append: false, later: false, kill_suid: session.kills_suid(), piece: None };
     if context.may_have_capability(&op.handle) {

@@ -3,10 +3,9 @@
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use crate::shares::Share;
-use glowfs_rt::mem::ForeignRegion;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
-use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind};
+use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind, LentMemory};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,7 +37,7 @@ pub(super) struct Session {
 
 /// Memory that an application shares.
 pub(super) struct SharedBuffer {
-    pub region: ForeignRegion,
+    pub memory: Rc<LentMemory>,
     /// The process that shared it, its descriptor there, and which memory that was.
     pub place: (u32, i32, Identity),
     /// By what others find it; zeros: they do not.

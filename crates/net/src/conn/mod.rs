@@ -11,6 +11,7 @@ mod upkeep;
 use crate::inbound::Inbound;
 use crate::limits::{QUARANTINE, SEND_QUEUE_BYTES_MAX};
 use crate::regions::{RegionsIn, RegionsOut};
+use crate::shares::Sender;
 use crate::waiters::Waiters;
 use crate::{Bulk, Handler, Peer, Request, Response};
 use calls::{Buffers, Calls};
@@ -46,6 +47,8 @@ pub struct Conn {
     regions_in: RefCell<RegionsIn>,
     /// What the peer's calls hold here.
     incoming: Cell<Weight>,
+    /// On whose account the peer sends bulk, if it is a user of a server.
+    sender: Option<Sender>,
     /// New calls of the peer are answered `ShuttingDown`.
     draining: Cell<bool>,
     drained_waiters: Waiters,
@@ -61,13 +64,25 @@ thread_local! {
 
 impl Conn {
     /// Starts the tasks of a connection whose handshake is done.
+    #[cfg(test)]
     pub(crate) fn start(
         rt: &Rt,
         inbound: Inbound,
         peer: Peer,
         handler: Rc<dyn Handler>,
     ) -> Rc<Self> {
-        Self::start_with(rt, inbound, peer, handler, QUARANTINE)
+        Self::start_with(rt, inbound, peer, handler, (QUARANTINE, None))
+    }
+
+    /// The same of one that a server accepted; `sender`: on whose account it sends bulk.
+    pub(crate) fn accepted(
+        rt: &Rt,
+        inbound: Inbound,
+        peer: Peer,
+        handler: Rc<dyn Handler>,
+        sender: Option<Sender>,
+    ) -> Rc<Self> {
+        Self::start_with(rt, inbound, peer, handler, (QUARANTINE, sender))
     }
 
     /// The same; `quarantine`: see [`crate::ConnectorOptions`].
@@ -76,7 +91,7 @@ impl Conn {
         inbound: Inbound,
         peer: Peer,
         handler: Rc<dyn Handler>,
-        quarantine: Duration,
+        (quarantine, sender): (Duration, Option<Sender>),
     ) -> Rc<Self> {
         let id = LAST_ID.get() + 1;
         LAST_ID.set(id);
@@ -95,6 +110,7 @@ impl Conn {
             regions_out: RefCell::default(),
             regions_in: RefCell::default(),
             incoming: Cell::default(),
+            sender,
             draining: Cell::new(false),
             drained_waiters: Waiters::default(),
             alarm: Alarm::default(),

@@ -14,7 +14,7 @@ use glowfs_types::wire::frame::{
     KIND_ONEWAY, KIND_REQUEST, KIND_RESPONSE,
 };
 use glowfs_types::wire::hello::{RegisterRegion, UnregisterRegion};
-use glowfs_types::wire::method::{ECHO, HELLO, REGISTER_REGION, UNREGISTER_REGION};
+use glowfs_types::wire::method::{ECHO, HELLO, REGISTER_REGION, UNREGISTER_REGION, name};
 use glowfs_types::wire::{ErrorBody, decode, encode};
 use glowfs_types::{Error, Result, Status};
 use std::collections::VecDeque;
@@ -166,8 +166,14 @@ async fn request(
     let inline = header.flags & (FLAG_BULK_INLINE | FLAG_RECV_INLINE) != 0;
     let bytes = body.len() + if inline { len as usize } else { 0 };
     let held = conn.incoming.get();
+    let sent = if header.flags == FLAG_BULK_INLINE { len as usize } else { 0 };
+    let receiving = conn.sender.as_ref().map(|s| s.receive(sent));
     let refusal = if conn.draining.get() {
         Some(Error::new(Status::ShuttingDown, "the service is stopping"))
+    } else if sent > 0 && !conn.handler.takes_bulk(header.method.get()) {
+        Some(bad(format!("{} takes no bulk", name(header.method.get()))))
+    } else if matches!(receiving, Some(None)) {
+        Some(Error::new(Status::Overloaded, "users send more bytes than there is room for"))
     } else if held.calls >= INCOMING_CALLS_MAX || held.bytes + bytes > INCOMING_BYTES_MAX {
         let (calls, bytes) = (held.calls, held.bytes);
         let what = format!("{calls} calls of this connection hold {bytes} bytes here");
@@ -176,9 +182,8 @@ async fn request(
         None
     };
     if let Some(error) = refusal {
-        if header.flags == FLAG_BULK_INLINE {
-            inbound.skip(len as usize).await?;
-        }
+        drop(receiving);
+        inbound.skip(sent).await?;
         if header.kind == KIND_REQUEST {
             conn.push(error_frame(&header, &error));
         }
@@ -192,8 +197,9 @@ async fn request(
     let mut room = Room::None;
     match header.flags {
         FLAG_BULK_INLINE => {
-            let mut into = conn.rt.alloc(len as usize);
+            let mut into = conn.rt.alloc(sent);
             inbound.fill(&mut into).await?;
+            drop(receiving);
             bulk = Some(into.freeze());
         }
         FLAG_BULK_REGION => bulk = Some(view()?.freeze()),

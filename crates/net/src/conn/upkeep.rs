@@ -6,7 +6,8 @@
 use super::Conn;
 use crate::inbound::Pulse;
 use crate::limits::{
-    ABANDONED_MAX, FRAME_STALL, OUTSTANDING_CALLS_MAX, PING_DEADLINE, SILENCE_MAX, UPKEEP_PERIOD,
+    ABANDONED_MAX, FRAME_BYTES_PER_SECOND_MIN, FRAME_STALL, OUTSTANDING_CALLS_MAX, PING_DEADLINE,
+    SILENCE_MAX, UPKEEP_PERIOD,
 };
 use crate::{Bulk, Request};
 use glowfs_rt::Instant;
@@ -67,6 +68,7 @@ pub(super) async fn watch(conn: Rc<Conn>, pulse: Rc<Pulse>) {
                 conn.rt.spawn_detached(ping(conn.clone(), pinging.clone()));
             }
             check_stalls(&conn, now, &pulse);
+            check_pace(&conn, now, &pulse);
             conn.forget_regions();
         }
         conn.alarm.at.set(next.min(round_at));
@@ -132,6 +134,15 @@ fn check_stalls(conn: &Rc<Conn>, now: Instant, pulse: &Pulse) {
         if since.is_some_and(|since| now.since(since) >= FRAME_STALL) {
             conn.end(disconnected(format!("the peer {what} for {FRAME_STALL:?}")));
         }
+    }
+}
+
+/// A peer that sends a byte now and then holds the memory of the whole message.
+fn check_pace(conn: &Rc<Conn>, now: Instant, pulse: &Pulse) {
+    if pulse.is_overdue(now) {
+        let rate = FRAME_BYTES_PER_SECOND_MIN;
+        let what = format!("the peer sends less than {rate} bytes a second of a message");
+        conn.end(disconnected(what));
     }
 }
 

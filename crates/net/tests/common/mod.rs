@@ -125,6 +125,9 @@ impl Handler for Service {
             }
         }
     }
+    fn takes_bulk(&self, _: u16) -> bool {
+        true
+    }
     fn connected(&self, _: &Rc<Conn>) {
         self.connected.set(self.connected.get() + 1);
     }

@@ -250,11 +250,20 @@ pub unsafe extern "C" fn hf3fs_iordestroy(ior: *mut Ior) {
     }
 }
 
-/// The ring behind a structure.
+/// The ring behind a structure, of this process: a child shares the queues of its parent's, but not what the parent knows of them.
 ///
 /// # Safety
 /// See the module.
 unsafe fn ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
+    // SAFETY: by the caller.
+    unsafe { any_ring(ior) }.filter(|(_, r)| !r.ring.is_inherited())
+}
+
+/// The ring behind a structure.
+///
+/// # Safety
+/// See the module.
+unsafe fn any_ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
     // SAFETY: by the caller.
     let ior = unsafe { ior.as_ref() }?;
     // SAFETY: the handle of a ring that was not destroyed is the box's pointer.
@@ -267,7 +276,7 @@ unsafe fn ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_io_entries(ior: *const Ior) -> c_int {
     // SAFETY: by the caller.
-    unsafe { ring(ior) }.map_or(0, |(_, r)| r.slots().taken.len() as c_int)
+    unsafe { any_ring(ior) }.map_or(0, |(_, r)| r.slots().taken.len() as c_int)
 }
 
 /// # Safety

@@ -1,0 +1,118 @@
+//! [`LentMemory`]: a buffer of an application, as the daemon reaches it.
+//!
+//! By system calls, never by a mapping. A page of a mapping that is not there (the application may give pages back at any time, though it cannot shrink the
+//! memory) is made when it is touched: if there is no room for it, by ending who touched it. A write to a memfd says ENOSPC instead, and what it makes
+//! is no memory of the daemon's when the kernel looks for somebody to end. Guarantees: a copy is whole or an error. Must never: be mapped.
+
+use crate::memory::{Identity, check, has_all_pages};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// See the module.
+pub struct LentMemory {
+    fd: OwnedFd,
+    len: u64,
+}
+
+fn missing() -> io::Error {
+    io::Error::from_raw_os_error(libc::EFAULT)
+}
+
+impl LentMemory {
+    /// The first `len` bytes of a memfd of another process, which must have all of its pages and be such that it cannot be shrunk.
+    ///
+    /// Call where waiting does no harm: the descriptor is closed here if it is refused, and may be of a mount.
+    pub fn adopt(fd: OwnedFd, len: u64) -> io::Result<Self> {
+        check(&fd, len)?;
+        Ok(Self { fd, len })
+    }
+    /// Which memory it is.
+    pub fn identity(&self) -> io::Result<Identity> {
+        Identity::of(&self.fd)
+    }
+    /// Its length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Copies bytes in; EFAULT if they do not lie inside, or not all pages are there any more: the daemon makes none for others. (One that goes in the same
+    /// moment it does make.)
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check(offset, bytes.len())?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.fd, &bytes[done..], offset + done as u64)? {
+                0 => return Err(missing()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+    /// Copies bytes out; fails as [`LentMemory::write`].
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.check(offset, into.len())?;
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(&self.fd, &mut into[done..], offset + done as u64)? {
+                0 => return Err(missing()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
+        let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
+        match inside && has_all_pages(&self.fd)? {
+            true => Ok(()),
+            false => Err(missing()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedMemory;
+    use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+    use std::os::fd::AsFd;
+
+    const LEN: usize = 64 << 10;
+
+    #[test]
+    fn what_one_side_writes_the_other_one_reads() {
+        let own = SharedMemory::new("t", LEN).unwrap();
+        let lent =
+            LentMemory::adopt(own.as_fd().try_clone_to_owned().unwrap(), LEN as u64).unwrap();
+        lent.write(4090, &[7; 100]).unwrap();
+        assert_eq!(own.load::<[u8; 100]>(4090), [7; 100]);
+        own.store(0, [9u8; 10]);
+        let mut into = [1; 12];
+        lent.read(0, &mut into).unwrap();
+        assert_eq!(into, [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 0, 0]);
+        let outside = |r: io::Result<()>| r.unwrap_err().raw_os_error() == Some(libc::EFAULT);
+        assert!(outside(lent.write(LEN as u64 - 1, &[0; 2])));
+        assert!(outside(lent.read(u64::MAX, &mut into)));
+    }
+
+    #[test]
+    fn pages_that_are_not_there_are_not_made() {
+        let sparse = rustix::fs::memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&sparse, LEN as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&sparse, SealFlags::SHRINK).unwrap();
+        assert!(LentMemory::adopt(sparse.try_clone().unwrap(), LEN as u64).is_err());
+        assert!(SharedMemory::adopt(sparse.try_clone().unwrap(), LEN).is_err(), "nor for rings");
+        rustix::fs::fallocate(&sparse, FallocateFlags::empty(), 0, LEN as u64 / 2).unwrap();
+        assert!(SharedMemory::adopt(sparse.try_clone().unwrap(), LEN / 2).is_err(), "nor half");
+        rustix::fs::fallocate(&sparse, FallocateFlags::empty(), 0, LEN as u64).unwrap();
+        let lent = LentMemory::adopt(sparse.try_clone().unwrap(), LEN as u64).unwrap();
+        lent.write(0, &[7; LEN]).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&sparse, punch, 0, LEN as u64).unwrap();
+        assert_eq!(lent.write(0, &[7; 10]).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(lent.read(0, &mut [0; 10]).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(rustix::fs::fstat(&sparse).unwrap().st_blocks, 0, "no page was made");
+    }
+}
