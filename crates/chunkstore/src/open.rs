@@ -112,6 +112,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         dir,
         config,
         was_clean: Cell::new(superblock.clean),
+        cut: Cell::default(),
         former: superblock.nonce,
         superblock: RefCell::new(superblock),
         targets: RefCell::default(),
@@ -188,7 +189,8 @@ impl Inner {
             sb.incarnation += 1;
             sb.nonce = draw(&self.rt);
             let boot = this_boot();
-            if boot == 0 || boot != sb.boot {
+            // What was cut off is lost as if the power had gone, and is told in the same way.
+            if boot == 0 || boot != sb.boot || self.cut.get() {
                 (sb.boot, sb.boot_since) = (boot, sb.incarnation);
             }
             sb.clean = false;

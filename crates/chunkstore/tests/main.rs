@@ -4,6 +4,7 @@ mod channels;
 mod compact;
 mod counts;
 mod crash;
+mod cut_off;
 mod damage;
 mod fake;
 mod flush_failed;
