@@ -181,6 +181,8 @@ impl Inner {
     async fn begin_life(self: &Rc<Self>) -> Result<()> {
         self.flush.dirty_classes.borrow_mut().extend(self.block_files.borrow().keys());
         self.flush.dirty_segments.borrow_mut().extend(self.log.segments.borrow().keys());
+        // The name of the checkpoint as well: the one before refers to slots that it has given up.
+        self.flush.dirty_dir.set(true);
         self.flush_all().await?;
         // Not before: a removal that is not durable yet may have freed a slot.
         self.find_holes().await?;

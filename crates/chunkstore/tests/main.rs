@@ -1,5 +1,6 @@
 //! All tests of this crate but the unit tests in one program: each program of its own would be linked with everything anew.
 
+mod begin_life;
 mod channels;
 mod compact;
 mod counts;

@@ -205,6 +205,19 @@ impl Disk {
     pub fn make_readable(&self) {
         self.unreadable.borrow_mut().clear();
     }
+    pub fn len(&self, name: &str) -> u64 {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| f.now.len)
+    }
+    /// A part of a file is a hole from now on, durably.
+    pub fn punch(&self, name: &str, offset: u64, len: u64) {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| {
+            for content in [&mut f.now, &mut f.durable] {
+                content.apply(&Change::Punch(offset, len));
+            }
+        });
+    }
     pub fn truncate(&self, name: &str, len: u64) {
         let id = self.names.borrow()[name];
         self.content(id, |f| f.now.set_len(len));
