@@ -105,8 +105,10 @@ pub(crate) struct Segment {
 pub(crate) struct Log {
     pub segments: RefCell<BTreeMap<u64, Segment>>,
     pub free: RefCell<Vec<(u32, File)>>,
-    /// Segment files that exist.
+    /// Segment files that it has, in use or free.
     pub files: Cell<u32>,
+    /// The number of the next one; there may be gaps.
+    pub numbers: Cell<u32>,
     /// The segment that is written; before this life has begun one, the last one of the life before; 0: there is none.
     pub current: Cell<u64>,
     /// The next block in it; 0: this life has begun no segment yet.

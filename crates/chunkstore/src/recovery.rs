@@ -142,10 +142,12 @@ impl Inner {
         let mut found = BTreeMap::new();
         let mut spare = Vec::new();
         let mut headless = Vec::new();
+        self.log.files.set(0);
         for name in names.iter().filter(|n| n.starts_with("log-")) {
             let Ok(index) = name[4..].parse::<u32>() else { continue };
             let file = self.open_file(name).await?;
-            self.log.files.set(self.log.files.get().max(index + 1));
+            self.log.files.set(self.log.files.get() + 1);
+            self.log.numbers.set(self.log.numbers.get().max(index.saturating_add(1)));
             let mut head = self.segment_head(name, &file, store).await?;
             if head.is_none() {
                 head = self.segment_head(name, &file, store).await?;

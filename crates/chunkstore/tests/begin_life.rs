@@ -3,6 +3,7 @@
 use crate::fake::{Crash, Disk, run, run_observed};
 use crate::small::{CHUNK_BYTES, T, bytes, config, id, request};
 use glowfs_chunkstore::{StageKind, StageRequest, Store};
+use glowfs_rt::{Duration, Rt};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -71,4 +72,59 @@ fn what_a_checkpoint_has_given_up_is_not_punched_before_that_is_durable() {
             }
         }
     }
+}
+
+/// Updates while no checkpoint ends: how much log there is when they wait for one. Then they go on.
+async fn filled(rt: &Rt, disk: &Rc<Disk>, store: &Store) -> u64 {
+    disk.hold("checkpoint.new");
+    let first = store.chunk(T, id(1)).map_or(1, |c| c.committed.0 + 1);
+    let updates = async {
+        for version in first..first + 40 {
+            let update = request(1, version, StageKind::Replace, bytes(version, 60_000));
+            store.stage(T, update).await.expect("taken");
+        }
+    };
+    let full = async {
+        rt.sleep(Duration::from_secs(5)).await;
+        assert!(disk.holds(), "a checkpoint is being written");
+        let bytes = store.space().log_bytes;
+        disk.let_go();
+        bytes
+    };
+    let ((), bytes) = glowfs_rt::sync::join(updates, full).await;
+    store.checkpoint().await.expect("a checkpoint");
+    bytes
+}
+
+/// A free segment that has no room, and gets none at a start, is left alone; the log has another one in its place when there is room again.
+#[test]
+fn the_log_has_all_its_segments_after_a_start_without_room() {
+    let segment = config().log_segment_bytes;
+    let most = config().log_bytes_max;
+    let disk = Disk::new(4);
+    let d = disk.clone();
+    run(4, &disk, |rt| async move {
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        store.create_target(T).await.expect("target");
+        assert_eq!(filled(&rt, &d, &store).await, most);
+    })
+    .expect("ran");
+    let disk = disk.after(Crash::Kill, 4);
+    // The one that is written last is needed; of the others the checkpoint has freed all.
+    let seq = |name: &str| {
+        disk.bytes(name, 0)[32..40].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+    };
+    let mut logs: Vec<_> =
+        disk.file_names().into_iter().filter(|n| n.starts_with("log-")).collect();
+    logs.sort_by_key(|n| seq(n));
+    disk.punch(&logs[0], 0, segment);
+    // For a superblock.
+    disk.capacity.set(disk.used() + 4096);
+    let d = disk.clone();
+    run(5, &disk, |rt| async move {
+        let store = Store::open(&rt, d.dir(), config()).await.expect("open");
+        d.capacity.set(1 << 40);
+        assert_eq!(filled(&rt, &d, &store).await, most);
+    })
+    .expect("ran");
 }
