@@ -320,13 +320,14 @@ impl Inner {
         let lsn = log.next_lsn.get();
         let at = log.block.get();
         let segment = log.current.get();
+        let durable_lsn = self.flush.durable.get();
         let head = BatchHead {
             crc: 0,
             store: self.superblock.borrow().store,
             segment,
             lsn,
             incarnation: self.superblock.borrow().incarnation,
-            durable_lsn: self.flush.durable.get(),
+            durable_lsn,
             prev_crc: log.prev_crc.get(),
             records_bytes: records.len() as u32,
             record_count: batch.len() as u32,
@@ -358,6 +359,7 @@ impl Inner {
             s.last_lsn = lsn;
         }
         log.written.set(lsn);
+        self.flush.told.set(durable_lsn);
         self.count_written(u64::from(need) * BLOCK as u64);
         Ok((lsn, at + header_blocks))
     }
@@ -444,12 +446,13 @@ impl Inner {
     pub async fn begin_segment(&self, index: u32, file: File) -> Result<()> {
         let log = &self.log;
         let seq = log.current.get() + 1;
+        let durable_lsn = self.flush.durable.get();
         let head = SegmentHead {
             store: self.superblock.borrow().store,
             seq,
             incarnation: self.superblock.borrow().incarnation,
             first_lsn: log.next_lsn.get(),
-            durable_lsn: self.flush.durable.get(),
+            durable_lsn,
             prev_crc: log.prev_crc.get(),
         };
         let mut block = self.rt.alloc(BLOCK);
@@ -462,6 +465,7 @@ impl Inner {
         self.flush.dirty_segments.borrow_mut().insert(seq);
         log.current.set(seq);
         log.block.set(1);
+        self.flush.told.set(durable_lsn);
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod flush_failed;
 mod flush_of;
 mod full;
 mod log_full;
+mod marks;
 mod mend;
 mod real;
 mod small;
