@@ -43,9 +43,9 @@ pub(crate) struct FlushState {
     pub bytes: Cell<u64>,
     /// Told of every round that ended well.
     pub observer: RefCell<Option<Rc<dyn Fn()>>>,
-    /// A task waits to write the mark; and the last mark that was written.
+    /// A task waits to write the mark; and the last batch that is nothing but a mark.
     marking: Cell<bool>,
-    marked: Cell<u64>,
+    pub marked: Cell<u64>,
 }
 
 impl Inner {
@@ -174,10 +174,9 @@ impl Inner {
             let target = inner.targets.borrow().keys().next().copied();
             if let Some(target) = target
                 && !told
-                && let Ok(lsn) = inner.append(target, Record::Channels(Vec::new())).await
             {
                 // Its own loss changes nothing. A failure shows at the next update.
-                inner.flush.marked.set(lsn);
+                let _ = inner.append(target, Record::Channels(Vec::new())).await;
             }
         });
     }

@@ -50,6 +50,10 @@ impl Entry {
         let Record::Stage { delta, .. } = &self.record else { return true };
         !matches!(delta.kind, StageKind::Write | StageKind::Replace)
     }
+    /// Whether it changes nothing ([`crate::flush`]).
+    fn is_mark(&self) -> bool {
+        matches!(&self.record, Record::Channels(records) if records.is_empty())
+    }
     /// Puts its payload at a place of the batch's.
     fn place(&mut self, base: u32) {
         if let Record::Stage { delta, .. } = &mut self.record {
@@ -360,6 +364,9 @@ impl Inner {
         }
         log.written.set(lsn);
         self.flush.told.set(durable_lsn);
+        if batch.iter().all(Entry::is_mark) {
+            self.flush.marked.set(lsn);
+        }
         self.count_written(u64::from(need) * BLOCK as u64);
         Ok((lsn, at + header_blocks))
     }

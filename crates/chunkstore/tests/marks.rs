@@ -62,3 +62,32 @@ fn damage_of_what_was_flushed_beside_a_write_is_found() {
     disk.flip("log-0000", heads(&disk)[flushed], 90 * 8);
     is_refused(&disk);
 }
+
+/// An update that comes just when the mark is written may share its batch, and then that is more than a mark.
+#[test]
+fn damage_of_a_flushed_update_beside_a_mark_is_found() {
+    let mut shared = 0;
+    for seed in 0..24 {
+        let base = Disk::new(seed);
+        let b = base.clone();
+        run(seed, &base, |rt| async move {
+            let store = Store::open(&rt, b.dir(), config()).await.expect("open");
+            store.create_target(T).await.expect("target");
+            write(&store, 0).await;
+            store.flush(T).await.expect("flush");
+            rt.sleep(Duration::from_millis(200)).await;
+            write(&store, 1).await;
+            store.flush(T).await.expect("flush");
+            rt.sleep(Duration::from_secs(1)).await;
+        })
+        .expect("ran");
+        let disk = base.after(Crash::Kill, 5);
+        let holds = |b: &u64| disk.bytes("log-0000", *b)[..4096] == bytes(1, 4096);
+        let data = disk.blocks("log-0000").into_iter().find(holds).expect("the last update");
+        // The number of records.
+        shared += u64::from(disk.bytes("log-0000", data - 1)[64] > 1);
+        disk.flip("log-0000", data - 1, 90 * 8);
+        is_refused(&disk);
+    }
+    assert!(shared > 0, "no update came just then");
+}
