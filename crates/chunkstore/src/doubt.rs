@@ -35,6 +35,12 @@ pub(crate) struct Doubt {
     crcs: Vec<u32>,
 }
 
+/// The first batch whose data is not there, and whether that data lies in a slot: then it was written before the batch.
+pub(crate) struct Lost {
+    pub lsn: u64,
+    pub in_slot: bool,
+}
+
 impl Doubt {
     pub fn of(target: TargetId, record: &Record, lsn: u64) -> Option<Self> {
         let Record::Stage { chunk, delta, .. } = record else { return None };
@@ -49,7 +55,7 @@ impl Doubt {
 impl Inner {
     /// Writes the data of doubtful updates again, as far as it is needed; or the first batch whose data is not there. Data that
     /// was superseded does not count: its place may have been used anew, once the batch that superseded it was durable.
-    pub async fn secure_data(&self, doubtful: &[Doubt]) -> Result<Option<u64>> {
+    pub async fn secure_data(&self, doubtful: &[Doubt]) -> Result<Option<Lost>> {
         for doubt in doubtful {
             let needed = self.still_needed(doubt);
             let mut rest = needed.as_slice();
@@ -59,7 +65,10 @@ impl Inner {
                 let (now, later) = rest.split_at(n);
                 match self.read_matching(now).await {
                     Ok(Some(buf)) => self.write_again(*loc, buf).await?,
-                    Ok(None) => return Ok(Some(doubt.lsn)),
+                    Ok(None) => {
+                        let in_slot = loc.slot().is_some();
+                        return Ok(Some(Lost { lsn: doubt.lsn, in_slot }));
+                    }
                     // It cannot be read now and shows as damaged later; that is no reason to lose the updates behind it.
                     Err(error) => tracing::warn!(%error, "data of an unflushed update"),
                 }

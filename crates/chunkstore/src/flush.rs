@@ -1,8 +1,8 @@
 //! Flushes: one round at a time makes everything durable that was written when it began; all who wait share it.
 //!
-//! A batch says what was durable when it was written, so the next batch tells a recovery that its predecessors had been flushed. When nothing
-//! follows a flush for [`MARK_PAUSE`], an empty batch is written for that purpose alone (the *mark*): damage of the last
-//! flushed batch is then found instead of being taken for a torn tail.
+//! A batch says what was durable when it was written, so the next batch tells a recovery that its predecessors had been flushed; one that was begun while
+//! the flush ran does not. When the log tells nothing of a flush for [`MARK_PAUSE`], an empty batch is written for that purpose alone (the
+//! *mark*): damage of the last flushed batch is then found instead of being taken for a torn tail.
 
 use crate::record::Record;
 use crate::signal::Signal;
@@ -23,6 +23,8 @@ const MARK_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct FlushState {
     /// Every batch up to this one, with the data it refers to, is durable.
     pub durable: Cell<u64>,
+    /// The same as the log tells it: what the last header says that was written there.
+    pub told: Cell<u64>,
     pub signal: Signal,
     /// What is not, by file.
     pub unflushed: Unflushed,
@@ -41,9 +43,9 @@ pub(crate) struct FlushState {
     pub bytes: Cell<u64>,
     /// Told of every round that ended well.
     pub observer: RefCell<Option<Rc<dyn Fn()>>>,
-    /// A task waits to write the mark; and the last mark that was written.
+    /// A task waits to write the mark; and the last batch that is nothing but a mark.
     marking: Cell<bool>,
-    marked: Cell<u64>,
+    pub marked: Cell<u64>,
 }
 
 impl Inner {
@@ -164,17 +166,17 @@ impl Inner {
             rt.sleep(MARK_PAUSE).await;
             let Some(inner) = inner.upgrade() else { return };
             inner.flush.marking.set(false);
-            let written = inner.log.written.get();
-            let told = inner.flush.durable.get() < written || inner.flush.marked.get() >= written;
-            // What is recovered is flushed before this life has a segment, and to begin that may take long; its first flush tells.
-            let told = told || !inner.log.is_living();
+            let durable = inner.flush.durable.get();
+            // Nothing needs to tell that a mark was flushed.
+            let last = durable - u64::from(durable > 0 && durable == inner.flush.marked.get());
+            // What is recovered is flushed before this life has a segment, and to begin that may take long; its header tells.
+            let told = inner.flush.told.get() >= last || !inner.log.is_living();
             let target = inner.targets.borrow().keys().next().copied();
             if let Some(target) = target
                 && !told
-                && let Ok(lsn) = inner.append(target, Record::Channels(Vec::new())).await
             {
                 // Its own loss changes nothing. A failure shows at the next update.
-                inner.flush.marked.set(lsn);
+                let _ = inner.append(target, Record::Channels(Vec::new())).await;
             }
         });
     }

@@ -44,7 +44,7 @@ pub(crate) struct Superblock {
     pub clean_lsn: u64,
     /// The boot of the machine that it was last opened under; 0: not known (older builds write none).
     pub boot: u128,
-    /// The first incarnation since which it was opened under no other.
+    /// The first incarnation since which it was opened under no other, and nothing that had been acknowledged was cut off.
     pub boot_since: u64,
     /// What this life drew by lot, so that no other has both this and its number; 0: it is one of a build that does not draw.
     pub nonce: u32,

@@ -9,6 +9,7 @@
 
 mod alloc;
 mod api;
+mod behind;
 mod checkpoint;
 mod chunk;
 mod codec;

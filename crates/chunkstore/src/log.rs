@@ -50,6 +50,10 @@ impl Entry {
         let Record::Stage { delta, .. } = &self.record else { return true };
         !matches!(delta.kind, StageKind::Write | StageKind::Replace)
     }
+    /// Whether it changes nothing ([`crate::flush`]).
+    fn is_mark(&self) -> bool {
+        matches!(&self.record, Record::Channels(records) if records.is_empty())
+    }
     /// Puts its payload at a place of the batch's.
     fn place(&mut self, base: u32) {
         if let Record::Stage { delta, .. } = &mut self.record {
@@ -105,8 +109,10 @@ pub(crate) struct Segment {
 pub(crate) struct Log {
     pub segments: RefCell<BTreeMap<u64, Segment>>,
     pub free: RefCell<Vec<(u32, File)>>,
-    /// Segment files that exist.
+    /// Segment files that it has, in use or free.
     pub files: Cell<u32>,
+    /// The number of the next one; there may be gaps.
+    pub numbers: Cell<u32>,
     /// The segment that is written; before this life has begun one, the last one of the life before; 0: there is none.
     pub current: Cell<u64>,
     /// The next block in it; 0: this life has begun no segment yet.
@@ -318,13 +324,14 @@ impl Inner {
         let lsn = log.next_lsn.get();
         let at = log.block.get();
         let segment = log.current.get();
+        let durable_lsn = self.flush.durable.get();
         let head = BatchHead {
             crc: 0,
             store: self.superblock.borrow().store,
             segment,
             lsn,
             incarnation: self.superblock.borrow().incarnation,
-            durable_lsn: self.flush.durable.get(),
+            durable_lsn,
             prev_crc: log.prev_crc.get(),
             records_bytes: records.len() as u32,
             record_count: batch.len() as u32,
@@ -356,6 +363,10 @@ impl Inner {
             s.last_lsn = lsn;
         }
         log.written.set(lsn);
+        self.flush.told.set(durable_lsn);
+        if batch.iter().all(Entry::is_mark) {
+            self.flush.marked.set(lsn);
+        }
         self.count_written(u64::from(need) * BLOCK as u64);
         Ok((lsn, at + header_blocks))
     }
@@ -442,12 +453,13 @@ impl Inner {
     pub async fn begin_segment(&self, index: u32, file: File) -> Result<()> {
         let log = &self.log;
         let seq = log.current.get() + 1;
+        let durable_lsn = self.flush.durable.get();
         let head = SegmentHead {
             store: self.superblock.borrow().store,
             seq,
             incarnation: self.superblock.borrow().incarnation,
             first_lsn: log.next_lsn.get(),
-            durable_lsn: self.flush.durable.get(),
+            durable_lsn,
             prev_crc: log.prev_crc.get(),
         };
         let mut block = self.rt.alloc(BLOCK);
@@ -460,6 +472,7 @@ impl Inner {
         self.flush.dirty_segments.borrow_mut().insert(seq);
         log.current.set(seq);
         log.block.set(1);
+        self.flush.told.set(durable_lsn);
         Ok(())
     }
 

@@ -112,6 +112,7 @@ pub(crate) async fn open(rt: &Rt, dir: Dir, config: StoreConfig) -> Result<Rc<In
         dir,
         config,
         was_clean: Cell::new(superblock.clean),
+        cut: Cell::default(),
         former: superblock.nonce,
         superblock: RefCell::new(superblock),
         targets: RefCell::default(),
@@ -180,6 +181,8 @@ impl Inner {
     async fn begin_life(self: &Rc<Self>) -> Result<()> {
         self.flush.dirty_classes.borrow_mut().extend(self.block_files.borrow().keys());
         self.flush.dirty_segments.borrow_mut().extend(self.log.segments.borrow().keys());
+        // The name of the checkpoint as well: the one before refers to slots that it has given up.
+        self.flush.dirty_dir.set(true);
         self.flush_all().await?;
         // Not before: a removal that is not durable yet may have freed a slot.
         self.find_holes().await?;
@@ -188,7 +191,8 @@ impl Inner {
             sb.incarnation += 1;
             sb.nonce = draw(&self.rt);
             let boot = this_boot();
-            if boot == 0 || boot != sb.boot {
+            // What was cut off is lost as if the power had gone, and is told in the same way.
+            if boot == 0 || boot != sb.boot || self.cut.get() {
                 (sb.boot, sb.boot_since) = (boot, sb.incarnation);
             }
             sb.clean = false;

@@ -4,62 +4,28 @@
 //! there gives a state that the store was in. If a later batch or segment says that it was durable, the disk has lost
 //! or changed bytes, and the store is refused. The same holds for the data that records beyond the durable point refer to.
 //! What is kept beyond the durable point is written once more ([`crate::doubt`]).
+//!
+//! What is cut off may have been acknowledged. After a loss of power that is to be expected; where only the process ended it is damage, and is told
+//! as if the power had gone ([`Inner::cut`]): the store must not count as one that has everything. Only the last batch can be one whose
+//! write had not ended; what tells that it had is behind it ([`crate::behind`]), or lies in slots, which were written before the batch.
 
 use crate::alloc::corrupt;
+use crate::behind::{Found, HEADER_BLOCKS_MAX, Window};
 use crate::checkpoint::{CHECKPOINT, CHECKPOINT_NEW};
 use crate::codec::Reader;
 use crate::compact::NOTED_BLOCKS;
-use crate::doubt::{Doubt, Header};
+use crate::doubt::{Doubt, Header, Lost};
 use crate::format::{BATCH_HEAD_BYTES, BLOCK, BatchHead, SegmentHead};
 use crate::log::{Segment, locate};
 use crate::record::Record;
 use crate::slots::{CLASS_MAX, CLASS_MIN, blocks_of, bytes_of, file_name};
 use crate::state::Inner;
+use glowfs_rt::File;
 use glowfs_rt::backend::OpenOptions;
-use glowfs_rt::{BufMut, File};
 use glowfs_types::{Result, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
-
-/// The log is read in pieces of so many bytes.
-const READ_BYTES: usize = 1 << 20;
-/// Header blocks of one batch at most.
-const HEADER_BLOCKS_MAX: u32 = 1 << 10;
-
-struct Found {
-    head: SegmentHead,
-    file: File,
-    index: u32,
-}
-
-/// Reads a segment file block by block, a big piece at a time.
-struct Window {
-    file: File,
-    at: u64,
-    bytes: Option<BufMut>,
-}
-
-impl Window {
-    fn new(file: File) -> Self {
-        Self { file, at: 0, bytes: None }
-    }
-    /// `len` bytes at `at`, or `None` past the end of the file.
-    async fn get(&mut self, inner: &Inner, at: u64, len: usize) -> Result<Option<&[u8]>> {
-        let held = self.bytes.as_ref().map_or(0, |b| b.len());
-        let inside = at >= self.at && at + len as u64 <= self.at + held as u64;
-        if !inside {
-            let buf = inner.rt.alloc(READ_BYTES.max(len.next_multiple_of(BLOCK)));
-            let (result, mut buf) = self.file.read(buf, at).await;
-            let n = result.map_err(|e| inner.read_error("read of the log", &e))?;
-            buf.truncate(n);
-            self.at = at;
-            self.bytes = Some(buf);
-        }
-        let start = (at - self.at) as usize;
-        Ok(self.bytes.as_ref().and_then(|b| b.get(start..start + len)))
-    }
-}
 
 enum Step {
     /// A whole batch: its head, its records and the blocks it takes.
@@ -73,6 +39,7 @@ impl Inner {
     /// damaged is done without (the chunks with blocks there are damaged); else that is an error, for it may be read well the next time.
     pub async fn recover(self: &Rc<Self>, names: &BTreeSet<String>, finally: bool) -> Result<()> {
         let store = self.superblock.borrow().store;
+        self.cut.set(false);
         let totals = self.open_block_files(names).await?;
         if names.contains(CHECKPOINT_NEW) {
             match self.dir.remove(CHECKPOINT_NEW).await {
@@ -95,11 +62,17 @@ impl Inner {
                     break;
                 }
                 Some(lost) => {
+                    let Lost { lsn, in_slot } = lost;
                     tracing::warn!(
-                        batch = lost,
+                        disk = self.dir.path(),
+                        batch = lsn,
+                        last = self.log.written.get(),
                         "data of an unflushed update is lost; cutting the log there"
                     );
-                    limit = lost - 1;
+                    if in_slot || lsn < self.log.written.get() {
+                        self.cut.set(true);
+                    }
+                    limit = lsn - 1;
                 }
             }
         }
@@ -169,10 +142,12 @@ impl Inner {
         let mut found = BTreeMap::new();
         let mut spare = Vec::new();
         let mut headless = Vec::new();
+        self.log.files.set(0);
         for name in names.iter().filter(|n| n.starts_with("log-")) {
             let Ok(index) = name[4..].parse::<u32>() else { continue };
             let file = self.open_file(name).await?;
-            self.log.files.set(self.log.files.get().max(index + 1));
+            self.log.files.set(self.log.files.get() + 1);
+            self.log.numbers.set(self.log.numbers.get().max(index.saturating_add(1)));
             let mut head = self.segment_head(name, &file, store).await?;
             if head.is_none() {
                 head = self.segment_head(name, &file, store).await?;
@@ -205,8 +180,14 @@ impl Inner {
         }
         let end = self.replay_segments(&found, lsn, durable, limit).await?;
         for file in headless {
-            if self.headless_durable(file, store, first_segment, lsn).await? > end.lsn {
+            let behind =
+                self.behind_headless(file, store, first_segment, lsn, end.incarnation).await?;
+            if behind.durable > end.lsn {
                 return Err(self.log_error("the header of a segment is gone"));
+            }
+            // That header was written before them.
+            if behind.began > end.lsn && limit == u64::MAX {
+                self.note_cut(end.lsn + 1, "the header of its segment is gone");
             }
         }
         let last_seq = found.keys().next_back().copied().unwrap_or(0);
@@ -254,6 +235,13 @@ impl Inner {
         ))
     }
 
+    /// A batch whose write had ended is not whole, and is cut off with all behind it.
+    fn note_cut(&self, lsn: u64, why: &str) {
+        let disk = self.dir.path();
+        tracing::warn!(disk, batch = lsn, why, "unflushed updates are lost; cutting the log there");
+        self.cut.set(true);
+    }
+
     async fn replay_segments(
         self: &Rc<Self>,
         found: &BTreeMap<u64, Found>,
@@ -278,6 +266,7 @@ impl Inner {
         let mut knows_later = false;
         while let Some(f) = found.get(&seq) {
             end.path.insert(seq);
+            end.incarnation = f.head.incarnation;
             if f.head.first_lsn > durable {
                 end.headers.push(Header { segment: seq, block: 0, bytes: f.head.encode() });
             }
@@ -304,8 +293,8 @@ impl Inner {
                         durable = durable.max(head.durable_lsn);
                         if head.lsn > covered {
                             if head.lsn > durable && !knows_later {
-                                durable =
-                                    durable.max(self.later_durable(found, seq, block, next).await?);
+                                let behind = self.behind(found, seq, block, next).await?;
+                                durable = durable.max(behind.durable);
                                 knows_later = true;
                             }
                             if head.lsn > durable {
@@ -343,11 +332,14 @@ impl Inner {
                 reread = false;
             };
             if let Some(why) = why {
-                let known = durable.max(self.later_durable(found, seq, block, next).await?);
-                if known >= next {
+                let behind = self.behind(found, seq, block, next).await?;
+                if durable.max(behind.durable) >= next {
                     return Err(self.log_error(&format!(
                         "batch {next} (segment {seq}, block {block}) was durable and is not whole: {why}"
                     )));
+                }
+                if behind.began > next && next <= limit {
+                    self.note_cut(next, &why);
                 }
                 break;
             }
@@ -408,70 +400,6 @@ impl Inner {
         Ok(Step::Batch(head, records))
     }
 
-    /// Looks at everything behind a place for batches that say what was durable.
-    async fn later_durable(
-        &self,
-        found: &BTreeMap<u64, Found>,
-        seq: u64,
-        block: u32,
-        lsn: u64,
-    ) -> Result<u64> {
-        let mut durable = 0;
-        let blocks = (self.superblock.borrow().log_segment_bytes / BLOCK as u64) as u32;
-        for (s, f) in found.range(seq..) {
-            let mut window = Window::new(f.file.clone());
-            let from = if *s == seq { block } else { 1 };
-            for b in from..blocks {
-                let at = u64::from(b) * BLOCK as u64;
-                let Some(bytes) = window.get(self, at, BLOCK).await? else { break };
-                let Some(head) = BatchHead::peek(bytes) else { continue };
-                if head.store != f.head.store
-                    || head.segment != *s
-                    || head.lsn < lsn
-                    || head.incarnation != f.head.incarnation
-                {
-                    continue;
-                }
-                let len = head.header_blocks as usize * BLOCK;
-                if head.header_blocks == 0 || head.header_blocks > HEADER_BLOCKS_MAX {
-                    continue;
-                }
-                if window.get(self, at, len).await?.is_some_and(|h| head.verify(h)) {
-                    durable = durable.max(head.durable_lsn);
-                }
-            }
-        }
-        Ok(durable)
-    }
-
-    /// What batches in a file without a valid segment header say was durable.
-    async fn headless_durable(
-        &self,
-        file: File,
-        store: StoreId,
-        first_segment: u64,
-        covered: u64,
-    ) -> Result<u64> {
-        let mut window = Window::new(file);
-        let mut durable = 0;
-        let mut at = BLOCK as u64;
-        while let Some(bytes) = window.get(self, at, BLOCK).await? {
-            if let Some(head) = BatchHead::peek(bytes)
-                && head.store == store
-                && head.segment >= first_segment
-                && head.lsn > covered
-                && (1..=HEADER_BLOCKS_MAX).contains(&head.header_blocks)
-            {
-                let len = head.header_blocks as usize * BLOCK;
-                if window.get(self, at, len).await?.is_some_and(|h| head.verify(h)) {
-                    durable = durable.max(head.durable_lsn);
-                }
-            }
-            at += BLOCK as u64;
-        }
-        Ok(durable)
-    }
-
     /// Every place must exist and belong to one chunk. Returns the slots in use.
     fn check_places(&self, totals: &BTreeMap<u8, u32>) -> Result<BTreeSet<(u8, u32)>> {
         let mut used = BTreeSet::new();
@@ -515,6 +443,8 @@ impl Inner {
 struct End {
     lsn: u64,
     crc: u32,
+    /// The life that wrote there.
+    incarnation: u64,
     /// The last batch in each segment.
     last: BTreeMap<u64, u64>,
     /// The first segment that was read, and all.

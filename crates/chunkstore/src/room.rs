@@ -60,18 +60,21 @@ impl Inner {
     /// Makes one more segment file; it is free.
     pub async fn add_segment_file(&self) -> Result<()> {
         // The number is taken at once: the log and a checkpoint may both want a file.
-        let index = self.log.files.get();
-        self.log.files.set(index + 1);
+        let index = self.log.numbers.get();
+        self.log.numbers.set(index + 1);
+        self.log.files.set(self.log.files.get() + 1);
         match self.make_segment_file(index).await {
             Ok(file) => {
                 self.log.free.borrow_mut().insert(0, (index, file));
                 Ok(())
             }
             Err(e) => {
-                // What is there of it could not be written to. The number is given back only behind that: who takes it makes a file of this name.
+                // What is there of it could not be written to. The number is given back only behind that: who takes it makes a file of this name. If
+                // another one was made meanwhile, it is left out.
                 let _ = self.dir.remove(&segment_name(index)).await;
-                if self.log.files.get() == index + 1 {
-                    self.log.files.set(index);
+                self.log.files.set(self.log.files.get() - 1);
+                if self.log.numbers.get() == index + 1 {
+                    self.log.numbers.set(index);
                 }
                 Err(if is_no_space(&e) {
                     self.no_space("the log", &e)
@@ -103,6 +106,7 @@ impl Inner {
                 && let Err(e) = file.allocate(0, self.config.log_segment_bytes).await
             {
                 tracing::warn!(disk = self.dir.path(), segment = name, error = %e, "no room for a free log segment");
+                self.log.files.set(self.log.files.get() - 1);
                 continue;
             }
             self.log.free.borrow_mut().push((index, file));

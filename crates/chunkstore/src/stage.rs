@@ -147,6 +147,10 @@ impl Inner {
             if !small {
                 taken = Some(self.write_slots(&body, &mut extents).await?);
             }
+            if req.damaged {
+                // No start could verify it: a lost block looks like one that was never written. So what is sound of it must not go with the power.
+                self.flush_all().await?;
+            }
             if !ticket.turn().await {
                 return Err(gap());
             }

@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     pub config: StoreConfig,
     pub superblock: RefCell<Superblock>,
     pub was_clean: Cell<bool>,
+    /// The start had to cut off batches whose write had ended.
+    pub cut: Cell<bool>,
     /// What the life before this one drew by lot; 0: there was none, or it did not.
     pub former: u32,
     pub targets: RefCell<BTreeMap<TargetId, Target>>,

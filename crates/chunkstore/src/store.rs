@@ -56,8 +56,8 @@ impl Store {
     pub fn former(&self) -> u32 {
         self.inner.former
     }
-    /// The first life since which the machine was not started again, as far as is known: between it and this one only processes ended, so
-    /// nothing was lost that was written.
+    /// The first life since which the machine was not started again, as far as is known, and no start has cut off what had been acknowledged: between it
+    /// and this one only processes ended, and nothing was lost that was written.
     pub fn machine_since(&self) -> Incarnation {
         let sb = self.inner.superblock.borrow();
         Incarnation(if planted(Mutant::BootIgnored) { 1 } else { sb.boot_since })

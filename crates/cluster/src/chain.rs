@@ -25,7 +25,7 @@ pub enum Proof {
     Holds,
     /// It held all of them, but a life of it ended without a clean shutdown, so the last ones may be lost.
     Suspect,
-    /// The same, but only processes ended, not the machine: it has all of them, unless its disk failed then.
+    /// The same, but only processes ended, not the machine, and its start found nothing of them missing: it has all of them, unless its disk failed then.
     Killed,
 }
 
@@ -65,7 +65,7 @@ pub struct Observation {
     pub informed: bool,
     /// Whether the life before that one ended with a clean shutdown.
     pub clean: bool,
-    /// The first life since which its machine was not started again; 0: not known.
+    /// The first life since which its machine was not started again, and its store cut nothing off that had been acknowledged; 0: not known.
     pub machine_since: Incarnation,
     /// The newest chain version it adopted.
     pub adopted: ChainVersion,

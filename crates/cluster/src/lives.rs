@@ -68,7 +68,7 @@ impl MemberRecord {
 
     /// What it can still prove when a life of it ended without a clean shutdown.
     fn interrupted(&self, now: &Observation) -> Proof {
-        // All lives that were not accounted for yet ran under one boot of the machine.
+        // All lives that were not accounted for yet ran under one boot of the machine, and none found damage where the last one's updates were.
         let machine_went_on =
             now.machine_since > Incarnation(0) && now.machine_since <= self.incarnation;
         match self.proof {

@@ -54,6 +54,8 @@ pub struct Disk {
     pub flip_read: Cell<u64>,
     /// Writes of this file wait ([`Disk::hold`]),
     held: Cell<Option<&'static str>>,
+    /// or all flushes of files ([`Disk::hold_flushes`]),
+    flushes_held: Cell<bool>,
     /// and these do.
     waiting: RefCell<Vec<Waker>>,
     /// It tells which parts of its files have room.
@@ -82,6 +84,7 @@ impl Disk {
             fail_sync: Cell::new(0),
             flip_read: Cell::new(0),
             held: Cell::new(None),
+            flushes_held: Cell::new(false),
             waiting: RefCell::default(),
             tells_rooms: Cell::new(true),
             slow: RefCell::default(),
@@ -205,6 +208,19 @@ impl Disk {
     pub fn make_readable(&self) {
         self.unreadable.borrow_mut().clear();
     }
+    pub fn len(&self, name: &str) -> u64 {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| f.now.len)
+    }
+    /// A part of a file is a hole from now on, durably.
+    pub fn punch(&self, name: &str, offset: u64, len: u64) {
+        let id = self.names.borrow()[name];
+        self.content(id, |f| {
+            for content in [&mut f.now, &mut f.durable] {
+                content.apply(&Change::Punch(offset, len));
+            }
+        });
+    }
     pub fn truncate(&self, name: &str, len: u64) {
         let id = self.names.borrow()[name];
         self.content(id, |f| f.now.set_len(len));
@@ -221,18 +237,33 @@ impl Disk {
     pub fn hold(&self, name: &'static str) {
         self.held.set(Some(name));
     }
+    /// Flushes of files do not go on until they are let go.
+    pub fn hold_flushes(&self) {
+        self.flushes_held.set(true);
+    }
     /// Whether any waits.
     pub fn holds(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
     pub fn let_go(&self) {
         self.held.set(None);
+        self.flushes_held.set(false);
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
     pub(super) async fn while_held(&self, id: u64) {
         poll_fn(|cx| {
             let held = self.held.get().is_some_and(|n| self.names.borrow().get(n) == Some(&id));
             if held {
+                self.waiting.borrow_mut().push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        })
+        .await;
+    }
+    pub(super) async fn while_flushes_are_held(&self) {
+        poll_fn(|cx| {
+            if self.flushes_held.get() {
                 self.waiting.borrow_mut().push(cx.waker().clone());
                 return Poll::Pending;
             }

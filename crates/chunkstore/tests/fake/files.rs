@@ -78,6 +78,7 @@ impl FileIo for FakeFile {
         let (disk, id) = (self.disk.clone(), self.id);
         Box::pin(async move {
             let n = disk.content(id, |f| f.unsynced.len());
+            disk.while_flushes_are_held().await;
             disk.pause().await;
             disk.operation()?;
             disk.syncs.set(disk.syncs.get() + 1);

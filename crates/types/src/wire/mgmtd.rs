@@ -46,7 +46,8 @@ pub struct TargetReport {
     /// The newest chain version it knows: nothing is served under an older one any more.
     #[cbor(n(7), default)]
     pub known: ChainVersion,
-    /// The first life of its store since which the machine was not started again: what ended between was processes only. 0: not known.
+    /// The first life of its store since which the machine was not started again, and no start of the store has cut off what had been acknowledged: what ended
+    /// between was processes only. 0: not known.
     #[cbor(n(8), default)]
     pub machine_since: Incarnation,
     /// The newest chain version that it adopted as a serving member of it. None: not known, from an older build.
