@@ -201,8 +201,9 @@ fn inodes() -> Vec<Inode> {
     let symlink =
         Inode { kind: InodeKind::Symlink, len: 2, symlink: bytes(b"/a"), ..Inode::default() };
     let device = Inode { kind: InodeKind::CharDevice, rdev: 259, ..Inode::default() };
+    let opened = Inode { stored: true, only_writer: Some(SessionId(258)), ..Inode::default() };
     let spilling = Inode { len: 3, contents: Contents::Spilling, ..Inode::default() };
-    vec![Inode::default(), file, directory, symlink, device, spilling]
+    vec![Inode::default(), file, directory, symlink, device, spilling, opened]
 }
 
 fn dentries() -> Vec<Dentry> {
@@ -227,8 +228,9 @@ fn orphans() -> Vec<OrphanRecord> {
 fn requests() -> Vec<RequestRecord> {
     let mark = Some([9; 16].into());
     vec![
-        RequestRecord { inode: InodeId(7), mark, refused: None },
-        RequestRecord { inode: InodeId(0), mark: None, refused: Some(17) },
+        RequestRecord { inode: InodeId(7), mark, refused: None, kind: InodeKind::File },
+        RequestRecord { inode: InodeId(0), mark: None, refused: Some(17), kind: InodeKind::File },
+        RequestRecord { inode: InodeId(7), mark, refused: None, kind: InodeKind::Directory },
     ]
 }
 
