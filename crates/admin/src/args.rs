@@ -41,6 +41,8 @@ pub struct AdminArgs {
 #[derive(Subcommand, Debug)]
 pub enum DiskCommand {
     /// Take up a new, empty disk; the lost replicas are made anew
+    ///
+    /// Without --yes it only says which directory of which node would be taken up and formatted.
     Replace {
         /// NODE:DISK
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
@@ -49,8 +51,11 @@ pub enum DiskCommand {
         #[arg(long)]
         dry_run: bool,
         /// Return when every lost replica is there again
-        #[arg(long)]
+        #[arg(long, requires = "yes")]
         wait: bool,
+        /// Do it; without it only say what would be done
+        #[arg(long, conflicts_with = "dry_run")]
+        yes: bool,
     },
 }
 
@@ -107,6 +112,9 @@ pub enum MetaCommand {
         /// An embedded engine is read through the metadata service that hosts it and goes on serving, not from its directory
         #[arg(long)]
         online: bool,
+        /// Also if no cluster has used the engine yet
+        #[arg(long)]
+        without_cluster: bool,
         /// The file; it must not be there
         file: PathBuf,
         /// The configuration of a metadata service: it names the cluster and the engine
@@ -125,6 +133,9 @@ pub enum MetaCommand {
         /// Only verify the file
         #[arg(long)]
         dry_run: bool,
+        /// Also if it is of an engine that no cluster had used
+        #[arg(long)]
+        without_cluster: bool,
         /// Remove what is in the engine first; needs --yes
         #[arg(long)]
         replace: bool,
@@ -217,8 +228,8 @@ pub enum Command {
         /// storage or mgmtd (meta has nothing to set yet)
         #[arg(value_parser = role)]
         role: Role,
-        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_targets, sync_bytes_per_s, sync_share_percent, scrub_bytes_per_s; mgmtd:
-        /// replace_after_ms, balance
+        /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_targets, sync_bytes_per_s, sync_share_percent, sync_floor_percent,
+        /// scrub_bytes_per_s; mgmtd: replace_after_ms, balance
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
         /// Only this node
@@ -394,9 +405,12 @@ pub enum Command {
         /// May administer the cluster: true or false
         #[arg(long, value_name = "BOOL")]
         admin: Option<bool>,
-        /// Print a new token, once; the old one is void
+        /// Print a new token, once; the old one is void at once, and needs --yes: without it only say who uses it
         #[arg(long)]
         new_token: bool,
+        /// Do it
+        #[arg(long, requires = "new_token")]
+        yes: bool,
     },
     /// Remove a user; the files stay
     ///

@@ -6,7 +6,7 @@ use glowfs_client::Client;
 use glowfs_types::routing::{ChainInfo, NodeInfo, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{
-    ClientList, CreateTable, CreateTableReply, GrowTable, ListClients,
+    ClientList, ClientSession, CreateTable, CreateTableReply, GrowTable, ListClients,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -221,18 +221,19 @@ pub fn targets(out: Output, routing: &RoutingInfo) -> Result<()> {
         })
         .collect();
     let columns =
-        ["id", "chain", "node", "disk", "public", "local", "incarnation", "adopted", "used"];
+        ["id", "chain", "disk", "public", "local", "incarnation", "adopted", "used", "store"];
     out.rows(&rows, &columns, |t| {
         vec![
             t.id.to_string(),
             t.chain.to_string(),
-            t.node.to_string(),
-            t.disk_index.to_string(),
+            // As `drain` and `disk replace` take it.
+            format!("{}:{}", t.node, t.disk_index),
             t.public_state.clone(),
             t.local_state.clone(),
             t.incarnation.to_string(),
             t.adopted.to_string(),
             bytes(t.used_bytes),
+            t.store.clone(),
         ]
     })
 }
@@ -250,8 +251,8 @@ struct ClientRow {
     last_seen_ns: u64,
 }
 
-/// `list-clients`.
-pub async fn clients(out: Output, client: &Client) -> Result<()> {
+/// All clients that have a session.
+pub async fn sessions(client: &Client) -> Result<Vec<ClientSession>> {
     let mut sessions = Vec::new();
     let mut ask = Some(ListClients { pages: true, ..ListClients::default() });
     while let Some(question) = ask {
@@ -260,7 +261,13 @@ pub async fn clients(out: Output, client: &Client) -> Result<()> {
         ask = page.next(question).context("listing clients")?;
         sessions.extend(page.clients);
     }
-    let rows: Vec<_> = sessions
+    Ok(sessions)
+}
+
+/// `list-clients`.
+pub async fn clients(out: Output, client: &Client) -> Result<()> {
+    let rows: Vec<_> = sessions(client)
+        .await?
         .into_iter()
         .map(|c| ClientRow {
             id: c.client.to_string(),

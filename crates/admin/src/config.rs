@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_types::routing::{Role, RoutingInfo};
+use glowfs_types::tuning::{MgmtdTuning, StorageTuning};
 use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::{ConfigVersion, NodeId};
@@ -111,15 +112,24 @@ fn edited(now: &ClusterConfig, change: &Change<'_>) -> Result<ClusterConfig> {
     match change.node {
         Some(node) => {
             let text = now.overrides.get(&node).map_or("", String::as_str);
-            new.overrides.insert(node, edit(text, change.settings)?);
+            new.overrides.insert(node, edit(text, change.role, change.settings)?);
         }
-        None => item.toml = edit(&item.toml, change.settings)?,
+        None => item.toml = edit(&item.toml, change.role, change.settings)?,
     }
     new.items.push(item);
     Ok(new)
 }
 
-fn edit(text: &str, settings: &[String]) -> Result<String> {
+/// The keys that a role knows. (mgmtd refuses others that are set; what is taken away it does not see.)
+fn keys(role: Role) -> &'static [&'static str] {
+    match role {
+        Role::Storage => &StorageTuning::KEYS,
+        Role::Mgmtd => &MgmtdTuning::KEYS,
+        _ => &[],
+    }
+}
+
+fn edit(text: &str, role: Role, settings: &[String]) -> Result<String> {
     let mut table: toml::Table = toml::from_str(text).context("the configuration in force")?;
     for setting in settings {
         let Some((key, value)) = setting.split_once('=') else {
@@ -127,7 +137,13 @@ fn edit(text: &str, settings: &[String]) -> Result<String> {
         };
         let (key, value) = (key.trim(), value.trim());
         if value.is_empty() {
-            table.remove(key);
+            // One that is set may be of a newer release.
+            if table.remove(key).is_none() && !keys(role).contains(&key) {
+                bail!(
+                    "{role} has no setting «{key}», and none of that name is set; it has: {}",
+                    keys(role).join(", ")
+                );
+            }
             continue;
         }
         // As TOML where it is that (numbers, true, quoted text), else as plain text.
@@ -190,12 +206,16 @@ mod tests {
     #[test]
     fn keys_are_set_changed_and_taken_away() {
         let set = |text: &str, s: &[&str]| {
-            edit(text, &s.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+            let settings: Vec<_> = s.iter().map(|s| (*s).to_owned()).collect();
+            edit(text, Role::Storage, &settings)
         };
         assert_eq!(
             set("a = 1\nb = 2\n", &["a=3", "b=", "c=x y"]).expect("TOML"),
             "a = 3\nc = \"x y\"\n"
         );
         assert!(set("", &["a"]).is_err());
+        // Taken away again, or by somebody else: nothing is wrong. A word that was mistyped is.
+        assert_eq!(set("", &["sync_chunks="]).expect("TOML"), "");
+        assert!(set("", &["sync_chunk="]).is_err());
     }
 }

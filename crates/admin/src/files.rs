@@ -201,6 +201,8 @@ pub async fn cat(client: &Rc<Client>, path: &str) -> Result<()> {
 #[derive(Serialize)]
 struct DiskRow {
     node: u64,
+    /// Its place in the node's configuration, by which `drain` and `disk replace` go; absent if the node did not answer.
+    disk: Option<usize>,
     path: String,
     store: String,
     capacity_bytes: u64,
@@ -225,8 +227,9 @@ pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<(
         routing.nodes.values().filter(|n| n.role == glowfs_types::routing::Role::Storage);
     for (node, answer) in ask_all(storages, |n: &NodeInfo| client.storage_info(n.id)).await {
         match answer {
-            Ok(info) => disks.extend(info.disks.into_iter().map(|d| DiskRow {
+            Ok(info) => disks.extend(info.disks.into_iter().enumerate().map(|(i, d)| DiskRow {
                 node: node.id.0,
+                disk: Some(i),
                 path: d.path,
                 store: d.store.to_string(),
                 capacity_bytes: d.capacity_bytes,
@@ -236,6 +239,7 @@ pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<(
             })),
             Err(e) => disks.push(DiskRow {
                 node: node.id.0,
+                disk: None,
                 path: String::new(),
                 store: String::new(),
                 capacity_bytes: 0,
@@ -256,13 +260,15 @@ pub async fn df(out: Output, client: &Client, routing: &RoutingInfo) -> Result<(
         bytes(df.free_bytes),
         df.inodes
     ))?;
-    out.rows(&df.disks, &["node", "capacity", "free", "chunks", "disk", "problem"], |d| {
+    let columns = ["disk", "capacity", "free", "chunks", "path", "store", "problem"];
+    out.rows(&df.disks, &columns, |d| {
         vec![
-            d.node.to_string(),
+            d.disk.map_or_else(|| d.node.to_string(), |i| format!("{}:{i}", d.node)),
             bytes(d.capacity_bytes),
             bytes(d.free_bytes),
             bytes(d.used_bytes),
             d.path.clone(),
+            d.store.clone(),
             d.problem.clone().unwrap_or_else(|| "-".into()),
         ]
     })

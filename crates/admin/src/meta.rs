@@ -5,7 +5,7 @@ use crate::output::{Output, bytes};
 use crate::part::Part;
 use crate::progress::ProgressLine;
 use anyhow::{Context, Result, bail};
-use glowfs_kv::dump::format::{Header, Summary};
+use glowfs_kv::dump::format::{Header, Reader, Summary};
 use glowfs_kv::{
     Embedded, Engine, EngineConfig, RunOptions, Transaction, dump, run_transaction_with,
 };
@@ -35,6 +35,21 @@ struct Shown {
     done: &'static str,
 }
 
+/// The key of mgmtd's record of the cluster (docs/formats/mgmtd.md). Where it is not, there is no cluster's metadata: another cluster id or another etcd was named than the
+/// services have, and a good dump would be replaced by nothing.
+const CLUSTER_RECORD: &[u8] = b"mgmtd/cluster/";
+
+/// How a dump is loaded.
+#[derive(Clone, Copy, Default)]
+struct How {
+    /// Only verified.
+    dry_run: bool,
+    /// What is there is removed first.
+    replace: bool,
+    /// Also one without a record of the cluster.
+    any: bool,
+}
+
 /// Whether a command works without a cluster.
 pub fn offline(args: &AdminArgs) -> bool {
     matches!(args.command, Command::Meta { .. })
@@ -44,18 +59,21 @@ pub fn offline(args: &AdminArgs) -> bool {
 pub async fn run(rt: &Rt, args: &AdminArgs) -> Result<()> {
     let out = Output { json: args.json };
     match &args.command {
-        Command::Meta { command: MetaCommand::Dump { online, file, config } } => {
+        Command::Meta { command: MetaCommand::Dump { online, without_cluster, file, config } } => {
             let mut config = read_config(config)?;
             if *online && matches!(config.engine, EngineConfig::Embedded { .. }) {
                 config.engine = EngineConfig::Remote { addresses: config.listen.clone() };
             }
-            write(rt, out, file, &config).await
+            write(rt, out, file, &config, *without_cluster).await
         }
-        Command::Meta { command: MetaCommand::Load { file, config, dry_run, replace, yes } } => {
+        Command::Meta {
+            command: MetaCommand::Load { file, config, dry_run, without_cluster, replace, yes },
+        } => {
             if *replace && !*yes && !*dry_run {
                 bail!("--replace removes all that is in the engine; say --yes as well");
             }
-            load(rt, out, file, &read_config(config)?, (*dry_run, *replace)).await
+            let how = How { dry_run: *dry_run, replace: *replace, any: *without_cluster };
+            load(rt, out, file, &read_config(config)?, how).await
         }
         Command::Meta { command: MetaCommand::SkipIds { config } } => {
             skip(rt, out, &read_config(config)?).await
@@ -125,7 +143,7 @@ async fn skip(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
     })
 }
 
-async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result<()> {
+async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig, any: bool) -> Result<()> {
     let mut part = Part::new(file, || rt.random())?;
     must_be_there(config)?;
     let in_use = |e: glowfs_types::Error| match e.status {
@@ -144,7 +162,12 @@ async fn write(rt: &Rt, out: Output, file: &Path, config: &MetaConfig) -> Result
         .and_then(|_| Ok(part.file.sync_all()?))
         .context("dumping")?;
     // As it is on the disk, not as it was in memory.
-    let (header, sum) = verify(rt, &part.path)?;
+    let (header, sum, of_cluster) = verify(rt, &part.path)?;
+    if !of_cluster && !any {
+        bail!(
+            "no cluster has its metadata in this engine: are `cluster_id` and `[engine]` those of its services? Nothing was written (--without-cluster: dump it nevertheless)"
+        );
+    }
     part.name(file)?;
     show(out, &header, &sum, "dumped and verified")
 }
@@ -154,32 +177,41 @@ fn open(path: &Path) -> Result<BufReader<File>> {
     Ok(BufReader::with_capacity(FILE_BYTES, file))
 }
 
-fn verify(rt: &Rt, file: &Path) -> Result<(Header, Summary)> {
+/// Reads a whole dump; also, whether it has the record of a cluster.
+fn verify(rt: &Rt, file: &Path) -> Result<(Header, Summary, bool)> {
     let mut line = ProgressLine::new(rt);
-    let found = dump::verify(open(file)?, |n| line.show("verifying keys", n, 0));
-    found.with_context(|| format!("{}", file.display()))
+    let mut read = || {
+        let mut reader = Reader::new(open(file)?)?;
+        let mut of_cluster = false;
+        while let Some(block) = reader.next_block()? {
+            of_cluster |= block.iter().any(|(key, _)| key == CLUSTER_RECORD);
+            line.show("verifying keys", reader.entries(), 0);
+        }
+        anyhow::Ok((reader.header().clone(), reader.summary()?, of_cluster))
+    };
+    read().with_context(|| format!("{}", file.display()))
 }
 
-async fn load(
-    rt: &Rt,
-    out: Output,
-    file: &Path,
-    config: &MetaConfig,
-    (dry_run, replace): (bool, bool),
-) -> Result<()> {
-    let (header, sum) = verify(rt, file)?;
+async fn load(rt: &Rt, out: Output, file: &Path, config: &MetaConfig, how: How) -> Result<()> {
+    let (header, sum, of_cluster) = verify(rt, file)?;
     if header.cluster != config.cluster()? {
         let (of, want) = (header.cluster, &config.cluster_id);
         bail!("{} is of cluster {of}, the configuration of {want}", file.display());
     }
-    if dry_run {
+    if !of_cluster && !how.any {
+        bail!(
+            "{} has no record of a cluster: the engine that was dumped was not that of the services. Loaded, it would be a new, empty file system (--without-cluster: nevertheless)",
+            file.display()
+        );
+    }
+    if how.dry_run {
         return show(out, &header, &sum, "verified");
     }
     if let EngineConfig::Embedded { dir } = &config.engine {
         std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     }
     let (engine, embedded) = open_engine(rt, config, "meta-load", Some(header.version)).await?;
-    let loaded = load_into(rt, &engine, file, replace, &sum).await;
+    let loaded = load_into(rt, &engine, file, how.replace, &sum).await;
     close(embedded).await?;
     loaded?;
     show(out, &header, &sum, "loaded and read back")
@@ -202,4 +234,64 @@ async fn load_into(
     // What was made since it was dumped has left chunks behind.
     let skip = async |tx: &Transaction| skip_ids(tx, VOLUME, &[], None).await.map(|_| ());
     Ok(dump::finish(rt, engine, skip).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_kv::dump::format::BlockWriter;
+    use glowfs_rt::real;
+    use glowfs_types::ClusterId;
+
+    const CLUSTER: &str = "0123456789abcdef0123456789abcdef";
+
+    /// A dump with this key, and the configuration of an engine that is not there yet.
+    fn dump_with(dir: &Path, key: &[u8]) -> (std::path::PathBuf, MetaConfig) {
+        let file = dir.join("some.dump");
+        let cluster: ClusterId = CLUSTER.parse().expect("an id");
+        let header = Header { cluster, taken_ns: 1, version: 5 };
+        let to = File::create(&file).expect("made");
+        let mut writer = BlockWriter::new(to, &header).expect("begun");
+        writer.push(key, b"x").expect("written");
+        writer.finish().expect("ended");
+        std::fs::write(dir.join("token"), "secret").expect("a token");
+        let text = format!(
+            "node_id = 1\ncluster_id = \"{CLUSTER}\"\nmgmtd = [\"tcp://127.0.0.1:1\"]\nservice_token_file = \"{0}/token\"\n[engine]\nkind = \"embedded\"\ndir = \"{0}/engine\"\n",
+            dir.display()
+        );
+        (file, toml::from_str(&text).expect("a configuration"))
+    }
+
+    /// Another id of a cluster in the configuration names an empty part of etcd; a dump of that replaced good ones.
+    #[test]
+    fn what_has_no_record_of_a_cluster_is_neither_loaded_nor_dumped_without_being_told() {
+        real::run(|rt| async move {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (file, config) = dump_with(dir.path(), b"other");
+            let out = Output { json: true };
+            for how in [How::default(), How { dry_run: true, ..How::default() }] {
+                let e = load(&rt, out, &file, &config, how).await.expect_err("no cluster");
+                assert!(e.to_string().contains("no record of a cluster"), "{e:#}");
+            }
+            assert!(!dir.path().join("engine").exists(), "nothing was made");
+            let told = How { any: true, ..How::default() };
+            load(&rt, out, &file, &config, told).await.expect("told");
+            let again = dir.path().join("again.dump");
+            let e = write(&rt, out, &again, &config, false).await.expect_err("no cluster");
+            assert!(e.to_string().contains("no cluster has its metadata"), "{e:#}");
+            assert!(!again.exists());
+            write(&rt, out, &again, &config, true).await.expect("told");
+        });
+    }
+
+    #[test]
+    fn a_dump_of_a_cluster_is_loaded_and_dumped() {
+        real::run(|rt| async move {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (file, config) = dump_with(dir.path(), CLUSTER_RECORD);
+            let out = Output { json: true };
+            load(&rt, out, &file, &config, How::default()).await.expect("loaded");
+            write(&rt, out, &dir.path().join("again.dump"), &config, false).await.expect("dumped");
+        });
+    }
 }

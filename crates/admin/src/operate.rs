@@ -1,6 +1,6 @@
 //! Commands that move data off disks and nodes, and that deal with chains that nobody serves.
 
-use crate::output::{Output, bytes, print};
+use crate::output::{Output, bytes, plain, print};
 use anyhow::{Context, Result, bail};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
@@ -8,8 +8,8 @@ use glowfs_types::routing::{ChainInfo, Role, RoutingInfo};
 use glowfs_types::wire::data::{ChunkSummary, ListChunks, SyncListReply};
 use glowfs_types::wire::method;
 use glowfs_types::wire::operate::{
-    ForceChain, ForceChainReply, MoveAway, MoveAwayReply, RemoveNode, RemoveNodeReply, TakeDisk,
-    TakeDiskReply,
+    ForceChain, ForceChainReply, Leaver, MoveAway, MoveAwayReply, RemoveNode, RemoveNodeReply,
+    TakeDisk, TakeDiskReply, away,
 };
 use glowfs_types::{ChainId, ChunkId, NodeId, Status, TargetId};
 use serde::Serialize;
@@ -17,6 +17,10 @@ use std::collections::BTreeMap;
 
 /// Between two looks at a move that is waited for.
 const POLL: Duration = Duration::from_millis(500);
+/// When nothing has gone for so long while somebody waits, it is said why.
+const STANDS: Duration = Duration::from_secs(10);
+/// Reasons that are said of a move at once.
+const REASONS_MAX: usize = 5;
 /// Chunks of one page of a listing.
 const PAGE: u32 = 4096;
 /// Chunks that are named one by one; more are counted.
@@ -91,11 +95,16 @@ async fn nothing_left(
     mut reply: MoveAwayReply,
 ) -> Result<MoveAwayReply> {
     let look = MoveAway { dry_run: true, ..order.clone() };
-    let mut said = usize::MAX;
+    let mut said = (usize::MAX, String::new(), client.rt().now());
     while !reply.left.is_empty() {
-        if !out.json && reply.left.len() != said {
-            said = reply.left.len();
-            print(&format!("{said} targets to go\n"))?;
+        let (left, why) = (reply.left.len(), reasons(&reply.left));
+        let now = client.rt().now();
+        // The reasons change all the time while something moves, and say what is the matter where nothing does.
+        let stands = left == said.0 && why != said.1 && now.since(said.2) >= STANDS;
+        if !out.json && (left != said.0 || stands) {
+            let why = if stands { format!(": {why}") } else { String::new() };
+            print(&format!("{left} targets to go{why}\n"))?;
+            said = (left, if stands { reasons(&reply.left) } else { String::new() }, now);
         }
         client.rt().sleep(POLL).await;
         reply = client.mgmtd(method::MOVE_AWAY, &look).await.context("looking how far it is")?;
@@ -111,6 +120,22 @@ async fn nothing_left(
         }
     }
     Ok(reply)
+}
+
+/// Why targets are not gone yet: each reason with how many have it, and one of these.
+fn reasons(left: &[Leaver]) -> String {
+    let mut by: BTreeMap<&str, (usize, TargetId)> = BTreeMap::new();
+    for l in left {
+        by.entry(&l.doing).or_insert((0, l.target)).0 += 1;
+    }
+    let all = by.len();
+    let some = by.iter().take(REASONS_MAX);
+    let mut said: Vec<_> =
+        some.map(|(why, (n, first))| format!("{n} (target {first}): {}", plain(why))).collect();
+    if all > REASONS_MAX {
+        said.push(format!("and {} reasons more", all - REASONS_MAX));
+    }
+    said.join("; ")
 }
 
 /// `remove-node`.
@@ -132,16 +157,73 @@ struct RemovedRow {
     explanation: String,
 }
 
-/// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.
-pub async fn take_disk(
+/// What is about to be replaced; nothing was done.
+#[derive(Serialize)]
+struct ReplacedRow {
+    node: u64,
+    disk: u32,
+    host: String,
+    path: String,
+    store: String,
+    capacity_bytes: u64,
+    problem: Option<String>,
+    replaced: bool,
+}
+
+/// `disk replace`: without `yes` it only says which directory of which machine would be taken up, and formatted if it is empty.
+pub async fn replace(
+    out: Output,
     client: &Client,
     routing: &RoutingInfo,
-    node: NodeId,
-    disk: u32,
+    (node, disk): (NodeId, u32),
+    (yes, wait): (bool, bool),
 ) -> Result<()> {
-    if routing.nodes.get(&node).is_none_or(|n| n.role != Role::Storage) {
+    let known = routing.nodes.get(&node).filter(|n| n.role == Role::Storage);
+    let Some(info) = known else {
         bail!("{node} is no storage node; see `glowfs admin list-nodes`");
+    };
+    if yes {
+        take_disk(client, node, disk).await?;
+        let ask = MoveAway { node, disk: Some(disk), what: away::REPLACE, dry_run: false };
+        return move_away(out, client, ask, wait).await;
     }
+    let disks = client.storage_info(node).await.context("looking at its disks")?.disks;
+    let Some(there) = disks.get(disk as usize) else {
+        bail!("node {node} has {} disks; see `glowfs admin df`", disks.len());
+    };
+    let row = ReplacedRow {
+        node: node.0,
+        disk,
+        host: info.hostname.clone(),
+        path: there.path.clone(),
+        store: there.store.to_string(),
+        capacity_bytes: there.capacity_bytes,
+        problem: there.problem.clone(),
+        replaced: false,
+    };
+    out.either(&row, would_replace)
+}
+
+fn would_replace(row: &ReplacedRow) -> String {
+    let (place, path, host) =
+        (format!("{}:{}", row.node, row.disk), plain(&row.path), plain(&row.host));
+    let text = match &row.problem {
+        // Opened already, when its service was started.
+        None => format!(
+            "{place} is {path} on {host}, store {} of {}, and works: if it is new, it is vouched for",
+            row.store,
+            bytes(row.capacity_bytes)
+        ),
+        Some(problem) => format!(
+            "{place} is {path} on {host}, and has failed ({}): what is there now is taken up, and formatted if it is empty. Is the new disk mounted there? (`findmnt --target {path}`)",
+            plain(problem)
+        ),
+    };
+    format!("{text}; nothing was changed: add --yes\n")
+}
+
+/// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.
+async fn take_disk(client: &Client, node: NodeId, disk: u32) -> Result<()> {
     match client.node_call::<_, TakeDiskReply>(node, method::TAKE_DISK, &TakeDisk { disk }).await {
         Ok(_) => Ok(()),
         // Of an older release, or not running: it took the disk up when it was started, or will.
@@ -351,6 +433,42 @@ mod tests {
         let (forced, text) = said(None, true);
         assert_eq!(forced, None);
         assert!(text.contains("To force it"), "{text}");
+    }
+
+    #[test]
+    fn what_is_replaced_is_named_with_its_directory() {
+        let mut row = ReplacedRow {
+            node: 1001,
+            disk: 1,
+            host: "h".into(),
+            path: "/data/nvme1".into(),
+            store: "ab".into(),
+            capacity_bytes: 1 << 40,
+            problem: None,
+            replaced: false,
+        };
+        let said = would_replace(&row);
+        assert!(said.contains("1001:1 is /data/nvme1 on h, store ab of 1.0 TiB"), "{said}");
+        row.problem = Some("gone".into());
+        let said = would_replace(&row);
+        assert!(said.contains("/data/nvme1 on h") && said.contains("formatted"), "{said}");
+        assert!(said.contains("add --yes"), "{said}");
+    }
+
+    #[test]
+    fn reasons_are_counted() {
+        let leaver = |target, doing: &str| Leaver {
+            target: TargetId(target),
+            chain: ChainId(1),
+            to_node: NodeId(1),
+            to_disk: 0,
+            doing: doing.into(),
+            bytes: 0,
+        };
+        let left = [leaver(3, "waits"), leaver(4, "its copy is syncing"), leaver(5, "waits")];
+        assert_eq!(reasons(&left), "1 (target 4): its copy is syncing; 2 (target 3): waits");
+        let many: Vec<_> = (0..9).map(|i| leaver(i, &i.to_string())).collect();
+        assert!(reasons(&many).ends_with("and 4 reasons more"), "{}", reasons(&many));
     }
 
     #[test]

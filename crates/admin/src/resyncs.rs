@@ -2,7 +2,7 @@
 
 use crate::everyone::ask_all;
 use crate::output::{Output, bytes};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use glowfs_client::Client;
 use glowfs_types::routing::{NodeInfo, Role, RoutingInfo};
 use glowfs_types::wire::data::ResyncInfo;
@@ -41,14 +41,18 @@ impl Row {
     }
 }
 
-/// Asks every storage node for the resyncs that it sends. Nodes that do not answer are named on standard error.
+/// Asks every storage node for the resyncs that it sends. Nodes that do not answer are named on standard error, and make it an error: the list is not all.
 pub async fn list(out: Output, client: &Client, routing: &RoutingInfo) -> Result<()> {
     let mut rows = vec![];
+    let mut silent = 0;
     let storages = routing.nodes.values().filter(|n| n.role == Role::Storage);
     for (node, answer) in ask_all(storages, |n: &NodeInfo| client.storage_info(n.id)).await {
         match answer {
             Ok(info) => rows.extend(info.resyncs.iter().map(|r| Row::new(node.id.0, r))),
-            Err(e) => eprintln!("node {} was left out: {e}", node.id),
+            Err(e) => {
+                silent += 1;
+                eprintln!("node {} was left out: {e}", node.id);
+            }
         }
     }
     let columns = ["chain", "from", "to", "state", "compared", "sent", "bytes", "since", "left"];
@@ -65,5 +69,9 @@ pub async fn list(out: Output, client: &Client, routing: &RoutingInfo) -> Result
             seconds(r.elapsed_ms),
             r.left_ms.map_or_else(|| "?".into(), seconds),
         ]
-    })
+    })?;
+    match silent {
+        0 => Ok(()),
+        n => bail!("{n} storage nodes did not answer, and what they send is not in the list"),
+    }
 }

@@ -111,12 +111,17 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::RemoveNode { node, yes } => {
             operate::remove_node(out, client, NodeId(*node), *yes).await
         }
-        Command::Disk { command: DiskCommand::Replace { place: (node, disk), dry_run, wait } } => {
-            if let Some(disk) = disk.filter(|_| !dry_run) {
-                operate::take_disk(client, &routing, *node, disk).await?;
+        Command::Disk {
+            command: DiskCommand::Replace { place: (node, disk), dry_run, wait, yes },
+        } => {
+            let (disk, wait) = (*disk, *wait);
+            let ask = MoveAway { node: *node, disk, what: away::REPLACE, dry_run: *dry_run };
+            match disk {
+                Some(disk) if !dry_run => {
+                    operate::replace(out, client, &routing, (*node, disk), (*yes, wait)).await
+                }
+                _ => operate::move_away(out, client, ask, wait).await,
             }
-            let ask = MoveAway { node: *node, disk: *disk, what: away::REPLACE, dry_run: *dry_run };
-            operate::move_away(out, client, ask, *wait).await
         }
         Command::ExplainForce { chain } => {
             operate::force(out, client, &routing, *chain, None, false).await
@@ -135,7 +140,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             };
             users::add(out, client, user).await
         }
-        Command::UserChange { uid, name, groups, root, admin, new_token } => {
+        Command::UserChange { uid, name, groups, root, admin, new_token, yes } => {
             let change = UserChange {
                 user: UserId(*uid),
                 name: name.clone(),
@@ -143,8 +148,9 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
                 root: *root,
                 admin: *admin,
                 new_token: *new_token,
+                token: None,
             };
-            users::change(out, client, change).await
+            users::change(out, client, change, *yes).await
         }
         Command::UserRemove { uid, yes } => users::remove(out, client, UserId(*uid), *yes).await,
         Command::UserList => users::list(out, client).await,

@@ -30,13 +30,19 @@ pub fn explain(chain: &Chain) -> String {
             m.target, m.node, m.state, record.served
         );
     }
-    if chain.restored() {
-        out.push_str(
-            "  older metadata was put back: it went on since, and goes on by itself when all are there that hold every acknowledged write as far as is known\n",
-        );
-    } else if info.head().is_none() && chain.records.values().all(|r| r.proof == Proof::None) {
+    // First: where nobody proves anything, nothing goes on by itself, whatever was put back.
+    if info.head().is_none() && chain.records.values().all(|r| r.proof == Proof::None) {
+        if chain.restored() {
+            out.push_str(
+                "  its targets know of newer versions than the metadata: older metadata was put back, or their disks hold a former file system (then empty them)\n",
+            );
+        }
         out.push_str(
             "  nobody serves, and of no target is known that it holds every acknowledged write: it goes on when one is forced; explain-force says what that loses\n",
+        );
+    } else if chain.restored() {
+        out.push_str(
+            "  older metadata was put back: it went on since, and goes on by itself when all are there that hold every acknowledged write as far as is known\n",
         );
     } else if info.head().is_none() {
         out.push_str(

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// Bits of a mode by which the owner of a directory lists and enters it.
+const OWNER_ENTERS: u32 = 0o500;
+
 /// Configuration of a metadata service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -214,6 +217,13 @@ impl MetaConfig {
         if self.root.mode > 0o7777 {
             return bad(format!("root.mode: {:o} has more than permission bits", self.root.mode));
         }
+        // TOML knows no 0755, and 755 is 01363.
+        if self.root.mode & OWNER_ENTERS != OWNER_ENTERS {
+            return bad(format!(
+                "root.mode: {0} is {0:04o}, by which its owner may not list and enter the root directory; an octal number is written 0o755",
+                self.root.mode
+            ));
+        }
         let t = &self.tuning;
         for (name, value) in [
             ("flush_interval_ms", t.flush_interval_ms),
@@ -282,6 +292,19 @@ mod tests {
             root: RootConfig::default(),
             tuning: Tuning::default(),
             format: false,
+        }
+    }
+
+    #[test]
+    fn a_mode_of_the_root_that_was_written_as_a_decimal_number_is_refused() {
+        let config =
+            |mode| MetaConfig { root: RootConfig { mode, ..RootConfig::default() }, ..config() };
+        for good in [0o755, 0o1777, 0o700, 0o500, 0o2775] {
+            config(good).validate().expect("a mode");
+        }
+        for bad in [755, 1777, 700, 777, 750, 770, 775, 1755, 2775] {
+            let e = config(bad).validate().expect_err("decimal");
+            assert!(e.message.contains("0o755"), "{e}");
         }
     }
 

@@ -145,16 +145,22 @@ impl Timing {
                 "heartbeat_ms, scan_ms, primary_renew_ms and repair_ms must be greater than 0",
             );
         }
+        if self.recoveries_max == 0 {
+            return bad(
+                "recoveries_max: 0 would leave every lost replica lost and every drain undone; the least is 1 (not to replace what is away: replace_after_ms = 0)",
+            );
+        }
         let heartbeat_ms = self.heartbeat_ms.max(NODE_HEARTBEAT_MS);
-        if self.node_lease_ms < 2 * heartbeat_ms {
+        if self.node_lease_ms < heartbeat_ms.saturating_mul(2) {
             return bad(&format!(
                 "node_lease_ms must be at least twice the time between heartbeats ({heartbeat_ms}: heartbeat_ms, or {NODE_HEARTBEAT_MS}, which nodes keep), or one lost heartbeat stops a node"
             ));
         }
-        if self.primary_lease_ms < 2 * self.primary_renew_ms {
+        if self.primary_lease_ms < self.primary_renew_ms.saturating_mul(2) {
             return bad("primary_lease_ms must be at least twice primary_renew_ms");
         }
-        if self.primary_lease_ms + self.margin_ms + heartbeat_ms > self.node_lease_ms {
+        let taken_over_ms = self.primary_lease_ms.saturating_add(self.margin_ms);
+        if taken_over_ms.saturating_add(heartbeat_ms) > self.node_lease_ms {
             return bad(&format!(
                 "primary_lease_ms + margin_ms + {heartbeat_ms} (the time between heartbeats: heartbeat_ms, or {NODE_HEARTBEAT_MS}, which nodes keep) must not exceed node_lease_ms, or a change of primary stops nodes"
             ));
@@ -191,6 +197,25 @@ mod tests {
             assert!(e.message.contains("300"), "{e}");
         }
         timing(600, 250).validate().expect("just long enough");
+    }
+
+    #[test]
+    fn times_that_no_sum_can_hold_are_refused() {
+        let huge = i64::MAX as u64;
+        let timing = Timing { primary_lease_ms: huge, margin_ms: huge, ..Timing::default() };
+        assert!(timing.validate().is_err());
+        for (heartbeat_ms, primary_renew_ms) in [(u64::MAX, 200), (300, u64::MAX)] {
+            let timing = Timing { heartbeat_ms, primary_renew_ms, ..Timing::default() };
+            assert!(timing.validate().is_err());
+        }
+    }
+
+    #[test]
+    fn no_recovery_at_a_time_would_be_none_ever() {
+        let timing = |recoveries_max| Timing { recoveries_max, ..Timing::default() };
+        timing(1).validate().expect("one after the other");
+        let e = timing(0).validate().expect_err("none");
+        assert!(e.message.contains("recoveries_max"), "{e}");
     }
 
     #[test]

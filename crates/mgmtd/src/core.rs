@@ -133,6 +133,7 @@ impl Inner {
             tracing::warn!(why, "not primary any more");
         }
         self.metrics.primary.set(0);
+        self.metrics.set_chains([0; 3]);
         self.changed.notify_all();
     }
     /// Ends the instance with an error that no retry can heal.

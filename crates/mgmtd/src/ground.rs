@@ -43,6 +43,21 @@ pub(crate) fn wanted(s: &State) -> BTreeMap<ChainId, usize> {
     tables.flat_map(|t| t.table.chains.iter().map(|c| (*c, t.replicas as usize))).collect()
 }
 
+/// How many chains of tables are complete, degraded and unavailable.
+pub(crate) fn conditions(s: &State) -> [usize; 3] {
+    let mut counts = [0; 3];
+    for (id, wanted) in wanted(s) {
+        let Some(chain) = s.chains.get(&id) else { continue };
+        let [complete, degraded, unavailable] = &mut counts;
+        *match chain.value.info.serving().count() {
+            0 => unavailable,
+            n if n < wanted => degraded,
+            _ => complete,
+        } += 1;
+    }
+    counts
+}
+
 /// How the places share chains with a set of nodes.
 struct Sharing {
     /// Of each place: how many of its targets are of chains that have a member on one of the nodes.

@@ -5,7 +5,7 @@
 
 use crate::core::Inner;
 use crate::ground::usable;
-use crate::laying::{check_room, lay};
+use crate::laying::{FOR_LIFE, check_room, lay};
 use crate::records::TableRecord;
 use crate::state::State;
 use crate::tables::left_out;
@@ -50,6 +50,9 @@ impl Inner {
             format!("table {} grows from {before} chains to {}: ", ask.table, ask.chains);
         explanation += &(plan.explain() + &left_out);
         self.with(|s| write!(explanation, "\n{}", after(s, &plan)))?.unwrap_or_default();
+        if ask.dry_run {
+            explanation += FOR_LIFE;
+        }
         let (laid, table) = self.with(|s| {
             let create = CreateTable {
                 table: ask.table,

@@ -18,6 +18,9 @@ const ROUTING_BYTES_MAX: usize = BODY_BYTES_MAX as usize / 8 * 7;
 /// Lives of stores, and chain versions, that the numbers of the routing info have room for.
 const GROWN: u64 = u16::MAX as u64;
 
+/// What a dry run says behind what would be laid.
+pub(crate) const FOR_LIFE: &str = "\n  chains are for the life of the cluster: none can be taken away later, and none can have another number of replicas";
+
 /// A new chain with its targets.
 pub(crate) type Laid = (Chain, Vec<TargetInfo>);
 

@@ -11,7 +11,8 @@ use glowfs_types::routing::{LocalState, PublicState};
 use glowfs_types::wire::operate::{
     ForceChain, ForceChainReply, Leaver, MoveAway, MoveAwayReply, away,
 };
-use glowfs_types::{Error, NodeId, Result, Status, TargetId};
+use glowfs_types::{Error, NodeId, Result, Status, StoreId, TargetId};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 impl Inner {
@@ -105,13 +106,39 @@ fn put(s: &mut State, stores: &[StoreRecord]) {
     }
 }
 
+/// The disks that an order names. One that was in a place before is not drained with the one that works there now: of that the number tells.
+fn meant<'a>(s: &'a State, ask: &MoveAway) -> Vec<&'a StoreRecord> {
+    let named =
+        |r: &&StoreRecord| r.node == ask.node && ask.disk.is_none_or(|d| d == r.offer.disk_index);
+    let mut all: Vec<&StoreRecord> = s.stores.values().filter(named).collect();
+    let works = |r: &&StoreRecord| !r.superseded && r.away != standing::UNVOUCHED;
+    if ask.what == away::DRAIN && ask.disk.is_some() && all.iter().any(works) {
+        all.retain(|r| !r.superseded);
+    }
+    all
+}
+
+/// Which disks these are, for people: a number alone may be taken for another one.
+fn named(all: &[&StoreRecord]) -> String {
+    let mut out = String::new();
+    for r in all {
+        let was = if r.superseded { "was" } else { "is" };
+        let gib = r.offer.capacity_bytes as f64 / f64::from(1 << 30);
+        // Writing into a String cannot fail.
+        let _ = write!(
+            out,
+            "; {}:{} {was} store {} of {gib:.1} GiB",
+            r.node, r.offer.disk_index, r.offer.store
+        );
+    }
+    out
+}
+
 /// The disks that are meant, as they should be marked.
 fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
     let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
-    let meant =
-        |r: &&StoreRecord| r.node == ask.node && ask.disk.is_none_or(|d| d == r.offer.disk_index);
     let name = ask.disk.map_or_else(|| ask.node.to_string(), |d| format!("{}:{d}", ask.node));
-    let all: Vec<&StoreRecord> = s.stores.values().filter(meant).collect();
+    let all = meant(s, ask);
     if all.is_empty() {
         return bad(format!(
             "{name} has no disk that was ever registered; see `glowfs admin list-targets`"
@@ -155,20 +182,15 @@ fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
 }
 
 /// What is left to do for the disks that are meant.
-fn explain_move(
-    s: &State,
-    ask: &MoveAway,
-    leaving: std::collections::BTreeSet<glowfs_types::TargetId>,
-) -> MoveAwayReply {
+fn explain_move(s: &State, ask: &MoveAway, leaving: BTreeSet<TargetId>) -> MoveAwayReply {
     let mut ground = Ground::new(s, leaving);
     let mut left = Vec::new();
+    let disks = meant(s, ask);
+    let stores: BTreeSet<StoreId> = disks.iter().map(|r| r.offer.store).collect();
     for item in s.targets.values() {
         let t = &item.value;
-        let store = s.stores.get(&t.store);
-        // By the index that the disk has now: the target's is that of the day when it was made.
-        let on = |d| store.is_some_and(|r| r.offer.disk_index == d);
-        let meant = t.node == ask.node && ask.disk.is_none_or(on);
-        if !meant || store.is_none_or(|r| r.away == 0) {
+        let marked = s.stores.get(&t.store).is_some_and(|r| r.away != 0);
+        if !marked || !stores.contains(&t.store) {
             continue;
         }
         let Some(chain) = s.chains.get(&t.chain).map(|c| &c.value) else { continue };
@@ -211,10 +233,13 @@ fn explain_move(
         let bytes = s.heard.get(&t.id).map_or(t.used_bytes, |h| h.report.used_bytes);
         left.push(Leaver { target: t.id, chain: t.chain, to_node, to_disk, doing, bytes });
     }
-    let explanation = match (ask.what, left.len()) {
+    let mut explanation = match (ask.what, left.len()) {
         (away::CANCEL, _) => "the disks stay; what was copied already is kept where it is".into(),
         (_, 0) => "nothing is left on it; it can be taken away".into(),
         (_, n) => format!("{n} targets have to go"),
     };
+    if ask.disk.is_some() {
+        explanation += &named(&disks);
+    }
     MoveAwayReply { left, explanation, in_force: None }
 }

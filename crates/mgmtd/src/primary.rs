@@ -51,7 +51,7 @@ impl Inner {
         let root = loaded.users.iter().find(|u| u.info.user == UserId(0));
         if root.is_some_and(|u| *u.hash != self.root_hash) {
             tracing::warn!(
-                "root_token_file does not hold root's token; it is read only when a cluster is made: «admin user-change 0 --new-token» gives root a new one"
+                "root_token_file does not hold root's token; it is read only when a cluster is made. Who has lost that token gives root a new one with the services': «glowfs admin --token-file SERVICE_TOKEN_FILE user-change 0 --new-token --yes»"
             );
         }
         let state = self.build(epoch, cluster, loaded);

@@ -4,7 +4,7 @@
 use crate::balance;
 use crate::core::Inner;
 use crate::edit::Edit;
-use crate::ground::{Ground, wanted};
+use crate::ground::{Ground, conditions, wanted};
 use crate::state::State;
 use crate::tables::new_target;
 use glowfs_cluster::{Move, next_move};
@@ -167,6 +167,10 @@ impl Inner {
                 && let Err(e) = self.repair_once().await
             {
                 tracing::warn!(error = %e, "members of chains could not be changed; trying on");
+            }
+            // Not by whom has just stepped down.
+            if let Ok(counts) = self.with(|s| conditions(s)) {
+                self.metrics.set_chains(counts);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::core::Inner;
 use crate::edit::Edit;
 use crate::ground::usable;
 use crate::growing::unused;
-use crate::laying::{Laid, check_room, lay};
+use crate::laying::{FOR_LIFE, Laid, check_room, lay};
 use crate::records::{StoreRecord, TableRecord, standing};
 use crate::second::refuse_stores;
 use crate::state::State;
@@ -23,6 +23,8 @@ use std::fmt::Write;
 
 /// The greatest number of stores of one node.
 const STORES_PER_NODE_MAX: usize = 1024;
+/// Targets whose disk has another number by now, put right by one transaction.
+const TARGETS_PER_CHANGE: usize = 128;
 /// Chains laid, or removed again, by one transaction.
 pub(crate) const CHAINS_PER_CHANGE: usize = 128;
 
@@ -41,7 +43,7 @@ impl Inner {
             return bad("stores and their nodes have ids greater than 0".into());
         }
         let _held = self.lock.acquire(1).await;
-        let own = self.config.node();
+        let (own, node) = (self.config.node(), register.node);
         self.with(|s| refuse_stores(s, own, from, &register))??;
         let (edit, refused) = self.with(|s| offered(s, register))?;
         for r in &refused {
@@ -55,6 +57,10 @@ impl Inner {
             );
         }
         self.commit(edit).await?;
+        // Behind that, in pieces: a node that is cut off here registers again.
+        for piece in self.with(|s| renumbered(s, node))?.chunks(TARGETS_PER_CHANGE) {
+            self.commit(Edit { targets: piece.to_vec(), ..Edit::default() }).await?;
+        }
         Ok(RegisterStoresReply { refused })
     }
 
@@ -94,7 +100,10 @@ impl Inner {
         let request = Request { replicas: create.replicas, chains: create.chains };
         let plan =
             plan(&places, request).map_err(|e| Error::new(e.status, e.message + &left_out))?;
-        let explanation = plan.explain() + &left_out;
+        let mut explanation = plan.explain() + &left_out;
+        if create.dry_run {
+            explanation += FOR_LIFE;
+        }
         let (chains, table) = self.with(|s| {
             let (chains, table) = lay(s, &create, &plan);
             check_room(s, &chains, &table).map(|()| (chains, table))
@@ -195,6 +204,16 @@ fn offered(s: &State, register: RegisterStores) -> (Edit, Vec<RefusedStore>) {
     });
     edit.stores.extend(missed.map(|r| StoreRecord { absent: true, ..r.clone() }));
     (edit, refused.collect())
+}
+
+/// The targets of a node that are recorded under another number of their disk than it has now: commands go by the one that lists show.
+fn renumbered(s: &State, node: NodeId) -> Vec<TargetInfo> {
+    let of_node = s.targets.values().map(|t| &t.value).filter(|t| t.node == node);
+    let moved = of_node.filter_map(|t| {
+        let disk_index = s.stores.get(&t.store)?.offer.disk_index;
+        (disk_index != t.disk_index).then(|| TargetInfo { disk_index, ..t.clone() })
+    });
+    moved.collect()
 }
 
 pub(crate) fn new_target(id: TargetId, chain: ChainId, place: &Place) -> TargetInfo {

@@ -120,6 +120,26 @@ mod tests {
         assert!(check_config(Role::Meta, "x = 1").is_err());
     }
 
+    /// Adding a field without its key here does not compile, or fails.
+    #[test]
+    fn all_keys_are_named() {
+        let storage = StorageTuning {
+            sync_chunks: Some(1),
+            sync_bytes_per_s: Some(1),
+            sync_share_percent: Some(1),
+            scrub_bytes_per_s: Some(1),
+            sync_targets: Some(1),
+            sync_floor_percent: Some(1),
+        };
+        let mgmtd = MgmtdTuning { replace_after_ms: Some(1), balance: Some(true) };
+        assert_eq!(keys(&toml::to_string(&storage).expect("TOML")), StorageTuning::KEYS);
+        assert_eq!(keys(&toml::to_string(&mgmtd).expect("TOML")), MgmtdTuning::KEYS);
+    }
+
+    fn keys(text: &str) -> Vec<&str> {
+        text.lines().filter_map(|l| Some(l.split_once(" = ")?.0)).collect()
+    }
+
     #[test]
     fn an_override_lies_over_the_rest() {
         let text = overlay("sync_chunks = 2\nsync_bytes_per_s = 5", "sync_chunks = 3");

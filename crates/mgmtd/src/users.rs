@@ -72,23 +72,10 @@ impl Inner {
         let info = add.user;
         check_user(&info)?;
         let given = add.token.is_some();
-        let (token, hash) = match add.token {
-            Some(token) => {
-                check_token_form(&token)?;
-                let hash = *blake3::hash(token.as_bytes()).as_bytes();
-                (token, hash)
-            }
-            None => self.new_token(),
-        };
+        let (token, hash) = self.token_of(add.token)?;
         let _held = self.lock.acquire(1).await;
-        let (old, owner) = self.with(|s| {
-            let old = s.users.get(&info.user).map(|u| (u.info.clone(), *u.hash));
-            (old, s.tokens.get(&hash).copied())
-        })?;
-        if given && (owner.is_some_and(|o| o != info.user) || hash == self.service_hash) {
-            let e = "this token is somebody else's already";
-            return Err(Error::new(Status::InvalidArgument, e));
-        }
+        let old = self.with(|s| s.users.get(&info.user).map(|u| (u.info.clone(), *u.hash)))?;
+        self.check_owner(info.user, &hash)?;
         // A repetition: the answer was lost.
         if given && old.as_ref().is_some_and(|(o, h)| *h == hash && *o == info) {
             return Ok(UserAddReply { token });
@@ -115,7 +102,14 @@ impl Inner {
             ..old
         };
         check_user(&info)?;
-        let new = change.new_token.then(|| self.new_token());
+        // One that was given and is in force already is a repetition: the answer was lost.
+        let new = match change.new_token {
+            true => Some(self.token_of(change.token)?),
+            false => None,
+        };
+        if let Some((_, hash)) = &new {
+            self.check_owner(change.user, hash)?;
+        }
         let hash = new.as_ref().map_or(hash, |(_, hash)| (*hash).into());
         self.put_user(UserRecord { info: info.clone(), hash }).await?;
         Ok(UserChangeReply { user: info, token: new.map(|(token, _)| token) })
@@ -142,6 +136,24 @@ impl Inner {
         })?;
         tracing::info!(user = %id, "user removed");
         Ok(Empty {})
+    }
+
+    /// The token that the caller made, or a new one, with its hash.
+    fn token_of(&self, given: Option<String>) -> Result<(String, [u8; 32])> {
+        let Some(token) = given else { return Ok(self.new_token()) };
+        check_token_form(&token)?;
+        let hash = *blake3::hash(token.as_bytes()).as_bytes();
+        Ok((token, hash))
+    }
+
+    /// Refuses a token that stands for another user or for the services.
+    fn check_owner(&self, user: UserId, hash: &[u8; 32]) -> Result<()> {
+        let owner = self.with(|s| s.tokens.get(hash).copied())?;
+        if owner.is_some_and(|o| o != user) || *hash == self.service_hash {
+            let e = "this token is somebody else's already";
+            return Err(Error::new(Status::InvalidArgument, e));
+        }
+        Ok(())
     }
 
     /// A token and its hash.

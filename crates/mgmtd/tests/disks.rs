@@ -331,3 +331,33 @@ fn a_table_that_would_make_the_routing_info_too_long_is_refused() {
         m.stop().await;
     });
 }
+
+/// The dead one that had a number before is not what the number means; where nothing else has it, it is.
+#[test]
+fn the_number_of_a_disk_means_the_one_that_has_it_now() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 4, 0).await;
+        let s = &storages[3];
+        let had = on(&s.agent.routing(), s.node);
+        // The first disk was taken out of the configuration, and the second moved up.
+        let second = StoreId(904);
+        register(s, &[(s.store, 0), (second, 1)]).await;
+        register(s, &[(second, 0)]).await;
+        let ask = |dry_run| MoveAway { node: s.node, disk: Some(0), what: away::DRAIN, dry_run };
+        let reply: MoveAwayReply =
+            admin(&w, &m, method::MOVE_AWAY, &ask(false)).await.expect("drains");
+        assert!(reply.left.is_empty(), "it drains the one that is gone as well: {reply:?}");
+        assert!(!reply.explanation.contains(&format!("store {} ", s.store)), "{reply:?}");
+        // Both moved back: the number means the first one again, and no order was given for that.
+        register(s, &[(s.store, 0), (second, 1)]).await;
+        let look: MoveAwayReply =
+            admin(&w, &m, method::MOVE_AWAY, &ask(true)).await.expect("looks");
+        assert_eq!((look.in_force, look.left.len()), (Some(false), had), "{look:?}");
+        // Alone under its number, one that is away is meant.
+        register(s, &[(second, 1)]).await;
+        let look: MoveAwayReply =
+            admin(&w, &m, method::MOVE_AWAY, &ask(true)).await.expect("looks");
+        assert_eq!(look.left.len(), had, "{look:?}");
+        m.stop().await;
+    });
+}

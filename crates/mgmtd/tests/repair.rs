@@ -388,6 +388,10 @@ fn a_disk_that_moved_to_another_place_is_drained_by_its_new_one() {
         let had = on(&s.agent.routing(), s.node);
         assert!(had > 0);
         register(s, &[(s.store, 5)]).await;
+        until(&rt, &s.agent, BOUND, "listed under its new one", |r| {
+            r.targets.values().filter(|t| t.store == s.store).all(|t| t.disk_index == 5)
+        })
+        .await;
         let ask =
             |disk| MoveAway { node: s.node, disk: Some(disk), what: away::DRAIN, dry_run: true };
         let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask(0)).await;
@@ -395,6 +399,7 @@ fn a_disk_that_moved_to_another_place_is_drained_by_its_new_one() {
         let drain = MoveAway { dry_run: false, ..ask(5) };
         let reply: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &drain).await.expect("drains");
         assert_eq!(reply.left.len(), had, "{reply:?}");
+        assert!(reply.explanation.contains(&s.store.to_string()), "{reply:?}");
         m.stop().await;
     });
 }

@@ -309,7 +309,23 @@ fn tokens_users_and_rights() {
         let conn = w.conn(&at(&m), &token).await.expect("the token is good still");
         let listed = conn.call_msg::<_, UserList>(method::USER_LIST, &Empty {}, SECOND).await;
         assert_eq!(listed.expect("an administrator").users.len(), 2);
+        // Made by who asks, so that a lost answer loses nothing: repeated, it is known.
+        let own = "0123456789abcdef".repeat(4);
+        let with = |token: &str| UserChange {
+            new_token: true,
+            token: Some(token.to_owned()),
+            ..ann.clone()
+        };
+        for _ in 0..2 {
+            let given = call(with(&own)).await.expect("a token of hers");
+            assert_eq!(given.token.as_deref(), Some(own.as_str()));
+        }
+        w.conn(&at(&m), &own).await.expect("it is good");
+        assert!(w.conn(&at(&m), &token).await.is_err(), "the one before is void");
+        let token = own;
         let refused = [
+            (with("secret"), Status::InvalidArgument),
+            (UserChange { user: UserId(0), ..with(&token) }, Status::InvalidArgument),
             (UserChange { user: UserId(4), ..ann.clone() }, Status::NotFound),
             (UserChange { name: Some("a\nb".into()), ..ann }, Status::InvalidArgument),
             (

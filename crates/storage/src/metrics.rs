@@ -35,12 +35,40 @@ pub(crate) struct Metrics {
     pub vouches: Counter,
     pub vouches_unanswered: Counter,
     pub reads_unvouched: Counter,
+    /// Of each disk, in their order.
+    pub disks: Vec<DiskMetrics>,
+}
+
+/// Room on one disk; 0 while it has failed.
+pub(crate) struct DiskMetrics {
+    pub capacity: Gauge,
+    pub free: Gauge,
+}
+
+impl DiskMetrics {
+    fn new(path: &str) -> Self {
+        let (r, disk) = (Registry::global(), [("disk", path)]);
+        Self {
+            capacity: r.gauge(
+                "glowfs_storage_disk_capacity_bytes",
+                "Bytes of a disk, by `disk`; 0 while it has failed.",
+                &disk,
+            ),
+            free: r.gauge(
+                "glowfs_storage_disk_free_bytes",
+                "Bytes that chunks may still take of a disk, by `disk`.",
+                &disk,
+            ),
+        }
+    }
 }
 
 impl Metrics {
-    pub fn new() -> Self {
+    /// `disks` are the paths of the disks.
+    pub fn new<'a>(disks: impl Iterator<Item = &'a str>) -> Self {
         let r = Registry::global();
         Self {
+            disks: disks.map(DiskMetrics::new).collect(),
             reads: r.counter(
                 "glowfs_storage_reads_total",
                 "Pieces of chunks read for clients, verified.",

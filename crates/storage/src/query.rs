@@ -112,6 +112,11 @@ impl Node {
             }
             _ => format!("{serving} of {} targets serve", targets.len()),
         };
+        // Everything else goes on, so that it is well still: as of a metadata engine without room.
+        let full = self.disks.iter().filter(|d| d.store().is_ok_and(|s| !self.has_room(&s)));
+        let detail = full.fold(detail, |said, d| {
+            format!("{said}; disk {} is full: its chains refuse what needs room", d.path)
+        });
         let clock = self.agent().and_then(|a| a.clock_complaint());
         let detail = clock.map_or(detail.clone(), |c| format!("{detail}; {c}"));
         ServiceStatus {

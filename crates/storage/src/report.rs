@@ -85,6 +85,12 @@ impl Report for Reporter {
         );
         let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();
         node.metrics.pending.set(pending as i64);
+        for (disk, metrics) in node.disks.iter().zip(&node.metrics.disks) {
+            let works = disk.store().ok().filter(|s| s.failure().is_none());
+            let space = works.map(|s| s.space()).unwrap_or_default();
+            metrics.capacity.set(i64::try_from(space.total_bytes).unwrap_or(i64::MAX));
+            metrics.free.set(i64::try_from(space.free_bytes).unwrap_or(i64::MAX));
+        }
         let unvouched = targets.iter().map(|t| t.replica.borrow().unvouched_chunks());
         node.metrics.unvouched.set(unvouched.sum::<usize>() as i64);
         reports

@@ -44,6 +44,16 @@ pub struct MgmtdTuning {
 }
 
 impl StorageTuning {
+    /// All keys.
+    pub const KEYS: [&str; 6] = [
+        "sync_chunks",
+        "sync_bytes_per_s",
+        "sync_share_percent",
+        "scrub_bytes_per_s",
+        "sync_targets",
+        "sync_floor_percent",
+    ];
+
     /// Checks what the types cannot say.
     pub fn validate(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::new(Status::InvalidArgument, what));
@@ -62,6 +72,11 @@ impl StorageTuning {
         }
         Ok(())
     }
+}
+
+impl MgmtdTuning {
+    /// All keys.
+    pub const KEYS: [&str; 2] = ["replace_after_ms", "balance"];
 }
 
 #[cfg(test)]

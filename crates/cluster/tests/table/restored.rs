@@ -80,11 +80,25 @@ fn a_restored_chain_serves_under_a_version_that_its_members_take() {
     }
 }
 
+/// It never does, where nobody proves anything: so it is with disks of a former file system under new metadata.
+#[test]
+fn of_a_restored_chain_in_which_nobody_proves_anything_nobody_says_that_it_goes_on_by_itself() {
+    let (mut c, mut v) = restored([40, 40, 50], &[1, 2]);
+    c.records.values_mut().for_each(|r| r.proof = Proof::None);
+    v.insert(TargetId(3), came_back(ChainVersion(50), ChainVersion(50)));
+    goes_on(&mut c, &mut v);
+    assert!(c.restored() && c.info.head().is_none(), "{c:?}");
+    let said = explain(&c);
+    assert!(said.contains("when one is forced") && said.contains("a former file system"), "{said}");
+    assert!(!said.contains("by itself"), "{said}");
+}
+
 #[test]
 fn of_a_restored_record_nobody_is_the_source_before_all_are_there_or_one_is_forced() {
     let (mut c, mut v) = restored([40, 40, 50], &[1, 2]);
     assert!(c.info.head().is_none(), "3 may know more: {c:?}");
     assert!(explain(&c).contains("older metadata was put back"), "{}", explain(&c));
+    assert!(explain(&c).contains("goes on by itself"), "{}", explain(&c));
     // Its node is dead, as far as the record tells: that says nothing of what it has.
     v.insert(TargetId(3), seen(Off));
     goes_on(&mut c, &mut v);

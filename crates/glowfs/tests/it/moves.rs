@@ -72,7 +72,7 @@ fn a_disk_is_replaced_while_its_service_runs() {
         || c.services("storage").iter().find(|s| s["id"] == "storage-1").map(|s| s["pid"].clone());
     let first = pid();
     assert!(first.is_some(), "{:?}", c.services("storage"));
-    let works = c.admin_fails(&["disk", "replace", "1001:0"]);
+    let works = c.admin_fails(&["disk", "replace", "1001:0", "--yes"]);
     assert!(works.contains("cannot be replaced"), "{works}");
 
     let disk = c.dir.join("data/storage-1/disk-1");
@@ -83,15 +83,21 @@ fn a_disk_is_replaced_while_its_service_runs() {
     });
     let neighbour = c.dir.join("data/storage-1/disk-2");
     sh(&c.local, &format!("cp -a --sparse=always {} {}", neighbour.display(), disk.display()));
-    let copy = c.admin_fails(&["disk", "replace", "1001:0"]);
+    let copy = c.admin_fails(&["disk", "replace", "1001:0", "--yes"]);
     assert!(copy.contains("another disk of the node"), "{copy}");
     std::fs::remove_dir_all(&disk).expect("nobody holds it");
     std::fs::create_dir(&disk).expect("a new disk");
     std::fs::write(disk.join("something"), b"of somebody").expect("written");
-    let full = c.admin_fails(&["disk", "replace", "1001:0"]);
+    let full = c.admin_fails(&["disk", "replace", "1001:0", "--yes"]);
     assert!(full.contains("not empty"), "{full}");
     std::fs::remove_file(disk.join("something")).expect("removed");
-    let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
+    let asked = c.admin(&["disk", "replace", "1001:0"]);
+    assert_eq!(asked["path"], disk.display().to_string().as_str(), "{asked}");
+    assert!(
+        std::fs::read_dir(&disk).expect("there").next().is_none(),
+        "without --yes nothing is done"
+    );
+    let replaced = c.admin(&["disk", "replace", "1001:0", "--yes", "--wait"]);
     assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
     c.wait_serving(BOUND);
     assert_eq!(pid(), first, "the same process");
@@ -149,7 +155,7 @@ fn a_disk_that_is_not_mounted_at_boot_takes_nothing_and_one_that_returns_is_empt
     assert_eq!(sums(), before);
 
     // The replaced one returns in another place.
-    let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
+    let replaced = c.admin(&["disk", "replace", "1001:0", "--yes", "--wait"]);
     assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
     until("the old one is forgotten", || targets_of(&old["store"]) == 0);
     c.dev("kill", &["storage-1"]);
@@ -244,7 +250,7 @@ fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
         let admin = ["admin", "--dev"];
         run(Command::new(binary()).args(admin).arg(&c.dir).args(dry)).code == 0
     });
-    let replaced = c.admin(&["disk", "replace", "1001:0", "--wait"]);
+    let replaced = c.admin(&["disk", "replace", "1001:0", "--yes", "--wait"]);
     assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
     c.wait_serving(BOUND);
     // It alone has everything.

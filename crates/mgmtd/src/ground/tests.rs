@@ -189,6 +189,32 @@ proptest! {
 }
 
 /// More sets of nodes than are remembered.
+/// What `glowfs_mgmtd_chains` says: by the replicas that a chain should have, so one that moves lacks nothing.
+#[test]
+fn chains_are_counted_by_their_condition() {
+    let disks: Vec<DiskOf> = (1..=4).map(|n| (n, 1 << 30, 0)).collect();
+    let chain = |n: usize| (0..n).map(|i| (i, 1)).collect::<Vec<MemberOf>>();
+    let mut s = state(&disks, &[chain(3), chain(4), chain(3), chain(3), chain(3)]);
+    let states =
+        [(2, 3, PublicState::Syncing), (3, 1, PublicState::Offline), (3, 2, PublicState::Waiting)];
+    for (id, member, state) in states {
+        s.chains.get_mut(&ChainId(id)).expect("laid").value.info.members[member].state = state;
+    }
+    let dead = &mut s.chains.get_mut(&ChainId(4)).expect("laid").value.info.members;
+    dead.iter_mut().for_each(|m| m.state = PublicState::Offline);
+    // The fifth is of no table.
+    let table = ChainTable {
+        id: ChainTableId(1),
+        version: 1,
+        chains: (1..=4).map(ChainId).collect(),
+        description: String::new(),
+        replicas: 0,
+    };
+    let value = TableRecord { table, replicas: 3, chains: 4 };
+    s.tables.push(Item { changed: RoutingVersion(1), value });
+    assert_eq!(conditions(&s), [2, 1, 1]);
+}
+
 #[test]
 fn what_is_forgotten_is_counted_again() {
     // Each chain on three of 24 nodes, all of which stay: 2024 sets.

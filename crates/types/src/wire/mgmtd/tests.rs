@@ -185,3 +185,37 @@ fn stores_and_sessions_of_older_and_newer_releases_are_understood() {
     let old: SessionBefore = decode(&encode(&new)).expect("by an older release");
     assert_eq!(old.client, ClientId(1));
 }
+
+/// USER_CHANGE as releases sent it in which mgmtd made every token.
+#[derive(Encode, Decode)]
+struct UserChangeBefore {
+    #[n(0)]
+    user: UserId,
+    #[n(1)]
+    name: Option<String>,
+    #[n(2)]
+    groups: Option<Vec<u32>>,
+    #[n(3)]
+    root: Option<bool>,
+    #[n(4)]
+    admin: Option<bool>,
+    #[n(5)]
+    new_token: bool,
+}
+
+#[test]
+fn a_change_of_a_user_is_understood_with_and_without_a_token_of_the_caller() {
+    let old = UserChangeBefore {
+        user: UserId(7),
+        name: None,
+        groups: None,
+        root: None,
+        admin: None,
+        new_token: true,
+    };
+    let read: UserChange = decode(&encode(&old)).expect("of an older release");
+    assert_eq!(read, UserChange { user: UserId(7), new_token: true, ..UserChange::default() });
+    let new = UserChange { token: Some("ab".into()), ..read };
+    let read: UserChangeBefore = decode(&encode(&new)).expect("by an older release");
+    assert!(read.new_token && read.user == UserId(7));
+}

@@ -83,6 +83,10 @@ pub struct UserChange {
     /// A new token in the place of the one that is good until now.
     #[n(5)]
     pub new_token: bool,
+    /// The new one, if one is wanted, so that whoever made it has it though the answer is lost: 64 lower-case hexadecimal digits. Without it mgmtd makes
+    /// one, as older builds always do.
+    #[n(6)]
+    pub token: Option<String>,
 }
 
 /// Its answer.
