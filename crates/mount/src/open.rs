@@ -496,6 +496,10 @@ impl<F: FileData> OpenInode<F> {
     pub fn find_writable(&self) -> Option<Rc<OpenedFile<F>>> {
         self.state.borrow().files.iter().find(|f| f.allows(false, true)).cloned()
     }
+    /// Whether somebody may store into it through a mapping: that takes a file that is read as well.
+    pub fn may_be_mapped(&self) -> bool {
+        self.state.borrow().files.iter().any(|f| f.access.read && f.access.write)
+    }
     /// Whether one of its files cannot be used any more: the cluster ended the session while it was open.
     pub fn has_dead(&self) -> bool {
         self.state.borrow().files.iter().any(|f| !f.file.lives())

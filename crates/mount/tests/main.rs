@@ -12,6 +12,7 @@ mod interrupted;
 mod listed;
 mod lost_chunks;
 mod lost_power;
+mod mapped;
 mod overtaken;
 mod pieces;
 mod read_ahead;

@@ -53,6 +53,14 @@ impl<S: FileSystem> Context<S> {
                 fresh => fresh?,
             },
         };
+        let (attr, end) = match self.inodes.old_end(&attr) {
+            Some(_) => {
+                self.before_longer(&attr).await;
+                let leased = self.inodes.opened(attr.inode).map_or(end, |open| open.lease.get());
+                (self.inodes.seen(&attr), end.min(leased))
+            }
+            None => (attr, end),
+        };
         self.inodes.gives(attr.inode);
         let entry = entry_out(&attr, self.config.block_bytes, Default::default());
         if self.inodes.tells(&attr, &entry) {
@@ -148,6 +156,7 @@ impl<S: FileSystem> Context<S> {
                 open.forget_atime();
             }
         }
+        self.before_longer(&r.attr).await;
         let attr = self.inodes.seen(&r.attr);
         // The kernel takes time and length from this answer, and would see nothing in the next one. Not before it: it holds the inode until then.
         if self.inodes.changed_here(&r.attr, 0) {

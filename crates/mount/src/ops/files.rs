@@ -87,6 +87,8 @@ impl<S: FileSystem> Context<S> {
                 if wish.truncate {
                     self.inodes.drop_cache(inode.id);
                     inode.merge_truncated(&reply.attr);
+                    // The kernel takes its length for that, without being told.
+                    inode.direct.told(0);
                 }
                 self.inodes.seen(&reply.attr);
                 let file = self.adopt(&inode, &reply, wish, &caller)?;
@@ -218,6 +220,7 @@ impl<S: FileSystem> Context<S> {
             let edit = || vec![Edit::Add(&name, made.attr.inode)];
             self.changed_dirs(changing, asked, one(&made.dir), |_| edit());
         }
+        self.before_longer(&made.attr).await;
         let inode = self.inodes.pin(made.attr.inode);
         let end = self.lease_end(asked, inode.id, made.lease_ms);
         inode.lease.set(inode.lease.get().max(end));
