@@ -421,6 +421,9 @@ impl<F: FileData> Inodes<F> {
         if let Some(open) = self.opened(inode) {
             open.lease.set(Instant(0));
             open.bare.set(false);
+            if !data {
+                open.capability_given.set(true);
+            }
             open.mode_known.set(false);
         }
         match self.nodes.borrow_mut().get_mut(&inode.0) {

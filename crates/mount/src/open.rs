@@ -122,6 +122,8 @@ pub struct OpenInode<F> {
     pub telling_access: Running,
     /// It has no `security.capability`, as far as we have asked.
     pub bare: Cell<bool>,
+    /// Another client may have given it one, and the kernel may not ask again before it passes on what takes it away ([`crate::daemon::Context::kill_capability_given`]).
+    pub capability_given: Cell<bool>,
     /// Its mode is as meta last said, and no other client has changed anything since that it tells writers of.
     pub mode_known: Cell<bool>,
     /// When its blocks were last counted.
@@ -174,7 +176,7 @@ impl<F: FileData> OpenInode<F> {
         let (back, state) = (RefCell::new(Back::new(waiting.clone())), RefCell::new(state));
         let (sent, late) = (Notify::new(), Late::default());
         let (gate, line, bare) = (Gate::default(), Gate::default(), Cell::new(false));
-        let mode_known = Cell::new(true);
+        let (capability_given, mode_known) = (Cell::new(false), Cell::new(true));
         let (telling_access, losses) = (Running::default(), Cell::new(0));
         let (cut_pages, direct) = (CutPages::default(), DirectWrites::new(kernel_len));
         Self {
@@ -184,6 +186,7 @@ impl<F: FileData> OpenInode<F> {
             lease,
             telling_access,
             bare,
+            capability_given,
             mode_known,
             counted,
             sent,

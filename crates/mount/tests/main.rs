@@ -8,6 +8,7 @@ mod cut_meanwhile;
 mod durable;
 mod forgotten;
 mod gathered;
+mod given;
 mod interrupted;
 mod listed;
 mod lost_chunks;

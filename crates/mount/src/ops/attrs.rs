@@ -120,7 +120,9 @@ impl<S: FileSystem> Context<S> {
         if let Some(len) = q.len {
             // By a path it is cut by who may write there, whoever has it open.
             if has(fattr::FH) {
-                q.session = self.cutting(i.fh)?.file.file.session();
+                let handle = self.cutting(i.fh)?;
+                self.kill_capability_given(&handle).await?;
+                q.session = handle.file.file.session();
             }
             let alone = i.valid & !(fattr::LOCKOWNER | fattr::KILL_SUIDGID);
             let undoes = alone == fattr::SIZE | fattr::FH;
@@ -224,6 +226,7 @@ impl<S: FileSystem> Context<S> {
         if cuts || flags & inode_flags::IMMUTABLE != 0 {
             return fail(EPERM);
         }
+        self.kill_capability_given(&handle).await?;
         if self.header.uid != 0 {
             self.kill_suid(&handle).await?;
         }

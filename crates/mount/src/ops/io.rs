@@ -207,6 +207,7 @@ impl<S: FileSystem> Context<S> {
         if handle.direct && self.may_have_capability(handle) {
             Box::pin(self.kill_capability(handle)).await?;
         }
+        self.kill_capability_given(handle).await?;
         self.inodes.gives(handle.inode.id);
         if how.append {
             let turn = Box::pin(self.append_turn(handle, reply)).await?;

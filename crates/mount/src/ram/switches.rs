@@ -47,6 +47,8 @@ switches! {
     LONGER_UNSEEN: AtomicU64 = 0;
     /// Writes after so many more (less one; 0: all) find no room. For tests.
     ROOM_FOR_WRITES: AtomicU64 = 0;
+    /// When the next file is made durable another client has given it `security.capability`, and meta tells of that. For tests.
+    CAPABILITY_GIVEN: AtomicBool = false;
     /// Questions for an extended attribute take 200 ms. For tests.
     XATTRS_SLOW: AtomicBool = false;
     /// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.

@@ -220,6 +220,9 @@ impl FileSystem for RamFs {
         {
             return Err(no(Status::SessionEnded));
         }
+        if q.durable && CAPABILITY_GIVEN.swap(false, Relaxed) {
+            self.capability_given(&n)?;
+        }
         let longer = q.len_at_least.is_some_and(|len| len > n.attr.borrow().len);
         if longer {
             self.cut_over(&n).await;
