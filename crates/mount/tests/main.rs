@@ -3,6 +3,7 @@
 
 mod again;
 mod aio;
+mod background;
 mod common;
 mod cut_meanwhile;
 mod durable;
