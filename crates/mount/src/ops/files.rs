@@ -245,13 +245,31 @@ impl<S: FileSystem> Context<S> {
         handle: &Handle<S::File>,
         durable: bool,
     ) -> Result<(), Failure> {
-        let inode = &handle.inode;
-        self.settle(inode).await;
-        let dirty = inode.dirty();
+        self.settle(&handle.inode).await;
+        let dirty = handle.inode.dirty();
         if dirty.is_none() && !durable {
             return Ok(());
         }
-        let allocated = self.counted(inode, durable).await;
+        let allocated = self.counted(&handle.inode, durable).await;
+        self.report_counted(handle, dirty, durable, allocated).await
+    }
+    /// The same before a lock is given back: others wait for that, and chains that are away are not to keep them. What is not counted so is with the next report.
+    pub(crate) async fn report_uncounted(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        self.settle(&handle.inode).await;
+        match handle.inode.dirty() {
+            dirty @ Some(_) => self.report_counted(handle, dirty, false, None).await,
+            None => Ok(()),
+        }
+    }
+    /// `dirty`: from before it was counted.
+    async fn report_counted(
+        &self,
+        handle: &Handle<S::File>,
+        dirty: Option<Dirty>,
+        durable: bool,
+        allocated: Option<u64>,
+    ) -> Result<(), Failure> {
+        let inode = &handle.inode;
         let q = Sync { allocated, ..self.sync_of(handle, durable) };
         // Of a reader, when the session of who wrote has ended, meta takes no length.
         let told = dirty.filter(|_| q.session.is_some()).unwrap_or_default();
