@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, SystemTime};
 
 /// A program that maps the file, stores 'm' into it from there on, and has that written back when it is told to. It is another process, and ended after a while: one
 /// that maps a file that it serves itself may wait for itself.
@@ -100,4 +101,25 @@ fn the_last_page_of_a_mapping_does_not_lie_over_what_another_client_appended() {
             std::fs::remove_file(&path).expect("unlink");
         }
     }
+}
+
+/// What was stored before a time was set does not move it when it is written back.
+#[test]
+fn a_time_that_is_set_after_stores_through_a_mapping_stays() {
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    std::fs::write(&path, [b'a'; 5000]).expect("write");
+    let mapping = Mapping::stored(&path, 0);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let f = File::open(&path).expect("open");
+    f.set_modified(time).expect("utimensat");
+    mapping.write_back();
+    drop(f);
+    let is = std::fs::metadata(&path).expect("stat").modified().expect("a time");
+    assert_eq!(is, time);
+    assert!(std::fs::read(&path).expect("read").iter().all(|b| *b == b'm'));
 }

@@ -144,6 +144,10 @@ impl<S: FileSystem> Context<S> {
         if sets_mtime {
             // Written before, so its time does not count any more.
             self.settle_inode(q.inode).await;
+            // Likewise what was stored through a mapping.
+            if self.write_mapped_pages(q.inode).await {
+                self.settle_inode(q.inode).await;
+            }
         }
         if sets_atime && let Some(open) = self.inodes.opened(q.inode) {
             // Likewise: it was read before.
