@@ -9,6 +9,7 @@ use crate::cut_pages::CutPages;
 use crate::direct::DirectWrites;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
+use crate::given_pages::GivenPages;
 use crate::late::Late;
 use crate::running::Running;
 use glowfs_client::FileAccess;
@@ -136,6 +137,8 @@ pub struct OpenInode<F> {
     losses: Cell<u64>,
     /// Pages that the kernel may have from before others cut it.
     pub cut_pages: CutPages,
+    /// Pages that the kernel may have, for writes that go past them.
+    pub given_pages: GivenPages,
     /// Direct writes, and what the kernel takes for the length.
     pub direct: DirectWrites,
     back: RefCell<Back>,
@@ -193,6 +196,7 @@ impl<F: FileData> OpenInode<F> {
             late,
             losses,
             cut_pages,
+            given_pages: GivenPages::default(),
             direct,
             back,
             state,

@@ -183,6 +183,7 @@ impl<S: FileSystem> Context<S> {
             self.inodes.drop_cache(inode.id);
         } else if !wish.truncate && self.inodes.may_keep_cache(&inode.attr()) {
             flags |= fopen::KEEP_CACHE;
+            inode.given_pages.kept();
         }
         flags
     }
