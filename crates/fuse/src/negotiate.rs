@@ -26,7 +26,7 @@ impl Default for Options {
         Self {
             max_write: 1 << 20,
             max_readahead: 1 << 20,
-            max_background: 64,
+            max_background: 768,
             congestion_threshold: 48,
             max_outstanding: 1024,
             queue_depth: 0,

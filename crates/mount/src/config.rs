@@ -84,7 +84,8 @@ pub struct MountConfig {
     pub read_ahead_bytes: u32,
     /// The greatest number of requests in work.
     pub max_outstanding: usize,
-    /// The greatest number of background requests (read-ahead, asynchronous I/O) in work.
+    /// The greatest number of background requests (read-ahead, buffered reads, asynchronous I/O, pages that are written back, closes) in work. When there are so many, the
+    /// kernel has all others of that kind wait, of whatever file.
     pub max_background: u16,
     /// How requests of the kernel come: `dev`, `uring` (if the kernel offers it) or `auto`.
     pub fuse_transport: FuseTransport,
@@ -130,7 +131,7 @@ impl Default for MountConfig {
             max_request_bytes: 1 << 20,
             read_ahead_bytes: 1 << 20,
             max_outstanding: 1024,
-            max_background: 64,
+            max_background: 768,
             fuse_transport: FuseTransport::Auto,
             fuse_queue_depth: 32,
             write_back: None,

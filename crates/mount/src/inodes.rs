@@ -312,6 +312,13 @@ impl<F: FileData> Inodes<F> {
             }
         }
     }
+    /// Where the kernel takes a file to end that is longer by now, as meta says, if what it has of the page there may have been stored into through a mapping.
+    pub fn old_end(&self, from_meta: &Attr) -> Option<u64> {
+        let attr = self.seen(from_meta);
+        let open = self.opened(attr.inode)?;
+        let end = open.direct.kernel_len();
+        (end > 0 && attr.len > end && open.may_be_mapped()).then_some(end)
+    }
     /// A request of ours was answered with these attributes; the contents have become others `own` times by it, of which the kernel knows. True if somebody
     /// else changed them as well since it was last told: it has to be told to forget its pages.
     pub fn changed_here(&self, attr: &Attr, own: u64) -> bool {
@@ -414,6 +421,9 @@ impl<F: FileData> Inodes<F> {
         if let Some(open) = self.opened(inode) {
             open.lease.set(Instant(0));
             open.bare.set(false);
+            if !data {
+                open.capability_given.set(true);
+            }
             open.mode_known.set(false);
         }
         match self.nodes.borrow_mut().get_mut(&inode.0) {

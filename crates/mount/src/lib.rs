@@ -21,6 +21,7 @@ mod filesystem;
 mod forgetting;
 mod gate;
 mod gather;
+mod given_pages;
 mod inodes;
 mod known;
 mod late;

@@ -9,6 +9,7 @@ use crate::cut_pages::CutPages;
 use crate::direct::DirectWrites;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
+use crate::given_pages::GivenPages;
 use crate::late::Late;
 use crate::running::Running;
 use glowfs_client::FileAccess;
@@ -122,6 +123,8 @@ pub struct OpenInode<F> {
     pub telling_access: Running,
     /// It has no `security.capability`, as far as we have asked.
     pub bare: Cell<bool>,
+    /// Another client may have given it one, and the kernel may not ask again before it passes on what takes it away ([`crate::daemon::Context::kill_capability_given`]).
+    pub capability_given: Cell<bool>,
     /// Its mode is as meta last said, and no other client has changed anything since that it tells writers of.
     pub mode_known: Cell<bool>,
     /// When its blocks were last counted.
@@ -134,6 +137,8 @@ pub struct OpenInode<F> {
     losses: Cell<u64>,
     /// Pages that the kernel may have from before others cut it.
     pub cut_pages: CutPages,
+    /// Pages that the kernel may have, for writes that go past them.
+    pub given_pages: GivenPages,
     /// Direct writes, and what the kernel takes for the length.
     pub direct: DirectWrites,
     back: RefCell<Back>,
@@ -174,7 +179,7 @@ impl<F: FileData> OpenInode<F> {
         let (back, state) = (RefCell::new(Back::new(waiting.clone())), RefCell::new(state));
         let (sent, late) = (Notify::new(), Late::default());
         let (gate, line, bare) = (Gate::default(), Gate::default(), Cell::new(false));
-        let mode_known = Cell::new(true);
+        let (capability_given, mode_known) = (Cell::new(false), Cell::new(true));
         let (telling_access, losses) = (Running::default(), Cell::new(0));
         let (cut_pages, direct) = (CutPages::default(), DirectWrites::new(kernel_len));
         Self {
@@ -184,12 +189,14 @@ impl<F: FileData> OpenInode<F> {
             lease,
             telling_access,
             bare,
+            capability_given,
             mode_known,
             counted,
             sent,
             late,
             losses,
             cut_pages,
+            given_pages: GivenPages::default(),
             direct,
             back,
             state,
@@ -495,6 +502,10 @@ impl<F: FileData> OpenInode<F> {
     /// A file that can be written to.
     pub fn find_writable(&self) -> Option<Rc<OpenedFile<F>>> {
         self.state.borrow().files.iter().find(|f| f.allows(false, true)).cloned()
+    }
+    /// Whether somebody may store into it through a mapping: that takes a file that is read as well.
+    pub fn may_be_mapped(&self) -> bool {
+        self.state.borrow().files.iter().any(|f| f.access.read && f.access.write)
     }
     /// Whether one of its files cannot be used any more: the cluster ended the session while it was open.
     pub fn has_dead(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Writes that another client's truncate overtakes.
 
 use crate::common::{TestMount, alone, has};
+use crate::mapped::Mapping;
 use glowfs_mount::MountConfig;
 use glowfs_mount::ram::{
     CUT_BEFORE_WRITE, CUT_DURING_SEEK, CUT_TOLD_AGAIN, CUT_TOLD_LATE, CUT_UNFINISHED, LONG_AGAIN,
@@ -8,11 +9,9 @@ use glowfs_mount::ram::{
 };
 use rustix::fs::FallocateFlags;
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -90,52 +89,6 @@ fn a_search_for_data_that_a_truncate_overtakes_begins_anew() {
     CUT_DURING_SEEK.store(1, SeqCst);
     let found = rustix::fs::seek(&f, rustix::fs::SeekFrom::Data(0));
     assert_eq!(found, Err(rustix::io::Errno::NXIO), "it is cut to nothing");
-}
-
-/// A program that maps the file, stores 'm' into it from there on, and has that written back when it is told to. It is another process, and ended after a while: one
-/// that maps a file that it serves itself may wait for itself.
-const MAPS: &str = r#"
-import mmap, sys
-f = open(sys.argv[1], "r+b")
-m = mmap.mmap(f.fileno(), 0)
-at = int(sys.argv[2])
-m[at:] = b"m" * (len(m) - at)
-print("stored", flush=True)
-sys.stdin.readline()
-m.flush()
-print("written back", flush=True)
-"#;
-
-/// That program at work.
-struct Mapping {
-    program: Child,
-    said: Lines<BufReader<ChildStdout>>,
-}
-
-impl Mapping {
-    fn stored(path: &Path, at: u64) -> Self {
-        let mut program = Command::new("timeout")
-            .args(["-s", "KILL", "20", "python3", "-c", MAPS])
-            .arg(path)
-            .arg(at.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python3");
-        let said = BufReader::new(program.stdout.take().expect("its output")).lines();
-        let mut mapping = Self { program, said };
-        assert_eq!(mapping.hears(), "stored");
-        mapping
-    }
-    fn hears(&mut self) -> String {
-        self.said.next().and_then(Result::ok).unwrap_or_default()
-    }
-    fn write_back(mut self) {
-        let mut go = self.program.stdin.take().expect("its input");
-        go.write_all(b"\n").expect("told");
-        assert_eq!(self.hears(), "written back");
-        assert!(self.program.wait().expect("its end").success());
-    }
 }
 
 #[test]

@@ -3,15 +3,18 @@
 
 mod again;
 mod aio;
+mod background;
 mod common;
 mod cut_meanwhile;
 mod durable;
 mod forgotten;
 mod gathered;
+mod given;
 mod interrupted;
 mod listed;
 mod lost_chunks;
 mod lost_power;
+mod mapped;
 mod overtaken;
 mod pieces;
 mod read_ahead;

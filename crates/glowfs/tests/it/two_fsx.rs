@@ -200,7 +200,7 @@ impl Exerciser {
     /// What it did is to be seen by the other side when this returns.
     fn step(&mut self) {
         let side = self.random.below(2) as usize;
-        match self.random.below(12) {
+        match self.random.below(14) {
             0..=3 => {
                 let ((from, to), seed) = (self.range(self.len_max, OP_MAX), self.random.below(256));
                 self.done.push(format!("{side}: written at {from} to {to}"));
@@ -242,6 +242,26 @@ impl Exerciser {
                 fallocate(&self.sides[side].file, flags, from, to - from).expect("fallocate");
                 let end = if punch || keep { to.min(self.len()) } else { to };
                 self.fill(from.min(end), end, |_| 0);
+            }
+            11 | 12 => {
+                // The other one makes the file longer meanwhile, and this one hears of it.
+                let stored = self.store(side);
+                let at = self.len() + self.random.below(3) * self.random.below(5000);
+                let (to, seed) = (at + 1 + self.random.below(5000), self.random.below(256));
+                self.done.push(format!("{}: written behind the end, {at} to {to}", 1 - side));
+                let bytes: Vec<u8> = (at..to).map(|at| byte(seed, at)).collect();
+                let other = &self.sides[1 - side].file;
+                other.write_all_at(&bytes, at).expect("write");
+                other.sync_all().expect("fsync");
+                self.fill(at, to, |at| byte(seed, at));
+                let hears = match self.random.below(2) {
+                    0 => self.sides[side].file.metadata(),
+                    _ => std::fs::metadata(&self.sides[side].path),
+                };
+                assert_eq!(hears.expect("stat").len(), self.len());
+                if stored {
+                    self.sides[side].mapper.has("flush");
+                }
             }
             _ => {
                 self.done.push(format!("{side}: opened anew"));

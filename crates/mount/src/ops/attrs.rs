@@ -53,6 +53,14 @@ impl<S: FileSystem> Context<S> {
                 fresh => fresh?,
             },
         };
+        let (attr, end) = match self.inodes.old_end(&attr) {
+            Some(_) => {
+                self.before_longer(&attr).await;
+                let leased = self.inodes.opened(attr.inode).map_or(end, |open| open.lease.get());
+                (self.inodes.seen(&attr), end.min(leased))
+            }
+            None => (attr, end),
+        };
         self.inodes.gives(attr.inode);
         let entry = entry_out(&attr, self.config.block_bytes, Default::default());
         if self.inodes.tells(&attr, &entry) {
@@ -112,7 +120,9 @@ impl<S: FileSystem> Context<S> {
         if let Some(len) = q.len {
             // By a path it is cut by who may write there, whoever has it open.
             if has(fattr::FH) {
-                q.session = self.cutting(i.fh)?.file.file.session();
+                let handle = self.cutting(i.fh)?;
+                self.kill_capability_given(&handle).await?;
+                q.session = handle.file.file.session();
             }
             let alone = i.valid & !(fattr::LOCKOWNER | fattr::KILL_SUIDGID);
             let undoes = alone == fattr::SIZE | fattr::FH;
@@ -134,6 +144,10 @@ impl<S: FileSystem> Context<S> {
         if sets_mtime {
             // Written before, so its time does not count any more.
             self.settle_inode(q.inode).await;
+            // Likewise what was stored through a mapping.
+            if self.write_mapped_pages(q.inode).await {
+                self.settle_inode(q.inode).await;
+            }
         }
         if sets_atime && let Some(open) = self.inodes.opened(q.inode) {
             // Likewise: it was read before.
@@ -148,6 +162,7 @@ impl<S: FileSystem> Context<S> {
                 open.forget_atime();
             }
         }
+        self.before_longer(&r.attr).await;
         let attr = self.inodes.seen(&r.attr);
         // The kernel takes time and length from this answer, and would see nothing in the next one. Not before it: it holds the inode until then.
         if self.inodes.changed_here(&r.attr, 0) {
@@ -215,6 +230,7 @@ impl<S: FileSystem> Context<S> {
         if cuts || flags & inode_flags::IMMUTABLE != 0 {
             return fail(EPERM);
         }
+        self.kill_capability_given(&handle).await?;
         if self.header.uid != 0 {
             self.kill_suid(&handle).await?;
         }

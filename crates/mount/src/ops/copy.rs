@@ -56,6 +56,7 @@ impl<S: FileSystem> Context<S> {
             if i.off_out.checked_add(len).is_none_or(|end| end > FILE_BYTES_MAX) {
                 return fail(EFBIG);
             }
+            self.kill_capability_given(&handle).await?;
             if self.header.uid != 0 {
                 self.kill_suid(&handle).await?;
             }

@@ -105,10 +105,12 @@ impl<S: FileSystem> Context<S> {
         let cookie = e.cookie.checked_add(DOT_DOT).filter(|c| i64::try_from(*c).is_ok());
         let Some(cookie) = cookie else { return Err(Failure::Errno(EIO)) };
         // Without attributes, or with some that are older than what the kernel has seen, only the name is told: neither would the kernel
-        // take a name for one that is there. So it is if we changed names in the directory since: nobody recalls from us what we change.
+        // take a name for one that is there. So it is if we changed names in the directory since: nobody recalls from us what we change. Nor is it told here of a file
+        // that is longer than it knows, and may be mapped: who wants to know asks ([`Context::before_longer`]).
         let changes = self.directories.name_changes(InodeId(self.header.node));
         let page = page.filter(|p| plus && p.name_changes == changes);
-        let told = e.attr.as_ref().zip(page).filter(|(a, _)| !self.inodes.is_old(a));
+        let may_be_told = |a: &Attr| !self.inodes.is_old(a) && self.inodes.old_end(a).is_none();
+        let told = e.attr.as_ref().zip(page).filter(|(a, _)| may_be_told(a));
         let Some((attr, page)) = told else {
             return Ok(self.put_plain(out, plus, e.inode.0, cookie, e.kind, &e.name));
         };

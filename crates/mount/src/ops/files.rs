@@ -87,6 +87,8 @@ impl<S: FileSystem> Context<S> {
                 if wish.truncate {
                     self.inodes.drop_cache(inode.id);
                     inode.merge_truncated(&reply.attr);
+                    // The kernel takes its length for that, without being told.
+                    inode.direct.told(0);
                 }
                 self.inodes.seen(&reply.attr);
                 let file = self.adopt(&inode, &reply, wish, &caller)?;
@@ -181,6 +183,7 @@ impl<S: FileSystem> Context<S> {
             self.inodes.drop_cache(inode.id);
         } else if !wish.truncate && self.inodes.may_keep_cache(&inode.attr()) {
             flags |= fopen::KEEP_CACHE;
+            inode.given_pages.kept();
         }
         flags
     }
@@ -218,6 +221,7 @@ impl<S: FileSystem> Context<S> {
             let edit = || vec![Edit::Add(&name, made.attr.inode)];
             self.changed_dirs(changing, asked, one(&made.dir), |_| edit());
         }
+        self.before_longer(&made.attr).await;
         let inode = self.inodes.pin(made.attr.inode);
         let end = self.lease_end(asked, inode.id, made.lease_ms);
         inode.lease.set(inode.lease.get().max(end));
@@ -242,13 +246,31 @@ impl<S: FileSystem> Context<S> {
         handle: &Handle<S::File>,
         durable: bool,
     ) -> Result<(), Failure> {
-        let inode = &handle.inode;
-        self.settle(inode).await;
-        let dirty = inode.dirty();
+        self.settle(&handle.inode).await;
+        let dirty = handle.inode.dirty();
         if dirty.is_none() && !durable {
             return Ok(());
         }
-        let allocated = self.counted(inode, durable).await;
+        let allocated = self.counted(&handle.inode, durable).await;
+        self.report_counted(handle, dirty, durable, allocated).await
+    }
+    /// The same before a lock is given back: others wait for that, and chains that are away are not to keep them. What is not counted so is with the next report.
+    pub(crate) async fn report_uncounted(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
+        self.settle(&handle.inode).await;
+        match handle.inode.dirty() {
+            dirty @ Some(_) => self.report_counted(handle, dirty, false, None).await,
+            None => Ok(()),
+        }
+    }
+    /// `dirty`: from before it was counted.
+    async fn report_counted(
+        &self,
+        handle: &Handle<S::File>,
+        dirty: Option<Dirty>,
+        durable: bool,
+        allocated: Option<u64>,
+    ) -> Result<(), Failure> {
+        let inode = &handle.inode;
         let q = Sync { allocated, ..self.sync_of(handle, durable) };
         // Of a reader, when the session of who wrote has ended, meta takes no length.
         let told = dirty.filter(|_| q.session.is_some()).unwrap_or_default();

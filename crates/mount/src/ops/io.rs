@@ -75,6 +75,8 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn read(&self, i: ReadIn, reply: &Reply) -> Outcome {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         self.inodes.gives(handle.inode.id);
+        // Also through a direct handle: a mapping of it is read so.
+        handle.inode.given_pages.give(i.offset.saturating_add(i.size.into()));
         match self.read_at(&handle, i.offset, u64::from(i.size), |n| reply.buffer(n)).await? {
             Some((buf, _)) => Ok(Answer::Data(buf.freeze())),
             None => Ok(Answer::Bytes(Vec::new())),
@@ -207,6 +209,18 @@ impl<S: FileSystem> Context<S> {
         if handle.direct && self.may_have_capability(handle) {
             Box::pin(self.kill_capability(handle)).await?;
         }
+        self.kill_capability_given(handle).await?;
+        // What lies between the end that the kernel knows and the write becomes part of the file for it, too.
+        let from = match how.append {
+            true => handle.inode.len().min(i.offset),
+            false => handle.inode.direct.kernel_len().min(i.offset),
+        };
+        if handle.direct {
+            // What a mapping has of before is not to be written over this.
+            self.forget_given(handle, from).await;
+        } else {
+            handle.inode.given_pages.give(i.offset.saturating_add(len));
+        }
         self.inodes.gives(handle.inode.id);
         if how.append {
             let turn = Box::pin(self.append_turn(handle, reply)).await?;
@@ -214,11 +228,18 @@ impl<S: FileSystem> Context<S> {
             let piece = (i.offset, len);
             turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
             drop(turn);
-            if place != i.offset || !handle.direct {
-                self.forget_append(handle, place).await;
+            if !handle.direct {
+                // It holds the pages of this write until we answer, so it can only forget them after that.
+                self.forget_pages_later(handle.inode.id);
+            } else {
+                self.forget_given(handle, from.min(place)).await;
             }
         } else {
             self.write_at(handle, i.offset, payload, how, None).await?;
+            if handle.direct {
+                // And what the kernel was given meanwhile is old.
+                self.forget_given(handle, from).await;
+            }
         }
         if handle.direct && i.flags & O_DSYNC != 0 {
             // The kernel lets an fsync follow only what went through its page cache.
@@ -229,18 +250,22 @@ impl<S: FileSystem> Context<S> {
         Ok(())
     }
 
-    /// The kernel guessed another place for an append (or cached it): pages that it has of the true one are old.
-    async fn forget_append(&self, handle: &Handle<S::File>, place: u64) {
+    /// Has the kernel forget what it was given of a file from there on, for a write that goes past it. What a program has stored into a mapping it writes first.
+    async fn forget_given(&self, handle: &Handle<S::File>, from: u64) {
         const BOUND: Duration = Duration::from_secs(1);
-        if handle.direct {
-            let Some(session) = self.session.borrow().upgrade() else { return };
-            let inode = handle.inode.id.0;
-            let from = i64::try_from(place & !4095).unwrap_or(i64::MAX);
-            let told = session.notify_inval_inode(inode, from, 0);
-            let _ = self.rt.timeout(BOUND, told).await;
-        } else {
-            // It holds the pages of this write until we answer, so it can only forget them after that.
-            self.forget_pages_later(handle.inode.id);
+        let from = from & !4095;
+        if !handle.inode.given_pages.take_from(from) {
+            return;
+        }
+        let Some(session) = self.session.borrow().upgrade() else { return };
+        let inode = handle.inode.id;
+        let told = Box::pin(session.notify_inval_inode(
+            inode.0,
+            i64::try_from(from).unwrap_or(i64::MAX),
+            0,
+        ));
+        if self.rt.timeout(BOUND, told).await.is_err() {
+            tracing::debug!(%inode, "the kernel takes long to forget pages beside a direct write");
         }
     }
 

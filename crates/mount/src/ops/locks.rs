@@ -128,7 +128,7 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
         let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
         if q.wish == LockWish::Release {
-            self.report(&handle, false).await?;
+            self.report_uncounted(&handle).await?;
             self.fs.lock(self.once(&q)).await?;
             return Ok(Answer::Done);
         }
@@ -140,7 +140,7 @@ impl<S: FileSystem> Context<S> {
         self.returned(owner).await;
         if q.wish == LockWish::Shared {
             // It may be less than the owner had, and so let others in.
-            self.report(&handle, false).await?;
+            self.report_uncounted(&handle).await?;
         }
         let q = Lock { waits: wait, ..q };
         loop {
@@ -197,7 +197,7 @@ impl<S: FileSystem> Context<S> {
             return Ok(());
         }
         // Nobody will ask for them once more: whatever comes of it, all of them go back.
-        let mut outcome = self.report(&handle, false).await;
+        let mut outcome = self.report_uncounted(&handle).await;
         for owner in done {
             let given = self.give_back(handle.caller.clone(), owner).await;
             outcome = outcome.and(given.map_err(Failure::from));

@@ -14,6 +14,7 @@ mod locks;
 mod names;
 mod pages;
 mod sparse;
+mod tails;
 mod xattr;
 pub(crate) use io::HowToWrite;
 

@@ -117,6 +117,7 @@ impl<S: FileSystem> Context<S> {
         let q = Lookup { caller: self.caller(), parent: self.parent(), name: name.into() };
         let asked = self.asking();
         let r = self.fs.lookup(q).await?;
+        self.before_longer(&r.attr).await;
         let end = self.lease_end(asked, r.attr.inode, r.lease_ms);
         let named = |lease_ms| self.lease_end(asked, r.attr.inode, lease_ms);
         let named_until = r.name_lease_ms.map_or(end, named);
@@ -188,6 +189,7 @@ impl<S: FileSystem> Context<S> {
         let r = self.fs.link(q).await?;
         let edit = || vec![Edit::Add(&name, r.attr.inode)];
         self.changed_dirs(changing, asked, one(&r.dir), |_| edit());
+        self.before_longer(&r.attr).await;
         Ok(Answer::Entry(self.entry(&r.attr, Instant(0))))
     }
     pub(crate) async fn unlink(&self, name: Vec<u8>, directory: bool) -> Outcome {

@@ -7,12 +7,26 @@ use crate::daemon::{Context, Failure};
 use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::Handle;
 use crate::ops::back::{CUTS_MAX, Spot};
-use glowfs_rt::Buf;
-use glowfs_types::Status;
+use glowfs_rt::{Buf, Duration};
 use glowfs_types::wire::meta::inode_flags;
+use glowfs_types::{InodeId, Status};
 use libc::EPERM;
 
+/// How long a time that is set waits for pages to be written back. Those that come later bring their own.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 impl<S: FileSystem> Context<S> {
+    /// Has the kernel write back what programs have stored into a file through mappings by now. Whether there may have been something.
+    pub(crate) async fn write_mapped_pages(&self, inode: InodeId) -> bool {
+        let mapped = self.inodes.opened(inode).is_some_and(|open| open.may_be_mapped());
+        let session = self.session.borrow().upgrade().filter(|_| mapped);
+        let Some(session) = session else { return false };
+        let told = Box::pin(session.notify_inval_inode(inode.0, 0, 0));
+        if self.rt.timeout(PATIENCE, told).await.is_err() {
+            tracing::debug!(%inode, "pages take long to be written back");
+        }
+        true
+    }
     /// Writes pages where they stand, at once: the kernel writes them back when it wants them to be stored. What lies behind the end of the file is dropped.
     pub(crate) async fn write_pages(
         &self,

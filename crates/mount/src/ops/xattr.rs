@@ -136,6 +136,22 @@ impl<S: FileSystem> Context<S> {
         let bare = &handle.inode.bare;
         !bare.get() && !self.inodes.is_bare(handle.inode.id, self.rt.now())
     }
+    /// The kernel asks for it until it has heard once that there is none, and then not before it hears of the file's attributes anew: what another client has given since, of
+    /// which meta has told us, goes here.
+    pub(crate) async fn kill_capability_given(
+        &self,
+        handle: &Handle<S::File>,
+    ) -> Result<(), Failure> {
+        let given = &handle.inode.capability_given;
+        if !given.replace(false) || !self.may_have_capability(handle) {
+            return Ok(());
+        }
+        let killed = Box::pin(self.kill_capability(handle)).await;
+        if killed.is_err() {
+            given.set(true);
+        }
+        killed
+    }
     /// Asks for it, once, and removes it.
     pub(crate) async fn kill_capability(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
         let inode = handle.inode.id;

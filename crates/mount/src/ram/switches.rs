@@ -43,8 +43,12 @@ switches! {
     NO_ROOM_AT: AtomicU64 = 0;
     /// Before the next write another client has made the file so long (less one; 0: it has not) by bytes that are all 'o'. For tests.
     LONGER_BEFORE_WRITE: AtomicU64 = 0;
+    /// At the next question for a file that is shorter another client has made it so long (less one; 0: it has not) by bytes that are all 'o', and nobody has been told. For tests.
+    LONGER_UNSEEN: AtomicU64 = 0;
     /// Writes after so many more (less one; 0: all) find no room. For tests.
     ROOM_FOR_WRITES: AtomicU64 = 0;
+    /// When the next file is made durable another client has given it `security.capability`, and meta tells of that. For tests.
+    CAPABILITY_GIVEN: AtomicBool = false;
     /// Questions for an extended attribute take 200 ms. For tests.
     XATTRS_SLOW: AtomicBool = false;
     /// The next write finds that another client has cut the file to this length (less one; 0: it has not), after a recall. For tests.

@@ -51,14 +51,37 @@ impl RamFs {
         }
         Ok(())
     }
-    /// What another client writes behind the end.
-    pub(super) fn made_longer_by_other(&self, n: &Node, len: u64) -> Result<()> {
+    fn lengthen(&self, n: &Node, len: u64) -> Attr {
         let from = n.attr.borrow().len;
         n.content.borrow().write(from, &vec![b'o'; len.saturating_sub(from) as usize]);
-        let attr = self.change(n, |a| a.len = a.len.max(len));
+        self.change(n, |a| a.len = a.len.max(len))
+    }
+    /// What another client writes behind the end of a file of which this one has no lease.
+    pub(super) fn made_longer_unseen(&self, n: &Node) {
+        let to = LONGER_UNSEEN.load(Relaxed).checked_sub(1);
+        let fits =
+            |len: &u64| n.attr.borrow().kind == InodeKind::File && n.attr.borrow().len < *len;
+        if let Some(len) = to.filter(fits) {
+            LONGER_UNSEEN.store(0, Relaxed);
+            self.lengthen(n, len);
+        }
+    }
+    /// What another client writes behind the end.
+    pub(super) fn made_longer_by_other(&self, n: &Node, len: u64) -> Result<()> {
+        let attr = self.lengthen(n, len);
         let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
         let (volume, inode) = (VolumeId(1), attr.inode);
         let recall = Recall { volume, inode, name: None, epoch: None, data: true, append: None };
+        self.rt.spawn_detached(listener.recall(recall));
+        Ok(())
+    }
+    /// What another client gives a file that is to be run.
+    pub(super) fn capability_given(&self, n: &Node) -> Result<()> {
+        n.xattrs.borrow_mut().insert(b"security.capability".to_vec(), vec![0; 20]);
+        let inode = self.change(n, |_| ()).inode;
+        let listener = self.listener.borrow().clone().ok_or(Status::Internal)?;
+        let volume = VolumeId(1);
+        let recall = Recall { volume, inode, name: None, epoch: None, data: false, append: None };
         self.rt.spawn_detached(listener.recall(recall));
         Ok(())
     }

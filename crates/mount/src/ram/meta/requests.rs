@@ -74,11 +74,13 @@ impl FileSystem for RamFs {
             b".." => self.get(dir.parent.get())?,
             name => self.child(&dir, name)?,
         };
+        self.made_longer_unseen(&n);
         let a = n.attr.borrow().clone();
         Ok(Self::reply(a))
     }
     async fn getattr(&self, q: OfInode) -> Result<AttrReply> {
         let n = self.get(q.inode)?;
+        self.made_longer_unseen(&n);
         if CHANGED_UNSEEN.swap(false, Relaxed) {
             let mut a = n.attr.borrow_mut();
             n.content.borrow().write(0, &vec![b'n'; a.len as usize]);
@@ -93,6 +95,7 @@ impl FileSystem for RamFs {
     }
     async fn setattr(&self, q: SetAttr) -> Result<AttrReply> {
         let n = self.get(q.inode)?;
+        self.made_longer_unseen(&n);
         if let Some(len) = q.len {
             self.cut(&n, len);
         }
@@ -185,7 +188,9 @@ impl FileSystem for RamFs {
         let mut entries = Vec::new();
         let leased = LISTS_LEASED.load(Relaxed);
         for (cookie, name, inode) in all {
-            let attr = self.get(inode)?.attr.borrow().clone();
+            let n = self.get(inode)?;
+            self.made_longer_unseen(&n);
+            let attr = n.attr.borrow().clone();
             let (kind, attr) = (attr.kind, q.attributes.then_some(attr));
             entries.push(DirEntry { name: name.into(), inode, kind, cookie, attr, leased });
         }
@@ -214,6 +219,9 @@ impl FileSystem for RamFs {
             && self.sessions.borrow().get(&(q.inode.0, s)) != Some(&self.life())
         {
             return Err(no(Status::SessionEnded));
+        }
+        if q.durable && CAPABILITY_GIVEN.swap(false, Relaxed) {
+            self.capability_given(&n)?;
         }
         let longer = q.len_at_least.is_some_and(|len| len > n.attr.borrow().len);
         if longer {

@@ -1,0 +1,125 @@
+//! Files that a program has mapped, and stored into, while others change them.
+
+use crate::common::{TestMount, alone, has};
+use glowfs_mount::ram::LONGER_UNSEEN;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, SystemTime};
+
+/// A program that maps the file, stores 'm' into it from there on, and has that written back when it is told to. It is another process, and ended after a while: one
+/// that maps a file that it serves itself may wait for itself.
+const MAPS: &str = r#"
+import mmap, sys
+f = open(sys.argv[1], "r+b")
+m = mmap.mmap(f.fileno(), 0)
+at = int(sys.argv[2])
+m[at:] = b"m" * (len(m) - at)
+print("stored", flush=True)
+sys.stdin.readline()
+m.flush()
+print("written back", flush=True)
+"#;
+
+/// That program at work. It has the file mapped until it has written back.
+pub struct Mapping {
+    program: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Mapping {
+    pub fn stored(path: &Path, at: u64) -> Self {
+        let mut program = Command::new("timeout")
+            .args(["-s", "KILL", "20", "python3", "-c", MAPS])
+            .arg(path)
+            .arg(at.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let said = BufReader::new(program.stdout.take().expect("its output")).lines();
+        let mut mapping = Self { program, said };
+        assert_eq!(mapping.hears(), "stored");
+        mapping
+    }
+    fn hears(&mut self) -> String {
+        self.said.next().and_then(Result::ok).unwrap_or_default()
+    }
+    pub fn write_back(mut self) {
+        let mut go = self.program.stdin.take().expect("its input");
+        go.write_all(b"\n").expect("told");
+        assert_eq!(self.hears(), "written back");
+        assert!(self.program.wait().expect("its end").success());
+    }
+}
+
+/// How this client hears of the new length, by the file's path and a descriptor of it.
+type Hears = fn(&Path, &File);
+const WAYS: [(&str, Hears); 6] = [
+    ("fstat", |_, f| drop(f.metadata().expect("fstat"))),
+    ("stat", |path, _| drop(std::fs::metadata(path).expect("stat"))),
+    ("chmod", |path, _| {
+        std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("chmod")
+    }),
+    ("a listing", |path, _| {
+        assert!(std::fs::read_dir(path.parent().expect("a directory")).expect("list").count() > 0)
+    }),
+    ("an open that may make it", |path, _| {
+        drop(OpenOptions::new().create(true).append(true).open(path).expect("open"));
+    }),
+    ("a link", |path, _| {
+        let other = path.with_extension("other");
+        std::fs::hard_link(path, &other).expect("link");
+        std::fs::remove_file(other).expect("unlink");
+    }),
+];
+
+/// The kernel has zeros behind the end that it knows, and would write them back as far as it is told that the file is long.
+#[test]
+fn the_last_page_of_a_mapping_does_not_lie_over_what_another_client_appended() {
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    for (way, hears) in WAYS {
+        for len in [100, 4096, 5000] {
+            let path = m.join(&format!("f-{len}"));
+            std::fs::write(&path, vec![b'a'; len]).expect("write");
+            let f = File::open(&path).expect("open");
+            let mapping = Mapping::stored(&path, 0);
+            LONGER_UNSEEN.store(len as u64 + 50 + 1, SeqCst);
+            hears(&path, &f);
+            assert_eq!(LONGER_UNSEEN.load(SeqCst), 0, "{way} asks");
+            mapping.write_back();
+            let found = std::fs::read(&path).expect("read");
+            let of = |b| found.iter().filter(|x| **x == b).count();
+            assert_eq!((found.len(), of(b'm'), of(b'o')), (len + 50, len, 50), "after {way}");
+            std::fs::remove_file(&path).expect("unlink");
+        }
+    }
+}
+
+/// What was stored before a time was set does not move it when it is written back.
+#[test]
+fn a_time_that_is_set_after_stores_through_a_mapping_stays() {
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    std::fs::write(&path, [b'a'; 5000]).expect("write");
+    let mapping = Mapping::stored(&path, 0);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let f = File::open(&path).expect("open");
+    f.set_modified(time).expect("utimensat");
+    mapping.write_back();
+    drop(f);
+    let is = std::fs::metadata(&path).expect("stat").modified().expect("a time");
+    assert_eq!(is, time);
+    assert!(std::fs::read(&path).expect("read").iter().all(|b| *b == b'm'));
+}
