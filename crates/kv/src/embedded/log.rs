@@ -299,6 +299,8 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
         match made {
             Ok((new, whole)) => {
                 *tail = new;
+                // With it, not behind what may still fail: a flush of the segment before says nothing of what is written from now on.
+                inner.state.borrow_mut().file = tail.file.clone();
                 let checkpoint = inner.state.borrow().rotate;
                 if checkpoint && !whole {
                     // The log goes on in it while the checkpoint takes the rest of the reserve.
@@ -317,7 +319,6 @@ async fn rotate_segment(inner: &Inner, tail: &mut Tail) -> Result<()> {
     }
     {
         let mut s = inner.state.borrow_mut();
-        s.file = tail.file.clone();
         s.rotate = false;
         s.rotated = Some(Ok(header));
     }

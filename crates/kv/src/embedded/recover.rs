@@ -222,8 +222,12 @@ async fn replay(
     segments: &[u64],
     mut store: Mvcc,
 ) -> Result<Recovered> {
-    // Older segments are what a crash left while they were being removed.
+    // Older segments are what a crash left while they were being removed, or before that: then the name of the checkpoint that makes them superfluous
+    // need not be on the disk yet.
     let start = segments.partition_point(|s| *s < base.sequence);
+    if start > 0 {
+        dir.sync().await?;
+    }
     for s in &segments[..start] {
         dir.remove(&log_name(*s)).await?;
     }
