@@ -409,7 +409,11 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     if let Some(opened) = &made.opened {
         settle_session(s, opened).await?;
     }
-    let lease_ms = watch.lease_named(q.parent, made.attr.inode, by, id);
+    // Where a copy of the request finds it done, others may have removed or renamed it since: the name was not looked at, and nothing is leased.
+    let lease_ms = match q.unnamed || !dirs.is_empty() {
+        true => watch.lease_named(q.parent, made.attr.inode, by, id),
+        false => 0,
+    };
     watch.lease_dirs(&mut dirs, by, id);
     let open = made.opened.map(|o| s.open_reply(o, by, 0)).transpose()?;
     Ok(AttrReply { lease_ms, dir: only(dirs), ..s.attr_reply(made.attr, open) })

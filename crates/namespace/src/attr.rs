@@ -7,7 +7,7 @@
 //! was committed first.
 
 use crate::access::{self, EXEC, WRITE};
-use crate::context::{Context, Cut, Usage, err, file_bytes};
+use crate::context::{Context, Cut, Usage, err, file_bytes, gone};
 use crate::cuts;
 use crate::flags;
 use crate::inline;
@@ -68,7 +68,11 @@ pub async fn readlink(cx: &Context<'_>, req: &ReadLink) -> Result<(Vec<u8>, bool
 /// Changes attributes. `Some(cut)`: the service must cut the chunks and call [`crate::finish_cut`] before it answers.
 pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cut>)> {
     let done = cx.done_before(req).await?;
-    let mut inode = cx.inode(req.inode).await?;
+    let mut inode = match (cx.find_inode(req.inode).await?, &done) {
+        (Some(inode), _) => inode,
+        (None, Some(done)) => return Ok((cx.done_to_gone(req.inode, done), None)),
+        (None, None) => return Err(gone(req.inode)),
+    };
     if done.is_none() && changes_something(cx, req, &inode) {
         let before = file_bytes(&inode);
         check_flags(cx, req, &inode)?;
@@ -85,7 +89,7 @@ pub async fn setattr(cx: &Context<'_>, req: &SetAttr) -> Result<(Attr, Option<Cu
         inode.ctime = req.ctime.filter(|_| access::owns(cx.caller, &inode)).unwrap_or(cx.now);
         cx.put_inode(req.inode, &mut inode)?;
         cx.count(&inode, 0, file_bytes(&inode) - before)?;
-        cx.remember(req, req.inode)?;
+        cx.remember_of(req, req.inode, &inode)?;
     }
     let attr = cx.attr_of(req.inode, &inode).await?;
     let cut = inode.cut.map(|len| Cut { attr: attr.clone(), len });

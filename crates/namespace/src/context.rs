@@ -302,6 +302,15 @@ impl<'a> Context<'a> {
         inode.attr(id, self.tx.life())
     }
 
+    /// What stat would show of an inode that is there no more, as far as it is known: without links, and older than all that anybody has heard of it.
+    pub(crate) fn attr_of_gone(&self, id: InodeId, inode: &Inode) -> Attr {
+        let inode = Inode { nlink: 0, change: 0, ..inode.clone() };
+        match inode.is_dir() {
+            true => dir_attr(id, &inode, DirSide::default(), self.tx.life()),
+            false => self.attr_here(id, &inode),
+        }
+    }
+
     /// Whether a directory has no entries; conflicts with every insertion.
     pub(crate) async fn is_empty_dir(&self, dir: InodeId) -> Result<bool> {
         let v = self.volume();

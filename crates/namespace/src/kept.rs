@@ -227,8 +227,9 @@ fn orphans() -> Vec<OrphanRecord> {
 fn requests() -> Vec<RequestRecord> {
     let mark = Some([9; 16].into());
     vec![
-        RequestRecord { inode: InodeId(7), mark, refused: None },
-        RequestRecord { inode: InodeId(0), mark: None, refused: Some(17) },
+        RequestRecord { inode: InodeId(7), mark, refused: None, kind: InodeKind::File },
+        RequestRecord { inode: InodeId(0), mark: None, refused: Some(17), kind: InodeKind::File },
+        RequestRecord { inode: InodeId(7), mark, refused: None, kind: InodeKind::Directory },
     ]
 }
 

@@ -13,11 +13,13 @@ const LINKS_MAX: u32 = 1_000_000;
 /// Gives an inode a further name.
 pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     name::check(&req.name)?;
-    let done = cx.done_before(req).await?.is_some();
-    let mut inode = cx.inode(req.inode).await?;
-    if done {
-        return cx.attr_of(req.inode, &inode).await;
+    if let Some(done) = cx.done_before(req).await? {
+        return match cx.find_inode(req.inode).await? {
+            Some(inode) => cx.attr_of(req.inode, &inode).await,
+            None => Ok(cx.done_to_gone(req.inode, &done)),
+        };
     }
+    let mut inode = cx.inode(req.inode).await?;
     let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
     access::check(cx.caller, &dir, EXEC)?;
     if entry.is_some() || name::is_dots(&req.name) {
@@ -41,7 +43,7 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     let cookie = cx.env.new_id()?;
     cx.insert(req.parent, &req.name, req.inode, inode.kind, cookie)?;
     cx.put_inode(req.inode, &mut inode)?;
-    cx.remember(req, req.inode)?;
+    cx.remember_of(req, req.inode, &inode)?;
     Ok(cx.attr_here(req.inode, &inode))
 }
 

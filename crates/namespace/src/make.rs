@@ -6,7 +6,7 @@ use crate::context::{Context, err};
 use crate::flags;
 use crate::keys;
 use crate::name;
-use crate::open::{Opened, open_inode, opened_before, put_session};
+use crate::open::{Opened, ended, open_inode, opened_before, put_session};
 use crate::record::{Contents, Inode, OrphanRecord, pack};
 use glowfs_types::wire::meta::{Attr, InodeKind, Make, Rename, SYMLINK_BYTES_MAX};
 use glowfs_types::{Error, InodeId, Result, Status};
@@ -149,13 +149,24 @@ fn check_form(req: &Make) -> Result<()> {
 
 /// The answer to a retry.
 async fn made_before(cx: &Context<'_>, req: &Make, id: InodeId) -> Result<Made> {
-    let inode = cx.inode(id).await?;
+    let Some(inode) = cx.find_inode(id).await? else { return made_and_gone(cx, req, id).await };
     let attr = cx.attr_of(id, &inode).await?;
     let opened = match req.open {
         Some(f) => Some(opened_before(cx, attr.clone(), f).await?),
         None => None,
     };
     Ok(Made { attr, opened })
+}
+
+/// The answer to a retry when somebody has removed meanwhile what was made: it was made. It shows the attributes that it had at first, as far as its directory tells
+/// them still. What was opened as well nobody could go on with.
+async fn made_and_gone(cx: &Context<'_>, req: &Make, id: InodeId) -> Result<Made> {
+    if req.open.is_some() {
+        return Err(ended());
+    }
+    let dir = cx.find_inode(req.parent).await?.filter(Inode::is_dir).unwrap_or_default();
+    let inode = without_data(cx, req, &dir)?;
+    Ok(Made { attr: cx.attr_of_gone(id, &inode), opened: None })
 }
 
 /// The default ACL of the directory, or else the umask.
@@ -174,6 +185,23 @@ fn inherit(req: &Make, dir: &Inode, inode: &mut Inode) -> Result<()> {
 }
 
 fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
+    let mut inode = without_data(cx, req, dir)?;
+    if req.kind == InodeKind::File {
+        let inherited = dir.layout.ok_or_else(|| {
+            Error::new(Status::Corrupt, format!("directory {} has no layout", req.parent))
+        })?;
+        inode.data = cx.env.new_data()?;
+        inode.layout = Some(cx.env.place(&inherited, inode.data)?);
+        let knows = req.open.is_some_and(|f| f.inline);
+        if inherited.inline_bytes > 0 && knows && cx.env.room_for_contents() {
+            inode.contents = Contents::Inline;
+        }
+    }
+    Ok(inode)
+}
+
+/// A new inode, but for where the contents of a file are.
+fn without_data(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
     let mut mode = req.mode & 0o7777;
     let mut gid = cx.caller.gid;
     if dir.mode & SETGID != 0 {
@@ -204,17 +232,6 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
         inherit(req, dir, &mut inode)?;
     }
     match req.kind {
-        InodeKind::File => {
-            let inherited = dir.layout.ok_or_else(|| {
-                Error::new(Status::Corrupt, format!("directory {} has no layout", req.parent))
-            })?;
-            inode.data = cx.env.new_data()?;
-            inode.layout = Some(cx.env.place(&inherited, inode.data)?);
-            let knows = req.open.is_some_and(|f| f.inline);
-            if inherited.inline_bytes > 0 && knows && cx.env.room_for_contents() {
-                inode.contents = Contents::Inline;
-            }
-        }
         InodeKind::Directory => {
             inode.layout = dir.layout;
             inode.parent = req.parent;
@@ -227,7 +244,7 @@ fn new_inode(cx: &Context<'_>, req: &Make, dir: &Inode) -> Result<Inode> {
             inode.symlink = Some(req.symlink.clone().into());
         }
         InodeKind::CharDevice | InodeKind::BlockDevice => inode.rdev = req.rdev,
-        InodeKind::Fifo | InodeKind::Socket => {}
+        InodeKind::File | InodeKind::Fifo | InodeKind::Socket => {}
     }
     Ok(inode)
 }

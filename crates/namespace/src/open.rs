@@ -34,13 +34,14 @@ impl Opened {
 
 /// Opens. A write-open needs a session; a read-open may have one, which keeps the data of a removed file until it is closed.
 pub async fn open(cx: &Context<'_>, req: &Open) -> Result<Opened> {
-    let done = cx.done_before(req).await?.is_some();
-    let mut inode = cx.inode(req.inode).await?;
     let f = req.flags;
-    if done {
+    if cx.done_before(req).await?.is_some() {
+        // While it was open nobody has erased it.
+        let inode = cx.find_inode(req.inode).await?.ok_or_else(ended)?;
         let attr = cx.attr_of(req.inode, &inode).await?;
         return opened_before(cx, attr, f).await;
     }
+    let mut inode = cx.inode(req.inode).await?;
     let opened = open_inode(cx, req.inode, &mut inode, f, true).await?;
     if opened.session.is_some() || f.truncate {
         cx.remember(req, req.inode)?;

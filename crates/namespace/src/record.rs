@@ -351,6 +351,13 @@ pub struct RequestRecord {
     /// It did nothing and was answered with this status.
     #[n(2)]
     pub refused: Option<u16>,
+    /// Of what kind the inode is: a copy that comes when it is gone is answered all the same, and kernels look at the kind. MAKE says it itself.
+    #[cbor(n(3), default, skip_if = "is_a_file")]
+    pub kind: InodeKind,
+}
+
+fn is_a_file(kind: &InodeKind) -> bool {
+    *kind == InodeKind::File
 }
 
 /// The volume's own record.

@@ -13,12 +13,12 @@
 
 use crate::context::Context;
 use crate::keys;
-use crate::record::{RequestRecord, pack, unpack};
+use crate::record::{Inode, RequestRecord, pack, unpack};
 use glowfs_types::wire::encode;
 use glowfs_types::wire::inline::InlineWrite;
 use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
-    Caller, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
+    Attr, Caller, InodeKind, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
 };
 use glowfs_types::wire::tree::RemoveTree;
 use glowfs_types::{Error, InodeId, RequestId, Result, Status};
@@ -115,17 +115,39 @@ impl Context<'_> {
 
     /// Remembers it.
     pub(crate) fn remember(&self, asked: &impl Once, inode: InodeId) -> Result<()> {
-        self.keep(asked, inode, None)
+        self.keep(asked, (inode, InodeKind::File), None)
     }
 
-    fn keep(&self, asked: &impl Once, inode: InodeId, refused: Option<u16>) -> Result<()> {
+    /// The same of what answers with attributes of an inode that need not be a file ([`Context::done_to_gone`]).
+    pub(crate) fn remember_of(
+        &self,
+        asked: &impl Once,
+        id: InodeId,
+        inode: &Inode,
+    ) -> Result<()> {
+        self.keep(asked, (id, inode.kind), None)
+    }
+
+    /// What a copy of a request is answered that was done, when others have removed the inode since: it was done, to something that is there no more. Were it
+    /// told that there is no such inode, a kernel would ask for all of it once more, by name and under another id, and it would be done twice.
+    pub(crate) fn done_to_gone(&self, id: InodeId, done: &RequestRecord) -> Attr {
+        let inode = Inode { kind: done.kind, ..Inode::default() };
+        self.attr_of_gone(id, &inode)
+    }
+
+    fn keep(
+        &self,
+        asked: &impl Once,
+        (inode, kind): (InodeId, InodeKind),
+        refused: Option<u16>,
+    ) -> Result<()> {
         let request = asked.id();
         if request == RequestId(0) {
             return Ok(());
         }
         let key = keys::request(self.volume(), self.bucket_at(self.memory_secs), request);
         let mark = Some(asked.mark().into());
-        self.tx.put(key, pack(&RequestRecord { inode, mark, refused }))
+        self.tx.put(key, pack(&RequestRecord { inode, mark, refused, kind }))
     }
 }
 
@@ -134,6 +156,6 @@ pub async fn refuse(cx: &Context<'_>, asked: &impl Once, status: Status) -> Resu
     if cx.remembered(asked.id()).await?.is_some() {
         return Ok(false);
     }
-    cx.keep(asked, InodeId(0), Some(status.code()))?;
+    cx.keep(asked, (InodeId(0), InodeKind::File), Some(status.code()))?;
     Ok(true)
 }

@@ -345,3 +345,115 @@ fn a_copy_that_finds_a_lock_given_back_says_so() {
         }
     });
 }
+
+/// Others had removed what a request made or changed, before the answer, which was lost, was asked for again: «look the name up again», upon which a kernel
+/// makes it once more.
+#[test]
+fn what_was_done_to_what_is_gone_was_done() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let remove = async |n: &str, directory| {
+            let q = Unlink {
+                caller: who(),
+                parent: ROOT,
+                name: name(n),
+                directory,
+                request: RequestId(0),
+            };
+            op!(w, ns::unlink, q).expect("removed");
+        };
+        let kinds = [InodeKind::File, InodeKind::Directory, InodeKind::Symlink, InodeKind::Fifo];
+        for (n, kind) in kinds.into_iter().enumerate() {
+            let request = |k: u128| RequestId(10 * (n as u128 + 1) + k);
+            let make = || Make {
+                caller: Caller { uid: 7, gid: 8, ..who() },
+                request: request(0),
+                parent: ROOT,
+                name: name("a"),
+                kind,
+                mode: 0o777,
+                umask: 0o027,
+                symlink: if kind == InodeKind::Symlink { b"x".to_vec() } else { Vec::new() },
+                exclusive: true,
+                ..Make::default()
+            };
+            let first = op!(w, ns::make, make()).expect("made").attr;
+            let inode = first.inode;
+            let times = || SetAttr {
+                caller: who(),
+                request: request(1),
+                inode,
+                atime: Some(SetTime::Now),
+                mtime: Some(SetTime::Now),
+                ..SetAttr::default()
+            };
+            op!(w, ns::setattr, times()).expect("set");
+            let link = || Link {
+                caller: who(),
+                request: request(2),
+                inode,
+                parent: ROOT,
+                name: name("b"),
+            };
+            let directory = kind == InodeKind::Directory;
+            if !directory {
+                op!(w, ns::link, link()).expect("linked");
+                remove("b", false).await;
+            }
+            remove("a", directory).await;
+            let of = |attr: &Attr| (attr.inode, attr.kind, attr.nlink, attr.generation);
+            let gone = (inode, kind, 0, first.generation);
+            for _ in 0..2 {
+                let made = op!(w, ns::make, make()).expect("it was made");
+                assert_eq!(of(&made.attr), gone);
+                let shown = |a: &Attr| (a.mode, a.uid, a.gid, a.len, a.rdev);
+                assert_eq!(shown(&made.attr), shown(&first), "{kind:?}");
+                assert!(
+                    made.opened.is_none() && !first.edition().is_older_than(&made.attr.edition())
+                );
+                let (set, cut) = op!(w, ns::setattr, times()).expect("it was set");
+                assert!(of(&set) == gone && cut.is_none());
+                if !directory {
+                    assert_eq!(of(&op!(w, ns::link, link()).expect("it was linked")), gone);
+                }
+            }
+            // And nothing is done anew: neither by a copy, nor by who asks for it for the first time.
+            for n in ["a", "b"] {
+                let q = Lookup { caller: who(), parent: ROOT, name: name(n) };
+                assert_eq!(op!(w, ns::lookup, q).expect_err("gone").status, Status::NotFound);
+            }
+            let fresh = Link { request: request(3), ..link() };
+            assert_eq!(op!(w, ns::link, fresh).expect_err("gone").status, Status::Stale);
+            let fresh = SetAttr { request: request(4), ..times() };
+            assert_eq!(op!(w, ns::setattr, fresh).expect_err("gone").status, Status::Stale);
+        }
+        crate::checked::checked(&w.rt, &w.engine, &w, &who(), "gone").await;
+    });
+}
+
+/// What was opened as well nobody can go on with: its session has ended, or it would be there. A kernel does not ask once more.
+#[test]
+fn what_was_opened_and_is_gone_is_not_opened_anew() {
+    real::run(|rt| async move {
+        let w = world(&rt).await;
+        let flags = OpenFlags { read: true, truncate: true, ..OpenFlags::default() };
+        let make = |open| Make {
+            caller: who(),
+            request: RequestId(7),
+            parent: ROOT,
+            name: name("f"),
+            mode: 0o600,
+            open,
+            ..Make::default()
+        };
+        let inode = op!(w, ns::make, make(Some(flags))).expect("made").attr.inode;
+        let open = || Open { caller: who(), request: RequestId(8), inode, flags };
+        op!(w, ns::open, open()).expect("opened");
+        let (request, directory) = (RequestId(0), false);
+        let q = Unlink { caller: who(), parent: ROOT, name: name("f"), directory, request };
+        op!(w, ns::unlink, q).expect("removed");
+        let ended = Status::SessionEnded;
+        assert_eq!(op!(w, ns::make, make(Some(flags))).expect_err("gone").status, ended);
+        assert_eq!(op!(w, ns::open, open()).expect_err("gone").status, ended);
+    });
+}

@@ -97,3 +97,57 @@ fn a_late_copy_of_a_refused_request_has_no_effect() {
     });
     there.expect("what was made after the refusal is there");
 }
+
+/// The answer was lost, and another client removed what was made before it was asked for again: its kernel was told to look the name up again, and made it
+/// once more.
+#[test]
+fn what_was_made_and_is_removed_since_was_made() {
+    let lab = Lab::new(25);
+    for (request, kind) in [(21, InodeKind::File), (22, InodeKind::Directory)] {
+        let q = move |c: &Client| Make { kind, ..make(c, request, "x") };
+        let first = lab.run(0, move |c| async move { c.make(q(&c)).await.expect("made").attr });
+        lab.run(1, move |c| async move {
+            let directory = kind == InodeKind::Directory;
+            let (parent, request) = (ROOT_INODE, RequestId(0));
+            let gone = Unlink { caller: caller(&c), request, parent, name: name("x"), directory };
+            c.unlink(gone).await.expect("removed");
+        });
+        // A file is erased when all clients have said that they do not have it open.
+        lab.cluster.run_for(Duration::from_secs(5));
+        let gone = lab.run(1, move |c| async move {
+            c.getattr(OfInode { caller: caller(&c), inode: first.inode }).await.expect_err("erased")
+        });
+        assert_eq!(gone.status, Status::Stale);
+        for restart in [false, true] {
+            if restart {
+                lab.restart(false);
+            }
+            let again = lab.run(0, move |c| async move { c.make(q(&c)).await });
+            let again = again.expect("it was made");
+            let said = (again.attr.inode, again.attr.kind, again.attr.nlink, again.lease_ms);
+            assert_eq!(said, (first.inode, kind, 0, 0));
+            let found = lab.run(0, |c| async move { look(&c, "x").await });
+            assert_eq!(found.expect_err("and not once more").status, Status::NotFound);
+        }
+    }
+}
+
+/// The answer was lost, and another client renamed what was made before it was asked for again: the copy's answer leased the name, where nothing is any more.
+#[test]
+fn a_copy_leases_no_name_that_nobody_has_looked_at() {
+    let lab = Lab::as_shipped(26, SHAPE);
+    let q = |c: &Client| make(c, 31, "a");
+    let first = lab.run(0, move |c| async move { c.make(q(&c)).await.expect("made") });
+    assert!(first.lease_ms > 0, "who made it may keep it");
+    lab.run(1, |c| async move {
+        let (parent, new_parent, request) = (ROOT_INODE, ROOT_INODE, RequestId(0));
+        let (name, new_name) = (name("a"), name("b"));
+        let q =
+            Rename { caller: caller(&c), request, parent, name, new_parent, new_name, flags: 0 };
+        c.rename(q).await.expect("renamed");
+    });
+    // So long that nothing is known of the rename any more.
+    lab.cluster.run_for(Duration::from_secs(30));
+    let again = lab.run(0, move |c| async move { c.make(q(&c)).await.expect("again") });
+    assert_eq!((again.attr.inode, again.lease_ms), (first.attr.inode, 0));
+}
