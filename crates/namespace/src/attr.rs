@@ -228,6 +228,7 @@ pub(crate) async fn truncate(
         inode.layout = Some(cx.env.place(&inherited, inode.data)?);
         inode.epoch = inode.epoch.next();
         inode.stored = cx.has_sessions(id).await?;
+        inode.only_writer = None;
     } else if inode.stored && (len < inode.len || cx.has_sessions(id).await?) {
         // A session may have written past a length that it has not reported yet.
         begin_cut(cx, id, inode, len)?;

@@ -254,6 +254,7 @@ pub async fn end_session(
     if chunks && cx.find_session(id, session).await?.is_some_and(|s| s.write) {
         let grown = settle(cx, &mut inode, settled, allocated);
         inode.contents_change += 1;
+        inode.only_writer = None;
         cx.put_inode(id, &mut inode)?;
         cx.count(&inode, 0, grown)?;
     }
@@ -267,7 +268,8 @@ fn settle(
     settled: Option<(u64, TruncateEpoch)>,
     allocated: Option<u64>,
 ) -> i64 {
-    let counts = inode.cut.is_none() && (inode.nlink > 0 || inode.trashed.is_some());
+    // Also of a removed file: others may read it still.
+    let counts = inode.cut.is_none();
     let longer = settled.filter(|(len, epoch)| *epoch == inode.epoch && *len > inode.len);
     let Some((len, _)) = longer.filter(|_| counts) else { return 0 };
     let grown = i64::try_from(len - inode.len).unwrap_or(i64::MAX);

@@ -186,6 +186,7 @@ fn begin_chunks(cx: &Context<'_>, inode: &mut Inode, contents: Contents) -> Resu
     inode.layout = Some(cx.env.place(&inherited, inode.data)?);
     inode.epoch = inode.epoch.next();
     inode.stored = true;
+    inode.only_writer = None;
     inode.contents = contents;
     Ok(())
 }

@@ -201,8 +201,9 @@ fn inodes() -> Vec<Inode> {
     let symlink =
         Inode { kind: InodeKind::Symlink, len: 2, symlink: bytes(b"/a"), ..Inode::default() };
     let device = Inode { kind: InodeKind::CharDevice, rdev: 259, ..Inode::default() };
+    let opened = Inode { stored: true, only_writer: Some(SessionId(258)), ..Inode::default() };
     let spilling = Inode { len: 3, contents: Contents::Spilling, ..Inode::default() };
-    vec![Inode::default(), file, directory, symlink, device, spilling]
+    vec![Inode::default(), file, directory, symlink, device, spilling, opened]
 }
 
 fn dentries() -> Vec<Dentry> {

@@ -6,7 +6,7 @@ use crate::context::{Context, err};
 use crate::flags;
 use crate::keys;
 use crate::name;
-use crate::open::{Opened, ended, open_inode, opened_before, put_session};
+use crate::open::{Opened, check_free, ended, open_inode, opened_before, put_session};
 use crate::record::{Contents, Inode, OrphanRecord, pack};
 use glowfs_types::wire::meta::{Attr, InodeKind, Make, Rename, SYMLINK_BYTES_MAX};
 use glowfs_types::{Error, InodeId, Result, Status};
@@ -63,8 +63,11 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let mut session = None;
     if let Some(flags) = req.open {
         // Whoever makes a file may open it as it likes, whatever the mode.
+        check_free(cx, id, flags.session).await?;
         session = put_session(cx, id, flags)?;
-        inode.stored = flags.write && !inode.is_inline();
+        if flags.write {
+            inode.let_write(session);
+        }
     }
     cx.put_inode(id, &mut inode)?;
     let attr = if inode.is_dir() {
@@ -114,10 +117,13 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, req, &dir)?;
     inode.nlink = 0;
+    check_free(cx, id, flags.session).await?;
     let Some(session) = put_session(cx, id, flags)? else {
         return Err(Error::new(Status::InvalidArgument, "a file without a name needs a session"));
     };
-    inode.stored = flags.write && !inode.is_inline();
+    if flags.write {
+        inode.let_write(Some(session));
+    }
     let orphan = OrphanRecord { linkable: !req.exclusive, ..OrphanRecord::since(cx.now) };
     cx.tx.put(keys::orphan(cx.volume(), id), pack(&orphan))?;
     cx.count(&inode, 1, 0)?;

@@ -5,7 +5,7 @@ use crate::attr::truncate;
 use crate::context::{Context, err, file_bytes, gone};
 use crate::inline;
 use crate::keys;
-use crate::record::{Inode, Session, pack};
+use crate::record::{Inode, Session, pack, unpack};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::{AtimeRule, Attr, InodeKind, Open, OpenFlags, Renew, Sync};
 use glowfs_types::{Error, InodeId, Result, SessionId, Status};
@@ -99,8 +99,7 @@ pub(crate) async fn open_inode(
     if inode.nlink == 0 && crate::removed::is_doomed(cx, id).await? {
         return Err(gone(id));
     }
-    // A session id is its client's own; a strange one must not take its place.
-    own_session(cx, id, flags.session).await?;
+    check_free(cx, id, flags.session).await?;
     let mut changed = false;
     if flags.truncate {
         let before = file_bytes(inode);
@@ -109,10 +108,7 @@ pub(crate) async fn open_inode(
         changed = true;
     }
     let session = put_session(cx, id, flags)?;
-    if flags.write && !inode.stored && !inode.is_inline() {
-        inode.stored = true;
-        changed = true;
-    }
+    changed |= flags.write && inode.let_write(session);
     if changed {
         cx.put_inode(id, inode)?;
     }
@@ -130,7 +126,26 @@ pub(crate) async fn open_inode(
     })
 }
 
-/// Records a session, if the flags name one.
+/// Whether a file may get a session of this id. It is its client's own, and a strange one must not take its place. And it is of one file: in its client's list of
+/// them, by which it is found when the client has died, it leads to one.
+pub(crate) async fn check_free(cx: &Context<'_>, id: InodeId, session: SessionId) -> Result<()> {
+    if session == SessionId(0) {
+        return Ok(());
+    }
+    let v = cx.volume();
+    let ask = [keys::session(v, id, session), keys::client_session(v, cx.caller.client, session)];
+    let mut found = cx.tx.get_all(&ask).await?.into_iter();
+    let of_file = found.next().flatten().map(|s| unpack("session", &s)).transpose()?;
+    check_own(cx, of_file.as_ref())?;
+    match found.next().flatten() {
+        Some(other) if other != id.0.to_be_bytes() => {
+            Err(Error::new(Status::InvalidArgument, "the session is one of another file"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Records a session, if the flags name one. [`check_free`] comes before.
 pub(crate) fn put_session(
     cx: &Context<'_>,
     id: InodeId,
@@ -220,13 +235,16 @@ pub(crate) async fn end(
     cx.tx.clear(keys::session(v, id, session))?;
     cx.tx.clear(keys::client_session(v, client, session))?;
     let orphan = inode.nlink == 0 && inode.trashed.is_none();
-    let never_stored = unwritten && inode.stored && inode.len == 0 && inode.cut.is_none();
+    // What others wrote before, or beside it, may be there, also if they were told that it failed.
+    let alone = inode.only_writer == Some(session);
+    let never_stored = unwritten && alone && inode.stored && inode.len == 0 && inode.cut.is_none();
     if (!orphan && !never_stored) || cx.has_sessions(id).await? {
         return Ok(());
     }
     if never_stored {
         // Nobody wrote: there is nothing to collect later.
         inode.stored = false;
+        inode.only_writer = None;
         cx.put_inode(id, inode)?;
     }
     if orphan && !cx.env.keeps_removed() {
@@ -250,11 +268,16 @@ pub(crate) async fn own_session(
         return Ok(None);
     }
     let found = cx.find_session(id, session).await?;
+    check_own(cx, found.as_ref())?;
+    Ok(found)
+}
+
+fn check_own(cx: &Context<'_>, found: Option<&Session>) -> Result<()> {
     match found {
         Some(s) if s.client != cx.caller.client => {
             Err(Error::new(Status::SessionEnded, "the session belongs to another client"))
         }
-        found => Ok(found),
+        _ => Ok(()),
     }
 }
 
@@ -282,6 +305,9 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
     if req.len_at_least.is_some() && inode.is_inline() {
         // It was told that there are chunks, and the metadata has lost that together with the power.
         return Err(ended());
+    }
+    if req.len_at_least.is_some() && inode.only_writer.take().is_some() {
+        changed = true;
     }
     // Bytes written under an older epoch were cut off.
     if let Some(len) = req.len_at_least.filter(|_| req.epoch == inode.epoch) {

@@ -5,7 +5,8 @@ use glowfs_types::wire::meta::{Attr, InodeKind, Name, Time};
 use glowfs_types::wire::sparse::EXTENT_BLOCK_BYTES;
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{
-    ClientId, DataId, Error, InodeId, Layout, NodeId, ProjectId, Result, Status, TruncateEpoch,
+    ClientId, DataId, Error, InodeId, Layout, NodeId, ProjectId, Result, SessionId, Status,
+    TruncateEpoch,
 };
 use minicbor::{Decode, Encode};
 
@@ -93,6 +94,10 @@ pub struct Inode {
     /// How often the contents may have become others. Times do not tell: users set them, and clocks differ.
     #[cbor(n(31), default, skip_if = "is_zero")]
     pub contents_change: u64,
+    /// The one session that ever could write under `data`, and it has told of no write: if it ends without one, nothing is there. None: there were others, it has
+    /// written, or it is not known. Whoever does not know this field drops it.
+    #[n(32)]
+    pub only_writer: Option<SessionId>,
 }
 
 /// What the extended attributes of an inode come to ([`crate::xattr`]).
@@ -187,6 +192,16 @@ impl Inode {
     pub(crate) fn written_before_its_time(&mut self, now: Time) {
         self.contents_change += 1;
         self.ctime = moved(self.ctime, now, now);
+    }
+    /// A session gets the right to write chunks. Whether that changes the record.
+    pub(crate) fn let_write(&mut self, session: Option<SessionId>) -> bool {
+        if self.is_inline() {
+            return false;
+        }
+        let (stored, before) = (self.stored, self.only_writer);
+        self.only_writer = if stored { before.filter(|s| Some(*s) == session) } else { session };
+        self.stored = true;
+        !stored || self.only_writer != before
     }
     /// It was written here and now.
     pub(crate) fn written_now(&mut self, now: Time) {

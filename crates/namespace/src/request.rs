@@ -119,12 +119,7 @@ impl Context<'_> {
     }
 
     /// The same of what answers with attributes of an inode that need not be a file ([`Context::done_to_gone`]).
-    pub(crate) fn remember_of(
-        &self,
-        asked: &impl Once,
-        id: InodeId,
-        inode: &Inode,
-    ) -> Result<()> {
+    pub(crate) fn remember_of(&self, asked: &impl Once, id: InodeId, inode: &Inode) -> Result<()> {
         self.keep(asked, (id, inode.kind), None)
     }
 

@@ -166,3 +166,115 @@ fn sessions_lengths_truncates_and_garbage() {
         assert_eq!(op!(w, ns::getattr, of.clone()).expect("there").len, 4242);
     });
 }
+
+/// What a write left that failed came up as contents of a file that was made longer: somebody else had opened it and written nothing.
+#[test]
+fn one_session_does_not_say_that_no_other_ever_wrote() {
+    real::run(|rt| async move {
+        for case in ["closed", "died", "closed beside it", "only told"] {
+            let w = World::new(&rt, 0).await;
+            let (caller, root) = (who(0), InodeId(1));
+            let f =
+                op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("make").attr;
+            let (i, epoch) = (f.inode, f.epoch);
+            let open = async |s| op!(w, ns::open, open_q(i, 0, true, false, s)).expect("open");
+            let close = async |s, len| op!(w, ns::close, sync_q(i, s, len, epoch)).expect("close");
+            // The first one writes, and is told that it failed: some of it may be stored, and the file is empty.
+            match case {
+                "died" => {
+                    open(1).await;
+                    let (c, s) = (ClientId(1), SessionId(1));
+                    let end = async |tx: &Transaction| {
+                        let cx = Context::new(tx, &caller, &w);
+                        ns::end_session(&cx, c, i, s, Some((0, epoch)), None).await
+                    };
+                    run_transaction(&w.rt, &w.engine, end).await.expect("ended");
+                }
+                "closed beside it" => {
+                    open(2).await;
+                    open(1).await;
+                    close(1, Some(0)).await;
+                    close(2, None).await;
+                }
+                "only told" => {
+                    open(1).await;
+                    op!(w, ns::sync, sync_q(i, 1, Some(0), epoch)).expect("sync");
+                    close(1, None).await;
+                }
+                _ => {
+                    open(1).await;
+                    close(1, Some(0)).await;
+                }
+            }
+            // `touch f`, and what is behind the end is cut before the file gets longer.
+            open(3).await;
+            close(3, None).await;
+            let longer = SetAttr { caller: who(0), inode: i, len: Some(100), ..SetAttr::default() };
+            let (_, cut) = op!(w, ns::setattr, longer).expect("longer");
+            assert_eq!(cut.map(|c| c.len), Some(0), "{case}");
+            let (request, directory) = (RequestId(0), false);
+            let gone = Unlink { caller: who(0), request, parent: root, name: name("f"), directory };
+            op!(w, ns::unlink, gone).expect("removed");
+            assert_eq!(garbage(&w).await, [f.data], "{case}");
+        }
+    });
+}
+
+/// A client's session led to one file, and another one had it as well: that one nobody found when the client had died, and its space never came back.
+#[test]
+fn a_session_is_of_one_file() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, 0).await;
+        let root = InodeId(1);
+        let make = |n| make_q(who(0), root, n, InodeKind::File);
+        let f = op!(w, ns::make, make("f")).expect("made").attr;
+        let g = op!(w, ns::make, make("g")).expect("made").attr;
+        let open =
+            async |i, s| op!(w, ns::open, open_q(i, 0, false, false, s)).map_err(|e| e.status);
+        assert!(open(f.inode, 7).await.is_ok() && open(f.inode, 7).await.is_ok());
+        assert_eq!(open(g.inode, 7).await.expect_err("of f"), Status::InvalidArgument);
+        let flags = OpenFlags { write: true, session: SessionId(7), ..OpenFlags::default() };
+        for unnamed in [false, true] {
+            let name = if unnamed { name("") } else { name("h") };
+            let q = Make { open: Some(flags), unnamed, name, ..make("h") };
+            let refused = op!(w, ns::make, q).expect_err("of f");
+            assert_eq!(refused.status, Status::InvalidArgument);
+        }
+        // All that a client has is found by its sessions.
+        let look = async |tx: &Transaction| ns::sessions_of(tx, VolumeId(1), ClientId(1), 9).await;
+        let found = run_transaction(&w.rt, &w.engine, look).await.expect("sessions").found;
+        assert_eq!(found.iter().map(|s| s.inode).collect::<Vec<_>>(), [f.inode]);
+        op!(w, ns::close, sync_q(f.inode, 7, None, f.epoch)).expect("closed");
+        assert!(open(g.inode, 7).await.is_ok(), "it is free again");
+        crate::checked::checked(&w.rt, &w.engine, &w, &who(0), "sessions").await;
+    });
+}
+
+/// Who still read a removed file lost what its writer, which died, had been told was written.
+#[test]
+fn a_removed_file_is_as_long_as_its_dead_writer_made_it() {
+    real::run(|rt| async move {
+        let w = World::new(&rt, 0).await;
+        let (caller, root) = (who(0), InodeId(1));
+        let f = op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("made").attr;
+        op!(w, ns::open, open_q(f.inode, 0, true, false, 1)).expect("opened");
+        op!(w, ns::open, open_q(f.inode, 0, false, false, 2)).expect("opened");
+        let (request, directory) = (RequestId(0), false);
+        let gone = Unlink { caller: who(0), request, parent: root, name: name("f"), directory };
+        op!(w, ns::unlink, gone).expect("removed");
+        let end = async |tx: &Transaction| {
+            let cx = Context::new(tx, &caller, &w);
+            let settled = Some((4242, f.epoch));
+            ns::end_session(&cx, ClientId(1), f.inode, SessionId(1), settled, None).await
+        };
+        run_transaction(&w.rt, &w.engine, end).await.expect("ended");
+        let of = OfInode { caller: who(0), inode: f.inode };
+        assert_eq!(op!(w, ns::getattr, of).expect("there").len, 4242);
+        crate::checked::checked(&w.rt, &w.engine, &w, &who(0), "removed").await;
+        op!(w, ns::close, sync_q(f.inode, 2, None, f.epoch)).expect("closed");
+        assert_eq!(garbage(&w).await, [f.data]);
+        let usage = async |tx: &Transaction| ns::statfs(tx, VolumeId(1)).await;
+        let usage = run_transaction(&w.rt, &w.engine, usage).await.expect("usage");
+        assert_eq!((usage.inodes, usage.bytes), (1, 0));
+    });
+}
