@@ -130,7 +130,8 @@ pub struct Tuning {
     pub capability_ms: u64,
     /// How long clients may keep attributes, in ms; 0: not at all.
     pub attr_lease_ms: u64,
-    /// Calls in work; more are answered with `Overloaded`.
+    /// Calls in work; more are answered with `Overloaded`. Nobody has more of them than he leaves free: a user with a token of his own, with all his clients; else a
+    /// client.
     pub inflight_ops: u64,
     /// Contents of small files that are kept with the metadata, in bytes, about: beyond it files begin with chunks, and those that get longer get chunks;
     /// 0: as much as fits the engine (1 GiB in memory, 256 MiB in etcd, 64 GiB in FoundationDB).

@@ -1,5 +1,6 @@
 //! Cutting the chunks behind the new end of a truncated file, after the commit that shortened it is on disk.
 
+use crate::cuts::{SHARED_WAIT, Which};
 use crate::recall::Change;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Cut};
@@ -19,17 +20,30 @@ const TOLD_WITHIN: Duration = Duration::from_secs(3);
 /// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated; several calls
 /// for one cut share one attempt ([`crate::cuts::Cuts`]), and another service may be at it at the same time.
 pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
-    let attempt = async {
-        match try_to_finish(s, cut, by).await {
-            // Whoever wanted to write has finished it meanwhile, and has written since, under a newer epoch. Or storage has no key yet to check capabilities
-            // with, and will: nothing that the one who asked could mend.
-            Err(e) if e.status == Status::BadCapability => over(s, &cut.attr)
-                .await?
-                .ok_or_else(|| Error::new(Status::Overloaded, format!("{}; retry", e.message))),
-            done => done,
-        }
-    };
-    s.cuts.shared(&s.rt, cut.attr.inode, cut.attr.epoch, attempt).await
+    finish_within(s, cut, by, SHARED_WAIT).await
+}
+
+/// The same, waiting for so long.
+pub async fn finish_within(
+    s: &Service,
+    cut: &Cut,
+    by: ClientId,
+    wait: Duration,
+) -> Result<TruncateEpoch> {
+    let which = Which { inode: cut.attr.inode, epoch: cut.attr.epoch, owner: cut.attr.uid };
+    let (own, cut) = (s.own()?, cut.clone());
+    s.cuts.shared(&s.rt, which, wait, async move { attempt(&own, &cut, by).await }).await
+}
+
+async fn attempt(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
+    match try_to_finish(s, cut, by).await {
+        // Whoever wanted to write has finished it meanwhile, and has written since, under a newer epoch. Or storage has no key yet to check capabilities
+        // with, and will: nothing that the one who asked could mend.
+        Err(e) if e.status == Status::BadCapability => over(s, &cut.attr)
+            .await?
+            .ok_or_else(|| Error::new(Status::Overloaded, format!("{}; retry", e.message))),
+        done => done,
+    }
 }
 
 /// The epoch of a file of which this cut is not to be finished any more.

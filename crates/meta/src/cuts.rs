@@ -1,11 +1,13 @@
 //! [`Cuts`]: the truncates that this service is finishing. [`Left`]: those that nobody finishes any more.
 //!
 //! Guarantees: one attempt of this service for a file at a time, however many calls want it done; those that wait for it get its outcome, and it goes on when those
-//! who asked have left. Nobody waits longer than [`SHARED_WAIT`], so who has left keeps no place of the service. A truncate that a service and its client left behind is finished within [`LEFT_AFTER`] of being seen, if its chains are
+//! who asked have left. No call waits longer than [`SHARED_WAIT`], also not the one that began it, so a truncate that takes long keeps no place of the service;
+//! of those that are under way the files of one user have no more than they leave free. A truncate that a service and its client left behind is finished within [`LEFT_AFTER`] of being seen, if its chains are
 //! there. Must never: count on that nobody else is at a truncate (another service may be: it may be done twice at once, see [`crate::cut`]).
 
 use crate::background::not_away;
 use crate::cut;
+use crate::shares::{Share, Shares};
 use crate::state::{Service, VOLUME};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context};
@@ -18,7 +20,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How long a call waits for the attempt of another one: as long as a client waits for an answer before it asks anew.
-const SHARED_WAIT: Duration = Duration::from_secs(5);
+pub const SHARED_WAIT: Duration = Duration::from_secs(5);
+/// Truncates that are being finished at once; beyond its share of them a user's files wait. As many as calls may be in work by default: none of them costs more than
+/// a call.
+const UNDER_WAY_MAX: usize = 4096;
+/// How long the background waits for one of its own, which holds up nobody but those in line with it.
+const LEFT_WAIT: Duration = Duration::from_secs(600);
 /// Pause between looks for truncates that were left behind.
 pub const LEFT_PAUSE: Duration = Duration::from_secs(5);
 /// For so long whoever began one has time to finish it: as long as a writer has that does not answer.
@@ -31,16 +38,27 @@ const LEFT_MAX: usize = 1 << 14;
 const LEFT_PARALLEL: usize = 16;
 
 /// See the module.
+#[derive(Clone)]
 pub struct Cuts {
-    under_way: RefCell<BTreeMap<InodeId, Rc<Attempt>>>,
-    /// [`SHARED_WAIT`], but in tests.
-    wait: Duration,
+    under_way: Rc<RefCell<BTreeMap<InodeId, Rc<Attempt>>>>,
+    shares: Rc<Shares<u32>>,
 }
 
 impl Default for Cuts {
     fn default() -> Self {
-        Self { under_way: RefCell::default(), wait: SHARED_WAIT }
+        Self { under_way: Rc::default(), shares: Rc::new(Shares::new(UNDER_WAY_MAX)) }
     }
+}
+
+/// Which truncate.
+#[derive(Clone, Copy)]
+pub struct Which {
+    /// The file.
+    pub inode: InodeId,
+    /// The epoch that it gave the file.
+    pub epoch: TruncateEpoch,
+    /// Whose file it is.
+    pub owner: u32,
 }
 
 /// A truncate that is being finished.
@@ -51,46 +69,81 @@ struct Attempt {
     over: Notify,
 }
 
-/// The attempt of whoever came first; dropping it lets the others see what came of it.
-struct Turn<'a>(&'a Cuts, InodeId, Rc<Attempt>);
+/// The attempt; dropping it lets those who wait see what came of it.
+struct Turn {
+    all: Cuts,
+    inode: InodeId,
+    attempt: Rc<Attempt>,
+    _share: Share<u32>,
+}
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.under_way.borrow_mut().remove(&self.1);
-        self.2.over.notify_all();
+        self.all.under_way.borrow_mut().remove(&self.inode);
+        self.attempt.over.notify_all();
     }
 }
 
 impl Cuts {
-    /// Does `work` for the truncate of a file, or waits until somebody has who is at it; its outcome is everybody's. `Overloaded`: it takes long; retry.
+    /// Does `work` for the truncate of a file, unless somebody is at it, and waits for so long; its outcome is everybody's. `Overloaded`: it takes long, and goes
+    /// on; retry.
     pub async fn shared(
         &self,
         rt: &Rt,
-        inode: InodeId,
-        epoch: TruncateEpoch,
-        work: impl Future<Output = Result<TruncateEpoch>>,
+        which: Which,
+        wait: Duration,
+        work: impl Future<Output = Result<TruncateEpoch>> + 'static,
     ) -> Result<TruncateEpoch> {
-        let until = rt.now() + self.wait;
+        let (until, mut work) = (rt.now() + wait, Some(work));
         loop {
-            let Some(other) = self.under_way.borrow().get(&inode).cloned() else { break };
-            let wait = until.since(rt.now());
-            if rt.timeout(wait, other.over.wait()).await.is_err() {
-                let told = "a truncate of the file is being finished; retry";
-                return Err(Error::new(Status::Overloaded, told));
+            let other = self.under_way.borrow().get(&which.inode).cloned();
+            let attempt = match (other, work.take()) {
+                (Some(other), left) => {
+                    work = left;
+                    other
+                }
+                (None, Some(work)) => self.begin(rt, which, work)?,
+                // It was dropped before its end: with the service.
+                (None, None) => return Err(too_long()),
+            };
+            // First, for it may be over before anybody waits.
+            let known = attempt.outcome.borrow().is_some();
+            if !known && rt.timeout(until.since(rt.now()), attempt.over.wait()).await.is_err() {
+                return Err(too_long());
             }
-            let outcome = other.outcome.borrow().clone();
-            if let Some(outcome) = outcome.filter(|_| other.epoch == epoch) {
+            let outcome = attempt.outcome.borrow().clone();
+            if let Some(outcome) = outcome.filter(|_| attempt.epoch == which.epoch) {
                 return outcome;
             }
         }
-        let (outcome, over) = (RefCell::default(), Notify::default());
-        let attempt = Rc::new(Attempt { epoch, outcome, over });
-        self.under_way.borrow_mut().insert(inode, attempt.clone());
-        let turn = Turn(self, inode, attempt);
-        let outcome = work.await;
-        *turn.2.outcome.borrow_mut() = Some(outcome.clone());
-        outcome
     }
+
+    /// In a task of its own: whoever has asked for it may have to leave.
+    fn begin(
+        &self,
+        rt: &Rt,
+        which: Which,
+        work: impl Future<Output = Result<TruncateEpoch>> + 'static,
+    ) -> Result<Rc<Attempt>> {
+        let Some(share) = self.shares.take(which.owner) else {
+            let told = "too many truncates of this user's files are being finished; retry";
+            return Err(Error::new(Status::Overloaded, told));
+        };
+        let (epoch, outcome, over) = (which.epoch, RefCell::default(), Notify::default());
+        let attempt = Rc::new(Attempt { epoch, outcome, over });
+        self.under_way.borrow_mut().insert(which.inode, attempt.clone());
+        let (all, inode) = (self.clone(), which.inode);
+        let turn = Turn { all, inode, attempt: attempt.clone(), _share: share };
+        rt.spawn_detached(async move {
+            let outcome = work.await;
+            *turn.attempt.outcome.borrow_mut() = Some(outcome);
+        });
+        Ok(attempt)
+    }
+}
+
+fn too_long() -> Error {
+    Error::new(Status::Overloaded, "a truncate of the file is being finished; retry")
 }
 
 /// Notes unfinished truncates of which no key says that they are ([`ns::note_cut`]).
@@ -146,7 +199,7 @@ async fn finish_left(s: &Service, inode: InodeId, epoch: TruncateEpoch) -> Resul
             if let Some(layout) = &cut.attr.layout {
                 not_away(s, layout)?;
             }
-            cut::finish(s, &cut, ClientId(0)).await?;
+            cut::finish_within(s, &cut, ClientId(0), LEFT_WAIT).await?;
             s.metrics.cuts_left.inc();
             tracing::info!(%inode, "finished a truncate that was left behind");
             Ok(())
@@ -167,59 +220,90 @@ mod tests {
     use glowfs_types::{Error, Status};
     use std::cell::Cell;
 
+    fn which(inode: u64, epoch: u64) -> Which {
+        Which { inode: InodeId(inode), epoch: TruncateEpoch(epoch), owner: 5 }
+    }
+
     /// Each copy of a request, and everybody who came to write, removed the same chunks once more, side by side.
     #[test]
     fn a_truncate_is_finished_by_one_and_all_get_the_outcome() {
         real::run(|rt| async move {
             for outcome in [Ok(TruncateEpoch(4)), Err(Error::from(Status::ChainUnavailable))] {
-                let (cuts, runs) = (Cuts::default(), Cell::new(0));
+                let (cuts, runs) = (Cuts::default(), Rc::new(Cell::new(0)));
                 let finish = async |epoch, outcome: &Result<TruncateEpoch>| {
-                    let work = async {
+                    let (runs, rt2, outcome) = (runs.clone(), rt.clone(), outcome.clone());
+                    let work = async move {
                         runs.set(runs.get() + 1);
-                        rt.sleep(Duration::from_millis(20)).await;
-                        outcome.clone()
+                        rt2.sleep(Duration::from_millis(20)).await;
+                        outcome
                     };
-                    cuts.shared(&rt, InodeId(7), TruncateEpoch(epoch), work).await
+                    cuts.shared(&rt, which(7, epoch), SHARED_WAIT, work).await
                 };
                 let all = join_all((0..5).map(|_| finish(3, &outcome))).await;
                 assert!(all.iter().all(|o| *o == outcome));
                 assert_eq!(runs.get(), 1);
-                // Another truncate of the file is another thing; one that came to no end is begun anew.
+                // It goes on when who asked for it has left.
                 let left = rt.timeout(Duration::from_millis(5), finish(3, &outcome)).await;
                 assert!(left.is_err());
+                assert_eq!(finish(3, &outcome).await, outcome);
+                assert_eq!(runs.get(), 2);
+                // One that came to its end is begun anew if somebody wants it, and another truncate of the file is another thing.
                 let (one, other) = (finish(3, &outcome), finish(5, &Ok(TruncateEpoch(6))));
                 let (one, other) = glowfs_rt::sync::join(one, other).await;
                 assert_eq!((one, other), (outcome, Ok(TruncateEpoch(6))));
                 assert_eq!(runs.get(), 4);
-                assert!(cuts.under_way.borrow().is_empty());
+                assert!(cuts.under_way.borrow().is_empty() && cuts.shares.taken() == 0);
             }
         });
     }
 
-    /// Calls of clients that had long asked anew kept their places at the service until the truncate was done.
+    /// The call that had begun a truncate kept its place at the service until it was done, for half a minute if a writer did not answer: one user with as many files as
+    /// there are places stopped everybody.
     #[test]
     fn nobody_waits_for_a_truncate_longer_than_a_client_waits_for_an_answer() {
         real::run(|rt| async move {
-            let cuts = Cuts { wait: Duration::from_millis(30), ..Cuts::default() };
-            let (id, epoch) = (InodeId(7), TruncateEpoch(3));
-            let (told, asked) = (Notify::default(), Cell::new(false));
-            let long = cuts.shared(&rt, id, epoch, async {
-                told.wait().await;
-                Ok(TruncateEpoch(4))
-            });
-            let waits = async {
-                rt.sleep(Duration::from_millis(1)).await;
-                let again = cuts.shared(&rt, id, epoch, async {
-                    asked.set(true);
-                    Ok(epoch)
-                });
-                let said = rt.timeout(Duration::from_secs(20), again).await;
-                told.notify_all();
-                let said = said.expect("it is told soon").map_err(|e| e.status);
-                assert_eq!(said, Err(Status::Overloaded));
+            let (cuts, told) = (Cuts::default(), Rc::new(Notify::default()));
+            let (wait, asked) = (Duration::from_millis(30), Rc::new(Cell::new(0)));
+            let finish = async || {
+                let (told, asked) = (told.clone(), asked.clone());
+                let work = async move {
+                    asked.set(asked.get() + 1);
+                    told.wait().await;
+                    Ok(TruncateEpoch(4))
+                };
+                cuts.shared(&rt, which(7, 3), wait, work).await.map_err(|e| e.status)
             };
-            let (done, ()) = glowfs_rt::sync::join(long, waits).await;
-            assert_eq!((done, asked.get()), (Ok(TruncateEpoch(4)), false));
+            for who in ["the one who begins it", "another one"] {
+                let said = rt.timeout(Duration::from_secs(20), finish()).await;
+                assert_eq!(said.expect("it is told soon"), Err(Status::Overloaded), "{who}");
+            }
+            let over = async {
+                rt.sleep(Duration::from_millis(1)).await;
+                told.notify_all();
+            };
+            let (said, ()) = glowfs_rt::sync::join(finish(), over).await;
+            assert_eq!((said, asked.get()), (Ok(TruncateEpoch(4)), 1));
+        });
+    }
+
+    /// Attempts are bounded, and nobody's files have them all.
+    #[test]
+    fn one_users_files_leave_truncates_to_others() {
+        real::run(|rt| async move {
+            let cuts = Cuts { shares: Rc::new(Shares::new(8)), ..Cuts::default() };
+            let begin = async |inode, owner| {
+                let which = Which { owner, ..which(inode, 3) };
+                let never = std::future::pending();
+                let asked = rt
+                    .timeout(Duration::from_millis(1), cuts.shared(&rt, which, SHARED_WAIT, never));
+                asked.await.is_err()
+            };
+            let mut began = Vec::new();
+            for n in 0..8 {
+                began.push(begin(n, 1).await);
+            }
+            assert_eq!(began.iter().filter(|b| **b).count(), 4, "half of them");
+            assert!(begin(20, 2).await, "another user's");
         });
     }
 }

@@ -37,6 +37,7 @@ mod portions;
 mod recall;
 mod removed;
 mod service;
+mod shares;
 mod spills;
 mod state;
 mod telling;

@@ -31,6 +31,8 @@ pub struct Metrics {
     pub tree_kept: Counter,
     /// Removed files that a client still had open when it was asked.
     pub held: Counter,
+    /// Removed files that have waited for long until clients say whether they have them open.
+    pub removed_waiting: Gauge,
     /// Removed files that are kept because their records cannot be read.
     pub damaged_removed: Gauge,
     /// Records of the garbage queue that cannot be read.
@@ -108,6 +110,11 @@ impl Metrics {
             held: r.counter(
                 "glowfs_meta_removed_held_total",
                 "Answers of clients that have a removed file open.",
+                &[],
+            ),
+            removed_waiting: r.gauge(
+                "glowfs_meta_removed_waiting",
+                "Removed files that have waited for more than a minute until clients say whether they have them open.",
                 &[],
             ),
             damaged_removed: r.gauge(

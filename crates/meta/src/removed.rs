@@ -25,6 +25,8 @@ const BATCHES_MAX: usize = 64;
 const ASK_DEADLINE: Duration = Duration::from_secs(2);
 /// A file that is open somewhere is asked for again after this time at first; it doubles up to [`HELD_PAUSE_MAX`].
 const HELD_PAUSE: Duration = Duration::from_millis(500);
+/// Files that have waited for so long for a client's answer are counted, and the client is named.
+const SILENT_FOR: Duration = Duration::from_secs(60);
 /// The longest pause.
 const HELD_PAUSE_MAX: Duration = Duration::from_secs(8);
 
@@ -34,6 +36,7 @@ type Clients = BTreeSet<(ClientId, UserId)>;
 struct Batch {
     files: BTreeSet<InodeId>,
     waits_for: Clients,
+    since: Instant,
 }
 
 /// When a file that was open is asked for again.
@@ -49,6 +52,8 @@ pub struct Eraser {
     held: BTreeMap<InodeId, Held>,
     /// How many records could not be read at the last look at all.
     damaged: usize,
+    /// Clients of which it was said that they do not answer.
+    silent: Clients,
     dooming: Portions,
     erasing: Portions,
 }
@@ -63,6 +68,7 @@ impl Eraser {
             batches: Vec::new(),
             held: BTreeMap::new(),
             damaged: 0,
+            silent: Clients::new(),
             dooming: portions(),
             erasing: portions(),
         }
@@ -73,12 +79,14 @@ impl Eraser {
         loop {
             let more = self.begin(s).await?;
             if self.batches.is_empty() {
+                self.tell_silent(s);
                 return Ok(());
             }
             let live = live_clients(s).await?;
             self.ask(s, &live).await?;
             let waiting = self.batches.len();
             self.erase(s).await?;
+            self.tell_silent(s);
             // Goes on at once while that brings anything.
             if !more || self.batches.len() == waiting {
                 return Ok(());
@@ -123,7 +131,7 @@ impl Eraser {
             let waits_for = live_clients(s).await?;
             for files in found.chunks(BATCH_FILES as usize) {
                 let files = files.iter().copied().collect();
-                self.batches.push(Batch { files, waits_for: waits_for.clone() });
+                self.batches.push(Batch { files, waits_for: waits_for.clone(), since: s.rt.now() });
             }
         }
         Ok(more)
@@ -137,6 +145,16 @@ impl Eraser {
         {
             tracing::warn!(count, %inode, "records of removed files cannot be read, the first that of this inode; they are kept. Run `glowfs admin fsck`");
         }
+    }
+
+    /// For whom removed files wait: said once of each client that goes on living and does not answer.
+    fn tell_silent(&mut self, s: &Service) {
+        let (files, clients) = silent(&self.batches, s.rt.now());
+        s.metrics.removed_waiting.set(files as i64);
+        for (client, user) in clients.difference(&self.silent) {
+            tracing::warn!(%client, %user, files, "a client that is alive to mgmtd does not say which removed files it has open: their space comes back when it answers, or has ended");
+        }
+        self.silent = clients;
     }
 
     fn may_begin(&self, s: &Service, r: &Removed) -> bool {
@@ -282,7 +300,36 @@ impl Eraser {
     }
 }
 
+/// How many files have waited for long, and for whom.
+fn silent(batches: &[Batch], now: Instant) -> (usize, Clients) {
+    let long = batches.iter().filter(|b| now.since(b.since) >= SILENT_FOR);
+    long.fold((0, Clients::new()), |(files, mut clients), batch| {
+        clients.extend(batch.waits_for.iter().copied());
+        (files + batch.files.len(), clients)
+    })
+}
+
 /// The clients that mgmtd takes for alive, with their users.
 async fn live_clients(s: &Service) -> Result<Clients> {
     Ok(clients::live(s).await?.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One client that lived and did not answer kept all removed space, and nobody was told.
+    #[test]
+    fn who_keeps_removed_files_for_long_is_known() {
+        let who = |n: u128| (ClientId(n), UserId(5));
+        let at = |s| Instant(0) + Duration::from_secs(s);
+        let batch = |first: u64, clients: &[u128], since| Batch {
+            files: (first..first + 3).map(InodeId).collect(),
+            waits_for: clients.iter().map(|n| who(*n)).collect(),
+            since: at(since),
+        };
+        let batches = [batch(1, &[1], 0), batch(4, &[1, 2], 10), batch(7, &[3], 11)];
+        assert_eq!(silent(&batches, at(59)), (0, Clients::new()));
+        assert_eq!(silent(&batches, at(70)), (6, [who(1), who(2)].into()));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: calls of the file system are answered only by a service that is ready and has its lease, both when the call comes and when its answer
 //! leaves; the engine is served from the start on, for mgmtd needs it before there is a lease. No more than `inflight_ops` calls are in work, those left
-//! out that only wait. Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
+//! out that only wait, and of nobody more than he leaves free ([`Shares`]). Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
 
 use crate::append;
 use crate::background;
@@ -20,8 +20,9 @@ use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
+use crate::shares::Shares;
 use crate::spills::Spills;
-use crate::state::{Service, VOLUME, ms};
+use crate::state::{Asker, Service, VOLUME, ms};
 use crate::telling::Telling;
 use crate::together::Together;
 use crate::users::Users;
@@ -31,8 +32,8 @@ use glowfs_kv::serve::KvService;
 use glowfs_kv::{Embedded, RunOptions, dump, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
-    ConnectorOptions, Handler, Incoming, Reply, Server, ServerOptions, Transport, local_host_id,
-    read_token_file,
+    Conn, ConnectorOptions, Handler, Identity, Incoming, Reply, Server, ServerOptions, Transport,
+    local_host_id, read_token_file,
 };
 use glowfs_rt::{Address, Duration, Instant, Rt};
 use glowfs_telemetry::{HttpServer, RELEASE};
@@ -69,7 +70,8 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
     let metrics = Metrics::new();
     let apart = embedded.is_none();
     let together = apart.then(|| Together::new(rt, engine.clone(), metrics.together()));
-    let service = Rc::new(Service {
+    let service = Rc::new_cyclic(|own| Service {
+        own: own.clone(),
         rt: rt.clone(),
         engine: engine.clone(),
         users: Users::new(rt, agent.link().clone()),
@@ -81,7 +83,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         ready: Cell::new(false),
         fatal: RefCell::default(),
         stopping: Cell::new(false),
-        inflight: Cell::new(0),
+        inflight: Shares::new(usize::try_from(config.tuning.inflight_ops).unwrap_or(usize::MAX)),
         orphans: Orphans::default(),
         gc_pace: Pace::new(rt.now()),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
@@ -286,6 +288,15 @@ impl Service {
     }
 }
 
+/// Whose share of the places a call takes.
+fn asker(conn: &Conn) -> Asker {
+    let peer = conn.peer();
+    match peer.identity {
+        Identity { root: false, service: false, user, .. } => Asker::User(user),
+        _ => Asker::Client(peer.client),
+    }
+}
+
 impl Handler for MetaHandler {
     fn handle(self: Rc<Self>, incoming: Incoming) {
         let m = incoming.method();
@@ -309,13 +320,13 @@ impl Handler for MetaHandler {
         if let Err(e) = s.check() {
             return incoming.reply(Err(e));
         }
-        if s.inflight.get() >= s.config.tuning.inflight_ops {
+        let Some(place) = s.inflight.take(asker(incoming.conn())) else {
             s.metrics.refused.inc();
             let e = "the metadata service has too many calls in work; retry";
             return incoming.reply(Err(Error::new(Status::Overloaded, e)));
-        }
-        let counts = u64::from(!append::only_waits(m));
-        s.inflight.set(s.inflight.get() + counts);
+        };
+        // Who only waits leaves his place to others.
+        let place = Some(place).filter(|_| !append::only_waits(m));
         let rt = s.rt.clone();
         rt.spawn_detached(async move {
             let begin = s.rt.now();
@@ -325,7 +336,7 @@ impl Handler for MetaHandler {
                 result = Err(e);
             }
             incoming.reply(result);
-            s.inflight.set(s.inflight.get() - counts);
+            drop(place);
             let nanos = u64::try_from(s.rt.now().since(begin).as_nanos()).unwrap_or(u64::MAX);
             s.metrics.record(m, nanos);
         });
@@ -358,7 +369,7 @@ impl Running {
         let s = self.service.clone();
         s.stopping.set(true);
         let end = s.rt.now() + STOP_GRACE;
-        while s.inflight.get() > 0 && s.rt.now() < end {
+        while s.inflight.taken() > 0 && s.rt.now() < end {
             s.rt.sleep(ms(5)).await;
         }
         // Bounded: with mgmtd gone there is nobody to tell.

@@ -12,6 +12,7 @@ use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
+use crate::shares::Shares;
 use crate::spills::Spills;
 use crate::telling::Telling;
 use crate::together::Together;
@@ -27,11 +28,11 @@ use glowfs_types::layout::start_of;
 use glowfs_types::wire::meta::{Attr, OpenReply, StatFsReply, Time};
 use glowfs_types::{
     Capability, ClientId, DataId, Error, InodeId, Layout, NodeId, Result, SessionId, Status,
-    TruncateEpoch, VolumeId,
+    TruncateEpoch, UserId, VolumeId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use zerocopy::IntoBytes;
 
 /// The first volume; the only one so far.
@@ -39,6 +40,8 @@ pub const VOLUME: VolumeId = VolumeId(1);
 
 /// The service's state, shared by its tasks.
 pub struct Service {
+    /// Itself, for work that outlives the call that began it.
+    pub own: Weak<Service>,
     pub rt: Rt,
     pub config: MetaConfig,
     pub engine: Rc<dyn Engine>,
@@ -53,7 +56,8 @@ pub struct Service {
     /// Why the service cannot go on, if so.
     pub fatal: RefCell<Option<Error>>,
     pub stopping: Cell<bool>,
-    pub inflight: Cell<u64>,
+    /// Calls in work, by who has asked for them.
+    pub inflight: Shares<Asker>,
     /// The search for chunks that nobody owns.
     pub orphans: Orphans,
     /// Chunks that were collected as garbage so far.
@@ -85,7 +89,21 @@ pub struct Service {
     pub space_of: RefCell<BTreeMap<NodeId, (u64, u64)>>,
 }
 
+/// Whose calls are counted together: all of a user who has a token of his own, with however many clients; of a client that speaks for many users its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Asker {
+    /// One user.
+    User(UserId),
+    /// One client with a token that stands for all users, or a service.
+    Client(ClientId),
+}
+
 impl Service {
+    /// Itself, to be kept.
+    pub fn own(&self) -> Result<Rc<Service>> {
+        self.own.upgrade().ok_or_else(|| Error::from(Status::ShuttingDown))
+    }
+
     /// Fetches ids before they run out.
     pub fn keep_ids(&self) {
         self.inode_ids.keep_filled(&self.rt, &self.engine, VOLUME);

