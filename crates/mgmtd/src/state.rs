@@ -113,7 +113,11 @@ impl State {
             known: report.map_or(ChainVersion(0), |r| r.known),
             unreachable: deaf || self.is_unreachable(info.chain, target),
             fenced: self.fences.over(info.chain, now_ms),
-            replaced: self.stores.get(&info.store).is_some_and(|r| r.away == standing::REPLACED),
+            // One that was replaced and has come back is there.
+            replaced: self
+                .stores
+                .get(&info.store)
+                .is_some_and(|r| r.superseded && r.away == standing::REPLACED),
         })
     }
     /// Whether a member that waits would not be reached by the one that would bring it up to date. (Of one that is syncing the source
