@@ -18,11 +18,11 @@ impl GivenPages {
     pub fn kept(&self) {
         self.0.set(u64::MAX);
     }
-    /// Whether it may have some of what lies from there on. Whoever asks tells it to forget that.
-    pub fn take_from(&self, from: u64) -> bool {
-        let has = self.0.get() > from;
-        self.0.set(self.0.get().min(from));
-        has
+    /// If it may have some of what lies from there on, up to where. Whoever asks tells it to forget that, and [gives](Self::give) it again where it did not.
+    pub fn take_from(&self, from: u64) -> Option<u64> {
+        let end = self.0.get();
+        self.0.set(end.min(from));
+        (end > from).then_some(end)
     }
 }
 
@@ -33,13 +33,13 @@ mod tests {
     #[test]
     fn who_appends_to_what_nobody_reads_has_nothing_forgotten() {
         let given = GivenPages::default();
-        assert!(!given.take_from(0), "nothing was read");
+        assert_eq!(given.take_from(0), None, "nothing was read");
         given.give(5000);
-        assert!(!given.take_from(8192));
-        assert!(given.take_from(4096), "its last page was");
-        assert!(!given.take_from(4096), "once");
-        assert!(given.take_from(0), "the first is there still");
+        assert_eq!(given.take_from(8192), None);
+        assert_eq!(given.take_from(4096), Some(5000), "its last page was");
+        assert_eq!(given.take_from(4096), None, "once");
+        assert_eq!(given.take_from(0), Some(4096), "the first is there still");
         given.kept();
-        assert!(given.take_from(1 << 40) && !given.take_from(1 << 40));
+        assert_eq!((given.take_from(1 << 40), given.take_from(1 << 40)), (Some(u64::MAX), None));
     }
 }

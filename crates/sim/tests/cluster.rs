@@ -54,9 +54,9 @@ fn under_faults() {
 /// Nodes take disks out that hang, and are whole again in the end.
 #[test]
 fn disks_that_hang() {
-    let faults = Faults { hangs: 1, calm: 8, ..Faults::NONE };
+    let faults = Faults { hangs: 2, calm: 8, ..Faults::NONE };
     let mut out = 0;
-    for seed in seeds(4) {
+    for seed in seeds(6) {
         let report = run_seed(seed, Plan { faults, ..Plan::default() });
         report.expect_good(&replay(seed, "disks_that_hang"));
         out += report.log.iter().filter(|l| l.contains(OUT)).count();

@@ -103,7 +103,7 @@ fn users_are_not_replaced_and_changed_only_in_what_is_named() {
     assert_eq!(c.admin(&["user-list"]).as_array().map(Vec::len), Some(1));
     for (args, word) in [
         (&["user-change", "1000"][..], "nothing to change"),
-        (&["user-change", "0", "--new-token"], "clients use it"),
+        (&["user-change", "0", "--new-token"], "use it, and would hear EACCES"),
         (&["user-change", "7", "--root", "true"], "no user 7"),
         (&["user-remove", "1000", "--yes"], "no user 1000"),
         (&["user-remove", "0", "--yes"], "user 0"),

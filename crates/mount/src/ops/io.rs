@@ -254,9 +254,7 @@ impl<S: FileSystem> Context<S> {
     async fn forget_given(&self, handle: &Handle<S::File>, from: u64) {
         const BOUND: Duration = Duration::from_secs(1);
         let from = from & !4095;
-        if !handle.inode.given_pages.take_from(from) {
-            return;
-        }
+        let Some(end) = handle.inode.given_pages.take_from(from) else { return };
         let Some(session) = self.session.borrow().upgrade() else { return };
         let inode = handle.inode.id;
         let told = Box::pin(session.notify_inval_inode(
@@ -264,7 +262,9 @@ impl<S: FileSystem> Context<S> {
             i64::try_from(from).unwrap_or(i64::MAX),
             0,
         ));
-        if self.rt.timeout(BOUND, told).await.is_err() {
+        if !matches!(self.rt.timeout(BOUND, told).await, Ok(Ok(_))) {
+            // The next write tries again.
+            handle.inode.given_pages.give(end);
             tracing::debug!(%inode, "the kernel takes long to forget pages beside a direct write");
         }
     }
