@@ -323,7 +323,7 @@ impl Chain {
             return;
         }
         // Who is gone for good is not waited for: what it alone knew is lost, and what it had acknowledged or shown those have who were only killed. If all
-        // of them lost their power, it is told as any such loss is. (By a record from the past nobody is known to have shown and acknowledged nothing else.)
+        // of them lost their power, it is told as any such loss is. (A record from the past does not say who has what: by one, all are waited for.)
         let gone = |s: &Slot| s.gone_for_good() && !self.restored();
         let mut holders = slots.iter().filter(|s| proof(s) != Proof::None && !gone(s));
         let may_prove = self.proofs_count(slots);

@@ -7,11 +7,11 @@
 
 use crate::background::not_away;
 use crate::cut;
-use crate::shares::{Share, Shares};
 use crate::state::{Service, VOLUME};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::sync::{Notify, join_all};
+use glowfs_rt::sync::{Share, Shares};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::{ClientId, Error, InodeId, Result, Status, TruncateEpoch};

@@ -37,7 +37,6 @@ mod portions;
 mod recall;
 mod removed;
 mod service;
-mod shares;
 mod spills;
 mod state;
 mod telling;

@@ -20,7 +20,6 @@ use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
-use crate::shares::Shares;
 use crate::spills::Spills;
 use crate::state::{Asker, Service, VOLUME, ms};
 use crate::telling::Telling;
@@ -35,6 +34,7 @@ use glowfs_net::{
     Conn, ConnectorOptions, Handler, Identity, Incoming, Reply, Server, ServerOptions, Transport,
     local_host_id, read_token_file,
 };
+use glowfs_rt::sync::Shares;
 use glowfs_rt::{Address, Duration, Instant, Rt};
 use glowfs_telemetry::{HttpServer, RELEASE};
 use glowfs_types::routing::Role;

@@ -35,7 +35,6 @@ mod recall;
 mod rings;
 mod running;
 mod service;
-mod shares;
 mod uses;
 
 pub use config::{Atime, FuseTransport, MountConfig};

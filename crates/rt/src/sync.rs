@@ -2,8 +2,10 @@
 //! [`join_all`], [`select`]. Nothing here crosses threads.
 
 mod oneshot;
+mod shares;
 
 pub use oneshot::{OneReceiver, OneSender, oneshot};
+pub use shares::{Share, Shares};
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

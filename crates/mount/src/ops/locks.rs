@@ -6,10 +6,10 @@
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::filesystem::FileSystem;
 use crate::inodes::Handle;
-use crate::shares::Shares;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{self, LkIn, LkOut, lk};
 use glowfs_rt::Duration;
+use glowfs_rt::sync::Shares;
 use glowfs_rt::sync::{Either, Notify, select};
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::Caller;
@@ -41,7 +41,7 @@ pub struct Owners {
     /// Owners whose locks are on their way back.
     returning: BTreeSet<Owner>,
     returned: Rc<Notify>,
-    waiting: Shares,
+    waiting: Shares<u32>,
 }
 
 impl Default for Owners {

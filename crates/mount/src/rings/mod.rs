@@ -14,10 +14,10 @@ mod serve;
 mod session;
 mod turns;
 
-use crate::shares::Shares;
 use adopt::Adoptions;
 use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
+use glowfs_rt::sync::Shares;
 use room::Room;
 use session::Session;
 use std::cell::{Cell, RefCell};
@@ -44,7 +44,7 @@ const SESSION_WORK_BYTES_MAX: usize = 32 << 20;
 pub struct Rings {
     /// By the directory handle.
     sessions: RefCell<BTreeMap<u64, Rc<Session>>>,
-    session_shares: Shares,
+    session_shares: Shares<u32>,
     turns: Turns,
     next: Cell<u32>,
     room: Room,

@@ -2,7 +2,7 @@
 
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
-use crate::shares::Share;
+use glowfs_rt::sync::Share;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
 use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind, LentMemory};
@@ -32,7 +32,7 @@ pub(super) struct Session {
     /// It is over: nothing more is added.
     pub ended: Cell<bool>,
     /// What it is of the sessions of its user.
-    _share: Share,
+    _share: Share<u32>,
 }
 
 /// Memory that an application shares.
@@ -68,7 +68,7 @@ impl Ring {
 }
 
 impl Session {
-    pub fn new(secret: u64, user: u32, share: Share) -> Self {
+    pub fn new(secret: u64, user: u32, share: Share<u32>) -> Self {
         Self {
             secret,
             user,

@@ -1,4 +1,4 @@
-//! [`Shares`]: places of which a service has a bounded number, and nobody may have all.
+//! [`Shares`]: places of which there is a bounded number, and nobody may have all.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
