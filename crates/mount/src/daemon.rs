@@ -137,7 +137,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// How many recalls had come by then.
+    /// How many recalls had come by then, and changes been seen.
     pub fn recalls(self) -> u64 {
         self.recalls
     }

@@ -4,7 +4,7 @@
 //! and of which edition), and whether it may have *kept* something (attributes or pages that a change makes old). `seen` comes before anything is told, `tells`
 //! notes what is told, `gives` comes before the kernel gets what it may keep, `recalled` makes what was told old, and `take_kept` says whether the kernel has to be
 //! told to forget. Guarantees: what was asked for before the last recall of an inode is not leased to the kernel ([`Inodes::may_lease`]), also if the kernel
-//! forgot the inode in between. Must never: tell the kernel from memory what newer attributes have gone by ([`Inodes::tell_again`]).
+//! forgot the inode in between; nor then what was asked for before this client changed it. Must never: tell the kernel from memory what newer attributes have gone by ([`Inodes::tell_again`]).
 
 use crate::back::Waiting;
 use crate::daemon::Asked;
@@ -37,6 +37,8 @@ struct Node {
     cached: Option<Cached>,
     /// The number of the last recall of it.
     recalled: u64,
+    /// The number of the last change of it that was seen here: once the kernel has forgotten the inode, it counts as a recall.
+    changed: u64,
     /// It has no ACL, as of the newest attributes, and nobody has said since that it is another one.
     no_acl: bool,
     /// The kernel may have attributes or pages of it that a write past the kernel makes old.
@@ -53,13 +55,21 @@ struct Node {
 
 impl Node {
     /// Notes what was seen, unless something newer was. Whether it did.
-    fn sees(&mut self, edition: Edition) -> bool {
+    fn sees(&mut self, edition: Edition, numbers: &Cell<u64>) -> bool {
         let newest = !edition.is_older_than(&self.edition);
         if newest {
+            if self.edition != Edition::default() && self.edition.is_older_than(&edition) {
+                self.changed = next(numbers);
+            }
             self.edition = edition;
         }
         newest
     }
+}
+
+fn next(numbers: &Cell<u64>) -> u64 {
+    numbers.set(numbers.get() + 1);
+    numbers.get()
 }
 
 /// What the kernel was last told of an inode.
@@ -147,8 +157,9 @@ pub struct Inodes<F> {
     files: RefCell<BTreeMap<u64, Rc<Handle<F>>>>,
     dirs: RefCell<BTreeMap<u64, Rc<RefCell<DirHandle>>>>,
     next_handle: Cell<u64>,
+    /// Numbers of recalls and of changes that were seen.
     recalls: Cell<u64>,
-    /// The number of the last recall of an inode that was not known.
+    /// The number of the last recall of an inode that was not known, or was forgotten since.
     recalled_unknown: Cell<u64>,
     /// What is written to open files and not sent yet.
     pub waiting: Waiting,
@@ -185,13 +196,16 @@ impl<F> Drop for Pin<F> {
 impl<F> Inodes<F> {
     /// An inode is not open here any more.
     fn closed(&self, open: &OpenInode<F>) {
-        if let Some(n) = self.nodes.borrow_mut().get_mut(&open.id.0) {
-            // What our writes did came with answers that went to the open file only.
-            n.sees(open.edition());
-            n.len = open.direct.kernel_len();
-            if let Some(t) = &mut n.told {
-                t.edition = t.edition.filter(|e| open.is_as_of(e));
-            }
+        let mut nodes = self.nodes.borrow_mut();
+        let Some(n) = nodes.get_mut(&open.id.0) else {
+            // It may have been changed until now.
+            return self.recalled_unknown.set(next(&self.recalls));
+        };
+        // What our writes did came with answers that went to the open file only.
+        n.sees(open.edition(), &self.recalls);
+        n.len = open.direct.kernel_len();
+        if let Some(t) = &mut n.told {
+            t.edition = t.edition.filter(|e| open.is_as_of(e));
         }
     }
 }
@@ -221,7 +235,7 @@ impl<F: FileData> Inodes<F> {
         if !from_meta.has_acl
             && self.may_lease(from_meta.inode, recalls)
             && let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0)
-            && n.sees(from_meta.edition())
+            && n.sees(from_meta.edition(), &self.recalls)
         {
             n.no_acl = true;
         }
@@ -230,7 +244,7 @@ impl<F: FileData> Inodes<F> {
     /// Attributes came from meta: what is true on this client.
     pub fn seen(&self, from_meta: &Attr) -> Attr {
         if let Some(n) = self.nodes.borrow_mut().get_mut(&from_meta.inode.0)
-            && n.sees(from_meta.edition())
+            && n.sees(from_meta.edition(), &self.recalls)
             && from_meta.has_acl
         {
             n.no_acl = false;
@@ -272,10 +286,12 @@ impl<F: FileData> Inodes<F> {
             open.bare.set(false);
         }
     }
-    /// Whether newer attributes of the inode went through here than these.
-    pub fn is_old(&self, attr: &Attr) -> bool {
-        let nodes = self.nodes.borrow();
-        nodes.get(&attr.inode.0).is_some_and(|n| attr.edition().is_older_than(&n.edition))
+    /// Whether newer attributes of the inode went, or may have gone, through here than these, which were asked for after so many recalls.
+    pub fn is_old(&self, attr: &Attr, recalls: u64) -> bool {
+        match self.nodes.borrow().get(&attr.inode.0) {
+            Some(n) => attr.edition().is_older_than(&n.edition),
+            None => self.recalled_unknown.get() > recalls,
+        }
     }
     /// The kernel is told of the inode once more, with attributes that it may keep until then.
     pub fn looked_up(&self, inode: InodeId, valid_until: Instant) {
@@ -381,8 +397,9 @@ impl<F: FileData> Inodes<F> {
         if let Some(n) = nodes.get_mut(&inode) {
             n.lookups = n.lookups.saturating_sub(lookups);
             if n.lookups == 0 {
-                // What was asked for before its last recall may still be on the way to the kernel.
-                self.recalled_unknown.set(self.recalled_unknown.get().max(n.recalled));
+                // What was asked for before its last recall, or change, may still be on the way to the kernel.
+                let old = n.recalled.max(n.changed);
+                self.recalled_unknown.set(self.recalled_unknown.get().max(old));
                 nodes.remove(&inode);
                 self.places.forget(InodeId(inode));
             }
@@ -416,8 +433,7 @@ impl<F: FileData> Inodes<F> {
 
     /// Another client changed the inode. Returns whether the kernel knows it.
     pub fn recalled(&self, inode: InodeId, data: bool) -> bool {
-        let number = self.recalls.get() + 1;
-        self.recalls.set(number);
+        let number = next(&self.recalls);
         if let Some(open) = self.opened(inode) {
             open.lease.set(Instant(0));
             open.bare.set(false);
@@ -445,7 +461,7 @@ impl<F: FileData> Inodes<F> {
             }
         }
     }
-    /// Recalls so far.
+    /// Recalls so far, and changes that were seen.
     pub fn recalls(&self) -> u64 {
         self.recalls.get()
     }
@@ -543,5 +559,28 @@ mod tests {
         inodes.forget(a.0, 1);
         assert!(!inodes.may_lease(a, asked), "the page is from before the recall");
         assert!(inodes.may_lease(a, inodes.recalls()), "asked for since");
+    }
+    #[test]
+    fn what_was_changed_here_before_the_kernel_forgot_it_is_old() {
+        let (inodes, inode) = (Inodes::<RamFile>::new(), InodeId(5));
+        let attr = |change| Attr { inode, change, ..Attr::default() };
+        let told = |attr: &Attr| {
+            inodes.looked_up(attr.inode, Instant(0));
+            inodes.seen(attr);
+        };
+        told(&attr(1));
+        let asked = inodes.recalls();
+        inodes.forget(inode.0, 1);
+        assert!(!inodes.is_old(&attr(1), asked), "nobody changed it");
+        told(&attr(1));
+        inodes.seen(&attr(2));
+        assert!(inodes.is_old(&attr(1), asked));
+        inodes.forget(inode.0, 1);
+        assert!(inodes.is_old(&attr(1), asked) && !inodes.may_lease(inode, asked));
+        assert!(!inodes.is_old(&attr(2), inodes.recalls()), "asked for since");
+        // Its last write ends when the kernel has forgotten it.
+        let asked = inodes.recalls();
+        drop(inodes.pin(inode));
+        assert!(inodes.is_old(&attr(2), asked) && !inodes.may_lease(inode, asked));
     }
 }

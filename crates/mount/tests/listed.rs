@@ -42,8 +42,7 @@ fn list_while(m: &TestMount, meanwhile: impl FnOnce(&Path)) -> PathBuf {
     dir
 }
 
-#[test]
-fn a_listing_does_not_take_back_what_was_written_meanwhile() {
+fn written_meanwhile(and_then: impl FnOnce()) {
     let _alone = alone();
     let Some(m) = TestMount::new(60) else { return };
     let dir = list_while(&m, |dir| {
@@ -52,10 +51,25 @@ fn a_listing_does_not_take_back_what_was_written_meanwhile() {
         drop(f);
         // Until the daemon has nothing of it open any more.
         std::thread::sleep(Duration::from_millis(200));
+        and_then();
     });
     let last = file(&dir, FILES - 1);
     assert_eq!(fs::metadata(&last).expect("stat").len(), 1 << 20);
     assert!(fs::read(&last).expect("read") == vec![7; 1 << 20]);
+}
+
+#[test]
+fn a_listing_does_not_take_back_what_was_written_meanwhile() {
+    written_meanwhile(|| ());
+}
+
+/// As it does when memory is short.
+#[test]
+fn a_listing_does_not_take_back_what_the_kernel_has_forgotten() {
+    written_meanwhile(|| {
+        let _ = fs::write("/proc/sys/vm/drop_caches", b"2"); // by root only
+        std::thread::sleep(Duration::from_millis(200));
+    });
 }
 
 #[test]

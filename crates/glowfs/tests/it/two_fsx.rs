@@ -219,7 +219,8 @@ impl Exerciser {
                 let len = self.random.below(self.len() + 1);
                 self.cut(1 - side, len);
                 if self.random.below(2) == 0 {
-                    let longer = len + self.random.below(self.len_max - len);
+                    // Something may have been written behind the greatest length.
+                    let longer = len + self.random.below(self.len_max.saturating_sub(len));
                     self.cut(1 - side, longer);
                 }
                 if stored {

@@ -109,8 +109,9 @@ impl<S: FileSystem> Context<S> {
         // that is longer than it knows, and may be mapped: who wants to know asks ([`Context::before_longer`]).
         let changes = self.directories.name_changes(InodeId(self.header.node));
         let page = page.filter(|p| plus && p.name_changes == changes);
-        let may_be_told = |a: &Attr| !self.inodes.is_old(a) && self.inodes.old_end(a).is_none();
-        let told = e.attr.as_ref().zip(page).filter(|(a, _)| may_be_told(a));
+        let told = e.attr.as_ref().zip(page).filter(|(a, page)| {
+            !self.inodes.is_old(a, page.asked.recalls()) && self.inodes.old_end(a).is_none()
+        });
         let Some((attr, page)) = told else {
             return Ok(self.put_plain(out, plus, e.inode.0, cookie, e.kind, &e.name));
         };
