@@ -27,6 +27,7 @@ mod known;
 mod late;
 mod metrics;
 mod moves;
+mod old_tails;
 mod open;
 mod ops;
 mod places;

@@ -11,6 +11,7 @@ use crate::filesystem::FileData;
 use crate::gate::Gate;
 use crate::given_pages::GivenPages;
 use crate::late::Late;
+use crate::old_tails::OldTails;
 use crate::running::Running;
 use glowfs_client::FileAccess;
 use glowfs_rt::Instant;
@@ -137,6 +138,8 @@ pub struct OpenInode<F> {
     losses: Cell<u64>,
     /// Pages that the kernel may have from before others cut it.
     pub cut_pages: CutPages,
+    /// Last pages that the kernel took to end before where the file ended.
+    pub old_tails: OldTails,
     /// Pages that the kernel may have, for writes that go past them.
     pub given_pages: GivenPages,
     /// Direct writes, and what the kernel takes for the length.
@@ -196,6 +199,7 @@ impl<F: FileData> OpenInode<F> {
             late,
             losses,
             cut_pages,
+            old_tails: OldTails::default(),
             given_pages: GivenPages::default(),
             direct,
             back,

@@ -2,10 +2,11 @@
 
 use crate::common::{TestMount, alone, has};
 use glowfs_mount::ram::LONGER_UNSEEN;
+use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime};
@@ -98,6 +99,75 @@ fn the_last_page_of_a_mapping_does_not_lie_over_what_another_client_appended() {
             let found = std::fs::read(&path).expect("read");
             let of = |b| found.iter().filter(|x| **x == b).count();
             assert_eq!((found.len(), of(b'm'), of(b'o')), (len + 50, len, 50), "after {way}");
+            std::fs::remove_file(&path).expect("unlink");
+        }
+    }
+}
+
+/// Open before anything is stored, for at an open the kernel gives pages back.
+struct Opened {
+    path: PathBuf,
+    writes: File,
+    appends: File,
+}
+
+/// How this client makes the file so long itself (from where another one has made it end), and with which bytes.
+type Lengthens = fn(&Opened, u64, u64);
+const OWN_WAYS: [(&str, Lengthens, u8); 5] = [
+    ("a write", |f, end, to| f.writes.write_all_at(&written(end, to), end).expect("write"), b'w'),
+    ("an append", |f, end, to| (&f.appends).write_all(&written(end, to)).expect("append"), b'w'),
+    ("ftruncate", |f, _, to| f.writes.set_len(to).expect("ftruncate"), 0),
+    (
+        "fallocate",
+        |f, _, to| fallocate(&f.writes, FallocateFlags::empty(), 0, to).expect("fallocate"),
+        0,
+    ),
+    (
+        "copy_file_range",
+        |f, mut end, to| {
+            let source = File::open(f.path.with_file_name("source")).expect("open");
+            let n = written(end, to).len();
+            assert_eq!(copy_file_range(source, None, &f.writes, Some(&mut end), n), Ok(n));
+        },
+        b'w',
+    ),
+];
+
+fn written(end: u64, to: u64) -> Vec<u8> {
+    vec![b'w'; (to - end) as usize]
+}
+
+/// As above, but the kernel takes the file for longer because of what it does itself.
+#[test]
+fn nor_where_this_client_makes_the_file_longer_itself() {
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    // Longer than what another client makes of the files.
+    std::fs::write(m.join("source"), [b'w'; 10_000]).expect("write");
+    for (way, lengthens, with) in OWN_WAYS {
+        for (len, more) in [(100, 60), (100, 9000), (4096, 60), (5000, 60), (5000, 9000)] {
+            let path = m.join(&format!("f-{len}"));
+            std::fs::write(&path, vec![b'a'; len]).expect("write");
+            let writes = OpenOptions::new().write(true).open(&path).expect("open");
+            let appends = OpenOptions::new().append(true).open(&path).expect("open");
+            let f = Opened { path: path.clone(), writes, appends };
+            let mapping = Mapping::stored(&path, 0);
+            LONGER_UNSEEN.store(len as u64 + 50 + 1, SeqCst);
+            lengthens(&f, len as u64 + 50, (len + more) as u64);
+            assert_eq!(LONGER_UNSEEN.load(SeqCst), 0, "{way} asks");
+            mapping.write_back();
+            let found = std::fs::read(&path).expect("read");
+            let mut expected = [vec![b'm'; len], vec![b'o'; 50]].concat();
+            expected.resize(len + more, with);
+            let wrong = found.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(
+                (found.len(), wrong),
+                (expected.len(), None),
+                "after {way} to {len} and {more}"
+            );
             std::fs::remove_file(&path).expect("unlink");
         }
     }

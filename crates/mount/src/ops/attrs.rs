@@ -190,8 +190,14 @@ impl<S: FileSystem> Context<S> {
                 return self.attr_answer(&attr, Duration::ZERO);
             }
         }
+        // The kernel writes no page until it is answered.
+        let old_tail = match q.len {
+            Some(len) => Box::pin(self.old_tail(&open, len)).await,
+            None => None,
+        };
         let unreported = open.dirty().is_some();
         let r = self.fs.setattr(q).await?;
+        self.forget_tail_later(open.id, old_tail);
         self.inodes.drop_cache(r.attr.inode);
         self.inodes.seen(&r.attr);
         if self.inodes.changed_here(&r.attr, 1) {
@@ -221,6 +227,10 @@ impl<S: FileSystem> Context<S> {
         };
         let inode = &handle.inode;
         inode.direct.over();
+        let old_tail = match keep {
+            true => None,
+            false => Box::pin(self.before_lengthening(inode, None, end)).await,
+        };
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
         self.settle(inode).await;
@@ -274,6 +284,7 @@ impl<S: FileSystem> Context<S> {
         if !keep {
             inode.direct.wrote(end);
         }
+        self.forget_tail_later(inode.id, old_tail);
         Ok(Answer::Done)
     }
     /// How far a file reaches that is to be so long, and the truncate epoch that this is said under: one that writing is allowed under, so that the end of another

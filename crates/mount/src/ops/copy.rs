@@ -26,6 +26,8 @@ impl<S: FileSystem> Context<S> {
             return fail(EBADF);
         };
         let same = source.inode.id == handle.inode.id;
+        let reaches = i.off_out.saturating_add(i.len.min(COPY_MAX));
+        let old_tail = Box::pin(self.before_lengthening(&handle.inode, None, reaches)).await;
         // In one order, or two copies could wait for one another behind those who want to be alone.
         let (first, second) = match source.inode.id <= handle.inode.id {
             true => (&source.inode, &handle.inode),
@@ -74,6 +76,7 @@ impl<S: FileSystem> Context<S> {
             if copied.is_ok() && source.inode.attr().epoch == epoch {
                 self.count_read(len as usize);
                 self.count_written(len as usize);
+                self.forget_tail_later(handle.inode.id, old_tail);
                 return Ok(Answer::Written(len as u32));
             }
         }

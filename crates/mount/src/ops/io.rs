@@ -215,11 +215,15 @@ impl<S: FileSystem> Context<S> {
             true => handle.inode.len().min(i.offset),
             false => handle.inode.direct.kernel_len().min(i.offset),
         };
+        let mut old_tail = None;
         if handle.direct {
             // What a mapping has of before is not to be written over this.
             self.forget_given(handle, from).await;
         } else {
-            handle.inode.given_pages.give(i.offset.saturating_add(len));
+            let end = i.offset.saturating_add(len);
+            handle.inode.given_pages.give(end);
+            let held = Some(i.offset);
+            old_tail = Box::pin(self.before_lengthening(&handle.inode, held, end)).await;
         }
         self.inodes.gives(handle.inode.id);
         if how.append {
@@ -241,6 +245,7 @@ impl<S: FileSystem> Context<S> {
                 self.forget_given(handle, from).await;
             }
         }
+        self.forget_tail_later(handle.inode.id, old_tail);
         if handle.direct && i.flags & O_DSYNC != 0 {
             // The kernel lets an fsync follow only what went through its page cache.
             let times = i.flags & O_SYNC_ONLY != 0;

@@ -34,6 +34,19 @@ impl<S: FileSystem> Context<S> {
         offset: u64,
         payload: Buf,
     ) -> Result<(), Failure> {
+        let end = offset.saturating_add(payload.len() as u64);
+        for piece in handle.inode.old_tails.written_of(offset..end) {
+            let bytes = (piece.start - offset) as usize..(piece.end - offset) as usize;
+            self.write_piece_of_pages(handle, piece.start, payload.slice(bytes)).await?;
+        }
+        Ok(())
+    }
+    async fn write_piece_of_pages(
+        &self,
+        handle: &Handle<S::File>,
+        offset: u64,
+        payload: Buf,
+    ) -> Result<(), Failure> {
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
         if inode.attr().flags & inode_flags::APPEND != 0 {

@@ -2,26 +2,67 @@
 //!
 //! The kernel has zeros there behind the end that it knows, and writes a page that was stored into as far as it takes the file to be long: once it were told the new length it
 //! would write them over what the other client stored. So it gives that page back first, while it knows the old end; whoever reads it from then on gets the bytes behind it.
+//! Likewise before this client makes the file longer itself; where the kernel holds the page meanwhile, what lies behind the old end is not written until it has given it back
+//! ([`crate::old_tails`]).
 //!
 //! Must never: be waited for inside a gate, or where the kernel holds the page until it is answered: it writes the page through a request of its own.
 
 use crate::daemon::Context;
 use crate::filesystem::FileSystem;
+use crate::old_tails::{OldTail, is_within_a_page};
+use crate::open::OpenInode;
+use glowfs_rt::Duration;
+use glowfs_types::InodeId;
 use glowfs_types::wire::meta::Attr;
+
+/// How long a request waits for the page; then it goes on beside that.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl<S: FileSystem> Context<S> {
     /// Call when meta said this of an inode, before the kernel is told. It takes no longer than the kernel itself, which gives all pages of a file back whose length it
     /// hears is another one.
     pub(crate) async fn before_longer(&self, from_meta: &Attr) {
         if let Some(end) = self.inodes.old_end(from_meta) {
-            Box::pin(self.forget_tail(from_meta, end)).await;
+            Box::pin(self.forget_tail(from_meta.inode, end)).await;
         }
     }
-    async fn forget_tail(&self, of: &Attr, end: u64) {
+    /// The page in which the file ends for the kernel, if this client is about to make it reach to `end`, another one has made it longer before, and somebody may have stored
+    /// into the page through a mapping. What is behind the old end is not written back from here on, until this is dropped.
+    pub(crate) async fn old_tail(&self, open: &OpenInode<S::File>, end: u64) -> Option<OldTail> {
+        let old = open.direct.kernel_len();
+        if end <= old || !is_within_a_page(old) || !open.may_be_mapped() {
+            return None;
+        }
+        // Who cannot know goes on: he would have done so before.
+        self.known(open).await.ok()?;
+        (open.meta_len() > old).then(|| open.old_tails.begin(old))
+    }
+    /// The same, given back before the request goes on; but if the kernel holds that page for it, as it does all pages from `held` on, or if that takes long, it has to be given
+    /// back [beside it](Self::forget_tail_later).
+    pub(crate) async fn before_lengthening(
+        &self,
+        open: &OpenInode<S::File>,
+        held: Option<u64>,
+        end: u64,
+    ) -> Option<OldTail> {
+        let tail = self.old_tail(open, end).await?;
+        if held.is_some_and(|from| tail.is_in_page_of(from)) {
+            return Some(tail);
+        }
+        let given_back = Box::pin(self.forget_tail(open.id, tail.end()));
+        self.rt.timeout(PATIENCE, given_back).await.is_err().then_some(tail)
+    }
+    /// Has the kernel give the page back beside the request, which it may hold it for.
+    pub(crate) fn forget_tail_later(&self, inode: InodeId, tail: Option<OldTail>) {
+        let Some(tail) = tail else { return };
+        let all = self.clone();
+        self.rt.spawn_detached(async move { all.forget_tail(inode, tail.end()).await });
+    }
+    async fn forget_tail(&self, inode: InodeId, end: u64) {
         let Some(session) = self.session.borrow().upgrade() else { return };
         let last = i64::try_from(end - 1).unwrap_or(i64::MAX);
-        if let Err(error) = session.notify_inval_inode(of.inode.0, last, 1).await {
-            tracing::warn!(inode = %of.inode, %error, "the kernel cannot be told to give a page back");
+        if let Err(error) = session.notify_inval_inode(inode.0, last, 1).await {
+            tracing::warn!(%inode, %error, "the kernel cannot be told to give a page back");
         }
     }
 }

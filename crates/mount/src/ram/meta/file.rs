@@ -29,6 +29,11 @@ pub struct RamFile {
 }
 
 impl RamFile {
+    fn made_longer_unseen(&self) {
+        if let Some(fs) = self.fs.upgrade() {
+            fs.made_longer_unseen(&self.node);
+        }
+    }
     fn check_owner(&self) -> Result<()> {
         if self.lives() { Ok(()) } else { Err(no(Status::SessionEnded)) }
     }
@@ -46,6 +51,7 @@ impl FileData for RamFile {
     }
     async fn writable_epoch(&self) -> Result<TruncateEpoch> {
         self.check_owner()?;
+        self.made_longer_unseen();
         self.fs.upgrade().ok_or(Status::Internal)?.cut_over(&self.node).await;
         self.update_attr(&self.node.attr.borrow());
         Ok(self.epoch.get())
@@ -92,6 +98,7 @@ impl FileData for RamFile {
             fs.rt.sleep(Duration::from_millis(1)).await;
         }
         self.check_owner()?;
+        self.made_longer_unseen();
         if let Some(len) = LONGER_BEFORE_WRITE.swap(0, Relaxed).checked_sub(1) {
             self.fs.upgrade().ok_or(Status::Internal)?.made_longer_by_other(&self.node, len)?;
         }
@@ -162,6 +169,7 @@ impl FileData for RamFile {
         (from, to, len): (u64, u64, u64),
         _: u64,
     ) -> Result<bool> {
+        self.made_longer_unseen();
         let mut bytes = vec![0; len as usize];
         source.content.borrow().read(from, &mut bytes);
         self.content.borrow().write(to, &bytes);
