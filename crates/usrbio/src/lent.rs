@@ -101,7 +101,7 @@ mod tests {
     fn pages_that_are_not_there_are_not_made() {
         let sparse = rustix::fs::memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&sparse, LEN as u64).unwrap();
-        rustix::fs::fcntl_add_seals(&sparse, SealFlags::SHRINK).unwrap();
+        rustix::fs::fcntl_add_seals(&sparse, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         assert!(LentMemory::adopt(sparse.try_clone().unwrap(), LEN as u64).is_err());
         assert!(SharedMemory::adopt(sparse.try_clone().unwrap(), LEN).is_err(), "nor for rings");
         rustix::fs::fallocate(&sparse, FallocateFlags::empty(), 0, LEN as u64 / 2).unwrap();
@@ -114,5 +114,23 @@ mod tests {
         assert_eq!(lent.write(0, &[7; 10]).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         assert_eq!(lent.read(0, &mut [0; 10]).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         assert_eq!(rustix::fs::fstat(&sparse).unwrap().st_blocks, 0, "no page was made");
+    }
+
+    /// Pages that lie behind the end count in no other one's place.
+    #[test]
+    fn pages_behind_the_end_do_not_count() {
+        let fd = rustix::fs::memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+        let allocate = |flags, at| rustix::fs::fallocate(&fd, flags, at, LEN as u64);
+        allocate(FallocateFlags::empty(), 0).unwrap();
+        allocate(FallocateFlags::KEEP_SIZE, LEN as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        let adopt = || LentMemory::adopt(fd.try_clone().unwrap(), LEN as u64);
+        assert!(adopt().is_err(), "more may come");
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW).unwrap();
+        let lent = adopt().unwrap();
+        assert!(allocate(FallocateFlags::KEEP_SIZE, LEN as u64).is_err(), "sealed");
+        allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0).unwrap();
+        assert_eq!(lent.write(0, &[7; 10]).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks, 0, "no page was made");
     }
 }

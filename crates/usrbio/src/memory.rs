@@ -48,19 +48,21 @@ fn invalid(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what.into())
 }
 
-/// Whether a memfd of another process may be used: nobody can shrink it, it has no huge pages, is so long, and all of it is there.
+/// Whether a memfd of another process may be used: its length is what it is, it has no huge pages, is so long, and all of it is there.
 pub(crate) fn check(fd: &OwnedFd, len: u64) -> io::Result<()> {
     // First the one question that never leaves this machine: only memfds have seals.
     let seals =
         rustix::fs::fcntl_get_seals(fd).map_err(|_| invalid("the descriptor is not a memfd"))?;
-    if !seals.contains(SealFlags::SHRINK) {
-        return Err(invalid("the memfd is not sealed against shrinking"));
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Err(invalid("the memfd is not sealed against shrinking and growing"));
     }
     // Touching a huge page that is not there any more ends a process.
     if rustix::fs::fstatfs(fd)?.f_type as u64 != TMPFS_MAGIC {
         return Err(invalid("the memfd has huge pages"));
     }
     let real = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+    // Pages behind the end (FALLOC_FL_KEEP_SIZE) would count in the place of missing ones. The seal lets nobody make any from here on, and this takes away those that are there.
+    rustix::fs::ftruncate(fd, real)?;
     if len == 0 || real < len {
         return Err(invalid(format!("the memfd has {real} bytes, not {len}")));
     }
