@@ -9,9 +9,9 @@ use std::io::{IoSlice, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::SeqCst;
 
-const O_APPEND: i32 = 0o2000;
-const O_DSYNC: i32 = 0o10000;
-const O_DIRECT: i32 = 0o40000;
+const O_APPEND: i32 = libc::O_APPEND;
+const O_DSYNC: i32 = libc::O_DSYNC;
+const O_DIRECT: i32 = libc::O_DIRECT;
 const O_SYNC: i32 = 0o4010000;
 
 #[test]

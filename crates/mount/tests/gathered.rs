@@ -9,8 +9,8 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-const O_DIRECT: i32 = 0o40000;
-const O_DSYNC: i32 = 0o10000;
+const O_DIRECT: i32 = libc::O_DIRECT;
+const O_DSYNC: i32 = libc::O_DSYNC;
 const ENOSPC: Option<i32> = Some(28);
 
 fn mount(age_ms: u64) -> Option<(TestMount, MutexGuard<'static, ()>)> {

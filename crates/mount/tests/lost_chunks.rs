@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
 const EIO: i32 = 5;
-const O_DSYNC: i32 = 0o10000;
-const O_DIRECT: i32 = 0o40000;
+const O_DSYNC: i32 = libc::O_DSYNC;
+const O_DIRECT: i32 = libc::O_DIRECT;
 
 fn open(path: &Path) -> File {
     File::options().create(true).truncate(false).read(true).write(true).open(path).expect("open")

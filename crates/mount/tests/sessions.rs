@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-const O_DIRECT: i32 = 0o40000;
+const O_DIRECT: i32 = libc::O_DIRECT;
 const EIO: Option<i32> = Some(5);
 
 fn open(m: &TestMount, flags: i32) -> File {

@@ -17,8 +17,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-const O_DIRECT: i32 = 0o40000;
-const O_DSYNC: i32 = 0o10000;
+const O_DIRECT: i32 = libc::O_DIRECT;
+const O_DSYNC: i32 = libc::O_DSYNC;
 const FILE: usize = 400_000;
 
 /// splitmix64.

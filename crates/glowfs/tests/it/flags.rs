@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::Duration;
 
-const O_DIRECT: i32 = 0o40000;
+const O_DIRECT: i32 = libc::O_DIRECT;
 
 #[test]
 fn immutable_and_append_only_bind_every_client() {

@@ -10,7 +10,7 @@ use crate::filesystem::{FileData, FileSystem};
 use crate::gather::Run;
 use crate::inodes::{Handle, Pin};
 use crate::open::{OpenInode, OpenedFile};
-use crate::ops::io::{O_DIRECT, O_DSYNC};
+use crate::ops::open_flags::{O_DIRECT, O_DSYNC};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;

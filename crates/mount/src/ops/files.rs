@@ -6,8 +6,8 @@ use crate::filesystem::{FileData, FileSystem};
 use crate::inodes::{Handle, Pin};
 use crate::known::Edit;
 use crate::open::{Dirty, OpenInode, OpenedFile};
-use crate::ops::io::O_DSYNC;
 use crate::ops::names::one;
+use crate::ops::open_flags::*;
 use crate::uses::Uses;
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
@@ -15,17 +15,6 @@ use glowfs_types::wire::meta::*;
 use glowfs_types::{InodeId, RequestId, SessionId};
 use libc::{EBADF, EROFS};
 use std::rc::Rc;
-
-const O_ACCMODE: u32 = 3;
-const O_WRONLY: u32 = 1;
-const O_RDWR: u32 = 2;
-/// Of Linux inside the kernel: it is opened to be run.
-const FMODE_EXEC: u32 = 0x20;
-const O_EXCL: u32 = 0o200;
-const O_TRUNC: u32 = 0o1000;
-const O_APPEND: u32 = 0o2000;
-const O_DIRECT: u32 = 0o40000;
-const O_NOATIME: u32 = 0o1000000;
 
 /// What the flags of open(2) ask for.
 #[derive(Clone, Copy)]

@@ -13,6 +13,7 @@ use crate::inodes::Handle;
 use crate::open::OpenInode;
 use crate::ops::back::{CUTS_MAX, Spot, Stored};
 use crate::ops::inline::Inline;
+use crate::ops::open_flags::{O_APPEND, O_DIRECT, O_DSYNC, O_SYNC_ONLY};
 use glowfs_client::Found;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
@@ -23,12 +24,6 @@ use glowfs_types::wire::meta::{AtimeRule, Caller, InodeKind, SetAttr, inode_flag
 use glowfs_types::{RequestId, Status, TruncateEpoch};
 use libc::{EBADF, EFBIG, EINVAL, EPERM};
 
-const O_APPEND: u32 = 0o2000;
-pub(super) const O_DIRECT: u32 = 0o40000;
-/// Also a part of O_SYNC; the kernel sets it for a write with RWF_DSYNC or RWF_SYNC, too.
-pub(super) const O_DSYNC: u32 = 0o10000;
-/// What O_SYNC has beyond O_DSYNC: times are to be durable as well.
-const O_SYNC_ONLY: u32 = 0o4000000;
 /// Set-user-id and set-group-id in a mode.
 const SUID_SGID: u32 = 0o6000;
 /// After a read that took longer, without a lease, meta is asked whether the file was cut meanwhile: meta keeps data that went out

@@ -12,6 +12,7 @@ mod inline;
 mod io;
 mod locks;
 mod names;
+mod open_flags;
 mod pages;
 mod sparse;
 mod tails;

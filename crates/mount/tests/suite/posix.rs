@@ -98,7 +98,7 @@ fn append_goes_to_the_end() {
 fn append_in_large_direct_pieces_keeps_order() {
     mounted!(m);
     let p = m.join("big");
-    const O_DIRECT: i32 = 0o40000;
+    const O_DIRECT: i32 = libc::O_DIRECT;
     let mut f =
         OpenOptions::new().create(true).append(true).custom_flags(O_DIRECT).open(&p).expect("open");
     let bytes: Vec<u8> = (0..5 << 20).map(|i: u32| (i >> 12) as u8).collect();
