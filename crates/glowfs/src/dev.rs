@@ -194,7 +194,7 @@ fn run_up(request: &UpRequest, foreground: bool, json: bool) -> Result<()> {
             state.chunk_bytes >> 10
         );
         show(&status, false)?;
-        print!("{}", next_steps(&status));
+        print!("{}", next_steps(&status, &called()));
     }
     if foreground {
         println!("Press Ctrl-C to stop it.");
@@ -240,22 +240,43 @@ fn show(status: &Status, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn next_steps(status: &Status) -> String {
+/// How this program is called from where the user is: by its name if that finds it, and through sudo if it was run so.
+fn called() -> String {
+    let is_found = |own: &Path| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut all = std::env::split_paths(&path).map(|dir| dir.join("glowfs"));
+        all.find(|f| f.is_file()).and_then(|f| f.canonicalize().ok()).as_deref() == Some(own)
+    };
+    let name = match std::env::current_exe().and_then(|own| own.canonicalize()) {
+        Ok(own) if !is_found(&own) => own.display().to_string(),
+        _ => "glowfs".into(),
+    };
+    if std::env::var_os("SUDO_UID").is_some() { format!("sudo {name}") } else { name }
+}
+
+fn next_steps(status: &Status, glowfs: &str) -> String {
     let dir = status.dir.display();
     let mnt = status.mount.path.display();
     format!(
         "\nMounted at {mnt}. Next:\n\
          \x20 cp -a /usr/include {mnt}/ && diff -r /usr/include {mnt}/include   # use it\n\
-         \x20 glowfs admin --dev {dir} list-chains                              # look inside\n\
-         \x20 glowfs dev kill --dir {dir} storage-1                             # kill a node: it goes on\n\
-         \x20 glowfs dev start --dir {dir} storage-1                            # and bring it back\n\
-         \x20 glowfs dev down --dir {dir}                                       # stop; `up` again keeps all data\n"
+         \x20 {glowfs} admin --dev {dir} list-chains                              # look inside\n\
+         \x20 {glowfs} dev kill --dir {dir} storage-1                             # kill a node: it goes on\n\
+         \x20 {glowfs} dev start --dir {dir} storage-1                            # and bring it back\n\
+         \x20 {glowfs} dev down --dir {dir}                                       # stop; `up` again keeps all data\n"
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::{called, size};
+
+    /// What is printed for people to run can be run.
+    #[test]
+    fn who_is_not_found_by_his_name_is_called_by_his_path() {
+        let own = std::env::current_exe().expect("a path").canonicalize().expect("a file");
+        assert!(called().ends_with(&own.display().to_string()), "{}", called());
+    }
 
     #[test]
     fn sizes() {
