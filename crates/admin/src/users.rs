@@ -167,7 +167,8 @@ async fn whether_changed(
     token: String,
     e: glowfs_types::Error,
 ) -> Result<UserChangeReply> {
-    let refused = [Status::InvalidArgument, Status::NotFound, Status::UnknownMethod];
+    let refused =
+        [Status::InvalidArgument, Status::NotFound, Status::UnknownMethod, Status::AccessDenied];
     if refused.contains(&e.status) {
         return Err(too_old(e, "changing the user"));
     }
@@ -181,7 +182,7 @@ async fn whether_changed(
         }
     }
     Err(e).context(format!(
-        "whether user {user} has a new token is not known; if the old one is void, it is {token}"
+        "whether user {user} has a new token is not known; if the old one is void, it is {token} (an mgmtd of an older release has made another one, which nobody knows: change it once more, with the services' token)"
     ))
 }
 

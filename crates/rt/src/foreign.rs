@@ -15,6 +15,9 @@ pub const FOREIGN_BYTES_MAX: u64 = 1 << 40;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// A mapped region of a peer. The peer can change its bytes at any time (see [`crate::mem`]).
+///
+/// A slice of bytes that change is more than Rust's memory model allows: to share memory with another process without a copy we depart from it knowingly. So whoever has such bytes
+/// copies them, sums them up or hands them to the kernel, and decides nothing by what it would read twice: what a decision hangs by is copied first.
 #[derive(Clone)]
 pub struct ForeignRegion(Rc<Mapping>);
 

@@ -60,7 +60,8 @@ impl BufMut {
     /// A handle on `len` bytes at `ptr`.
     ///
     /// # Safety
-    /// `[ptr, ptr + len)` is readable and writable as long as `owner` lives, and no other handle on it exists.
+    /// `[ptr, ptr + len)` is readable and writable as long as `owner` lives. No other handle on it exists, or it is memory that another process has as well
+    /// ([`ForeignRegion`] says what that takes).
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, owner: Rc<dyn Owner>) -> Self {
         Self { ptr, len, owner }
     }
@@ -159,14 +160,14 @@ impl Deref for BufMut {
 }
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: from_raw's contract; `self` is the only handle.
+        // SAFETY: from_raw's contract; `self` is the only handle, but on foreign memory.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: from_raw's contract; no BufMut on these bytes exists any more.
+        // SAFETY: from_raw's contract; no BufMut on these bytes exists any more, but on foreign memory.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

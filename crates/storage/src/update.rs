@@ -1,4 +1,4 @@
-//! WRITE, TRIM and FORWARD: from the connection to the core.
+//! WRITE and FORWARD: from the connection to the core.
 
 use crate::behind::{Class, Kind};
 use crate::node::Node;

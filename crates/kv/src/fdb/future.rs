@@ -27,6 +27,10 @@ pub struct Pending {
 }
 
 /// Called by the library when a future is ready.
+///
+/// # Safety
+///
+/// `bell` came from `Arc::into_raw` in [`Pending::new`], and the library calls this once at most for it (fdb_c.h: a callback is called once).
 unsafe extern "C" fn ring(_: *mut RawFuture, bell: *mut c_void) {
     // SAFETY: `Pending::new` made this pointer of an Arc for this one call.
     let bell = unsafe { Arc::from_raw(bell.cast_const().cast::<Bell>()) };

@@ -289,6 +289,9 @@ impl Backend for Real {
     fn takes_commands(&self) -> bool {
         self.driver.takes_commands()
     }
+    /// # Safety
+    ///
+    /// As of [`Backend::command`]: the memory that the driver touches lives as long as the command's `keep`.
     unsafe fn command(&self, command: Command) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.driver.command(command) }

@@ -449,11 +449,15 @@ impl<S: Width> Driver for Uring<S> {
         S::COMMANDS
     }
 
+    /// # Safety
+    ///
+    /// As of [`Backend::command`]: the memory that the driver touches lives as long as the command's `keep`.
     unsafe fn command(&self, command: Command) -> bool {
         let Some(mut entry) = S::command(&command) else { return false };
         let key = self.commands.next_key();
         entry.set_user_data((TAG_COMMAND << TAG_SHIFT) | key as u64);
-        // SAFETY: the caller's promise; `keep` is in the table until the answer, or until the ring is closed.
+        // SAFETY: the caller's promise. `keep` comes into the table below before an answer can be taken (only `turn` does that), and is there until the answer, or until
+        // the ring is closed. If the entry is not taken the kernel has never seen it.
         let pushed = unsafe { self.push_or_hold(entry) }.is_ok();
         if pushed {
             self.commands.insert(command);

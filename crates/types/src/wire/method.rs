@@ -72,7 +72,7 @@ methods! {
     WRITE = 201;
     /// An update on its way down the chain (target to successor).
     FORWARD = 202;
-    /// Truncates or removes chunks of one data id (client or meta to head).
+    /// Sent by no release; served as WRITE. The number stays taken.
     TRIM = 203;
     /// The last chunk and its length of a data id on one chain.
     QUERY_EXTENT = 204;

@@ -45,7 +45,7 @@ pub struct Flush {
     pub chain_version: crate::ChainVersion,
 }
 
-/// REMOVE_DATA and TRIM over a range: remove every chunk of a data id on this chain whose index is at least `from`.
+/// REMOVE_DATA: remove every chunk of a data id on this chain whose index is at least `from`.
 /// Replicated down the chain as one update for each chunk; answers when at most `limit` were removed.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub struct RemoveData {

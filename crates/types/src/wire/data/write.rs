@@ -90,7 +90,7 @@ pub const UPDATE_DAMAGED: u8 = 8;
 /// and may send this flag on, for which its successor gets `UnknownMethod` and goes without.
 pub const UPDATE_VOUCHES: u8 = 16;
 
-/// The answer to WRITE, TRIM of one chunk, and FORWARD.
+/// The answer to WRITE and FORWARD.
 #[derive(
     Clone,
     Copy,
