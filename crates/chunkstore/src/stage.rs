@@ -109,7 +109,7 @@ impl Inner {
         let merges = needs_merge(&req, newest.len);
         let lsn = self.stage_in_order(ticket, target, &mut req, len, merges).await?;
         if flush {
-            self.flush_to(lsn).await?;
+            Box::pin(self.flush_to(lsn)).await?;
         }
         Ok(())
     }
@@ -128,6 +128,7 @@ impl Inner {
                 format!("chunk {}: an update before version {} failed", req.chunk, req.version),
             )
         };
+        // What a small write within whole blocks does not need stands apart: this is a part of the task of each update, and copied with it.
         // The log's own blocks always match.
         let small = req.payload.len() <= SMALL_WRITE_BYTES as usize && !req.damaged;
         let body;
@@ -138,18 +139,18 @@ impl Inner {
                 return Err(gap());
             }
             ticket.applied().await;
-            body = self.merged_body(target, req).await?;
+            body = Box::pin(self.merged_body(target, req)).await?;
             if !small {
-                taken = Some(self.write_slots(&body, &mut extents).await?);
+                taken = Some(Box::pin(self.write_slots(&body, &mut extents)).await?);
             }
         } else {
             body = self.plain_body(req);
             if !small {
-                taken = Some(self.write_slots(&body, &mut extents).await?);
+                taken = Some(Box::pin(self.write_slots(&body, &mut extents)).await?);
             }
             if req.damaged {
                 // No start could verify it: a lost block looks like one that was never written. So what is sound of it must not go with the power.
-                self.flush_all().await?;
+                Box::pin(self.flush_all()).await?;
             }
             if !ticket.turn().await {
                 return Err(gap());

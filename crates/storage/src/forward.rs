@@ -67,7 +67,7 @@ impl Target {
             let Some(node) = t.node.upgrade() else { return };
             let chain = t.view().map_or(0, |v| v.chain.0);
             let result = async {
-                // Until it is answered.
+                // Until it is answered. (What most forwards do not need is in boxes: this is a part of the task of each, and copied with it.)
                 let mut _held = None;
                 let mut payload = match (form, original) {
                     (Form::Original, Some(p)) => {
@@ -80,13 +80,13 @@ impl Target {
                     }
                     _ => {
                         if t.view().and_then(|v| v.successor).is_some_and(|(.., syncing)| syncing) {
-                            _held = Some(t.hold_whole(&node, chunk).await);
+                            _held = Some(Box::pin(t.hold_whole(&node, chunk)).await);
                         }
                         if !t.can_go_on(chain_version) {
                             // That may have taken long; under the next version it is sent again.
                             return Err(Error::from(Status::WrongChainVersion));
                         }
-                        let full = t.full(&node, chunk, version, &update).await;
+                        let full = Box::pin(t.full(&node, chunk, version, &update)).await;
                         full.inspect_err(|e| t.unreadable(e, chunk, version))?
                     }
                 };
@@ -293,22 +293,28 @@ pub(crate) async fn send(
     payload: Payload,
 ) -> Result<UpdateResult> {
     node.metrics.forwards.inc();
-    let work = async {
-        let conn = node.connect_lane(to, rank).await?;
-        let bulk =
-            if payload.bytes.is_empty() { Bulk::None } else { Bulk::Send(vec![payload.bytes]) };
-        conn.call(Request {
-            method: method::FORWARD,
-            body: Update::encode(&payload.head, &payload.crcs),
-            bulk,
-            tenant: TenantId::default(),
-            deadline: FORWARD_DEADLINE,
-        })
-        .await
+    let began = node.rt.turn_began();
+    let conn = match node.lane_now(to, rank) {
+        Some(conn) => conn,
+        None => {
+            let late = |_| {
+                let e = format!("storage node {to} takes no connection for a forward");
+                Error::new(Status::TimedOut, e)
+            };
+            let made = Box::pin(node.rt.timeout(FORWARD_DEADLINE, node.connect_lane(to, rank)));
+            made.await.map_err(late)??
+        }
     };
-    let late =
-        |_| Error::new(Status::TimedOut, format!("storage node {to} did not answer a forward"));
-    let response = node.rt.timeout(FORWARD_DEADLINE, work).await.map_err(late)??;
+    let bulk = if payload.bytes.is_empty() { Bulk::None } else { Bulk::Send(vec![payload.bytes]) };
+    let request = Request {
+        method: method::FORWARD,
+        body: Update::encode(&payload.head, &payload.crcs),
+        bulk,
+        tenant: TenantId::default(),
+        // Of both together: a call ends by itself when its time is up.
+        deadline: FORWARD_DEADLINE.saturating_sub(node.rt.turn_began().since(began)),
+    };
+    let response = conn.call(request).await?;
     let (result, _) = UpdateResult::read_from_prefix(&response.body)
         .map_err(|_| Error::new(Status::BadMessage, "the answer to a forward is too short"))?;
     Ok(result)

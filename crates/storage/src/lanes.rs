@@ -7,7 +7,7 @@
 use glowfs_net::{Conn, Connector, ConnectorOptions, NoCalls, Target};
 use glowfs_rt::Rt;
 use glowfs_types::wire::hello::Hello;
-use glowfs_types::{Error, Result, Status};
+use glowfs_types::{Error, NodeId, Result, RoutingVersion, Status};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,14 +22,17 @@ pub(crate) struct Lanes {
     options: ConnectorOptions,
     /// By rank; 0 for what is not forwarded.
     connectors: RefCell<BTreeMap<usize, Rc<Connector>>>,
+    /// The connections of late, by node and rank, with the version of the routing info that they were found by: to find one by its addresses costs more than a small
+    /// message.
+    near: RefCell<BTreeMap<(NodeId, usize), (RoutingVersion, Rc<Conn>)>>,
     closed: Cell<bool>,
 }
 
 impl Lanes {
     /// No connection yet.
     pub fn new(rt: &Rt, hello: Hello, options: ConnectorOptions) -> Self {
-        let (rt, connectors) = (rt.clone(), RefCell::default());
-        Self { rt, hello, options, connectors, closed: Cell::new(false) }
+        let (rt, connectors, near) = (rt.clone(), RefCell::default(), RefCell::default());
+        Self { rt, hello, options, connectors, near, closed: Cell::new(false) }
     }
     /// The connection for what comes to its target with this rank; 0: for everything else.
     pub async fn connect(&self, target: &Target, rank: usize) -> Result<Rc<Conn>> {
@@ -47,9 +50,25 @@ impl Lanes {
         let connector = self.connectors.borrow_mut().entry(rank).or_insert_with(make).clone();
         connector.connect_to(target).await
     }
+    /// Notes which connection leads to a node, by what version of the routing info; those of other versions are forgotten.
+    pub fn note(&self, place: (NodeId, usize), version: RoutingVersion, conn: &Rc<Conn>) {
+        if self.closed.get() {
+            return;
+        }
+        let mut near = self.near.borrow_mut();
+        near.retain(|_, (of, _)| *of == version);
+        near.insert(place, (version, conn.clone()));
+    }
+    /// The connection that was noted under that version, if it lives.
+    pub fn near(&self, place: (NodeId, usize), version: RoutingVersion) -> Option<Rc<Conn>> {
+        let near = self.near.borrow();
+        let (of, conn) = near.get(&place)?;
+        (*of == version && !conn.is_closed()).then(|| conn.clone())
+    }
     /// Closes all of them, for good.
     pub fn close(&self) {
         self.closed.set(true);
+        self.near.take();
         self.connectors.take().into_values().for_each(|connector| connector.close());
     }
 }
@@ -115,6 +134,16 @@ mod tests {
                     panic!("rank {rank}, beside {} calls of rank 1: {e}", calls.len())
                 });
             }
+            let (here, then, now) = ((NodeId(1), 1), RoutingVersion(1), RoutingVersion(2));
+            lanes.note(here, then, &first);
+            assert!(lanes.near(here, then).is_some_and(|conn| Rc::ptr_eq(&conn, &first)));
+            assert!(lanes.near((NodeId(1), 2), then).is_none(), "that is another rank's");
+            assert!(lanes.near(here, now).is_none(), "the node may be elsewhere by now");
+            let other = lanes.connect(&target, 2).await.expect("connected");
+            lanes.note((NodeId(1), 2), now, &other);
+            assert!(lanes.near(here, then).is_none(), "forgotten");
+            other.close();
+            assert!(lanes.near((NodeId(1), 2), now).is_none(), "it has ended");
             lanes.connect(&target, LANES_MAX).await.map(drop).expect_err("no such rank");
             lanes.close();
             lanes.connect(&target, 1).await.map(drop).expect_err("closed");

@@ -223,9 +223,12 @@ impl Node {
     }
     /// The one for what comes to its target there with this rank.
     pub async fn connect_lane(&self, node: NodeId, rank: usize) -> Result<Rc<Conn>> {
+        if let Some(conn) = self.lane_now(node, rank) {
+            return Ok(conn);
+        }
         let lanes = self.lanes.get().ok_or_else(|| Error::from(Status::ShuttingDown))?;
+        let routing = self.routing();
         let target = {
-            let routing = self.routing();
             let info = routing.nodes.get(&node).ok_or_else(|| {
                 Error::new(Status::Disconnected, format!("node {node} is not in the routing info"))
             })?;
@@ -235,7 +238,13 @@ impl Node {
                 node: Some(node),
             }
         };
-        lanes.connect(&target, rank).await
+        let conn = lanes.connect(&target, rank).await?;
+        lanes.note((node, rank), routing.version, &conn);
+        Ok(conn)
+    }
+    /// The same, if it was found by this version of the routing info before.
+    pub fn lane_now(&self, node: NodeId, rank: usize) -> Option<Rc<Conn>> {
+        self.lanes.get()?.near((node, rank), self.routing().version)
     }
 
     /// Brings the targets to what the routing info says: makes those that it binds to our stores, and tells every one of its

@@ -115,7 +115,8 @@ impl<S: FileSystem> Context<S> {
         let wanted = offset.saturating_add(size);
         loop {
             if handle.inode.is_inline() {
-                match self.read_inline(handle, (offset, wanted), alloc).await? {
+                // Apart, as all that most reads do not need: it would make the task of each of them larger.
+                match Box::pin(self.read_inline(handle, (offset, wanted), alloc)).await? {
                     Inline::Bytes(found) => return Ok(found),
                     Inline::InChunks => {}
                 }
@@ -294,7 +295,7 @@ impl<S: FileSystem> Context<S> {
         let kills = how.kill_suid && self.has_privileges(inode).await?;
         if how.later
             && !kills
-            && let Some(place) = self.gather(handle, offset, &payload, how.append).await?
+            && let Some(place) = Box::pin(self.gather(handle, offset, &payload, how.append)).await?
         {
             return Ok(place);
         }

@@ -51,7 +51,8 @@ pub(super) async fn perform<S: FileSystem>(
     };
     let outcome = match ring.kind {
         Kind::Read => read_pieces(context, session, ring, &op, s).await,
-        Kind::Write => write_pieces(context, session, ring, &op, s).await,
+        // Apart: a task is copied to the heap, and is as large as the largest of its branches.
+        Kind::Write => Box::pin(write_pieces(context, session, ring, &op, s)).await,
     };
     match outcome {
         Ok(done) => done as i64,
