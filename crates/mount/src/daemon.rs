@@ -392,12 +392,12 @@ impl<S: FileSystem> Context<S> {
             Op::Fsync { fh, data_only } => self.fsync(fh, data_only).await,
             Op::Getlk(i) => self.getlk(i).await,
             Op::Setlk { lock, wait } => self.setlk(lock, wait, reply).await,
-            Op::Opendir { .. } => Ok(Answer::Open(self.inodes.add_dir(self.caller()), 0)),
+            Op::Opendir { .. } => Ok(Answer::Open(self.inodes.handles.add_dir(self.caller()), 0)),
             Op::Readdir(i) => self.readdir(i, false).await,
             Op::Readdirplus(i) => self.readdir(i, true).await,
             Op::Releasedir(i) => {
                 self.rings.forget(i.fh);
-                self.inodes.remove_dir(i.fh);
+                self.inodes.handles.remove_dir(i.fh);
                 Ok(Answer::Done)
             }
             Op::Fsyncdir { .. } => self.fsyncdir().await,

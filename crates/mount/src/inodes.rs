@@ -1,4 +1,4 @@
-//! The inode and handle tables. The FUSE node id is the inode id.
+//! The inode table. The FUSE node id is the inode id.
 //!
 //! Three things are known of an inode, and they differ: what was *seen* (the newest edition that came from meta), what the kernel was *told* (attributes,
 //! and of which edition), and whether it may have *kept* something (attributes or pages that a change makes old). `seen` comes before anything is told, `tells`
@@ -7,18 +7,16 @@
 //! forgot the inode in between; nor then what was asked for before this client changed it. Must never: tell the kernel from memory what newer attributes have gone by ([`Inodes::tell_again`]).
 
 use crate::back::Waiting;
-use crate::daemon::Asked;
 use crate::filesystem::FileData;
-use crate::late::Heard;
-use crate::open::{OpenInode, OpenedFile};
+use crate::handles::Handles;
+use crate::open::OpenInode;
 use crate::places::Places;
-use crate::uses::Uses;
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
-use glowfs_types::wire::meta::{Attr, Caller, DirEntry, Edition, InodeKind, ROOT_INODE, Time};
+use glowfs_types::wire::meta::{Attr, Edition, InodeKind, ROOT_INODE, Time};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// What the kernel may have in its page cache: contents of this time, length, and [`Attr::contents_change`].
@@ -93,60 +91,6 @@ impl Told {
     }
 }
 
-/// An open file of an application.
-pub struct Handle<F> {
-    /// The inode.
-    pub inode: Pin<F>,
-    /// The file it uses.
-    pub file: Rc<OpenedFile<F>>,
-    /// Who opened it.
-    pub caller: Caller,
-    /// It was opened for reading. (The file it uses may have more rights.)
-    pub read: bool,
-    /// It was opened for writing.
-    pub write: bool,
-    /// Reads through it leave the time of last access alone (O_NOATIME).
-    pub no_atime: bool,
-    /// The kernel passes its reads and writes on as they are.
-    pub direct: bool,
-    /// What is written through it is to be durable at once (O_DSYNC, O_SYNC).
-    pub durable: bool,
-    /// Which of the errors of late writes its application has been told.
-    pub heard: Heard,
-    /// What goes on through it that the kernel does not know of.
-    pub uses: Uses,
-}
-
-/// An open directory.
-#[derive(Default)]
-pub struct DirHandle {
-    /// Who opened it: he may list it, whoever does so for him.
-    pub caller: Caller,
-    /// Entries that were fetched and not delivered yet.
-    pub ahead: VecDeque<DirEntry>,
-    /// The cookie after which `ahead` begins.
-    pub after: u64,
-    /// Whether the directory ends behind `ahead`.
-    pub end: bool,
-    /// The cookie that the listing ends with: the greatest one when it began.
-    pub last: Option<u64>,
-    /// The directory's parent, once known.
-    pub parent: Option<InodeId>,
-    /// What `ahead` is of.
-    pub page: Option<Page>,
-}
-
-/// What meta said of a directory at once.
-#[derive(Clone, Copy)]
-pub struct Page {
-    /// When it was asked.
-    pub asked: Asked,
-    /// What it leased of it is leased for so many ms.
-    pub lease_ms: u64,
-    /// [`crate::known::Directories::name_changes`] before it was asked.
-    pub name_changes: u64,
-}
-
 /// How many pins, and what they hold.
 type Pinned<F> = (u32, Rc<OpenInode<F>>);
 
@@ -154,13 +98,12 @@ type Pinned<F> = (u32, Rc<OpenInode<F>>);
 pub struct Inodes<F> {
     nodes: RefCell<BTreeMap<u64, Node>>,
     open: RefCell<BTreeMap<u64, Pinned<F>>>,
-    files: RefCell<BTreeMap<u64, Rc<Handle<F>>>>,
-    dirs: RefCell<BTreeMap<u64, Rc<RefCell<DirHandle>>>>,
-    next_handle: Cell<u64>,
     /// Numbers of recalls and of changes that were seen.
     recalls: Cell<u64>,
     /// The number of the last recall of an inode that was not known, or was forgotten since.
     recalled_unknown: Cell<u64>,
+    /// What applications have open.
+    pub handles: Handles<F>,
     /// What is written to open files and not sent yet.
     pub waiting: Waiting,
     /// Of directories that were looked up, made or listed.
@@ -218,9 +161,7 @@ impl<F: FileData> Inodes<F> {
         Rc::new(Self {
             nodes: RefCell::new(BTreeMap::from([(ROOT_INODE.0, root)])),
             open: RefCell::default(),
-            files: RefCell::default(),
-            dirs: RefCell::default(),
-            next_handle: Cell::new(1),
+            handles: Handles::default(),
             recalls: Cell::new(0),
             recalled_unknown: Cell::new(0),
             waiting: Waiting::default(),
@@ -487,48 +428,6 @@ impl<F: FileData> Inodes<F> {
         Pin { table: self.clone(), inode: o.clone() }
     }
 
-    fn number(&self) -> u64 {
-        let n = self.next_handle.get();
-        self.next_handle.set(n + 1);
-        n
-    }
-    /// A new handle.
-    pub fn add_file(&self, handle: Handle<F>) -> u64 {
-        handle.file.users.set(handle.file.users.get() + 1);
-        let n = self.number();
-        self.files.borrow_mut().insert(n, Rc::new(handle));
-        n
-    }
-    /// A handle.
-    pub fn file(&self, fh: u64) -> Option<Rc<Handle<F>>> {
-        self.files.borrow().get(&fh).cloned()
-    }
-    /// Takes a handle out; true if its file has no other user.
-    pub fn remove_file(&self, fh: u64) -> Option<(Rc<Handle<F>>, bool)> {
-        let handle = self.files.borrow_mut().remove(&fh)?;
-        let users = handle.file.users.get().saturating_sub(1);
-        handle.file.users.set(users);
-        Some((handle, users == 0))
-    }
-    /// Every handle, in order.
-    pub fn file_handles(&self) -> Vec<u64> {
-        self.files.borrow().keys().copied().collect()
-    }
-    /// A new directory handle.
-    pub fn add_dir(&self, caller: Caller) -> u64 {
-        let n = self.number();
-        let dir = DirHandle { caller, ..DirHandle::default() };
-        self.dirs.borrow_mut().insert(n, Rc::new(RefCell::new(dir)));
-        n
-    }
-    /// A directory handle.
-    pub fn dir(&self, fh: u64) -> Option<Rc<RefCell<DirHandle>>> {
-        self.dirs.borrow().get(&fh).cloned()
-    }
-    /// Takes a directory handle out.
-    pub fn remove_dir(&self, fh: u64) {
-        self.dirs.borrow_mut().remove(&fh);
-    }
     /// Every inode that is open here.
     pub fn open_inodes(self: &Rc<Self>) -> Vec<Pin<F>> {
         let all: Vec<u64> = self.open.borrow().keys().copied().collect();

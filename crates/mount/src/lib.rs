@@ -22,6 +22,7 @@ mod forgetting;
 mod gate;
 mod gather;
 mod given_pages;
+mod handles;
 mod inodes;
 mod known;
 mod late;

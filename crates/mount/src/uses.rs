@@ -1,7 +1,7 @@
 //! [`Uses`]: operations on an open file that the kernel does not know of, those of rings. It lets go of the file while they are on their
 //! way; the file is closed when they have ended, or what they write would count for nothing.
 
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use glowfs_rt::sync::Notify;
 use std::cell::Cell;
 use std::rc::Rc;

@@ -7,7 +7,7 @@
 use crate::daemon::{Context, Daemon, Failure};
 use crate::filesystem::FileSystem;
 use crate::gate::Pass;
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use crate::open::OpenInode;
 use glowfs_fuse::Reply;
 use glowfs_rt::sync::{Either, Notify, select};

@@ -4,7 +4,7 @@ use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::Failed;
 use crate::filesystem::{FileData, FileSystem};
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use crate::ops::back::CUTS_MAX;
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
@@ -86,7 +86,7 @@ impl<S: FileSystem> Context<S> {
     /// The handle that a file is to be cut through (ftruncate), unless its session has ended: as little as writes does a truncate through it come between
     /// those of who went on with the file since.
     fn cutting(&self, fh: u64) -> Result<Rc<Handle<S::File>>, Failure> {
-        let handle = self.inodes.file(fh).ok_or(Failure::Errno(EBADF))?;
+        let handle = self.inodes.handles.file(fh).ok_or(Failure::Errno(EBADF))?;
         match handle.file.file.lives() {
             true => Ok(handle),
             false => Err(Failure::Errno(EIO)),
@@ -222,7 +222,7 @@ impl<S: FileSystem> Context<S> {
         let Some(end) = i.offset.checked_add(i.length).filter(|e| *e <= FILE_BYTES_MAX) else {
             return fail(EFBIG);
         };
-        let Some(handle) = self.inodes.file(i.fh).filter(|h| h.write) else {
+        let Some(handle) = self.inodes.handles.file(i.fh).filter(|h| h.write) else {
             return fail(EBADF);
         };
         let inode = &handle.inode;

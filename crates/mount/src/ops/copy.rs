@@ -2,7 +2,7 @@
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::{FileData, FileSystem};
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use glowfs_fuse::abi::CopyFileRangeIn;
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::inode_flags;
@@ -20,9 +20,10 @@ impl<S: FileSystem> Context<S> {
         if i.flags != 0 {
             return fail(EINVAL);
         }
-        let (Some(source), Some(handle)) =
-            (self.inodes.file(i.fh_in), self.inodes.file(i.fh_out).filter(|h| h.write))
-        else {
+        let (Some(source), Some(handle)) = (
+            self.inodes.handles.file(i.fh_in),
+            self.inodes.handles.file(i.fh_out).filter(|h| h.write),
+        ) else {
             return fail(EBADF);
         };
         let same = source.inode.id == handle.inode.id;

@@ -6,7 +6,7 @@
 use crate::attr::{dirent_kind, entry_out};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::FileSystem;
-use crate::inodes::{DirHandle, Page};
+use crate::handles::{DirHandle, Page};
 use glowfs_fuse::DirWriter;
 use glowfs_fuse::abi::{self, ReadIn};
 use glowfs_types::InodeId;
@@ -21,7 +21,7 @@ const PAGE_ENTRIES: u32 = 256;
 
 impl<S: FileSystem> Context<S> {
     pub(crate) async fn readdir(&self, i: ReadIn, plus: bool) -> Outcome {
-        let Some(dir) = self.inodes.dir(i.fh) else { return fail(EBADF) };
+        let Some(dir) = self.inodes.handles.dir(i.fh) else { return fail(EBADF) };
         let mut out = DirWriter::new(i.size);
         let mut at = i.offset;
         if at == 0 {

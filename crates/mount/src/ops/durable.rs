@@ -5,7 +5,7 @@
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::{FileData, FileSystem};
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use glowfs_rt::sync::join;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{RequestId, Status};
@@ -13,7 +13,7 @@ use libc::EBADF;
 
 impl<S: FileSystem> Context<S> {
     pub(crate) async fn fsync(&self, fh: u64, data_only: bool) -> Outcome {
-        let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(fh) else { return fail(EBADF) };
         handle.inode.direct.over();
         let durable = self.make_as_durable(&handle, data_only).await;
         self.with_late(&handle, durable.map(|()| Answer::Done))
@@ -82,8 +82,8 @@ impl<S: FileSystem> Context<S> {
         }
     }
     pub(crate) async fn syncfs(&self) -> Outcome {
-        for fh in self.inodes.file_handles() {
-            if let Some(handle) = self.inodes.file(fh)
+        for fh in self.inodes.handles.file_handles() {
+            if let Some(handle) = self.inodes.handles.file(fh)
                 && handle.file.access.write
             {
                 self.make_durable(&handle).await?;

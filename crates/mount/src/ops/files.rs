@@ -3,7 +3,8 @@
 use crate::attr::time_of;
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::filesystem::{FileData, FileSystem};
-use crate::inodes::{Handle, Pin};
+use crate::handles::Handle;
+use crate::inodes::Pin;
 use crate::known::Edit;
 use crate::open::{Dirty, OpenInode, OpenedFile};
 use crate::ops::names::one;
@@ -156,7 +157,7 @@ impl<S: FileSystem> Context<S> {
             uses: Uses::default(),
             inode,
         };
-        (self.inodes.add_file(handle), promises)
+        (self.inodes.handles.add_file(handle), promises)
     }
     /// Which promises the kernel gets with a handle.
     fn open_flags(&self, inode: &OpenInode<S::File>, wish: Wish) -> u32 {
@@ -305,7 +306,7 @@ impl<S: FileSystem> Context<S> {
     }
 
     pub(crate) async fn flush(&self, fh: u64, owner: u64) -> Outcome {
-        let Some(handle) = self.inodes.file(fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(fh) else { return fail(EBADF) };
         handle.inode.direct.over();
         let reported = self.report(&handle, false).await;
         self.unlock_closing(fh, owner).await?;
@@ -314,7 +315,7 @@ impl<S: FileSystem> Context<S> {
     }
     /// Nobody waits for the answer, but the kernel counts it among few: it comes at once, also if rings use the file still.
     pub(crate) async fn release(&self, fh: u64) -> Outcome {
-        let Some(handle) = self.inodes.file(fh) else { return self.let_go(fh).await };
+        let Some(handle) = self.inodes.handles.file(fh) else { return self.let_go(fh).await };
         if !handle.uses.close() {
             return self.let_go(fh).await;
         }
@@ -369,7 +370,7 @@ impl<S: FileSystem> Daemon<S> {
 
 /// Closes a handle; the last of a session ends it at meta.
 async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failure> {
-    let Some((handle, last)) = context.inodes.remove_file(fh) else {
+    let Some((handle, last)) = context.inodes.handles.remove_file(fh) else {
         return Err(Failure::Errno(EBADF));
     };
     if !last {

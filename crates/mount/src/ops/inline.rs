@@ -5,7 +5,7 @@
 
 use crate::daemon::{Context, Failure};
 use crate::filesystem::{FileData, FileSystem};
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use glowfs_client::Found;
 use glowfs_rt::BufMut;
 

@@ -9,7 +9,7 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::{Before, Piece};
 use crate::filesystem::{FileData, FileSystem};
 use crate::gate::Pass;
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use crate::open::OpenInode;
 use crate::ops::back::{CUTS_MAX, Spot, Stored};
 use crate::ops::inline::Inline;
@@ -68,7 +68,7 @@ impl Seen {
 
 impl<S: FileSystem> Context<S> {
     pub(crate) async fn read(&self, i: ReadIn, reply: &Reply) -> Outcome {
-        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
         self.inodes.gives(handle.inode.id);
         // Also through a direct handle: a mapping of it is read so.
         handle.inode.given_pages.give(i.offset.saturating_add(i.size.into()));
@@ -154,7 +154,7 @@ impl<S: FileSystem> Context<S> {
 
     pub(crate) async fn write(&self, i: WriteIn, payload: Option<Buf>, reply: &Reply) -> Outcome {
         let Some(payload) = payload else { return fail(EINVAL) };
-        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
         let len = payload.len() as u32;
         let cached = i.write_flags & WRITE_CACHE != 0;
         if cached {

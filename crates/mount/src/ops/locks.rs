@@ -5,7 +5,7 @@
 
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
 use crate::filesystem::FileSystem;
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{self, LkIn, LkOut, lk};
 use glowfs_rt::Duration;
@@ -111,7 +111,7 @@ impl<S: FileSystem> Context<S> {
         })
     }
     pub(crate) async fn getlk(&self, i: LkIn) -> Outcome {
-        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
         let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
         let found = self.fs.lock_test(q).await?.holder;
         let out = found.map_or(LkOut { kind: lk::UNLCK, ..LkOut::default() }, |h| LkOut {
@@ -125,7 +125,7 @@ impl<S: FileSystem> Context<S> {
     }
 
     pub(crate) async fn setlk(&self, i: LkIn, wait: bool, reply: &Reply) -> Outcome {
-        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
         let Some(q) = self.lock_of(&handle, &i) else { return fail(EINVAL) };
         if q.wish == LockWish::Release {
             self.report_uncounted(&handle).await?;
@@ -181,7 +181,7 @@ impl<S: FileSystem> Context<S> {
 
     /// A process closes a file: its locks of ranges go, whichever handle they came through.
     pub(crate) async fn unlock_closing(&self, fh: u64, owner: u64) -> Result<(), Failure> {
-        let Some(handle) = self.inodes.file(fh) else { return Ok(()) };
+        let Some(handle) = self.inodes.handles.file(fh) else { return Ok(()) };
         let owner = Owner { inode: handle.inode.id, owner, whole: false };
         if self.owners.borrow_mut().handles.remove(&owner).is_some() {
             self.give_back(handle.caller.clone(), owner).await?;
@@ -191,7 +191,7 @@ impl<S: FileSystem> Context<S> {
 
     /// A handle is gone: so are the locks that only it stood for.
     pub(crate) async fn unlock_released(&self, fh: u64) -> Result<(), Failure> {
-        let Some(handle) = self.inodes.file(fh) else { return Ok(()) };
+        let Some(handle) = self.inodes.handles.file(fh) else { return Ok(()) };
         let done = self.owners.borrow_mut().closes(fh);
         if done.is_empty() {
             return Ok(());

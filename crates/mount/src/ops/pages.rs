@@ -5,7 +5,7 @@
 
 use crate::daemon::{Context, Failure};
 use crate::filesystem::{FileData, FileSystem};
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use crate::ops::back::{CUTS_MAX, Spot};
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::wire::meta::inode_flags;

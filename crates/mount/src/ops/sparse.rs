@@ -27,7 +27,7 @@ impl<S: FileSystem> Context<S> {
             // The kernel knows the others itself.
             _ => return fail(EINVAL),
         };
-        let Some(handle) = self.inodes.file(i.fh) else { return fail(EBADF) };
+        let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
         self.settle(inode).await;

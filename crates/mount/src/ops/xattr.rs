@@ -2,7 +2,7 @@
 
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::FileSystem;
-use crate::inodes::Handle;
+use crate::handles::Handle;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::tree::{RemoveTree, RemoveTreeReply};

@@ -101,7 +101,7 @@ impl<S: FileSystem> Context<S> {
         if q.version != RING_VERSION {
             return fail(EOPNOTSUPP);
         }
-        if self.inodes.dir(directory).is_none() {
+        if self.inodes.handles.dir(directory).is_none() {
             return fail(EBADF);
         }
         let mut sessions = self.rings.sessions.borrow_mut();
@@ -118,7 +118,7 @@ impl<S: FileSystem> Context<S> {
     fn add_file(&self, handle: u64, mut q: control::AddFile) -> Outcome {
         let session = self.rings.session(q.session).filter(|s| s.secret == q.secret);
         let Some(session) = session else { return fail(EACCES) };
-        if self.inodes.file(handle).is_none() {
+        if self.inodes.handles.file(handle).is_none() {
             return fail(EBADF);
         }
         let mut files = session.files.borrow_mut();

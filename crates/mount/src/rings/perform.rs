@@ -131,7 +131,7 @@ fn find<S: FileSystem>(
         return Err(EFAULT);
     }
     let fh = session.files.borrow().get(&s.file).copied().ok_or(EBADF)?;
-    let handle = context.inodes.file(fh).ok_or(EBADF)?;
+    let handle = context.inodes.handles.file(fh).ok_or(EBADF)?;
     let may = match ring.kind {
         Kind::Read => handle.read,
         Kind::Write => handle.write,
