@@ -8,6 +8,9 @@
 //! cuts act on flushed commits only. Must never: trust a uid or a group that the connection's token does not cover, or
 //! answer without a lease.
 
+#[macro_use]
+mod shapes;
+
 mod append;
 mod background;
 mod callbacks;
