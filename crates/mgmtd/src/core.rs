@@ -5,6 +5,7 @@
 //! run out; let the loop that renews the lease wait for longer than one lasts, or the one that watches nodes wait for the engine.
 
 use crate::edit::Edit;
+use crate::routing::Turns;
 use crate::state::State;
 use crate::store::{Outcome, Store, Writes};
 use crate::{Config, metrics::Metrics};
@@ -49,6 +50,8 @@ pub struct Inner {
     pub lock: Semaphore,
     /// The routing info changed, or this instance stepped down.
     pub changed: Notify,
+    /// Who gets an answer about the routing info next.
+    pub turns: Turns,
     /// There is something to settle.
     pub work: Notify,
     pub stopping: Cell<bool>,

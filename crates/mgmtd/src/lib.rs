@@ -26,6 +26,7 @@ mod primary;
 mod records;
 mod remove_node;
 mod repair;
+mod routing;
 mod second;
 mod service;
 mod slow;
