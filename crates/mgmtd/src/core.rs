@@ -5,6 +5,7 @@
 //! run out; let the loop that renews the lease wait for longer than one lasts, or the one that watches nodes wait for the engine.
 
 use crate::edit::Edit;
+use crate::goodbyes::Goodbyes;
 use crate::routing::Turns;
 use crate::state::State;
 use crate::store::{Outcome, Store, Writes};
@@ -52,6 +53,10 @@ pub struct Inner {
     pub changed: Notify,
     /// Who gets an answer about the routing info next.
     pub turns: Turns,
+    /// Clients that end.
+    pub goodbyes: Goodbyes,
+    /// Ends of sessions are stored, or not.
+    pub ended: Notify,
     /// There is something to settle.
     pub work: Notify,
     pub stopping: Cell<bool>,

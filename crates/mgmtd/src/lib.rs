@@ -14,6 +14,7 @@ mod config;
 mod core;
 mod deaf;
 mod edit;
+mod goodbyes;
 mod ground;
 mod growing;
 mod heartbeat;

@@ -3,6 +3,7 @@
 use crate::Config;
 use crate::api::Api;
 use crate::core::Inner;
+use crate::goodbyes::Goodbyes;
 use crate::metrics::Metrics;
 use crate::routing::Turns;
 use crate::store::Store;
@@ -132,6 +133,8 @@ fn new_inner(
         lock: Semaphore::new(1),
         changed: Notify::new(),
         turns: Turns::default(),
+        goodbyes: Goodbyes::default(),
+        ended: Notify::new(),
         work: Notify::new(),
         stopping: Cell::new(false),
         fatal: RefCell::new(None),
