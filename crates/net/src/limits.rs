@@ -35,6 +35,9 @@ pub const FRAME_BYTES_PER_SECOND_MIN: u32 = 256 << 10;
 pub const BULK_RECEIVED_MAX: usize = 2 << 30;
 /// The same of one user.
 pub const USER_BULK_RECEIVED_MAX: usize = 512 << 20;
+/// Bytes of headers and bodies (not of bulk) that wait to be sent to all connections of one user at a server: above it, the connection that most of them wait for is
+/// closed. Services and who has root's token are no such users.
+pub const USER_QUEUED_BYTES_MAX: usize = 512 << 20;
 /// How often a connection is looked after.
 pub const UPKEEP_PERIOD: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is asked whether it is there; already after one [`UPKEEP_PERIOD`] if a call of ours waits.
