@@ -55,8 +55,10 @@ pub const QUARANTINE: Duration = Duration::from_secs(30);
 /// A call that timed out or was dropped keeps its place this long; when the table is full of such, the connection is
 /// closed as unresponsive.
 pub const ABANDONED_MAX: Duration = Duration::from_secs(60);
-/// Connections in their handshake at a time; one more ends the oldest, which has said nothing for the longest time.
+/// Connections that have not said their hello yet, at a time; one more ends the oldest, which has said nothing for the longest time.
 pub const HANDSHAKES_MAX: usize = 256;
+/// Connections that have said it and are not answered yet (mgmtd may not say what their tokens stand for), at a time; one more ends the oldest.
+pub const UNANSWERED_HELLOS_MAX: usize = 2048;
 /// Connections one server serves at a time.
 pub const SERVER_CONNECTIONS_MAX: usize = 16_384;
 /// Of the places for connections one in so many is kept for services,
