@@ -144,6 +144,16 @@ impl Inner {
         self.metrics.set_chains([0; 3]);
         self.changed.notify_all();
     }
+    /// The same for what a change of `epoch` says; one of an epoch that is over says nothing of this one, whose state has been loaded, or is, since the change began.
+    fn step_down_from(&self, epoch: u64, why: &str) {
+        let known = self.state.borrow().as_ref().map(|s| s.epoch);
+        match self.loading.get().or(known) {
+            Some(now) if now != epoch => {
+                tracing::info!(epoch, now, why, "a change of an epoch that is over");
+            }
+            _ => self.step_down(why),
+        }
+    }
     /// Ends the instance with an error that no retry can heal.
     pub fn fail(&self, e: Error) {
         tracing::error!(error = %e, "mgmtd cannot go on");
@@ -368,12 +378,12 @@ impl Inner {
         match self.store.change(epoch, routing, writes).await? {
             Outcome::Done => Ok(()),
             Outcome::Superseded => {
-                self.step_down("another primary changed the records");
+                self.step_down_from(epoch, "another primary changed the records");
                 Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
             }
             Outcome::Unknown => {
                 let why = "the metadata engine did not say whether it has the last change";
-                self.step_down(why);
+                self.step_down_from(epoch, why);
                 let e = format!("{why}: look before it is repeated");
                 Err(Error::new(Status::CommitUnknown, e))
             }
