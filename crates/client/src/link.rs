@@ -21,6 +21,8 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How much longer than that its answer may take; then another instance is asked.
 const POLL_ANSWER: Duration = Duration::from_millis(700);
+/// How long the first answer may take, which has everything: others may have come at the same time, and each of them gets his in turn.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
 /// A primary that did not answer us is asked again on the word of a standby only if that saw it alive so recently.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(450);
 /// The pause after every known mgmtd failed.
@@ -238,7 +240,8 @@ impl Core {
         let asked = self.rt.now();
         let have = self.routing.borrow().version;
         let body = encode(&GetRouting { have, wait_ms: wait.as_millis() as u64 });
-        let answer = self.primary_call(method::GET_ROUTING, &body, wait + POLL_ANSWER).await?;
+        let within = if have == RoutingVersion(0) { FIRST_ANSWER } else { POLL_ANSWER };
+        let answer = self.primary_call(method::GET_ROUTING, &body, wait + within).await?;
         let delta: RoutingInfo = decode(&answer)?;
         // It confirms nothing, and the next one would be the same: whoever asks has to pause.
         if delta.version < have {

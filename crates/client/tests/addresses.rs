@@ -1,6 +1,6 @@
 //! The addresses of managers that a client is given: against a cluster in memory, over real connections.
 
-use crate::fake::Fake;
+use crate::fake::{Fake, Fault};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_rt::real::run;
@@ -39,5 +39,21 @@ fn an_address_at_which_something_else_answers_is_passed_over() {
         config.mgmtd = vec![other.clone(), "tcp://127.0.0.1:1".into()];
         let e = Client::connect(&rt, config).await.err().expect("nobody there");
         assert!(e.status == Status::BadMessage && e.message.contains(&other), "{e}");
+    });
+}
+
+/// Very many who start at the same time get their first answer one after the other. Whoever took his for lost asked again, and so made all of them later.
+#[test]
+fn the_first_answer_of_a_manager_is_waited_for() {
+    run(|rt| async move {
+        let fake = Fake::start(&rt, 1, 1).await;
+        let late = [const { Fault::AnswerLate(Duration::from_millis(1500)) }; 100];
+        fake.fault(NodeId(1), method::GET_ROUTING, &late);
+        let mut config = fake.config();
+        config.connect_timeout = Duration::from_secs(4);
+        let client = Client::connect(&rt, config).await.expect("connects");
+        assert!(client.routing().version > RoutingVersion(0));
+        fake.state.faults.borrow_mut().clear();
+        client.close().await;
     });
 }

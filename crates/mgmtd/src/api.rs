@@ -3,16 +3,12 @@
 use crate::clients;
 use crate::core::Inner;
 use glowfs_net::{Handler, Identity, Incoming, Reply};
-use glowfs_rt::Duration;
-use glowfs_types::routing::{Role, RoutingInfo};
+use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::ServiceStatus;
 use glowfs_types::wire::method;
-use glowfs_types::wire::mgmtd::{GetRouting, PrimaryInfo};
+use glowfs_types::wire::mgmtd::PrimaryInfo;
 use glowfs_types::{Error, Result, Status};
 use std::rc::Rc;
-
-/// The longest time a routing request waits for news.
-const ROUTING_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The serving side of an instance.
 pub struct Api(pub Rc<Inner>);
@@ -21,7 +17,17 @@ impl Handler for Api {
     fn handle(self: Rc<Self>, incoming: Incoming) {
         let inner = self.0.clone();
         let rt = inner.rt.clone();
+        let place = match incoming.method() {
+            // Before it is begun: what waits for its turn costs memory.
+            method::GET_ROUTING => inner.turns.place(&incoming.conn().peer().identity),
+            _ => Ok(None),
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(e) => return incoming.reply(Err(e)),
+        };
         rt.spawn_detached(async move {
+            let _place = place;
             let answer = inner.dispatch(&incoming).await;
             incoming.reply(answer);
         });
@@ -57,7 +63,7 @@ impl Inner {
                 service()?;
                 reply(self.heartbeat(incoming.msg()?).await?)
             }
-            method::GET_ROUTING => reply(self.get_routing(incoming.msg()?).await?),
+            method::GET_ROUTING => self.get_routing(incoming).await,
             method::CLIENT_SESSION => reply(self.client_session(who, incoming.msg()?).await?),
             method::CLIENT_GOODBYE => reply(self.client_goodbye(who, incoming.msg()?).await?),
             method::LIST_CLIENTS => {
@@ -127,24 +133,6 @@ impl Inner {
                 Status::UnknownMethod,
                 format!("mgmtd does not serve method {m} ({})", method::name(m)),
             )),
-        }
-    }
-
-    async fn get_routing(self: &Rc<Self>, question: GetRouting) -> Result<RoutingInfo> {
-        let wait = Duration::from_millis(question.wait_ms).min(ROUTING_WAIT_MAX);
-        let end = self.rt.now() + wait;
-        loop {
-            let news = self.changed.wait();
-            let answer =
-                self.with(|s| (s.version > question.have).then(|| s.delta(question.have)))?;
-            if let Some(delta) = answer {
-                return Ok(delta);
-            }
-            let left = end.since(self.rt.now());
-            if left.is_zero() || self.stopping.get() {
-                return self.with(|s| s.delta(s.version));
-            }
-            let _ = self.rt.timeout(left, news).await;
         }
     }
 

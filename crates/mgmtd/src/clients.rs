@@ -10,11 +10,9 @@ use crate::state::{Client, DEAD_CLIENTS_MAX, State};
 use crate::store::Writes;
 use glowfs_net::Identity;
 use glowfs_rt::Duration;
-use glowfs_types::wire::Empty;
-use glowfs_types::wire::mgmtd::{
-    ClientGoodbye, ClientList, ClientSession, ClientSessionReply, ListClients,
-};
+use glowfs_types::wire::mgmtd::{ClientList, ClientSession, ClientSessionReply, ListClients};
 use glowfs_types::{ClientId, Error, Result, Status, UserId};
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// The greatest number of client sessions.
@@ -26,7 +24,7 @@ const TEXT_BYTES_MAX: usize = 256;
 /// Sessions in one page of LIST_CLIENTS; of at most a KiB each, so it fits a message.
 const CLIENTS_PER_PAGE: usize = 1024;
 /// Sessions ended by one transaction.
-const ENDED_PER_CHANGE: usize = 256;
+pub const ENDED_PER_CHANGE: usize = 256;
 
 /// What LIST_CLIENTS answers.
 pub fn list(s: &State, question: &ListClients) -> ClientList {
@@ -88,7 +86,7 @@ fn check_room(s: &State, who: &Identity) -> Result<()> {
     Ok(())
 }
 
-fn not_yours() -> Error {
+pub fn not_yours() -> Error {
     Error::new(Status::AccessDenied, "this client id belongs to another user")
 }
 
@@ -103,6 +101,7 @@ struct Ending<'a>(&'a Inner, u64, Vec<ClientId>);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.remember(self.1, |s| s.set_ending(&self.2, false));
+        self.0.ended.notify_all();
     }
 }
 
@@ -147,8 +146,8 @@ impl Inner {
         };
         let mut known = self.with(look)?;
         if matches!(known, Known::Ending) {
-            // Behind whoever ends it.
-            drop(self.lock.acquire(1).await);
+            // Not for the lock: what settles chains needs that, and users can come in any number.
+            self.ended.wait().await;
             known = self.with(look)?;
         }
         match known {
@@ -176,20 +175,6 @@ impl Inner {
         })
     }
 
-    pub async fn client_goodbye(&self, who: Identity, goodbye: ClientGoodbye) -> Result<Empty> {
-        let id = goodbye.client;
-        let known = self.with(|s| s.clients.get(&id).map(|c| c.session.user))?;
-        match known {
-            None => return Ok(Empty {}),
-            Some(user) if user != who.user && !who.root => {
-                return Err(not_yours());
-            }
-            Some(_) => {}
-        }
-        self.end_clients(vec![id], None).await?;
-        Ok(Empty {})
-    }
-
     /// Ends the sessions of clients that were silent for too long.
     pub async fn expire_clients(&self) {
         let (now, limit) =
@@ -209,14 +194,15 @@ impl Inner {
     }
 
     /// Ends sessions, if `silent` is given only of those who are silent for so long still. That they have ended is stored, too: what a client may not do any more it may not do under the next primary.
-    async fn end_clients(&self, ids: Vec<ClientId>, silent: Option<Duration>) -> Result<()> {
+    pub async fn end_clients(&self, ids: Vec<ClientId>, silent: Option<Duration>) -> Result<()> {
         let _held = self.lock.acquire(1).await;
         let (now, ended_ns) = (self.rt.now(), self.rt.unix_ns());
         let (epoch, ids, forgotten) = self.with(|s| {
             // Another call may have ended them while this one waited for its turn, or they were heard again and told that they live.
             let due = |c: &Client| silent.is_none_or(|limit| now.since(c.heard) >= limit);
             let ids = ids.into_iter().filter(|id| s.clients.get(id).is_some_and(due));
-            let ids: Vec<_> = ids.collect();
+            // Each of them once.
+            let ids: Vec<_> = ids.collect::<BTreeSet<_>>().into_iter().collect();
             s.set_ending(&ids, true);
             let forgotten = (s.dead_clients.len() + ids.len()).saturating_sub(DEAD_CLIENTS_MAX);
             let forgotten: Vec<_> = s.dead_clients.iter().take(forgotten).copied().collect();

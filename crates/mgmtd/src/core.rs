@@ -5,6 +5,8 @@
 //! run out; let the loop that renews the lease wait for longer than one lasts, or the one that watches nodes wait for the engine.
 
 use crate::edit::Edit;
+use crate::goodbyes::Goodbyes;
+use crate::routing::Turns;
 use crate::state::State;
 use crate::store::{Outcome, Store, Writes};
 use crate::{Config, metrics::Metrics};
@@ -49,6 +51,12 @@ pub struct Inner {
     pub lock: Semaphore,
     /// The routing info changed, or this instance stepped down.
     pub changed: Notify,
+    /// Who gets an answer about the routing info next.
+    pub turns: Turns,
+    /// Clients that end.
+    pub goodbyes: Goodbyes,
+    /// Ends of sessions are stored, or not.
+    pub ended: Notify,
     /// There is something to settle.
     pub work: Notify,
     pub stopping: Cell<bool>,
@@ -135,6 +143,16 @@ impl Inner {
         self.metrics.primary.set(0);
         self.metrics.set_chains([0; 3]);
         self.changed.notify_all();
+    }
+    /// The same for what a change of `epoch` says; one of an epoch that is over says nothing of this one, whose state has been loaded, or is, since the change began.
+    fn step_down_from(&self, epoch: u64, why: &str) {
+        let known = self.state.borrow().as_ref().map(|s| s.epoch);
+        match self.loading.get().or(known) {
+            Some(now) if now != epoch => {
+                tracing::info!(epoch, now, why, "a change of an epoch that is over");
+            }
+            _ => self.step_down(why),
+        }
     }
     /// Ends the instance with an error that no retry can heal.
     pub fn fail(&self, e: Error) {
@@ -360,12 +378,12 @@ impl Inner {
         match self.store.change(epoch, routing, writes).await? {
             Outcome::Done => Ok(()),
             Outcome::Superseded => {
-                self.step_down("another primary changed the records");
+                self.step_down_from(epoch, "another primary changed the records");
                 Err(Error::new(Status::NotPrimary, "this mgmtd has just stepped down"))
             }
             Outcome::Unknown => {
                 let why = "the metadata engine did not say whether it has the last change";
-                self.step_down(why);
+                self.step_down_from(epoch, why);
                 let e = format!("{why}: look before it is repeated");
                 Err(Error::new(Status::CommitUnknown, e))
             }

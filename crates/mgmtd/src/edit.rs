@@ -103,5 +103,6 @@ impl Edit {
             s.gone.insert(target, GoneRecord { changed, target, chain: Some(chain) });
         }
         s.version = changed;
+        s.answers.clear();
     }
 }

@@ -5,6 +5,7 @@ use crate::core::Inner;
 use crate::deaf::Fences;
 use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
+use crate::routing::Answers;
 use crate::slow::CUT_MEMORY_MS;
 use crate::state::{Client, State};
 use crate::store::{Loaded, Writes};
@@ -168,6 +169,7 @@ impl Inner {
             dirty_nodes: Default::default(),
             dirty_chains: Default::default(),
             dead_clients: dead,
+            answers: Answers::default(),
         };
         for mut session in l.clients {
             cut_texts(&mut session);

@@ -3,7 +3,9 @@
 use crate::Config;
 use crate::api::Api;
 use crate::core::Inner;
+use crate::goodbyes::Goodbyes;
 use crate::metrics::Metrics;
+use crate::routing::Turns;
 use crate::store::Store;
 use crate::tokens::Tokens;
 use glowfs_cluster::{Election, ElectionConfig};
@@ -20,7 +22,7 @@ use std::rc::Rc;
 
 /// A running instance.
 pub struct Running {
-    inner: Rc<Inner>,
+    pub(crate) inner: Rc<Inner>,
     server: Server,
     http: Option<HttpServer>,
 }
@@ -130,6 +132,9 @@ fn new_inner(
         stepped_down: Cell::new(0),
         lock: Semaphore::new(1),
         changed: Notify::new(),
+        turns: Turns::default(),
+        goodbyes: Goodbyes::default(),
+        ended: Notify::new(),
         work: Notify::new(),
         stopping: Cell::new(false),
         fatal: RefCell::new(None),

@@ -4,6 +4,7 @@ use crate::deaf::Fences;
 use crate::records::{
     ClusterRecord, GoneRecord, Item, StoreRecord, TableRecord, UserRecord, standing,
 };
+use crate::routing::Answers;
 use glowfs_cluster::{Chain, Cuts, Idle, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
 use glowfs_types::routing::{
@@ -79,6 +80,8 @@ pub struct State {
     pub dirty_nodes: BTreeSet<NodeId>,
     pub dirty_chains: BTreeSet<ChainId>,
     pub dead_clients: VecDeque<ClientId>,
+    /// What GET_ROUTING was answered in the present version.
+    pub answers: Answers,
 }
 
 impl State {
@@ -162,6 +165,9 @@ impl State {
             version: self.version,
             ..RoutingInfo::default()
         };
+        if have >= self.version {
+            return out;
+        }
         for (id, item) in self.nodes.iter().filter(|(_, i)| i.changed > have) {
             let mut node = item.value.clone();
             if let Some(said) = self.said.get(id) {

@@ -8,6 +8,7 @@ use glowfs_types::wire::mgmtd::*;
 use glowfs_types::wire::{Empty, method};
 use glowfs_types::*;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Sessions of one transaction.
 const PART: u64 = 100;
@@ -53,6 +54,75 @@ async fn primary(w: &World) -> glowfs_mgmtd::Running {
     m
 }
 
+/// A connection of a new user.
+async fn user(w: &World, m: &glowfs_mgmtd::Running, user: UserId) -> Rc<glowfs_net::Conn> {
+    w.conn(&at(m), &token(w, m, user).await).await.expect("a connection")
+}
+
+/// The token of a new user.
+async fn token(w: &World, m: &glowfs_mgmtd::Running, user: UserId) -> String {
+    let root = w.conn(&at(m), ROOT_TOKEN).await.expect("root");
+    let user = UserInfo {
+        user,
+        name: format!("user-{user}"),
+        groups: vec![100],
+        root: false,
+        admin: false,
+        service: false,
+    };
+    let add = UserAdd { user, only_new: true, token: None };
+    let added: UserAddReply = root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
+    added.token
+}
+
+/// However many of a user's clients end at the same time: others' do so too, and a node joins meanwhile, for which chains are settled.
+#[test]
+fn very_many_goodbyes_hold_up_nobody() {
+    const GOODBYES: u64 = 6000;
+    /// Of these one user alone has as many as half of all that may wait; the others are refused.
+    const TAKEN: usize = 4096;
+    real::run(|rt| async move {
+        let mut w = World::new(&rt);
+        store(&w, GOODBYES, "h").await;
+        let engine = w.engine.clone();
+        w.engine = Rc::new(Slow { rt: rt.clone(), engine, delay: ms(20) });
+        let m = primary(&w).await;
+        // A connection has 4096 calls at a time.
+        let hers = token(&w, &m, ANN).await;
+        let conn = async || w.conn(&at(&m), &hers).await.expect("a connection");
+        let ann = [conn().await, conn().await];
+        let bob = user(&w, &m, UserId(1001)).await;
+        let new = ClientSession { user: UserId(1001), ..session(GOODBYES + 1, "h") };
+        let _: ClientSessionReply =
+            bob.call_msg(method::CLIENT_SESSION, &new, SECOND).await.expect("opened");
+        let bye = |conn: &Rc<glowfs_net::Conn>, id: u64, within| {
+            let (conn, gone) = (conn.clone(), ClientGoodbye { client: ClientId(id.into()) });
+            rt.spawn(async move {
+                let done = conn.call_msg::<_, Empty>(method::CLIENT_GOODBYE, &gone, within).await;
+                done.map_err(|e| e.status)
+            })
+        };
+        let calls: Vec<_> =
+            (1..=GOODBYES).map(|id| bye(&ann[(id % 2) as usize], id, 30 * SECOND)).collect();
+        rt.sleep(ms(100)).await;
+        let others = bye(&bob, GOODBYES + 1, 10 * SECOND);
+        let storage = FakeStorage::start(&w, 1, at(&m), Rc::default());
+        rt.timeout(10 * SECOND, storage.agent.ready()).await.expect("it has joined");
+        others.await.expect("his client has ended");
+        let (mut ended, mut refused) = (0, 0);
+        for call in calls {
+            match call.await {
+                Ok(_) => ended += 1,
+                Err(Status::Overloaded) => refused += 1,
+                Err(e) => panic!("{e:?}"),
+            }
+        }
+        assert!(ended >= TAKEN && refused > 0, "{ended} ended, {refused} refused");
+        storage.stop().await;
+        m.stop().await;
+    });
+}
+
 #[test]
 fn very_many_clients_are_listed() {
     const CLIENTS: u64 = 5000;
@@ -89,21 +159,7 @@ fn one_user_leaves_room_for_others() {
         store(&w, USERS_CLIENTS_MAX, "h").await;
         let m = primary(&w).await;
         let root = w.conn(&at(&m), ROOT_TOKEN).await.expect("root");
-        let user = async |user| {
-            let user = UserInfo {
-                user,
-                name: format!("user-{user}"),
-                groups: vec![100],
-                root: false,
-                admin: false,
-                service: false,
-            };
-            let add = UserAdd { user, only_new: true, token: None };
-            let added: UserAddReply =
-                root.call_msg(method::USER_ADD, &add, SECOND).await.expect("added");
-            w.conn(&at(&m), &added.token).await.expect("a connection")
-        };
-        let (ann, bob) = (user(ANN).await, user(UserId(1001)).await);
+        let (ann, bob) = (user(&w, &m, ANN).await, user(&w, &m, UserId(1001)).await);
         let new = session(USERS_CLIENTS_MAX + 1, "h");
         let open = async |conn: &glowfs_net::Conn, session: &ClientSession| {
             let reply =

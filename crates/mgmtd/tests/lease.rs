@@ -55,6 +55,10 @@ impl Engine for Handle {
             .mutations
             .iter()
             .any(|m| matches!(m, Mutation::Put { key, .. } if key.starts_with(b"mgmtd/renewal")));
+        if commit.mutations.is_empty() {
+            // The end of a reading.
+            return self.0.engine.commit(commit);
+        }
         let which = if renews { RENEWALS } else { CHANGES };
         let gates = self.0.clone();
         if let Some(left) = gates.passes.get().filter(|_| which == CHANGES) {
@@ -239,6 +243,38 @@ fn a_change_that_outlived_the_lease_is_known_to_the_primary_that_is_revived() {
             conn.call_msg(method::GET_CONFIG, &Empty {}, SECOND).await.expect("primary again");
         assert_eq!(now.items.len(), 1, "it is stored: {now:?}");
         assert_eq!(now.items[0].toml, new.items[0].toml);
+        m.stop().await;
+    });
+}
+
+/// A call that was in work for all of a time without the engine comes back when this instance is primary again: it made that one step down, too.
+#[test]
+fn a_change_of_a_former_epoch_does_not_end_the_present_one() {
+    real::run(|rt| async move {
+        let (gates, w, m) = Gates::mgmtd(&rt).await;
+        gates.until(&m, true).await;
+        while count(&w, "node").await == 0 {
+            rt.sleep(ms(5)).await;
+        }
+        let (conn, before) = (w.conn(&at(&m), ROOT_TOKEN).await.expect("root"), epoch(&w).await);
+        gates.waiting[CHANGES].set(false);
+        gates.shut[CHANGES].set(true);
+        let late = rt.spawn(async move {
+            let limit = ms(60_000);
+            conn.call_msg::<_, ClientSessionReply>(method::CLIENT_SESSION, &session(), limit).await
+        });
+        while !gates.waiting[CHANGES].get() {
+            rt.sleep(ms(5)).await;
+        }
+        gates.refuses[RENEWALS].set(true);
+        gates.until(&m, false).await;
+        gates.refuses[RENEWALS].set(false);
+        gates.until(&m, true).await;
+        assert!(epoch(&w).await > before);
+        gates.shut[CHANGES].set(false);
+        let e = late.await.expect_err("it was of the former epoch");
+        assert_eq!(e.status, Status::NotPrimary, "{e}");
+        assert!(m.is_primary());
         m.stop().await;
     });
 }

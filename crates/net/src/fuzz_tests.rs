@@ -28,6 +28,8 @@ pub(crate) struct Script {
     hiccup: Cell<bool>,
     /// No end follows the bytes.
     stays: bool,
+    /// Nothing that is written is taken.
+    deaf: bool,
     down: Cell<bool>,
     fds: RefCell<Vec<OwnedFd>>,
 }
@@ -41,6 +43,7 @@ impl Script {
             written: Cell::new(0),
             hiccup: Cell::new(false),
             stays: false,
+            deaf: false,
             down: Cell::new(false),
             fds: RefCell::new(fds),
         })
@@ -76,6 +79,9 @@ impl StreamIo for Script {
         bufs: &[IoSlice<'_>],
         _: &[BorrowedFd<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.deaf {
+            return Poll::Pending;
+        }
         let n: usize = bufs.iter().map(|b| b.len()).sum();
         self.written.set(self.written.get() + n);
         Poll::Ready(Ok(n))
@@ -338,6 +344,55 @@ fn what_one_user_sends_on_all_connections_is_bounded() {
         rt.sleep(Duration::from_millis(50)).await;
         assert_eq!(counts.0.get(), 2);
         more.iter().for_each(|(conn, _)| conn.close());
+    });
+}
+
+/// Small questions with large answers, which nobody reads: of one user's connections those that hold most are closed, and nobody else's.
+#[test]
+fn answers_that_one_user_does_not_read_are_bounded() {
+    const ANSWER: usize = 10_000;
+    const MOST: usize = 1_000_000;
+    struct Talks;
+    impl Handler for Talks {
+        fn handle(self: Rc<Self>, call: Incoming) {
+            call.reply(Ok(Reply::body(vec![0; ANSWER])));
+        }
+    }
+    let ask = |n: usize| {
+        let header =
+            FrameHeader { kind: 1, method: method::GET_ROUTING.into(), ..Default::default() };
+        frame(header, &[], 0).repeat(n)
+    };
+    real::run(move |rt| async move {
+        let shares = Shares::with(1000, MOST);
+        let connect = |user: u64, questions: usize, reads: bool| {
+            let mut script = Script::new(ask(questions), 1 << 20, Vec::new());
+            let it = Rc::get_mut(&mut script).expect("the only handle");
+            (it.stays, it.deaf) = (true, !reads);
+            let identity = Identity { user: UserId(user), ..Identity::default() };
+            let place = shares.place(&identity).expect("a place");
+            let (stream, sender): (Stream, _) = (script, place.sender());
+            let inbound = Inbound::new(&rt, stream);
+            (Conn::accepted(&rt, inbound, peer(), Rc::new(Talks), sender), place)
+        };
+        let small: Vec<_> = (0..40).map(|_| connect(1, 2, false)).collect();
+        let other = connect(2, 50, false);
+        rt.sleep(Duration::from_millis(50)).await;
+        let held = shares.queued(UserId(1));
+        assert!((80 * ANSWER..MOST).contains(&held), "{held}");
+        // One that reads holds nothing.
+        let reads = connect(1, 10, true);
+        let large: Vec<_> = (0..3).map(|_| connect(1, 50, false)).collect();
+        rt.sleep(Duration::from_millis(50)).await;
+        let held = shares.queued(UserId(1));
+        assert!((80 * ANSWER..=MOST).contains(&held), "{held}");
+        assert!(large.iter().all(|(conn, _)| conn.is_closed()));
+        assert!(small.iter().all(|(conn, _)| !conn.is_closed()));
+        assert!(!reads.0.is_closed() && !other.0.is_closed());
+        for (conn, _) in small.iter().chain([&reads, &other]) {
+            conn.close();
+        }
+        assert_eq!((shares.queued(UserId(1)), shares.queued(UserId(2))), (0, 0));
     });
 }
 

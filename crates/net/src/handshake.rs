@@ -40,30 +40,40 @@ pub(crate) async fn connect(rt: &Rt, stream: Stream, hello: &Hello) -> Result<(I
     Ok((inbound, Peer::of_reply(stream.peer(), reply)))
 }
 
-/// The accepting side. After an error the peer has been told, as far as it could be. `admit` gives whoever it is a place, or refuses.
-pub(crate) async fn accept<P>(
-    rt: &Rt,
-    stream: Stream,
-    info: HelloReply,
-    authenticator: &dyn Authenticator,
-    admit: impl FnOnce(&Identity) -> Result<P>,
-) -> Result<(Inbound, Peer, Hello, P)> {
-    let mut inbound = Inbound::new(rt, stream.clone());
-    let introduced = introduce(&mut inbound, info, authenticator).await;
-    let admitted = introduced.and_then(|(peer, reply, hello)| {
-        let place = admit(&peer.identity)?;
-        Ok((peer, reply, hello, place))
-    });
-    match admitted {
-        Ok((peer, reply, hello, place)) => {
-            send(&stream, KIND_RESPONSE, Status::Ok, encode(&reply)).await?;
-            Ok((inbound, peer, hello, place))
-        }
-        Err(e) => {
-            let body = encode(&ErrorBody { message: e.message.clone() });
-            // The first error is the one that counts.
-            let _ = send(&stream, KIND_RESPONSE, e.status, body).await;
-            Err(e)
+/// The accepting side.
+pub(crate) struct Accept<'a, H, A> {
+    /// The template of the answer.
+    pub info: HelloReply,
+    pub authenticator: &'a dyn Authenticator,
+    /// Told when the peer's hello has come.
+    pub heard: H,
+    /// Gives whoever it is a place, or refuses.
+    pub admit: A,
+}
+
+impl<H: FnOnce(), A> Accept<'_, H, A> {
+    /// After an error the peer has been told, as far as it could be.
+    pub(crate) async fn run<P>(self, rt: &Rt, stream: Stream) -> Result<(Inbound, Peer, Hello, P)>
+    where
+        A: FnOnce(&Identity) -> Result<P>,
+    {
+        let mut inbound = Inbound::new(rt, stream.clone());
+        let introduced = introduce(&mut inbound, self.info, self.authenticator, self.heard).await;
+        let admitted = introduced.and_then(|(peer, reply, hello)| {
+            let place = (self.admit)(&peer.identity)?;
+            Ok((peer, reply, hello, place))
+        });
+        match admitted {
+            Ok((peer, reply, hello, place)) => {
+                send(&stream, KIND_RESPONSE, Status::Ok, encode(&reply)).await?;
+                Ok((inbound, peer, hello, place))
+            }
+            Err(e) => {
+                let body = encode(&ErrorBody { message: e.message.clone() });
+                // The first error is the one that counts.
+                let _ = send(&stream, KIND_RESPONSE, e.status, body).await;
+                Err(e)
+            }
         }
     }
 }
@@ -72,8 +82,10 @@ async fn introduce(
     inbound: &mut Inbound,
     info: HelloReply,
     authenticator: &dyn Authenticator,
+    heard: impl FnOnce(),
 ) -> Result<(Peer, HelloReply, Hello)> {
     let (_, body) = receive(inbound, KIND_REQUEST).await?;
+    heard();
     let hello: Hello = decode(&body)?;
     same_cluster(info.cluster, hello.cluster)?;
     let identity = authenticator.check(&hello).await?;

@@ -35,6 +35,9 @@ pub const FRAME_BYTES_PER_SECOND_MIN: u32 = 256 << 10;
 pub const BULK_RECEIVED_MAX: usize = 2 << 30;
 /// The same of one user.
 pub const USER_BULK_RECEIVED_MAX: usize = 512 << 20;
+/// Bytes of headers and bodies (not of bulk) that wait to be sent to all connections of one user at a server: above it, the connection that most of them wait for is
+/// closed. Services and who has root's token are no such users.
+pub const USER_QUEUED_BYTES_MAX: usize = 512 << 20;
 /// How often a connection is looked after.
 pub const UPKEEP_PERIOD: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is asked whether it is there; already after one [`UPKEEP_PERIOD`] if a call of ours waits.
@@ -52,8 +55,10 @@ pub const QUARANTINE: Duration = Duration::from_secs(30);
 /// A call that timed out or was dropped keeps its place this long; when the table is full of such, the connection is
 /// closed as unresponsive.
 pub const ABANDONED_MAX: Duration = Duration::from_secs(60);
-/// Connections in their handshake at a time; one more ends the oldest, which has said nothing for the longest time.
+/// Connections that have not said their hello yet, at a time; one more ends the oldest, which has said nothing for the longest time.
 pub const HANDSHAKES_MAX: usize = 256;
+/// Connections that have said it and are not answered yet (mgmtd may not say what their tokens stand for), at a time; one more ends the oldest.
+pub const UNANSWERED_HELLOS_MAX: usize = 2048;
 /// Connections one server serves at a time.
 pub const SERVER_CONNECTIONS_MAX: usize = 16_384;
 /// Of the places for connections one in so many is kept for services,

@@ -52,11 +52,33 @@ struct Shared {
     handler: Rc<dyn Handler>,
     conns: RefCell<BTreeMap<u64, Rc<Conn>>>,
     shares: Rc<Shares>,
-    /// Those in their handshake, the oldest first. Nobody knows who they are yet, so they take no place of others.
-    greeting: RefCell<VecDeque<(u64, Stream)>>,
+    /// Those that have not said their hello, and those that have and are not answered. Nobody knows who they are yet, so they take no place of others.
+    silent: Greeting,
+    unanswered: Greeting,
     greeted: Cell<u64>,
     stopped: Cell<bool>,
     stop_waiters: Waiters,
+}
+
+/// Connections in a part of their handshake, the oldest first.
+#[derive(Default)]
+struct Greeting(RefCell<VecDeque<(u64, Stream)>>);
+
+impl Greeting {
+    /// One more; if there are so many already, the oldest of them ends.
+    fn enter(&self, number: u64, stream: Stream, most: usize, why: &str) {
+        let mut all = self.0.borrow_mut();
+        if all.len() >= most
+            && let Some((_, oldest)) = all.pop_front()
+        {
+            tracing::warn!(peer = oldest.peer(), why, "ending a connection in its handshake");
+            oldest.shutdown();
+        }
+        all.push_back((number, stream));
+    }
+    fn leave(&self, number: u64) {
+        self.0.borrow_mut().retain(|g| g.0 != number);
+    }
 }
 
 impl Server {
@@ -93,7 +115,8 @@ impl Server {
             authenticator,
             handler,
             conns: RefCell::default(),
-            greeting: RefCell::default(),
+            silent: Greeting::default(),
+            unanswered: Greeting::default(),
             greeted: Cell::new(0),
             stopped: Cell::new(false),
             stop_waiters: Waiters::default(),
@@ -151,22 +174,19 @@ impl Shared {
         self.stop_waiters.wake();
     }
 
-    /// A connection begins its handshake; if too many do, the oldest of them ends. Its number.
+    /// A connection begins its handshake. Its number.
     fn greets(&self, stream: Stream) -> u64 {
         let number = self.greeted.get() + 1;
         self.greeted.set(number);
-        let mut greeting = self.greeting.borrow_mut();
-        if greeting.len() >= limits::HANDSHAKES_MAX
-            && let Some((_, oldest)) = greeting.pop_front()
-        {
-            tracing::warn!(
-                peer = oldest.peer(),
-                "too many connections that say no hello; ending one"
-            );
-            oldest.shutdown();
-        }
-        greeting.push_back((number, stream));
+        let why = "too many say no hello";
+        self.silent.enter(number, stream, limits::HANDSHAKES_MAX, why);
         number
+    }
+    /// It has said its hello.
+    fn hears(&self, number: u64, stream: &Stream) {
+        self.silent.leave(number);
+        let why = "too many wait for mgmtd to say what their tokens stand for";
+        self.unanswered.enter(number, stream.clone(), limits::UNANSWERED_HELLOS_MAX, why);
     }
 }
 
@@ -222,9 +242,16 @@ async fn serve(shared: Rc<Shared>, stream: Stream, number: u64) {
         info.release = glowfs_telemetry::RELEASE.into();
     }
     let admit = |identity: &Identity| shared.shares.place(identity);
-    let hello = handshake::accept(&shared.rt, stream.clone(), info, &*shared.authenticator, admit);
+    let accept = handshake::Accept {
+        info,
+        authenticator: &*shared.authenticator,
+        heard: || shared.hears(number, &stream),
+        admit,
+    };
+    let hello = accept.run(&shared.rt, stream.clone());
     let hello = shared.rt.timeout(limits::HANDSHAKE_DEADLINE, hello).await;
-    shared.greeting.borrow_mut().retain(|g| g.0 != number);
+    shared.silent.leave(number);
+    shared.unanswered.leave(number);
     match hello {
         Ok(Ok((inbound, peer, hello, place))) if !shared.stopped.get() => {
             let (handler, sender) = (shared.handler.clone(), place.sender());

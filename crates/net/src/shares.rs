@@ -1,4 +1,4 @@
-//! [`Shares`]: what one user, and all users, may take of a server: places for connections, and memory for inline bulk that is on its way.
+//! [`Shares`]: what one user, and all users, may take of a server: places for connections, memory for inline bulk that is on its way, and for answers that he does not read.
 //!
 //! A connection is bounded by itself; these are the bounds of all of them together, so that one user's program neither keeps everybody else out nor has the
 //! service ended for want of memory. Guarantees: what is counted is given back when its owner is dropped. Must never: bound services of the cluster by what users do.
@@ -6,15 +6,18 @@
 use crate::Identity;
 use crate::limits::{
     BULK_RECEIVED_MAX, SERVICE_CONNECTIONS_PART, USER_BULK_RECEIVED_MAX, USER_CONNECTIONS_PART,
+    USER_QUEUED_BYTES_MAX,
 };
 use glowfs_types::{Error, Result, Status, UserId};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// See the module.
 pub(crate) struct Shares {
     connections_max: usize,
+    /// Bytes that wait to be sent to one user.
+    queued_max: usize,
     connections: Cell<usize>,
     /// Bytes that users are sending.
     receiving: Cell<usize>,
@@ -25,6 +28,16 @@ pub(crate) struct Shares {
 struct User {
     connections: Cell<usize>,
     receiving: Cell<usize>,
+    /// Bytes that wait to be sent to all of his connections, and what waits for each of them, by its number.
+    queued: Cell<usize>,
+    queues: RefCell<BTreeMap<u64, Rc<Queue>>>,
+}
+
+/// What waits to be sent to a connection, and how it is closed.
+struct Queue {
+    number: u64,
+    bytes: Cell<usize>,
+    end: Box<dyn Fn(Error)>,
 }
 
 /// The place of a connection.
@@ -33,10 +46,11 @@ pub(crate) struct Place {
     user: Option<(UserId, Rc<User>)>,
 }
 
-/// On whose account a connection receives bulk.
+/// On whose account a connection receives bulk, and has answers waiting.
 pub(crate) struct Sender {
     shares: Rc<Shares>,
     user: Rc<User>,
+    queue: OnceCell<Rc<Queue>>,
 }
 
 /// Bulk of a user that is on its way.
@@ -54,8 +68,13 @@ fn take(from: &Cell<usize>, n: usize) {
 
 impl Shares {
     pub fn new(connections_max: usize) -> Rc<Self> {
+        Self::with(connections_max, USER_QUEUED_BYTES_MAX)
+    }
+    /// The same with another bound of what waits to be sent to one user.
+    pub fn with(connections_max: usize, queued_max: usize) -> Rc<Self> {
         Rc::new(Self {
             connections_max,
+            queued_max,
             connections: Cell::new(0),
             receiving: Cell::new(0),
             users: RefCell::default(),
@@ -65,6 +84,11 @@ impl Shares {
     #[cfg(test)]
     pub fn receiving(&self) -> usize {
         self.receiving.get()
+    }
+    /// Bytes that wait to be sent to a user.
+    #[cfg(test)]
+    pub fn queued(&self, user: UserId) -> usize {
+        self.users.borrow().get(&user).map_or(0, |u| u.queued.get())
     }
     /// A place for a connection of somebody, or `Overloaded`.
     pub fn place(self: &Rc<Self>, identity: &Identity) -> Result<Place> {
@@ -95,7 +119,8 @@ impl Place {
     /// On whose account the connection receives bulk; None: nobody's.
     pub fn sender(&self) -> Option<Sender> {
         let (_, user) = self.user.as_ref()?;
-        Some(Sender { shares: self.shares.clone(), user: user.clone() })
+        let (shares, user) = (self.shares.clone(), user.clone());
+        Some(Sender { shares, user, queue: OnceCell::new() })
     }
 }
 
@@ -122,6 +147,43 @@ impl Sender {
         add(&self.shares.receiving, bytes);
         add(&self.user.receiving, bytes);
         Some(Receiving { of: self, bytes })
+    }
+    /// The number of the connection, and how it is closed. Said once.
+    pub fn queues(&self, number: u64, end: impl Fn(Error) + 'static) {
+        let queue = Rc::new(Queue { number, bytes: Cell::new(0), end: Box::new(end) });
+        self.user.queues.borrow_mut().insert(number, self.queue.get_or_init(|| queue).clone());
+    }
+    /// So many bytes wait to be sent to it now. If that is too much for all of its user's, the one that most wait for is closed.
+    pub fn queued(&self, bytes: usize) {
+        let Some(queue) = self.queue.get() else { return };
+        self.user.queued(queue, bytes);
+        while self.user.queued.get() > self.shares.queued_max {
+            let most = self.user.queues.borrow().values().max_by_key(|q| q.bytes.get()).cloned();
+            let Some(most) = most else { return };
+            let why = format!(
+                "the connections of this user do not read: {} bytes are queued for this one, {} for all",
+                most.bytes.get(),
+                self.user.queued.get()
+            );
+            // It counts no more, whether or not it was closed before.
+            self.user.queued(&most, 0);
+            (most.end)(Error::new(Status::Disconnected, why));
+        }
+    }
+}
+
+impl User {
+    fn queued(&self, queue: &Queue, bytes: usize) {
+        let before = queue.bytes.replace(bytes);
+        self.queued.set(self.queued.get() - before + bytes);
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let Some(queue) = self.queue.get() else { return };
+        self.user.queued(queue, 0);
+        self.user.queues.borrow_mut().remove(&queue.number);
     }
 }
 

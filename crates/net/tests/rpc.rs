@@ -528,6 +528,45 @@ fn who_says_no_hello_keeps_nobody_out() {
     });
 }
 
+/// Who has said his hello is not taken for one who has not, however long mgmtd takes to say who he is.
+#[test]
+fn who_waits_for_an_answer_to_his_hello_is_not_silent() {
+    use glowfs_net::{Authenticator, Identity, NoCalls, Server, TrustAll};
+    use glowfs_rt::BoxFuture;
+    use glowfs_types::Result;
+    use glowfs_types::wire::hello::Hello;
+    /// Takes its time.
+    struct Late(Rt);
+    impl Authenticator for Late {
+        fn check(&self, hello: &Hello) -> BoxFuture<Result<Identity>> {
+            let (rt, answer) = (self.0.clone(), TrustAll.check(hello));
+            Box::pin(async move {
+                rt.sleep(SECOND).await;
+                answer.await
+            })
+        }
+    }
+    const CLIENTS: usize = 300;
+    real::run(|rt| async move {
+        let late = Rc::new(Late(rt.clone()));
+        let server = Server::start(&rt, vec![any_tcp()], info(), late, Rc::new(NoCalls));
+        let server = server.expect("listen");
+        let (service, to) = (Service::new(&rt), names(&server));
+        let connectors: Vec<_> = (0..CLIENTS).map(|_| connector(&rt, &service, &[])).collect();
+        let mut calls = Vec::new();
+        for c in &connectors {
+            let (c, to) = (c.clone(), to.clone());
+            calls.push(rt.spawn(async move { c.connect(&to).await.is_ok() }));
+            rt.sleep(Duration::from_micros(200)).await;
+        }
+        let mut heard = 0;
+        for call in calls {
+            heard += usize::from(call.await);
+        }
+        assert_eq!(heard, CLIENTS);
+    });
+}
+
 #[test]
 fn connections_are_limited() {
     use glowfs_net::{NoCalls, Server, ServerOptions};

@@ -119,6 +119,7 @@ fn empty(alive: BTreeSet<NodeId>) -> State {
         dirty_nodes: BTreeSet::new(),
         dirty_chains: BTreeSet::new(),
         dead_clients: Default::default(),
+        answers: Default::default(),
     }
 }
 

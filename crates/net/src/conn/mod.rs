@@ -117,6 +117,14 @@ impl Conn {
             reachable: RefCell::default(),
             quarantine,
         });
+        if let Some(sender) = &conn.sender {
+            let it = Rc::downgrade(&conn);
+            sender.queues(id, move |why| {
+                if let Some(conn) = it.upgrade() {
+                    conn.end(why);
+                }
+            });
+        }
         tracing::debug!(conn = id, peer = %conn.peer, shm = conn.peer.shares_memory(), "connected");
         crate::metrics::open(1);
         handler.connected(&conn);
@@ -228,6 +236,7 @@ impl Conn {
             let waker = out.push(frame);
             (waker, out.bytes())
         };
+        self.count_queued();
         if bytes > SEND_QUEUE_BYTES_MAX {
             self.end(Error::new(
                 Status::Disconnected,
@@ -236,6 +245,14 @@ impl Conn {
         }
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+
+    /// Tells on whose account how much waits to be sent. It may end this connection, or another one of the same user.
+    fn count_queued(&self) {
+        if let Some(sender) = &self.sender {
+            let bytes = self.out.borrow().plain();
+            sender.queued(bytes);
         }
     }
 
@@ -279,6 +296,7 @@ impl Conn {
         }
         let (frames, writer) = self.out.borrow_mut().clear();
         drop(frames);
+        self.count_queued();
         drop(std::mem::take(&mut *self.regions_in.borrow_mut()));
         wake.into_iter().chain(writer).for_each(|w| w.wake());
         self.room_waiters.wake();

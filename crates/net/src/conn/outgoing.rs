@@ -63,6 +63,9 @@ impl OutFrame {
         self.weight = weight;
         self
     }
+    fn plain(&self) -> usize {
+        HEADER_BYTES + self.body.len()
+    }
     fn overtakes(&self) -> bool {
         is_control(self.header.kind, self.header.flags, self.header.method.get())
     }
@@ -88,6 +91,8 @@ pub(crate) struct OutQueue {
     /// Control at the front, behind a frame of which a part is gone.
     control: usize,
     bytes: usize,
+    /// Of these, what is no bulk: frames of which a part is gone count as a whole.
+    plain: usize,
     waker: Option<Waker>,
 }
 
@@ -96,9 +101,14 @@ impl OutQueue {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
+    /// Bytes of headers and bodies that wait: what no weight of a call counts.
+    pub(crate) fn plain(&self) -> usize {
+        self.plain
+    }
     /// Puts a frame at the end of its lane; the returned waker is to be woken once the borrow of the queue has ended.
     pub(crate) fn push(&mut self, frame: OutFrame) -> Option<Waker> {
         self.bytes += frame.len;
+        self.plain += frame.plain();
         let begun = usize::from(self.sent > 0);
         if frame.overtakes() {
             self.frames.insert((begun + self.control).min(self.frames.len()), frame);
@@ -111,6 +121,7 @@ impl OutQueue {
     /// Drops everything.
     pub(crate) fn clear(&mut self) -> (VecDeque<OutFrame>, Option<Waker>) {
         self.bytes = 0;
+        self.plain = 0;
         self.sent = 0;
         self.control = 0;
         (std::mem::take(&mut self.frames), self.waker.take())
@@ -184,6 +195,7 @@ impl OutQueue {
             self.sent = 0;
             free.calls += first.weight.calls;
             free.bytes += first.weight.bytes;
+            self.plain = self.plain.saturating_sub(first.plain());
             self.frames.pop_front();
         }
         free
@@ -226,10 +238,12 @@ mod tests {
         q.advance(HEADER_BYTES + 1000 - 10 + 1);
         q.push(frame(7, KIND_REQUEST, 0, ECHO, 0));
         assert_eq!(ids(&q), [3, 5, 7, 2, 4, 6]);
+        assert_eq!(q.plain(), 6 * HEADER_BYTES, "bulk is none of it");
         q.advance(HEADER_BYTES * 3 - 1 + 5);
         q.push(frame(8, KIND_REQUEST, 0, ECHO, 0));
         assert_eq!(ids(&q), [2, 8, 4, 6]);
         q.advance(q.bytes());
         assert_eq!((q.frames.len(), q.bytes(), q.control, q.sent), (0, 0, 0, 0));
+        assert_eq!(q.plain(), 0);
     }
 }

@@ -260,6 +260,7 @@ pub(super) async fn write(conn: Rc<Conn>) {
         match sent {
             None => return,
             Some(Ok((_, free))) => {
+                conn.count_queued();
                 if free != Default::default() {
                     conn.release(free);
                 }
