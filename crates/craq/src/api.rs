@@ -228,7 +228,7 @@ pub enum Action {
         /// What it goes on top of.
         onto: Onto,
     },
-    /// Stage a version again that was refused for want of room and must not be taken back, after a pause; with its payload, which is not
+    /// Stage a version again that was refused for want of room and must not be taken back, or for want of a place in the store's queue, after a pause; with its payload, which is not
     /// released yet.
     StageAgain(ChunkId, ChunkVersion, Onto),
     /// Commit a staged version.
@@ -272,7 +272,7 @@ pub enum Action {
     Held(Ticket, Result<(), Status>),
     /// Ask mgmtd for newer routing info.
     Refresh,
-    /// Say [`Event::Timer`] after a pause.
+    /// Say [`Event::Timer`] after a pause: something is sent, or the store is asked, again.
     Pause(TimerId),
     /// This target cannot go on; it must be reported offline.
     Failed(Status),

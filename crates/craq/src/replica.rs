@@ -3,6 +3,7 @@
 use crate::api::local_state;
 use crate::dedupe::Channels;
 use crate::lane::{Ack, Entry, Lane, Stage};
+use crate::progress::Again;
 use crate::shown::Unvouched;
 use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Onto, Ticket, TimerId, View};
 use glowfs_types::mutant::{Mutant, planted};
@@ -24,6 +25,8 @@ pub struct Replica {
     pub(crate) channels: Channels,
     pub(crate) forwards: BTreeMap<ForwardId, (ChunkId, ChunkVersion)>,
     pub(crate) timers: BTreeMap<TimerId, (ChunkId, ChunkVersion)>,
+    /// What the store has still to be asked again.
+    pub(crate) again: BTreeMap<TimerId, Again>,
     pub(crate) ids: u64,
     /// How often we took versions of a chunk back under this chain version.
     pub(crate) taken_back: BTreeMap<ChunkId, u64>,
@@ -73,6 +76,7 @@ impl Replica {
             channels: Channels::default(),
             forwards: BTreeMap::new(),
             timers: BTreeMap::new(),
+            again: BTreeMap::new(),
             ids: 0,
             taken_back: BTreeMap::new(),
             generations: BTreeMap::new(),
@@ -292,6 +296,7 @@ impl Replica {
             }
             Event::Read { ticket, .. } | Event::Tell { ticket, .. } => {
                 out.push(Action::ReadRefused(ticket, Status::NotServing));
+        self.again.clear();
             }
             Event::Hold(ticket, _) => out.push(Action::Held(ticket, Err(Status::NotServing))),
             _ => {}

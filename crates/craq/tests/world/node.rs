@@ -247,7 +247,9 @@ impl World {
             }
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before. Of no other reason it may fail here.
-            Action::Failed(status) if self.refused && status == self.refusal => {
+            Action::Failed(status)
+                if self.refused && status == self.refusal && status != Status::Overloaded =>
+            {
                 self.gave_way = self.nodes.iter().any(|n| n.older);
                 self.nodes[i as usize].crash(true)
             }
@@ -520,11 +522,16 @@ impl World {
             Choice::Refuse(i, k) => {
                 self.budget.refusals -= 1;
                 self.refused = true;
-                let Op::Stage { chunk, version, .. } = self.nodes[i as usize].ops.remove(k) else {
-                    unreachable!("only a stage is refused")
-                };
                 let refused = Err(self.refusal);
-                self.feed(i, Event::Staged(chunk, ChunkVersion(version), refused));
+                let event = match self.nodes[i as usize].ops.remove(k) {
+                    Op::Stage { chunk, version, .. } => {
+                        Event::Staged(chunk, ChunkVersion(version), refused)
+                    }
+                    Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), refused),
+                    Op::Discard(c, _) => Event::Discarded(c, refused),
+                    _ => unreachable!("this is not refused"),
+                };
+                self.feed(i, event);
             }
             Choice::Timer(i) => {
                 if !self.closed {
