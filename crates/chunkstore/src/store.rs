@@ -255,15 +255,19 @@ impl Store {
     ) -> Result<()> {
         self.append_all(target, clients.into_iter().map(Record::ForgetClient)).await
     }
-    /// The same of some channels of a client.
+    /// The same, and of some channels of others. Of as many as a call puts into the log at once (4096) nothing that is asked for afterwards comes before.
     pub async fn forget_channels(
         &self,
         target: TargetId,
-        client: ClientId,
-        channels: &[ChannelId],
+        clients: impl IntoIterator<Item = ClientId>,
+        channels: impl IntoIterator<Item = (ClientId, Vec<ChannelId>)>,
     ) -> Result<()> {
-        let pages = channels.chunks(FORGOTTEN_PER_RECORD);
-        self.append_all(target, pages.map(|p| Record::ForgetChannels(client, p.to_vec()))).await
+        let clients = clients.into_iter().map(Record::ForgetClient);
+        let pages = channels.into_iter().flat_map(|(client, list)| {
+            let pages = list.chunks(FORGOTTEN_PER_RECORD).map(<[_]>::to_vec).collect::<Vec<_>>();
+            pages.into_iter().map(move |page| Record::ForgetChannels(client, page))
+        });
+        self.append_all(target, clients.chain(pages)).await
     }
     /// Forgets the tombstones of a target. Only when all replicas agree that the chunks are gone.
     pub async fn purge_tombstones(&self, target: TargetId) -> Result<()> {

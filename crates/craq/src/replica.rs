@@ -1,7 +1,7 @@
 //! [`Replica`]: the state of one target, and what is dispatched where.
 
 use crate::api::local_state;
-use crate::dedupe::Channels;
+use crate::dedupe::{Channels, Forgotten};
 use crate::lane::{Ack, Entry, Lane, Stage};
 use crate::progress::Again;
 use crate::shown::Unvouched;
@@ -168,9 +168,12 @@ impl Replica {
                 self.dropped(out);
             }
             Event::Age => {
-                let (clients, channels) = self.channels.age();
-                out.extend(clients.into_iter().map(Action::ForgetClient));
-                out.extend(channels.into_iter().map(|(c, list)| Action::ForgetSome(c, list)));
+                let gone = self.channels.age();
+                Self::forgotten(gone, out);
+            }
+            Event::AgeOn => {
+                let gone = self.channels.age_on();
+                Self::forgotten(gone, out);
             }
             Event::Channels(version, records) => {
                 if self.view.is_some_and(|v| v.version == version && v.receiving()) {
@@ -182,6 +185,16 @@ impl Replica {
         }
     }
 
+    fn forgotten((clients, channels): Forgotten, out: &mut Vec<Action>) {
+        if !clients.is_empty() || !channels.is_empty() {
+            out.push(Action::Forget(clients, channels));
+        }
+    }
+
+    /// Whether an age has steps left ([`Event::AgeOn`]).
+    pub fn is_ageing(&self) -> bool {
+        self.failed.is_none() && self.channels.is_ageing()
+    }
     /// What to report of this target.
     pub fn local(&self) -> LocalState {
         let up_to_date = self.view.is_some_and(|v| v.serving() || (v.syncing() && self.sync_done));
@@ -283,6 +296,7 @@ impl Replica {
         }
         self.forwards.clear();
         self.timers.clear();
+        self.again.clear();
         out.push(Action::Failed(status));
         out.push(Action::Report);
     }
@@ -296,7 +310,6 @@ impl Replica {
             }
             Event::Read { ticket, .. } | Event::Tell { ticket, .. } => {
                 out.push(Action::ReadRefused(ticket, Status::NotServing));
-        self.again.clear();
             }
             Event::Hold(ticket, _) => out.push(Action::Held(ticket, Err(Status::NotServing))),
             _ => {}

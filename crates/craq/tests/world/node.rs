@@ -238,9 +238,8 @@ impl World {
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
             Action::Pause(_) if self.fault == Some(Fault::NeverAgain) => {}
             Action::Pause(t) => n.timers.push(t),
-            Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
-            Action::ForgetSome(client, list) => {
-                self.nodes[i as usize].ops.push(Op::ForgetSome(client, list));
+            Action::Forget(clients, some) => {
+                self.nodes[i as usize].ops.push(Op::Forget(clients, some));
             }
             Action::ForgetChannels(clients) => {
                 self.nodes[i as usize].ops.push(Op::ForgetAll(clients));
@@ -513,7 +512,7 @@ impl World {
                     }
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
                     Op::Discard(c, _) => Event::Discarded(c, result),
-                    Op::Forget(_) | Op::ForgetSome(..) => return,
+                    Op::Forget(..) => return,
                     Op::ForgetAll(_) => Event::Forgotten,
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),
                 };
