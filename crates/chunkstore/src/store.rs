@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::room::Promise;
 use crate::state::Inner;
 use glowfs_rt::sync::join_all;
-use glowfs_rt::{Buf, BufMut, Dir, Rt};
+use glowfs_rt::{Buf, BufMut, Dir, Instant, Rt};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{ChannelRecord, QueryExtentReply};
 use glowfs_types::{
@@ -354,8 +354,13 @@ impl Store {
         targets.values().flat_map(|t| t.chunks.values()).map(|c| c.memory_bytes()).sum()
     }
     /// Checks that the disk is still there, is this one, and takes writes; if not, the store fails. An idle store would not notice.
-    pub async fn probe(&self) -> Result<()> {
-        self.inner.probe().await
+    /// `beside`: the store's directory, opened once more, so that the check does not wait behind what the store asks of it.
+    pub async fn probe(&self, beside: &Dir) -> Result<()> {
+        self.inner.probe(beside).await
+    }
+    /// Since when a flush waits for the disk, if one does; the check of the disk does not flush.
+    pub fn flushing_since(&self) -> Option<Instant> {
+        self.inner.flush.waits_since()
     }
     /// Takes the store out of service, as a failed write does.
     pub fn fail(&self, why: &str) {
