@@ -4,7 +4,7 @@ use crate::format::{BLOCK, Superblock};
 use crate::open::{READS, SUPERBLOCK};
 use crate::state::Inner;
 use glowfs_rt::backend::{OpenOptions, Space};
-use glowfs_rt::{Duration, File, Instant};
+use glowfs_rt::{Dir, Duration, File, Instant};
 use glowfs_types::Result;
 use std::cell::Cell;
 use std::io;
@@ -70,10 +70,11 @@ impl Inner {
     }
 
     /// Reads and writes one block. What an idle store would not notice (its directory deleted, the file system remounted read-only)
-    /// fails here, and takes the store out of service.
-    pub async fn probe(self: &Rc<Self>) -> Result<()> {
+    /// fails here, and takes the store out of service. By `beside`, which is the same directory opened once more, so that what is asked of the disk by the store
+    /// itself is not before it in a queue of ours: a disk with much to do is not one that hangs.
+    pub async fn probe(self: &Rc<Self>, beside: &Dir) -> Result<()> {
         self.check_open()?;
-        match self.try_probe().await {
+        match self.try_probe(beside).await {
             Ok(()) => Ok(()),
             // The process is at its limit of files, or the disk is full: neither says that it is broken.
             Err(e) if crate::log::is_no_space(&e) || e.kind() == io::ErrorKind::OutOfMemory => {
@@ -84,10 +85,10 @@ impl Inner {
         }
     }
 
-    async fn try_probe(&self) -> io::Result<()> {
+    async fn try_probe(&self, beside: &Dir) -> io::Result<()> {
         let mut reads = 1;
         // What is there reads wrongly at times, and rightly the next time; what is not there stays away.
-        while let Err(e) = self.check_superblock().await {
+        while let Err(e) = self.check_superblock(beside).await {
             if reads == READS || e.kind() == io::ErrorKind::NotFound {
                 return Err(e);
             }
@@ -96,16 +97,16 @@ impl Inner {
             self.rt.sleep(READ_PAUSE).await;
         }
         let options = OpenOptions { create: true, direct: true };
-        let file = self.dir.open(PROBE, options).await?;
+        let file = beside.open(PROBE, options).await?;
         let mut block = self.rt.alloc(BLOCK);
         block.fill(0);
         file.write(vec![block.freeze()], 0).await
     }
 
     /// Reads the superblock by its name: it must be this store's.
-    async fn check_superblock(&self) -> io::Result<()> {
+    async fn check_superblock(&self, beside: &Dir) -> io::Result<()> {
         let options = OpenOptions { create: false, direct: true };
-        let file = self.dir.open(SUPERBLOCK, options).await?;
+        let file = beside.open(SUPERBLOCK, options).await?;
         let (read, mut buf) = file.read(self.rt.alloc(BLOCK), 0).await;
         buf.truncate(read?);
         let other = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);

@@ -11,7 +11,7 @@ use crate::record::Record;
 use crate::room::Promise;
 use crate::state::Inner;
 use glowfs_rt::sync::join_all;
-use glowfs_rt::{Buf, BufMut, Dir, Rt};
+use glowfs_rt::{Buf, BufMut, Dir, Instant, Rt};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::data::{ChannelRecord, QueryExtentReply};
 use glowfs_types::{
@@ -255,15 +255,19 @@ impl Store {
     ) -> Result<()> {
         self.append_all(target, clients.into_iter().map(Record::ForgetClient)).await
     }
-    /// The same of some channels of a client.
+    /// The same, and of some channels of others. Of as many as a call puts into the log at once (4096) nothing that is asked for afterwards comes before.
     pub async fn forget_channels(
         &self,
         target: TargetId,
-        client: ClientId,
-        channels: &[ChannelId],
+        clients: impl IntoIterator<Item = ClientId>,
+        channels: impl IntoIterator<Item = (ClientId, Vec<ChannelId>)>,
     ) -> Result<()> {
-        let pages = channels.chunks(FORGOTTEN_PER_RECORD);
-        self.append_all(target, pages.map(|p| Record::ForgetChannels(client, p.to_vec()))).await
+        let clients = clients.into_iter().map(Record::ForgetClient);
+        let pages = channels.into_iter().flat_map(|(client, list)| {
+            let pages = list.chunks(FORGOTTEN_PER_RECORD).map(<[_]>::to_vec).collect::<Vec<_>>();
+            pages.into_iter().map(move |page| Record::ForgetChannels(client, page))
+        });
+        self.append_all(target, clients.chain(pages)).await
     }
     /// Forgets the tombstones of a target. Only when all replicas agree that the chunks are gone.
     pub async fn purge_tombstones(&self, target: TargetId) -> Result<()> {
@@ -350,8 +354,13 @@ impl Store {
         targets.values().flat_map(|t| t.chunks.values()).map(|c| c.memory_bytes()).sum()
     }
     /// Checks that the disk is still there, is this one, and takes writes; if not, the store fails. An idle store would not notice.
-    pub async fn probe(&self) -> Result<()> {
-        self.inner.probe().await
+    /// `beside`: the store's directory, opened once more, so that the check does not wait behind what the store asks of it.
+    pub async fn probe(&self, beside: &Dir) -> Result<()> {
+        self.inner.probe(beside).await
+    }
+    /// Since when a flush waits for the disk, if one does; the check of the disk does not flush.
+    pub fn flushing_since(&self) -> Option<Instant> {
+        self.inner.flush.waits_since()
     }
     /// Takes the store out of service, as a failed write does.
     pub fn fail(&self, why: &str) {

@@ -170,7 +170,7 @@ fn some_channels_of_a_client_are_forgotten() {
         let records = (0..CHANNELS).map(|n| channel(7, n)).chain([channel(8, 0)]);
         store.put_channels(T, records.collect()).await.expect("put");
         let gone: Vec<_> = (0..CHANNELS).filter(|n| n % 100 != 0).map(ChannelId).collect();
-        store.forget_channels(T, ClientId(7), &gone).await.expect("forgotten");
+        store.forget_channels(T, [], [(ClientId(7), gone.clone())]).await.expect("forgotten");
         store.flush(T).await.expect("flush");
     })
     .expect("ran");

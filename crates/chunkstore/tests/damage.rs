@@ -426,12 +426,12 @@ fn one_wrong_reading_of_the_superblock_takes_no_disk_out() {
         store.create_target(T).await.expect("target");
         for _ in 0..20 {
             d.flip_read.set(1);
-            store.probe().await.expect("one wrong bit");
+            store.probe(&d.dir()).await.expect("one wrong bit");
             assert_eq!(d.flip_read.get(), 0, "the superblock was read");
         }
         store.stage(T, request(1, 1, StageKind::Write, bytes(1, 5000))).await.expect("it works");
         d.flip("superblock", 0, 77);
-        let e = store.probe().await.expect_err("wrong for good");
+        let e = store.probe(&d.dir()).await.expect_err("wrong for good");
         assert_eq!(e.status, Status::DiskFailed, "{e}");
         assert!(store.failure().is_some());
     })

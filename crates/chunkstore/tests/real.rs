@@ -1,8 +1,8 @@
 //! The store on a real file system.
 
 use glowfs_chunkstore::{StageKind, StageRequest, Store, StoreConfig};
-use glowfs_rt::sync::join;
-use glowfs_rt::{Buf, Rt};
+use glowfs_rt::sync::{join, join_all};
+use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::{ChunkId, ChunkVersion, ClusterId, DataId, NodeId, Status, TargetId, VolumeId};
 
@@ -371,8 +371,9 @@ fn a_disk_that_is_gone_or_another_one_is_noticed() {
         glowfs_rt::real::run(|rt| async move {
             let dir = |p: &std::path::Path| rt.open_dir(p).expect("dir");
             let store = Store::open(&rt, dir(&path), config()).await.expect("open");
+            let beside = dir(&path);
             store.create_target(T).await.expect("target");
-            store.probe().await.expect("all is well");
+            store.probe(&beside).await.expect("all is well");
             if other {
                 let second = Store::open(&rt, dir(&spare), config()).await.expect("open");
                 second.close().await.expect("closed");
@@ -381,7 +382,7 @@ fn a_disk_that_is_gone_or_another_one_is_noticed() {
                 std::fs::remove_dir_all(&path).expect("deleted");
             }
             assert_eq!(store.failure(), None, "nobody looked yet");
-            let e = store.probe().await.expect_err("it is gone");
+            let e = store.probe(&beside).await.expect_err("it is gone");
             assert_eq!(e.status, Status::DiskFailed);
             assert!(store.failure().is_some());
             let e =
@@ -390,4 +391,28 @@ fn a_disk_that_is_gone_or_another_one_is_noticed() {
             assert_eq!(store.flush(T).await.expect_err("failed").status, Status::DiskFailed);
         });
     }
+}
+
+/// What the store asks of a disk waits in a queue when it is much; a check behind all of it took a slow disk for one that hangs.
+#[test]
+fn the_check_of_a_disk_does_not_wait_for_what_the_store_asked_before() {
+    /// More than the kernel, or all helper threads, have of one directory at once.
+    const WAITING: usize = 1100;
+    glowfs_rt::real::run(|rt| async move {
+        let temp = tempfile::tempdir().expect("dir");
+        let [dir, beside] = [0; 2].map(|_| rt.open_dir(temp.path()).expect("dir"));
+        let store = Store::open(&rt, dir.clone(), config()).await.expect("open");
+        let path = temp.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
+        let fifo = dir.open("fifo", Default::default()).await.expect("open");
+        let reads: Vec<_> = (0..WAITING).map(|_| fifo.read(rt.alloc(1), 0)).collect();
+        rt.sleep(Duration::from_millis(20)).await;
+        let probe = rt.timeout(Duration::from_secs(5), store.probe(&beside)).await;
+        let mut writer = std::fs::File::options().write(true).open(&path).expect("open");
+        std::io::Write::write_all(&mut writer, &[1; WAITING]).expect("write");
+        assert!(join_all(reads).await.iter().all(|(n, _)| matches!(n, Ok(1))));
+        probe.expect("in time").expect("all is well");
+        store.close().await.expect("close");
+    });
 }

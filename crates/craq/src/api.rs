@@ -6,7 +6,7 @@ use glowfs_types::wire::data::ChannelRecord;
 use glowfs_types::{
     ChainVersion, ChannelId, ChunkId, ChunkVersion, ClientId, NodeId, Seq, Status, TargetId,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A request that waits for an answer; the service chose the number and holds the request and its payload under it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -169,8 +169,10 @@ pub enum Event {
     Channels(ChainVersion, Vec<ChannelRecord>),
     /// An [`Action::ForgetChannels`] ended.
     Forgotten,
-    /// No update whose client first tried it before the last [`Event::Age`] can arrive any more.
+    /// No update whose client first tried it before the last [`Event::Age`] can arrive any more. What is forgotten for that is named in steps.
     Age,
+    /// The next step of that, as long as [`crate::Replica::is_ageing`].
+    AgeOn,
 }
 
 /// What is sent down the chain.
@@ -228,7 +230,7 @@ pub enum Action {
         /// What it goes on top of.
         onto: Onto,
     },
-    /// Stage a version again that was refused for want of room and must not be taken back, after a pause; with its payload, which is not
+    /// Stage a version again that was refused for want of room and must not be taken back, or for want of a place in the store's queue, after a pause; with its payload, which is not
     /// released yet.
     StageAgain(ChunkId, ChunkVersion, Onto),
     /// Commit a staged version.
@@ -272,17 +274,15 @@ pub enum Action {
     Held(Ticket, Result<(), Status>),
     /// Ask mgmtd for newer routing info.
     Refresh,
-    /// Say [`Event::Timer`] after a pause.
+    /// Say [`Event::Timer`] after a pause: something is sent, or the store is asked, again.
     Pause(TimerId),
     /// This target cannot go on; it must be reported offline.
     Failed(Status),
     /// The successor's content differs from ours at the same version.
     Diverged(ChunkId, ChunkVersion),
-    /// Nothing of this client's former updates can come again: the store may forget its channels, behind what it was asked to do
-    /// before this and ahead of what it will be asked to do after it.
-    ForgetClient(ClientId),
-    /// The same of some of its channels.
-    ForgetSome(ClientId, Vec<ChannelId>),
+    /// Nothing of these clients' former updates can come again, nor of those on these channels of others: the store may forget them, behind what it was asked to do
+    /// before this and ahead of what it will be asked to do after it. No more than [`crate::AGED_AT_ONCE`].
+    Forget(BTreeSet<ClientId>, BTreeMap<ClientId, Vec<ChannelId>>),
     /// The store shall forget these clients' channels, then say [`Event::Forgotten`]; until then nothing is asked of it.
     ForgetChannels(BTreeSet<ClientId>),
 }

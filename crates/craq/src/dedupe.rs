@@ -7,8 +7,10 @@
 //! or not, no retry comes to any of them. What is learned late (from the store, by a resync) counts as seen when it is learned.
 //!
 //! A client chooses its channels, as many as it likes. The head takes no write on a channel that it does not know while it knows
-//! [`CLIENT_CHANNELS_MAX`] of that client; it forgets nothing for it, so what was written once stays so. The others have what the head let in within two of
-//! their ages, which is no more than three times that.
+//! [`CLIENT_CHANNELS_MAX`] of that client, or [`TARGET_CHANNELS_MAX`] of all; it forgets nothing for it, so what was written once stays so. The others have
+//! what the head let in within two of their ages, which is no more than three times that.
+//!
+//! What is to be forgotten is looked for in steps of [`AGED_AT_ONCE`] records: there may be many.
 
 use crate::Origin;
 use glowfs_types::mutant::{Mutant, planted};
@@ -22,6 +24,13 @@ const AGES_KEPT: u32 = 2;
 /// Channels of one client that the head knows, at most. A client uses 256 at once and gives up those whose outcome it does not learn within a
 /// minute: all of them, each minute, for an hour (two ages) are fewer.
 pub const CLIENT_CHANNELS_MAX: usize = 16 << 10;
+
+/// Channels of all clients that the head knows of one target, at most: what 4096 clients use that write all they can at once. Each takes some 300 bytes of memory
+/// on each replica, in the core and in the store.
+pub const TARGET_CHANNELS_MAX: usize = 1 << 20;
+
+/// Channels that are looked at in one step of an age.
+pub const AGED_AT_ONCE: usize = 4096;
 
 /// What became of a write that was seen before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +63,12 @@ pub(crate) struct Channels {
     counts: BTreeMap<ClientId, usize>,
     /// How often [`Channels::age`] was called.
     age: u32,
+    /// Where the look for what is to be forgotten goes on, if it has not ended.
+    ageing: Option<(ClientId, ChannelId)>,
 }
+
+/// What is forgotten: clients, of which nothing is known any more, and channels of those of which something is.
+pub(crate) type Forgotten = (BTreeSet<ClientId>, BTreeMap<ClientId, Vec<ChannelId>>);
 
 impl Channels {
     /// What is known of a write.
@@ -74,7 +88,8 @@ impl Channels {
     }
     /// Whether there is no room for the channel of a write.
     pub fn is_full(&self, o: &Origin) -> bool {
-        self.counts.get(&o.client).is_some_and(|n| *n >= CLIENT_CHANNELS_MAX)
+        let of_client = self.counts.get(&o.client).copied().unwrap_or(0);
+        (of_client >= CLIENT_CHANNELS_MAX || self.lanes.len() >= TARGET_CHANNELS_MAX)
             && !self.lanes.contains_key(&(o.client, o.channel))
     }
     /// The channel of a write that is seen now.
@@ -146,13 +161,22 @@ impl Channels {
     pub fn len(&self) -> usize {
         self.lanes.len()
     }
-    /// A new age begins. Forgets the channels of which nothing was seen in the one that ends, and names them: clients that have no others, and
-    /// channels of those that have.
-    pub fn age(&mut self) -> (BTreeSet<ClientId>, BTreeMap<ClientId, Vec<ChannelId>>) {
+    /// A new age begins: the first step of [`Channels::age_on`].
+    pub fn age(&mut self) -> Forgotten {
         self.age += 1;
+        self.ageing = Some((ClientId(0), ChannelId(0)));
+        self.age_on()
+    }
+    /// One step: forgets the channels of which nothing was seen in the whole age that has ended, of as many as are looked at, and names them.
+    pub fn age_on(&mut self) -> Forgotten {
+        let Some(from) = self.ageing.take() else { return Forgotten::default() };
         let now = self.age;
         let mut gone: BTreeMap<ClientId, Vec<ChannelId>> = BTreeMap::new();
-        for ((client, channel), lane) in &self.lanes {
+        for (looked, ((client, channel), lane)) in self.lanes.range(from..).enumerate() {
+            if looked == AGED_AT_ONCE {
+                self.ageing = Some((*client, *channel));
+                break;
+            }
             if lane.running.is_empty() && now - lane.age >= AGES_KEPT {
                 gone.entry(*client).or_default().push(*channel);
             }
@@ -163,6 +187,10 @@ impl Channels {
         let clients = gone.keys().copied().filter(|c| !self.counts.contains_key(c)).collect();
         gone.retain(|client, _| self.counts.contains_key(client));
         (clients, gone)
+    }
+    /// Whether there are steps left of this age.
+    pub fn is_ageing(&self) -> bool {
+        self.ageing.is_some()
     }
 }
 
@@ -239,9 +267,42 @@ mod tests {
         assert!(!c.is_full(&origin(8, 1)), "others have theirs");
         assert!(clients(&mut c).is_empty());
         c.begin(&on(0), CHUNK);
-        let (_, gone) = c.age();
-        assert_eq!(gone[&ClientId(7)].len(), CLIENT_CHANNELS_MAX - 1);
+        let mut gone = c.age().1.remove(&ClientId(7)).expect("some");
+        let mut steps = 1;
+        while c.is_ageing() {
+            gone.extend(c.age_on().1.remove(&ClientId(7)).expect("more"));
+            steps += 1;
+        }
+        assert_eq!((gone.len(), steps), (CLIENT_CHANNELS_MAX - 1, 4));
         assert!(!c.is_full(&on(CLIENT_CHANNELS_MAX)));
+    }
+
+    /// A client after the other takes what it may, and goes: all replicas had them all in memory.
+    #[test]
+    fn all_clients_together_have_so_many_channels_and_no_more() {
+        let mut c = Channels::default();
+        let on = |i: usize| {
+            let (client, channel) = (i / CLIENT_CHANNELS_MAX, i % CLIENT_CHANNELS_MAX);
+            Origin { channel: ChannelId(channel as u64), ..origin(client as u128 + 1, 1) }
+        };
+        for i in 0..TARGET_CHANNELS_MAX {
+            assert!(!c.is_full(&on(i)));
+            c.begin(&on(i), CHUNK);
+            c.commit(&on(i), CHUNK, ChunkVersion(1));
+        }
+        assert!(c.is_full(&on(TARGET_CHANNELS_MAX)) && !c.is_full(&on(0)));
+        c.age();
+        // Each step names as many as the store takes at once, and nothing that comes meanwhile.
+        let (clients, channels) = c.age();
+        assert_eq!((clients.len(), channels.values().map(Vec::len).sum()), (0, AGED_AT_ONCE));
+        let mut clients = BTreeSet::new();
+        while c.is_ageing() {
+            let (more, channels) = c.age_on();
+            assert!(more.len() + channels.values().map(Vec::len).sum::<usize>() <= AGED_AT_ONCE);
+            clients.extend(more);
+        }
+        assert_eq!((clients.len(), c.len()), (TARGET_CHANNELS_MAX / CLIENT_CHANNELS_MAX, 0));
+        assert!(!c.is_full(&on(TARGET_CHANNELS_MAX)));
     }
 
     /// A client was refused one copy of a write, went on, and was refused that as well; the first copy still runs.
@@ -265,6 +326,9 @@ mod tests {
             write(&mut c, client, 1);
             if client % 1000 == 0 {
                 c.age();
+                while c.is_ageing() {
+                    c.age_on();
+                }
             }
             assert!(c.len() <= 2000, "{} channels are kept", c.len());
         }

@@ -14,9 +14,28 @@ pub(crate) struct Waiter {
 /// How far the own store is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Stage {
-    Running { commit: bool },
-    Done { committed: bool },
+    Running {
+        commit: bool,
+    },
+    Done {
+        committed: bool,
+    },
     Refused(Status),
+    /// The store had no place for it in its queue, or it came behind such a one: nothing of it is stored. It is staged again in its turn; whether it is by now.
+    Again {
+        under_way: bool,
+    },
+}
+
+impl Stage {
+    /// Whether it is at the store, and then whether it is committed at once.
+    pub fn under_way(self) -> Option<bool> {
+        match self {
+            Self::Running { commit } => Some(commit),
+            Self::Again { under_way: true } => Some(false),
+            _ => None,
+        }
+    }
 }
 
 /// How far the successor is.

@@ -25,7 +25,7 @@ pub use api::{
     Action, ChunkBrief, ChunkView, Done, Event, Form, ForwardId, Forwarded, Loaded, Onto, Origin,
     Ticket, TimerId, Update,
 };
-pub use dedupe::CLIENT_CHANNELS_MAX;
+pub use dedupe::{AGED_AT_ONCE, CLIENT_CHANNELS_MAX, TARGET_CHANNELS_MAX};
 pub use renumber::Renumbered;
 pub use replica::Replica;
 pub use shown::About;

@@ -22,6 +22,13 @@ fn refuses(status: Status) -> bool {
     )
 }
 
+/// What the store is asked again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Again {
+    Commit(ChunkId, ChunkVersion),
+    Discard(ChunkId),
+}
+
 impl Replica {
     /// The own stage ended.
     pub(crate) fn staged(
@@ -33,8 +40,10 @@ impl Replica {
         out: &mut Vec<Action>,
     ) {
         let Some(lane) = self.lanes.get_mut(&chunk) else { return };
+        let mut before = lane.entries.iter().take_while(|e| e.version < version);
+        let behind_again = before.any(|e| matches!(e.stage, Stage::Again { .. }));
         if let Some(e) = lane.entry(version)
-            && let Stage::Running { commit } = e.stage
+            && let Some(commit) = e.stage.under_way()
         {
             match result {
                 Ok(()) => {
@@ -42,6 +51,10 @@ impl Replica {
                     if commit {
                         self.note_received(chunk, version);
                     }
+                }
+                Err(Status::Overloaded) => e.stage = Stage::Again { under_way: false },
+                Err(Status::VersionGap) if behind_again => {
+                    e.stage = Stage::Again { under_way: false };
                 }
                 Err(s) if refuses(s) || s == Status::VersionGap => e.stage = Stage::Refused(s),
                 Err(s) => return self.fail(s, out),
@@ -61,8 +74,10 @@ impl Replica {
         store: &dyn ChunkView,
         out: &mut Vec<Action>,
     ) {
-        if let Err(status) = result {
-            return self.fail(status, out);
+        match result {
+            Err(Status::Overloaded) => return self.pause(Again::Commit(chunk, version), out),
+            Err(status) => return self.fail(status, out),
+            Ok(()) => {}
         }
         if let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) {
             e.stage = Stage::Done { committed: true };
@@ -89,8 +104,10 @@ impl Replica {
         store: &dyn ChunkView,
         out: &mut Vec<Action>,
     ) {
-        if let Err(status) = result {
-            return self.fail(status, out);
+        match result {
+            Err(Status::Overloaded) => return self.pause(Again::Discard(chunk), out),
+            Err(status) => return self.fail(status, out),
+            Ok(()) => {}
         }
         if let Some(lane) = self.lanes.get_mut(&chunk)
             && let Some(from) = lane.discarding.take()
@@ -162,8 +179,35 @@ impl Replica {
         self.progress(chunk, store, out);
     }
 
-    /// A pause is over: send again.
+    /// The store had no place in its queue for what it was asked: it is asked again after a pause, if that is still wanted then.
+    fn pause(&mut self, again: Again, out: &mut Vec<Action>) {
+        let timer = TimerId(self.next_id());
+        self.again.insert(timer, again);
+        out.push(Action::Pause(timer));
+    }
+
+    fn ask_again(&mut self, again: Again, out: &mut Vec<Action>) {
+        match again {
+            Again::Commit(chunk, version) => {
+                let entry = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version));
+                // What was dropped meanwhile is none any more; one that came in its place was perhaps committed twice, which is as good as once.
+                if entry.is_some_and(|e| e.decided && e.stage == Stage::Done { committed: false }) {
+                    out.push(Action::Commit(chunk, version));
+                }
+            }
+            Again::Discard(chunk) => {
+                if let Some(from) = self.lanes.get(&chunk).and_then(|l| l.discarding) {
+                    out.push(Action::Discard(chunk, from));
+                }
+            }
+        }
+    }
+
+    /// A pause is over: send again, or ask the store again.
     pub(crate) fn timer(&mut self, id: TimerId, store: &dyn ChunkView, out: &mut Vec<Action>) {
+        if let Some(again) = self.again.remove(&id) {
+            return self.ask_again(again, out);
+        }
         let Some((chunk, version)) = self.timers.remove(&id) else { return };
         let Some(e) = self.lanes.get_mut(&chunk).and_then(|l| l.entry(version)) else { return };
         if e.ack == Ack::Paused(id) {
@@ -349,6 +393,10 @@ impl Replica {
             }
             let in_turn = staged;
             staged &= matches!(e.stage, Stage::Done { .. });
+            if in_turn && e.stage == (Stage::Again { under_way: false }) {
+                e.stage = Stage::Again { under_way: true };
+                out.push(Action::StageAgain(chunk, e.version, e.onto));
+            }
             match (e.stage, e.ack) {
                 // A former successor may have it, and be called on to take over.
                 (Stage::Refused(_), _) if alone && e.former && !active => {}
@@ -405,7 +453,7 @@ impl Replica {
             if let Some(origin) = &e.update.origin {
                 self.channels.abort(origin, chunk);
             }
-            lane.doomed.push((e.version, matches!(e.stage, Stage::Running { .. })));
+            lane.doomed.push((e.version, e.stage.under_way().is_some()));
             out.push(Action::Release(chunk, e.version));
         }
         *self.taken_back.entry(chunk).or_default() += 1;

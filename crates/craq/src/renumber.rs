@@ -71,6 +71,12 @@ impl Replica {
         r.telling.values_mut().flatten().for_each(|(_, ticket)| name(ticket));
         let named = |(id, what): (ForwardId, _)| Some((*forwards.get(&id)?, what));
         r.forwards = std::mem::take(&mut r.forwards).into_iter().filter_map(named).collect();
+        for id in r.again.keys() {
+            r.ids += 1;
+            timers.insert(*id, TimerId(r.ids));
+        }
+        let named = |(id, what)| Some((*timers.get(&id)?, what));
+        r.again = std::mem::take(&mut r.again).into_iter().filter_map(named).collect();
         let named = |(id, what): (TimerId, _)| Some((*timers.get(&id)?, what));
         r.timers = std::mem::take(&mut r.timers).into_iter().filter_map(named).collect();
         Renumbered { replica: r, forwards, timers, tickets }

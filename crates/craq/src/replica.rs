@@ -1,8 +1,9 @@
 //! [`Replica`]: the state of one target, and what is dispatched where.
 
 use crate::api::local_state;
-use crate::dedupe::Channels;
+use crate::dedupe::{Channels, Forgotten};
 use crate::lane::{Ack, Entry, Lane, Stage};
+use crate::progress::Again;
 use crate::shown::Unvouched;
 use crate::{Action, ChunkView, Done, Event, ForwardId, Loaded, Onto, Ticket, TimerId, View};
 use glowfs_types::mutant::{Mutant, planted};
@@ -24,6 +25,8 @@ pub struct Replica {
     pub(crate) channels: Channels,
     pub(crate) forwards: BTreeMap<ForwardId, (ChunkId, ChunkVersion)>,
     pub(crate) timers: BTreeMap<TimerId, (ChunkId, ChunkVersion)>,
+    /// What the store has still to be asked again.
+    pub(crate) again: BTreeMap<TimerId, Again>,
     pub(crate) ids: u64,
     /// How often we took versions of a chunk back under this chain version.
     pub(crate) taken_back: BTreeMap<ChunkId, u64>,
@@ -73,6 +76,7 @@ impl Replica {
             channels: Channels::default(),
             forwards: BTreeMap::new(),
             timers: BTreeMap::new(),
+            again: BTreeMap::new(),
             ids: 0,
             taken_back: BTreeMap::new(),
             generations: BTreeMap::new(),
@@ -164,9 +168,12 @@ impl Replica {
                 self.dropped(out);
             }
             Event::Age => {
-                let (clients, channels) = self.channels.age();
-                out.extend(clients.into_iter().map(Action::ForgetClient));
-                out.extend(channels.into_iter().map(|(c, list)| Action::ForgetSome(c, list)));
+                let gone = self.channels.age();
+                Self::forgotten(gone, out);
+            }
+            Event::AgeOn => {
+                let gone = self.channels.age_on();
+                Self::forgotten(gone, out);
             }
             Event::Channels(version, records) => {
                 if self.view.is_some_and(|v| v.version == version && v.receiving()) {
@@ -178,6 +185,16 @@ impl Replica {
         }
     }
 
+    fn forgotten((clients, channels): Forgotten, out: &mut Vec<Action>) {
+        if !clients.is_empty() || !channels.is_empty() {
+            out.push(Action::Forget(clients, channels));
+        }
+    }
+
+    /// Whether an age has steps left ([`Event::AgeOn`]).
+    pub fn is_ageing(&self) -> bool {
+        self.failed.is_none() && self.channels.is_ageing()
+    }
     /// What to report of this target.
     pub fn local(&self) -> LocalState {
         let up_to_date = self.view.is_some_and(|v| v.serving() || (v.syncing() && self.sync_done));
@@ -279,6 +296,7 @@ impl Replica {
         }
         self.forwards.clear();
         self.timers.clear();
+        self.again.clear();
         out.push(Action::Failed(status));
         out.push(Action::Report);
     }

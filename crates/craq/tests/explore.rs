@@ -2,6 +2,7 @@
 //! everything comes about once the troubles end.
 
 use crate::world::{Budget, Choice, Fault, World};
+use glowfs_types::Status;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -105,6 +106,16 @@ fn two_replicas_refuse_a_write_into_a_removed_chunk() {
 fn two_replicas_refuse_two_writes_side_by_side() {
     let budget = Budget { refusals: 2, ..Budget::default() };
     let mut w = world(2, &[(0, 1), (0, 1)], budget, 0);
+    w.serial_disks = true;
+    explore(w, 3_000_000);
+}
+
+/// The queue of a store is full: that ends no target, and nothing is left pending for it.
+#[test]
+fn two_replicas_find_the_queue_of_a_store_full() {
+    let budget = Budget { refusals: 2, pauses: 2, ..Budget::default() };
+    let mut w = world(2, &[(0, 1), (0, 1)], budget, 0);
+    w.refusal = Status::Overloaded;
     w.serial_disks = true;
     explore(w, 3_000_000);
 }

@@ -1,4 +1,4 @@
-//! A disk that answers nothing any more, not even with an error, in the shipped services: it costs its node no more than itself.
+//! A disk that answers nothing any more, not even with an error, or no flush, in the shipped services: it costs its node no more than itself.
 
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Instant, Rt};
@@ -220,6 +220,41 @@ fn a_disk_that_hangs_costs_its_node_only_that_disk() {
     assert!(load.reads.get() > reads + 10_000, "{} reads", load.reads.get() - reads);
     assert_eq!(load.stuck(&cluster, WITHIN), 0);
     load.stop.set(true);
+    assert!(cluster.world.run_until(Duration::from_secs(60), || load.running.get() == 0));
+    assert_eq!(*load.problems.borrow(), Vec::<String>::new());
+    assert_eq!(*cluster.failures.borrow(), Vec::<String>::new());
+}
+
+/// It reads and writes, and no flush of it ends: its log fills up, and then nothing is written to the chains that have a member there. It is taken out
+/// before clients give up.
+#[test]
+fn a_disk_that_ends_no_flush_is_taken_out() {
+    let cluster = Cluster::start(52, SHAPE);
+    cluster.bootstrap().expect("a cluster");
+    let load = Load::start(&cluster);
+    let all = |more: u64| {
+        let before = load.written();
+        let load = load.clone();
+        move || load.written().iter().zip(&before).all(|(now, b)| *now >= b + more)
+    };
+    assert!(cluster.world.run_until(Duration::from_secs(60), all(20)), "{:?}", load.problems);
+    assert!(all_serve(&load.routing(), SHAPE));
+    let hung = Hung::choose(&cluster, &load.routing()).expect("a disk with a head beside it");
+    let (members, _) = hung.members(&load.routing());
+    let faults = DiskFaults { syncs_hang: true, ..DiskFaults::default() };
+    cluster.storages[hung.storage].node.disk(format!("/disk{}", hung.disk)).set_faults(faults);
+    let mut worst = 0;
+    let out = cluster.world.run_until(Duration::from_secs(90), || {
+        worst = worst.max(load.stuck(&cluster, WITHIN));
+        hung.members(&load.routing()).1 == 0
+    });
+    assert!(out, "the members on the disk still serve: {:?}", load.routing().chains);
+    assert!(worst > 0, "nothing hung: the test proves nothing");
+    assert!(worst <= members * CHUNKS_OF_A_CHAIN, "{worst} chunks were stuck");
+    assert!(cluster.world.run_until(AFTER, all(100)), "{:?}", load.problems);
+    load.stop.set(true);
+    // The readers have not begun.
+    load.reading.set(true);
     assert!(cluster.world.run_until(Duration::from_secs(60), || load.running.get() == 0));
     assert_eq!(*load.problems.borrow(), Vec::<String>::new());
     assert_eq!(*cluster.failures.borrow(), Vec::<String>::new());

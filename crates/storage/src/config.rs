@@ -72,6 +72,9 @@ pub struct StorageConfig {
     /// A disk that does not do a check within this time, in ms, is taken out of service.
     #[serde(default = "default_disk_stuck")]
     pub disk_stuck_ms: u64,
+    /// A disk on which a flush does not end within this time, in ms, is taken out of service.
+    #[serde(default = "default_flush_stuck")]
+    pub flush_stuck_ms: u64,
     /// How long a successor may hold acknowledgements up before mgmtd is told, in ms.
     #[serde(default = "default_slow_after")]
     pub slow_after_ms: u64,
@@ -128,6 +131,9 @@ fn default_disk_check() -> u64 {
 }
 fn default_disk_stuck() -> u64 {
     30_000
+}
+fn default_flush_stuck() -> u64 {
+    40_000
 }
 fn default_slow_after() -> u64 {
     3000
@@ -188,6 +194,7 @@ impl StorageConfig {
             ("sync_floor_percent", self.sync_floor_percent.into()),
             ("disk_check_ms", self.disk_check_ms),
             ("disk_stuck_ms", self.disk_stuck_ms),
+            ("flush_stuck_ms", self.flush_stuck_ms),
             ("scrub_interval_s", self.scrub_interval_s),
             ("slow_after_ms", self.slow_after_ms),
             ("slow_report_ms", self.slow_report_ms),

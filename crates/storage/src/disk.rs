@@ -1,6 +1,6 @@
 //! The disks: opening or formatting their stores, and what it means for the node that one fails.
 //!
-//! A disk may hang: what it was asked is never answered, not even with an error. Guarantee: when it is found to (`disk_stuck_ms`), whoever waits for an
+//! A disk may hang: what it was asked is never answered, not even with an error; or no flush is (`flush_stuck_ms`). Guarantee: when it is found to (`disk_stuck_ms`), whoever waits for an
 //! update is answered, and nothing of the node is held for it but memory. Must never: answer a read that hangs, for the device may still write into the
 //! caller's memory.
 
@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::service::register;
 use glowfs_chunkstore::{Store, StoreConfig};
 use glowfs_craq::Event;
-use glowfs_rt::{Duration, Rt};
+use glowfs_rt::{Dir, Duration, Instant, Rt};
 use glowfs_types::wire::mgmtd::RefusedStore;
 use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
@@ -88,7 +88,12 @@ impl Node {
                 register(me.clone(), agent.clone()).await;
             }
         });
-        self.rt.spawn_detached(self.clone().check_disk(store.clone()));
+        match self.rt.open_dir(Path::new(&disk.path)) {
+            Ok(beside) => {
+                self.rt.spawn_detached(self.clone().check_disk(store.clone(), beside));
+            }
+            Err(e) => store.fail(&format!("its directory could not be opened again: {e}")),
+        }
         self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));
     }
 
@@ -114,16 +119,38 @@ impl Node {
     }
 
     /// Checks a disk now and then: whether it is there, takes writes, and does so in time.
-    pub(crate) async fn check_disk(self: Rc<Self>, store: Store) {
+    pub(crate) async fn check_disk(self: Rc<Self>, store: Store, beside: Dir) {
         let period = Duration::from_millis(self.config.disk_check_ms);
         let stuck = Duration::from_millis(self.config.disk_stuck_ms);
+        let flush_stuck = Duration::from_millis(self.config.flush_stuck_ms);
+        let mut flush = FlushSeen::default();
         while !self.stopping.get() && store.failure().is_none() {
             self.rt.sleep(period).await;
             // A failed check takes the store out of service by itself.
-            if !self.stopping.get() && self.rt.timeout(stuck, store.probe()).await.is_err() {
+            if !self.stopping.get() && self.rt.timeout(stuck, store.probe(&beside)).await.is_err() {
                 store.fail(&format!("did nothing for {stuck:?}"));
             }
+            if flush.look(store.flushing_since(), period) >= flush_stuck {
+                store.fail(&format!("a flush did not end within {flush_stuck:?}"));
+            }
         }
+    }
+}
+
+/// A flush that was seen under way. A disk may read and write, and end no flush any more: then its log fills up, and nothing is written to any chain that has a
+/// member there. Counted is by looks and not by the clock, since a process that was stopped finds flushes that are long done.
+#[derive(Default)]
+struct FlushSeen {
+    began: Option<Instant>,
+    lasts: Duration,
+}
+
+impl FlushSeen {
+    /// One look, that time after the one before; how long the flush that runs has been seen.
+    fn look(&mut self, began: Option<Instant>, after: Duration) -> Duration {
+        let same = began.is_some() && began == self.began;
+        *self = Self { began, lasts: if same { self.lasts + after } else { Duration::ZERO } };
+        self.lasts
     }
 }
 
@@ -138,4 +165,17 @@ fn is_operators(status: Status) -> bool {
             | Status::Exists
             | Status::NotEmpty
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_and_the_same_flush_is_counted() {
+        let (mut seen, second) = (FlushSeen::default(), Duration::from_secs(1));
+        let mut look = |began: Option<u64>| seen.look(began.map(Instant), second).as_secs();
+        assert_eq!([None, None, Some(5), Some(5), Some(5)].map(&mut look), [0, 0, 0, 1, 2]);
+        assert_eq!([Some(6), Some(6), None, Some(6)].map(&mut look), [0, 1, 0, 0]);
+    }
 }

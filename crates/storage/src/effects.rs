@@ -78,18 +78,16 @@ impl Target {
                     let _ = waiting.send(result);
                 }
             }
-            Action::ForgetClient(client) => self.launch(move |t| async move {
-                // Kept if the log does not take it: then it is forgotten after the next start.
-                if let Err(e) = t.store.forget_clients(t.id, [client]).await {
-                    tracing::debug!(target = %t.id, %client, error = %e, "channels stay in the store");
-                }
-            }),
-            Action::ForgetSome(client, channels) => self.launch(move |t| async move {
-                // The same.
-                if let Err(e) = t.store.forget_channels(t.id, client, &channels).await {
-                    tracing::debug!(target = %t.id, %client, error = %e, "channels stay in the store");
-                }
-            }),
+            Action::Forget(clients, channels) => {
+                self.forgets.set(true);
+                self.launch(move |t| async move {
+                    // Kept if the log does not take it: then it is forgotten after the next start.
+                    if let Err(e) = t.store.forget_channels(t.id, clients, channels).await {
+                        tracing::debug!(target = %t.id, error = %e, "channels stay in the store");
+                    }
+                    t.forgets.set(false);
+                });
+            }
             Action::ForgetChannels(clients) => self.launch(move |t| async move {
                 if t.forget_channels(clients).await {
                     t.feed(Event::Forgotten);

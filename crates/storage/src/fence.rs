@@ -4,6 +4,9 @@
 //! and writes on, a write that was long on its way to a removed file, and the cut of a metadata service that was overtaken by another one, which
 //! would cut off what was written since. What forwards tell is noted too, so it outlives the loss of a head.
 //!
+//! An epoch counts until the capabilities that told of it are over, and a margin longer; what was issued before it is over by then, and has no say here any
+//! more, also not for what was begun in time ([`Fences::pass`]). So an epoch that the metadata's host has lost with its power keeps nobody out for longer.
+//!
 //! Kept in memory, and bounded: after a restart of the service capabilities of before count until they expire. Must never refuse what is as new as
 //! the newest.
 
@@ -36,19 +39,24 @@ fn epoch_of(capability: &Capability) -> u64 {
 }
 
 impl Fences {
-    /// Whether a checked capability is as new as the newest that was seen for its data; notes it.
+    /// Whether a checked capability is as new as the newest that was seen for its data; notes it. It may have expired since it was checked, but not longer
+    /// ago than the margin: by then nothing is remembered any more of what was issued after it.
     pub fn pass(&self, capability: &Capability, now_ns: u64) -> Result<()> {
         let data = (VolumeId(capability.volume.get()), DataId(capability.data.get()));
         let epoch = epoch_of(capability);
+        let until = capability.expiry_ns.get().saturating_add(MARGIN_NS);
+        if until <= now_ns {
+            let e = "capability expired while the request was under way; ask again with a new one";
+            return Err(Error::new(Status::BadCapability, e));
+        }
         let mut inner = self.0.borrow_mut();
-        match inner.newest.get(&data) {
+        match inner.newest.get(&data).filter(|(_, until)| *until > now_ns) {
             Some((newest, _)) if epoch < *newest => Err(Error::new(
                 Status::BadCapability,
                 "capability was issued before the file was truncated or removed; open it again",
             )),
             None if epoch == 0 => Ok(()),
             _ => {
-                let until = capability.expiry_ns.get().saturating_add(MARGIN_NS);
                 inner.note(data, epoch, until, now_ns);
                 Ok(())
             }
@@ -59,7 +67,8 @@ impl Fences {
 impl Inner {
     fn note(&mut self, data: Data, epoch: u64, until: u64, now_ns: u64) {
         if let Some(entry) = self.newest.get_mut(&data) {
-            *entry = (entry.0.max(epoch), entry.1.max(until));
+            let newest = if entry.1 > now_ns { entry.0.max(epoch) } else { epoch };
+            *entry = (newest, entry.1.max(until));
             return;
         }
         while let Some((old, expected)) = self.order.front().copied() {
@@ -110,6 +119,24 @@ mod tests {
         assert!(pass(0, 7, 0), "removal comes last");
         assert!(!pass(5, 7, 9) && pass(0, 7, 0), "nothing comes after it but itself");
         assert_eq!(f.0.borrow().newest.len(), 1, "epoch 0 needs no entry");
+    }
+
+    /// The metadata's host has lost the newest epoch with its power: nobody could write until some other data was cut or removed here.
+    #[test]
+    fn it_is_over_at_its_end_whether_others_come_or_not() {
+        let f = Fences::default();
+        let end = 10 + MARGIN_NS;
+        let (newer, older) = (cap(5, 7, 3, 10), cap(5, 7, 2, 10 + end));
+        assert!(f.pass(&newer, 1).is_ok());
+        assert!(f.pass(&older, end - 1).is_err());
+        assert!(f.pass(&older, end).is_ok(), "over");
+        assert!(f.pass(&cap(5, 7, 1, 10 + end), end).is_err(), "what is noted now counts");
+        assert_eq!((f.0.borrow().newest.len(), f.0.borrow().order.len()), (1, 1));
+        // What is issued before an epoch is over before it, also where the work under it goes on.
+        let f = Fences::default();
+        assert!(f.pass(&cap(5, 7, 2, 10), 1).is_ok());
+        assert!(f.pass(&cap(5, 7, 3, 20), 2).is_ok());
+        assert!(f.pass(&cap(5, 7, 2, 10), 20 + MARGIN_NS).is_err());
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) struct Metrics {
     pub scrub_bytes: Counter,
     pub scrub_found: Counter,
     pub slow_reports: Counter,
+    pub channels: Gauge,
     pub pending: Gauge,
     pub sync_chunks: Counter,
     pub sync_bytes: Counter,
@@ -161,6 +162,11 @@ impl Metrics {
             slow_reports: r.counter(
                 "glowfs_storage_slow_reports_total",
                 "Reports to mgmtd of neighbours that hold their chain up.",
+                &[],
+            ),
+            channels: r.gauge(
+                "glowfs_storage_channels",
+                "Channels of clients of which the last write is remembered, on all targets.",
                 &[],
             ),
             pending: r.gauge(

@@ -32,6 +32,9 @@ const REPAIRS_AT_ONCE: usize = 2;
 /// The pause before a target that could not be made is tried again.
 const CREATE_RETRY: Duration = Duration::from_secs(5);
 
+/// The pause before the next step of an age.
+const FORGET_PAUSE: Duration = Duration::from_millis(5);
+
 /// This part of the reserve stays free of chunks inside the files of chunks.
 const SPARE_PART: u64 = 32;
 
@@ -204,10 +207,29 @@ impl Node {
     pub(crate) async fn forget_old_channels(self: Rc<Self>) {
         while !self.stopping.get() {
             self.rt.sleep(Duration::from_millis(UPDATE_LIFE_MAX_MS)).await;
-            for target in self.all_targets() {
+            let ids: Vec<TargetId> = self.targets.borrow().keys().copied().collect();
+            for id in ids {
+                // Held no longer than it takes: one that is idle may be replaced.
+                let Ok(target) = self.target(id) else { continue };
                 target.feed(Event::Age);
-                self.rt.yield_now().await;
+                self.forget_on(&target).await;
             }
+        }
+    }
+    /// Goes on with that in steps, each when the log has what was forgotten by the one before, so that updates find a place in its queue.
+    async fn forget_on(&self, target: &Rc<Target>) {
+        loop {
+            self.rt.sleep(FORGET_PAUSE).await;
+            if self.stopping.get() || target.store.failure().is_some() {
+                return;
+            }
+            if target.forgets.get() {
+                continue;
+            }
+            if !target.replica.borrow().is_ageing() {
+                return;
+            }
+            target.feed(Event::AgeOn);
         }
     }
     /// Tells mgmtd how the targets are, now.

@@ -83,7 +83,9 @@ impl Report for Reporter {
                     former: 0,
                 }),
         );
-        let pending: usize = targets.iter().map(|t| t.replica.borrow().sizes().1).sum();
+        let sizes = targets.iter().map(|t| t.replica.borrow().sizes());
+        let (channels, pending) = sizes.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+        node.metrics.channels.set(channels as i64);
         node.metrics.pending.set(pending as i64);
         for (disk, metrics) in node.disks.iter().zip(&node.metrics.disks) {
             let works = disk.store().ok().filter(|s| s.failure().is_none());

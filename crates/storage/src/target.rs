@@ -93,6 +93,8 @@ pub(crate) struct Target {
     pub damaged: RefCell<BTreeMap<(ChunkId, ChunkVersion), u32>>,
     /// What may not be shown yet: asking the predecessor about it.
     pub vouches: Vouches,
+    /// The store is forgetting channels of clients, or is about to.
+    pub forgets: Cell<bool>,
     /// Damaged blocks that nobody has.
     pub lost: RefCell<Lost>,
     /// The same for operators, for longer.
@@ -212,6 +214,7 @@ impl Target {
             scrub: Progress::default(),
             damaged: RefCell::default(),
             vouches: Vouches::default(),
+            forgets: Cell::new(false),
             lost: RefCell::default(),
             damage: RefCell::default(),
         }))

@@ -154,7 +154,7 @@ pub struct Budget {
     pub duplicates: u8,
     pub pauses: u8,
     pub fills: u8,
-    /// Stages that a store refuses, having taken nothing.
+    /// Stages that a store refuses, having taken nothing; for want of a place in its queue also commits and discards.
     pub refusals: u8,
     /// Tries of resyncs.
     pub syncs: u8,
@@ -325,7 +325,8 @@ impl World {
                     out.push(Choice::Disk(i, k));
                 }
                 // That there is no room for an update is known before those ahead of it have ended.
-                if b.refusals > 0 && op.stages() {
+                let queued = self.refusal == Status::Overloaded && op.chunk().is_some();
+                if b.refusals > 0 && (op.stages() || queued) {
                     out.push(Choice::Refuse(i, k));
                 }
             }

@@ -238,16 +238,17 @@ impl World {
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
             Action::Pause(_) if self.fault == Some(Fault::NeverAgain) => {}
             Action::Pause(t) => n.timers.push(t),
-            Action::ForgetClient(client) => self.nodes[i as usize].ops.push(Op::Forget(client)),
-            Action::ForgetSome(client, list) => {
-                self.nodes[i as usize].ops.push(Op::ForgetSome(client, list));
+            Action::Forget(clients, some) => {
+                self.nodes[i as usize].ops.push(Op::Forget(clients, some));
             }
             Action::ForgetChannels(clients) => {
                 self.nodes[i as usize].ops.push(Op::ForgetAll(clients));
             }
             Action::Diverged(c, v) => panic!("node {i}: content of {c} differs at {v}"),
             // It comes back by itself when mgmtd took it out, as after a restart; what its store was asked ends before. Of no other reason it may fail here.
-            Action::Failed(status) if self.refused && status == self.refusal => {
+            Action::Failed(status)
+                if self.refused && status == self.refusal && status != Status::Overloaded =>
+            {
                 self.gave_way = self.nodes.iter().any(|n| n.older);
                 self.nodes[i as usize].crash(true)
             }
@@ -511,7 +512,7 @@ impl World {
                     }
                     Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), result),
                     Op::Discard(c, _) => Event::Discarded(c, result),
-                    Op::Forget(_) | Op::ForgetSome(..) => return,
+                    Op::Forget(..) => return,
                     Op::ForgetAll(_) => Event::Forgotten,
                     Op::Adopt(v, _) => Event::Adopted(ChainVersion(v)),
                 };
@@ -520,11 +521,16 @@ impl World {
             Choice::Refuse(i, k) => {
                 self.budget.refusals -= 1;
                 self.refused = true;
-                let Op::Stage { chunk, version, .. } = self.nodes[i as usize].ops.remove(k) else {
-                    unreachable!("only a stage is refused")
-                };
                 let refused = Err(self.refusal);
-                self.feed(i, Event::Staged(chunk, ChunkVersion(version), refused));
+                let event = match self.nodes[i as usize].ops.remove(k) {
+                    Op::Stage { chunk, version, .. } => {
+                        Event::Staged(chunk, ChunkVersion(version), refused)
+                    }
+                    Op::Commit(c, v) => Event::Committed(c, ChunkVersion(v), refused),
+                    Op::Discard(c, _) => Event::Discarded(c, refused),
+                    _ => unreachable!("this is not refused"),
+                };
+                self.feed(i, event);
             }
             Choice::Timer(i) => {
                 if !self.closed {

@@ -81,8 +81,7 @@ pub enum Op {
     },
     Commit(ChunkId, u64),
     Discard(ChunkId, u64),
-    Forget(ClientId),
-    ForgetSome(ClientId, Vec<ChannelId>),
+    Forget(BTreeSet<ClientId>, BTreeMap<ClientId, Vec<ChannelId>>),
     ForgetAll(BTreeSet<ClientId>),
     /// With `true`, tombstones go: the target begins to sync.
     Adopt(u64, bool),
@@ -90,7 +89,7 @@ pub enum Op {
 
 impl Op {
     pub fn forgets(&self) -> bool {
-        matches!(self, Op::Forget(_) | Op::ForgetSome(..) | Op::ForgetAll(_))
+        matches!(self, Op::Forget(..) | Op::ForgetAll(_))
     }
     pub fn stages(&self) -> bool {
         matches!(self, Op::Stage { .. })
@@ -98,7 +97,7 @@ impl Op {
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
             Op::Stage { chunk, .. } | Op::Commit(chunk, _) | Op::Discard(chunk, _) => Some(*chunk),
-            Op::Adopt(..) | Op::Forget(_) | Op::ForgetSome(..) | Op::ForgetAll(_) => None,
+            Op::Adopt(..) | Op::Forget(..) | Op::ForgetAll(_) => None,
         }
     }
 }
@@ -124,10 +123,9 @@ impl Store {
                     self.chunks.retain(|_, m| m.committed > 0 || !m.pending.is_empty());
                 }
             }
-            Op::Forget(client) => self.channels.retain(|(c, _), _| c != client),
-            Op::ForgetSome(client, list) => {
-                self.channels.retain(|(c, channel), _| c != client || !list.contains(channel));
-            }
+            Op::Forget(clients, some) => self.channels.retain(|(c, channel), _| {
+                !clients.contains(c) && !some.get(c).is_some_and(|list| list.contains(channel))
+            }),
             Op::ForgetAll(clients) => self.channels.retain(|(c, _), _| !clients.contains(c)),
             Op::Commit(id, v) => {
                 let m = self.chunks.entry(*id).or_default();

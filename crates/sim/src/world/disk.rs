@@ -85,6 +85,8 @@ pub struct DiskFaults {
     pub slower_most_ns: u64,
     /// What is begun never ends, not even when the fault is taken away.
     pub hangs: bool,
+    /// The same of syncs only.
+    pub syncs_hang: bool,
 }
 
 impl DiskFaults {
@@ -98,6 +100,7 @@ impl DiskFaults {
         slower_least_ns: 1_000_000_000,
         slower_most_ns: 5_000_000_000,
         hangs: false,
+        syncs_hang: false,
     };
 }
 
@@ -155,7 +158,8 @@ impl Disk {
     }
     pub(crate) fn sync_delay(&self, core: &Core) -> u64 {
         let ns = core.random(|r| r.between(200_000, 2_000_000));
-        self.slow(core, ns)
+        let ns = self.slow(core, ns);
+        if self.faults.get().syncs_hang { NEVER_NS } else { ns }
     }
     /// Whether the disk says of a write to this file that it is done, and does not do it.
     pub(crate) fn loses(&self, file: &str) -> bool {
