@@ -237,7 +237,9 @@ impl<F: FileData> Inodes<F> {
     /// The kernel is told of the inode once more, with attributes that it may keep until then.
     pub fn looked_up(&self, inode: InodeId, valid_until: Instant) {
         let mut nodes = self.nodes.borrow_mut();
-        let node = nodes.entry(inode.0).or_default();
+        // What was asked for before it was recalled, or forgotten, may still be on its way.
+        let recalled = self.recalled_unknown.get();
+        let node = nodes.entry(inode.0).or_insert_with(|| Node { recalled, ..Node::default() });
         // Even if it is known already: the kernel may have dropped it, and its FORGET be on the way.
         node.introduced = node.introduced.max(valid_until);
         node.lookups += 1;
@@ -408,8 +410,8 @@ impl<F: FileData> Inodes<F> {
     }
     /// Whether attributes that were asked for after so many recalls may be kept.
     pub fn may_lease(&self, inode: InodeId, recalls: u64) -> bool {
-        let recalled = self.nodes.borrow().get(&inode.0).map_or(0, |n| n.recalled);
-        recalled <= recalls && self.recalled_unknown.get() <= recalls
+        let unknown = self.recalled_unknown.get();
+        self.nodes.borrow().get(&inode.0).map_or(unknown, |n| n.recalled) <= recalls
     }
 
     /// The open state of an inode, if it is open here.
@@ -477,6 +479,15 @@ mod tests {
         inodes.forget(inode.0, 1);
         assert!(inodes.is_old(&attr(1), asked) && !inodes.may_lease(inode, asked));
         assert!(!inodes.is_old(&attr(2), inodes.recalls()), "asked for since");
+        inodes.looked_up(inode, Instant(0));
+        assert!(!inodes.may_lease(inode, asked), "nor when the kernel knows it again");
+        let other = InodeId(6);
+        inodes.looked_up(other, Instant(0));
+        let then = inodes.recalls();
+        inodes.seen(&attr(3));
+        inodes.seen(&attr(4));
+        inodes.forget(inode.0, 1);
+        assert!(inodes.may_lease(other, then), "nobody changed that one");
         // Its last write ends when the kernel has forgotten it.
         let asked = inodes.recalls();
         drop(inodes.pin(inode));

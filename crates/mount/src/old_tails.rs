@@ -1,7 +1,8 @@
 //! [`OldTails`]: last pages of an open file that the kernel took to end before where it ended, until the kernel has given them back.
 //!
 //! Another client had made the file longer, and then this one did: the kernel goes by what it did itself, and takes the zeros behind the end that it knew for contents.
-//! Guarantee: as long as such a page is noted, nothing that lies between that end and the end of the page is written back.
+//! Guarantee: as long as such a page is noted, nothing is written back of it that lies between that end and where the file ended (or the end of the page, where the kernel has bytes there
+//! that belong elsewhere: those of an append, and those of a copy that it does not have).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,31 +11,31 @@ use std::rc::Rc;
 /// The kernel's.
 const PAGE_BYTES: u64 = 4096;
 
-/// See the module. Where the file ended for the kernel; one entry for each request that makes it longer.
+/// See the module. What is not written; one entry for each request that makes the file longer.
 #[derive(Default)]
-pub struct OldTails(Rc<RefCell<Vec<u64>>>);
+pub struct OldTails(Rc<RefCell<Vec<Range<u64>>>>);
 
 /// One of them, until this is dropped.
 pub struct OldTail {
-    all: Rc<RefCell<Vec<u64>>>,
-    end: u64,
+    all: Rc<RefCell<Vec<Range<u64>>>>,
+    range: Range<u64>,
 }
 
 impl OldTail {
     /// Where the kernel took the file to end. In the middle of a page.
     pub fn end(&self) -> u64 {
-        self.end
+        self.range.start
     }
     /// Whether a write that begins there holds the page itself.
     pub fn is_in_page_of(&self, offset: u64) -> bool {
-        offset < behind(self.end)
+        offset < behind(self.range.start)
     }
 }
 
 impl Drop for OldTail {
     fn drop(&mut self) {
         let mut all = self.all.borrow_mut();
-        if let Some(i) = all.iter().position(|end| *end == self.end) {
+        if let Some(i) = all.iter().position(|range| *range == self.range) {
             all.swap_remove(i);
         }
     }
@@ -50,17 +51,18 @@ pub fn is_within_a_page(end: u64) -> bool {
 }
 
 impl OldTails {
-    /// The kernel takes the file to end there, and is about to take it for longer.
-    pub fn begin(&self, end: u64) -> OldTail {
-        self.0.borrow_mut().push(end);
-        OldTail { all: self.0.clone(), end }
+    /// The kernel takes the file to end there, and is about to take it for longer; it ended at `to`.
+    pub fn begin(&self, end: u64, to: u64) -> OldTail {
+        let range = end..to.min(behind(end));
+        self.0.borrow_mut().push(range.clone());
+        OldTail { all: self.0.clone(), range }
     }
     /// What of a range of bytes is to be written back.
     pub fn written_of(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut pieces = vec![range];
-        for end in self.0.borrow().iter() {
+        for old in self.0.borrow().iter() {
             let cut = |r: Range<u64>| {
-                [r.start..r.end.min(*end), r.start.max(behind(*end))..r.end].into_iter()
+                [r.start..r.end.min(old.start), r.start.max(old.end)..r.end].into_iter()
             };
             pieces = pieces.into_iter().flat_map(cut).filter(|r| !r.is_empty()).collect();
         }
@@ -76,12 +78,12 @@ mod tests {
     fn what_lies_behind_the_old_end_in_its_page_is_not_written() {
         let tails = OldTails::default();
         assert_eq!(tails.written_of(0..9000), [0..9000]);
-        let first = tails.begin(5000);
+        let first = tails.begin(5000, u64::MAX);
         assert_eq!(tails.written_of(0..20_000), [0..5000, 8192..20_000]);
         assert_eq!(tails.written_of(4096..8192), [4096..5000]);
         assert_eq!(tails.written_of(5000..8192), []);
         assert_eq!(tails.written_of(8192..9000), [8192..9000]);
-        let (again, later) = (tails.begin(5000), tails.begin(12_300));
+        let (again, later) = (tails.begin(5000, u64::MAX), tails.begin(12_300, 90_000));
         assert_eq!(tails.written_of(0..20_000), [0..5000, 8192..12_300, 16_384..20_000]);
         drop(again);
         drop(later);
@@ -89,5 +91,8 @@ mod tests {
         assert!(first.is_in_page_of(8191) && !first.is_in_page_of(8192));
         drop(first);
         assert_eq!(tails.written_of(0..9000), [0..9000]);
+        let short = tails.begin(5000, 5050);
+        assert_eq!(tails.written_of(0..9000), [0..5000, 5050..9000], "stored since");
+        drop(short);
     }
 }

@@ -192,7 +192,7 @@ impl<S: FileSystem> Context<S> {
         }
         // The kernel writes no page until it is answered.
         let old_tail = match q.len {
-            Some(len) => Box::pin(self.old_tail(&open, len)).await,
+            Some(len) => Box::pin(self.old_tail(&open, len, false)).await,
             None => None,
         };
         let unreported = open.dirty().is_some();
@@ -229,7 +229,7 @@ impl<S: FileSystem> Context<S> {
         inode.direct.over();
         let old_tail = match keep {
             true => None,
-            false => Box::pin(self.before_lengthening(inode, None, end)).await,
+            false => Box::pin(self.before_lengthening(inode, None, end, false)).await,
         };
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
@@ -254,6 +254,7 @@ impl<S: FileSystem> Context<S> {
             if !keep {
                 inode.direct.wrote(end);
             }
+            self.forget_tail_later(inode.id, old_tail);
             return Ok(Answer::Done);
         }
         // Its length is told to meta later, as that of chunks.

@@ -28,7 +28,7 @@ impl<S: FileSystem> Context<S> {
         };
         let same = source.inode.id == handle.inode.id;
         let reaches = i.off_out.saturating_add(i.len.min(COPY_MAX));
-        let old_tail = Box::pin(self.before_lengthening(&handle.inode, None, reaches)).await;
+        let old_tail = Box::pin(self.before_lengthening(&handle.inode, None, reaches, true)).await;
         // In one order, or two copies could wait for one another behind those who want to be alone.
         let (first, second) = match source.inode.id <= handle.inode.id {
             true => (&source.inode, &handle.inode),
@@ -77,6 +77,7 @@ impl<S: FileSystem> Context<S> {
             if copied.is_ok() && source.inode.attr().epoch == epoch {
                 self.count_read(len as usize);
                 self.count_written(len as usize);
+                handle.inode.direct.wrote(i.off_out + len);
                 self.forget_tail_later(handle.inode.id, old_tail);
                 return Ok(Answer::Written(len as u32));
             }
@@ -112,7 +113,6 @@ impl<S: FileSystem> Context<S> {
         if inode.owes_length() {
             self.report(handle, true).await.map_err(error_of)?;
         }
-        inode.direct.wrote(end);
         Ok(())
     }
 }

@@ -218,12 +218,19 @@ impl<S: FileSystem> Context<S> {
         } else {
             let end = i.offset.saturating_add(len);
             handle.inode.given_pages.give(end);
-            let held = Some(i.offset);
-            old_tail = Box::pin(self.before_lengthening(&handle.inode, held, end)).await;
+            if !how.append {
+                let held = Some(i.offset);
+                old_tail = Box::pin(self.before_lengthening(&handle.inode, held, end, false)).await;
+            }
         }
         self.inodes.gives(handle.inode.id);
         if how.append {
             let turn = Box::pin(self.append_turn(handle, reply)).await?;
+            if !handle.direct {
+                // Who had the right to append has told by now how far he came.
+                let end = i.offset.saturating_add(len);
+                old_tail = Box::pin(self.old_tail(&handle.inode, end, true)).await;
+            }
             let place = self.write_at(handle, i.offset, payload, how, first).await?;
             let piece = (i.offset, len);
             turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);

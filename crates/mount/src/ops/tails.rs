@@ -27,25 +27,35 @@ impl<S: FileSystem> Context<S> {
         }
     }
     /// The page in which the file ends for the kernel, if this client is about to make it reach to `end`, another one has made it longer before, and somebody may have stored
-    /// into the page through a mapping. What is behind the old end is not written back from here on, until this is dropped.
-    pub(crate) async fn old_tail(&self, open: &OpenInode<S::File>, end: u64) -> Option<OldTail> {
+    /// into the page through a mapping. What the other one has there is not written over from here on, until this is dropped; nor anything behind it in the page if
+    /// the kernel has bytes there that are `elsewhere`.
+    pub(crate) async fn old_tail(
+        &self,
+        open: &OpenInode<S::File>,
+        end: u64,
+        elsewhere: bool,
+    ) -> Option<OldTail> {
         let old = open.direct.kernel_len();
         if end <= old || !is_within_a_page(old) || !open.may_be_mapped() {
             return None;
         }
         // Who cannot know goes on: he would have done so before.
         self.known(open).await.ok()?;
-        (open.meta_len() > old).then(|| open.old_tails.begin(old))
+        let len = open.meta_len();
+        let to = if elsewhere { u64::MAX } else { len };
+        (len > old).then(|| open.old_tails.begin(old, to))
     }
     /// The same, given back before the request goes on; but if the kernel holds that page for it, as it does all pages from `held` on, or if that takes long, it has to be given
-    /// back [beside it](Self::forget_tail_later).
+    /// back [beside it](Self::forget_tail_later). Nobody waits long for meta: a write can do without.
     pub(crate) async fn before_lengthening(
         &self,
         open: &OpenInode<S::File>,
         held: Option<u64>,
         end: u64,
+        elsewhere: bool,
     ) -> Option<OldTail> {
-        let tail = self.old_tail(open, end).await?;
+        let known = Box::pin(self.old_tail(open, end, elsewhere));
+        let tail = self.rt.timeout(PATIENCE, known).await.ok()??;
         if held.is_some_and(|from| tail.is_in_page_of(from)) {
             return Some(tail);
         }
