@@ -23,7 +23,7 @@ pub struct OldTail {
 
 impl OldTail {
     /// Where the kernel took the file to end. In the middle of a page.
-    pub fn end(&self) -> u64 {
+    pub fn old_end(&self) -> u64 {
         self.range.start
     }
     /// Whether a write that begins there holds the page itself.
@@ -47,7 +47,7 @@ fn behind(end: u64) -> u64 {
 
 /// Whether a page goes on behind that end.
 pub fn is_within_a_page(end: u64) -> bool {
-    end % PAGE_BYTES != 0
+    !end.is_multiple_of(PAGE_BYTES)
 }
 
 impl OldTails {
@@ -77,22 +77,26 @@ mod tests {
     #[test]
     fn what_lies_behind_the_old_end_in_its_page_is_not_written() {
         let tails = OldTails::default();
-        assert_eq!(tails.written_of(0..9000), [0..9000]);
+        let written = |range| {
+            let pieces = tails.written_of(range);
+            pieces.iter().map(|r| (r.start, r.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(written(0..9000), [(0, 9000)]);
         let first = tails.begin(5000, u64::MAX);
-        assert_eq!(tails.written_of(0..20_000), [0..5000, 8192..20_000]);
-        assert_eq!(tails.written_of(4096..8192), [4096..5000]);
-        assert_eq!(tails.written_of(5000..8192), []);
-        assert_eq!(tails.written_of(8192..9000), [8192..9000]);
+        assert_eq!(written(0..20_000), [(0, 5000), (8192, 20_000)]);
+        assert_eq!(written(4096..8192), [(4096, 5000)]);
+        assert_eq!(written(5000..8192), []);
+        assert_eq!(written(8192..9000), [(8192, 9000)]);
         let (again, later) = (tails.begin(5000, u64::MAX), tails.begin(12_300, 90_000));
-        assert_eq!(tails.written_of(0..20_000), [0..5000, 8192..12_300, 16_384..20_000]);
+        assert_eq!(written(0..20_000), [(0, 5000), (8192, 12_300), (16_384, 20_000)]);
         drop(again);
         drop(later);
-        assert_eq!(tails.written_of(0..9000), [0..5000, 8192..9000], "the first is there still");
+        assert_eq!(written(0..9000), [(0, 5000), (8192, 9000)], "the first is there still");
         assert!(first.is_in_page_of(8191) && !first.is_in_page_of(8192));
         drop(first);
-        assert_eq!(tails.written_of(0..9000), [0..9000]);
+        assert_eq!(written(0..9000), [(0, 9000)]);
         let short = tails.begin(5000, 5050);
-        assert_eq!(tails.written_of(0..9000), [0..5000, 5050..9000], "stored since");
+        assert_eq!(written(0..9000), [(0, 5000), (5050, 9000)], "stored since");
         drop(short);
     }
 }

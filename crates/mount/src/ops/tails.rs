@@ -59,14 +59,14 @@ impl<S: FileSystem> Context<S> {
         if held.is_some_and(|from| tail.is_in_page_of(from)) {
             return Some(tail);
         }
-        let given_back = Box::pin(self.forget_tail(open.id, tail.end()));
+        let given_back = Box::pin(self.forget_tail(open.id, tail.old_end()));
         self.rt.timeout(PATIENCE, given_back).await.is_err().then_some(tail)
     }
     /// Has the kernel give the page back beside the request, which it may hold it for.
     pub(crate) fn forget_tail_later(&self, inode: InodeId, tail: Option<OldTail>) {
         let Some(tail) = tail else { return };
         let all = self.clone();
-        self.rt.spawn_detached(async move { all.forget_tail(inode, tail.end()).await });
+        self.rt.spawn_detached(async move { all.forget_tail(inode, tail.old_end()).await });
     }
     async fn forget_tail(&self, inode: InodeId, end: u64) {
         let Some(session) = self.session.borrow().upgrade() else { return };
