@@ -15,6 +15,11 @@ use std::rc::Rc;
 /// Ranks that have a connection of their own, at most; more members than that no chain has (`glowfs_cluster::MEMBERS_MAX`).
 const LANES_MAX: usize = 32;
 
+/// A node, and the rank of what is sent there.
+type Place = (NodeId, usize);
+/// A connection, and the version of the routing info that it was found by.
+type Near = (RoutingVersion, Rc<Conn>);
+
 /// See the module.
 pub(crate) struct Lanes {
     rt: Rt,
@@ -24,7 +29,7 @@ pub(crate) struct Lanes {
     connectors: RefCell<BTreeMap<usize, Rc<Connector>>>,
     /// The connections of late, by node and rank, with the version of the routing info that they were found by: to find one by its addresses costs more than a small
     /// message.
-    near: RefCell<BTreeMap<(NodeId, usize), (RoutingVersion, Rc<Conn>)>>,
+    near: RefCell<BTreeMap<Place, Near>>,
     closed: Cell<bool>,
 }
 
@@ -51,7 +56,7 @@ impl Lanes {
         connector.connect_to(target).await
     }
     /// Notes which connection leads to a node, by what version of the routing info; those of other versions are forgotten.
-    pub fn note(&self, place: (NodeId, usize), version: RoutingVersion, conn: &Rc<Conn>) {
+    pub fn note(&self, place: Place, version: RoutingVersion, conn: &Rc<Conn>) {
         if self.closed.get() {
             return;
         }
@@ -60,7 +65,7 @@ impl Lanes {
         near.insert(place, (version, conn.clone()));
     }
     /// The connection that was noted under that version, if it lives.
-    pub fn near(&self, place: (NodeId, usize), version: RoutingVersion) -> Option<Rc<Conn>> {
+    pub fn near(&self, place: Place, version: RoutingVersion) -> Option<Rc<Conn>> {
         let near = self.near.borrow();
         let (of, conn) = near.get(&place)?;
         (*of == version && !conn.is_closed()).then(|| conn.clone())
