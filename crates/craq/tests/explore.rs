@@ -164,20 +164,32 @@ fn two_replicas_a_lost_lease() {
 }
 
 /// Channels are forgotten while writes go on and come again: nothing is applied twice.
-#[test]
-fn two_replicas_forget_channels() {
-    let budget = Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() };
-    let mut w = world(2, &[(0, 2)], budget, 1);
+fn ages_pass(budget: Budget, writes: u8, repeats: u8) -> World {
+    let mut w = world(2, &[(0, writes)], budget, repeats);
     w.serial_disks = true;
-    explore(w, 3_000_000);
+    w
 }
 
 #[test]
+fn two_replicas_forget_channels() {
+    explore(ages_pass(Budget { ages: 3, duplicates: 1, ..Budget::default() }, 2, 0), 1_000_000);
+}
+
+#[test]
+fn two_replicas_forget_the_channel_of_one_that_repeats() {
+    explore(ages_pass(Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() }, 1, 1), 1_000_000);
+}
+
+#[test]
+#[ignore = "a minute"]
+fn two_replicas_forget_the_channel_of_one_that_repeats_and_writes_again() {
+    explore(ages_pass(Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() }, 2, 1), 3_000_000);
+}
+
+#[test]
+#[ignore = "a minute"]
 fn two_replicas_forget_channels_and_one_crashes() {
-    let budget = Budget { ages: 2, crashes: 1, syncs: 1, ..Budget::default() };
-    let mut w = world(2, &[(0, 1)], budget, 0);
-    w.serial_disks = true;
-    explore(w, 2_000_000);
+    explore(ages_pass(Budget { ages: 2, crashes: 1, syncs: 1, ..Budget::default() }, 1, 0), 2_000_000);
 }
 
 /// The rule is needed: with ages that end while an update from before may still come, a write is applied twice.

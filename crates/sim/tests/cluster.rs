@@ -56,7 +56,7 @@ fn under_faults() {
 fn disks_that_hang() {
     let faults = Faults { hangs: 2, calm: 8, ..Faults::NONE };
     let mut out = 0;
-    for seed in seeds(6) {
+    for seed in seeds(4) {
         let report = run_seed(seed, Plan { faults, ..Plan::default() });
         report.expect_good(&replay(seed, "disks_that_hang"));
         out += report.log.iter().filter(|l| l.contains(OUT)).count();

@@ -223,14 +223,14 @@ fn a_replica_that_is_not_reached_is_not_let_in_to_stall_the_chain() {
         cluster.run_for(Duration::from_secs(2));
         let before = writer.done.get();
         writer.worst.set(Duration::ZERO);
-        // Long enough for attempts after 5, 10, 20, 40 s and each minute.
-        cluster.run_for(Duration::from_secs(300));
+        // Long enough for attempts after 5, 10, 20, 40 s and one of each minute.
+        cluster.run_for(Duration::from_secs(140));
         let worst = writer.worst.get();
         assert!(
             worst < Duration::from_millis(500),
             "a write took {worst:?} (both ways: {both_ways})"
         );
-        assert!(writer.done.get() > before + 10_000, "writes go on");
+        assert!(writer.done.get() > before + 4_000, "writes go on");
         cluster.world.heal();
         heal(&cluster, &writer, Duration::from_secs(120));
     }
