@@ -177,19 +177,28 @@ fn two_replicas_forget_channels() {
 
 #[test]
 fn two_replicas_forget_the_channel_of_one_that_repeats() {
-    explore(ages_pass(Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() }, 1, 1), 1_000_000);
+    explore(
+        ages_pass(Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() }, 1, 1),
+        1_000_000,
+    );
 }
 
 #[test]
 #[ignore = "a minute"]
 fn two_replicas_forget_the_channel_of_one_that_repeats_and_writes_again() {
-    explore(ages_pass(Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() }, 2, 1), 3_000_000);
+    explore(
+        ages_pass(Budget { ages: 3, duplicates: 1, losses: 1, ..Budget::default() }, 2, 1),
+        3_000_000,
+    );
 }
 
 #[test]
 #[ignore = "a minute"]
 fn two_replicas_forget_channels_and_one_crashes() {
-    explore(ages_pass(Budget { ages: 2, crashes: 1, syncs: 1, ..Budget::default() }, 1, 0), 2_000_000);
+    explore(
+        ages_pass(Budget { ages: 2, crashes: 1, syncs: 1, ..Budget::default() }, 1, 0),
+        2_000_000,
+    );
 }
 
 /// The rule is needed: with ages that end while an update from before may still come, a write is applied twice.
