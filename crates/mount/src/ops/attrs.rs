@@ -6,6 +6,7 @@ use crate::direct::Failed;
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
 use crate::ops::back::CUTS_MAX;
+use crate::ops::tails::LongerBy;
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -192,7 +193,7 @@ impl<S: FileSystem> Context<S> {
         }
         // The kernel writes no page until it is answered.
         let old_tail = match q.len {
-            Some(len) => Box::pin(self.old_tail(&open, len, false)).await,
+            Some(len) => Box::pin(self.old_tail(&open, LongerBy::Length, len)).await,
             None => None,
         };
         let unreported = open.dirty().is_some();
@@ -229,7 +230,7 @@ impl<S: FileSystem> Context<S> {
         inode.direct.over();
         let old_tail = match keep {
             true => None,
-            false => Box::pin(self.before_lengthening(inode, None, end, false)).await,
+            false => Box::pin(self.before_lengthening(inode, LongerBy::Length, end)).await,
         };
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };

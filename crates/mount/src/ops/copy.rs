@@ -3,6 +3,7 @@
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
+use crate::ops::tails::LongerBy;
 use glowfs_fuse::abi::CopyFileRangeIn;
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::inode_flags;
@@ -28,7 +29,8 @@ impl<S: FileSystem> Context<S> {
         };
         let same = source.inode.id == handle.inode.id;
         let reaches = i.off_out.saturating_add(i.len.min(COPY_MAX));
-        let old_tail = Box::pin(self.before_lengthening(&handle.inode, None, reaches, true)).await;
+        let old_tail =
+            Box::pin(self.before_lengthening(&handle.inode, LongerBy::Copy, reaches)).await;
         // In one order, or two copies could wait for one another behind those who want to be alone.
         let (first, second) = match source.inode.id <= handle.inode.id {
             true => (&source.inode, &handle.inode),

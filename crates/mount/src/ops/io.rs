@@ -14,6 +14,7 @@ use crate::open::OpenInode;
 use crate::ops::back::{CUTS_MAX, Spot, Stored};
 use crate::ops::inline::Inline;
 use crate::ops::open_flags::{O_APPEND, O_DIRECT, O_DSYNC, O_SYNC_ONLY};
+use crate::ops::tails::LongerBy;
 use glowfs_client::Found;
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
@@ -219,8 +220,8 @@ impl<S: FileSystem> Context<S> {
             let end = i.offset.saturating_add(len);
             handle.inode.given_pages.give(end);
             if !how.append {
-                let held = Some(i.offset);
-                old_tail = Box::pin(self.before_lengthening(&handle.inode, held, end, false)).await;
+                let by = LongerBy::Write { from: i.offset };
+                old_tail = Box::pin(self.before_lengthening(&handle.inode, by, end)).await;
             }
         }
         self.inodes.gives(handle.inode.id);
@@ -229,7 +230,7 @@ impl<S: FileSystem> Context<S> {
             if !handle.direct {
                 // Who had the right to append has told by now how far he came.
                 let end = i.offset.saturating_add(len);
-                old_tail = Box::pin(self.old_tail(&handle.inode, end, true)).await;
+                old_tail = Box::pin(self.old_tail(&handle.inode, LongerBy::Append, end)).await;
             }
             let place = self.write_at(handle, i.offset, payload, how, first).await?;
             let piece = (i.offset, len);
