@@ -44,7 +44,7 @@ pub enum DiskCommand {
     ///
     /// Without --yes it only says which directory of which node would be taken up and formatted.
     Replace {
-        /// NODE:DISK
+        /// Node id, and which of its disks, counted from 0 (`df` shows both)
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
         place: (NodeId, Option<u32>),
         /// Only explain what would be done
@@ -115,7 +115,7 @@ pub enum MetaCommand {
         /// Also if no cluster has used the engine yet
         #[arg(long)]
         without_cluster: bool,
-        /// The file; it must not be there
+        /// Where to write it; the file must not be there
         file: PathBuf,
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]
@@ -125,7 +125,7 @@ pub enum MetaCommand {
     ///
     /// Stop the services first.
     Load {
-        /// The file
+        /// What `meta dump` has written
         file: PathBuf,
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]
@@ -139,7 +139,7 @@ pub enum MetaCommand {
         /// Remove what is in the engine first; needs --yes
         #[arg(long)]
         replace: bool,
-        /// Do it
+        /// Really remove it; without this --replace is refused
         #[arg(long, requires = "replace")]
         yes: bool,
     },
@@ -219,21 +219,21 @@ pub enum Command {
     },
     /// Explain why a chain waits, and what each choice would lose
     ExplainForce {
-        /// The chain
+        /// Chain id, as `list-chains` shows it
         chain: u64,
     },
     // Change.
     /// Change settings of running services, of a role or of one node
     SetConfig {
-        /// storage or mgmtd (meta has nothing to set yet)
+        /// storage or mgmtd; meta has nothing to set
         #[arg(value_parser = role)]
         role: Role,
         /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_targets, sync_bytes_per_s, sync_share_percent, sync_floor_percent,
-        /// scrub_bytes_per_s; mgmtd: replace_after_ms, balance
+        /// scrub_bytes_per_s; mgmtd: replace_after_ms, balance (true or false). What each does: docs/configuration.md#live-settings
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
-        /// Only this node
-        #[arg(long)]
+        /// Only this node, by its id
+        #[arg(long, value_name = "NODE")]
         node: Option<u64>,
     },
     /// Set the layout of what is made in a directory from now on
@@ -244,9 +244,9 @@ pub enum Command {
         #[arg(long, value_name = "BYTES")]
         chunk_size: Option<String>,
         /// Chains that a file is striped over
-        #[arg(long)]
+        #[arg(long, value_name = "CHAINS")]
         stripe: Option<u32>,
-        /// Chain table
+        /// Id of the chain table, as `list-chain-tables` shows it
         #[arg(long)]
         table: Option<u64>,
         /// Bytes up to which a file is kept with the metadata: at most 16K, 0 for none. All metadata services must know of this
@@ -258,13 +258,13 @@ pub enum Command {
     },
     /// Lay chains over the registered disks, as a new table
     CreateTable {
-        /// Table id
+        /// Id of the new table
         #[arg(long, default_value_t = 1)]
         table: u64,
-        /// Replicas of each chain
+        /// Replicas of each chain: nodes that hold the same data
         #[arg(long)]
         replicas: u32,
-        /// Chains to make
+        /// Chains to make: four a disk is a good number
         #[arg(long)]
         chains: u32,
         /// Only explain what would be done
@@ -275,7 +275,7 @@ pub enum Command {
     ///
     /// Files that are made from now on use them. Chains are never taken away.
     GrowTable {
-        /// Table id
+        /// Id of the table, as `list-chain-tables` shows it
         #[arg(long, default_value_t = 1)]
         table: u64,
         /// How many chains the table shall have in all
@@ -306,7 +306,7 @@ pub enum Command {
     ///
     /// Without --yes it only explains.
     RemoveNode {
-        /// The node
+        /// Node id, as `list-nodes` shows it
         node: u64,
         /// Do it; without it only say what would be done
         #[arg(long)]
@@ -322,9 +322,9 @@ pub enum Command {
     ///
     /// Without --yes it only explains.
     Force {
-        /// The chain
+        /// Chain id, as `list-chains` shows it
         chain: u64,
-        /// Who shall serve
+        /// Target id of the member that is to serve; `explain-force` says what each would lose
         #[arg(long)]
         target: u64,
         /// Do it; without it only say what would be done
@@ -373,10 +373,10 @@ pub enum Command {
     ///
     /// Who is there already is refused: `user-change`.
     UserAdd {
-        /// uid
+        /// Numeric uid, that of the user on the machines that mount
         #[arg(value_parser = uids())]
         uid: u64,
-        /// Name
+        /// Name, for people only
         name: String,
         /// Groups, the primary one first
         #[arg(long, value_parser = crate::users::groups, default_value = "", value_name = "GID,...")]
@@ -390,10 +390,10 @@ pub enum Command {
     },
     /// Change of a user what is named, and nothing else
     UserChange {
-        /// uid
+        /// Numeric uid, as `user-list` shows it
         #[arg(value_parser = uids())]
         uid: u64,
-        /// Name
+        /// Name, for people only
         #[arg(long)]
         name: Option<String>,
         /// Groups, all of them, the primary one first; '' for none
@@ -408,7 +408,7 @@ pub enum Command {
         /// Print a new token, once; the old one is void at once, and needs --yes: without it only say who uses it
         #[arg(long)]
         new_token: bool,
-        /// Do it
+        /// Make the new token, and void the old one
         #[arg(long, requires = "new_token")]
         yes: bool,
     },
@@ -416,7 +416,8 @@ pub enum Command {
     ///
     /// His token is void, and what he has open ends. Without --yes it only says who it would be.
     UserRemove {
-        /// uid
+        /// Numeric uid, as `user-list` shows it
+        #[arg(value_parser = uids())]
         uid: u64,
         /// Do it; without it only say what would be done
         #[arg(long)]
@@ -430,5 +431,5 @@ fn role(text: &str) -> Result<Role, String> {
     [Role::Mgmtd, Role::Meta, Role::Storage]
         .into_iter()
         .find(|r| r.name() == text)
-        .ok_or_else(|| "it is one of mgmtd, meta, storage".into())
+        .ok_or_else(|| "it is storage or mgmtd; meta has nothing to set".into())
 }

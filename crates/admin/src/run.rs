@@ -43,7 +43,9 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
     let out = Output { json: args.json };
     let routing = client.routing();
     match &args.command {
-        Command::Meta { .. } => bail!("`meta` works without a cluster"),
+        Command::Meta { .. } => {
+            bail!("`meta` works without a cluster: leave out --mgmtd, --token-file and --dev")
+        }
         Command::ListNodes => cluster::nodes(out, &routing),
         Command::ListChains => cluster::chains(out, &routing),
         Command::ListChainTables => cluster::tables(out, &routing),

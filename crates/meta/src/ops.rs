@@ -20,7 +20,7 @@ use crate::trash;
 use crate::trees;
 use glowfs_kv::{RunOptions, Transaction};
 use glowfs_namespace as ns;
-use glowfs_namespace::{Context, Made, Opened, is_cut_pending};
+use glowfs_namespace::{Context, Made, Opened, is_in_the_way};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
@@ -95,9 +95,7 @@ impl Service {
         let (mut attempts, until) = (0, self.rt.now() + CLEARING_MAX);
         loop {
             match work().await {
-                Err(e)
-                    if is_cut_pending(&e) && attempts < CUT_ATTEMPTS && self.rt.now() < until =>
-                {
+                Err(e) if is_in_the_way(&e) && attempts < CUT_ATTEMPTS && self.rt.now() < until => {
                     attempts += 1;
                     let cleared = self.clear_way(by, inode).await;
                     if self.rt.now() >= until {
@@ -106,7 +104,7 @@ impl Service {
                     let Err(stuck) = cleared else { continue };
                     // What could not be done may have been in the way of others only.
                     return match work().await {
-                        Err(e) if is_cut_pending(&e) => Err(stuck),
+                        Err(e) if is_in_the_way(&e) => Err(stuck),
                         other => other,
                     };
                 }
@@ -342,7 +340,7 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
             Ok((ns::make(&cx, q).await?, cx.dirs_changed()))
         };
         match s.run(false, once, work).await {
-            Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
+            Err(e) if is_in_the_way(&e) && attempts < CUT_ATTEMPTS => {
                 attempts += 1;
                 let there =
                     Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
