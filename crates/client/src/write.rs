@@ -1,4 +1,4 @@
-//! Updates of chunks: writes, and cutting a chunk.
+//! Updates of chunks: writes and truncates. Both go as WRITE, whose head says which.
 //!
 //! Guarantees: all attempts of one update under one truncate epoch carry the same client, channel and sequence number; under another epoch it
 //! is another update; the pieces of one write are all made under one epoch; a channel is given back only after a definite outcome; bytes in
