@@ -32,8 +32,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
 
-/// How often a write or a copy over several chunks is made again as a whole, because the file was cut between its pieces.
-pub(crate) const CUTS_MAX: u32 = 64;
+/// How often a write or a copy is made again as a whole, because another client has cut the file before all of it was there.
+pub const CUTS_MAX: u32 = 64;
 
 /// One update of one chunk.
 pub(crate) struct Change {
@@ -166,7 +166,7 @@ pub(crate) async fn apply(
             // Meta has been asked for as long as it may be: no more of that here.
             Err(e) => return Err(given_up(held, uncertain, e.context(describe(rights, change)))),
             Ok(g) if change.under.is_some_and(|epoch| epoch != g.epoch) => {
-                let e = Error::new(Status::Stale, "the file was cut meanwhile");
+                let e = Error::new(Status::Stale, "the file was truncated meanwhile");
                 return Err(given_up(held, uncertain, e.context(describe(rights, change))));
             }
             Ok(g) => g,
@@ -314,7 +314,7 @@ fn describe(rights: &Rights, change: &Change) -> String {
         Rights::File(f) => f.data(),
         Rights::Signed(c) => c.data.get().into(),
     };
-    let what = if change.kind == update::WRITE { "write of" } else { "cut to" };
+    let what = if change.kind == update::WRITE { "write of" } else { "truncate to" };
     format!(
         "{what} {} bytes at {} of chunk {}/{data}/{}",
         change.len, change.offset, change.volume, change.index

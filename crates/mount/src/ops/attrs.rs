@@ -5,8 +5,8 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::Failed;
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
-use crate::ops::back::CUTS_MAX;
 use crate::ops::tails::LongerBy;
+use glowfs_client::CUTS_MAX;
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -307,7 +307,7 @@ impl<S: FileSystem> Context<S> {
             let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
             file.update_attr(&attr);
         }
-        Err(Error::new(Status::Stale, "the file is cut again and again").into())
+        Err(Error::new(Status::Stale, "the file is truncated again and again").into())
     }
     /// Refuses to promise more bytes than the cluster has free.
     async fn has_room(&self, bytes: u64) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ use crate::handles::Handle;
 use crate::inodes::Pin;
 use crate::open::{OpenInode, OpenedFile};
 use crate::ops::open_flags::{O_DIRECT, O_DSYNC};
+use glowfs_client::CUTS_MAX;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -31,8 +32,6 @@ const FILE_PIECES: usize = 256;
 const MOUNT_BYTES: usize = 64 << 20;
 /// Pieces of one file that are on their way at once, where the order does not matter.
 const PARALLEL: usize = 8;
-/// How often a piece, or an append, is sent anew because another client has cut the file before it was there.
-pub(super) const CUTS_MAX: u32 = 64;
 /// How long the end of the mount waits for what is not sent.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 

@@ -84,7 +84,7 @@ impl<S: FileSystem> Context<S> {
                 return Ok(Answer::Written(len as u32));
             }
         }
-        Err(Failure::Error(Error::new(Status::Busy, "the source is cut again and again")))
+        Err(Failure::Error(Error::new(Status::Busy, "the source is truncated again and again")))
     }
 
     async fn copy_into(

@@ -6,7 +6,8 @@
 use crate::daemon::{Context, Failure};
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
-use crate::ops::back::{CUTS_MAX, Spot};
+use crate::ops::back::Spot;
+use glowfs_client::CUTS_MAX;
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::wire::meta::inode_flags;
 use glowfs_types::{InodeId, Status};
