@@ -237,54 +237,13 @@ pub enum Command {
         node: Option<u64>,
     },
     /// Set the layout of what is made in a directory from now on
-    SetLayout {
-        /// Path inside the file system
-        path: String,
-        /// Bytes in a chunk: a power of two, 64K to 64M
-        #[arg(long, value_name = "BYTES")]
-        chunk_size: Option<String>,
-        /// Chains that a file is striped over
-        #[arg(long, value_name = "CHAINS")]
-        stripe: Option<u32>,
-        /// Id of the chain table, as `list-chain-tables` shows it
-        #[arg(long)]
-        table: Option<u64>,
-        /// Bytes up to which a file is kept with the metadata: at most 16K, 0 for none. All metadata services must know of this
-        #[arg(long, value_name = "BYTES")]
-        inline_bytes: Option<String>,
-        /// Takes what the parent has
-        #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table", "inline_bytes"])]
-        inherit: bool,
-    },
+    SetLayout(NewLayout),
     /// Lay chains over the registered disks, as a new table
-    CreateTable {
-        /// Id of the new table
-        #[arg(long, default_value_t = 1)]
-        table: u64,
-        /// Replicas of each chain: nodes that hold the same data
-        #[arg(long)]
-        replicas: u32,
-        /// Chains to make: four a disk is a good number
-        #[arg(long)]
-        chains: u32,
-        /// Only explain what would be done
-        #[arg(long)]
-        dry_run: bool,
-    },
+    CreateTable(NewTable),
     /// Lay more chains of a table, over the disks that carry least
     ///
     /// Files that are made from now on use them. Chains are never taken away.
-    GrowTable {
-        /// Id of the table, as `list-chain-tables` shows it
-        #[arg(long, default_value_t = 1)]
-        table: u64,
-        /// How many chains the table shall have in all
-        #[arg(long)]
-        chains: u32,
-        /// Only explain what would be done
-        #[arg(long)]
-        dry_run: bool,
-    },
+    GrowTable(GrownTable),
     /// Empty a disk or a node, so that it can be taken away
     ///
     /// Its data moves to other disks. Repeated, it shows what is left.
@@ -372,46 +331,9 @@ pub enum Command {
     /// Add a user, and print the token, once
     ///
     /// Who is there already is refused: `user-change`.
-    UserAdd {
-        /// Numeric uid, that of the user on the machines that mount
-        #[arg(value_parser = uids())]
-        uid: u64,
-        /// Name, for people only
-        name: String,
-        /// Groups, the primary one first
-        #[arg(long, value_parser = crate::users::groups, default_value = "", value_name = "GID,...")]
-        groups: Groups,
-        /// May act as any user
-        #[arg(long)]
-        root: bool,
-        /// May administer the cluster
-        #[arg(long)]
-        admin: bool,
-    },
+    UserAdd(NewUser),
     /// Change of a user what is named, and nothing else
-    UserChange {
-        /// Numeric uid, as `user-list` shows it
-        #[arg(value_parser = uids())]
-        uid: u64,
-        /// Name, for people only
-        #[arg(long)]
-        name: Option<String>,
-        /// Groups, all of them, the primary one first; '' for none
-        #[arg(long, value_parser = crate::users::groups, value_name = "GID,...")]
-        groups: Option<Groups>,
-        /// May act as any user: true or false
-        #[arg(long, value_name = "BOOL")]
-        root: Option<bool>,
-        /// May administer the cluster: true or false
-        #[arg(long, value_name = "BOOL")]
-        admin: Option<bool>,
-        /// Print a new token, once; the old one is void at once, and needs --yes: without it only say who uses it
-        #[arg(long)]
-        new_token: bool,
-        /// Make the new token, and void the old one
-        #[arg(long, requires = "new_token")]
-        yes: bool,
-    },
+    UserChange(ChangedUser),
     /// Remove a user; the files stay
     ///
     /// His token is void, and what he has open ends. Without --yes it only says who it would be.
@@ -425,6 +347,104 @@ pub enum Command {
     },
     /// List users
     UserList,
+}
+
+/// Of `set-layout`.
+#[derive(Args, Debug)]
+pub struct NewLayout {
+    /// Path inside the file system
+    pub path: String,
+    /// Bytes in a chunk: a power of two, 64K to 64M
+    #[arg(long, value_name = "BYTES")]
+    pub chunk_size: Option<String>,
+    /// Chains that a file is striped over
+    #[arg(long, value_name = "CHAINS")]
+    pub stripe: Option<u32>,
+    /// Id of the chain table, as `list-chain-tables` shows it
+    #[arg(long)]
+    pub table: Option<u64>,
+    /// Bytes up to which a file is kept with the metadata: at most 16K, 0 for none. All metadata services must know of this
+    #[arg(long, value_name = "BYTES")]
+    pub inline_bytes: Option<String>,
+    /// Takes what the parent has
+    #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table", "inline_bytes"])]
+    pub inherit: bool,
+}
+
+/// Of `create-table`.
+#[derive(Args, Debug)]
+pub struct NewTable {
+    /// Id of the new table
+    #[arg(long, default_value_t = 1)]
+    pub table: u64,
+    /// Replicas of each chain: nodes that hold the same data
+    #[arg(long)]
+    pub replicas: u32,
+    /// Chains to make: four a disk is a good number
+    #[arg(long)]
+    pub chains: u32,
+    /// Only explain what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Of `grow-table`.
+#[derive(Args, Debug)]
+pub struct GrownTable {
+    /// Id of the table, as `list-chain-tables` shows it
+    #[arg(long, default_value_t = 1)]
+    pub table: u64,
+    /// How many chains the table shall have in all
+    #[arg(long)]
+    pub chains: u32,
+    /// Only explain what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Of `user-add`.
+#[derive(Args, Debug)]
+pub struct NewUser {
+    /// Numeric uid, that of the user on the machines that mount
+    #[arg(value_parser = uids())]
+    pub uid: u64,
+    /// Name, for people only
+    pub name: String,
+    /// Groups, the primary one first
+    #[arg(long, value_parser = crate::users::groups, default_value = "", value_name = "GID,...")]
+    pub groups: Groups,
+    /// May act as any user
+    #[arg(long)]
+    pub root: bool,
+    /// May administer the cluster
+    #[arg(long)]
+    pub admin: bool,
+}
+
+/// Of `user-change`.
+#[derive(Args, Debug)]
+pub struct ChangedUser {
+    /// Numeric uid, as `user-list` shows it
+    #[arg(value_parser = uids())]
+    pub uid: u64,
+    /// Name, for people only
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Groups, all of them, the primary one first; '' for none
+    #[arg(long, value_parser = crate::users::groups, value_name = "GID,...")]
+    pub groups: Option<Groups>,
+    /// May act as any user: true or false
+    #[arg(long, value_name = "BOOL")]
+    pub root: Option<bool>,
+    /// May administer the cluster: true or false
+    #[arg(long, value_name = "BOOL")]
+    pub admin: Option<bool>,
+    /// Print a new token, once; the old one is void at once, and needs --yes: without it only say who uses it
+    #[arg(long)]
+    pub new_token: bool,
+    /// Make the new token, and void the old one
+    #[arg(long, requires = "new_token")]
+    pub yes: bool,
 }
 
 fn role(text: &str) -> Result<Role, String> {
