@@ -60,7 +60,7 @@ pub fn start(s: &Rc<Service>) {
     rt.spawn_detached(async move {
         let emptier = Emptier::new(&this);
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
-            this.settle().await;
+            this.wait_for_old_leases().await;
             log("emptying removed trees", emptier.round(&this).await);
         }
     });

@@ -241,7 +241,7 @@ impl<F: FileData> OpenInode<F> {
         }
         let attr = self.merge(from_meta);
         self.cut_pages.grew(from_meta.len);
-        self.told(from_meta);
+        self.meta_was_told(from_meta);
         attr
     }
 

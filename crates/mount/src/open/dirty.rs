@@ -74,7 +74,7 @@ impl<F: FileData> OpenInode<F> {
         (d.len.is_some() || d.wrote || d.holes).then_some(d)
     }
     /// Meta knows of writes of ours, and may lose that with its power.
-    pub fn told(&self, from_meta: &Attr) {
+    pub fn meta_was_told(&self, from_meta: &Attr) {
         let said = from_meta.edition();
         let mut s = self.state.borrow_mut();
         if s.told.is_none_or(|told| told.is_older_than(&said)) {
@@ -101,7 +101,7 @@ impl<F: FileData> OpenInode<F> {
         // Otherwise the chunks hold what was written, whatever meta loses.
         self.merge(from_meta);
         if reported.grown {
-            self.told(from_meta);
+            self.meta_was_told(from_meta);
         }
         let mut s = self.state.borrow_mut();
         if s.dirty.generation == reported.generation {

@@ -119,13 +119,13 @@ impl<S: FileSystem> Context<S> {
 
 impl<S: FileSystem> Daemon<S> {
     /// Returns when everything that was written to the file before has been sent (or was lost, which its handles will hear of).
-    pub(crate) async fn settle(&self, inode: &OpenInode<S::File>) {
+    pub(crate) async fn all_sent(&self, inode: &OpenInode<S::File>) {
         let last = inode.back().last();
         if last != 0 {
-            Box::pin(self.settle_to(inode, last)).await;
+            Box::pin(self.sent_up_to(inode, last)).await;
         }
     }
-    async fn settle_to(&self, inode: &OpenInode<S::File>, last: u64) {
+    async fn sent_up_to(&self, inode: &OpenInode<S::File>, last: u64) {
         loop {
             let news = inode.sent.wait();
             if inode.back().last() == 0 || inode.back().has_ended(last) {
@@ -136,15 +136,15 @@ impl<S: FileSystem> Daemon<S> {
         }
     }
     /// The same for an inode that may be open here.
-    pub(crate) async fn settle_inode(&self, inode: InodeId) {
+    pub(crate) async fn inode_sent(&self, inode: InodeId) {
         if let Some(open) = self.inodes.opened(inode) {
-            self.settle(&open).await;
+            self.all_sent(&open).await;
         }
     }
     /// All that was written to any file is sent. For the end of the mount.
-    pub(crate) async fn settle_all(&self) {
+    pub(crate) async fn everything_sent(&self) {
         let all = self.inodes.open_inodes();
-        let sent = join_all(all.iter().map(|inode| self.settle(inode)));
+        let sent = join_all(all.iter().map(|inode| self.all_sent(inode)));
         if self.rt.timeout(LAST_WAIT, sent).await.is_err() {
             tracing::error!(
                 "writes that were answered could not be sent before the end of the mount"
@@ -311,7 +311,7 @@ impl<S: FileSystem> Daemon<S> {
             let _ = inode.end_write(None, 0, at_ns);
             inode.cut_pages.grew(place + len);
             self.inodes.seen(&attr);
-            inode.told(&attr);
+            inode.meta_was_told(&attr);
             if self.inodes.changed_here(&attr, 1) {
                 self.forget_pages_later(attr.inode);
             }

@@ -38,11 +38,11 @@ impl<S: FileSystem> Context<S> {
         };
         let _inside = first.gate.shared().await;
         let _inside_too = if same { None } else { Some(second.gate.shared().await) };
-        self.settle(&source.inode).await;
-        self.settle(&handle.inode).await;
+        self.all_sent(&source.inode).await;
+        self.all_sent(&handle.inode).await;
         for _ in 0..ATTEMPTS {
-            self.known(&source.inode).await?;
-            self.known(&handle.inode).await?;
+            self.refresh_if_unleased(&source.inode).await?;
+            self.refresh_if_unleased(&handle.inode).await?;
             if handle.inode.attr().flags & (inode_flags::APPEND | inode_flags::IMMUTABLE) != 0 {
                 return fail(EPERM);
             }
@@ -94,11 +94,11 @@ impl<S: FileSystem> Context<S> {
         (from, to, len): (u64, u64, u64),
     ) -> Result<(), Error> {
         let inode = &handle.inode;
-        let file = &handle.file.file;
+        let file = &handle.opened.file;
         let end = to + len;
         let before = inode.len();
         inode.begin_write(to, len, false);
-        let theirs: &Rc<S::File> = &source.file.file;
+        let theirs: &Rc<S::File> = &source.opened.file;
         let done = file.copy_from(theirs, (from, to, len), before).await;
         let holes = !matches!(done, Ok(false));
         if holes || to > before {

@@ -64,7 +64,7 @@ impl<S: FileSystem> Context<S> {
             return None;
         }
         // Who cannot know goes on: he would have done so before.
-        self.known(open).await.ok()?;
+        self.refresh_if_unleased(open).await.ok()?;
         let len = open.meta_len();
         let to = if by.bytes_are_elsewhere() { u64::MAX } else { len };
         (len > old).then(|| open.old_tails.begin(old, to))
