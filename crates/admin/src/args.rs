@@ -453,3 +453,29 @@ fn role(text: &str) -> Result<Role, String> {
         .find(|r| r.name() == text)
         .ok_or_else(|| "it is storage or mgmtd; meta has nothing to set".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> clap::Command {
+        AdminArgs::augment_args(clap::Command::new("admin"))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_no_uid_is_refused_by_every_command_on_users() {
+        for (words, good) in [
+            (&["admin", "user-add", "4294967295", "nobody"][..], false),
+            (&["admin", "user-change", "4294967295", "--admin", "true"], false),
+            (&["admin", "user-remove", "4294967295"], false),
+            (&["admin", "user-remove", "4294967294"], true),
+        ] {
+            assert_eq!(command().try_get_matches_from(words).is_ok(), good, "{words:?}");
+        }
+    }
+}
