@@ -41,8 +41,8 @@ PLANTED = [
     (repeated.operators, "a command in a message", "crates/admin/src/status.rs", "`glowfs admin remove-node", "`glowfs admin forget-node", "no command glowfs admin"),
     (repeated.operators, "a command that no document names", "crates/admin/src/args.rs", "\n    ListClients,", "\n    ListClients,\n    ListGhosts,", "list-ghosts"),
     (repeated.commands, "a command that does not know --help", "soak", 'help "$@"', 'true', "begins without"),
-    (repeated.gaps, "an id that is given twice", "docs/status.md", "#### G94", "#### G24", "two gaps G24"),
-    (repeated.gaps, "the next id", "docs/status.md", "the next one is G1", "the next one is G0", "behind all"),
+    (repeated.gaps, "an id that is given twice", "docs/status.md", "#### G94", "#### G97", "two gaps G97"),
+    (repeated.gaps, "the next id", "docs/status.md", "the next one is G", "the next one is G1 or G", "behind all"),
     (repeated.gaps, "a known gap", "docs/semantics.md", "[G123]", "[G999]", "no gap G999"),
 ]
 

@@ -44,7 +44,7 @@ pub enum DiskCommand {
     ///
     /// Without --yes it only says which directory of which node would be taken up and formatted.
     Replace {
-        /// NODE:DISK
+        /// Node id, and which of its disks, counted from 0 (`df` shows both)
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
         place: (NodeId, Option<u32>),
         /// Only explain what would be done
@@ -115,7 +115,7 @@ pub enum MetaCommand {
         /// Also if no cluster has used the engine yet
         #[arg(long)]
         without_cluster: bool,
-        /// The file; it must not be there
+        /// Where to write it; the file must not be there
         file: PathBuf,
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]
@@ -125,7 +125,7 @@ pub enum MetaCommand {
     ///
     /// Stop the services first.
     Load {
-        /// The file
+        /// What `meta dump` has written
         file: PathBuf,
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]
@@ -139,7 +139,7 @@ pub enum MetaCommand {
         /// Remove what is in the engine first; needs --yes
         #[arg(long)]
         replace: bool,
-        /// Do it
+        /// Really remove it; without this --replace is refused
         #[arg(long, requires = "replace")]
         yes: bool,
     },
@@ -219,72 +219,31 @@ pub enum Command {
     },
     /// Explain why a chain waits, and what each choice would lose
     ExplainForce {
-        /// The chain
+        /// Chain id, as `list-chains` shows it
         chain: u64,
     },
     // Change.
     /// Change settings of running services, of a role or of one node
     SetConfig {
-        /// storage or mgmtd (meta has nothing to set yet)
+        /// storage or mgmtd; meta has nothing to set
         #[arg(value_parser = role)]
         role: Role,
         /// KEY=VALUE; KEY= takes it away. storage: sync_chunks, sync_targets, sync_bytes_per_s, sync_share_percent, sync_floor_percent,
-        /// scrub_bytes_per_s; mgmtd: replace_after_ms, balance
+        /// scrub_bytes_per_s; mgmtd: replace_after_ms, balance (true or false). What each does: docs/configuration.md#live-settings
         #[arg(required = true, value_name = "KEY=VALUE")]
         settings: Vec<String>,
-        /// Only this node
-        #[arg(long)]
+        /// Only this node, by its id
+        #[arg(long, value_name = "NODE")]
         node: Option<u64>,
     },
     /// Set the layout of what is made in a directory from now on
-    SetLayout {
-        /// Path inside the file system
-        path: String,
-        /// Bytes in a chunk: a power of two, 64K to 64M
-        #[arg(long, value_name = "BYTES")]
-        chunk_size: Option<String>,
-        /// Chains that a file is striped over
-        #[arg(long)]
-        stripe: Option<u32>,
-        /// Chain table
-        #[arg(long)]
-        table: Option<u64>,
-        /// Bytes up to which a file is kept with the metadata: at most 16K, 0 for none. All metadata services must know of this
-        #[arg(long, value_name = "BYTES")]
-        inline_bytes: Option<String>,
-        /// Takes what the parent has
-        #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table", "inline_bytes"])]
-        inherit: bool,
-    },
+    SetLayout(NewLayout),
     /// Lay chains over the registered disks, as a new table
-    CreateTable {
-        /// Table id
-        #[arg(long, default_value_t = 1)]
-        table: u64,
-        /// Replicas of each chain
-        #[arg(long)]
-        replicas: u32,
-        /// Chains to make
-        #[arg(long)]
-        chains: u32,
-        /// Only explain what would be done
-        #[arg(long)]
-        dry_run: bool,
-    },
+    CreateTable(NewTable),
     /// Lay more chains of a table, over the disks that carry least
     ///
     /// Files that are made from now on use them. Chains are never taken away.
-    GrowTable {
-        /// Table id
-        #[arg(long, default_value_t = 1)]
-        table: u64,
-        /// How many chains the table shall have in all
-        #[arg(long)]
-        chains: u32,
-        /// Only explain what would be done
-        #[arg(long)]
-        dry_run: bool,
-    },
+    GrowTable(GrownTable),
     /// Empty a disk or a node, so that it can be taken away
     ///
     /// Its data moves to other disks. Repeated, it shows what is left.
@@ -306,7 +265,7 @@ pub enum Command {
     ///
     /// Without --yes it only explains.
     RemoveNode {
-        /// The node
+        /// Node id, as `list-nodes` shows it
         node: u64,
         /// Do it; without it only say what would be done
         #[arg(long)]
@@ -322,9 +281,9 @@ pub enum Command {
     ///
     /// Without --yes it only explains.
     Force {
-        /// The chain
+        /// Chain id, as `list-chains` shows it
         chain: u64,
-        /// Who shall serve
+        /// Target id of the member that is to serve; `explain-force` says what each would lose
         #[arg(long)]
         target: u64,
         /// Do it; without it only say what would be done
@@ -372,51 +331,15 @@ pub enum Command {
     /// Add a user, and print the token, once
     ///
     /// Who is there already is refused: `user-change`.
-    UserAdd {
-        /// uid
-        #[arg(value_parser = uids())]
-        uid: u64,
-        /// Name
-        name: String,
-        /// Groups, the primary one first
-        #[arg(long, value_parser = crate::users::groups, default_value = "", value_name = "GID,...")]
-        groups: Groups,
-        /// May act as any user
-        #[arg(long)]
-        root: bool,
-        /// May administer the cluster
-        #[arg(long)]
-        admin: bool,
-    },
+    UserAdd(NewUser),
     /// Change of a user what is named, and nothing else
-    UserChange {
-        /// uid
-        #[arg(value_parser = uids())]
-        uid: u64,
-        /// Name
-        #[arg(long)]
-        name: Option<String>,
-        /// Groups, all of them, the primary one first; '' for none
-        #[arg(long, value_parser = crate::users::groups, value_name = "GID,...")]
-        groups: Option<Groups>,
-        /// May act as any user: true or false
-        #[arg(long, value_name = "BOOL")]
-        root: Option<bool>,
-        /// May administer the cluster: true or false
-        #[arg(long, value_name = "BOOL")]
-        admin: Option<bool>,
-        /// Print a new token, once; the old one is void at once, and needs --yes: without it only say who uses it
-        #[arg(long)]
-        new_token: bool,
-        /// Do it
-        #[arg(long, requires = "new_token")]
-        yes: bool,
-    },
+    UserChange(ChangedUser),
     /// Remove a user; the files stay
     ///
     /// His token is void, and what he has open ends. Without --yes it only says who it would be.
     UserRemove {
-        /// uid
+        /// Numeric uid, as `user-list` shows it
+        #[arg(value_parser = uids())]
         uid: u64,
         /// Do it; without it only say what would be done
         #[arg(long)]
@@ -426,9 +349,133 @@ pub enum Command {
     UserList,
 }
 
+/// Of `set-layout`.
+#[derive(Args, Debug)]
+pub struct NewLayout {
+    /// Path inside the file system
+    pub path: String,
+    /// Bytes in a chunk: a power of two, 64K to 64M
+    #[arg(long, value_name = "BYTES")]
+    pub chunk_size: Option<String>,
+    /// Chains that a file is striped over
+    #[arg(long, value_name = "CHAINS")]
+    pub stripe: Option<u32>,
+    /// Id of the chain table, as `list-chain-tables` shows it
+    #[arg(long)]
+    pub table: Option<u64>,
+    /// Bytes up to which a file is kept with the metadata: at most 16K, 0 for none. All metadata services must know of this
+    #[arg(long, value_name = "BYTES")]
+    pub inline_bytes: Option<String>,
+    /// Takes what the parent has
+    #[arg(long, conflicts_with_all = ["chunk_size", "stripe", "table", "inline_bytes"])]
+    pub inherit: bool,
+}
+
+/// Of `create-table`.
+#[derive(Args, Debug)]
+pub struct NewTable {
+    /// Id of the new table
+    #[arg(long, default_value_t = 1)]
+    pub table: u64,
+    /// Replicas of each chain: nodes that hold the same data
+    #[arg(long)]
+    pub replicas: u32,
+    /// Chains to make: four a disk is a good number
+    #[arg(long)]
+    pub chains: u32,
+    /// Only explain what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Of `grow-table`.
+#[derive(Args, Debug)]
+pub struct GrownTable {
+    /// Id of the table, as `list-chain-tables` shows it
+    #[arg(long, default_value_t = 1)]
+    pub table: u64,
+    /// How many chains the table shall have in all
+    #[arg(long)]
+    pub chains: u32,
+    /// Only explain what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Of `user-add`.
+#[derive(Args, Debug)]
+pub struct NewUser {
+    /// Numeric uid, that of the user on the machines that mount
+    #[arg(value_parser = uids())]
+    pub uid: u64,
+    /// Name, for people only
+    pub name: String,
+    /// Groups, the primary one first
+    #[arg(long, value_parser = crate::users::groups, default_value = "", value_name = "GID,...")]
+    pub groups: Groups,
+    /// May act as any user
+    #[arg(long)]
+    pub root: bool,
+    /// May administer the cluster
+    #[arg(long)]
+    pub admin: bool,
+}
+
+/// Of `user-change`.
+#[derive(Args, Debug)]
+pub struct ChangedUser {
+    /// Numeric uid, as `user-list` shows it
+    #[arg(value_parser = uids())]
+    pub uid: u64,
+    /// Name, for people only
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Groups, all of them, the primary one first; '' for none
+    #[arg(long, value_parser = crate::users::groups, value_name = "GID,...")]
+    pub groups: Option<Groups>,
+    /// May act as any user: true or false
+    #[arg(long, value_name = "BOOL")]
+    pub root: Option<bool>,
+    /// May administer the cluster: true or false
+    #[arg(long, value_name = "BOOL")]
+    pub admin: Option<bool>,
+    /// Print a new token, once; the old one is void at once, and needs --yes: without it only say who uses it
+    #[arg(long)]
+    pub new_token: bool,
+    /// Make the new token, and void the old one
+    #[arg(long, requires = "new_token")]
+    pub yes: bool,
+}
+
 fn role(text: &str) -> Result<Role, String> {
     [Role::Mgmtd, Role::Meta, Role::Storage]
         .into_iter()
         .find(|r| r.name() == text)
-        .ok_or_else(|| "it is one of mgmtd, meta, storage".into())
+        .ok_or_else(|| "it is storage or mgmtd; meta has nothing to set".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> clap::Command {
+        AdminArgs::augment_args(clap::Command::new("admin"))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_no_uid_is_refused_by_every_command_on_users() {
+        for (words, good) in [
+            (&["admin", "user-add", "4294967295", "nobody"][..], false),
+            (&["admin", "user-change", "4294967295", "--admin", "true"], false),
+            (&["admin", "user-remove", "4294967295"], false),
+            (&["admin", "user-remove", "4294967294"], true),
+        ] {
+            assert_eq!(command().try_get_matches_from(words).is_ok(), good, "{words:?}");
+        }
+    }
 }

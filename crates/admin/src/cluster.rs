@@ -1,8 +1,10 @@
 //! Commands that show the cluster: nodes, chains, tables, targets, clients.
 
+use crate::args::{GrownTable, NewTable};
 use crate::output::{Output, ago, bytes};
 use anyhow::{Context, Result};
 use glowfs_client::Client;
+use glowfs_types::ChainTableId;
 use glowfs_types::routing::{ChainInfo, NodeInfo, RoutingInfo};
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{
@@ -306,13 +308,22 @@ struct TableMade {
 }
 
 /// `create-table`.
-pub async fn create_table(out: Output, client: &Client, request: CreateTable) -> Result<()> {
+pub async fn create_table(out: Output, client: &Client, new: &NewTable) -> Result<()> {
+    let request = CreateTable {
+        table: ChainTableId(new.table),
+        replicas: new.replicas,
+        chains: new.chains,
+        description: String::new(),
+        dry_run: new.dry_run,
+    };
     let reply = client.mgmtd(method::CREATE_TABLE, &request).await.context("laying chains")?;
     table_made(out, reply, request.dry_run)
 }
 
 /// `grow-table`.
-pub async fn grow_table(out: Output, client: &Client, request: GrowTable) -> Result<()> {
+pub async fn grow_table(out: Output, client: &Client, new: &GrownTable) -> Result<()> {
+    let table = ChainTableId(new.table);
+    let request = GrowTable { table, chains: new.chains, dry_run: new.dry_run };
     let reply = client.mgmtd(method::GROW_TABLE, &request).await.context("laying more chains")?;
     table_made(out, reply, request.dry_run)
 }

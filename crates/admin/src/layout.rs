@@ -1,5 +1,6 @@
 //! Layouts of directories.
 
+use crate::args::NewLayout;
 use crate::files::caller;
 use crate::output::{Output, bytes};
 use anyhow::{Context, Result, bail};
@@ -10,20 +11,6 @@ use serde::Serialize;
 
 /// The attribute that it stands in.
 const XATTR: &[u8] = b"glowfs.layout";
-
-/// What is to be changed.
-pub struct Change<'a> {
-    /// Bytes in a chunk, as the operator wrote them.
-    pub chunk_size: Option<&'a str>,
-    /// Chains that a file uses.
-    pub stripe: Option<u32>,
-    /// Chain table.
-    pub table: Option<u64>,
-    /// Bytes of a small file that are kept with the metadata, as the operator wrote them.
-    pub inline_bytes: Option<&'a str>,
-    /// Takes what the parent has.
-    pub inherit: bool,
-}
 
 #[derive(Serialize)]
 struct Row {
@@ -65,26 +52,27 @@ pub async fn show(out: Output, client: &Client, path: &str) -> Result<()> {
 }
 
 /// `set-layout`.
-pub async fn set(out: Output, client: &Client, path: &str, change: Change<'_>) -> Result<()> {
+pub async fn set(out: Output, client: &Client, new: &NewLayout) -> Result<()> {
+    let path = new.path.as_str();
     let inode = client.resolve(&caller(client), path, true).await?.inode;
     let (request, name) = (RequestId(0), XATTR.to_vec().into());
     let caller = caller(client);
-    if change.inherit {
+    if new.inherit {
         let q = OfXattr { caller, request, inode, name };
         client.removexattr(q).await.with_context(|| format!("layout of {path}"))?;
         return show(out, client, path).await;
     }
     let mut text = String::new();
-    if let Some(size) = change.chunk_size {
+    if let Some(size) = &new.chunk_size {
         text += &format!("chunk_bytes={size} ");
     }
-    if let Some(stripe) = change.stripe {
+    if let Some(stripe) = new.stripe {
         text += &format!("stripe={stripe} ");
     }
-    if let Some(table) = change.table {
+    if let Some(table) = new.table {
         text += &format!("table={table} ");
     }
-    if let Some(size) = change.inline_bytes {
+    if let Some(size) = &new.inline_bytes {
         text += &format!("inline_bytes={size}");
     }
     if text.is_empty() {

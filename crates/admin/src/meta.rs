@@ -78,7 +78,9 @@ pub async fn run(rt: &Rt, args: &AdminArgs) -> Result<()> {
         Command::Meta { command: MetaCommand::SkipIds { config } } => {
             skip(rt, out, &read_config(config)?).await
         }
-        _ => bail!("this command needs a cluster"),
+        _ => {
+            bail!("this command needs a cluster: --mgmtd HOST:PORT --token-file FILE, or --dev DIR")
+        }
     }
 }
 

@@ -36,14 +36,19 @@ struct Row {
     since_ns: u64,
 }
 
-/// `orphans`: what is known, after a pass if `what` asks for one.
+/// `orphans`: what is known, after a pass if one is asked for.
 pub async fn show(
     out: Output,
     client: &Client,
     routing: &RoutingInfo,
-    what: u8,
+    (dry_run, reclaim): (bool, bool),
     until: Instant,
 ) -> Result<()> {
+    let what = match (dry_run, reclaim) {
+        (true, _) => search::LOOK,
+        (_, true) => search::RECLAIM,
+        _ => search::SHOW,
+    };
     let metas = routing.nodes.values().filter(|n| n.role == Role::Meta);
     let mut active = metas.filter(|n| n.status == NodeStatus::Active).map(|n| n.id);
     // The first one is who looks by itself.

@@ -30,7 +30,7 @@ impl Part {
             bail!("{shown} exists; it is not overwritten");
         }
         let Some(name) = whole.file_name() else {
-            bail!("{shown} is no name of a file");
+            bail!("«{shown}» ends in no name of a file; give one, such as meta.dump");
         };
         let stem = &name.as_bytes()[..name.len().min(STEM_BYTES)];
         let stem = String::from_utf8_lossy(stem).replace(char::REPLACEMENT_CHARACTER, "_");

@@ -10,11 +10,9 @@ use anyhow::{Context, Result, bail};
 use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::limits::REQUEST_TRIED_MAX_MS;
-use glowfs_types::routing::Role;
-use glowfs_types::wire::mgmtd::{CreateTable, GrowTable, UserChange, UserInfo};
+use glowfs_types::routing::{Role, RoutingInfo};
 use glowfs_types::wire::operate::{MoveAway, away};
-use glowfs_types::wire::orphans::search as ask;
-use glowfs_types::{ChainTableId, NodeId, UserId};
+use glowfs_types::{NodeId, UserId};
 use std::rc::Rc;
 
 /// Runs one command against the cluster at `mgmtd` with `token`.
@@ -43,7 +41,9 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
     let out = Output { json: args.json };
     let routing = client.routing();
     match &args.command {
-        Command::Meta { .. } => bail!("`meta` works without a cluster"),
+        Command::Meta { .. } => {
+            bail!("`meta` works without a cluster: leave out --mgmtd, --token-file and --dev")
+        }
         Command::ListNodes => cluster::nodes(out, &routing),
         Command::ListChains => cluster::chains(out, &routing),
         Command::ListChainTables => cluster::tables(out, &routing),
@@ -51,13 +51,8 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::Scrub { now } => scrub::scrub(out, client, &routing, *now).await,
         Command::Damaged { no_paths } => damaged::list(out, client, &routing, !no_paths).await,
         Command::Orphans { dry_run, reclaim } => {
-            let what = match (dry_run, reclaim) {
-                (true, _) => ask::LOOK,
-                (_, true) => ask::RECLAIM,
-                _ => ask::SHOW,
-            };
             let until = client.rt().now() + Duration::from_secs(args.timeout);
-            orphans::show(out, client, &routing, what, until).await
+            orphans::show(out, client, &routing, (*dry_run, *reclaim), until).await
         }
         Command::Fsck { repair, yes } => {
             fsck::run(out, client, &routing, fsck::Wish { repair: *repair, yes: *yes }).await
@@ -79,30 +74,12 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
             files::cat(client, path).await
         }
         Command::ShowLayout { path } => layout::show(out, client, path).await,
-        Command::SetLayout { path, chunk_size, stripe, table, inline_bytes, inherit } => {
-            let (chunk_size, stripe, table) = (chunk_size.as_deref(), *stripe, *table);
-            let (inline_bytes, inherit) = (inline_bytes.as_deref(), *inherit);
-            let change = layout::Change { chunk_size, stripe, table, inline_bytes, inherit };
-            layout::set(out, client, path, change).await
-        }
+        Command::SetLayout(new) => layout::set(out, client, new).await,
         Command::Trash { command } => in_trash(out, client, command).await,
         Command::Trees => trees::list(out, client).await,
         Command::Df => files::df(out, client, &routing).await,
-        Command::CreateTable { table, replicas, chains, dry_run } => {
-            let request = CreateTable {
-                table: ChainTableId(*table),
-                replicas: *replicas,
-                chains: *chains,
-                description: String::new(),
-                dry_run: *dry_run,
-            };
-            cluster::create_table(out, client, request).await
-        }
-        Command::GrowTable { table, chains, dry_run } => {
-            let table = ChainTableId(*table);
-            let request = GrowTable { table, chains: *chains, dry_run: *dry_run };
-            cluster::grow_table(out, client, request).await
-        }
+        Command::CreateTable(new) => cluster::create_table(out, client, new).await,
+        Command::GrowTable(new) => cluster::grow_table(out, client, new).await,
         Command::Drain { place: (node, disk), dry_run, wait, cancel } => {
             let what = if *cancel { away::CANCEL } else { away::DRAIN };
             let ask = MoveAway { node: *node, disk: *disk, what, dry_run: *dry_run };
@@ -111,47 +88,15 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::RemoveNode { node, yes } => {
             operate::remove_node(out, client, NodeId(*node), *yes).await
         }
-        Command::Disk {
-            command: DiskCommand::Replace { place: (node, disk), dry_run, wait, yes },
-        } => {
-            let (disk, wait) = (*disk, *wait);
-            let ask = MoveAway { node: *node, disk, what: away::REPLACE, dry_run: *dry_run };
-            match disk {
-                Some(disk) if !dry_run => {
-                    operate::replace(out, client, &routing, (*node, disk), (*yes, wait)).await
-                }
-                _ => operate::move_away(out, client, ask, wait).await,
-            }
-        }
+        Command::Disk { command } => on_disk(out, client, &routing, command).await,
         Command::ExplainForce { chain } => {
             operate::force(out, client, &routing, *chain, None, false).await
         }
         Command::Force { chain, target, yes } => {
             operate::force(out, client, &routing, *chain, Some(*target), *yes).await
         }
-        Command::UserAdd { uid, name, groups, root, admin } => {
-            let user = UserInfo {
-                user: UserId(*uid),
-                name: name.clone(),
-                groups: groups.0.clone(),
-                root: *root,
-                admin: *admin,
-                service: false,
-            };
-            users::add(out, client, user).await
-        }
-        Command::UserChange { uid, name, groups, root, admin, new_token, yes } => {
-            let change = UserChange {
-                user: UserId(*uid),
-                name: name.clone(),
-                groups: groups.as_ref().map(|g| g.0.clone()),
-                root: *root,
-                admin: *admin,
-                new_token: *new_token,
-                token: None,
-            };
-            users::change(out, client, change, *yes).await
-        }
+        Command::UserAdd(new) => users::add(out, client, new.into()).await,
+        Command::UserChange(new) => users::change(out, client, new.into(), new.yes).await,
         Command::UserRemove { uid, yes } => users::remove(out, client, UserId(*uid), *yes).await,
         Command::UserList => users::list(out, client).await,
     }
@@ -167,5 +112,22 @@ async fn in_trash(out: Output, client: &Client, command: &TrashCommand) -> Resul
         TrashCommand::Purge { ids, below, all, yes } => {
             trash::purge(out, client, which(ids, below), *all, *yes).await
         }
+    }
+}
+
+async fn on_disk(
+    out: Output,
+    client: &Client,
+    routing: &RoutingInfo,
+    command: &DiskCommand,
+) -> Result<()> {
+    let DiskCommand::Replace { place: (node, disk), dry_run, wait, yes } = command;
+    let (disk, wait) = (*disk, *wait);
+    let ask = MoveAway { node: *node, disk, what: away::REPLACE, dry_run: *dry_run };
+    match disk {
+        Some(disk) if !dry_run => {
+            operate::replace(out, client, routing, (*node, disk), (*yes, wait)).await
+        }
+        _ => operate::move_away(out, client, ask, wait).await,
     }
 }

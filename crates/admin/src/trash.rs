@@ -66,7 +66,7 @@ async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
         }
     }
     if let Some(id) = which.ids.iter().find(|id| !found.iter().any(|e| e.id == **id)) {
-        bail!("{id} is not in the trash");
+        bail!("{id} is not in the trash; see `glowfs admin trash list`");
     }
     let below = which.below.as_ref().map(|b| format!("/{}", b.trim_matches('/')));
     let inside = |path: &[u8]| {

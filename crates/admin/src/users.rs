@@ -1,5 +1,6 @@
 //! Commands on users and their tokens.
 
+use crate::args::{ChangedUser, NewUser};
 use crate::cluster::sessions;
 use crate::output::{Output, plain, print};
 use anyhow::{Context, Result, anyhow, bail};
@@ -41,6 +42,33 @@ impl From<UserInfo> for UserRow {
 /// Groups of a user, as one argument.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Groups(pub Vec<u32>);
+
+impl From<&NewUser> for UserInfo {
+    fn from(new: &NewUser) -> Self {
+        Self {
+            user: UserId(new.uid),
+            name: new.name.clone(),
+            groups: new.groups.0.clone(),
+            root: new.root,
+            admin: new.admin,
+            service: false,
+        }
+    }
+}
+
+impl From<&ChangedUser> for UserChange {
+    fn from(new: &ChangedUser) -> Self {
+        Self {
+            user: UserId(new.uid),
+            name: new.name.clone(),
+            groups: new.groups.as_ref().map(|g| g.0.clone()),
+            root: new.root,
+            admin: new.admin,
+            new_token: new.new_token,
+            token: None,
+        }
+    }
+}
 
 /// `user-list`.
 pub async fn list(out: Output, client: &Client) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What a token stands for.
 
 use crate::MgmtdLink;
-use glowfs_net::{Authenticator, Identity};
+use glowfs_net::{Authenticator, Identity, unknown_token};
 use glowfs_rt::{BoxFuture, Duration, Instant, Rt};
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::method;
@@ -76,15 +76,8 @@ impl<S: TokenSource + 'static> TokenCache<S> {
     fn remembered(&self, shown: &Shown) -> Option<Result<Identity>> {
         let known = self.known.borrow();
         let (until, identity) = known.get(shown)?;
-        (self.rt.now() < *until).then(|| identity.ok_or_else(bad_token))
+        (self.rt.now() < *until).then(|| identity.ok_or_else(unknown_token))
     }
-}
-
-fn bad_token() -> Error {
-    Error::new(
-        Status::BadToken,
-        "the token is not known to this cluster; check the token file or ask the administrator for a new token",
-    )
 }
 
 fn remember(

@@ -334,7 +334,7 @@ impl Inner {
             }
             before = Some((known.under, ends));
         }
-        let e = format!("inode {} is cut again and again", file.inode());
+        let e = format!("inode {} is truncated again and again", file.inode());
         (Err(Error::new(Status::TimedOut, e)), buf)
     }
 }

@@ -5,24 +5,25 @@
 //! once. Must never: count a write as one of the present epoch if it was made under another, or go on with a session that the cluster has ended.
 
 mod capability;
+mod files;
 mod known;
 
 pub(crate) use capability::Permission;
+pub(crate) use files::Files;
 
 use crate::copy::{self, Span};
 use crate::doubt::Doubts;
 use crate::read::Found;
 use crate::routes::Place;
 use crate::unflushed::Unflushed;
-use crate::{Client, flush, inline, read, routes, sparse, write, zero};
-use glowfs_rt::sync::{Notify, join_all};
+use crate::{Client, flush, inline, read, sparse, write, zero};
+use glowfs_rt::sync::Notify;
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
-use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::inline::InlineReply;
 use glowfs_types::wire::meta::{Attr, Caller, Edition, OpenReply};
 use glowfs_types::{
-    Capability, ClientId, DataId, Durability, Error, InodeId, Layout, Result, SessionId, Status,
-    TruncateEpoch, VolumeId,
+    Capability, ClientId, DataId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
+    VolumeId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -88,64 +89,6 @@ pub struct OpenFile {
     heard: Cell<u64>,
 }
 
-/// The open files of a client, for recalls.
-#[derive(Default)]
-pub(crate) struct Files(RefCell<BTreeMap<InodeId, Vec<Weak<OpenFile>>>>);
-
-impl Files {
-    /// Whether the file is open.
-    pub fn has(&self, inode: InodeId) -> bool {
-        self.0.borrow().contains_key(&inode)
-    }
-    /// What is not flushed of an open file.
-    pub fn unflushed(&self, inode: InodeId) -> Option<Rc<Unflushed>> {
-        self.any(inode).map(|f| f.unflushed.clone())
-    }
-    /// A truncate of an open file is going to be asked for: where its chunks are, it will have been acknowledged under the present chain versions or later ones.
-    pub fn cutting(&self, inode: InodeId, info: &RoutingInfo) {
-        let Some(file) = self.any(inode).filter(|f| !f.is_inline()) else { return };
-        let (layout, place) = {
-            let s = file.state.borrow();
-            (s.layout, (s.data, s.epoch))
-        };
-        if layout.durability == Durability::Disk {
-            return;
-        }
-        for chain in routes::chains_of(info, &layout).unwrap_or_default() {
-            if let Some(chain) = info.chains.get(&chain) {
-                file.unflushed.note(place, chain.id, chain.version);
-            }
-        }
-    }
-    /// A truncate to nothing is going to be asked for; call what this returns when it is done.
-    pub fn cutting_to_nothing(&self, inode: InodeId) -> impl FnOnce() + use<> {
-        let unflushed = self.unflushed(inode);
-        let asked = unflushed.as_ref().map(|u| u.begin());
-        move || {
-            if let (Some(unflushed), Some(asked)) = (unflushed, asked) {
-                unflushed.cut_to_nothing(asked);
-            }
-        }
-    }
-    fn any(&self, inode: InodeId) -> Option<Rc<OpenFile>> {
-        self.0.borrow().get(&inode).into_iter().flatten().find_map(Weak::upgrade)
-    }
-    fn of(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
-        self.0.borrow().get(&inode).into_iter().flatten().filter_map(Weak::upgrade).collect()
-    }
-    /// The open files through which writes were sent that nobody knows the outcome of.
-    pub fn in_doubt(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
-        let mut files = self.of(inode);
-        files.retain(|f| f.doubts.any());
-        files
-    }
-    /// Stops the use of capabilities older than `epoch` and waits until attempts under them have ended.
-    pub async fn recalled(&self, inode: InodeId, epoch: TruncateEpoch) {
-        let files = self.of(inode);
-        join_all(files.iter().map(|f| f.recalled(epoch))).await;
-    }
-}
-
 fn layout_of(attr: &Attr) -> Result<Layout> {
     let layout = attr.layout.ok_or_else(|| {
         Error::new(
@@ -202,7 +145,7 @@ impl OpenFile {
             unflushed,
             heard,
         });
-        client.core.files.0.borrow_mut().entry(file.inode).or_default().push(file.this.clone());
+        client.core.files.add(file.inode, &file.this);
         Ok(file)
     }
     /// The client it was opened with.
@@ -485,13 +428,7 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        let mut files = self.client.core.files.0.borrow_mut();
-        if let Some(list) = files.get_mut(&self.inode) {
-            list.retain(|w| !Weak::ptr_eq(w, &self.this));
-            if list.is_empty() {
-                files.remove(&self.inode);
-            }
-        }
+        self.client.core.files.remove(self.inode, &self.this);
     }
 }
 

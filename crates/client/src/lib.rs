@@ -45,3 +45,4 @@ pub use config::ClientConfig;
 pub use file::{FileAccess, OpenFile};
 pub use path::OpenHow;
 pub use read::Found;
+pub use write::CUTS_MAX;

@@ -32,7 +32,31 @@ const METAS_EVERY: Duration = Duration::from_secs(1);
 /// How often a session is extended, before mgmtd says how long it lives.
 const SESSION_EVERY: Duration = Duration::from_secs(3);
 
+/// Instances of mgmtd that one call tries.
+const CANDIDATES_MAX: usize = 16;
+
+/// Adds an instance that can be asked and was not thought of before.
+fn add(candidates: &mut Vec<Target>, one: Target) {
+    if !one.addresses.is_empty() && !candidates.contains(&one) {
+        candidates.push(one);
+    }
+}
+
 impl Core {
+    /// The last known primary, then whatever the configuration and the routing info name.
+    fn may_be_primary(&self) -> Vec<Target> {
+        let mut candidates: Vec<Target> = self.primary.borrow().iter().cloned().collect();
+        for address in &self.config.mgmtd {
+            add(&mut candidates, Target { addresses: vec![address.clone()], ..Target::default() });
+        }
+        let info = self.routing.borrow().clone();
+        for n in info.nodes.values().filter(|n| n.role == Role::Mgmtd) {
+            let host = (n.host != HostId(0)).then_some(n.host);
+            let addresses = n.addresses.clone();
+            add(&mut candidates, Target { addresses, host, node: Some(n.id) });
+        }
+        candidates
+    }
     /// Calls the primary mgmtd once: tries the last known primary, then whatever else may be or know it.
     pub async fn primary_call(
         &self,
@@ -40,35 +64,16 @@ impl Core {
         body: &[u8],
         deadline: Duration,
     ) -> Result<Vec<u8>> {
-        let mut candidates: Vec<Target> = self.primary.borrow().iter().cloned().collect();
-        let push = |t: Target, c: &mut Vec<Target>| {
-            if !t.addresses.is_empty() && !c.contains(&t) {
-                c.push(t);
-            }
-        };
-        for address in &self.config.mgmtd {
-            push(Target { addresses: vec![address.clone()], ..Target::default() }, &mut candidates);
-        }
-        let info = self.routing.borrow().clone();
-        for n in info.nodes.values().filter(|n| n.role == Role::Mgmtd) {
-            let host = (n.host != HostId(0)).then_some(n.host);
-            push(
-                Target { addresses: n.addresses.clone(), host, node: Some(n.id) },
-                &mut candidates,
-            );
-        }
+        let mut candidates = self.may_be_primary();
         let mut tried = Vec::new();
         let mut mute: Vec<String> = Vec::new();
-        let mut next = 0;
+        let mut asked = 0;
         let mut last = Status::Disconnected;
         // A refused connection counts only where nobody has answered the call: somebody else may be at that address by now.
         let (mut refused, mut answered) = (None, false);
-        // The list may grow by what standbys name; it stays short.
-        while let Some(target) = candidates.get(next).cloned() {
-            next += 1;
-            if next > 16 {
-                break;
-            }
+        // The list may grow by what standbys name.
+        while let Some(target) = candidates.get(asked).filter(|_| asked < CANDIDATES_MAX).cloned() {
+            asked += 1;
             let at = target.addresses.join(", ");
             match self.ask(&target, method, body, deadline).await {
                 Ok(answer) => {
@@ -81,7 +86,7 @@ impl Core {
                     tried.push(format!("{at}: {e}"));
                     for address in &conn.peer().mgmtd {
                         let addresses = vec![address.clone()];
-                        push(Target { addresses, host: None, node: None }, &mut candidates);
+                        add(&mut candidates, Target { addresses, host: None, node: None });
                     }
                 }
                 Err((e, conn)) if e.status == Status::NotPrimary => {
@@ -89,9 +94,9 @@ impl Core {
                     tried.push(format!("{at}: {e}"));
                     last = e.status;
                     if let Some((named, silent)) = self.named_primary(conn).await {
-                        let asked = named.addresses.iter().any(|a| mute.contains(a));
-                        if !asked || silent < SIGN_OF_LIFE {
-                            push(named, &mut candidates);
+                        let is_mute = named.addresses.iter().any(|a| mute.contains(a));
+                        if !is_mute || silent < SIGN_OF_LIFE {
+                            add(&mut candidates, named);
                         }
                     }
                 }

@@ -3,6 +3,11 @@
 //! Guarantees: what is returned as read was verified (by the service that read it; over tcp also here); every piece that fails
 //! is tried at other replicas until the bound. A buffer of an unanswered attempt is never used again.
 
+mod found;
+mod hedged;
+
+pub use found::Found;
+
 use crate::ask::{self, Ask};
 use crate::core::Core;
 use crate::file::{OpenFile, Permission};
@@ -10,47 +15,22 @@ use crate::plan;
 use crate::retry::{Retry, again_read};
 use crate::routes::{self, Place, Site};
 use crate::vain;
+use found::assemble;
 use glowfs_net::{Bulk, Request};
-use glowfs_rt::sync::{Either, join_all, select};
-use glowfs_rt::{BufMut, Duration, Instant};
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{BufMut, Duration};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
 use glowfs_types::wire::method;
-use glowfs_types::{ChunkId, Error, NodeId, Result, Status};
-use std::future::Future;
-use std::pin::Pin;
+use glowfs_types::{ChunkId, Error, Result, Status};
+use hedged::hedged;
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
-
-/// What a read found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// Up to where bytes exist.
-    pub end: usize,
-    /// Up to where all of them do.
-    pub whole: usize,
-}
-
-impl Found {
-    /// The first bytes of a piece.
-    pub fn first(n: usize) -> Self {
-        Self { end: n, whole: n }
-    }
-    /// `next` was found at `at`.
-    pub fn add(&mut self, at: usize, next: Self) {
-        if next.end > 0 {
-            self.end = at + next.end;
-        }
-        if self.whole == at {
-            self.whole = at + next.whole;
-        }
-    }
-}
 
 /// What became of one extent: how many of its bytes exist.
 type Piece = Result<u32>;
@@ -113,57 +93,6 @@ async fn read_extents(
         Err(parts) => join_all(parts).await,
     };
     assemble(core, total, done, buf)
-}
-
-/// Puts the parts together again: in place if they are still neighbours, by copying if one was replaced.
-fn assemble(
-    core: &Core,
-    total: usize,
-    parts: Vec<(Result<Found>, BufMut)>,
-    rest: BufMut,
-) -> (Result<Found>, BufMut) {
-    let mut result = Ok(Found::default());
-    let mut at = 0;
-    let mut bufs = Vec::with_capacity(parts.len() + 1);
-    for (outcome, part) in parts {
-        match (outcome, &mut result) {
-            (Ok(next), Ok(found)) => found.add(at, next),
-            (Err(e), Ok(_)) => result = Err(e),
-            _ => {}
-        }
-        at += part.len();
-        bufs.push(part);
-    }
-    if !rest.is_empty() {
-        bufs.push(rest);
-    }
-    (result, join_buffers(core, total, bufs))
-}
-
-fn join_buffers(core: &Core, total: usize, bufs: Vec<BufMut>) -> BufMut {
-    let mut runs: Vec<BufMut> = Vec::new();
-    for b in bufs {
-        match runs.last_mut() {
-            Some(last) => {
-                if let Err(b) = last.unsplit(b) {
-                    runs.push(b);
-                }
-            }
-            None => runs.push(b),
-        }
-    }
-    if runs.len() == 1
-        && let Some(only) = runs.pop()
-    {
-        return only;
-    }
-    let mut whole = core.rt.alloc(total);
-    let mut at = 0;
-    for run in runs {
-        whole[at..at + run.len()].copy_from_slice(&run);
-        at += run.len();
-    }
-    whole
 }
 
 /// The node each extent would be asked of first.
@@ -362,76 +291,6 @@ async fn piece_attempt(
         p.pop().unwrap_or_else(|| Err(Error::new(Status::Internal, "no result for the piece")))
     });
     (result, outcome.buf)
-}
-
-/// One request, and a second one to another node if the first is slow. The first good answer wins.
-async fn hedged(
-    core: &Rc<Core>,
-    file: &Rc<OpenFile>,
-    info: &Rc<RoutingInfo>,
-    first: Vec<(Extent, Place)>,
-    second: Option<Vec<(Extent, Place)>>,
-    buf: BufMut,
-    time: Duration,
-) -> Outcome {
-    let bytes = buf.len();
-    let began = core.rt.turn_began();
-    let slow = first.first().map(|(_, place)| place.node);
-    let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, time));
-    let second = match second {
-        Some(s) if core.config.hedge => s,
-        _ => return timed(core, began, main.await),
-    };
-    let delay = core.hedger.borrow().delay().min(time);
-    let mut sleep = Box::pin(core.rt.sleep_until(began + delay));
-    if let Either::Left(outcome) = select(&mut main, &mut sleep).await {
-        return timed(core, began, outcome);
-    }
-    if !core.hedger.borrow_mut().spend() {
-        return timed(core, began, main.await);
-    }
-    Box::pin(hedge(core, file, info, slow, main, second, bytes, (began, delay, time))).await
-}
-
-/// The second request beside the slow first one.
-#[allow(clippy::too_many_arguments)] // the rest of one function, taken out of its future
-async fn hedge(
-    core: &Rc<Core>,
-    file: &Rc<OpenFile>,
-    info: &Rc<RoutingInfo>,
-    slow: Option<NodeId>,
-    mut main: Pin<Box<impl Future<Output = Outcome>>>,
-    second: Vec<(Extent, Place)>,
-    bytes: usize,
-    (began, delay, time): (Instant, Duration, Duration),
-) -> Outcome {
-    let spare = core.rt.alloc(bytes);
-    let left = time.saturating_sub(delay).max(Duration::from_millis(1));
-    let mut other =
-        Box::pin(request(core.clone(), file.clone(), info.clone(), second, spare, left));
-    let good = |o: &Outcome| o.pieces.as_ref().is_ok_and(|p| p.iter().all(Result::is_ok));
-    match select(&mut main, &mut other).await {
-        Either::Left(outcome) if good(&outcome) => timed(core, began, outcome),
-        Either::Left(failed) => {
-            let outcome = other.await;
-            if good(&outcome) { outcome } else { failed }
-        }
-        Either::Right(outcome) if good(&outcome) => {
-            // Others are asked first for a moment: hedges are few, and a node that has stopped would use them up.
-            if let Some(node) = slow {
-                core.suspect(node);
-            }
-            outcome
-        }
-        Either::Right(_) => timed(core, began, main.await),
-    }
-}
-
-fn timed(core: &Core, began: Instant, outcome: Outcome) -> Outcome {
-    if outcome.pieces.is_ok() {
-        core.hedger.borrow_mut().took(core.rt.turn_began().since(began));
-    }
-    outcome
 }
 
 /// One READ to one node. All places are on it.

@@ -43,7 +43,7 @@ async fn ask(
             Rights::Signed(c) => (*c, DataId(c.data.get()), None),
         };
         if what.1.is_some_and(|wanted| wanted != data) {
-            return Err(Error::new(Status::Stale, "the file was cut to nothing meanwhile"));
+            return Err(Error::new(Status::Stale, "the file was truncated to nothing meanwhile"));
         }
         used.set(Some(capability));
         let from = ChunkId { volume: what.0, data, index };

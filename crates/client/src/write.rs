@@ -1,4 +1,4 @@
-//! Updates of chunks: writes, and cutting a chunk.
+//! Updates of chunks: writes and truncates. Both go as WRITE, whose head says which.
 //!
 //! Guarantees: all attempts of one update under one truncate epoch carry the same client, channel and sequence number; under another epoch it
 //! is another update; the pieces of one write are all made under one epoch; a channel is given back only after a definite outcome; bytes in
@@ -32,8 +32,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// How often a fresh capability is tried after a refusal.
 const REFUSALS_MAX: u32 = 3;
 
-/// How often a write or a copy over several chunks is made again as a whole, because the file was cut between its pieces.
-pub(crate) const CUTS_MAX: u32 = 64;
+/// How often a write or a copy is made again as a whole, because another client has cut the file before all of it was there.
+pub const CUTS_MAX: u32 = 64;
 
 /// One update of one chunk.
 pub(crate) struct Change {
@@ -163,13 +163,9 @@ pub(crate) async fn apply(
     loop {
         let mut site = Site::default();
         let grant = match grant(rights, change).await {
+            Ok(grant) => grant,
             // Meta has been asked for as long as it may be: no more of that here.
             Err(e) => return Err(given_up(held, uncertain, e.context(describe(rights, change)))),
-            Ok(g) if change.under.is_some_and(|epoch| epoch != g.epoch) => {
-                let e = Error::new(Status::Stale, "the file was cut meanwhile");
-                return Err(given_up(held, uncertain, e.context(describe(rights, change))));
-            }
-            Ok(g) => g,
         };
         if let Rights::File(file) = rights {
             // Whatever comes of it, something of the file may be in chunks from now on.
@@ -191,24 +187,14 @@ pub(crate) async fn apply(
         match attempt(core, change, &grant, (client, id), &retry, &mut site).await {
             Ok(_) => {
                 held.settle();
-                if let (Rights::File(file), Some(at)) = (rights, &site.place)
-                    && grant.layout.durability != Durability::Disk
-                {
-                    file.note_unflushed(place, at);
-                }
+                note_unflushed(rights, &grant, &site);
                 return Ok(grant.epoch);
             }
             Err(e) => {
                 uncertain |= !is_refusal(e.status);
                 if e.status == Status::BadCapability {
                     refusals += 1;
-                    if let Rights::File(f) = rights {
-                        f.refused(&grant.capability);
-                    }
-                    // It may be that of the source.
-                    if let Some(s) = &change.source {
-                        s.file.refuse_any();
-                    }
+                    refused(rights, change, &grant);
                 }
                 // Meta's recall waits for attempts, not for pauses, and so do those who want room.
                 drop((grant, room.take()));
@@ -222,6 +208,26 @@ pub(crate) async fn apply(
                 room = self::room(core, change).await;
             }
         }
+    }
+}
+
+/// What was acknowledged may be gone with the next loss of power, if it was not flushed with the answer.
+fn note_unflushed(rights: &Rights, grant: &Grant, site: &Site) {
+    if let (Rights::File(file), Some(at)) = (rights, &site.place)
+        && grant.layout.durability != Durability::Disk
+    {
+        file.note_unflushed((grant.chunk_data, grant.epoch), at);
+    }
+}
+
+/// A capability was refused: it is not used again.
+fn refused(rights: &Rights, change: &Change, grant: &Grant) {
+    if let Rights::File(f) = rights {
+        f.refused(&grant.capability);
+    }
+    // It may be that of the source.
+    if let Some(s) = &change.source {
+        s.file.refuse_any();
     }
 }
 
@@ -264,8 +270,9 @@ struct Grant {
     held: Option<Permission>,
 }
 
+/// What an attempt goes by. `Stale`: the file was truncated since the place of the update was computed.
 async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
-    match rights {
+    let grant = match rights {
         Rights::File(file) => {
             let mut p = match file.permission_now() {
                 Some(p) => p,
@@ -280,21 +287,27 @@ async fn grant(rights: &Rights, change: &Change) -> Result<Grant> {
                     return Err(Error::new(Status::NotPermitted, "the file is immutable by now"));
                 }
             }
-            Ok(Grant {
+            Grant {
                 capability: p.capability,
                 chunk_data: p.data,
                 epoch: p.epoch,
                 layout: p.layout,
                 held: Some(p),
-            })
+            }
         }
-        Rights::Signed(c) => Ok(Grant {
+        Rights::Signed(c) => Grant {
             capability: *c,
             chunk_data: c.data.get().into(),
             epoch: c.epoch.get().into(),
             layout: change.layout,
             held: None,
-        }),
+        },
+    };
+    match change.under {
+        Some(epoch) if epoch != grant.epoch => {
+            Err(Error::new(Status::Stale, "the file was truncated meanwhile"))
+        }
+        _ => Ok(grant),
     }
 }
 
@@ -314,7 +327,7 @@ fn describe(rights: &Rights, change: &Change) -> String {
         Rights::File(f) => f.data(),
         Rights::Signed(c) => c.data.get().into(),
     };
-    let what = if change.kind == update::WRITE { "write of" } else { "cut to" };
+    let what = if change.kind == update::WRITE { "write of" } else { "truncate to" };
     format!(
         "{what} {} bytes at {} of chunk {}/{data}/{}",
         change.len, change.offset, change.volume, change.index

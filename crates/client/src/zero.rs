@@ -43,7 +43,7 @@ pub(crate) async fn zero_file(
         let written = if file.epoch() == attr.epoch { file.len_written() } else { None };
         (epoch, end) = (attr.epoch, end.min(attr.len.max(written.unwrap_or(0))));
     }
-    Err(Error::new(Status::Stale, "the file is cut again and again"))
+    Err(Error::new(Status::Stale, "the file is truncated again and again"))
 }
 
 /// See the module. The caller sees to it that the range does not reach behind the end of the file. `under`: as in [`Change::under`].

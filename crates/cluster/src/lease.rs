@@ -95,6 +95,82 @@ struct Node {
     falls: Falls,
 }
 
+/// What a heartbeat of a life that is known says of the node.
+#[derive(Clone, Copy)]
+struct Heard {
+    /// It was silent for longer than a lease.
+    after_silence: bool,
+    /// It has been well for as long as it must be before it counts.
+    well: bool,
+    /// It was granted leases for long, and none came in time.
+    in_vain: bool,
+}
+
+impl Node {
+    /// As it is after the first heartbeat of a life.
+    fn of(beat: &Beat, now_ms: u64) -> Self {
+        Self {
+            incarnation: beat.incarnation,
+            sequence: beat.sequence,
+            heard_ms: now_ms,
+            alive: !beat.leaving,
+            settled: false,
+            beats: 0,
+            late_looks: 0,
+            granted_since_ms: None,
+            storage: beat.storage,
+            lacks_answers: false,
+            deaf: false,
+            falls: Falls::default(),
+        }
+    }
+    /// The next heartbeat of its life.
+    fn hear(&mut self, beat: &Beat, config: &LeaseConfig, now_ms: u64) -> Heard {
+        let after_silence = now_ms.saturating_sub(self.heard_ms) > config.lease_ms;
+        self.sequence = beat.sequence;
+        self.heard_ms = now_ms;
+        self.late_looks = 0;
+        // What it missed while it was not heard, or while nobody could answer, says nothing.
+        if after_silence || !self.alive {
+            self.granted_since_ms = None;
+        }
+        self.storage = beat.storage;
+        self.lacks_answers = beat.unanswered_ms >= config.lease_ms;
+        self.falls.heard(!after_silence, !self.lacks_answers, now_ms);
+        let well = self.falls.well_for(self.falls.pause_ms(config.pauses), now_ms);
+        // Who is needed and hears is not kept waiting, or it would leave its chains when the next member is back.
+        if well || (beat.needed && !self.lacks_answers) {
+            self.deaf = false;
+        }
+        let deaf_ms = DEAF_LEASES * config.lease_ms;
+        let granted_ms = self.granted_since_ms.map_or(0, |since| now_ms.saturating_sub(since));
+        let in_vain = beat.unanswered_ms >= deaf_ms && granted_ms >= deaf_ms && !self.deaf;
+        Heard { after_silence, well, in_vain }
+    }
+    /// What follows from what was heard.
+    fn verdict(&mut self, beat: &Beat, heard: Heard, config: &LeaseConfig, now_ms: u64) -> Verdict {
+        if beat.leaving {
+            self.alive = false;
+            return Verdict::Left;
+        }
+        if self.alive {
+            if !self.deaf {
+                self.falls.forget_old(config.pauses, now_ms);
+            }
+            return if self.settled { Verdict::Alive } else { Verdict::Joined };
+        }
+        self.beats = if heard.after_silence { 1 } else { self.beats.saturating_add(1) };
+        let kept_out = beat.storage && !beat.needed && !heard.well;
+        if self.beats < config.return_beats || kept_out {
+            return Verdict::Probation;
+        }
+        self.alive = true;
+        self.settled = false;
+        self.beats = 0;
+        Verdict::Joined
+    }
+}
+
 /// The book of leases of one primary.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeLeases {
@@ -187,20 +263,7 @@ impl NodeLeases {
     }
     /// A heartbeat arrived.
     pub fn beat(&mut self, beat: Beat, now_ms: u64) -> Verdict {
-        let fresh = Node {
-            incarnation: beat.incarnation,
-            sequence: beat.sequence,
-            heard_ms: now_ms,
-            alive: !beat.leaving,
-            settled: false,
-            beats: 0,
-            late_looks: 0,
-            granted_since_ms: None,
-            storage: beat.storage,
-            lacks_answers: false,
-            deaf: false,
-            falls: Falls::default(),
-        };
+        let fresh = Node::of(&beat, now_ms);
         let joined = if beat.leaving { Verdict::Left } else { Verdict::Joined };
         let Some(node) = self.nodes.get_mut(&beat.node) else {
             self.nodes.insert(beat.node, fresh);
@@ -224,51 +287,14 @@ impl NodeLeases {
             *node = Node { settled: known, ..fresh };
             return if known { Verdict::Alive } else { joined };
         }
-        let gap = now_ms.saturating_sub(node.heard_ms);
-        node.sequence = beat.sequence;
-        node.heard_ms = now_ms;
-        node.late_looks = 0;
-        // What it missed while it was not heard, or while nobody could answer, says nothing.
-        if gap > self.config.lease_ms || !node.alive {
-            node.granted_since_ms = None;
-        }
-        let deaf_ms = DEAF_LEASES * self.config.lease_ms;
-        let answered = node.granted_since_ms.map_or(0, |since| now_ms.saturating_sub(since));
-        node.storage = beat.storage;
-        node.lacks_answers = beat.unanswered_ms >= self.config.lease_ms;
-        node.falls.heard(gap <= self.config.lease_ms, !node.lacks_answers, now_ms);
-        let well = node.falls.well_for(node.falls.pause_ms(self.config.pauses), now_ms);
-        // Who is needed and hears is not kept waiting, or it would leave its chains when the next member is back.
-        if well || (beat.needed && !node.lacks_answers) {
-            node.deaf = false;
-        }
-        let lacks = beat.unanswered_ms >= deaf_ms && answered >= deaf_ms && !node.deaf;
-        if lacks && !self.own_fault() {
-            self.nodes.entry(beat.node).and_modify(|n| {
-                n.deaf = true;
-                n.falls.fell();
-            });
-        }
+        let heard = node.hear(&beat, &self.config, now_ms);
+        let fell = heard.in_vain && !self.own_fault();
         let Some(node) = self.nodes.get_mut(&beat.node) else { return joined };
-        if beat.leaving {
-            node.alive = false;
-            return Verdict::Left;
+        if fell {
+            node.deaf = true;
+            node.falls.fell();
         }
-        if node.alive {
-            if !node.deaf {
-                node.falls.forget_old(self.config.pauses, now_ms);
-            }
-            return if node.settled { Verdict::Alive } else { Verdict::Joined };
-        }
-        node.beats = if gap > self.config.lease_ms { 1 } else { node.beats.saturating_add(1) };
-        let kept_out = beat.storage && !beat.needed && !well;
-        if node.beats < self.config.return_beats || kept_out {
-            return Verdict::Probation;
-        }
-        node.alive = true;
-        node.settled = false;
-        node.beats = 0;
-        Verdict::Joined
+        node.verdict(&beat, heard, &self.config, now_ms)
     }
     /// Everything that was heard is in force: nodes that are back may be granted leases from now on.
     pub fn settled(&mut self) {

@@ -26,6 +26,6 @@ pub use force::{explain, explain_force, force};
 pub use idle::Idle;
 pub use lease::{Beat, LeaseConfig, NodeLeases, Verdict};
 pub use members::MEMBERS_MAX;
-pub use reach::{Blame, Cuts, Pauses, Reach};
+pub use reach::{Blame, BrokenLinks, Pauses, Reach};
 pub use repair::{Move, next_move};
 pub use time::{AHEAD_NS, ClusterTime};

@@ -54,12 +54,12 @@ impl Reach {
 /// Which node did not get an answer from which other one just now. A member is not let into a chain behind one that does not reach it:
 /// the writes of the chain would wait for it, to no avail.
 #[derive(Clone, Debug)]
-pub struct Cuts {
+pub struct BrokenLinks {
     seen: BTreeMap<(NodeId, NodeId), u64>,
     memory_ms: u64,
 }
 
-impl Cuts {
+impl BrokenLinks {
     /// What is not said again for `memory_ms` does not count any more.
     pub fn new(memory_ms: u64) -> Self {
         Self { seen: BTreeMap::new(), memory_ms }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_cut_counts_one_way_for_a_while_and_what_is_remembered_is_bounded() {
         let n = NodeId;
-        let mut c = Cuts::new(100);
+        let mut c = BrokenLinks::new(100);
         assert!(!c.between(n(1), n(2), 0));
         assert_eq!(c.note(n(1), n(2), 10), 110);
         assert!(c.between(n(1), n(2), 109) && !c.between(n(2), n(1), 20));

@@ -1,4 +1,5 @@
 //! What goes wrong on purpose: every n-th time, set by the test that loaded this library.
+// SAFETY of every `no_mangle` here: nobody else's names begin with `glowfs_fdb_fake_`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,6 +5,7 @@
 //! cluster file is one store in this process; other processes have others. Must never: ship.
 // What the functions do is what FoundationDB's header says.
 #![allow(missing_docs)]
+// SAFETY of every `no_mangle` here: the names are those of that header, and this library is loaded in place of the original, never beside it.
 
 pub mod faults;
 mod future;
@@ -322,9 +323,10 @@ pub unsafe extern "C" fn fdb_transaction_get_range(
     snapshot: c_int,
     reverse: c_int,
 ) -> *const Future {
-    // SAFETY: the transaction is alive, the keys so long.
-    let (mut state, begin, end) =
-        unsafe { (state(tr), bytes(begin, begin_len), bytes(end, end_len)) };
+    // SAFETY: the transaction is alive.
+    let mut state = unsafe { state(tr) };
+    // SAFETY: the caller's word: the keys are so long.
+    let (begin, end) = unsafe { (bytes(begin, begin_len), bytes(end, end_len)) };
     // Only first_greater_or_equal, without own conflicts, in the mode that we use.
     let selectors = [begin_or_equal, begin_offset, end_or_equal, end_offset];
     if selectors != [0, 1, 0, 1] || snapshot != 1 || mode != -2 || limit < 0 {
@@ -344,9 +346,10 @@ pub unsafe extern "C" fn fdb_transaction_set(
     value: *const u8,
     value_len: c_int,
 ) {
-    // SAFETY: the transaction is alive, key and value so long.
-    let (mut state, key, value) =
-        unsafe { (state(tr), bytes(key, key_len), bytes(value, value_len)) };
+    // SAFETY: the transaction is alive.
+    let mut state = unsafe { state(tr) };
+    // SAFETY: the caller's word: key and value are so long.
+    let (key, value) = unsafe { (bytes(key, key_len), bytes(value, value_len)) };
     let put = Mutation::Put { key: key.clone(), value };
     state.change(&key, value_len as usize, Change::Plain(put));
 }
@@ -362,9 +365,10 @@ pub unsafe extern "C" fn fdb_transaction_atomic_op(
     operand_len: c_int,
     what: c_int,
 ) {
-    // SAFETY: the transaction is alive, key and operand so long.
-    let (mut state, mut key, mut operand) =
-        unsafe { (state(tr), bytes(key, key_len), bytes(operand, operand_len)) };
+    // SAFETY: the transaction is alive.
+    let mut state = unsafe { state(tr) };
+    // SAFETY: the caller's word: key and operand are so long.
+    let (mut key, mut operand) = unsafe { (bytes(key, key_len), bytes(operand, operand_len)) };
     let size = operand.len();
     let change = match what {
         2 => <[u8; 8]>::try_from(&operand[..]).ok().map(|delta| {
@@ -391,9 +395,10 @@ pub unsafe extern "C" fn fdb_transaction_clear_range(
     end: *const u8,
     end_len: c_int,
 ) {
-    // SAFETY: the transaction is alive, the keys so long.
-    let (mut state, begin, end) =
-        unsafe { (state(tr), bytes(begin, begin_len), bytes(end, end_len)) };
+    // SAFETY: the transaction is alive.
+    let mut state = unsafe { state(tr) };
+    // SAFETY: the caller's word: the keys are so long.
+    let (begin, end) = unsafe { (bytes(begin, begin_len), bytes(end, end_len)) };
     state.check_range(&begin, &end);
     // The conflict range.
     state.bytes += begin.len() + end.len();
@@ -415,9 +420,10 @@ pub unsafe extern "C" fn fdb_transaction_add_conflict_range(
     end_len: c_int,
     what: c_int,
 ) -> Code {
-    // SAFETY: the transaction is alive, the keys so long.
-    let (mut state, begin, end) =
-        unsafe { (state(tr), bytes(begin, begin_len), bytes(end, end_len)) };
+    // SAFETY: the transaction is alive.
+    let mut state = unsafe { state(tr) };
+    // SAFETY: the caller's word: the keys are so long.
+    let (begin, end) = unsafe { (bytes(begin, begin_len), bytes(end, end_len)) };
     state.check_range(&begin, &end);
     match what {
         0 => state.job.read.push((begin, end)),

@@ -89,7 +89,7 @@ enum DevCommand {
         at: DirArg,
         /// The service's id, as `status` shows it
         id: String,
-        /// The signal
+        /// KILL, TERM, INT, STOP, CONT, HUP, QUIT, ABRT, USR1 or USR2
         #[arg(long, default_value = "KILL")]
         signal: String,
     },
@@ -109,7 +109,7 @@ enum DevCommand {
     Destroy {
         #[command(flatten)]
         at: DirArg,
-        /// Really
+        /// Do it; without it only say what would be deleted
         #[arg(long)]
         yes: bool,
     },

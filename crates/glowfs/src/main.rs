@@ -25,10 +25,13 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Role {
     /// Cluster manager: routing info, leases, configuration, tokens
+    #[command(after_help = service::READ_ON)]
     Mgmtd(service::ServiceArgs),
     /// Metadata service
+    #[command(after_help = service::READ_ON)]
     Meta(service::MetaArgs),
     /// Storage service
+    #[command(after_help = service::READ_ON)]
     Storage(service::ServiceArgs),
     /// Mount the file system (in the foreground until it is unmounted or ended, or with --background)
     Mount(mount::MountArgs),

@@ -14,10 +14,13 @@ use std::task::Poll;
 /// How long a graceful stop may take.
 pub const STOP_BOUND: Duration = Duration::from_secs(15);
 
+/// Where to read on, at the end of the help of services and in the error of one that is told nothing.
+pub const READ_ON: &str = "Keys: docs/configuration.md. A first cluster: docs/deploying.md, or `glowfs dev up` on one machine.";
+
 /// The command line of a service.
 #[derive(Args, Debug)]
 pub struct ServiceArgs {
-    /// Configuration file (TOML)
+    /// Configuration file (TOML), with the keys of docs/configuration.md
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Set one key of the configuration, over the file's: `--set http=127.0.0.1:9000`, `--set timing.heartbeat_ms=500`
@@ -128,7 +131,9 @@ where
 {
     args.log.init()?;
     if args.config.is_none() && args.sets.is_empty() {
-        anyhow::bail!("which configuration? --config FILE, or --set KEY=VALUE for each key");
+        anyhow::bail!(
+            "which configuration? --config FILE, or --set KEY=VALUE for each key. {READ_ON}"
+        );
     }
     let config: C = config::load(args.config.as_deref(), &args.sets)?;
     // Each client keeps a connection.

@@ -28,7 +28,7 @@ const ODD_PAUSE: Duration = Duration::from_millis(10);
 pub async fn answer(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<Reply> {
     let mut q: Append = decode(body)?;
     s.who(conn, &mut q.caller).await?;
-    s.settle().await;
+    s.wait_for_old_leases().await;
     if q.release {
         step(s, &q).await?;
         s.lock_waits.wake(q.inode);

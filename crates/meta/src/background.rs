@@ -4,7 +4,7 @@
 //! of reach is kept for `GC_GRACE`, and until that is on disk; a chain that is away holds up only what needs it. Must never: remove chunks that an inode
 //! leads to or that a loss of power could bring back; end a session whose file could not be looked at, for by it alone the length is found.
 
-use crate::cuts::{LEFT_PAUSE, Left};
+use crate::cuts_under_way::{LEFT_PAUSE, Left};
 use crate::recall::Change;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
@@ -60,7 +60,7 @@ pub fn start(s: &Rc<Service>) {
     rt.spawn_detached(async move {
         let emptier = Emptier::new(&this);
         while pause(&this, ms(this.config.tuning.gc_pause_ms)).await {
-            this.settle().await;
+            this.wait_for_old_leases().await;
             log("emptying removed trees", emptier.round(&this).await);
         }
     });

@@ -26,7 +26,7 @@ pub async fn answer(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<ClosesR
         (close.caller.client, close.caller.volume) = (q.caller.client, q.caller.volume);
         s.users.check(&conn.peer().identity, &mut close.caller).await?;
     }
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let durable = q.closes.iter().any(|c| c.durable);
     let together = async |tx: &Transaction| {
         for close in &q.closes {

@@ -1,6 +1,6 @@
 //! Cutting the chunks behind the new end of a truncated file, after the commit that shortened it is on disk.
 
-use crate::cuts::{SHARED_WAIT, Which};
+use crate::cuts_under_way::{SHARED_WAIT, Which};
 use crate::recall::Change;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_namespace::{self as ns, Context, Cut};
@@ -18,7 +18,7 @@ const REMOVE_BATCH: u32 = 1024;
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Cuts, and lets writers in again, under the epoch that it returns. `by` asked for it, and has no write of its own on the way. May be repeated; several calls
-/// for one cut share one attempt ([`crate::cuts::Cuts`]), and another service may be at it at the same time.
+/// for one cut share one attempt ([`crate::cuts_under_way::CutsUnderWay`]), and another service may be at it at the same time.
 pub async fn finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
     finish_within(s, cut, by, SHARED_WAIT).await
 }

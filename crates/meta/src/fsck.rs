@@ -23,7 +23,7 @@ pub async fn answer(s: &Service, conn: &Conn, body: &[u8]) -> Result<FsckReply> 
     if !fsck::changes(&q) {
         return s.look(work).await;
     }
-    s.settle().await;
+    s.wait_for_old_leases().await;
     // Repeating it does no harm: what is mended is not wrong any more.
     let reply = s.run(true, true, work).await?;
     let changes: Vec<_> = reply.touched.iter().copied().map(Change::attributes).collect();

@@ -46,7 +46,7 @@ pub async fn read(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<InlineRep
 pub async fn write(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<InlineReply> {
     let mut q: InlineWrite = decode(body)?;
     s.who(conn, &mut q.caller).await?;
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::inline_write(&Context::new(tx, &q.caller, s), &q).await;
     let client = q.caller.client;
@@ -67,7 +67,7 @@ pub async fn write(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<InlineRe
 
 /// Puts the contents of a file into chunks, if they are not there yet. `by` is not told: the answer to what it asked says so.
 pub async fn spill(s: &Service, by: ClientId, inode: InodeId) -> Result<()> {
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let Some(_turn) = s.spills.turn(inode).await else { return Ok(()) };
     let mut given_up = None;
     for _ in 0..ATTEMPTS {

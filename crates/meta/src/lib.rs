@@ -18,7 +18,7 @@ mod clients;
 mod closes;
 mod config;
 mod cut;
-mod cuts;
+mod cuts_under_way;
 mod engine;
 mod finishing;
 mod fought;

@@ -90,7 +90,7 @@ impl Service {
     ) {
         // What was under way in a former life of this service is not known.
         if self.rt.now() < self.leases_of_before() && !self.has_others() {
-            self.settle().await;
+            self.wait_for_old_leases().await;
         }
         let of = |seen| self.finishing.others(&seen, by).into_iter().map(move |u| (u, seen));
         let waits: Vec<_> = seen.into_iter().flat_map(of).collect();

@@ -20,7 +20,7 @@ use crate::trash;
 use crate::trees;
 use glowfs_kv::{RunOptions, Transaction};
 use glowfs_namespace as ns;
-use glowfs_namespace::{Context, Made, Opened, is_cut_pending};
+use glowfs_namespace::{Context, Made, Opened, is_in_the_way};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_types::wire::meta::*;
@@ -95,9 +95,7 @@ impl Service {
         let (mut attempts, until) = (0, self.rt.now() + CLEARING_MAX);
         loop {
             match work().await {
-                Err(e)
-                    if is_cut_pending(&e) && attempts < CUT_ATTEMPTS && self.rt.now() < until =>
-                {
+                Err(e) if is_in_the_way(&e) && attempts < CUT_ATTEMPTS && self.rt.now() < until => {
                     attempts += 1;
                     let cleared = self.clear_way(by, inode).await;
                     if self.rt.now() >= until {
@@ -106,7 +104,7 @@ impl Service {
                     let Err(stuck) = cleared else { continue };
                     // What could not be done may have been in the way of others only.
                     return match work().await {
-                        Err(e) if is_cut_pending(&e) => Err(stuck),
+                        Err(e) if is_in_the_way(&e) => Err(stuck),
                         other => other,
                     };
                 }
@@ -243,7 +241,7 @@ async fn readdir(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<ReadDirReply
 /// engine that takes no more commits, for want of room say, everything can still be copied.
 async fn touch(s: &Service, by: ClientId, inode: Option<(InodeId, AtimeRule)>) {
     let Some((inode, rule)) = inode else { return };
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let caller = Caller { volume: VOLUME, ..Caller::default() };
     let work = async |tx: &Transaction| ns::touch(&Context::new(tx, &caller, s), inode, rule).await;
     // Once only: whoever changes it at the same moment must not keep the one who reads waiting.
@@ -265,7 +263,7 @@ fn renamed(q: &Rename, done: &ns::Renamed) -> Option<Vec<Change>> {
 async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: SetAttr = decode(body)?;
     s.who(id, &mut q.caller).await?;
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let once = q.request != RequestId(0);
     let work = async |tx: &Transaction| ns::setattr(&Context::new(tx, &q.caller, s), &q).await;
     let set = async |doubt: &Doubt| {
@@ -292,7 +290,7 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
 async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     let mut q: Make = decode(body)?;
     s.who(id, &mut q.caller).await?;
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let (watch, by) = (s.watch(), q.caller.client);
     // What has no name yet, the kernel makes without locking the directory.
     let names = if q.unnamed { &[][..] } else { &[(q.parent, &q.name)][..] };
@@ -342,7 +340,7 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
             Ok((ns::make(&cx, q).await?, cx.dirs_changed()))
         };
         match s.run(false, once, work).await {
-            Err(e) if is_cut_pending(&e) && attempts < CUT_ATTEMPTS => {
+            Err(e) if is_in_the_way(&e) && attempts < CUT_ATTEMPTS => {
                 attempts += 1;
                 let there =
                     Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
@@ -363,7 +361,7 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let mut q: Open = decode(body)?;
     s.who(id, &mut q.caller).await?;
     if q.flags.truncate {
-        s.settle().await;
+        s.wait_for_old_leases().await;
     }
     let once = q.request != RequestId(0);
     let watch = s.watch();
@@ -397,7 +395,7 @@ async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
     let mut q: Renew = decode(body)?;
     s.who(id, &mut q.caller).await?;
     if q.spill {
-        s.settle().await;
+        s.wait_for_old_leases().await;
     }
     let opened = s
         .with_cut_by(q.caller.client, q.inode, async || {
@@ -412,7 +410,7 @@ async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
 async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<AttrReply> {
     let mut q: Sync = decode(body)?;
     s.who(id, &mut q.caller).await?;
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let attr = settle_length(s, &q, close).await?;
     let changes: Vec<Change> = change_of(&q).into_iter().collect();
     s.changed(q.caller.client, &changes).await;

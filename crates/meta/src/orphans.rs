@@ -13,7 +13,7 @@
 //! Must never: remove what one pass alone found, what a commit that is not on disk says, or what a chain holds that did not answer.
 
 use crate::background::log;
-use crate::cuts;
+use crate::cuts_under_way;
 use crate::idset::IdSet;
 use crate::state::{Service, VOLUME, ms};
 use glowfs_kv::{Key, Transaction};
@@ -42,7 +42,7 @@ const FIRST_PASS: Duration = Duration::from_secs(600);
 /// The least time between the two passes that must agree.
 const CONFIRM_MIN: Duration = Duration::from_secs(10);
 /// Unfinished truncates that one pass notes; of more a later pass notes others.
-const CUTS_MAX: usize = 4096;
+const CUTS_NOTED_MAX: usize = 4096;
 /// Chunks removed by one call.
 const REMOVE_BATCH: u32 = 1024;
 
@@ -207,7 +207,7 @@ async fn look(s: &Rc<Service>, reclaim: bool, problems: &mut Vec<String>) -> Res
             async |tx: &Transaction| ns::data_of_inodes(tx, VOLUME, from.as_ref(), PAGE).await;
         let page = s.look(read).await?;
         let mut cuts = cuts.borrow_mut();
-        let room = CUTS_MAX.saturating_sub(cuts.len());
+        let room = CUTS_NOTED_MAX.saturating_sub(cuts.len());
         cuts.extend(page.cuts.into_iter().take(room));
         Ok((page.data, page.next))
     })
@@ -216,7 +216,7 @@ async fn look(s: &Rc<Service>, reclaim: bool, problems: &mut Vec<String>) -> Res
         s.look(async |tx| ns::data_of_garbage(tx, VOLUME, from.as_ref(), PAGE).await).await
     })
     .await?;
-    cuts::note(s, &cuts.take()).await?;
+    cuts_under_way::note(s, &cuts.take()).await?;
     strange += leave_skipped(s, &mut found).await?;
     if strange > 0 {
         problems.push(format!(

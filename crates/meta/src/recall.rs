@@ -124,7 +124,7 @@ impl Service {
     }
 
     /// Waits until leases that a former life of this service gave have ended. Before the first change.
-    pub async fn settle(&self) {
+    pub async fn wait_for_old_leases(&self) {
         let end = self.leases_of_before();
         if self.rt.now() < end {
             self.rt.sleep_until(end).await;

@@ -8,7 +8,7 @@ use crate::append;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
-use crate::cuts::Cuts;
+use crate::cuts_under_way::CutsUnderWay;
 use crate::engine;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
@@ -93,7 +93,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         lock_waits: LockWaits::default(),
         together,
         spills: Spills::new(),
-        cuts: Cuts::default(),
+        cuts: CutsUnderWay::default(),
         held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),

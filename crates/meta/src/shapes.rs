@@ -37,7 +37,7 @@ macro_rules! write_ops {
     ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident => $work:expr; $out:ident => $changes:expr) => {{
         let mut $q: $ty = decode($body)?;
         $s.who($conn, &mut $q.caller).await?;
-        $s.settle().await;
+        $s.wait_for_old_leases().await;
         let work = async |tx: &Transaction| {
             let $cx = &Context::new(tx, &$q.caller, $s);
             $work
@@ -57,7 +57,7 @@ macro_rules! name_ops {
     ($s:ident, $conn:ident, $body:ident; $ty:ty, $q:ident, $cx:ident of $names:expr, gone $gone:expr => $work:expr; $out:ident => $changes:expr) => {{
         let mut $q: $ty = decode($body)?;
         $s.who($conn, &mut $q.caller).await?;
-        $s.settle().await;
+        $s.wait_for_old_leases().await;
         let watch = $s.watch();
         let work = async |tx: &Transaction| {
             let $cx = &Context::new(tx, &$q.caller, $s);

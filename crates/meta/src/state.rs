@@ -2,7 +2,7 @@
 
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
-use crate::cuts::Cuts;
+use crate::cuts_under_way::CutsUnderWay;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::Held;
@@ -77,7 +77,7 @@ pub struct Service {
     /// Contents on their way into chunks.
     pub spills: Spills,
     /// Truncates that are being finished.
-    pub cuts: Cuts,
+    pub cuts: CutsUnderWay,
     /// What the engine holds.
     pub held: Held,
     /// When this life of the service began.

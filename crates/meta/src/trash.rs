@@ -26,7 +26,7 @@ pub async fn answer(s: &Service, conn: &Conn, body: &[u8]) -> Result<TrashReply>
     let one =
         || q.id.ok_or_else(|| Error::new(Status::InvalidArgument, "which file of the trash?"));
     let who = caller();
-    s.settle().await;
+    s.wait_for_old_leases().await;
     match q.wish {
         TrashWish::List => {
             let from = q.id.map(|id| key_after(&ns::trash_key(VOLUME, id)));

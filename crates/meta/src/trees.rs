@@ -47,7 +47,7 @@ const DAMAGED_MAX: usize = 1 << 12;
 pub async fn remove(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<RemoveTreeReply> {
     let mut q: RemoveTree = decode(body)?;
     s.who(conn, &mut q.caller).await?;
-    s.settle().await;
+    s.wait_for_old_leases().await;
     let find = async |tx: &Transaction| ns::tree_place(&Context::new(tx, &q.caller, s), &q).await;
     let found = s.look(find).await;
     let place = found.as_ref().ok();

@@ -6,10 +6,10 @@ use crate::deaf::Fences;
 use crate::keys;
 use crate::records::{ClusterRecord, UserRecord};
 use crate::routing::Answers;
-use crate::slow::CUT_MEMORY_MS;
+use crate::slow::BROKEN_MEMORY_MS;
 use crate::state::{Client, State};
 use crate::store::{Loaded, Writes};
-use glowfs_cluster::{Cuts, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach, Standing};
+use glowfs_cluster::{BrokenLinks, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach, Standing};
 use glowfs_types::routing::{NodeInfo, NodeStatus, Role};
 use glowfs_types::wire::mgmtd::UserInfo;
 use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, UserId};
@@ -159,7 +159,7 @@ impl Inner {
             leases,
             heard: Default::default(),
             reach: Reach::new(t.reach_memory_ms),
-            cuts: Cuts::new(CUT_MEMORY_MS),
+            broken: BrokenLinks::new(BROKEN_MEMORY_MS),
             pauses: Pauses::new(t.slow_pause_ms, t.slow_pause_max_ms),
             unreachable: Default::default(),
             said: Default::default(),

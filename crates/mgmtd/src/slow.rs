@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// How long it counts that a member that waits is not reached, in ms; some times the period in which storages look
 /// (`storage/src/slow.rs`), since a report may get lost.
-pub const CUT_MEMORY_MS: u64 = 5_000;
+pub const BROKEN_MEMORY_MS: u64 = 5_000;
 
 /// So many serving members stay at least where one of two leaves of which the one behind does not reach the other.
 const LEFT_FOR_READS: usize = 2;
@@ -69,7 +69,7 @@ fn note_cut(s: &mut State, report: &ReportSlow, now_ms: u64) -> Option<(NodeId, 
         return None;
     }
     let (from, to) = (source.node, accused.node);
-    Some((to, s.cuts.note(from, to, now_ms)))
+    Some((to, s.broken.note(from, to, now_ms)))
 }
 
 fn take(s: &mut State, report: &ReportSlow, now_ms: u64) -> Paused {

@@ -5,7 +5,7 @@ use crate::records::{
     ClusterRecord, GoneRecord, Item, StoreRecord, TableRecord, UserRecord, standing,
 };
 use crate::routing::Answers;
-use glowfs_cluster::{Chain, Cuts, Idle, NodeLeases, Observation, Pauses, Reach};
+use glowfs_cluster::{BrokenLinks, Chain, Idle, NodeLeases, Observation, Pauses, Reach};
 use glowfs_rt::Instant;
 use glowfs_types::routing::{
     LocalState, NodeInfo, NodeStatus, PublicState, Role, RoutingInfo, TargetInfo,
@@ -62,7 +62,7 @@ pub struct State {
     /// Which nodes do not answer which.
     pub reach: Reach,
     /// Which nodes did not answer which just now, where that matters to members that wait.
-    pub cuts: Cuts,
+    pub broken: BrokenLinks,
     /// Which targets were slow and wait.
     pub pauses: Pauses,
     /// The member of a chain version that is to blame for messages that do not arrive.
@@ -130,7 +130,7 @@ impl State {
         let mut members = chain.value.info.members.iter();
         let waits = members.find(|m| m.target == target && m.state == PublicState::Waiting);
         let source = chain.value.info.serving().last();
-        waits.zip(source).is_some_and(|(w, s)| self.cuts.between(s.node, w.node, now_ms))
+        waits.zip(source).is_some_and(|(w, s)| self.broken.between(s.node, w.node, now_ms))
     }
     fn is_unreachable(&self, chain: ChainId, target: TargetId) -> bool {
         let version = self.chains.get(&chain).map(|c| c.value.info.version);

@@ -1,7 +1,7 @@
 //! What a caller's token stands for, from this instance's own knowledge.
 
 use crate::core::Inner;
-use glowfs_net::{Authenticator, Identity};
+use glowfs_net::{Authenticator, Identity, unknown_token};
 use glowfs_rt::BoxFuture;
 use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::mgmtd::UserInfo;
@@ -44,9 +44,7 @@ impl Authenticator for Tokens {
                     inner.store.user_of_token(hash.as_bytes()).await?.map(|u| identity(&u.info))
                 }
             };
-            found.ok_or_else(|| {
-                Error::new(Status::BadToken, "the token is not known to this cluster")
-            })
+            found.ok_or_else(unknown_token)
         })
     }
 }

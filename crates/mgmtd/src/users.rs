@@ -6,6 +6,7 @@ use crate::keys;
 use crate::records::UserRecord;
 use crate::store::Writes;
 use crate::tuning::check_config;
+use glowfs_net::unknown_token;
 use glowfs_types::wire::Empty;
 use glowfs_types::wire::mgmtd::{
     CheckToken, ClusterConfig, ConfigItem, UserAdd, UserAddReply, UserChange, UserChangeReply,
@@ -59,10 +60,9 @@ fn no_user(id: UserId) -> Error {
 
 impl Inner {
     pub fn check_token(&self, question: CheckToken) -> Result<UserInfo> {
-        let unknown = || Error::new(Status::BadToken, "the token is not known to this cluster");
         self.with(|s| {
-            let id = s.tokens.get(&*question.hash).ok_or_else(unknown)?;
-            let user = s.users.get(id).ok_or_else(unknown)?;
+            let id = s.tokens.get(&*question.hash).ok_or_else(unknown_token)?;
+            let user = s.users.get(id).ok_or_else(unknown_token)?;
             clients::check_owner(s, question.client, user.info.user)?;
             Ok(user.info.clone())
         })?

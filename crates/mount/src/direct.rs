@@ -122,7 +122,7 @@ impl DirectWrites {
         self.kernel_len.get()
     }
     /// The kernel is told that the file is so long.
-    pub fn told(&self, len: u64) {
+    pub fn kernel_was_told(&self, len: u64) {
         self.kernel_len.set(len);
         self.run.borrow_mut().told = Some(len);
     }
@@ -237,12 +237,12 @@ mod tests {
         writes.over();
         assert_eq!(writes.undone(7, 5, AT), None, "the write had ended");
         let writes = failed();
-        writes.told(100);
+        writes.kernel_was_told(100);
         let more = writes.begin(7, (25, 10), true);
         assert_eq!(writes.undone(7, 5, AT), None, "it is on its way");
         writes.ended(more, true, AT);
         let writes = failed();
-        writes.told(100);
+        writes.kernel_was_told(100);
         assert_eq!(writes.undone(7, 100, AT).and_then(|f| f.cuts_to(100)), Some(100));
         assert_eq!(writes.undone(7, 100, AT), None, "once");
     }

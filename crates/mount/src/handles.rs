@@ -16,7 +16,7 @@ pub struct Handle<F> {
     /// The inode.
     pub inode: Pin<F>,
     /// The file it uses.
-    pub file: Rc<OpenedFile<F>>,
+    pub opened: Rc<OpenedFile<F>>,
     /// Who opened it.
     pub caller: Caller,
     /// It was opened for reading. (The file it uses may have more rights.)
@@ -86,7 +86,7 @@ impl<F> Handles<F> {
     }
     /// A new handle.
     pub fn add_file(&self, handle: Handle<F>) -> u64 {
-        handle.file.users.set(handle.file.users.get() + 1);
+        handle.opened.users.set(handle.opened.users.get() + 1);
         let n = self.number();
         self.files.borrow_mut().insert(n, Rc::new(handle));
         n
@@ -98,8 +98,8 @@ impl<F> Handles<F> {
     /// Takes a handle out; true if its file has no other user.
     pub fn remove_file(&self, fh: u64) -> Option<(Rc<Handle<F>>, bool)> {
         let handle = self.files.borrow_mut().remove(&fh)?;
-        let users = handle.file.users.get().saturating_sub(1);
-        handle.file.users.set(users);
+        let users = handle.opened.users.get().saturating_sub(1);
+        handle.opened.users.set(users);
         Some((handle, users == 0))
     }
     /// Every handle, in order.

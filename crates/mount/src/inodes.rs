@@ -254,7 +254,7 @@ impl<F: FileData> Inodes<F> {
     pub fn tells(&self, attr: &Attr, entry: &abi::EntryOut) -> bool {
         let mut nodes = self.nodes.borrow_mut();
         if let Some(open) = self.opened(attr.inode) {
-            open.direct.told(entry.attr.size);
+            open.direct.kernel_was_told(entry.attr.size);
         }
         let Some(n) = nodes.get_mut(&attr.inode.0) else { return false };
         n.len = entry.attr.size;

@@ -3,6 +3,10 @@
 //! The length is max(what meta says, our acknowledged writes), under one truncate epoch. Attributes of meta come in any
 //! order; `change` tells which are newer, so a late answer never takes the file back in time.
 
+mod dirty;
+
+pub use dirty::Dirty;
+
 use crate::attr::time_of;
 use crate::back::{Back, Waiting};
 use crate::cut_pages::CutPages;
@@ -51,55 +55,13 @@ impl<F: FileData> OpenedFile<F> {
     }
 }
 
-/// What our writes did that meta does not know yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dirty {
-    /// The greatest end of an acknowledged write.
-    pub len: Option<u64>,
-    /// That was behind the length that meta was known to know, which may come from such a report since.
-    pub grown: bool,
-    /// The truncate epoch that it was made under.
-    pub epoch: TruncateEpoch,
-    /// Something was written.
-    pub wrote: bool,
-    /// When the last one was acknowledged, unless the caller has set the time since.
-    pub mtime: Option<Time>,
-    /// Grows with every write.
-    pub generation: u64,
-    /// Bytes written.
-    pub written: u64,
-    /// A hole was made, or may have been.
-    pub holes: bool,
-}
-
-impl Dirty {
-    fn forget_len(&mut self) {
-        (self.len, self.grown) = (None, false);
-    }
-}
-
-/// What of the attributes is needed to find the bytes of a file again.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Finding {
-    len: u64,
-    epoch: TruncateEpoch,
-    data: DataId,
-    inline: bool,
-}
-
-impl Finding {
-    fn of(a: &Attr) -> Self {
-        Self { len: a.len, epoch: a.epoch, data: a.data, inline: a.inline }
-    }
-}
-
 struct State<F> {
     attr: Attr,
     dirty: Dirty,
     /// What meta said when it was last told of writes of ours, and has not said since that they are durable.
     told: Option<Edition>,
     /// What meta last said was durable.
-    durable: Option<Finding>,
+    durable: Option<dirty::Finding>,
     /// When it was read, if that moves the time of last access and meta does not know yet.
     read_at: Option<Time>,
     /// The end of the last append that was given its place.
@@ -279,7 +241,7 @@ impl<F: FileData> OpenInode<F> {
         }
         let attr = self.merge(from_meta);
         self.cut_pages.grew(from_meta.len);
-        self.told(from_meta);
+        self.meta_was_told(from_meta);
         attr
     }
 
@@ -419,74 +381,6 @@ impl<F: FileData> OpenInode<F> {
         // Contents that meta had put into chunks under an epoch that is known already are not with it any more either.
         epoch > s.attr.epoch || s.attr.inline
     }
-    /// Times were set by the caller: the last write's time is not to overrule them. That something was written is told all the same.
-    pub fn forget_mtime(&self) {
-        self.state.borrow_mut().dirty.mtime = None;
-    }
-
-    /// Whether the length that meta knows is short of what was written.
-    pub fn grew(&self) -> bool {
-        let s = self.state.borrow();
-        s.dirty.len.is_some_and(|len| len > s.attr.len)
-    }
-    /// Whether a write must not be answered before meta has its length durably: the file's writes survive the loss of power without an
-    /// fsync, and bytes behind a short length would not be there.
-    pub fn owes_length(&self) -> bool {
-        let s = self.state.borrow();
-        let disk = s.attr.layout.is_some_and(|l| l.durability == Durability::Disk);
-        disk && s.dirty.len.is_some_and(|len| len > s.attr.len)
-    }
-    /// What has to be reported to meta, if anything.
-    pub fn dirty(&self) -> Option<Dirty> {
-        let s = self.state.borrow();
-        let d = s.dirty;
-        (d.len.is_some() || d.wrote || d.holes).then_some(d)
-    }
-    /// Meta knows of writes of ours, and may lose that with its power.
-    pub fn told(&self, from_meta: &Attr) {
-        let said = from_meta.edition();
-        let mut s = self.state.borrow_mut();
-        if s.told.is_none_or(|told| told.is_older_than(&said)) {
-            s.told = Some(said);
-        }
-    }
-    /// What meta knows as of this answer is durable.
-    pub fn durable(&self, from_meta: &Attr) {
-        let mut s = self.state.borrow_mut();
-        s.told = s.told.filter(|told| from_meta.edition().is_older_than(told));
-        s.durable = Some(Finding::of(from_meta));
-        if s.dirty.epoch == from_meta.epoch && s.dirty.len.is_some_and(|l| l <= from_meta.len) {
-            s.dirty.grown = false;
-        }
-    }
-    /// Whether bytes on the disks can be found again after a loss of power without a word to meta: it has them durably where they are.
-    pub fn is_found_durably(&self) -> bool {
-        let s = self.state.borrow();
-        !self.grew() && s.told.is_none() && s.durable == Some(Finding::of(&s.attr))
-    }
-    /// `reported` is known to meta now, with how many blocks there are if they were counted; `from_meta` is its answer.
-    pub fn reported(&self, reported: Dirty, counted: bool, from_meta: &Attr) {
-        let counted = counted || !self.wants_count();
-        // Otherwise the chunks hold what was written, whatever meta loses.
-        self.merge(from_meta);
-        if reported.grown {
-            self.told(from_meta);
-        }
-        let mut s = self.state.borrow_mut();
-        if s.dirty.generation == reported.generation {
-            s.dirty.forget_len();
-            (s.dirty.wrote, s.dirty.mtime) = (false, None);
-        }
-        if counted {
-            // What was written since is counted the next time.
-            s.dirty.written -= s.dirty.written.min(reported.written);
-            s.dirty.holes = false;
-        }
-        if s.read_at.is_some_and(|t| t <= from_meta.atime) {
-            s.read_at = None;
-        }
-    }
-
     /// A file with at least these rights that can be used.
     pub fn find(&self, wish: &FileAccess) -> Option<Rc<OpenedFile<F>>> {
         let s = self.state.borrow();
@@ -557,26 +451,5 @@ mod tests {
         open.merge(&Attr { inline: false, change: 8, ..attr });
         assert!(open.content().is_none());
         assert!(!write(), "meta has said so");
-    }
-    /// What is reported once more, for it was overwritten meanwhile, is no loss if meta has the length durably.
-    #[test]
-    fn a_length_that_is_durable_has_not_grown() {
-        let open = OpenInode::<RamFile>::new(InodeId(5), 0, &Waiting::default());
-        let attr = Attr { inode: InodeId(5), change: 7, ..Attr::default() };
-        open.merge(&attr);
-        let write = |end| {
-            open.begin_write(0, end, false);
-            let _ = open.end_write(Some((end, attr.epoch)), end, 0);
-            open.dirty().expect("written")
-        };
-        let grown = write(10);
-        assert!(grown.grown);
-        write(5);
-        let after = Attr { len: 10, change: 8, ..attr.clone() };
-        open.reported(grown, false, &after);
-        assert!(open.dirty().expect("overwritten").grown, "meta may lose it");
-        open.durable(&after);
-        assert!(!open.dirty().expect("overwritten").grown);
-        assert!(write(11).grown);
     }
 }

@@ -140,7 +140,7 @@ pub(crate) async fn start_on<S: FileSystem>(
                 let (fs, daemon) = (fs.clone(), daemon.clone());
                 Box::pin(async move {
                     daemon.rings.end();
-                    daemon.settle_all().await;
+                    daemon.everything_sent().await;
                     daemon.give_all_rights().await;
                     fs.shut_down().await;
                 })

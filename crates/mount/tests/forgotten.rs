@@ -66,9 +66,9 @@ fn what_was_stored_into_a_mapping_before_is_not_written_over_a_rings_write() {
     let file = open(&m, "f");
     file.set_len(PAGE as u64).expect("length");
     let (protection, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping, of a file that stays as long as this page.
-    let mapped =
-        unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, shared, file.as_raw_fd(), 0) };
+    let (anywhere, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing of ours; it is unmapped at the end.
+    let mapped = unsafe { libc::mmap(anywhere, PAGE, protection, shared, fd, 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
     let (c, f, mut ring) = writer(&m, &file);
     let buffer = c.buffer(PAGE).expect("memory");

@@ -1,7 +1,7 @@
 //! APPEND: the right to append to a file, which one client has at a time. It stands beside the locks of the file and ends with its client as
 //! they do, so it outlives a meta service, and any service grants it.
 
-use crate::context::{Context, err};
+use crate::context::{Context, cut_in_the_way, err};
 use crate::locking::{store, table};
 use crate::locks::AppendRight;
 use glowfs_types::wire::append::Append;
@@ -35,7 +35,7 @@ pub async fn append(cx: &Context<'_>, q: &Append) -> Result<AppendOutcome> {
         return err(Status::InvalidArgument);
     }
     if inode.cut.is_some() {
-        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+        return Err(cut_in_the_way(q.inode));
     }
     // Nobody hinders others who could not write himself.
     if !crate::gc::writers(cx.tx, cx.volume(), q.inode).await?.contains(&mine.client) {

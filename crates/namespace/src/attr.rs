@@ -7,7 +7,7 @@
 //! was committed first.
 
 use crate::access::{self, EXEC, WRITE};
-use crate::context::{Context, Cut, Usage, err, file_bytes, gone};
+use crate::context::{Context, Cut, Usage, cut_in_the_way, err, file_bytes, gone};
 use crate::cuts;
 use crate::flags;
 use crate::inline;
@@ -186,7 +186,7 @@ async fn check_len(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()>
         return err(Status::FileTooBig);
     }
     if inode.cut.is_some() {
-        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+        return Err(cut_in_the_way(req.inode));
     }
     Ok(())
 }

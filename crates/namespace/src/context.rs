@@ -142,9 +142,15 @@ pub struct Usage {
     pub xattrs: u64,
 }
 
-/// Whether an operation must wait for [`crate::finish_cut`] of its inode.
-pub fn is_cut_pending(error: &Error) -> bool {
+/// Whether something of the inode is in the way of an operation that the service can finish: a truncate ([`crate::finish_cut`]), or the move of contents
+/// into chunks.
+pub fn is_in_the_way(error: &Error) -> bool {
     error.status == Status::Pending
+}
+/// The error of an operation that has to wait for an earlier truncate. The service finishes that and tries again.
+pub(crate) fn cut_in_the_way(id: InodeId) -> Error {
+    let e = format!("an earlier truncate of inode {id} is not finished; try again");
+    Error::new(Status::Pending, e)
 }
 
 /// An inode that was there once.

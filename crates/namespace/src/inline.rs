@@ -105,7 +105,7 @@ pub async fn inline_write(cx: &Context<'_>, q: &InlineWrite) -> Result<(Attr, bo
         return Err(Error::new(Status::BadCapability, e));
     }
     if inode.is_inline() && q.under.is_some_and(|epoch| epoch != inode.epoch) {
-        return Err(Error::new(Status::Stale, "the file was cut meanwhile"));
+        return Err(Error::new(Status::Stale, "the file was truncated meanwhile"));
     }
     flags::check_touch(&inode)?;
     if inode.flags & inode_flags::APPEND != 0 && q.offset < inode.len {

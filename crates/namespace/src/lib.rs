@@ -49,7 +49,7 @@ pub use alloc::{
 };
 pub use append::{AppendOutcome, append};
 pub use attr::{getattr, lookup, readlink, setattr, statfs};
-pub use context::{Context, Cut, Env, Usage, is_cut_pending};
+pub use context::{Context, Cut, Env, Usage, is_in_the_way};
 pub use cuts::{cuts_begun, finish_cut, forget_cut, note_cut, pending_cut};
 pub use emptying::{
     Emptied, LeavingPage, TreeEntry, empty, finish_leaving, forget_trees, leaving, leaving_entries,

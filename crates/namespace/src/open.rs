@@ -2,7 +2,7 @@
 
 use crate::access::{self, READ, WRITE};
 use crate::attr::truncate;
-use crate::context::{Context, err, file_bytes, gone};
+use crate::context::{Context, cut_in_the_way, err, file_bytes, gone};
 use crate::inline;
 use crate::keys;
 use crate::record::{Inode, Session, pack, unpack};
@@ -91,7 +91,7 @@ pub(crate) async fn open_inode(
         crate::flags::check_open(inode, flags.append, flags.truncate)?;
     }
     if writes && inode.cut.is_some() {
-        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+        return Err(cut_in_the_way(id));
     }
     if inode.is_inline() && !flags.inline {
         return Err(inline::in_the_way("the client that opens it knows chunks only"));
@@ -316,7 +316,7 @@ fn apply(cx: &Context<'_>, req: &Sync, inode: &mut Inode) -> Result<()> {
         }
         if len > inode.len {
             if inode.cut.is_some() {
-                return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+                return Err(cut_in_the_way(req.inode));
             }
             inode.len = len;
             changed = true;
@@ -361,7 +361,7 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
         return err(Status::InvalidArgument);
     }
     if req.write && inode.cut.is_some() {
-        return Err(Error::new(Status::Pending, "an earlier truncate is not finished"));
+        return Err(cut_in_the_way(req.inode));
     }
     // Who has it open for both may go on reading.
     let write = req.write && crate::flags::check_touch(&inode).is_ok();

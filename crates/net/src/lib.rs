@@ -33,6 +33,8 @@ pub use conn::Conn;
 pub use connector::{Connector, ConnectorOptions, Target, Transport};
 pub use incoming::{Handler, Incoming, NoCalls};
 pub use message::{Bulk, Reply, Request, Response};
-pub use peer::{Authenticator, Identity, Peer, TrustAll, local_host_id, local_hostname};
+pub use peer::{
+    Authenticator, Identity, Peer, TrustAll, local_host_id, local_hostname, unknown_token,
+};
 pub use server::{Server, ServerOptions};
 pub use token_file::read_token_file;

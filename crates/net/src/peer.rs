@@ -3,7 +3,7 @@
 use glowfs_rt::BoxFuture;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::hello::{Hello, HelloReply, features};
-use glowfs_types::{ClientId, ClusterId, HostId, NodeId, Result, UserId};
+use glowfs_types::{ClientId, ClusterId, Error, HostId, NodeId, Result, Status, UserId};
 
 /// What a token stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,6 +28,14 @@ impl Identity {
 pub trait Authenticator {
     /// The identity, or `BadToken` with the reason.
     fn check(&self, hello: &Hello) -> BoxFuture<Result<Identity>>;
+}
+
+/// The answer of an [`Authenticator`] to a token that stands for nobody.
+pub fn unknown_token() -> Error {
+    Error::new(
+        Status::BadToken,
+        "the token is not known to this cluster; is the token file that of this cluster (of a dev cluster: tokens/root in its directory)? Otherwise an administrator makes a new token: `glowfs admin user-change UID --new-token --yes`",
+    )
 }
 
 /// Takes everybody for a service of the cluster. For tests and benchmarks only.

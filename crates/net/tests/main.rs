@@ -2,6 +2,7 @@
 
 mod common;
 mod golden;
+mod hello;
 mod rpc;
 mod stopped;
 mod versions;

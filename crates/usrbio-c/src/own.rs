@@ -1,7 +1,7 @@
 //! Our own names; `include/glowfs_usrbio.h` says what each does.
 //!
 //! Safety, for all of them: pointers are those that these functions gave out and that were not freed, or point to what the header says. NULL is
-//! answered with EINVAL.
+//! answered with EINVAL. Of `no_mangle`: nobody else's names begin with `glowfs_`.
 
 use crate::errno;
 use glowfs_usrbio::{

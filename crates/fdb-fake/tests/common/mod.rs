@@ -80,16 +80,16 @@ fn function(path: &Path, name: &str) -> *mut c_void {
 pub fn every(fault: Fault, n: u64) {
     static F: OnceLock<usize> = OnceLock::new();
     let f = *F.get_or_init(|| function(&fake(), "glowfs_fdb_fake_every").expose_provenance());
-    // SAFETY: a function of these arguments (faults.rs).
-    let f: extern "C" fn(u32, u64) =
-        unsafe { std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(f)) };
+    let f = std::ptr::with_exposed_provenance::<c_void>(f);
+    // SAFETY: found in our own library, of which `faults.rs` declares it `extern "C" fn(u32, u64)`.
+    let f: extern "C" fn(u32, u64) = unsafe { std::mem::transmute(f) };
     f(fault as u32, n);
 }
 
 /// How often it struck.
 pub fn struck(fault: Fault) -> u64 {
     let f = function(&fake(), "glowfs_fdb_fake_struck");
-    // SAFETY: a function of these arguments (faults.rs).
+    // SAFETY: found in our own library, of which `faults.rs` declares it `extern "C" fn(u32) -> u64`.
     let f: extern "C" fn(u32) -> u64 = unsafe { std::mem::transmute(f) };
     f(fault as u32)
 }

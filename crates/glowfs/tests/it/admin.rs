@@ -110,6 +110,7 @@ fn users_are_not_replaced_and_changed_only_in_what_is_named() {
         (&["user-change", "0", "--root", "false"], "user 0"),
         (&["user-add", "5", "a\nb"], "control characters"),
         (&["user-add", "4294967295", "nobody"], "4294967295"),
+        (&["user-remove", "4294967295", "--yes"], "4294967295"),
         (&["user-add", "5", "x", "--groups", "1,,2"], "number of a group"),
     ] {
         let e = c.admin_fails(args);

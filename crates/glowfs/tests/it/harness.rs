@@ -455,11 +455,15 @@ impl Drop for Mount {
 }
 
 /// Waits until something holds, for at most a minute.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_within(Duration::from_secs(60), what, holds);
+}
+/// The same with another bound.
+pub fn eventually_within(bound: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + bound;
     while !holds() {
-        assert!(Instant::now() < end, "not after a minute: {what}");
-        std::thread::sleep(Duration::from_millis(50));
+        assert!(Instant::now() < end, "not within {bound:?}: {what}");
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -2,24 +2,17 @@
 //! without a server is explained. What was acknowledged is there after each.
 
 use crate::faults::under_load;
-use crate::harness::{Cluster, binary, run, sh};
+use crate::harness::{Cluster, binary, eventually_within, run, sh};
 use serde_json::Value;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+/// How long anything may take here.
 const BOUND: Duration = Duration::from_secs(90);
 
 fn targets_on(c: &Cluster, node: u64) -> usize {
     let all = c.admin(&["list-targets"]);
     all.as_array().expect("targets").iter().filter(|t| t["node"] == node).count()
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + BOUND;
-    while !done() {
-        assert!(Instant::now() < end, "not within {BOUND:?}: {what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
 
 /// Who waits for a drain only looks: that another operator calls it off is the last word.
@@ -38,7 +31,7 @@ fn a_drain_that_is_waited_for_can_be_called_off() {
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("drain");
-    until("copying", || {
+    eventually_within(BOUND, "copying", || {
         let chains = c.admin(&["list-chains"]);
         let members = |k: &Value| k["members"].as_array().map_or(0, Vec::len);
         chains.as_array().expect("chains").iter().any(|k| members(k) == 4)
@@ -51,7 +44,7 @@ fn a_drain_that_is_waited_for_can_be_called_off() {
     c.wait_serving(BOUND);
     assert!(targets_on(&c, 1004) > 0, "of {before}, what had not moved stays");
     // A copy that was whole just then serves for a moment, as a fourth.
-    until("three members each", || {
+    eventually_within(BOUND, "three members each", || {
         let chains = c.admin(&["list-chains"]);
         let whole = |k: &Value| k["members"].as_array().map_or(0, Vec::len) == 3;
         chains.as_array().expect("chains").iter().all(whole)
@@ -77,7 +70,7 @@ fn a_disk_is_replaced_while_its_service_runs() {
 
     let disk = c.dir.join("data/storage-1/disk-1");
     std::fs::remove_dir_all(&disk).expect("the disk is lost");
-    until("the loss is noticed", || {
+    eventually_within(BOUND, "the loss is noticed", || {
         let nodes = c.admin(&["df"]);
         nodes["disks"].as_array().expect("disks").iter().any(|d| !d["problem"].is_null())
     });
@@ -131,7 +124,7 @@ fn a_disk_that_is_not_mounted_at_boot_takes_nothing_and_one_that_returns_is_empt
         all.as_array().expect("targets").iter().filter(|t| t["store"] == *store).count()
     };
     let started = |what: &str| {
-        until(what, || {
+        eventually_within(BOUND, what, || {
             let (_, nodes) = c.admin_tried(&["status"]);
             nodes
                 .as_array()
@@ -157,13 +150,13 @@ fn a_disk_that_is_not_mounted_at_boot_takes_nothing_and_one_that_returns_is_empt
     // The replaced one returns in another place.
     let replaced = c.admin(&["disk", "replace", "1001:0", "--yes", "--wait"]);
     assert_eq!(replaced["left"], Value::Array(vec![]), "{replaced}");
-    until("the old one is forgotten", || targets_of(&old["store"]) == 0);
+    eventually_within(BOUND, "the old one is forgotten", || targets_of(&old["store"]) == 0);
     c.dev("kill", &["storage-1"]);
     std::fs::rename(disk(2), aside(2)).expect("taken out");
     std::fs::rename(aside(1), disk(2)).expect("put in");
     c.dev("start", &["storage-1"]);
     started("with the old disk");
-    until("its chunks are gone", || {
+    eventually_within(BOUND, "its chunks are gone", || {
         let now = store_at(2);
         now["store"] == old["store"] && now["used_bytes"].as_u64() == Some(0)
     });
@@ -195,8 +188,8 @@ fn a_disk_of_another_node_keeps_nothing_but_itself_out() {
     std::fs::rename(disk(1, 2), &aside).expect("taken out");
     std::fs::rename(disk(2, 2), disk(1, 2)).expect("put in");
     c.dev("start", &["storage-1"]);
-    until("it serves with its own disk", || serving(1001) == had / 2);
-    until("it says what is wrong with the other one", || {
+    eventually_within(BOUND, "it serves with its own disk", || serving(1001) == had / 2);
+    eventually_within(BOUND, "it says what is wrong with the other one", || {
         let (_, nodes) = c.admin_tried(&["status"]);
         let mut nodes = nodes.as_array().expect("nodes").iter();
         let detail = nodes.find(|n| n["node"] == 1001).map(|n| n["detail"].to_string());
@@ -245,7 +238,7 @@ fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     std::fs::create_dir(&disk).expect("a new disk");
     c.dev("start", &["storage-1"]);
     // Who comes with none of the node's disks may be a copy of it, for as long as the lease of its former life lasts.
-    until("the new disk is known", || {
+    eventually_within(BOUND, "the new disk is known", || {
         let dry = ["disk", "replace", "1001:0", "--dry-run"];
         let admin = ["admin", "--dev"];
         run(Command::new(binary()).args(admin).arg(&c.dir).args(dry)).code == 0
@@ -264,7 +257,7 @@ fn drain_a_node_replace_a_disk_and_explain_a_waiting_chain() {
     c.dev("kill", &["storage-1"]);
     c.dev("start", &["storage-2"]);
     let explained = || c.admin(&["explain-force", &chain]);
-    until("a waiting member", || {
+    eventually_within(BOUND, "a waiting member", || {
         let e = explained();
         let waiting = |m: &Value| m["node"] == 1002 && m["state"] == "waiting";
         e["waits"] == true && e["members"].as_array().expect("members").iter().any(waiting)
@@ -303,7 +296,9 @@ fn what_forcing_a_waiting_chain_loses_is_named() {
     };
     let leaves = |id: &str, node| {
         c.dev("kill", &[id]);
-        until("it is out of the chain", || state(node).is_some_and(|s| s != "serving"));
+        eventually_within(BOUND, "it is out of the chain", || {
+            state(node).is_some_and(|s| s != "serving")
+        });
     };
     let write = |chunks: &[u64]| {
         for k in chunks {
@@ -320,7 +315,9 @@ fn what_forcing_a_waiting_chain_loses_is_named() {
     c.dev("kill", &["storage-3"]);
     c.dev("start", &["storage-1"]);
     c.dev("start", &["storage-2"]);
-    until("both wait", || [1001, 1002].iter().all(|n| state(*n).as_deref() == Some("waiting")));
+    eventually_within(BOUND, "both wait", || {
+        [1001, 1002].iter().all(|n| state(*n).as_deref() == Some("waiting"))
+    });
     let told = c.admin(&["explain-force", &chain]);
     assert_eq!(told["waits"], true, "{told}");
     let of = |node: u64| members(&told).into_iter().find(|m| m["node"] == node).expect("a member");

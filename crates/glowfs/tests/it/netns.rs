@@ -1,6 +1,6 @@
 //! Every node in a network namespace of its own, with its own address, over TCP: as on separate machines.
 
-use crate::harness::{Scratch, binary, must, run, sh};
+use crate::harness::{Scratch, binary, eventually_within, must, run, sh};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
             .args(args);
         run(&mut c)
     };
-    until("the table", 30, || {
+    eventually_within(Duration::from_secs(30), "the table", || {
         admin(&["create-table", "--replicas", "3", "--chains", "12"]).code == 0
     });
     let complete = || {
@@ -156,7 +156,7 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
             .as_array()
             .is_some_and(|c| c.len() == 12 && c.iter().all(|c| c["status"] == "complete"))
     };
-    until("all chains", 30, complete);
+    eventually_within(Duration::from_secs(30), "all chains", complete);
 
     let mut mounted = |node: usize| {
         let mnt = d.join(format!("mnt{node}"));
@@ -167,7 +167,7 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
         all.start(&mut mount, d.join(format!("mount{node}.log")));
         let line = format!(" {} ", mnt.display());
         let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        until("the mount", 30, || mounts().contains(&line));
+        eventually_within(Duration::from_secs(30), "the mount", || mounts().contains(&line));
         mnt
     };
     let mnt = mounted(6);
@@ -180,7 +180,7 @@ fn nodes_on_addresses_of_their_own_and_a_cut_cable() {
     sh(&mnt, "cp f g && sync g && cmp f g");
     eprintln!("copying 40 MiB across a cut took {:?}", begun.elapsed());
     net.cable(4, "up");
-    until("all chains after the cut", 90, complete);
+    eventually_within(Duration::from_secs(90), "all chains after the cut", complete);
     sh(&mnt, "echo 3 > /proc/sys/vm/drop_caches && md5sum f | diff - ../sum && cmp f g");
     a_client_is_cut_off(&mnt, &mounted(7), |state| net.cable(7, state));
     sh(d, "umount mnt6 mnt7");
@@ -225,12 +225,4 @@ fn a_client_is_cut_off(ours: &Path, cut: &Path, cable: impl Fn(&str)) {
     assert_eq!(seen, after);
     std::fs::write(cut.join("changed"), "by it").expect("write");
     assert_eq!(shown(ours), (0o600, b"by it".to_vec(), [false, true]));
-}
-
-fn until(what: &str, seconds: u64, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    while !done() {
-        assert!(Instant::now() < end, "waited {seconds} s for {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }

@@ -214,6 +214,20 @@ async fn read_checkpoint(
     }
 }
 
+/// Removes the segments that a checkpoint has made superfluous; the others. They are what a crash left while they were being removed, or before that: then the
+/// name of the checkpoint need not be on the disk yet.
+async fn remove_older<'a>(dir: &Dir, base: &FileHeader, segments: &'a [u64]) -> Result<&'a [u64]> {
+    let (older, rest) = segments.split_at(segments.partition_point(|s| *s < base.sequence));
+    if !older.is_empty() {
+        dir.sync().await?;
+    }
+    for s in older {
+        dir.remove(&log_name(*s)).await?;
+    }
+    Ok(rest)
+}
+
+/// Applies every batch of the log behind a checkpoint to what that held.
 async fn replay(
     rt: &Rt,
     dir: &Dir,
@@ -222,16 +236,7 @@ async fn replay(
     segments: &[u64],
     mut store: Mvcc,
 ) -> Result<Recovered> {
-    // Older segments are what a crash left while they were being removed, or before that: then the name of the checkpoint that makes them superfluous
-    // need not be on the disk yet.
-    let start = segments.partition_point(|s| *s < base.sequence);
-    if start > 0 {
-        dir.sync().await?;
-    }
-    for s in &segments[..start] {
-        dir.remove(&log_name(*s)).await?;
-    }
-    let segments = &segments[start..];
+    let segments = remove_older(dir, &base, segments).await?;
     let mut next = (base.sequence, base.chain);
     let mut log_bytes = 0;
     let mut tail = None;
@@ -242,17 +247,11 @@ async fn replay(
             return Err(damaged(&name, format!("the log has a gap: batch {} is missing", next.0)));
         }
         let file = dir.open(&name, OpenOptions::default()).await?;
-        let len = file.len()?;
-        if len > SEGMENT_BYTES_MAX {
-            return Err(damaged(&name, format!("{len} bytes is more than a segment can have")));
-        }
-        let (buf, got) = read(rt, &file, 0, len as usize).await?;
+        let (buf, got) = read_segment(rt, &file, &name).await?;
         let Some(header) = FileHeader::decode(&buf[..got], LOG_MAGIC, &name)? else {
             // Its header is flushed before the first batch: without any, it was never finished.
-            if last
-                && i > 0
-                && got.checked_sub(BLOCK).is_none_or(|_| buf[BLOCK..got].iter().all(|b| *b == 0))
-            {
+            let batches = buf[..got].get(BLOCK..).unwrap_or_default();
+            if last && i > 0 && batches.iter().all(|b| *b == 0) {
                 dir.remove(&name).await?;
                 break;
             }
@@ -264,13 +263,7 @@ async fn replay(
         }
         let mut scan =
             Scan { bytes: &buf[..got], at: BLOCK, next, engine: base.engine, name: &name };
-        let mut places = Places::default();
-        while let Some((batch, payload)) = scan.batch() {
-            apply(&mut store, payload).map_err(|e| damaged(scan.place(), e))?;
-            store.set_version(batch.last);
-            places.add(&batch, scan.at);
-            scan.advance(&batch);
-        }
+        let places = scan.replay(&mut store)?;
         scan.check_end(last)?;
         if last {
             // Of the last batch the padding may be lacking.
@@ -278,7 +271,7 @@ async fn replay(
         }
         next = scan.next;
         log_bytes += scan.at as u64;
-        tail = Some((file.clone(), scan.at as u64));
+        tail = Some((file, scan.at as u64));
     }
     let Some((file, end)) = tail else {
         return Err(damaged(
@@ -292,10 +285,7 @@ async fn replay(
         return Err(damaged(log_name(base.sequence), what));
     }
     dir.sync().await?;
-    // What stands behind the end must never be taken for the future of another past.
-    file.set_len(end).await?;
-    take_room(&file, end, config.segment_bytes).await?;
-    file.sync().await?;
+    end_log(&file, end, config).await?;
     // Versions that were given out and lost must not come again with other contents: a transaction of then would go on with what never was.
     let version = version + LOST_VERSIONS_MAX;
     store.set_version(version);
@@ -307,6 +297,22 @@ async fn replay(
         log_bytes,
         checkpoint_bytes: 0,
     })
+}
+
+async fn read_segment(rt: &Rt, file: &File, name: &str) -> Result<(BufMut, usize)> {
+    let len = file.len()?;
+    if len > SEGMENT_BYTES_MAX {
+        return Err(damaged(name, format!("{len} bytes is more than a segment can have")));
+    }
+    read(rt, file, 0, len as usize).await
+}
+
+/// What stands behind the end must never be taken for the future of another past.
+async fn end_log(file: &File, end: u64, config: &EmbeddedConfig) -> Result<()> {
+    file.set_len(end).await?;
+    take_room(file, end, config.segment_bytes).await?;
+    file.sync().await?;
+    Ok(())
 }
 
 /// Where the batches of a segment stand, and which of them are known to be durable.
@@ -370,6 +376,17 @@ impl<'a> Scan<'a> {
     fn advance(&mut self, batch: &BatchHeader) {
         self.at += batch.disk_bytes();
         self.next = (batch.sequence + 1, batch.crc);
+    }
+    /// Applies all batches that stand here one behind the other. Where they stand.
+    fn replay(&mut self, store: &mut Mvcc) -> Result<Places> {
+        let mut places = Places::default();
+        while let Some((batch, payload)) = self.batch() {
+            apply(store, payload).map_err(|e| damaged(self.place(), e))?;
+            store.set_version(batch.last);
+            places.add(&batch, self.at);
+            self.advance(&batch);
+        }
+        Ok(places)
     }
     /// No batch stands here. A later one that was written after the missing one was flushed proves damage; so does a later segment. Of what the
     /// segment was before ([`super::spare`]) there may be batches, which are older and prove nothing.

@@ -425,12 +425,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damaged_answers_are_errors(at in 0usize..500, byte: u8) {
+        fn damaged_answers_are_survived(at in 0usize..500, byte: u8) {
             let mut text =
                 br#"{"header":{"revision":"12"},"succeeded":true,"responses":[{"response_range":{"kvs":[{"key":"eA=="}]}}]}"#.to_vec();
             let at = at % text.len();
             text[at] = byte;
-            let _ = parse::<TxnAnswer>(&text);
+            // Damage within a word may make another answer of it.
+            let answer = parse::<TxnAnswer>(&text);
+            let undamaged = byte == b'{';
+            prop_assert!(answer.is_err() || at > 0 || undamaged);
         }
     }
 }

@@ -89,9 +89,9 @@ impl Database {
     /// A new transaction.
     pub fn transaction(self: &Rc<Self>) -> Result<Tx, Code> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the database is alive; `raw` is written before the return.
-        let code =
-            unsafe { (self.library.fdb_database_create_transaction)(self.raw.as_ptr(), &mut raw) };
+        let create = self.library.fdb_database_create_transaction;
+        // SAFETY: the database is alive as long as `self`; `raw` outlives the call, which writes it before it returns.
+        let code = unsafe { create(self.raw.as_ptr(), &mut raw) };
         let raw = NonNull::new(raw).filter(|_| code == 0).ok_or(code)?;
         let tx = Tx { database: self.clone(), raw };
         // SAFETY: alive; the option takes no value.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::deaf::Fences;
 use crate::records::{ClusterRecord, Item, StoreRecord, TableRecord, standing};
-use glowfs_cluster::{Chain, Cuts, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach};
+use glowfs_cluster::{BrokenLinks, Chain, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach};
 use glowfs_types::routing::{ChainTable, NodeInfo, NodeStatus, PublicState, Role};
 use glowfs_types::wire::mgmtd::StoreOffer;
 use glowfs_types::{
@@ -108,7 +108,7 @@ fn empty(alive: BTreeSet<NodeId>) -> State {
         leases: NodeLeases::new(lease, alive, 0, 0),
         heard: BTreeMap::new(),
         reach: Reach::new(1000),
-        cuts: Cuts::new(1000),
+        broken: BrokenLinks::new(1000),
         pauses: Pauses::new(1000, 1000),
         unreachable: BTreeMap::new(),
         fences: Fences::new(0),

@@ -394,7 +394,7 @@ impl<S: FileSystem> Daemon<S> {
     /// Tells meta what was written to an inode, if it is open here for writing.
     async fn report_length(&self, inode: InodeId, caller: &Caller) -> Result<()> {
         let Some(open) = self.inodes.opened(inode) else { return Ok(()) };
-        self.settle(&open).await;
+        self.all_sent(&open).await;
         let (Some(dirty), Some(writer)) = (open.dirty(), open.find_writable()) else {
             return Ok(());
         };

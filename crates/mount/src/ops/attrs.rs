@@ -5,7 +5,8 @@ use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::Failed;
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
-use crate::ops::back::CUTS_MAX;
+use crate::ops::tails::LongerBy;
+use glowfs_client::CUTS_MAX;
 use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -87,7 +88,7 @@ impl<S: FileSystem> Context<S> {
     /// those of who went on with the file since.
     fn cutting(&self, fh: u64) -> Result<Rc<Handle<S::File>>, Failure> {
         let handle = self.inodes.handles.file(fh).ok_or(Failure::Errno(EBADF))?;
-        match handle.file.file.lives() {
+        match handle.opened.file.lives() {
             true => Ok(handle),
             false => Err(Failure::Errno(EIO)),
         }
@@ -122,7 +123,7 @@ impl<S: FileSystem> Context<S> {
             if has(fattr::FH) {
                 let handle = self.cutting(i.fh)?;
                 self.kill_capability_given(&handle).await?;
-                q.session = handle.file.file.session();
+                q.session = handle.opened.file.session();
             }
             let alone = i.valid & !(fattr::LOCKOWNER | fattr::KILL_SUIDGID);
             let undoes = alone == fattr::SIZE | fattr::FH;
@@ -143,10 +144,10 @@ impl<S: FileSystem> Context<S> {
         let (sets_mtime, sets_atime) = (q.mtime.is_some(), q.atime.is_some());
         if sets_mtime {
             // Written before, so its time does not count any more.
-            self.settle_inode(q.inode).await;
+            self.inode_sent(q.inode).await;
             // Likewise what was stored through a mapping.
             if self.write_mapped_pages(q.inode).await {
-                self.settle_inode(q.inode).await;
+                self.inode_sent(q.inode).await;
             }
         }
         if sets_atime && let Some(open) = self.inodes.opened(q.inode) {
@@ -169,7 +170,7 @@ impl<S: FileSystem> Context<S> {
             self.forget_pages_later(r.attr.inode);
         }
         if let Some(open) = &open {
-            open.direct.told(attr.len);
+            open.direct.kernel_was_told(attr.len);
         }
         self.attr_answer(&attr, Duration::ZERO)
     }
@@ -180,19 +181,19 @@ impl<S: FileSystem> Context<S> {
         // Of appends of others none comes between the question for the length and the cut.
         let _turn = undone.and_then(|_| self.appends.hold(q.inode));
         let _alone = open.gate.exclusive().await;
-        self.settle(&open).await;
+        self.all_sent(&open).await;
         if let Some(failed) = undone {
             Box::pin(self.fresh(q.inode)).await?;
             q.len = failed.cuts_to(open.meta_len());
             if q.len.is_none() {
                 let attr = open.attr();
-                open.direct.told(attr.len);
+                open.direct.kernel_was_told(attr.len);
                 return self.attr_answer(&attr, Duration::ZERO);
             }
         }
         // The kernel writes no page until it is answered.
         let old_tail = match q.len {
-            Some(len) => Box::pin(self.old_tail(&open, len, false)).await,
+            Some(len) => Box::pin(self.old_tail(&open, LongerBy::Length, len)).await,
             None => None,
         };
         let unreported = open.dirty().is_some();
@@ -208,7 +209,7 @@ impl<S: FileSystem> Context<S> {
             // Meta does not know how much of the file was written.
             open.note_holes();
         }
-        open.direct.told(attr.len);
+        open.direct.kernel_was_told(attr.len);
         self.attr_answer(&attr, Duration::ZERO)
     }
 
@@ -229,12 +230,12 @@ impl<S: FileSystem> Context<S> {
         inode.direct.over();
         let old_tail = match keep {
             true => None,
-            false => Box::pin(self.before_lengthening(inode, None, end, false)).await,
+            false => Box::pin(self.before_lengthening(inode, LongerBy::Length, end)).await,
         };
         let _inside =
             if punch || zero { inode.gate.exclusive().await } else { inode.gate.shared().await };
-        self.settle(inode).await;
-        self.known(inode).await?;
+        self.all_sent(inode).await;
+        self.refresh_if_unleased(inode).await?;
         let flags = inode.attr().flags;
         let cuts = (punch || zero) && flags & inode_flags::APPEND != 0;
         if cuts || flags & inode_flags::IMMUTABLE != 0 {
@@ -249,7 +250,7 @@ impl<S: FileSystem> Context<S> {
         if !punch {
             self.has_room(end.saturating_sub(len.max(i.offset))).await?;
         }
-        let file = &handle.file.file;
+        let file = &handle.opened.file;
         if !(punch || zero || grows) {
             if !keep {
                 inode.direct.wrote(end);
@@ -295,7 +296,7 @@ impl<S: FileSystem> Context<S> {
         handle: &Handle<S::File>,
         end: u64,
     ) -> Result<(u64, TruncateEpoch), Failure> {
-        let (inode, file) = (&handle.inode, &handle.file.file);
+        let (inode, file) = (&handle.inode, &handle.opened.file);
         for _ in 0..=CUTS_MAX {
             let epoch = file.writable_epoch().await?;
             if epoch == inode.epoch() {
@@ -306,7 +307,7 @@ impl<S: FileSystem> Context<S> {
             let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
             file.update_attr(&attr);
         }
-        Err(Error::new(Status::Stale, "the file is cut again and again").into())
+        Err(Error::new(Status::Stale, "the file is truncated again and again").into())
     }
     /// Refuses to promise more bytes than the cluster has free.
     async fn has_room(&self, bytes: u64) -> Result<(), Failure> {

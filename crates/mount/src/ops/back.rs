@@ -12,6 +12,7 @@ use crate::handles::Handle;
 use crate::inodes::Pin;
 use crate::open::{OpenInode, OpenedFile};
 use crate::ops::open_flags::{O_DIRECT, O_DSYNC};
+use glowfs_client::CUTS_MAX;
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
@@ -31,8 +32,6 @@ const FILE_PIECES: usize = 256;
 const MOUNT_BYTES: usize = 64 << 20;
 /// Pieces of one file that are on their way at once, where the order does not matter.
 const PARALLEL: usize = 8;
-/// How often a piece, or an append, is sent anew because another client has cut the file before it was there.
-pub(super) const CUTS_MAX: u32 = 64;
 /// How long the end of the mount waits for what is not sent.
 const LAST_WAIT: Duration = Duration::from_secs(30);
 
@@ -120,13 +119,13 @@ impl<S: FileSystem> Context<S> {
 
 impl<S: FileSystem> Daemon<S> {
     /// Returns when everything that was written to the file before has been sent (or was lost, which its handles will hear of).
-    pub(crate) async fn settle(&self, inode: &OpenInode<S::File>) {
+    pub(crate) async fn all_sent(&self, inode: &OpenInode<S::File>) {
         let last = inode.back().last();
         if last != 0 {
-            Box::pin(self.settle_to(inode, last)).await;
+            Box::pin(self.sent_up_to(inode, last)).await;
         }
     }
-    async fn settle_to(&self, inode: &OpenInode<S::File>, last: u64) {
+    async fn sent_up_to(&self, inode: &OpenInode<S::File>, last: u64) {
         loop {
             let news = inode.sent.wait();
             if inode.back().last() == 0 || inode.back().has_ended(last) {
@@ -137,15 +136,15 @@ impl<S: FileSystem> Daemon<S> {
         }
     }
     /// The same for an inode that may be open here.
-    pub(crate) async fn settle_inode(&self, inode: InodeId) {
+    pub(crate) async fn inode_sent(&self, inode: InodeId) {
         if let Some(open) = self.inodes.opened(inode) {
-            self.settle(&open).await;
+            self.all_sent(&open).await;
         }
     }
     /// All that was written to any file is sent. For the end of the mount.
-    pub(crate) async fn settle_all(&self) {
+    pub(crate) async fn everything_sent(&self) {
         let all = self.inodes.open_inodes();
-        let sent = join_all(all.iter().map(|inode| self.settle(inode)));
+        let sent = join_all(all.iter().map(|inode| self.all_sent(inode)));
         if self.rt.timeout(LAST_WAIT, sent).await.is_err() {
             tracing::error!(
                 "writes that were answered could not be sent before the end of the mount"
@@ -312,7 +311,7 @@ impl<S: FileSystem> Daemon<S> {
             let _ = inode.end_write(None, 0, at_ns);
             inode.cut_pages.grew(place + len);
             self.inodes.seen(&attr);
-            inode.told(&attr);
+            inode.meta_was_told(&attr);
             if self.inodes.changed_here(&attr, 1) {
                 self.forget_pages_later(attr.inode);
             }

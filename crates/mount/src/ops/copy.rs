@@ -3,6 +3,7 @@
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
+use crate::ops::tails::LongerBy;
 use glowfs_fuse::abi::CopyFileRangeIn;
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::inode_flags;
@@ -28,7 +29,8 @@ impl<S: FileSystem> Context<S> {
         };
         let same = source.inode.id == handle.inode.id;
         let reaches = i.off_out.saturating_add(i.len.min(COPY_MAX));
-        let old_tail = Box::pin(self.before_lengthening(&handle.inode, None, reaches, true)).await;
+        let old_tail =
+            Box::pin(self.before_lengthening(&handle.inode, LongerBy::Copy, reaches)).await;
         // In one order, or two copies could wait for one another behind those who want to be alone.
         let (first, second) = match source.inode.id <= handle.inode.id {
             true => (&source.inode, &handle.inode),
@@ -36,11 +38,11 @@ impl<S: FileSystem> Context<S> {
         };
         let _inside = first.gate.shared().await;
         let _inside_too = if same { None } else { Some(second.gate.shared().await) };
-        self.settle(&source.inode).await;
-        self.settle(&handle.inode).await;
+        self.all_sent(&source.inode).await;
+        self.all_sent(&handle.inode).await;
         for _ in 0..ATTEMPTS {
-            self.known(&source.inode).await?;
-            self.known(&handle.inode).await?;
+            self.refresh_if_unleased(&source.inode).await?;
+            self.refresh_if_unleased(&handle.inode).await?;
             if handle.inode.attr().flags & (inode_flags::APPEND | inode_flags::IMMUTABLE) != 0 {
                 return fail(EPERM);
             }
@@ -82,7 +84,7 @@ impl<S: FileSystem> Context<S> {
                 return Ok(Answer::Written(len as u32));
             }
         }
-        Err(Failure::Error(Error::new(Status::Busy, "the source is cut again and again")))
+        Err(Failure::Error(Error::new(Status::Busy, "the source is truncated again and again")))
     }
 
     async fn copy_into(
@@ -92,11 +94,11 @@ impl<S: FileSystem> Context<S> {
         (from, to, len): (u64, u64, u64),
     ) -> Result<(), Error> {
         let inode = &handle.inode;
-        let file = &handle.file.file;
+        let file = &handle.opened.file;
         let end = to + len;
         let before = inode.len();
         inode.begin_write(to, len, false);
-        let theirs: &Rc<S::File> = &source.file.file;
+        let theirs: &Rc<S::File> = &source.opened.file;
         let done = file.copy_from(theirs, (from, to, len), before).await;
         let holes = !matches!(done, Ok(false));
         if holes || to > before {

@@ -26,7 +26,7 @@ impl<S: FileSystem> Context<S> {
         data_only: bool,
     ) -> Result<(), Failure> {
         let inode = &handle.inode;
-        self.settle(inode).await;
+        self.all_sent(inode).await;
         if data_only && !inode.is_inline() && inode.is_found_durably() {
             let flushed = inode.data();
             // Meta hears of our writes or, if there are none, says what it has, unless nobody can have changed that: what another client has written since it
@@ -34,7 +34,7 @@ impl<S: FileSystem> Context<S> {
             let news = async {
                 match inode.dirty() {
                     Some(_) => self.report(handle, false).await,
-                    None => self.known(inode).await.map(drop),
+                    None => self.refresh_if_unleased(inode).await.map(drop),
                 }
             };
             let (data, news) = join(self.flush_data(handle), news).await;
@@ -48,7 +48,7 @@ impl<S: FileSystem> Context<S> {
     }
     /// Data, length and times are on disk when it returns, but for what is lost, of which [`Self::heard`] tells.
     pub(crate) async fn make_durable(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        self.settle(&handle.inode).await;
+        self.all_sent(&handle.inode).await;
         if handle.inode.is_inline() {
             self.report(handle, true).await?;
             if handle.inode.is_inline() {
@@ -73,7 +73,7 @@ impl<S: FileSystem> Context<S> {
     }
     /// What is left of the data is on disk when it returns; if something was lost before it was, the handles of the file hear of that ([`Self::heard`]).
     async fn flush_data(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        let file = &handle.file.file;
+        let file = &handle.opened.file;
         let flushed = file.flush().await;
         handle.inode.note_losses(file.losses());
         match flushed {
@@ -84,7 +84,7 @@ impl<S: FileSystem> Context<S> {
     pub(crate) async fn syncfs(&self) -> Outcome {
         for fh in self.inodes.handles.file_handles() {
             if let Some(handle) = self.inodes.handles.file(fh)
-                && handle.file.access.write
+                && handle.opened.access.write
             {
                 self.make_durable(&handle).await?;
             }

@@ -63,7 +63,7 @@ impl<S: FileSystem> Context<S> {
         let pass =
             if wish.truncate { inode.gate.exclusive().await } else { inode.gate.shared().await };
         if wish.truncate {
-            self.settle(&inode).await;
+            self.all_sent(&inode).await;
         }
         // The kernel has checked permissions, so a file that is open here with the same rights is shared.
         let file = match inode.find(&self.access(wish, &caller)) {
@@ -78,7 +78,7 @@ impl<S: FileSystem> Context<S> {
                     self.inodes.drop_cache(inode.id);
                     inode.merge_truncated(&reply.attr);
                     // The kernel takes its length for that, without being told.
-                    inode.direct.told(0);
+                    inode.direct.kernel_was_told(0);
                 }
                 self.inodes.seen(&reply.attr);
                 let file = self.adopt(&inode, &reply, wish, &caller)?;
@@ -140,13 +140,13 @@ impl<S: FileSystem> Context<S> {
     fn add_handle(
         &self,
         inode: Pin<S::File>,
-        file: Rc<OpenedFile<S::File>>,
+        opened: Rc<OpenedFile<S::File>>,
         caller: Caller,
         wish: Wish,
     ) -> (u64, u32) {
         let promises = self.open_flags(&inode, wish);
         let handle = Handle {
-            file,
+            opened,
             caller,
             read: wish.read,
             write: wish.write,
@@ -236,7 +236,7 @@ impl<S: FileSystem> Context<S> {
         handle: &Handle<S::File>,
         durable: bool,
     ) -> Result<(), Failure> {
-        self.settle(&handle.inode).await;
+        self.all_sent(&handle.inode).await;
         let dirty = handle.inode.dirty();
         if dirty.is_none() && !durable {
             return Ok(());
@@ -246,7 +246,7 @@ impl<S: FileSystem> Context<S> {
     }
     /// The same before a lock is given back: others wait for that, and chains that are away are not to keep them. What is not counted so is with the next report.
     pub(crate) async fn report_uncounted(&self, handle: &Handle<S::File>) -> Result<(), Failure> {
-        self.settle(&handle.inode).await;
+        self.all_sent(&handle.inode).await;
         match handle.inode.dirty() {
             dirty @ Some(_) => self.report_counted(handle, dirty, false, None).await,
             None => Ok(()),
@@ -301,7 +301,7 @@ impl<S: FileSystem> Context<S> {
     fn sync_of(&self, handle: &Handle<S::File>, durable: bool) -> Sync {
         // Whoever has the file open for writing reports; a handle for reading has no session of its own.
         let writer = handle.inode.find_writable();
-        let file = writer.as_ref().unwrap_or(&handle.file);
+        let file = writer.as_ref().unwrap_or(&handle.opened);
         self.sync_query(&handle.inode, file, &handle.caller, durable)
     }
 
@@ -310,7 +310,7 @@ impl<S: FileSystem> Context<S> {
         handle.inode.direct.over();
         let reported = self.report(&handle, false).await;
         self.unlock_closing(fh, owner).await?;
-        handle.inode.note_losses(handle.file.file.losses());
+        handle.inode.note_losses(handle.opened.file.losses());
         self.with_late(&handle, reported.map(|()| Answer::Done))
     }
     /// Nobody waits for the answer, but the kernel counts it among few: it comes at once, also if rings use the file still.
@@ -377,13 +377,13 @@ async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failu
         return Ok(());
     }
     let inode: &Pin<S::File> = &handle.inode;
-    context.settle(inode).await;
+    context.all_sent(inode).await;
     let allocated = context.counted(inode, false).await;
-    if handle.file.users.get() > 0 || !inode.remove(&handle.file) {
+    if handle.opened.users.get() > 0 || !inode.remove(&handle.opened) {
         // Meanwhile it was opened again, and is used, or was closed by who did that.
         return Ok(());
     }
-    let file = &handle.file.file;
+    let file = &handle.opened.file;
     let Some(session) = file.session() else {
         context.report_access(handle.clone());
         return Ok(());

@@ -74,7 +74,7 @@ impl<S: FileSystem> Context<S> {
 
     async fn set_flags(&self, inode: InodeId, flags: u32) -> Outcome {
         // An immutable file takes no more of what was written before.
-        self.settle_inode(inode).await;
+        self.inode_sent(inode).await;
         let q = SetAttr {
             caller: self.caller(),
             request: RequestId(self.rt.random_u128()),

@@ -33,7 +33,7 @@ impl<S: FileSystem> Context<S> {
             return Ok(Inline::Bytes(self.cut_out(&bytes, (offset, end), alloc)));
         }
         let asked = self.asking();
-        let Some(reply) = handle.file.file.content().await? else {
+        let Some(reply) = handle.opened.file.content().await? else {
             self.fresh(inode.id).await?;
             return Ok(Inline::InChunks);
         };

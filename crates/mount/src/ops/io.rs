@@ -11,10 +11,11 @@ use crate::filesystem::{FileData, FileSystem};
 use crate::gate::Pass;
 use crate::handles::Handle;
 use crate::open::OpenInode;
-use crate::ops::back::{CUTS_MAX, Spot, Stored};
+use crate::ops::back::{Spot, Stored};
 use crate::ops::inline::Inline;
 use crate::ops::open_flags::{O_APPEND, O_DIRECT, O_DSYNC, O_SYNC_ONLY};
-use glowfs_client::Found;
+use crate::ops::tails::LongerBy;
+use glowfs_client::{CUTS_MAX, Found};
 use glowfs_fuse::Reply;
 use glowfs_fuse::abi::{ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn};
 use glowfs_rt::{Buf, BufMut, Duration, Instant};
@@ -88,7 +89,7 @@ impl<S: FileSystem> Context<S> {
         alloc: impl Fn(usize) -> BufMut,
     ) -> Result<Option<(BufMut, Found)>, Failure> {
         let _inside = handle.inode.gate.shared().await;
-        self.settle(&handle.inode).await;
+        self.all_sent(&handle.inode).await;
         let outcome = self.read_inside(handle, offset, size, alloc).await;
         if outcome.is_ok() && !handle.no_atime {
             self.accessed(&handle.inode);
@@ -121,14 +122,14 @@ impl<S: FileSystem> Context<S> {
                     Inline::InChunks => {}
                 }
             }
-            let asked = self.known(&handle.inode).await?;
+            let asked = self.refresh_if_unleased(&handle.inode).await?;
             let seen = Seen::of(&handle.inode, asked);
             let n = handle.inode.len().min(wanted).saturating_sub(offset);
             if n == 0 {
                 return Ok(None);
             }
             let n = n as usize;
-            let (result, mut buf) = handle.file.file.read(offset, alloc(n)).await;
+            let (result, mut buf) = handle.opened.file.read(offset, alloc(n)).await;
             let Found { end, whole } = result?;
             if seen.is_doubtful(&handle.inode, self.rt.now()) {
                 Box::pin(self.fresh(handle.inode.id)).await?;
@@ -144,7 +145,10 @@ impl<S: FileSystem> Context<S> {
 
     /// Makes sure that what is known of an open file is not older than its last change by another client. Returns when meta was asked
     /// at the latest.
-    pub(crate) async fn known(&self, inode: &OpenInode<S::File>) -> Result<Instant, Failure> {
+    pub(crate) async fn refresh_if_unleased(
+        &self,
+        inode: &OpenInode<S::File>,
+    ) -> Result<Instant, Failure> {
         let now = self.rt.now();
         if now >= inode.lease.get() {
             Box::pin(self.fresh(inode.id)).await?;
@@ -178,7 +182,7 @@ impl<S: FileSystem> Context<S> {
             later: self.may_gather(&handle, i.flags, payload.len()),
             piece,
         };
-        let written = self.write_piece(&handle, &i, payload, how, reply).await;
+        let written = self.write_request(&handle, &i, payload, how, reply).await;
         if let Some(piece) = piece {
             direct.ended(piece, written.is_ok(), self.rt.now());
         }
@@ -188,7 +192,7 @@ impl<S: FileSystem> Context<S> {
     }
 
     /// One request of a write(2), or all of it.
-    async fn write_piece(
+    async fn write_request(
         &self,
         handle: &Handle<S::File>,
         i: &WriteIn,
@@ -219,8 +223,8 @@ impl<S: FileSystem> Context<S> {
             let end = i.offset.saturating_add(len);
             handle.inode.given_pages.give(end);
             if !how.append {
-                let held = Some(i.offset);
-                old_tail = Box::pin(self.before_lengthening(&handle.inode, held, end, false)).await;
+                let by = LongerBy::Write { from: i.offset };
+                old_tail = Box::pin(self.before_lengthening(&handle.inode, by, end)).await;
             }
         }
         self.inodes.gives(handle.inode.id);
@@ -229,7 +233,7 @@ impl<S: FileSystem> Context<S> {
             if !handle.direct {
                 // Who had the right to append has told by now how far he came.
                 let end = i.offset.saturating_add(len);
-                old_tail = Box::pin(self.old_tail(&handle.inode, end, true)).await;
+                old_tail = Box::pin(self.old_tail(&handle.inode, LongerBy::Append, end)).await;
             }
             let place = self.write_at(handle, i.offset, payload, how, first).await?;
             let piece = (i.offset, len);
@@ -297,7 +301,7 @@ impl<S: FileSystem> Context<S> {
         }
         if how.append {
             // Others may have cut the file, or made it longer.
-            self.known(inode).await?;
+            self.refresh_if_unleased(inode).await?;
         }
         let kills = how.kill_suid && self.has_privileges(inode).await?;
         if how.later
@@ -307,7 +311,7 @@ impl<S: FileSystem> Context<S> {
             return Ok(place);
         }
         // In the order in which they were answered.
-        self.settle(inode).await;
+        self.all_sent(inode).await;
         if kills {
             Box::pin(self.kill_suid(handle)).await?;
         }
@@ -352,11 +356,11 @@ impl<S: FileSystem> Context<S> {
                 return Err(Failure::Errno(EFBIG));
             }
             let spot = Spot { place, gap, under };
-            match self.store(inode, &handle.file, spot, payload.clone(), None).await {
+            match self.store(inode, &handle.opened, spot, payload.clone(), None).await {
                 Err(e) if append && e.status == Status::Stale && cuts < CUTS_MAX => {
                     cuts += 1;
                     let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
-                    handle.file.file.update_attr(&attr);
+                    handle.opened.file.update_attr(&attr);
                 }
                 told => {
                     let told = told?;
@@ -397,7 +401,7 @@ impl<S: FileSystem> Context<S> {
             caller,
             request: RequestId(self.rt.random_u128()),
             inode: handle.inode.id,
-            session: handle.file.file.session(),
+            session: handle.opened.file.session(),
             unprivileged_write: true,
             ..SetAttr::default()
         };

@@ -133,7 +133,7 @@ impl<S: FileSystem> Context<S> {
             return Ok(Answer::Done);
         }
         // What was written before the lock counts as written before it.
-        self.settle(&handle.inode).await;
+        self.all_sent(&handle.inode).await;
         // Noted first: if the outcome is not known, it is given back all the same.
         let owner = Owner { inode: q.inode, owner: q.owner, whole: q.whole };
         self.owners.borrow_mut().notes(owner, i.fh);

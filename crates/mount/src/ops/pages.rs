@@ -6,7 +6,8 @@
 use crate::daemon::{Context, Failure};
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
-use crate::ops::back::{CUTS_MAX, Spot};
+use crate::ops::back::Spot;
+use glowfs_client::CUTS_MAX;
 use glowfs_rt::{Buf, Duration};
 use glowfs_types::wire::meta::inode_flags;
 use glowfs_types::{InodeId, Status};
@@ -52,10 +53,10 @@ impl<S: FileSystem> Context<S> {
         if inode.attr().flags & inode_flags::APPEND != 0 {
             return Err(Failure::Errno(EPERM));
         }
-        self.settle(inode).await;
+        self.all_sent(inode).await;
         let mut cuts = 0;
         loop {
-            self.known(inode).await?;
+            self.refresh_if_unleased(inode).await?;
             let (len, epoch) = (inode.len().min(inode.cut_pages.limit()), inode.epoch());
             let n = len.saturating_sub(offset).min(payload.len() as u64);
             if n == 0 {
@@ -64,12 +65,12 @@ impl<S: FileSystem> Context<S> {
             let spot = Spot { place: offset, gap: false, under: Some(epoch) };
             inode.begin_write(offset, n, false);
             let piece = payload.slice(0..n as usize);
-            match self.store(inode, &handle.file, spot, piece, None).await {
+            match self.store(inode, &handle.opened, spot, piece, None).await {
                 // It was cut before they were there.
                 Err(e) if e.status == Status::Stale && cuts < CUTS_MAX => {
                     cuts += 1;
                     let (attr, _) = Box::pin(self.fresh(inode.id)).await?;
-                    handle.file.file.update_attr(&attr);
+                    handle.opened.file.update_attr(&attr);
                 }
                 told => {
                     let told = told?;

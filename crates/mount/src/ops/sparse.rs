@@ -30,11 +30,11 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
         let inode = &handle.inode;
         let _inside = inode.gate.shared().await;
-        self.settle(inode).await;
+        self.all_sent(inode).await;
         for _ in 0..ATTEMPTS {
-            let asked = self.known(inode).await?;
+            let asked = self.refresh_if_unleased(inode).await?;
             let seen = Seen::of(inode, asked);
-            let found = handle.file.file.seek(i.offset, inode.len(), data).await;
+            let found = handle.opened.file.seek(i.offset, inode.len(), data).await;
             if found.is_ok() && seen.is_doubtful(inode, self.rt.now()) {
                 self.fresh(inode.id).await?;
             }

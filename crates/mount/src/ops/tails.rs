@@ -18,6 +18,30 @@ use glowfs_types::wire::meta::Attr;
 /// How long a request waits for the page; then it goes on beside that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What makes a file longer here.
+#[derive(Clone, Copy)]
+pub(crate) enum LongerBy {
+    /// A new length: no bytes come with it.
+    Length,
+    /// A write from there on: the kernel holds all those pages until it is answered.
+    Write { from: u64 },
+    /// An append: the kernel has its bytes in the place that it guessed.
+    Append,
+    /// A copy: the kernel does not have its bytes.
+    Copy,
+}
+
+impl LongerBy {
+    /// Whether what the kernel has behind the old end, in the last page, may belong elsewhere.
+    fn bytes_are_elsewhere(self) -> bool {
+        matches!(self, Self::Append | Self::Copy)
+    }
+    /// Whether the kernel holds the last page itself until the request is answered.
+    fn holds(self, tail: &OldTail) -> bool {
+        matches!(self, Self::Write { from } if tail.is_in_page_of(from))
+    }
+}
+
 impl<S: FileSystem> Context<S> {
     /// Call when meta said this of an inode, before the kernel is told. It takes no longer than the kernel itself, which gives all pages of a file back whose length it
     /// hears is another one.
@@ -28,35 +52,34 @@ impl<S: FileSystem> Context<S> {
     }
     /// The page in which the file ends for the kernel, if this client is about to make it reach to `end`, another one has made it longer before, and somebody may have stored
     /// into the page through a mapping. What the other one has there is not written over from here on, until this is dropped; nor anything behind it in the page if
-    /// the kernel has bytes there that are `elsewhere`.
+    /// the kernel has bytes there that belong elsewhere.
     pub(crate) async fn old_tail(
         &self,
         open: &OpenInode<S::File>,
+        by: LongerBy,
         end: u64,
-        elsewhere: bool,
     ) -> Option<OldTail> {
         let old = open.direct.kernel_len();
         if end <= old || !is_within_a_page(old) || !open.may_be_mapped() {
             return None;
         }
         // Who cannot know goes on: he would have done so before.
-        self.known(open).await.ok()?;
+        self.refresh_if_unleased(open).await.ok()?;
         let len = open.meta_len();
-        let to = if elsewhere { u64::MAX } else { len };
+        let to = if by.bytes_are_elsewhere() { u64::MAX } else { len };
         (len > old).then(|| open.old_tails.begin(old, to))
     }
-    /// The same, given back before the request goes on; but if the kernel holds that page for it, as it does all pages from `held` on, or if that takes long, it has to be given
+    /// The same, given back before the request goes on; but if the kernel holds that page for it, or if that takes long, it has to be given
     /// back [beside it](Self::forget_tail_later). Nobody waits long for meta: a write can do without.
     pub(crate) async fn before_lengthening(
         &self,
         open: &OpenInode<S::File>,
-        held: Option<u64>,
+        by: LongerBy,
         end: u64,
-        elsewhere: bool,
     ) -> Option<OldTail> {
-        let known = Box::pin(self.old_tail(open, end, elsewhere));
+        let known = Box::pin(self.old_tail(open, by, end));
         let tail = self.rt.timeout(PATIENCE, known).await.ok()??;
-        if held.is_some_and(|from| tail.is_in_page_of(from)) {
+        if by.holds(&tail) {
             return Some(tail);
         }
         let given_back = Box::pin(self.forget_tail(open.id, tail.old_end()));

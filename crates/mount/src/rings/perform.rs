@@ -26,7 +26,7 @@ struct Operation<S: FileSystem> {
 }
 
 /// What the application is told of a failure.
-fn told(failure: &Failure, inode: InodeId) -> i32 {
+fn errno_of(failure: &Failure, inode: InodeId) -> i32 {
     let e = match failure {
         Failure::Errno(e) => *e,
         Failure::Error(e) => errno(e),
@@ -56,7 +56,7 @@ pub(super) async fn perform<S: FileSystem>(
     };
     match outcome {
         Ok(done) => done as i64,
-        Err(e) => -i64::from(told(&e, op.handle.inode.id)),
+        Err(e) => -i64::from(errno_of(&e, op.handle.inode.id)),
     }
 }
 

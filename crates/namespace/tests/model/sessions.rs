@@ -70,7 +70,7 @@ fn sessions_lengths_truncates_and_garbage() {
         };
         assert_eq!(begun().await, [(i, attr.epoch)]);
         let e = op!(w, ns::open, open_q(i, 0, true, false, 3)).expect_err("cut pending");
-        assert!(ns::is_cut_pending(&e));
+        assert!(ns::is_in_the_way(&e));
         run_transaction(&w.rt, &w.engine, async |tx| {
             ns::finish_cut(tx, VolumeId(1), i, attr.epoch, None).await
         })
@@ -95,7 +95,7 @@ fn sessions_lengths_truncates_and_garbage() {
         // Closed: behind its end may lie what a failed write has left.
         let (attr, cut) = op!(w, ns::setattr, longer(30)).expect("longer");
         assert_eq!((attr.len, cut.expect("a cut").len), (30, 20));
-        assert!(ns::is_cut_pending(&op!(w, ns::setattr, longer(40)).expect_err("cut pending")));
+        assert!(ns::is_in_the_way(&op!(w, ns::setattr, longer(40)).expect_err("cut pending")));
         finish(attr.epoch).await;
         let (attr, cut) = op!(w, ns::setattr, longer(10)).expect("shorter");
         assert_eq!(cut.expect("a cut").len, 10);

@@ -1,7 +1,7 @@
 //! The names of 3FS; `include/hf3fs_usrbio.h` says what each does: buffers ([`iov`]), rings ([`ior`]), and here what files need.
 //!
 //! Safety, for all of them: structures are the caller's, filled in by these functions; strings end with NUL; arrays have the stated lengths. NULL
-//! is answered with EINVAL.
+//! is answered with EINVAL. Of `no_mangle`: the names are those of that header, and this library is linked in place of the original, never beside it.
 
 mod ior;
 mod iov;

@@ -1,4 +1,4 @@
-//! [`Cuts`]: the truncates that this service is finishing. [`Left`]: those that nobody finishes any more.
+//! [`CutsUnderWay`]: the truncates that this service is finishing. [`Left`]: those that nobody finishes any more.
 //!
 //! Guarantees: one attempt of this service for a file at a time, however many calls want it done; those that wait for it get its outcome, and it goes on when those
 //! who asked have left. No call waits longer than [`SHARED_WAIT`], also not the one that began it, so a truncate that takes long keeps no place of the service;
@@ -39,12 +39,12 @@ const LEFT_PARALLEL: usize = 16;
 
 /// See the module.
 #[derive(Clone)]
-pub struct Cuts {
+pub struct CutsUnderWay {
     under_way: Rc<RefCell<BTreeMap<InodeId, Rc<Attempt>>>>,
     shares: Rc<Shares<u32>>,
 }
 
-impl Default for Cuts {
+impl Default for CutsUnderWay {
     fn default() -> Self {
         Self { under_way: Rc::default(), shares: Rc::new(Shares::new(UNDER_WAY_MAX)) }
     }
@@ -71,7 +71,7 @@ struct Attempt {
 
 /// The attempt; dropping it lets those who wait see what came of it.
 struct Turn {
-    all: Cuts,
+    all: CutsUnderWay,
     inode: InodeId,
     attempt: Rc<Attempt>,
     _share: Share<u32>,
@@ -84,7 +84,7 @@ impl Drop for Turn {
     }
 }
 
-impl Cuts {
+impl CutsUnderWay {
     /// Does `work` for the truncate of a file, unless somebody is at it, and waits for so long; its outcome is everybody's. `Overloaded`: it takes long, and goes
     /// on; retry.
     pub async fn shared(
@@ -233,7 +233,7 @@ mod tests {
     fn a_truncate_is_finished_by_one_and_all_get_the_outcome() {
         real::run(|rt| async move {
             for outcome in [Ok(TruncateEpoch(4)), Err(Error::from(Status::ChainUnavailable))] {
-                let (cuts, runs) = (Cuts::default(), Rc::new(Cell::new(0)));
+                let (cuts, runs) = (CutsUnderWay::default(), Rc::new(Cell::new(0)));
                 let finish = async |epoch, outcome: &Result<TruncateEpoch>| {
                     let (runs, rt2, outcome) = (runs.clone(), rt.clone(), outcome.clone());
                     let work = async move {
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_truncate_longer_than_a_client_waits_for_an_answer() {
         real::run(|rt| async move {
-            let (cuts, told) = (Cuts::default(), Rc::new(Notify::default()));
+            let (cuts, told) = (CutsUnderWay::default(), Rc::new(Notify::default()));
             let (wait, asked) = (Duration::from_millis(30), Rc::new(Cell::new(0)));
             let finish = async || {
                 let (told, asked) = (told.clone(), asked.clone());
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn one_users_files_leave_truncates_to_others() {
         real::run(|rt| async move {
-            let cuts = Cuts { shares: Rc::new(Shares::new(8)), ..Cuts::default() };
+            let cuts = CutsUnderWay { shares: Rc::new(Shares::new(8)), ..CutsUnderWay::default() };
             let begin = async |inode, owner| {
                 let which = Which { owner, ..which(inode, 3) };
                 let never = std::future::pending();

@@ -1,0 +1,84 @@
+//! A read that is asked of a second replica, since the first one is slow. When that is, and how often it may happen, [`crate::hedge`] says.
+
+use super::{Outcome, request};
+use crate::core::Core;
+use crate::file::OpenFile;
+use crate::routes::Place;
+use glowfs_rt::sync::{Either, select};
+use glowfs_rt::{BufMut, Duration, Instant};
+use glowfs_types::NodeId;
+use glowfs_types::layout::Extent;
+use glowfs_types::routing::RoutingInfo;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+/// One request, and a second one to another node if the first is slow. The first good answer wins.
+pub(super) async fn hedged(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    info: &Rc<RoutingInfo>,
+    first: Vec<(Extent, Place)>,
+    second: Option<Vec<(Extent, Place)>>,
+    buf: BufMut,
+    time: Duration,
+) -> Outcome {
+    let bytes = buf.len();
+    let began = core.rt.turn_began();
+    let slow = first.first().map(|(_, place)| place.node);
+    let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, time));
+    let second = match second {
+        Some(s) if core.config.hedge => s,
+        _ => return timed(core, began, main.await),
+    };
+    let delay = core.hedger.borrow().delay().min(time);
+    let mut sleep = Box::pin(core.rt.sleep_until(began + delay));
+    if let Either::Left(outcome) = select(&mut main, &mut sleep).await {
+        return timed(core, began, outcome);
+    }
+    if !core.hedger.borrow_mut().spend() {
+        return timed(core, began, main.await);
+    }
+    Box::pin(hedge(core, file, info, slow, main, second, bytes, (began, delay, time))).await
+}
+
+/// The second request beside the slow first one.
+#[allow(clippy::too_many_arguments)] // the rest of one function, taken out of its future
+async fn hedge(
+    core: &Rc<Core>,
+    file: &Rc<OpenFile>,
+    info: &Rc<RoutingInfo>,
+    slow: Option<NodeId>,
+    mut main: Pin<Box<impl Future<Output = Outcome>>>,
+    second: Vec<(Extent, Place)>,
+    bytes: usize,
+    (began, delay, time): (Instant, Duration, Duration),
+) -> Outcome {
+    let spare = core.rt.alloc(bytes);
+    let left = time.saturating_sub(delay).max(Duration::from_millis(1));
+    let mut other =
+        Box::pin(request(core.clone(), file.clone(), info.clone(), second, spare, left));
+    let good = |o: &Outcome| o.pieces.as_ref().is_ok_and(|p| p.iter().all(Result::is_ok));
+    match select(&mut main, &mut other).await {
+        Either::Left(outcome) if good(&outcome) => timed(core, began, outcome),
+        Either::Left(failed) => {
+            let outcome = other.await;
+            if good(&outcome) { outcome } else { failed }
+        }
+        Either::Right(outcome) if good(&outcome) => {
+            // Others are asked first for a moment: hedges are few, and a node that has stopped would use them up.
+            if let Some(node) = slow {
+                core.suspect(node);
+            }
+            outcome
+        }
+        Either::Right(_) => timed(core, began, main.await),
+    }
+}
+
+fn timed(core: &Core, began: Instant, outcome: Outcome) -> Outcome {
+    if outcome.pieces.is_ok() {
+        core.hedger.borrow_mut().took(core.rt.turn_began().since(began));
+    }
+    outcome
+}
