@@ -18,6 +18,7 @@ mod maker;
 mod memory;
 mod mounts;
 mod producer;
+mod windows;
 
 pub use connection::{
     Buffer, Completions, Connection, RegisteredFile, Ring, RingError, RingOptions,
@@ -29,3 +30,4 @@ pub use lent::LentMemory;
 pub use memory::{Identity, SharedMemory};
 pub use mounts::{mount_point_of, mount_point_of_device};
 pub use producer::{Producer, Waiter};
+pub use windows::Windows;

@@ -3,7 +3,8 @@
 //! It is sealed against shrinking and growing before it is shown to anybody, and its pages exist from the beginning, so that a machine without memory says so at
 //! once instead of ending somebody with SIGBUS later; what has not all of them is refused. Not prevented: that somebody who has it gives pages back
 //! (`FALLOC_FL_PUNCH_HOLE`). Who touches those next makes them anew, and is ended if the machine gives it none. The seal against that, `F_SEAL_FUTURE_WRITE`,
-//! also forbids the other side to map the memory. So the daemon maps rings only, which are bounded, and no buffers ([`crate::LentMemory`]).
+//! also forbids the other side to map the memory. So the daemon maps rings, which are bounded, and of buffers little at a time, which it does not touch itself
+//! ([`crate::Windows`]).
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};

@@ -150,7 +150,7 @@ impl<S: FileSystem> Context<S> {
         }
         let mut buffers = session.buffers.borrow_mut();
         q.buffer = self.rings.number(&buffers);
-        let (memory, place) = (Rc::new(memory), (process, q.fd, which));
+        let (memory, place) = (self.rings.copies.lend(memory), (process, q.fd, which));
         buffers.insert(q.buffer, SharedBuffer { memory, place, name: [0; 16] });
         answer(q)
     }
@@ -167,7 +167,7 @@ impl<S: FileSystem> Context<S> {
         let sessions = self.rings.sessions.borrow();
         let found = sessions.values().find_map(|s| {
             let buffers = s.buffers.borrow();
-            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.memory.len()))
+            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.memory.memory.len()))
         });
         let ((process, fd, which), len) = found.ok_or(missing)?;
         (q.process, q.fd, q.len) = (process, fd, len);

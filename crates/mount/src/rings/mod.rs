@@ -7,14 +7,16 @@
 
 mod adopt;
 mod control;
+mod copies;
 mod forget;
 mod perform;
 mod room;
 mod serve;
 mod session;
+mod threads;
 mod turns;
 
-use adopt::Adoptions;
+use copies::Copies;
 use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
 use glowfs_rt::sync::Shares;
@@ -23,6 +25,7 @@ use session::Session;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use threads::Threads;
 use turns::{Turn, Turns};
 
 /// Sessions of a mount at a time, of all users; none gets all of them ([`Shares`]).
@@ -40,6 +43,9 @@ const WORK_BYTES_MAX: usize = 128 << 20;
 /// The same for one session.
 const SESSION_WORK_BYTES_MAX: usize = 32 << 20;
 
+/// Helper threads that look at descriptors of applications, at most, and those of one user.
+const ADOPTERS: (usize, usize) = (4, 2);
+
 /// The sessions of a mount.
 pub struct Rings {
     /// By the directory handle.
@@ -48,7 +54,8 @@ pub struct Rings {
     turns: Turns,
     next: Cell<u32>,
     room: Room,
-    adoptions: Adoptions,
+    adoptions: Threads,
+    copies: Copies,
     forgetting: Forgetting,
     /// Operations that may still be taken.
     operations: Semaphore,
@@ -63,7 +70,8 @@ impl Rings {
             turns: Turns::new(WORK_BYTES_MAX),
             next: Cell::new(1),
             room: Room::new(descriptors),
-            adoptions: Adoptions::new(),
+            adoptions: Threads::new(ADOPTERS.0, ADOPTERS.1),
+            copies: Copies::new(),
             forgetting: Forgetting::default(),
             operations: Semaphore::new(OPERATIONS_MAX),
         }

@@ -1,11 +1,12 @@
 //! [`Session`]: what an application shares with the mount through one open directory.
 
+use super::copies::Lent;
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use glowfs_rt::sync::Share;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
-use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind, LentMemory};
+use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -37,7 +38,7 @@ pub(super) struct Session {
 
 /// Memory that an application shares.
 pub(super) struct SharedBuffer {
-    pub memory: Rc<LentMemory>,
+    pub memory: Rc<Lent>,
     /// The process that shared it, its descriptor there, and which memory that was.
     pub place: (u32, i32, Identity),
     /// By what others find it; zeros: they do not.
