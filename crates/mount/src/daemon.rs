@@ -196,7 +196,10 @@ impl<S: FileSystem> Daemon<S> {
             this: this.clone(),
             config,
             metrics: Metrics::new(),
-            rings: Rings::new(glowfs_rt::process::raise_descriptor_limit()),
+            rings: Rings::new(
+                glowfs_rt::process::raise_descriptor_limit(),
+                glowfs_rt::process::mappings_max(),
+            ),
             forgetting: Rc::default(),
             astray: Astray::default(),
             longest_lease: Cell::new(Duration::ZERO),

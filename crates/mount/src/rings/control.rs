@@ -139,7 +139,7 @@ impl<S: FileSystem> Context<S> {
     }
 
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
-        let Some(_reserved) = self.rings.reserve_buffer(session) else {
+        let Some((taken, _coming)) = self.rings.room.for_buffer(session) else {
             return fail(ENOSPC);
         };
         let (thread, number, len) = (self.header.pid, q.fd, q.len);
@@ -150,7 +150,7 @@ impl<S: FileSystem> Context<S> {
         }
         let mut buffers = session.buffers.borrow_mut();
         q.buffer = self.rings.number(&buffers);
-        let (memory, place) = (self.rings.copies.lend(memory), (process, q.fd, which));
+        let (memory, place) = (self.rings.copies.lend(memory, taken), (process, q.fd, which));
         buffers.insert(q.buffer, SharedBuffer { memory, place, name: [0; 16] });
         answer(q)
     }
@@ -188,7 +188,9 @@ impl<S: FileSystem> Context<S> {
             return fail(EINVAL);
         }
         let (thread, memory, len) = (self.header.pid, q.memory, ring_bytes(q.entries));
-        let Some(_reserved) = self.rings.reserve_ring(&session, len) else { return fail(ENOSPC) };
+        let Some((taken, _coming)) = self.rings.room.for_ring(&session, len) else {
+            return fail(ENOSPC);
+        };
         let memory = self.at_descriptors(move || adopt::memory(thread, memory, len)).await;
         let memory = memory.map_err(refused("the memory of a ring"))?;
         let bell = self.at_descriptors(move || adopt::doorbell(thread, q.doorbell)).await;
@@ -203,6 +205,7 @@ impl<S: FileSystem> Context<S> {
         let ring = Rc::new(Ring {
             consumer,
             bell,
+            _taken: taken,
             kind,
             depth: Depth(q.io_depth),
             priority: q.priority,

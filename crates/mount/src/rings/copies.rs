@@ -5,6 +5,7 @@
 //! those like him wait. Guarantees: a copy is whole or an error; one user keeps the daemon no longer than [`AT_ONCE`] and a part in [`SHARE`] of the time, and once
 //! beyond that. Must never: wait for an application without end.
 
+use super::room::Taken;
 use super::threads::Threads;
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_usrbio::{LentMemory, Windows};
@@ -32,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Lent {
     pub memory: Arc<LentMemory>,
     windows: Rc<RefCell<Windows>>,
+    _taken: Taken,
 }
 
 impl Drop for Lent {
@@ -53,8 +55,9 @@ impl Copies {
         Self { windows: Rc::default(), lost: RefCell::default(), threads }
     }
     /// Memory that was adopted.
-    pub fn lend(&self, memory: LentMemory) -> Rc<Lent> {
-        Rc::new(Lent { memory: Arc::new(memory), windows: self.windows.clone() })
+    pub fn lend(&self, memory: LentMemory, taken: Taken) -> Rc<Lent> {
+        let (memory, windows) = (Arc::new(memory), self.windows.clone());
+        Rc::new(Lent { memory, windows, _taken: taken })
     }
     /// Copies bytes into a buffer of a user. The errno: EFAULT if it cannot be reached, whatever the reason; EAGAIN if the memory of this user keeps others waiting, and does not come.
     pub async fn write(
@@ -127,6 +130,7 @@ impl Lost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rings::room::Room;
     use glowfs_usrbio::SharedMemory;
     use std::os::fd::AsFd;
     use std::sync::Barrier;
@@ -137,7 +141,8 @@ mod tests {
             let own = SharedMemory::new("t", 8192).unwrap();
             let fd = own.as_fd().try_clone_to_owned().unwrap();
             let copies = Rc::new(Copies::new());
-            let to = copies.lend(LentMemory::adopt(fd, 8192).unwrap());
+            let taken = Room::new(10_000, 10_000).of_nobody();
+            let to = copies.lend(LentMemory::adopt(fd, 8192).unwrap(), taken);
             let there = |at, n: usize| {
                 let mut bytes = vec![0; n];
                 to.memory.read(at, &mut bytes).unwrap();

@@ -53,7 +53,7 @@ pub struct Rings {
     session_shares: Shares<u32>,
     turns: Turns,
     next: Cell<u32>,
-    room: Room,
+    room: Rc<Room>,
     adoptions: Threads,
     copies: Copies,
     forgetting: Forgetting,
@@ -62,14 +62,14 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// None yet; this process may have so many descriptors.
-    pub fn new(descriptors: u64) -> Self {
+    /// None yet; this process may have so many descriptors and mappings.
+    pub fn new(descriptors: u64, mappings: u64) -> Self {
         Self {
             sessions: RefCell::default(),
             session_shares: Shares::new(SESSIONS_MAX),
             turns: Turns::new(WORK_BYTES_MAX),
             next: Cell::new(1),
-            room: Room::new(descriptors),
+            room: Room::new(descriptors, mappings),
             adoptions: Threads::new(ADOPTERS.0, ADOPTERS.1),
             copies: Copies::new(),
             forgetting: Forgetting::default(),
@@ -126,7 +126,7 @@ mod tests {
     /// Whoever registers and forgets brings the numbers round, and what had a number for long was replaced by what came then.
     #[test]
     fn a_number_that_a_session_has_is_not_given_again() {
-        let rings = Rings::new(10_000);
+        let rings = Rings::new(10_000, 65_530);
         let mut files = BTreeMap::new();
         for _ in 0..2 {
             let n = rings.number(&files);
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_session_at_a_standstill_leaves_turns_to_others() {
         const PIECE: usize = 4 << 20;
-        let rings = Rings::new(10_000);
+        let rings = Rings::new(10_000, 65_530);
         let session = || Session::new(0, 0, rings.session_shares.take(0).unwrap());
         let (stuck, lively) = (session(), session());
         // Its storage does not answer: it asks for all it can get, and gives nothing back.

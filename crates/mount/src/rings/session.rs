@@ -1,6 +1,7 @@
 //! [`Session`]: what an application shares with the mount through one open directory.
 
 use super::copies::Lent;
+use super::room::Taken;
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use glowfs_rt::sync::Share;
@@ -49,6 +50,8 @@ pub(super) struct SharedBuffer {
 pub(super) struct Ring {
     pub consumer: Consumer,
     pub bell: Doorbell,
+    /// What it has of the room of all. (Given back after the others are closed: what stands further down is dropped later.)
+    pub _taken: Taken,
     pub kind: Kind,
     pub depth: Depth,
     pub priority: i32,
