@@ -3,7 +3,7 @@
 //! Everything here runs on a helper thread ([`super::threads`]): a descriptor may be of this very mount, and then closing it, or any question about it, waits
 //! for an answer of ours. It may be of a file system that never answers, too.
 
-use glowfs_usrbio::{Doorbell, Identity, LentMemory, SharedMemory};
+use glowfs_usrbio::{Consumer, Doorbell, Identity, LentMemory, SharedMemory, ring_bytes};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,9 +40,11 @@ pub(super) fn buffer(
     Ok((memory, process, which))
 }
 
-/// The memory of a ring.
-pub(super) fn memory(thread: u32, number: i32, len: usize) -> io::Result<SharedMemory> {
-    SharedMemory::adopt(fetch(thread, number)?, len)
+/// A ring in memory of the application.
+pub(super) fn ring(thread: u32, number: i32, entries: u32) -> io::Result<Consumer> {
+    let memory = SharedMemory::adopt(fetch(thread, number)?, ring_bytes(entries))?;
+    Consumer::new(memory, entries)
+        .map_err(|broken| io::Error::new(io::ErrorKind::InvalidInput, broken.0))
 }
 
 /// A doorbell.

@@ -1,5 +1,6 @@
 //! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
 
+use super::closing::Kept;
 use super::session::{Ring, Session, SharedBuffer};
 use super::{FILES_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
@@ -9,11 +10,12 @@ use glowfs_fuse::abi::IoctlIn;
 use glowfs_rt::sync::Notify;
 use glowfs_types::Depth;
 use glowfs_usrbio::control::{self, Control};
-use glowfs_usrbio::{Consumer, Kind, RING_VERSION, flags, ring_bytes};
+use glowfs_usrbio::{Kind, RING_VERSION, flags, ring_bytes};
 use libc::{EACCES, EBADF, EBUSY, EINVAL, ENOENT, ENOMEM, ENOSPC, ENOTTY, EOPNOTSUPP};
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The descriptor is a directory (fuse.h).
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
@@ -145,12 +147,13 @@ impl<S: FileSystem> Context<S> {
         let (thread, number, len) = (self.header.pid, q.fd, q.len);
         let fetched = self.at_descriptors(move || adopt::buffer(thread, number, len)).await;
         let (memory, process, which) = fetched.map_err(refused("a buffer"))?;
+        let memory = Kept::new(&self.rt, &self.rings.closing, Arc::new(memory), taken);
         if session.ended.get() {
             return fail(EBADF);
         }
         let mut buffers = session.buffers.borrow_mut();
         q.buffer = self.rings.number(&buffers);
-        let (memory, place) = (self.rings.copies.lend(memory, taken), (process, q.fd, which));
+        let (memory, place) = (self.rings.copies.lend(memory), (process, q.fd, which));
         buffers.insert(q.buffer, SharedBuffer { memory, place, name: [0; 16] });
         answer(q)
     }
@@ -191,21 +194,17 @@ impl<S: FileSystem> Context<S> {
         let Some((taken, _coming)) = self.rings.room.for_ring(&session, len) else {
             return fail(ENOSPC);
         };
-        let memory = self.at_descriptors(move || adopt::memory(thread, memory, len)).await;
-        let memory = memory.map_err(refused("the memory of a ring"))?;
+        let consumer = self.at_descriptors(move || adopt::ring(thread, memory, q.entries)).await;
+        let consumer = consumer.map_err(refused("the memory of a ring"))?;
+        let consumer = Kept::new(&self.rt, &self.rings.closing, consumer, taken);
         let bell = self.at_descriptors(move || adopt::doorbell(thread, q.doorbell)).await;
         let bell = bell.map_err(refused("a doorbell"))?;
-        let consumer = Consumer::new(memory, q.entries).map_err(|e| {
-            tracing::debug!(error = %e, "refused");
-            Failure::Errno(EINVAL)
-        })?;
         if session.ended.get() {
             return fail(EBADF);
         }
         let ring = Rc::new(Ring {
             consumer,
             bell,
-            _taken: taken,
             kind,
             depth: Depth(q.io_depth),
             priority: q.priority,

@@ -5,7 +5,7 @@
 //! those like him wait. Guarantees: a copy is whole or an error; one user keeps the daemon no longer than [`AT_ONCE`] and a part in [`SHARE`] of the time, and once
 //! beyond that. Must never: wait for an application without end.
 
-use super::room::Taken;
+use super::closing::Kept;
 use super::threads::Threads;
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_usrbio::{LentMemory, Windows};
@@ -31,9 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A buffer of an application, for as long as anybody here uses it.
 pub(super) struct Lent {
-    pub memory: Arc<LentMemory>,
+    pub memory: Kept<Arc<LentMemory>>,
     windows: Rc<RefCell<Windows>>,
-    _taken: Taken,
 }
 
 impl Drop for Lent {
@@ -55,9 +54,8 @@ impl Copies {
         Self { windows: Rc::default(), lost: RefCell::default(), threads }
     }
     /// Memory that was adopted.
-    pub fn lend(&self, memory: LentMemory, taken: Taken) -> Rc<Lent> {
-        let (memory, windows) = (Arc::new(memory), self.windows.clone());
-        Rc::new(Lent { memory, windows, _taken: taken })
+    pub fn lend(&self, memory: Kept<Arc<LentMemory>>) -> Rc<Lent> {
+        Rc::new(Lent { memory, windows: self.windows.clone() })
     }
     /// Copies bytes into a buffer of a user. The errno: EFAULT if it cannot be reached, whatever the reason; EAGAIN if the memory of this user keeps others waiting, and does not come.
     pub async fn write(
@@ -96,7 +94,7 @@ impl Copies {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), i32> {
-        let (memory, bytes) = (to.memory.clone(), bytes.to_vec());
+        let (memory, bytes) = (Arc::clone(&to.memory), bytes.to_vec());
         let work = move || Ok(memory.write(offset, &bytes));
         let done = rt.timeout(PATIENCE, self.threads.run(rt, user, work)).await;
         match done {
@@ -141,8 +139,8 @@ mod tests {
             let own = SharedMemory::new("t", 8192).unwrap();
             let fd = own.as_fd().try_clone_to_owned().unwrap();
             let copies = Rc::new(Copies::new());
-            let taken = Room::new(10_000, 10_000).of_nobody();
-            let to = copies.lend(LentMemory::adopt(fd, 8192).unwrap(), taken);
+            let memory = Arc::new(LentMemory::adopt(fd, 8192).unwrap());
+            let to = copies.lend(Kept::new(&rt, &Rc::default(), memory, Room::new(0, 0).nothing()));
             let there = |at, n: usize| {
                 let mut bytes = vec![0; n];
                 to.memory.read(at, &mut bytes).unwrap();

@@ -6,6 +6,7 @@
 //! copied and checked it.
 
 mod adopt;
+mod closing;
 mod control;
 mod copies;
 mod forget;
@@ -16,6 +17,7 @@ mod session;
 mod threads;
 mod turns;
 
+use closing::Closing;
 use copies::Copies;
 use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
@@ -56,6 +58,7 @@ pub struct Rings {
     room: Rc<Room>,
     adoptions: Threads,
     copies: Copies,
+    closing: Rc<Closing>,
     forgetting: Forgetting,
     /// Operations that may still be taken.
     operations: Semaphore,
@@ -72,6 +75,7 @@ impl Rings {
             room: Room::new(descriptors, mappings),
             adoptions: Threads::new(ADOPTERS.0, ADOPTERS.1),
             copies: Copies::new(),
+            closing: Rc::default(),
             forgetting: Forgetting::default(),
             operations: Semaphore::new(OPERATIONS_MAX),
         }

@@ -76,9 +76,10 @@ impl Room {
             used: Cell::default(),
         })
     }
+    /// For tests of what has to have some.
     #[cfg(test)]
-    pub fn of_nobody(self: Rc<Self>) -> Taken {
-        Taken { room: self, cost: Cost::default() }
+    pub fn nothing(self: &Rc<Self>) -> Taken {
+        Taken { room: self.clone(), cost: Cost::default() }
     }
     /// Room for a buffer; None: there is none.
     pub fn for_buffer<'a>(self: &Rc<Self>, session: &'a Session) -> Option<(Taken, Coming<'a>)> {

@@ -1,7 +1,7 @@
 //! [`Session`]: what an application shares with the mount through one open directory.
 
+use super::closing::Kept;
 use super::copies::Lent;
-use super::room::Taken;
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use glowfs_rt::sync::Share;
@@ -48,10 +48,8 @@ pub(super) struct SharedBuffer {
 
 /// One ring.
 pub(super) struct Ring {
-    pub consumer: Consumer,
+    pub consumer: Kept<Consumer>,
     pub bell: Doorbell,
-    /// What it has of the room of all. (Given back after the others are closed: what stands further down is dropped later.)
-    pub _taken: Taken,
     pub kind: Kind,
     pub depth: Depth,
     pub priority: i32,
