@@ -6,7 +6,7 @@
 //! beyond that. Must never: wait for an application without end.
 
 use super::closing::Kept;
-use super::threads::Threads;
+use super::threads::{Bounds, Threads};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_usrbio::{LentMemory, Windows};
 use libc::{EAGAIN, EFAULT, ENOSYS, EPERM};
@@ -24,8 +24,9 @@ const SHARE: u32 = 100;
 const AT_ONCE: Duration = Duration::from_millis(200);
 /// Users of whom is known what they lost; beyond that the one who lost least is forgotten.
 const USERS_KNOWN: usize = 256;
-/// Helper threads for those who lost more, and for one of them.
-const COPIERS: (usize, usize) = (2, 1);
+/// Helper threads for those who lost more. Their operations are no requests, and are bounded by themselves.
+const COPIERS: Bounds =
+    Bounds { threads: 2, of_user: 1, line: usize::MAX, line_of_user: usize::MAX };
 /// How long their operations wait for a copy. (To get a thread they wait no longer than that, either.)
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -50,7 +51,7 @@ pub(super) struct Copies {
 
 impl Copies {
     pub fn new() -> Self {
-        let threads = Threads::new(COPIERS.0, COPIERS.1);
+        let threads = Threads::new(COPIERS);
         Self { windows: Rc::default(), lost: RefCell::default(), threads }
     }
     /// Memory that was adopted.

@@ -2,7 +2,6 @@
 //! asked for; so what is being made counts from the beginning ([`Taken`]). It counts until it is closed and unmapped.
 
 use super::session::Session;
-use glowfs_usrbio::ring_bytes;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -143,40 +142,45 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rings::Rings;
+    use crate::rings::{Limits, Rings};
+    use glowfs_usrbio::ring_bytes;
 
+    fn rings(descriptors: u64, mappings: u64) -> Rings {
+        Rings::new(Limits { descriptors, mappings, requests: 1024 })
+    }
     fn session(rings: &Rings) -> Session {
         Session::new(0, 0, rings.session_shares.take(0).unwrap())
     }
 
     #[test]
     fn the_memory_of_rings_is_bounded_also_while_they_are_made() {
-        let rings = Rings::new(1 << 20, 1 << 20);
-        let session = session(&rings);
+        let large = rings(1 << 20, 1 << 20);
+        let session = session(&large);
         let bytes = ring_bytes(glowfs_usrbio::ENTRIES_MAX);
         let many = RING_BYTES_MAX as usize / bytes;
         let mut made: Vec<_> =
-            std::iter::from_fn(|| rings.room.for_ring(&session, bytes)).take(many + 1).collect();
+            std::iter::from_fn(|| large.room.for_ring(&session, bytes)).take(many + 1).collect();
         assert_eq!(made.len(), many);
         made.pop();
-        assert!(rings.room.for_ring(&session, bytes).is_some());
+        assert!(large.room.for_ring(&session, bytes).is_some());
     }
 
     /// Of a process without any more mappings neither a thread nor memory can be had.
     #[test]
     fn rings_leave_mappings_and_descriptors_to_others() {
-        let rings = Rings::new(1 << 20, 65_530);
-        let sessions: Vec<_> = (0..4).map(|_| session(&rings)).collect();
-        let all = |s| std::iter::from_fn(|| rings.room.for_ring(s, 4096).map(|(t, _)| t));
+        let all_of = rings(1 << 20, 65_530);
+        let sessions: Vec<_> = (0..4).map(|_| session(&all_of)).collect();
+        let room = &all_of.room;
+        let all = |s| std::iter::from_fn(move || room.for_ring(s, 4096).map(|(t, _)| t));
         let made: Vec<_> = sessions.iter().flat_map(all).take(65_530).collect();
         assert_eq!(made.len(), 65_530 / 2);
-        assert!(rings.room.for_buffer(&sessions[0]).is_some(), "which is no mapping");
+        assert!(all_of.room.for_buffer(&sessions[0]).is_some(), "which is no mapping");
         drop(made);
         let many: Vec<_> = sessions.iter().flat_map(all).take(20_000).collect();
         assert_eq!(many.len(), 20_000, "given back");
-        let rings = Rings::new(3000, 65_530);
-        let session = session(&rings);
-        let made = std::iter::from_fn(|| rings.room.for_ring(&session, 4096));
+        let few = rings(3000, 65_530);
+        let session = session(&few);
+        let made = std::iter::from_fn(|| few.room.for_ring(&session, 4096));
         assert_eq!(made.take(3000).collect::<Vec<_>>().len(), 1500 / 2);
     }
 }
