@@ -55,10 +55,7 @@ impl<S: FileSystem> Context<S> {
             }
             (NameBuffer::COMMAND, true) => {
                 let q: NameBuffer = parse(&data)?;
-                match self.ring_session(&head)?.buffers.borrow_mut().get_mut(&q.buffer) {
-                    Some(b) => b.name = q.name,
-                    None => return fail(EBADF),
-                }
+                self.name_buffer(&*self.ring_session(&head)?, head.fh, q)?;
                 answer(q)
             }
             (LocateBuffer::COMMAND, true) => {
@@ -154,8 +151,22 @@ impl<S: FileSystem> Context<S> {
         let mut buffers = session.buffers.borrow_mut();
         q.buffer = self.rings.number(&buffers);
         let (memory, place) = (self.rings.copies.lend(memory), (process, q.fd, which));
-        buffers.insert(q.buffer, SharedBuffer { memory, place, name: [0; 16] });
+        buffers.insert(q.buffer, SharedBuffer { memory, place, name: None });
         answer(q)
+    }
+
+    fn name_buffer(
+        &self,
+        session: &Session,
+        directory: u64,
+        q: control::NameBuffer,
+    ) -> Result<(), Failure> {
+        let mut buffers = session.buffers.borrow_mut();
+        let buffer = buffers.get_mut(&q.buffer).ok_or(Failure::Errno(EBADF))?;
+        // In this order: it may be the same name.
+        buffer.name = None;
+        buffer.name = self.rings.names.give(q.name, (directory, q.buffer));
+        Ok(())
     }
 
     /// Only tells where the memory is: whether the caller may open it there, its kernel decides.
@@ -163,16 +174,12 @@ impl<S: FileSystem> Context<S> {
         &self,
         mut q: control::LocateBuffer,
     ) -> Result<control::LocateBuffer, Failure> {
-        let missing = Failure::Errno(ENOENT);
-        if q.name == [0; 16] {
-            return Err(missing);
-        }
-        let sessions = self.rings.sessions.borrow();
-        let found = sessions.values().find_map(|s| {
-            let buffers = s.buffers.borrow();
-            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.memory.memory.len()))
-        });
-        let ((process, fd, which), len) = found.ok_or(missing)?;
+        let missing = || Failure::Errno(ENOENT);
+        let (directory, number) = self.rings.names.find(q.name).ok_or_else(missing)?;
+        let session = self.rings.session(directory).ok_or_else(missing)?;
+        let buffers = session.buffers.borrow();
+        let buffer = buffers.get(&number).ok_or_else(missing)?;
+        let ((process, fd, which), len) = (buffer.place, buffer.memory.memory.len());
         (q.process, q.fd, q.len) = (process, fd, len);
         (q.device, q.inode) = (which.device, which.inode);
         Ok(q)

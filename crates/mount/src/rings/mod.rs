@@ -10,6 +10,7 @@ mod closing;
 mod control;
 mod copies;
 mod forget;
+mod names;
 mod perform;
 mod room;
 mod serve;
@@ -22,6 +23,7 @@ use copies::Copies;
 use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
 use glowfs_rt::sync::Shares;
+use names::Names;
 use room::Room;
 use session::Session;
 use std::cell::{Cell, RefCell};
@@ -72,6 +74,7 @@ pub struct Rings {
     adoptions: Threads,
     copies: Copies,
     closing: Rc<Closing>,
+    names: Rc<Names>,
     forgetting: Forgetting,
     /// Operations that may still be taken.
     operations: Semaphore,
@@ -96,6 +99,7 @@ impl Rings {
             adoptions: Threads::new(adopters),
             copies: Copies::new(),
             closing: Rc::default(),
+            names: Rc::default(),
             forgetting: Forgetting::default(),
             operations: Semaphore::new(OPERATIONS_MAX),
         }

@@ -2,6 +2,7 @@
 
 use super::closing::Kept;
 use super::copies::Lent;
+use super::names::Named;
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use glowfs_rt::sync::Share;
@@ -42,8 +43,8 @@ pub(super) struct SharedBuffer {
     pub memory: Rc<Lent>,
     /// The process that shared it, its descriptor there, and which memory that was.
     pub place: (u32, i32, Identity),
-    /// By what others find it; zeros: they do not.
-    pub name: [u8; 16],
+    /// By what others find it.
+    pub name: Option<Named>,
 }
 
 /// One ring.
