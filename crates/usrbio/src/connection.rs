@@ -100,7 +100,8 @@ impl Connection {
     pub fn is_inherited(&self) -> bool {
         !self.0.maker.is_this()
     }
-    fn same(&self, other: &Connection) -> bool {
+    /// Whether both are one session.
+    pub fn is_same(&self, other: &Connection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
     fn call<C: Control>(&self, message: &mut C, what: &str) -> io::Result<()> {
@@ -354,7 +355,7 @@ impl Ring {
         if !self.maker.is_likely_this() {
             return Err(RingError::Inherited);
         }
-        let ours = |c: &Connection| self.connection.same(c);
+        let ours = |c: &Connection| self.connection.is_same(c);
         match ours(&file.connection) && ours(&buffer.connection) {
             true => Ok(()),
             false => Err(RingError::OtherConnection),
