@@ -14,6 +14,7 @@ pub mod control;
 mod doorbell;
 mod layout;
 mod lent;
+mod liveness;
 mod maker;
 mod memory;
 mod mounts;
