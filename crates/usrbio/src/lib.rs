@@ -8,6 +8,7 @@
 //! any time; memory is accepted only where nobody can shrink it. Must never: trust an index, a length or an offset that was read from
 //! shared memory; block the daemon on an application.
 
+mod available;
 mod connection;
 mod consumer;
 pub mod control;
