@@ -11,7 +11,7 @@ use crate::known::Directories;
 use crate::metrics::Metrics;
 use crate::moves::Moves;
 use crate::ops::{Appends, Owners, WriteBack};
-use crate::rings::Rings;
+use crate::rings::{Limits, Rings};
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
 use glowfs_rt::{Buf, Duration, Instant, Rt};
@@ -183,6 +183,11 @@ impl<S: FileSystem> Daemon<S> {
     /// A mount of `fs`.
     pub fn new(rt: &Rt, fs: Rc<S>, config: MountConfig) -> Rc<Self> {
         let ttl = Duration::from_millis(config.groups_ttl_ms);
+        let limits = Limits {
+            descriptors: glowfs_rt::process::raise_descriptor_limit(),
+            mappings: glowfs_rt::process::mappings_max(),
+            requests: config.max_outstanding,
+        };
         Rc::new_cyclic(|this| Self {
             rt: rt.clone(),
             fs,
@@ -196,7 +201,7 @@ impl<S: FileSystem> Daemon<S> {
             this: this.clone(),
             config,
             metrics: Metrics::new(),
-            rings: Rings::new(glowfs_rt::process::raise_descriptor_limit()),
+            rings: Rings::new(limits),
             forgetting: Rc::default(),
             astray: Astray::default(),
             longest_lease: Cell::new(Duration::ZERO),

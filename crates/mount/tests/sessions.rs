@@ -160,3 +160,36 @@ fn an_operation_of_a_ring_of_which_a_part_fails_has_failed() {
     READS_WAIT_AT.store(0, SeqCst);
     assert_eq!(result(ring), -5);
 }
+
+/// The daemon has as many requests as it takes at a time, and reads no more for now.
+#[test]
+fn who_waits_for_a_ring_does_not_wait_for_a_daemon_that_is_slow() {
+    let _alone = alone();
+    let Some(m) = TestMount::with(60, |c| c.max_outstanding = 1) else { return };
+    let file = open(&m, O_DIRECT);
+    file.write_all_at(&[b'a'; 8192], 0).expect("write");
+    let c = Connection::open(m.path()).expect("a connection");
+    let f = c.register(&file).expect("a file");
+    let buffer = c.buffer(4096).expect("a buffer");
+    let mut ring = c.ring(RingOptions::new(Kind::Read, 8)).expect("a ring");
+    READS_WAIT_AT.store(4096 + 1, SeqCst);
+    let reader = std::thread::spawn(move || file.read_at(&mut [0; 4096], 4096));
+    std::thread::sleep(Duration::from_millis(200));
+    ring.prepare(&f, 4096, &buffer, 0, 4096, 7).expect("room");
+    ring.submit().expect("submitted");
+    let begun = Instant::now();
+    let later = std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(8));
+        READS_WAIT_AT.store(0, SeqCst);
+    });
+    let waited = ring.wait(Some(begun + Duration::from_millis(2500)));
+    assert!(!waited.expect("it is there"), "nothing is done yet");
+    assert!(begun.elapsed() < Duration::from_secs(5), "after {:?}", begun.elapsed());
+    assert!(
+        ring.wait(Some(begun + Duration::from_secs(30))).expect("it is there"),
+        "and now it is"
+    );
+    assert_eq!(ring.take().map(|c| (c.user, c.result)), Some((7, 4096)));
+    later.join().expect("it ends");
+    assert!(reader.join().expect("it ends").is_ok());
+}

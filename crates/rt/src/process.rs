@@ -47,6 +47,13 @@ pub fn hostname() -> String {
     }
 }
 
+/// How many mappings a process may have (`vm.max_map_count`); what it is by default if that cannot be read.
+pub fn mappings_max() -> u64 {
+    const BY_DEFAULT: u64 = 65_530;
+    let set = read_line("/proc/sys/vm/max_map_count");
+    set.and_then(|n| n.parse().ok()).unwrap_or(BY_DEFAULT)
+}
+
 /// Lets this process have as many descriptors as it may (the soft limit of them is small for the sake of old programs); how many
 /// that are.
 pub fn raise_descriptor_limit() -> u64 {

@@ -1,13 +1,15 @@
 //! What this process has to do with mounts: one connection for each, the files that were registered, the buffers by name.
 //!
-//! A forked child has a session of its own: files and buffers that it has from its parent are shared with that one when they are used there.
+//! A forked child has a session of its own: files and buffers that it has from its parent are shared with that one when they are used there. Nobody asks the daemon anything while the
+//! registry is locked, and nobody forks while another thread has it: in the child that lock would stay locked.
 
 use glowfs_usrbio::{Buffer, Connection, RegisteredFile, SharedMemory, mount_point_of_device};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 
 /// A file that operations may name.
 pub struct Registered {
@@ -74,10 +76,34 @@ pub struct Registry {
 
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
-/// The registry, locked. Nobody waits for anything but the daemon's short answers while holding it: memory is made, and files and memory are given back,
-/// without it.
-pub fn registry() -> MutexGuard<'static, Registry> {
+thread_local! {
+    /// The registry, locked by this thread, which forks.
+    static FORKING: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
+}
+
+/// Before a fork.
+extern "C" fn forks() {
+    let locked = lock();
+    // In a thread that ends (no more thread-locals) it is as without this.
+    let _ = FORKING.try_with(|forking| *forking.borrow_mut() = Some(locked));
+}
+/// After it, in the parent and in the child, by the very thread that forked.
+extern "C" fn has_forked() {
+    let _ = FORKING.try_with(|forking| forking.borrow_mut().take());
+}
+
+fn lock() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The registry, locked. Nobody waits for anything while holding it: the daemon is asked, memory is made, and files and memory are given back, without it.
+pub fn registry() -> MutexGuard<'static, Registry> {
+    static HEAR: Once = Once::new();
+    // SAFETY: the handlers are those of a lock, which is what they are for. (Where there is no room for them, a fork is as it would be without.)
+    HEAR.call_once(|| unsafe {
+        libc::pthread_atfork(Some(forks), Some(has_forked), Some(has_forked));
+    });
+    lock()
 }
 
 fn error(number: i32) -> io::Error {
@@ -89,27 +115,36 @@ fn is_usable(c: &Connection) -> bool {
     !c.is_inherited() && c.is_alive()
 }
 
-impl Registry {
-    /// The connection to the mount that `path` is on.
-    pub fn connection(&mut self, path: &Path) -> io::Result<Connection> {
-        let device = std::os::unix::fs::MetadataExt::dev(&path.metadata()?);
-        if let Some(c) = self.connections.get(&device)
-            && is_usable(c)
-        {
-            return Ok(c.clone());
-        }
-        let c = Connection::open(path)?;
-        self.connections.insert(device, c.clone());
-        Ok(c)
+/// The connection to the mount that `path` is on.
+pub fn connection(path: &Path) -> io::Result<Connection> {
+    let device = std::os::unix::fs::MetadataExt::dev(&path.metadata()?);
+    connection_by(device, || Ok(path.to_owned()))
+}
+/// The connection to the mount with this device number.
+fn connection_of(device: u64) -> io::Result<Connection> {
+    connection_by(device, || mount_point_of_device(device))
+}
+/// All who ask at once get the same one: what is of different ones does not go together.
+fn connection_by(
+    device: u64,
+    path: impl FnOnce() -> io::Result<PathBuf>,
+) -> io::Result<Connection> {
+    let known = registry().connections.get(&device).cloned();
+    if let Some(c) = known.as_ref().filter(|c| is_usable(c)) {
+        return Ok(c.clone());
     }
+    let new = Connection::open(&path()?)?;
+    let mut registry = registry();
+    let now = registry.connections.get(&device);
+    // Another thread may have been first; then this one is given back, after the registry.
+    if let Some(now) = now.filter(|now| !known.as_ref().is_some_and(|known| known.is_same(now))) {
+        return Ok(now.clone());
+    }
+    registry.connections.insert(device, new.clone());
+    Ok(new)
+}
 
-    /// The connection to the mount with this device number.
-    fn connection_of(&mut self, device: u64) -> io::Result<Connection> {
-        match self.connections.get(&device).filter(|c| is_usable(c)) {
-            Some(c) => Ok(c.clone()),
-            None => self.connection(&mount_point_of_device(device)?),
-        }
-    }
+impl Registry {
     /// A duplicate whose number names nothing here yet: the caller may have closed a descriptor that stands for another file still, and the
     /// kernel gives its number out again.
     fn duplicate(&self, fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
@@ -123,39 +158,11 @@ impl Registry {
             lowest = kept.as_raw_fd() + 1;
         }
     }
-    /// A registered file, by either number.
-    pub fn file(&mut self, fd: RawFd) -> io::Result<Arc<Registered>> {
-        let known = self.files.get(&fd).cloned().ok_or_else(|| error(libc::EBADF))?;
-        if !known.file.is_inherited() {
-            return Ok(known);
-        }
-        // SAFETY: open as long as `known` is there.
-        let kept = unsafe { BorrowedFd::borrow_raw(known.file.as_raw_fd()) };
-        let device = rustix::fs::fstat(kept)?.st_dev;
-        let file = self.connection_of(device)?.register_kept(self.duplicate(kept)?)?;
-        let Registered { readable, writable, .. } = *known;
-        let own = Arc::new(Registered { file, readable, writable, _parents: Some(known.clone()) });
-        for f in self.files.values_mut().filter(|f| Arc::ptr_eq(f, &known)) {
-            *f = own.clone();
-        }
-        Ok(own)
-    }
-    /// A buffer by its name.
-    pub fn buffer(&mut self, id: &[u8; 16]) -> io::Result<Arc<Buffer>> {
-        let known = self.buffers.get(id).and_then(Named::used).cloned();
-        let known = known.ok_or_else(|| error(libc::EINVAL))?;
-        if !known.is_inherited() {
-            return Ok(known);
-        }
-        let memory = known.memory();
-        let memory = SharedMemory::adopt(memory.as_fd().try_clone_to_owned()?, memory.len())?;
-        let own = Arc::new(self.connection(known.connection().mount_point())?.share(memory)?);
-        for held in self.buffers.get_mut(id).into_iter().flat_map(Named::all) {
-            if Arc::ptr_eq(&held.used, &known) {
-                held.used = own.clone();
-            }
-        }
-        Ok(own)
+    /// A registered file by either number, and a buffer by its name, as they stand here: maybe this process's parent's.
+    fn known(&self, fd: RawFd, id: &[u8; 16]) -> io::Result<(Arc<Registered>, Arc<Buffer>)> {
+        let file = self.files.get(&fd).cloned().ok_or_else(|| error(libc::EBADF))?;
+        let buffer = self.buffers.get(id).and_then(Named::used).cloned();
+        Ok((file, buffer.ok_or_else(|| error(libc::EINVAL))?))
     }
     /// Another structure holds a buffer of that name.
     pub fn add_buffer(&mut self, id: [u8; 16], buffer: Arc<Buffer>) {
@@ -203,12 +210,62 @@ impl Registry {
     }
 }
 
+/// A registered file, by either number, and a buffer, by its name, of this process.
+pub fn used(fd: RawFd, id: &[u8; 16]) -> io::Result<(Arc<Registered>, Arc<Buffer>)> {
+    let (file, buffer) = registry().known(fd, id)?;
+    let file = if file.file.is_inherited() { own_file(fd, file)? } else { file };
+    let buffer = if buffer.is_inherited() { own_buffer(id, buffer)? } else { buffer };
+    Ok((file, buffer))
+}
+
+/// Registers what this process's parent had registered.
+fn own_file(fd: RawFd, parents: Arc<Registered>) -> io::Result<Arc<Registered>> {
+    // SAFETY: open as long as `parents` is there.
+    let kept = unsafe { BorrowedFd::borrow_raw(parents.file.as_raw_fd()) };
+    let connection = connection_of(rustix::fs::fstat(kept)?.st_dev)?;
+    let kept = registry().duplicate(kept)?;
+    let file = connection.register_kept(kept)?;
+    let Registered { readable, writable, .. } = *parents;
+    let own = Registered { file, readable, writable, _parents: Some(parents.clone()) };
+    let own = Arc::new(own);
+    let mut registry = registry();
+    let now = registry.files.get(&fd).cloned().ok_or_else(|| error(libc::EBADF))?;
+    if !Arc::ptr_eq(&now, &parents) {
+        // By another thread, meanwhile; this one is given back, after the registry.
+        return Ok(now);
+    }
+    for f in registry.files.values_mut().filter(|f| Arc::ptr_eq(f, &parents)) {
+        *f = own.clone();
+    }
+    Ok(own)
+}
+
+/// Shares a buffer of this process's parent's.
+fn own_buffer(id: &[u8; 16], parents: Arc<Buffer>) -> io::Result<Arc<Buffer>> {
+    let memory = parents.memory();
+    let memory = SharedMemory::adopt(memory.as_fd().try_clone_to_owned()?, memory.len())?;
+    let own = Arc::new(connection(parents.connection().mount_point())?.share(memory)?);
+    let mut registry = registry();
+    let held = registry.buffers.get_mut(id).into_iter().flat_map(Named::all);
+    let mut replaced = false;
+    for held in held.filter(|held| Arc::ptr_eq(&held.used, &parents)) {
+        held.used = own.clone();
+        replaced = true;
+    }
+    if replaced {
+        return Ok(own);
+    }
+    // By another thread, meanwhile, or it is gone.
+    let now = registry.buffers.get(id).and_then(Named::used).cloned();
+    now.ok_or_else(|| error(libc::EINVAL))
+}
+
 /// A structure is to view what has that name: of this process, or of another one.
 pub fn view(id: [u8; 16], path: &Path) -> io::Result<View> {
     if let Some(view) = registry().view_known(&id) {
         return Ok(view);
     }
-    let connection = registry().connection(path)?;
+    let connection = connection(path)?;
     let found = Arc::new(connection.find(id)?);
     let mut registry = registry();
     // Another thread may have been first; then this one is given back, after the registry.
@@ -232,13 +289,11 @@ pub fn register(fd: RawFd) -> io::Result<RawFd> {
         return Err(error(libc::EBADF));
     }
     let device = rustix::fs::fstat(borrowed)?.st_dev;
-    let (connection, kept) = {
-        let mut registry = registry();
-        if registry.files.contains_key(&fd) {
-            return Err(error(libc::EINVAL));
-        }
-        (registry.connection_of(device)?, registry.duplicate(borrowed)?)
-    };
+    if registry().files.contains_key(&fd) {
+        return Err(error(libc::EINVAL));
+    }
+    let connection = connection_of(device)?;
+    let kept = registry().duplicate(borrowed)?;
     let file = connection.register_kept(kept)?;
     let kept = file.as_raw_fd();
     let access = flags.bits() as i32 & libc::O_ACCMODE;

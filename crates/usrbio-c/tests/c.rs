@@ -92,6 +92,14 @@ fn a_forked_child_has_no_ring_of_its_parent() {
     assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
 }
 
+#[test]
+fn a_process_of_many_threads_forks() {
+    let Some(m) = TestMount::new(60) else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = compile(dir.path(), "tests/programs", "forked_threads", "hf3fs_api_shared");
+    assert_eq!(must(Command::new(program).arg(m.join("file"))).trim(), "ok");
+}
+
 /// Runs a case of what is the same as in 3FS, each in a process of its own.
 fn same(case: &str) {
     let Some(m) = TestMount::new(60) else { return };

@@ -5,6 +5,7 @@
 
 use crate::control::{self, Control};
 use crate::layout::{Completion, Kind, RING_VERSION, Submission};
+use crate::liveness::Liveness;
 use crate::maker::Maker;
 use crate::memory::{Identity, SharedMemory};
 use crate::mounts::mount_point_of;
@@ -39,6 +40,7 @@ struct Session {
     mount_point: PathBuf,
     session: u64,
     secret: u64,
+    liveness: Liveness,
 }
 
 /// A session with the daemon of a mount. Clones are the same session.
@@ -82,7 +84,9 @@ impl Connection {
         call(directory.as_fd(), &mut open, "a session")?;
         let control::Open { session, secret, .. } = open;
         let maker = Maker::this();
-        Ok(Self(Arc::new(Session { maker, directory, mount_point, session, secret })))
+        let liveness = Liveness::default();
+        let session = Session { maker, directory, mount_point, session, secret, liveness };
+        Ok(Self(Arc::new(session)))
     }
     /// Where the mount is.
     pub fn mount_point(&self) -> &Path {
@@ -92,15 +96,20 @@ impl Connection {
     pub fn device(&self) -> io::Result<u64> {
         Ok(std::os::unix::fs::MetadataExt::dev(&self.0.directory.metadata()?))
     }
-    /// Whether the daemon still serves.
+    /// Whether the daemon still serves. Waits for it.
     pub fn is_alive(&self) -> bool {
         is_ours(&self.0.directory)
+    }
+    /// Whether the daemon is gone, as far as is known, for those who do not wait for one that is only slow.
+    fn is_gone(&self) -> bool {
+        Liveness::is_gone(&self.0, |s| &s.liveness, |s| is_ours(&s.directory))
     }
     /// Whether it is of the process that this one was forked from.
     pub fn is_inherited(&self) -> bool {
         !self.0.maker.is_this()
     }
-    fn same(&self, other: &Connection) -> bool {
+    /// Whether both are one session.
+    pub fn is_same(&self, other: &Connection) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
     fn call<C: Control>(&self, message: &mut C, what: &str) -> io::Result<()> {
@@ -354,7 +363,7 @@ impl Ring {
         if !self.maker.is_likely_this() {
             return Err(RingError::Inherited);
         }
-        let ours = |c: &Connection| self.connection.same(c);
+        let ours = |c: &Connection| self.connection.is_same(c);
         match ours(&file.connection) && ours(&buffer.connection) {
             true => Ok(()),
             false => Err(RingError::OtherConnection),
@@ -427,7 +436,7 @@ impl Completions {
         loop {
             match self.waiter.wait(taken, until) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {
-                    if !self.connection.is_alive() {
+                    if self.connection.is_gone() {
                         return Err(io::Error::from_raw_os_error(libc::ENOTCONN));
                     }
                 }

@@ -71,7 +71,8 @@ controls! {
         /// Its length in bytes.
         len: u64,
     }
-    /// Ends the use of memory. Operations on their way end first.
+    /// Ends the use of memory. Operations on their way are carried out, and may write to it after the answer: whoever wants it for something else takes their
+    /// completions before.
     0x43 RemoveBuffer {
         /// Its number.
         buffer: u32,

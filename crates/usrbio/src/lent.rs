@@ -1,20 +1,22 @@
 //! [`LentMemory`]: a buffer of an application, as the daemon reaches it.
 //!
-//! By system calls, never by a mapping. A page of a mapping that is not there (the application may give pages back at any time, though it cannot shrink the
-//! memory) is made when it is touched: if there is no room for it, by ending who touched it. A write to a memfd says ENOSPC instead, and what it makes
-//! is no memory of the daemon's when the kernel looks for somebody to end. Guarantees: a copy is whole or an error. Must never: be mapped.
+//! Read by pread(2), and written by [`crate::Windows`]: write(2) waits for the lock of the memfd's inode, which an application can hold for as long as it
+//! likes. Guarantees: a copy is whole or an error. Must never: have its pages made by the daemon (the application may give them back at any time, though it
+//! cannot shrink the memory): these would be memory of the daemon's.
 
 use crate::memory::{Identity, check, has_all_pages};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// See the module.
 pub struct LentMemory {
     fd: OwnedFd,
     len: u64,
+    number: u64,
 }
 
-fn missing() -> io::Error {
+pub(crate) fn missing() -> io::Error {
     io::Error::from_raw_os_error(libc::EFAULT)
 }
 
@@ -24,11 +26,19 @@ impl LentMemory {
     /// Call where waiting does no harm: the descriptor is closed here if it is refused, and may be of a mount.
     pub fn adopt(fd: OwnedFd, len: u64) -> io::Result<Self> {
         check(&fd, len)?;
-        Ok(Self { fd, len })
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Ok(Self { fd, len, number: NEXT.fetch_add(1, Relaxed) })
     }
     /// Which memory it is.
     pub fn identity(&self) -> io::Result<Identity> {
         Identity::of(&self.fd)
+    }
+    /// Which one it is of all that this process ever had.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
@@ -38,7 +48,8 @@ impl LentMemory {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Copies bytes in; EFAULT if they do not lie inside, or not all pages are there any more: the daemon makes none for others. (One that goes in the same
+    /// Copies bytes in, and waits for everybody who writes to the memory, gives pages of it back or otherwise has its inode locked: to be called where waiting
+    /// does no harm. EFAULT if they do not lie inside, or not all pages are there any more: the daemon makes none for others. (One that goes in the same
     /// moment it does make.)
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(offset, bytes.len())?;
@@ -51,7 +62,7 @@ impl LentMemory {
         }
         Ok(())
     }
-    /// Copies bytes out; fails as [`LentMemory::write`].
+    /// Copies bytes out, and waits for nobody; fails as [`LentMemory::write`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.check(offset, into.len())?;
         let mut done = 0;
@@ -63,7 +74,7 @@ impl LentMemory {
         }
         Ok(())
     }
-    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
+    pub(crate) fn check(&self, offset: u64, len: usize) -> io::Result<()> {
         let inside = offset.checked_add(len as u64).is_some_and(|end| end <= self.len);
         match inside && has_all_pages(&self.fd)? {
             true => Ok(()),

@@ -8,16 +8,19 @@
 //! any time; memory is accepted only where nobody can shrink it. Must never: trust an index, a length or an offset that was read from
 //! shared memory; block the daemon on an application.
 
+mod available;
 mod connection;
 mod consumer;
 pub mod control;
 mod doorbell;
 mod layout;
 mod lent;
+mod liveness;
 mod maker;
 mod memory;
 mod mounts;
 mod producer;
+mod windows;
 
 pub use connection::{
     Buffer, Completions, Connection, RegisteredFile, Ring, RingError, RingOptions,
@@ -29,3 +32,4 @@ pub use lent::LentMemory;
 pub use memory::{Identity, SharedMemory};
 pub use mounts::{mount_point_of, mount_point_of_device};
 pub use producer::{Producer, Waiter};
+pub use windows::Windows;

@@ -3,8 +3,10 @@
 //! It is sealed against shrinking and growing before it is shown to anybody, and its pages exist from the beginning, so that a machine without memory says so at
 //! once instead of ending somebody with SIGBUS later; what has not all of them is refused. Not prevented: that somebody who has it gives pages back
 //! (`FALLOC_FL_PUNCH_HOLE`). Who touches those next makes them anew, and is ended if the machine gives it none. The seal against that, `F_SEAL_FUTURE_WRITE`,
-//! also forbids the other side to map the memory. So the daemon maps rings only, which are bounded, and no buffers ([`crate::LentMemory`]).
+//! also forbids the other side to map the memory. So the daemon maps rings, which are bounded, and of buffers little at a time, which it does not touch itself
+//! ([`crate::Windows`]).
 
+use crate::available::available_bytes;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
@@ -86,7 +88,7 @@ impl SharedMemory {
         if len == 0 || i64::try_from(len).is_err() {
             return Err(invalid(format!("shared memory of {len} bytes cannot be made")));
         }
-        // Asked for more than there is, the kernel would end some process, perhaps another one.
+        // Asked for more than there is, the kernel would end some process, perhaps another one, of the machine or of a container.
         if let Some(available) = available_bytes()
             && len as u64 > available
         {
@@ -208,13 +210,6 @@ impl Drop for SharedMemory {
         // SAFETY: mapped in `map` with this length; nothing borrowed from self is left.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
-}
-
-/// Memory that programs can still get without others losing theirs (`MemAvailable` of proc_meminfo(5)), in bytes.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 #[cfg(test)]

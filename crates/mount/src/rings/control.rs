@@ -1,5 +1,6 @@
 //! The control messages of [`glowfs_usrbio::control`]: ioctls on directories and files of the mount.
 
+use super::closing::Kept;
 use super::session::{Ring, Session, SharedBuffer};
 use super::{FILES_MAX, adopt, serve};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
@@ -9,11 +10,12 @@ use glowfs_fuse::abi::IoctlIn;
 use glowfs_rt::sync::Notify;
 use glowfs_types::Depth;
 use glowfs_usrbio::control::{self, Control};
-use glowfs_usrbio::{Consumer, Kind, RING_VERSION, flags, ring_bytes};
+use glowfs_usrbio::{Kind, RING_VERSION, flags, ring_bytes};
 use libc::{EACCES, EBADF, EBUSY, EINVAL, ENOENT, ENOMEM, ENOSPC, ENOTTY, EOPNOTSUPP};
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The descriptor is a directory (fuse.h).
 const FUSE_IOCTL_DIR: u32 = 1 << 4;
@@ -53,10 +55,7 @@ impl<S: FileSystem> Context<S> {
             }
             (NameBuffer::COMMAND, true) => {
                 let q: NameBuffer = parse(&data)?;
-                match self.ring_session(&head)?.buffers.borrow_mut().get_mut(&q.buffer) {
-                    Some(b) => b.name = q.name,
-                    None => return fail(EBADF),
-                }
+                self.name_buffer(&*self.ring_session(&head)?, head.fh, q)?;
                 answer(q)
             }
             (LocateBuffer::COMMAND, true) => {
@@ -139,20 +138,35 @@ impl<S: FileSystem> Context<S> {
     }
 
     async fn add_buffer(&self, session: &Session, mut q: control::AddBuffer) -> Outcome {
-        let Some(_reserved) = self.rings.reserve_buffer(session) else {
+        let Some((taken, _coming)) = self.rings.room.for_buffer(session) else {
             return fail(ENOSPC);
         };
         let (thread, number, len) = (self.header.pid, q.fd, q.len);
         let fetched = self.at_descriptors(move || adopt::buffer(thread, number, len)).await;
         let (memory, process, which) = fetched.map_err(refused("a buffer"))?;
+        let memory = Kept::new(&self.rt, &self.rings.closing, Arc::new(memory), taken);
         if session.ended.get() {
             return fail(EBADF);
         }
         let mut buffers = session.buffers.borrow_mut();
         q.buffer = self.rings.number(&buffers);
-        let (memory, place) = (Rc::new(memory), (process, q.fd, which));
-        buffers.insert(q.buffer, SharedBuffer { memory, place, name: [0; 16] });
+        let (memory, place) = (self.rings.copies.lend(memory), (process, q.fd, which));
+        buffers.insert(q.buffer, SharedBuffer { memory, place, name: None });
         answer(q)
+    }
+
+    fn name_buffer(
+        &self,
+        session: &Session,
+        directory: u64,
+        q: control::NameBuffer,
+    ) -> Result<(), Failure> {
+        let mut buffers = session.buffers.borrow_mut();
+        let buffer = buffers.get_mut(&q.buffer).ok_or(Failure::Errno(EBADF))?;
+        // In this order: it may be the same name.
+        buffer.name = None;
+        buffer.name = self.rings.names.give(q.name, (directory, q.buffer));
+        Ok(())
     }
 
     /// Only tells where the memory is: whether the caller may open it there, its kernel decides.
@@ -160,16 +174,12 @@ impl<S: FileSystem> Context<S> {
         &self,
         mut q: control::LocateBuffer,
     ) -> Result<control::LocateBuffer, Failure> {
-        let missing = Failure::Errno(ENOENT);
-        if q.name == [0; 16] {
-            return Err(missing);
-        }
-        let sessions = self.rings.sessions.borrow();
-        let found = sessions.values().find_map(|s| {
-            let buffers = s.buffers.borrow();
-            buffers.values().find(|b| b.name == q.name).map(|b| (b.place, b.memory.len()))
-        });
-        let ((process, fd, which), len) = found.ok_or(missing)?;
+        let missing = || Failure::Errno(ENOENT);
+        let (directory, number) = self.rings.names.find(q.name).ok_or_else(missing)?;
+        let session = self.rings.session(directory).ok_or_else(missing)?;
+        let buffers = session.buffers.borrow();
+        let buffer = buffers.get(&number).ok_or_else(missing)?;
+        let ((process, fd, which), len) = (buffer.place, buffer.memory.memory.len());
         (q.process, q.fd, q.len) = (process, fd, len);
         (q.device, q.inode) = (which.device, which.inode);
         Ok(q)
@@ -188,15 +198,14 @@ impl<S: FileSystem> Context<S> {
             return fail(EINVAL);
         }
         let (thread, memory, len) = (self.header.pid, q.memory, ring_bytes(q.entries));
-        let Some(_reserved) = self.rings.reserve_ring(&session, len) else { return fail(ENOSPC) };
-        let memory = self.at_descriptors(move || adopt::memory(thread, memory, len)).await;
-        let memory = memory.map_err(refused("the memory of a ring"))?;
+        let Some((taken, _coming)) = self.rings.room.for_ring(&session, len) else {
+            return fail(ENOSPC);
+        };
+        let consumer = self.at_descriptors(move || adopt::ring(thread, memory, q.entries)).await;
+        let consumer = consumer.map_err(refused("the memory of a ring"))?;
+        let consumer = Kept::new(&self.rt, &self.rings.closing, consumer, taken);
         let bell = self.at_descriptors(move || adopt::doorbell(thread, q.doorbell)).await;
         let bell = bell.map_err(refused("a doorbell"))?;
-        let consumer = Consumer::new(memory, q.entries).map_err(|e| {
-            tracing::debug!(error = %e, "refused");
-            Failure::Errno(EINVAL)
-        })?;
         if session.ended.get() {
             return fail(EBADF);
         }

@@ -6,23 +6,30 @@
 //! copied and checked it.
 
 mod adopt;
+mod closing;
 mod control;
+mod copies;
 mod forget;
+mod names;
 mod perform;
 mod room;
 mod serve;
 mod session;
+mod threads;
 mod turns;
 
-use adopt::Adoptions;
+use closing::Closing;
+use copies::Copies;
 use forget::Forgetting;
 use glowfs_rt::sync::Semaphore;
 use glowfs_rt::sync::Shares;
+use names::Names;
 use room::Room;
 use session::Session;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use threads::{Bounds, Threads};
 use turns::{Turn, Turns};
 
 /// Sessions of a mount at a time, of all users; none gets all of them ([`Shares`]).
@@ -40,6 +47,22 @@ const WORK_BYTES_MAX: usize = 128 << 20;
 /// The same for one session.
 const SESSION_WORK_BYTES_MAX: usize = 32 << 20;
 
+/// Helper threads that look at descriptors of applications, and of one user's.
+const ADOPTERS: (usize, usize) = (4, 2);
+/// Of the requests of a mount that may be outstanding one in so many may wait for such a thread, and of one user's.
+const LINE_PART: (usize, usize) = (2, 4);
+
+/// What a mount may have of others at most.
+#[derive(Clone, Copy)]
+pub struct Limits {
+    /// Descriptors of its process.
+    pub descriptors: u64,
+    /// Mappings of its process.
+    pub mappings: u64,
+    /// Requests of the kernel that are outstanding.
+    pub requests: usize,
+}
+
 /// The sessions of a mount.
 pub struct Rings {
     /// By the directory handle.
@@ -47,23 +70,36 @@ pub struct Rings {
     session_shares: Shares<u32>,
     turns: Turns,
     next: Cell<u32>,
-    room: Room,
-    adoptions: Adoptions,
+    room: Rc<Room>,
+    adoptions: Threads,
+    copies: Copies,
+    closing: Rc<Closing>,
+    names: Rc<Names>,
     forgetting: Forgetting,
     /// Operations that may still be taken.
     operations: Semaphore,
 }
 
 impl Rings {
-    /// None yet; this process may have so many descriptors.
-    pub fn new(descriptors: u64) -> Self {
+    /// None yet.
+    pub fn new(limits: Limits) -> Self {
+        let Limits { descriptors, mappings, requests } = limits;
+        let adopters = Bounds {
+            threads: ADOPTERS.0,
+            of_user: ADOPTERS.1,
+            line: (requests / LINE_PART.0).max(1),
+            line_of_user: (requests / LINE_PART.1).max(1),
+        };
         Self {
             sessions: RefCell::default(),
             session_shares: Shares::new(SESSIONS_MAX),
             turns: Turns::new(WORK_BYTES_MAX),
             next: Cell::new(1),
-            room: Room::new(descriptors),
-            adoptions: Adoptions::new(),
+            room: Room::new(descriptors, mappings),
+            adoptions: Threads::new(adopters),
+            copies: Copies::new(),
+            closing: Rc::default(),
+            names: Rc::default(),
             forgetting: Forgetting::default(),
             operations: Semaphore::new(OPERATIONS_MAX),
         }
@@ -108,6 +144,8 @@ mod tests {
     use std::pin::{Pin, pin};
     use std::task::{Context, Poll, Waker};
 
+    const LIMITS: Limits = Limits { descriptors: 10_000, mappings: 65_530, requests: 1024 };
+
     fn now<F: Future>(f: Pin<&mut F>) -> Option<F::Output> {
         match f.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(out) => Some(out),
@@ -118,7 +156,7 @@ mod tests {
     /// Whoever registers and forgets brings the numbers round, and what had a number for long was replaced by what came then.
     #[test]
     fn a_number_that_a_session_has_is_not_given_again() {
-        let rings = Rings::new(10_000);
+        let rings = Rings::new(LIMITS);
         let mut files = BTreeMap::new();
         for _ in 0..2 {
             let n = rings.number(&files);
@@ -132,7 +170,7 @@ mod tests {
     #[test]
     fn a_session_at_a_standstill_leaves_turns_to_others() {
         const PIECE: usize = 4 << 20;
-        let rings = Rings::new(10_000);
+        let rings = Rings::new(LIMITS);
         let session = || Session::new(0, 0, rings.session_shares.take(0).unwrap());
         let (stuck, lively) = (session(), session());
         // Its storage does not answer: it asks for all it can get, and gives nothing back.

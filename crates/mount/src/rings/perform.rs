@@ -2,6 +2,7 @@
 //!
 //! Bytes go through memory of the daemon's own: what the application can change is never checksummed, stored or forwarded.
 
+use super::copies::Lent;
 use super::forget::forget;
 use super::session::{Ring, Session};
 use crate::daemon::{Context, Failure};
@@ -11,7 +12,7 @@ use crate::ops::HowToWrite;
 use crate::uses::InUse;
 use glowfs_client::Found;
 use glowfs_types::InodeId;
-use glowfs_usrbio::{Kind, LentMemory, Submission, flags};
+use glowfs_usrbio::{Kind, Submission, flags};
 use libc::{EBADF, EFAULT, EINVAL, EIO, ENODATA};
 use std::rc::Rc;
 
@@ -20,7 +21,7 @@ const PIECE_BYTES: u64 = 4 << 20;
 
 /// What a submission names, found and checked.
 struct Operation<S: FileSystem> {
-    memory: Rc<LentMemory>,
+    memory: Rc<Lent>,
     handle: InUse<S::File>,
     forbid_holes: bool,
 }
@@ -71,7 +72,7 @@ async fn read_pieces<S: FileSystem>(
     while at < s.len {
         let len = (s.len - at).min(PIECE_BYTES);
         let turn = context.rings.turn(session, len as usize, ring.priority).await;
-        let (n, found) = read(context, op, s, at, len).await?;
+        let (n, found) = read(context, session, op, s, at, len).await?;
         drop(turn);
         let whole = if in_hole { 0 } else { found.whole };
         // Whether what is missing is a hole, or only never was there, tells what lies behind it.
@@ -127,7 +128,7 @@ fn find<S: FileSystem>(
         return Err(EINVAL);
     }
     let memory = session.buffers.borrow().get(&s.buffer).map(|b| b.memory.clone()).ok_or(EBADF)?;
-    if s.buffer_offset.checked_add(s.len).is_none_or(|end| end > memory.len()) {
+    if s.buffer_offset.checked_add(s.len).is_none_or(|end| end > memory.memory.len()) {
         return Err(EFAULT);
     }
     let fh = session.files.borrow().get(&s.file).copied().ok_or(EBADF)?;
@@ -152,6 +153,7 @@ fn no_memory(_: std::io::Error) -> Failure {
 /// Reads a piece. How many bytes of it the file has, and which of them exist.
 async fn read<S: FileSystem>(
     context: &Context<S>,
+    session: &Session,
     op: &Operation<S>,
     s: &Submission,
     done: u64,
@@ -161,7 +163,9 @@ async fn read<S: FileSystem>(
     let got = context.read_at(&op.handle, s.file_offset + done, len, |n| rt.alloc(n)).await?;
     let Some((bytes, found)) = got else { return Ok((0, Found::default())) };
     let n = if op.forbid_holes { found.whole } else { bytes.len() };
-    op.memory.write(s.buffer_offset + done, &bytes[..n]).map_err(no_memory)?;
+    let to = s.buffer_offset + done;
+    let copied = context.rings.copies.write(rt, session.user, &op.memory, to, &bytes[..n]).await;
+    copied.map_err(Failure::Errno)?;
     Ok((bytes.len(), found))
 }
 
@@ -174,7 +178,7 @@ async fn write<S: FileSystem>(
     len: u64,
 ) -> Result<(), Failure> {
     let mut own = context.rt.alloc(len as usize);
-    op.memory.read(s.buffer_offset + done, &mut own).map_err(no_memory)?;
+    op.memory.memory.read(s.buffer_offset + done, &mut own).map_err(no_memory)?;
     let how =
         HowToWrite { append: false, later: false, kill_suid: session.kills_suid(), piece: None };
     if context.may_have_capability(&op.handle) {

@@ -1,11 +1,14 @@
 //! [`Session`]: what an application shares with the mount through one open directory.
 
+use super::closing::Kept;
+use super::copies::Lent;
+use super::names::Named;
 use super::turns::Turns;
 use super::{SESSION_OPERATIONS_MAX, SESSION_WORK_BYTES_MAX};
 use glowfs_rt::sync::Share;
 use glowfs_rt::sync::{Notify, Semaphore};
 use glowfs_types::Depth;
-use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind, LentMemory};
+use glowfs_usrbio::{Consumer, Doorbell, Identity, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -37,16 +40,16 @@ pub(super) struct Session {
 
 /// Memory that an application shares.
 pub(super) struct SharedBuffer {
-    pub memory: Rc<LentMemory>,
+    pub memory: Rc<Lent>,
     /// The process that shared it, its descriptor there, and which memory that was.
     pub place: (u32, i32, Identity),
-    /// By what others find it; zeros: they do not.
-    pub name: [u8; 16],
+    /// By what others find it.
+    pub name: Option<Named>,
 }
 
 /// One ring.
 pub(super) struct Ring {
-    pub consumer: Consumer,
+    pub consumer: Kept<Consumer>,
     pub bell: Doorbell,
     pub kind: Kind,
     pub depth: Depth,

@@ -31,6 +31,69 @@ fn sealed(len: u64, huge: bool) -> std::os::fd::OwnedFd {
     fd
 }
 
+/// A page that does not come as long as this lives (userfaultfd(2)).
+struct MissingPage {
+    page: usize,
+    _faults: std::os::fd::OwnedFd,
+}
+
+impl MissingPage {
+    fn new() -> Option<Self> {
+        use std::os::fd::FromRawFd;
+        const API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
+        const REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) } as i32;
+        if fd < 0 {
+            eprintln!("SKIPPED: no userfaultfd: {}", io::Error::last_os_error());
+            return None;
+        }
+        // SAFETY: new, and nobody else's.
+        let faults = unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) };
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at a place of the kernel's choice; it stays.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0) } as usize;
+        let (mut api, mut register) = ([0xaa_u64, 0, 0], [page as u64, 4096, 1, 0]);
+        // SAFETY: records of the sizes that stand in the commands.
+        let done = unsafe {
+            libc::ioctl(fd, API, api.as_mut_ptr()) == 0
+                && libc::ioctl(fd, REGISTER, register.as_mut_ptr()) == 0
+        };
+        assert!(done, "{}", io::Error::last_os_error());
+        Some(Self { page, _faults: faults })
+    }
+}
+
+/// An application writes to its own memory, from a page that does not come: for so long it has the lock of the memory's inode.
+#[test]
+fn who_locks_his_memory_keeps_nobody_waiting() {
+    let Some(m) = TestMount::new(60) else { return };
+    let Some(missing) = MissingPage::new() else { return };
+    let c = Connection::open(m.path()).unwrap();
+    let file = open(&m, "f");
+    file.write_all_at(&noise(1 << 20, 5), 0).unwrap();
+    let f = c.register(&file).unwrap();
+    let buffer = c.buffer(1 << 20).unwrap();
+    let mut ring = c.ring(RingOptions::new(Kind::Read, 8)).unwrap();
+    let (memory, page) = (buffer.memory().as_fd().as_raw_fd(), missing.page);
+    let writer = std::thread::spawn(move || {
+        // SAFETY: the page is mapped, and stays.
+        unsafe { libc::pwrite(memory, page as *const libc::c_void, 4096, 4096) }
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!writer.is_finished(), "it waits for its page");
+    for (user, at, len) in [(1, 0, 4096), (2, 4096, 4096), (3, 0, 1 << 20)] {
+        ring.prepare(&f, 0, &buffer, at, len, user).unwrap();
+        assert_eq!(next(&mut ring), (user, len as i64));
+    }
+    assert!(buffer.copy_out(0, 1 << 20) == noise(1 << 20, 5));
+    assert_eq!(std::fs::metadata(m.join("f")).unwrap().size(), 1 << 20, "the mount lives");
+    assert!(!writer.is_finished(), "it still waits");
+    drop(missing);
+    assert_eq!(writer.join().unwrap(), 4096);
+}
+
 /// As from another PID namespace: the numbers that the daemon knows lead to other memory there.
 #[test]
 fn other_memory_is_not_taken_for_the_named_one() {

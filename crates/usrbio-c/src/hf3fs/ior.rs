@@ -5,7 +5,7 @@
 use super::iov::Iov;
 use super::{PATH_BYTES, code, error, mount_point, number};
 use crate::own::{SharedRing, path};
-use crate::registry::{Registered, registry};
+use crate::registry::{Registered, connection, used};
 use glowfs_usrbio::{Completion, ENTRIES_MAX, Kind, Ring, RingOptions, ring_bytes};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +37,8 @@ pub struct Cqe {
 /// What is behind an `Ior`.
 struct Handle {
     ring: SharedRing,
+    /// How many there are. (Beside the lock, which a child of fork(2) may find locked.)
+    entries: u32,
     /// Locked inside the ring's lock, never around it.
     slots: Mutex<Slots>,
 }
@@ -66,7 +68,7 @@ impl Handle {
             free: (0..entries).rev().collect(),
             taken: (0..entries).map(|_| None).collect(),
         };
-        Self { ring: SharedRing::new(ring), slots: Mutex::new(slots) }
+        Self { ring: SharedRing::new(ring), entries, slots: Mutex::new(slots) }
     }
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,7 +147,7 @@ unsafe fn create(ior: *mut Ior, p: *const c_char, wish: Wish) -> c_int {
         }
         // SAFETY: by the caller.
         let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
-        let connection = registry().connection(path)?;
+        let connection = connection(path)?;
         let ring = connection.ring(options)?;
         let size = ring_bytes(options.entries);
         let base = ring.memory_base();
@@ -276,7 +278,7 @@ unsafe fn any_ring<'a>(ior: *const Ior) -> Option<(&'a Ior, &'a Handle)> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hf3fs_io_entries(ior: *const Ior) -> c_int {
     // SAFETY: by the caller.
-    unsafe { any_ring(ior) }.map_or(0, |(_, r)| r.slots().taken.len() as c_int)
+    unsafe { any_ring(ior) }.map_or(0, |(_, r)| r.entries as c_int)
 }
 
 /// # Safety
@@ -305,13 +307,9 @@ pub unsafe extern "C" fn hf3fs_prep_io(
     if read != ior.for_read || ptr.is_null() || iov.base.is_null() || len == 0 || !inside {
         return -libc::EINVAL;
     }
-    let (file, buffer) = {
-        let mut registry = registry();
-        (registry.file(fd), registry.buffer(&iov.id))
-    };
-    let (file, buffer) = match (file, buffer) {
-        (Ok(file), Ok(buffer)) => (file, buffer),
-        (Err(e), _) | (_, Err(e)) => return number(&e),
+    let (file, buffer) = match used(fd, &iov.id) {
+        Ok(both) => both,
+        Err(e) => return number(&e),
     };
     if (read && !file.readable) || (!read && !file.writable) {
         return -libc::EACCES;

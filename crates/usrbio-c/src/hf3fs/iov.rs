@@ -4,7 +4,7 @@
 
 use super::{PATH_BYTES, code, error, mount_point};
 use crate::own::path;
-use crate::registry::{registry, view};
+use crate::registry::{connection, registry, view};
 use glowfs_usrbio::{Buffer, Connection};
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -42,7 +42,7 @@ unsafe fn fill(
     }
     // SAFETY: by the caller.
     let (mount_point, path) = unsafe { (mount_point(p)?, path(p)?) };
-    let connection = registry().connection(path)?;
+    let connection = connection(path)?;
     let (buffer, id) = get(&connection)?;
     if buffer.len() < size {
         return Err(error(libc::EINVAL));

@@ -100,7 +100,7 @@ static void wrapped(struct hf3fs_ior *writer, int fd) {
   hf3fs_iovdestroy(&view);
 }
 
-/* Who makes memory, or closes a file, waits alone: the library's calls come here first. */
+/* Who makes memory, closes a file or asks the daemon waits alone: the library's calls come here first. */
 static _Thread_local bool slow;
 static atomic_int waiting, released;
 
@@ -116,6 +116,14 @@ int open64(const char *path, int flags, ...) {
   mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
   va_end(rest);
   return syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+int ioctl(int fd, unsigned long request, ...) {
+  va_list rest;
+  va_start(rest, request);
+  void *record = va_arg(rest, void *);
+  va_end(rest);
+  stand_still();
+  return syscall(SYS_ioctl, fd, request, record);
 }
 int close(int fd) {
   stand_still();
