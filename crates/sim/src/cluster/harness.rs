@@ -310,6 +310,8 @@ impl Cluster {
             sync_share_percent: 50,
             sync_targets: 4,
             sync_floor_percent: 10,
+            sync_page_chunks: self.shape.sync_page.0,
+            sync_channels: self.shape.sync_page.1,
             scrub_bytes_per_s: 64 << 20,
             scrub_interval_s: self.shape.scrub_interval_s,
             disk_check_ms: 2000,

@@ -27,6 +27,8 @@ pub struct Shape {
     pub scrub_interval_s: u64,
     /// How long a disk may do nothing before its node takes it out, in ms.
     pub disk_stuck_ms: u64,
+    /// Chunks in one page of a resync, and channel records in one message of it. So few that small targets have several.
+    pub sync_page: (u32, usize),
 }
 
 impl Shape {
@@ -44,7 +46,11 @@ impl Shape {
         inflight_bytes: 64 << 20,
         scrub_interval_s: 7 * 24 * 3600,
         disk_stuck_ms: 30_000,
+        sync_page: (3, 2),
     };
+    /// Pages and messages of a resync as they are shipped.
+    pub const SYNC_PAGE_SHIPPED: (u32, usize) =
+        (glowfs_storage::SYNC_PAGE_MAX, glowfs_storage::CHANNELS_PER_MESSAGE);
 }
 
 impl Default for Shape {
@@ -62,6 +68,7 @@ impl Default for Shape {
             inflight_bytes: Self::SINGLE.inflight_bytes,
             scrub_interval_s: 7 * 24 * 3600,
             disk_stuck_ms: Self::SINGLE.disk_stuck_ms,
+            sync_page: Self::SINGLE.sync_page,
         }
     }
 }
