@@ -6,7 +6,7 @@ use super::harness::{Cluster, Shape};
 use super::lives::Lives;
 use super::weights::Faults;
 use super::workload::Shared;
-use super::{end, shared_names, small};
+use super::{certain, end, shared_names, small};
 use glowfs_client::Client;
 use glowfs_rt::Duration;
 use glowfs_types::{Error, Result, Status};
@@ -39,11 +39,21 @@ pub struct Plan {
     pub time: Duration,
     /// Cells of the shared file.
     pub cells: usize,
+    /// The metadata engine runs as it is shipped: changes are answered before they are flushed.
+    pub background: bool,
 }
 
 impl Plan {
     /// Disks that take seconds for everything are not to be taken for such as hang: the services of one run are patient with both, and those of the next one have no slow ones.
+    ///
+    /// In every third run the metadata engine flushes as it is shipped.
     fn of_seed(self, seed: u64) -> Self {
+        self.flushing(seed).hanging(seed)
+    }
+    fn flushing(self, seed: u64) -> Self {
+        Self { background: self.background || seed.is_multiple_of(3), ..self }
+    }
+    fn hanging(self, seed: u64) -> Self {
         if self.faults.hangs == 0 || !seed.is_multiple_of(2) {
             return self;
         }
@@ -60,6 +70,7 @@ impl Default for Plan {
             corner: None,
             time: Duration::from_secs(10),
             cells: 256,
+            background: false,
         }
     }
 }
@@ -105,8 +116,13 @@ impl Report {
 /// Runs one seed.
 pub fn run_seed(seed: u64, plan: Plan) -> Report {
     let plan = plan.of_seed(seed);
-    let cluster = Cluster::start(seed, plan.shape);
+    let cluster = if plan.background {
+        Cluster::start_as_told(seed, plan.shape, Default::default())
+    } else {
+        Cluster::start(seed, plan.shape)
+    };
     let shared = Shared::new(plan.shape.clients, plan.cells);
+    shared.background.set(plan.background);
     let mut report = Report { seed, seconds: plan.time.as_secs(), ..Report::default() };
     if let Err(e) = body(&cluster, &shared, plan, &mut report) {
         report.problems.push(e.to_string());
@@ -130,7 +146,8 @@ fn body(cluster: &Cluster, shared: &Rc<Shared>, plan: Plan, report: &mut Report)
     let s = shared.clone();
     let prepare = |_, client: Rc<Client>| async move {
         small::prepare(&client).await?;
-        shared_names::prepare(&client, &s).await
+        shared_names::prepare(&client, &s).await?;
+        certain::flush(&client).await
     };
     cluster
         .with_client(&cluster.clients[0].clone(), RECOVERY, prepare)
