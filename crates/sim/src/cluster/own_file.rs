@@ -16,8 +16,10 @@ use glowfs_types::wire::meta::{OfInode, ROOT_INODE, SetAttr};
 use std::cell::RefMut;
 use std::rc::Rc;
 
-/// Bytes of an own file, at most (a few chunks).
+/// Bytes of an own file, at most (a few chunks); where chunks are large; and of one operation then, now and then: more than goes through the log.
 const OWN_BYTES: u64 = 300 << 10;
+const LARGE_OWN_BYTES: u64 = 1 << 20;
+const LARGE_OP_BYTES: u64 = 200 << 10;
 /// Writes made side by side, at most.
 const BURST_WRITES: u64 = 6;
 
@@ -59,7 +61,9 @@ impl OwnFile {
         file: Rc<OpenFile>,
     ) -> Self {
         kept.made();
-        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, false);
+        let is_large = shared.chunk_bytes.get() > CHUNK_BYTES;
+        let bytes = if is_large { LARGE_OWN_BYTES } else { OWN_BYTES };
+        let (op_bytes, may_be_told) = (None, false);
         let engine_losses = shared.engine_losses.get();
         Self { rt, client, shared, file, kept, may_be_told, engine_losses, bytes, op_bytes }
     }
@@ -122,7 +126,9 @@ impl OwnFile {
     /// A place in the file and a number of bytes from there.
     fn place(&self) -> (u64, u64) {
         let offset = self.rt.random_below(self.bytes);
-        let most = self.op_bytes.unwrap_or_else(|| op_bytes(&self.rt));
+        let large = || self.bytes > OWN_BYTES && self.rt.random_below(8) == 0;
+        let any = || if large() { LARGE_OP_BYTES } else { op_bytes(&self.rt) };
+        let most = self.op_bytes.unwrap_or_else(any);
         (offset, 1 + self.rt.random_below(most.min(self.bytes - offset)))
     }
 
@@ -208,7 +214,7 @@ impl OwnFile {
 
     /// Several writes into one or two chunks at once; half the times the chunks are cut off just before, and begin anew with them.
     async fn write_side_by_side(&mut self) -> Result<()> {
-        let chunk = CHUNK_BYTES as u64;
+        let chunk = u64::from(self.shared.chunk_bytes.get());
         let begin = self.rt.random_below(self.bytes / chunk) * chunk;
         let len = self.model().len();
         if self.rt.random_below(2) == 0 && begin < len {
@@ -320,7 +326,11 @@ impl OwnFile {
     async fn check_read(&self, offset: u64, len: u64) -> Result<Option<String>> {
         self.says("reads", offset, len);
         let (result, buf) = self.file.read(offset, self.rt.alloc(len as usize)).await;
-        result?;
+        let got = result? as u64;
+        let most = *self.model().lengths(true).end();
+        if got > 0 && offset + got > most {
+            self.problem(&format!("a read tells of {got} bytes at {offset}, and {most} are there"));
+        }
         let wrong = self.model().check(offset, &buf);
         Ok(wrong.map(|wrong| format!("read of {len} bytes at {offset}: {wrong}")))
     }

@@ -17,6 +17,8 @@ pub struct Shape {
     pub chains: u32,
     /// Chains a file is striped over.
     pub stripe: u32,
+    /// Bytes in a chunk of the cluster's files.
+    pub chunk_bytes: u32,
     /// Clients.
     pub clients: usize,
     /// Operations that a storage node has in work, at most.
@@ -41,6 +43,7 @@ impl Shape {
         replicas: 1,
         chains: 1,
         stripe: 1,
+        chunk_bytes: super::harness::CHUNK_BYTES,
         clients: 1,
         inflight_ops: 1024,
         inflight_bytes: 64 << 20,
@@ -63,6 +66,7 @@ impl Default for Shape {
             replicas: 3,
             chains: 5,
             stripe: 5,
+            chunk_bytes: Self::SINGLE.chunk_bytes,
             clients: 4,
             inflight_ops: Self::SINGLE.inflight_ops,
             inflight_bytes: Self::SINGLE.inflight_bytes,

@@ -2,6 +2,7 @@
 
 use super::certain::open_or_make_kept;
 use super::contended::{self, Contended};
+use super::harness::CHUNK_BYTES;
 use super::locks::Locks;
 use super::registers::{CELL_BYTES, Registers, Writing};
 use super::shared_names::SharedNames;
@@ -50,6 +51,8 @@ pub struct Shared {
     pub failed_flushes: Cell<u64>,
     /// Changes of metadata are answered before they are flushed.
     pub background: Cell<bool>,
+    /// Bytes in a chunk.
+    pub chunk_bytes: Cell<u32>,
     /// How often the host of the metadata engine lost its power, and with it changes that were answered.
     pub engine_losses: Cell<u64>,
 }
@@ -81,6 +84,7 @@ impl Shared {
             locks: RefCell::default(),
             failed_flushes: Cell::new(0),
             background: Cell::new(false),
+            chunk_bytes: Cell::new(CHUNK_BYTES),
             engine_losses: Cell::new(0),
         })
     }
