@@ -102,12 +102,8 @@ impl Source {
         let limit = self.node.config.sync_page_chunks;
         loop {
             self.check()?;
-            let ask = SyncList {
-                chain: self.view.chain,
-                chain_version: self.view.version,
-                after,
-                limit,
-            };
+            let ask =
+                SyncList { chain: self.view.chain, chain_version: self.view.version, after, limit };
             let work = self.node.work();
             let theirs: SyncListReply = self.call(method::SYNC_LIST, &ask).await?;
             // Ours is read after theirs: what changed in between only makes a transfer that the receiver finds superseded.
