@@ -5,6 +5,7 @@ mod demands;
 mod emptied;
 mod inline;
 mod model;
+mod removed;
 mod retries;
 mod skipped;
 mod times;

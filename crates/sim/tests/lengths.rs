@@ -4,16 +4,23 @@
 use glowfs_client::Client;
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_meta::Tuning;
+use glowfs_net::{Bulk, Connector, NoCalls, Request};
 use glowfs_rt::{Buf, Duration};
-use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, DISK, Shape};
+use glowfs_sim::cluster::harness::{CHUNK_BYTES, CLUSTER, Cluster, DISK, ROOT_TOKEN, Shape};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_sim::cluster::{orphans, records};
 use glowfs_sim::world::{DiskFaults, Link};
+use glowfs_types::checksum::piece_checksums;
+use glowfs_types::routing::Role;
+use glowfs_types::wire::data::{Update, UpdateHead, update};
+use glowfs_types::wire::hello::Hello;
 use glowfs_types::wire::meta::{Lookup, ROOT_INODE, SetAttr};
+use glowfs_types::wire::method;
 use glowfs_types::wire::orphans::search;
-use glowfs_types::{InodeId, NodeId, RequestId, Result};
+use glowfs_types::{Capability, ChunkId, InodeId, NodeId, RequestId, Result, Status, TenantId};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use zerocopy::FromBytes;
 
 const SHAPE: Shape = Shape { clients: 2, ..Shape::SINGLE };
 const LIMIT: Duration = Duration::from_secs(600);
@@ -278,4 +285,83 @@ fn what_gets_to_a_slow_disk_after_a_cut_brings_nothing_back() {
         Ok(left)
     });
     assert_eq!(left.expect("read"), 1);
+}
+
+/// A client that does not keep to the rules writes with what it was given before the file was cut, at a head that has not seen the truncate itself: it was a middle one, or the tail, then.
+#[test]
+fn what_was_given_before_a_cut_is_of_no_use_at_the_next_head() {
+    let shape = Shape { storages: 2, replicas: 2, chains: 1, stripe: 1, ..SHAPE };
+    let cluster = Cluster::start(60, shape);
+    cluster.bootstrap().expect("a cluster");
+    let nodes = cluster.clients.clone();
+    let (rt, config) = (nodes[1].rt(), cluster.client_config());
+    let addresses: Vec<_> =
+        cluster.storages.iter().map(|s| (s.id(), Cluster::address(s))).collect();
+    // Writes into the second chunk of the file, at the head.
+    let opened = cluster.world.run(&nodes[1], LIMIT, async move {
+        let client = Client::connect(&rt, config).await.expect("a client");
+        let (file, open) = open_or_make(&client, "f").await.expect("made");
+        file.write(0, Buf::from_vec(vec![7; 2 * CHUNK_BYTES as usize])).await.expect("written");
+        client.sync(report(&client, &file, true)).await.expect("told");
+        let capability = Capability::read_from_bytes(&open.capability[..]).expect("a capability");
+        (client, file, capability)
+    });
+    let (client, file, capability) = opened.expect("in time");
+    let inode = file.inode();
+    let seq = Rc::new(Cell::new(0));
+    let write = || {
+        let (client, file, addresses) = (client.clone(), file.clone(), addresses.clone());
+        seq.set(seq.get() + 1);
+        let seq = seq.get();
+        let written = cluster.world.run(&nodes[1], LIMIT, async move {
+            let hello = Hello {
+                cluster: CLUSTER.parse().expect("an id"),
+                token: ROOT_TOKEN.into(),
+                role: Some(Role::Client),
+                client: client.id(),
+                ..Hello::default()
+            };
+            let connector = Connector::new(client.rt(), hello, Rc::new(NoCalls));
+            let routing = client.routing();
+            let chain = routing.chains.values().next().expect("a chain");
+            let at = *chain.serving().next().expect("a head");
+            let address = addresses.iter().find(|a| a.0 == at.node).expect("its address");
+            let conn = connector.connect(std::slice::from_ref(&address.1)).await.expect("connected");
+            let head = UpdateHead {
+                kind: update::WRITE,
+                capability,
+                chunk: ChunkId { volume: file.volume(), data: file.data(), index: 1 }.into(),
+                chain: chain.id.0.into(),
+                chain_version: chain.version.0.into(),
+                target: at.target.0.into(),
+                len: 4096.into(),
+                client: client.id().0.into(),
+                channel: 200.into(),
+                seq: seq.into(),
+                chunk_bytes: CHUNK_BYTES.into(),
+                ..UpdateHead::default()
+            };
+            let payload = vec![1; 4096];
+            let mut crcs = Vec::new();
+            piece_checksums(0, &payload, &mut crcs);
+            let request = Request {
+                method: method::WRITE,
+                body: Update::encode(&head, &crcs),
+                bulk: Bulk::Send(vec![Buf::from_vec(payload)]),
+                tenant: TenantId(0),
+                deadline: secs(20),
+            };
+            conn.call(request).await.map(|_| at.node).map_err(|e| e.status)
+        });
+        written.expect("answered")
+    };
+    let head = write().expect("it may still");
+    let cut = cluster.with_client(&nodes[0], LIMIT, move |_, client| async move {
+        cut_to(&client, inode, 1).await
+    });
+    cut.expect("cut");
+    assert_eq!(write(), Err(Status::BadCapability), "at the head of that time");
+    cluster.crash(cluster.storages.iter().find(|s| s.id() == head).expect("it"), false);
+    cluster.run_for(secs(10));
+    assert_eq!(write(), Err(Status::BadCapability), "at the next one");
 }

@@ -1,20 +1,31 @@
 //! Resyncs that are interrupted, and resyncs whose settings are changed while they run, in the shipped services.
 
 use crate::replicas::{CHUNK, Step, change, check, wait_serving, with};
-use glowfs_client::Client;
-use glowfs_rt::{Duration, Rt};
+use glowfs_client::{Client, ClientConfig, OpenFile};
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
+use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_sim::world::Link;
+use glowfs_storage::SYNC_PAGE_MAX;
 use glowfs_types::routing::Role;
-use glowfs_types::wire::data::ResyncInfo;
+use glowfs_types::wire::data::{ChunkSummary, ListChunks, ResyncInfo, SyncListReply};
+use glowfs_types::wire::meta::SetAttr;
 use glowfs_types::wire::method;
 use glowfs_types::wire::mgmtd::{ClusterConfig, ConfigItem};
-use glowfs_types::{ConfigVersion, NodeId};
+use glowfs_types::{ConfigVersion, NodeId, Result};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-const PAIR: Shape =
-    Shape { storages: 2, replicas: 2, chains: 1, stripe: 1, clients: 2, ..Shape::SINGLE };
+const PAIR: Shape = Shape {
+    storages: 2,
+    replicas: 2,
+    chains: 1,
+    stripe: 1,
+    clients: 2,
+    sync_page: Shape::SYNC_PAGE_SHIPPED,
+    ..Shape::SINGLE
+};
 /// How often the sources are asked how far they are, and how long for an answer.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const ANSWERED: Duration = Duration::from_millis(200);
@@ -197,4 +208,145 @@ fn how_many_targets_send_at_once_can_be_changed_while_they_do() {
     cluster.run_for(Duration::from_secs(1));
     wait_serving(&cluster);
     check(&cluster, "f", &[2; CHUNKS as usize]);
+}
+
+/// All that the only target of each node holds.
+fn held(cluster: &Cluster) -> Vec<Vec<ChunkSummary>> {
+    with(cluster, |_, client| async move {
+        let info = client.routing();
+        let mut all = Vec::new();
+        for m in info.chains.values().flat_map(|c| &c.members) {
+            let mut chunks = Vec::<ChunkSummary>::new();
+            loop {
+                let after = chunks.last().map(|c| c.chunk);
+                let ask = ListChunks { target: m.target, after, limit: SYNC_PAGE_MAX };
+                let page: SyncListReply =
+                    client.node_call(m.node, method::LIST_CHUNKS, &ask).await?;
+                chunks.extend(page.chunks);
+                if !page.more {
+                    break;
+                }
+            }
+            all.push(chunks);
+        }
+        Ok(all)
+    })
+}
+
+/// One byte at the beginning of each of these chunks.
+async fn sprinkle(file: &OpenFile, chunks: impl Iterator<Item = u64>, byte: u8) -> Result<()> {
+    let chunks: Vec<u64> = chunks.collect();
+    for some in chunks.chunks(32) {
+        let each = some.iter().map(|c| file.write(c * CHUNK, Buf::from_vec(vec![byte])));
+        for done in join_all(each).await {
+            done?;
+        }
+    }
+    Ok(())
+}
+
+/// More chunks than one page of the comparison holds, as it is shipped: what lies behind the first page is brought up to date as well.
+#[test]
+fn what_lies_behind_the_first_page_is_brought_up_to_date() {
+    const PAGE: u64 = SYNC_PAGE_MAX as u64;
+    const CHUNKS: u64 = PAGE + 104;
+    let cluster = Cluster::start(65, PAIR);
+    cluster.bootstrap().expect("a cluster");
+    let receiver = cluster.storages[1].clone();
+    with(&cluster, |_, client| async move {
+        let (file, _) = open_or_make(&client, "f").await?;
+        sprinkle(&file, 0..CHUNKS, 1).await?;
+        client.close_session(report(&client, &file, true)).await.map(drop)
+    });
+    cluster.crash(&receiver, false);
+    cluster.run_for(Duration::from_secs(3));
+    // One chunk is only cut off, and the last one is new.
+    let changed = [3, PAGE - 1, PAGE, PAGE + 1, CHUNKS - 1];
+    with(&cluster, move |_, client| async move {
+        let (file, _) = open_or_make(&client, "f").await?;
+        let (inode, session, len) = (file.inode(), file.session(), Some((CHUNKS - 2) * CHUNK));
+        let cut = SetAttr { caller: caller(&client), inode, session, len, ..SetAttr::default() };
+        file.update_attr(&client.setattr(cut).await?.attr);
+        sprinkle(&file, changed.into_iter(), 2).await?;
+        client.close_session(report(&client, &file, true)).await.map(drop)
+    });
+    cluster.restart(&receiver);
+    wait_serving(&cluster);
+    let held = held(&cluster);
+    assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [CHUNKS as usize - 1; 2]);
+    let differs = held[0].iter().zip(&held[1]).find(|(a, b)| a != b);
+    assert!(differs.is_none(), "{differs:?}");
+    let node = receiver.id();
+    with(&cluster, move |rt, client| async move {
+        let host = client.routing().nodes[&node].host;
+        let config = ClientConfig { host, hedge: false, ..client.config().clone() };
+        let near = Client::connect(&rt, config).await?;
+        let (file, _) = open_or_make(&near, "f").await?;
+        let looked_at = changed.into_iter().map(|c| (c, 2));
+        for (chunk, byte) in looked_at.chain([(2, 1), (PAGE + 2, 1), (CHUNKS - 2, 0)]) {
+            let (result, buf) = file.read(chunk * CHUNK, rt.alloc(1)).await;
+            result?;
+            assert_eq!(buf[0], byte, "chunk {chunk} near {node}");
+        }
+        near.close_session(report(&near, &file, false)).await?;
+        near.close().await;
+        Ok(())
+    });
+}
+
+/// A write that is done and was never answered comes again to a replica which knows of it by a resync alone: it is not done twice, over what another client has written since.
+#[test]
+fn a_retry_at_a_replica_that_was_brought_up_to_date_changes_nothing() {
+    // A record in each message: it need not come with the first one.
+    let cluster = Cluster::start(66, Shape { sync_page: (3, 1), ..PAIR });
+    cluster.bootstrap().expect("a cluster");
+    change(&cluster, "f", vec![Step::Fill(0..1, 9)]);
+    let (source, receiver) = (cluster.storages[0].clone(), cluster.storages[1].clone());
+    cluster.crash(&receiver, false);
+    cluster.run_for(Duration::from_secs(3));
+    let node = cluster.clients[1].clone();
+    let (rt, config) = (node.rt(), cluster.client_config());
+    let (step, now) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (next, at) = (step.clone(), now.clone());
+    node.rt().spawn_detached(async move {
+        let client = Client::connect(&rt, config).await.expect("a client");
+        let (file, _) = open_or_make(&client, "f").await.expect("open");
+        // It has a connection from here on.
+        file.write(CHUNK / 2, Buf::from_vec(vec![1])).await.expect("written");
+        at.set(1);
+        while next.get() == 0 {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        file.write(0, Buf::from_vec(vec![1])).await.expect("written");
+        at.set(2);
+    });
+    assert!(cluster.run_until(SOON, || now.get() == 1));
+    for storage in &cluster.storages {
+        cluster.world.cut(&storage.node, &node);
+    }
+    step.set(1);
+    cluster.run_for(Duration::from_millis(100));
+    let read = |must: u8| {
+        with(&cluster, move |rt, client| async move {
+            let (file, _) = open_or_make(&client, "f").await?;
+            let (result, buf) = file.read(0, rt.alloc(1)).await;
+            result?;
+            assert_eq!(buf[0], must);
+            client.close_session(report(&client, &file, false)).await.map(drop)
+        });
+    };
+    read(1);
+    assert_eq!(now.get(), 1, "it was done, and its client has heard nothing");
+    with(&cluster, |_, client| async move {
+        let (file, _) = open_or_make(&client, "f").await?;
+        file.write(0, Buf::from_vec(vec![2])).await?;
+        client.close_session(report(&client, &file, true)).await.map(drop)
+    });
+    cluster.restart(&receiver);
+    wait_serving(&cluster);
+    cluster.crash(&source, false);
+    cluster.run_for(Duration::from_secs(5));
+    cluster.world.heal();
+    assert!(cluster.run_until(SOON, || now.get() == 2), "answered in the end");
+    read(2);
 }

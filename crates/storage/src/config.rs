@@ -87,7 +87,20 @@ pub struct StorageConfig {
     /// Share of its time, in per cent, that a resync works at least while clients are being served, however slow they are for it. Not more than `sync_share_percent`.
     #[serde(default = "default_sync_floor")]
     pub sync_floor_percent: u8,
+    /// Chunks that a source asks its receiver about at once. No setting: only simulations have others, whose targets are small and must have several pages all the same.
+    #[serde(skip)]
+    #[serde(default = "default_sync_page")]
+    pub sync_page_chunks: u32,
+    /// Channel records in one message of a resync. No setting, likewise.
+    #[serde(skip)]
+    #[serde(default = "default_sync_channels")]
+    pub sync_channels: usize,
 }
+
+/// The greatest number of chunks in one page of what a target holds.
+pub const SYNC_PAGE_MAX: u32 = 4096;
+/// Channel records in one message.
+pub const CHANNELS_PER_MESSAGE: usize = 16 << 10;
 
 /// Operations under way at a node, at most, whatever its configuration says; each has a few records for the log of a disk.
 pub(crate) const INFLIGHT_OPS_MAX: u64 = 32 << 10;
@@ -147,6 +160,12 @@ fn default_sync_share() -> u8 {
 fn default_sync_floor() -> u8 {
     10
 }
+fn default_sync_page() -> u32 {
+    SYNC_PAGE_MAX
+}
+fn default_sync_channels() -> usize {
+    CHANNELS_PER_MESSAGE
+}
 
 impl StorageConfig {
     /// Checks what the types cannot say.
@@ -192,6 +211,8 @@ impl StorageConfig {
             ("sync_share_percent", self.sync_share_percent.into()),
             ("sync_targets", self.sync_targets.into()),
             ("sync_floor_percent", self.sync_floor_percent.into()),
+            ("sync_page_chunks", self.sync_page_chunks.into()),
+            ("sync_channels", self.sync_channels as u64),
             ("disk_check_ms", self.disk_check_ms),
             ("disk_stuck_ms", self.disk_stuck_ms),
             ("flush_stuck_ms", self.flush_stuck_ms),

@@ -43,5 +43,5 @@ mod update;
 mod vouch;
 mod whole;
 
-pub use config::StorageConfig;
+pub use config::{CHANNELS_PER_MESSAGE, SYNC_PAGE_MAX, StorageConfig};
 pub use service::{Running, start};

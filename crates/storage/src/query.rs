@@ -1,7 +1,7 @@
 //! Questions: extents, single chunks, space, health.
 
+use crate::config::SYNC_PAGE_MAX;
 use crate::node::Node;
-use crate::sync_sink::SYNC_PAGE_MAX;
 use crate::target::Target;
 use glowfs_net::Incoming;
 use glowfs_types::routing::{LocalState, Role};

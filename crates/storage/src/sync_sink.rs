@@ -1,5 +1,6 @@
 //! Being brought up to date: SYNC_LIST and SYNC_DONE of the predecessor.
 
+use crate::config::SYNC_PAGE_MAX;
 use crate::node::Node;
 use crate::target::{Asked, Payload, Waiting};
 use glowfs_craq::Event;
@@ -11,9 +12,6 @@ use glowfs_types::wire::Empty;
 use glowfs_types::wire::data::{SyncDone, SyncList, SyncListReply, UpdateHead};
 use glowfs_types::{Result, Status};
 use std::rc::Rc;
-
-/// The greatest number of chunks in one page.
-pub(crate) const SYNC_PAGE_MAX: u32 = 4096;
 
 impl Node {
     pub(crate) async fn sync_list(&self, incoming: &Incoming) -> Result<SyncListReply> {

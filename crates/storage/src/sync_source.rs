@@ -7,7 +7,6 @@ use crate::forward::send;
 use crate::node::Node;
 use crate::pace::GROUP_BYTES;
 use crate::sync_progress::Progress;
-use crate::sync_sink::SYNC_PAGE_MAX;
 use crate::target::{Payload, Target};
 use glowfs_craq::View;
 use glowfs_craq::resync::{Transfer, compare};
@@ -31,8 +30,6 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const TRANSFER_TRIES: u32 = 50;
 /// How long one control message may take.
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
-/// Channel records in one message.
-const CHANNELS_PER_MESSAGE: usize = 16 << 10;
 
 struct Source {
     node: Rc<Node>,
@@ -102,19 +99,16 @@ impl Source {
         let mut short: Option<Error> = None;
         self.progress.compared.set(0);
         self.progress.total.set(self.target.store.chunk_count(self.target.id));
+        let limit = self.node.config.sync_page_chunks;
         loop {
             self.check()?;
-            let ask = SyncList {
-                chain: self.view.chain,
-                chain_version: self.view.version,
-                after,
-                limit: SYNC_PAGE_MAX,
-            };
+            let ask =
+                SyncList { chain: self.view.chain, chain_version: self.view.version, after, limit };
             let work = self.node.work();
             let theirs: SyncListReply = self.call(method::SYNC_LIST, &ask).await?;
             // Ours is read after theirs: what changed in between only makes a transfer that the receiver finds superseded.
             let (ours, our_more) =
-                self.target.store.list(self.target.id, after, SYNC_PAGE_MAX as usize).await;
+                self.target.store.list(self.target.id, after, limit as usize).await;
             let page = compare(&theirs.chunks, theirs.more, &ours, our_more);
             self.node.metrics.sync_equal.add(page.equal);
             count(&self.progress.compared, page.equal);
@@ -193,7 +187,7 @@ impl Source {
         if planted(Mutant::DedupeNotPersisted) {
             records.clear();
         }
-        let mut parts = records.chunks(CHANNELS_PER_MESSAGE).peekable();
+        let mut parts = records.chunks(self.node.config.sync_channels).peekable();
         let mut done = SyncDone {
             chain: self.view.chain,
             chain_version: self.view.version,

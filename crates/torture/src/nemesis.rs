@@ -99,7 +99,6 @@ pub struct Nemesis {
     machine: Arc<Machine>,
     random: Random,
     turns: Turns,
-    all_lost: Option<Box<dyn Fn()>>,
     /// What it did.
     pub done: Vec<Strike>,
 }
@@ -119,7 +118,6 @@ impl Nemesis {
             machine,
             random: Random::new(seed, 1 << 40),
             turns: Turns::new(&kinds),
-            all_lost: None,
             done: vec![],
         }
     }
@@ -129,10 +127,6 @@ impl Nemesis {
             true => Expected::Planted,
             false => Expected::Sound(Logs::default()),
         }
-    }
-    /// Called when all replicas were gone at once.
-    pub fn on_all_lost(&mut self, tell: Box<dyn Fn()>) {
-        self.all_lost = Some(tell);
     }
 
     /// One fault after another until the time is up and each kind has struck with effect (or not often enough); an error if the cluster does not become whole.
@@ -243,10 +237,6 @@ impl Nemesis {
                 let hit = self.signal(targets, Signal::KILL)?;
                 gone(&c, targets)?;
                 std::thread::sleep(hold);
-                // Nobody serves and whoever read something has noted it by now.
-                if let Some(tell) = self.all_lost.as_ref().filter(|_| kind == Kind::All) {
-                    tell();
-                }
                 start()?;
                 Ok(hit)
             }

@@ -223,10 +223,6 @@ fn under_load(plan: &Plan, site: &Site, machine: &Arc<Machine>, began: Instant) 
         plan.seed,
         plan.faults.clone(),
     );
-    nemesis.on_all_lost({
-        let files = workers.files.clone();
-        Box::new(move || files.all().iter().for_each(|l| l.forget_seen()))
-    });
     let mut failures = vec![];
     let whole = nemesis.rage(Instant::now() + plan.time);
     if let Err(e) = &whole {

@@ -1,12 +1,14 @@
 //! A file that all clients write at the same places: its cells are registers with many writers, and their histories must be
 //! linearizable.
 
+use super::certain::open_or_make_kept;
 use super::history::History;
 use super::registers::{CELL_BYTES, fill, parse};
-use super::workload::{Shared, open_or_make, report, write_patiently};
+use super::workload::{Shared, report, write_patiently};
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::Result;
+use glowfs_types::wire::meta::ROOT_INODE;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -41,19 +43,24 @@ impl Contended {
     }
     /// See [`History::lose`].
     pub fn lose(&mut self) -> Vec<String> {
-        let now = self.tick();
-        let cells = self.cells.iter_mut().zip(self.places);
-        let wrong: Vec<_> =
-            cells.filter_map(|(h, cell)| Some((*cell, h.lose(now).err()?))).collect();
-        wrong.into_iter().map(|(cell, e)| self.story(cell, &e)).collect()
+        self.each(History::lose)
+    }
+    /// See [`History::lose_answered`].
+    pub fn lose_answered(&mut self) -> Vec<String> {
+        self.each(History::lose_answered)
     }
     /// See [`History::lose_unacknowledged`].
     pub fn lose_unacknowledged(&mut self) -> Vec<String> {
+        self.each(History::lose_unacknowledged)
+    }
+    fn each(
+        &mut self,
+        lose: fn(&mut History, u64) -> std::result::Result<(), String>,
+    ) -> Vec<String> {
         let now = self.tick();
         let cells = self.cells.iter_mut().zip(self.places);
-        let wrong: Vec<_> = cells
-            .filter_map(|(h, cell)| Some((*cell, h.lose_unacknowledged(now).err()?)))
-            .collect();
+        let wrong: Vec<_> =
+            cells.filter_map(|(h, cell)| Some((*cell, lose(h, now).err()?))).collect();
         wrong.into_iter().map(|(cell, e)| self.story(cell, &e)).collect()
     }
     /// What is not linearizable.
@@ -71,7 +78,7 @@ pub async fn work(rt: Rt, client: Rc<Client>, shared: Rc<Shared>) {
 }
 
 async fn ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()> {
-    let (file, _) = open_or_make(client, NAME).await?;
+    let (file, _) = open_or_make_kept(client, shared, ROOT_INODE, NAME).await?;
     while !shared.stop.get() {
         let i = rt.random_below(CELLS.len() as u64) as usize;
         if rt.random_below(3) == 0 {

@@ -15,6 +15,8 @@ const HELD_UP_NS: u64 = 900_000_000;
 const LATE_FORWARD_NS: u64 = 2_000_000_000;
 /// By then mgmtd has declared a silent node dead, in ms.
 const DECLARED_MS: u64 = 2_000;
+/// How the log of what went wrong says that every disk had a fault.
+pub(super) const ALL_FLUSHES_FAILED: &str = "flushes failed everywhere";
 /// The longest wait for a change of a chain, in ms.
 const CHANGE_MS: u64 = 3_000;
 
@@ -215,7 +217,7 @@ impl Breaker<'_> {
         }
         let ms = 200 + self.below(300);
         self.pass(ms);
-        self.note("flushes failed everywhere; all storage processes start again".into());
+        self.note(format!("{ALL_FLUSHES_FAILED}; all storage processes start again"));
         for s in self.cluster.storages.clone() {
             s.node.disk(DISK).set_faults(DiskFaults::default());
             self.fallen(info, &s);

@@ -52,7 +52,8 @@ pub fn check(cluster: &Cluster, shared: &Rc<Shared>, lives: &Lives, limit: Durat
             .map_err(|e| e.context(format_args!("reading from {}", storage.node.name())))?;
     }
     let storages: Vec<_> = cluster.storages.iter().map(Service::id).collect();
-    let (meta, power_lost) = (cluster.metas[0].id(), shared.power_losses.get() > 0);
+    let (meta, power_lost) =
+        (cluster.metas[0].id(), shared.power_losses.get() + shared.engine_losses.get() > 0);
     let limit = limit + COLLECTED * 3;
     cluster.with_client(&cluster.clients[0].clone(), limit, move |rt, client| async move {
         for name in own.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {

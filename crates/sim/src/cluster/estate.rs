@@ -3,6 +3,7 @@
 //! What was acknowledged is there; what was asked for and never answered may have happened or not; what was acknowledged and not flushed may have
 //! gone with all power. How long its files are is right when its session has ended.
 
+use super::certain::open_kept;
 use super::end::compare_replicas;
 use super::model::FileModel;
 use super::names::{Directory, empty, list, lookup, unlink};
@@ -49,6 +50,8 @@ pub struct Kept {
     failed_flushes: Cell<u64>,
     /// There was one since it was made.
     lost: Cell<bool>,
+    /// Losses of the metadata engine's power before it was made.
+    engine_losses: Cell<u64>,
     there: Cell<There>,
 }
 
@@ -93,6 +96,10 @@ impl Kept {
         };
         self.notice_losses(shared);
         self.model.borrow_mut().abandoned();
+        if self.place == Place::Small && self.engine_losses.get() != shared.engine_losses.get() {
+            self.judge_contents(rt, client, shared).await?;
+            return unlink(client, parent, &self.name, false).await;
+        }
         let lengths = self.model.borrow().lengths(self.lost.get());
         let (file, open) = open(client, inode).await?;
         let len = open.attr.len;
@@ -108,6 +115,34 @@ impl Kept {
         compare_replicas(client, &file, len, shared).await?;
         client.close_session(report(client, &file, false)).await?;
         unlink(client, parent, &self.name, false).await
+    }
+
+    /// The metadata engine lost its power, and may have lost of a small file what was answered of it since its last fsync: the file is there, with all that was fsynced.
+    pub async fn judge_contents(
+        &self,
+        rt: &Rt,
+        client: &Rc<Client>,
+        shared: &Shared,
+    ) -> Result<()> {
+        let wrong = |what: String| {
+            shared.problem(format!("{}, after the engine lost its power: {what}", self.name));
+        };
+        let Some(inode) = lookup(client, small::dir(client).await?, &self.name).await? else {
+            wrong("it is gone".into());
+            return Ok(());
+        };
+        self.model.borrow_mut().silently_lost();
+        let (file, open) = open_kept(client, shared, inode).await?;
+        let len = open.attr.len.max(self.model.borrow().len());
+        let (read, bytes) = file.read(0, rt.alloc(len as usize)).await;
+        read?;
+        // Losses of storage since are another matter.
+        if !self.notice_losses(shared)
+            && let Some(e) = self.model.borrow().check(0, &bytes)
+        {
+            wrong(e);
+        }
+        client.close_session(report(client, &file, false)).await.map(drop)
     }
 }
 
@@ -142,6 +177,7 @@ impl Estate {
             losses: Cell::new(shared.power_losses.get()),
             failed_flushes: Cell::new(shared.failed_flushes.get()),
             lost: Cell::new(false),
+            engine_losses: Cell::new(shared.engine_losses.get()),
             there: Cell::new(There::Asked),
         });
         self.files.borrow_mut().push(kept.clone());
@@ -171,7 +207,7 @@ impl Estate {
             Some(inode) => Some(list(client, inode).await?),
             None => None,
         };
-        if !self.names.borrow().may_be(names.as_ref()) {
+        if !self.names.borrow().may_be(names.as_ref(), shared.engine_losses.get()) {
             let known = self.names.borrow();
             let dir = &self.dir;
             shared.problem(format!("{dir}, whose client ended: {names:?}, and known is {known:?}"));

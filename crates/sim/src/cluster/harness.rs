@@ -29,7 +29,7 @@ pub const DISK: &str = "/disk0";
 pub const CLUSTER: &str = "0123456789abcdef0123456789abcdef";
 /// The time between two looks at what must always hold.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Bytes in a chunk of the cluster's files: the smallest.
+/// Bytes in a chunk of the cluster's files, where nothing else is said: the smallest.
 pub const CHUNK_BYTES: u32 = 64 << 10;
 
 /// How long clients try.
@@ -274,7 +274,7 @@ impl Cluster {
             tags: Default::default(),
             root: glowfs_meta::RootConfig {
                 table: 1,
-                chunk_bytes: CHUNK_BYTES,
+                chunk_bytes: self.shape.chunk_bytes,
                 stripe: self.shape.stripe,
                 // The contents of most files begin in chunks here, those of the files of `small` do not.
                 inline_bytes: 0,
@@ -310,6 +310,8 @@ impl Cluster {
             sync_share_percent: 50,
             sync_targets: 4,
             sync_floor_percent: 10,
+            sync_page_chunks: self.shape.sync_page.0,
+            sync_channels: self.shape.sync_page.1,
             scrub_bytes_per_s: 64 << 20,
             scrub_interval_s: self.shape.scrub_interval_s,
             disk_check_ms: 2000,

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// The moment of something that has not ended.
 const NEVER: u64 = u64::MAX;
+/// The same, of something of which an answer says nothing any more: what it tells of may be gone.
+const UNTOLD: u64 = NEVER - 1;
 
 /// The operations on one register. Moments are ticks: numbers in the order in which things happened.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +77,7 @@ impl History {
         let verdict = self.check();
         self.lost = now;
         for c in self.clusters.values_mut() {
-            let end = if c.write.1 == NEVER { NEVER } else { now };
+            let end = if c.write.1 >= UNTOLD { c.write.1 } else { now };
             // As if written again just now, if it turns up at all.
             *c = Cluster {
                 write: (c.write.0.max(now), end),
@@ -84,6 +86,14 @@ impl History {
                 reads: 0,
                 lost: 0,
             };
+        }
+        verdict
+    }
+    /// The same where answers were on their way of what is gone.
+    pub fn lose_answered(&mut self, now: u64) -> Result<(), String> {
+        let verdict = self.lose(now);
+        for c in self.clusters.values_mut().filter(|c| c.write.1 == NEVER) {
+            c.write.1 = UNTOLD;
         }
         verdict
     }

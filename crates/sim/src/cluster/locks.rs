@@ -1,9 +1,11 @@
 //! Locks of files that all clients want: nobody is told that he has one while another one has it. They go with their client.
 
-use super::workload::{Shared, caller, open_or_make, report};
+use super::certain::open_or_make_kept;
+use super::workload::{Shared, caller, report};
 use glowfs_client::Client;
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::wire::lock::{Lock, LockWish};
+use glowfs_types::wire::meta::ROOT_INODE;
 use glowfs_types::{InodeId, RequestId, Result};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,7 +43,8 @@ pub async fn work(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, me: usize) {
 async fn ops(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>, me: usize) -> Result<()> {
     let mut files = Vec::new();
     for name in NAMES {
-        files.push((name, open_or_make(client, name).await?.0));
+        let (file, _) = open_or_make_kept(client, shared, ROOT_INODE, name).await?;
+        files.push((name, file));
     }
     let pause = async || rt.sleep(Duration::from_micros(rt.random_below(KEPT_US))).await;
     while !shared.stop.get() {

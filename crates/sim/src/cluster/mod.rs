@@ -3,6 +3,7 @@
 //!
 //! [`run_seed`] does all of it for one seed; equal seeds give equal runs.
 
+pub mod certain;
 pub mod contended;
 mod corners;
 mod disks;

@@ -70,6 +70,10 @@ impl FileModel {
     pub fn len_told(&mut self) {
         self.told_len = self.bytes.len();
     }
+    /// The length that it was told last.
+    pub fn told_len(&self) -> u64 {
+        self.told_len as u64
+    }
     /// Its user is gone, in the middle of whatever was asked for, and nothing is under way any more.
     pub fn abandoned(&mut self) {
         let under_way = self.under_way.clone();

@@ -15,6 +15,9 @@ const OPEN_MAX: usize = 64;
 const NEVER: u64 = u64::MAX;
 /// What a name leads to that nobody has seen: of the operation of that number.
 const UNSEEN: u64 = 1 << 63;
+/// What a name leads to of which nobody knows: something, or anything, nothing included.
+const SOMETHING: u64 = u64::MAX - 1;
+const ANYTHING: u64 = u64::MAX;
 
 /// What was asked; names are numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,11 @@ impl Op {
 /// What each name leads to; 0: nothing.
 type State = Vec<u64>;
 
+/// Whether a name may lead there, by what is known of it.
+fn may_be(known: u64, told: u64) -> bool {
+    known == told || known == ANYTHING || (known == SOMETHING && told != 0)
+}
+
 /// Where the search is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place {
@@ -87,12 +95,16 @@ pub struct NameHistory {
     ops: Vec<Op>,
     /// What was begun before this moment may tell of what is gone ([`NameHistory::lose_unacknowledged`]).
     lost: u64,
+    /// The same, and what it has done may be gone as well ([`NameHistory::lose_answered`]).
+    undone: u64,
+    /// What the names lead to in the beginning.
+    start: u64,
 }
 
 impl NameHistory {
     /// Nothing happened yet.
     pub fn new(names: usize) -> Self {
-        Self { names, ops: Vec::new(), lost: 0 }
+        Self { names, ops: Vec::new(), lost: 0, undone: 0, start: 0 }
     }
     /// Something is asked for; the number of the operation.
     pub fn begin(&mut self, asked: Asked, now: u64) -> usize {
@@ -101,8 +113,12 @@ impl NameHistory {
     }
     /// It is answered.
     pub fn end(&mut self, op: usize, answer: Answer, now: u64) {
-        let lost = self.lost;
+        let (lost, undone) = (self.lost, self.undone);
         let Some(op) = self.ops.get_mut(op) else { return };
+        if op.begin < undone && op.may_change() {
+            // It may have happened before that, and be gone; or it was done again.
+            return;
+        }
         (op.end, op.answer) = (now, Some(answer));
         if op.begin < lost && op.only_tells() {
             // It may tell of what was lost.
@@ -124,6 +140,14 @@ impl NameHistory {
         }
         verdict
     }
+    /// The same where what was acknowledged may be gone as well: until now it is judged, and from now on names lead to anything until somebody tells. (That what is gone are the newest
+    /// changes is judged where a client is alone: `names`.)
+    pub fn lose_answered(&mut self, now: u64) -> Result<(), String> {
+        let verdict = self.check();
+        (self.lost, self.undone, self.start) = (now, now, ANYTHING);
+        self.ops.iter_mut().filter(|o| o.end != NEVER).for_each(Op::forget);
+        verdict
+    }
     /// Operations that may have changed a name while another one did so: without them nothing is proven.
     pub fn contended(&self) -> usize {
         let mut spans: Vec<_> =
@@ -142,7 +166,7 @@ struct Search<'a> {
     open: Vec<&'a Op>,
     /// Inodes that were seen, and that nobody was told to have made.
     strangers: Vec<u64>,
-    names: usize,
+    start: State,
 }
 
 impl<'a> Search<'a> {
@@ -171,7 +195,7 @@ impl<'a> Search<'a> {
             answered.iter().flat_map(told).filter(|i| !made.contains(i)).collect();
         strangers.sort_unstable();
         strangers.dedup();
-        Ok(Self { answered, open, strangers, names: history.names })
+        Ok(Self { answered, open, strangers, start: vec![history.start; history.names] })
     }
 
     /// The states after an operation, if it can come now.
@@ -182,26 +206,32 @@ impl<'a> Search<'a> {
             vec![next]
         };
         let if_so = |so: bool, changes: &[(usize, u64)]| if so { with(changes) } else { vec![] };
+        let nothing = |n: &usize| matches!(state[*n], 0 | ANYTHING);
+        let something = |n: &usize| state[*n] != 0;
+        // That of which nobody knows what it is.
+        let some = |n: &usize| if state[*n] == ANYTHING { SOMETHING } else { state[*n] };
         match (&op.asked, &op.answer) {
-            (Asked::Make(n), Some(Answer::Made(inode))) => if_so(state[*n] == 0, &[(*n, *inode)]),
-            (Asked::Make(n), Some(Answer::Refused)) => if_so(state[*n] != 0, &[]),
-            (Asked::Make(n), None) if state[*n] == 0 => {
+            (Asked::Make(n), Some(Answer::Made(inode))) => if_so(nothing(n), &[(*n, *inode)]),
+            (Asked::Make(n), Some(Answer::Refused)) => if_so(something(n), &[(*n, some(n))]),
+            (Asked::Make(n), None) if nothing(n) => {
                 let made = self.strangers.iter().copied().chain([UNSEEN | number as u64]);
                 made.filter(|i| !state.contains(i)).flat_map(|i| with(&[(*n, i)])).collect()
             }
-            (Asked::Unlink(n), Some(Answer::Done) | None) => if_so(state[*n] != 0, &[(*n, 0)]),
+            (Asked::Unlink(n), Some(Answer::Done) | None) => if_so(something(n), &[(*n, 0)]),
             (Asked::Rename(from, to), Some(Answer::Done) | None) => {
-                if_so(state[*from] != 0, &[(*from, 0), (*to, state[*from])])
+                if_so(something(from), &[(*from, 0), (*to, some(from))])
             }
             (Asked::Unlink(n) | Asked::Rename(n, _), Some(Answer::Refused)) => {
-                if_so(state[*n] == 0, &[])
+                if_so(nothing(n), &[(*n, 0)])
             }
             (Asked::Lookup(n), Some(Answer::Found(found))) => {
-                if_so(found.first().is_some_and(|f| f.unwrap_or(0) == state[*n]), &[])
+                let told = found.first().map(|f| f.unwrap_or(0));
+                told.map_or_else(Vec::new, |f| if_so(may_be(state[*n], f), &[(*n, f)]))
             }
             (Asked::List(all), Some(Answer::Found(found))) => {
-                let mut pairs = all.iter().zip(found);
-                if_so(pairs.all(|(n, f)| f.unwrap_or(0) == state[*n]), &[])
+                let told = || all.iter().zip(found).map(|(n, f)| (*n, f.unwrap_or(0)));
+                let changes: Vec<_> = told().collect();
+                if_so(told().all(|(n, f)| may_be(state[n], f)), &changes)
             }
             // What is no answer to that question.
             _ => vec![],
@@ -209,7 +239,7 @@ impl<'a> Search<'a> {
     }
 
     fn run(&self) -> Result<(), String> {
-        let start = Place { first: 0, more: Vec::new(), open: 0, state: vec![0; self.names] };
+        let start = Place { first: 0, more: Vec::new(), open: 0, state: self.start.clone() };
         let (mut known, mut stack) = (HashSet::from([start.clone()]), vec![start]);
         let mut farthest: Option<Place> = None;
         while let Some(place) = stack.pop() {

@@ -1,6 +1,7 @@
 //! Names: each client makes, renames and unlinks files in a directory of its own; every answer and every listing must be what an
 //! exact model says, under retries and crashes of the services.
 
+use super::certain::is_kept;
 use super::estate::Estate;
 use super::workload::{Shared, caller};
 use glowfs_client::Client;
@@ -49,26 +50,78 @@ impl Asked {
 }
 
 /// What is known of a client's directory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Directory {
-    /// What it was told is there.
-    model: Model,
+    /// What may be there, by what it was told: one thing alone, until the metadata engine loses its power.
+    now: Vec<Model>,
+    /// What may be there again if it does: what was there at any time since names were flushed last.
+    before: Vec<Model>,
+    /// Losses that count in `now`.
+    losses: u64,
     /// What it has asked for and not been told of.
     asked: Option<Asked>,
     /// The directory is there.
     made: bool,
 }
 
-impl Directory {
-    /// Whether it may have these names (`None`: it is not there) when its client is gone.
-    pub fn may_be(&self, names: Option<&Model>) -> bool {
-        match names {
-            None => !self.made,
-            Some(names) => {
-                *names == self.model
-                    || self.asked.as_ref().is_some_and(|a| a.explains(&self.model, names))
-            }
+impl Default for Directory {
+    fn default() -> Self {
+        let (now, before) = (vec![Model::new()], Vec::new());
+        Self { now, before, losses: 0, asked: None, made: false }
+    }
+}
+
+fn add(models: &mut Vec<Model>, more: Vec<Model>) {
+    more.into_iter().for_each(|m| {
+        if !models.contains(&m) {
+            models.push(m);
         }
+    });
+}
+
+impl Directory {
+    /// Whether it may have these names (`None`: it is not there) when its client is gone and so many losses are known.
+    pub fn may_be(&self, names: Option<&Model>, losses: u64) -> bool {
+        let Some(names) = names else { return !self.made };
+        let before = self.before.iter().filter(|_| losses != self.losses);
+        self.now
+            .iter()
+            .chain(before)
+            .any(|m| m == names || self.asked.as_ref().is_some_and(|a| a.explains(m, names)))
+    }
+    /// The engine may have lost its power since.
+    fn notice(&mut self, losses: u64) -> bool {
+        let lost = std::mem::replace(&mut self.losses, losses) != losses;
+        if lost {
+            let before = std::mem::take(&mut self.before);
+            add(&mut self.now, before);
+        }
+        lost
+    }
+    /// All names that it was told of are on disk.
+    fn flushed(&mut self) {
+        self.before.clear();
+    }
+    /// An answer: what it makes of what may have been there; None where it cannot be. `losses`: so many now. False: no such answer can be.
+    fn answered(&mut self, losses: u64, after: impl Fn(&Model) -> Option<Model>) -> bool {
+        let lost = self.notice(losses);
+        let fit = self.now.iter().filter_map(|m| Some((m.clone(), after(m)?)));
+        let fit: Vec<(Model, Model)> = fit.collect();
+        if fit.is_empty() {
+            return false;
+        }
+        let all = std::mem::take(&mut self.now);
+        for (was, is) in fit {
+            if was != is {
+                add(&mut self.before, vec![was]);
+            }
+            add(&mut self.now, vec![is]);
+        }
+        if lost {
+            // What was told of may have gone just after it was done.
+            add(&mut self.now, all);
+        }
+        true
     }
 }
 
@@ -113,38 +166,63 @@ pub async fn unlink(client: &Client, parent: InodeId, name: &str, directory: boo
     client.unlink(query).await.map(|_| ())
 }
 
+/// Makes its directory, for good.
+async fn make_kept(client: &Client, shared: &Shared, estate: &Estate) -> Result<InodeId> {
+    let known = &estate.names;
+    known.borrow_mut().asked = Some(Asked::Directory);
+    let mut may_be_there = false;
+    loop {
+        let losses = shared.engine_losses.get();
+        let made = match make(client, ROOT_INODE, &estate.dir, InodeKind::Directory).await {
+            Err(e) if e.status == Status::Exists && may_be_there => {
+                lookup(client, ROOT_INODE, &estate.dir).await?.ok_or(e)?
+            }
+            made => made?,
+        };
+        if is_kept(client, shared, losses).await? {
+            *known.borrow_mut() = Directory { made: true, losses, ..Directory::default() };
+            return Ok(made);
+        }
+        may_be_there = true;
+    }
+}
+
 async fn ops(rt: &Rt, client: &Client, shared: &Shared, estate: &Estate) -> Result<()> {
     let (dir, known) = (estate.dir.as_str(), &estate.names);
-    known.borrow_mut().asked = Some(Asked::Directory);
-    let parent = make(client, ROOT_INODE, dir, InodeKind::Directory).await?;
-    *known.borrow_mut() = Directory { made: true, ..Directory::default() };
-    let wrong = |what: &str, name: &str, got: String, want: String| {
-        shared.problem(format!("{dir}: {what} {name}: {got}, and must be {want}"));
+    let parent = make_kept(client, shared, estate).await?;
+    // Whether what was told can be.
+    let told = |what: &str, got: String, after: &dyn Fn(&Model) -> Option<Model>| {
+        if !known.borrow_mut().answered(shared.engine_losses.get(), after) {
+            let now = &known.borrow().now;
+            shared.problem(format!("{dir}: {what}: {got}, and before it there was one of {now:?}"));
+        }
     };
     while !shared.stop.get() {
         let name = format!("n{}", rt.random_below(NAMES));
-        let there = known.borrow().model.get(&name).copied();
-        let ask = |asked: Asked| known.borrow_mut().asked = Some(asked);
-        match rt.random_below(8) {
+        let ask = |asked: Asked| {
+            let mut known = known.borrow_mut();
+            known.notice(shared.engine_losses.get());
+            known.asked = Some(asked);
+        };
+        match rt.random_below(if shared.background.get() { 9 } else { 8 }) {
             0..3 => {
                 ask(Asked::Make(name.clone()));
-                match (make(client, parent, &name, InodeKind::File).await, there) {
-                    (Ok(inode), None) => drop(known.borrow_mut().model.insert(name, inode)),
-                    (Err(e), Some(_)) if e.status == Status::Exists => {}
-                    (Err(e), _) if e.status != Status::Exists => return Err(e),
-                    (got, there) => wrong("make", &name, format!("{got:?}"), format!("{there:?}")),
-                }
+                let made = match make(client, parent, &name, InodeKind::File).await {
+                    Err(e) if e.status == Status::Exists => None,
+                    made => Some(made?),
+                };
+                told(&format!("make {name}"), format!("{made:?}"), &|m| {
+                    let with = |inode| with(m, &name, inode);
+                    (m.contains_key(&name) != made.is_some())
+                        .then(|| made.map_or_else(|| m.clone(), with))
+                });
             }
             3 | 4 => {
                 ask(Asked::Unlink(name.clone()));
-                match (unlink(client, parent, &name, false).await, there) {
-                    (Ok(()), Some(_)) => drop(known.borrow_mut().model.remove(&name)),
-                    (Err(e), None) if e.status == Status::NotFound => {}
-                    (Err(e), _) if e.status != Status::NotFound => return Err(e),
-                    (got, there) => {
-                        wrong("unlink", &name, format!("{got:?}"), format!("{there:?}"));
-                    }
-                }
+                let done = was_there(unlink(client, parent, &name, false).await)?;
+                told(&format!("unlink {name}"), format!("{done}"), &|m| {
+                    (m.contains_key(&name) == done).then(|| without(m, &name))
+                });
             }
             5 => {
                 let to = format!("n{}", rt.random_below(NAMES));
@@ -158,41 +236,61 @@ async fn ops(rt: &Rt, client: &Client, shared: &Shared, estate: &Estate) -> Resu
                     new_name: to.as_bytes().to_vec().into(),
                     flags: 0,
                 };
-                match (client.rename(query).await, there) {
-                    (Ok(_), Some(inode)) => {
-                        let mut known = known.borrow_mut();
-                        known.model.remove(&name);
-                        known.model.insert(to, inode);
-                    }
-                    (Err(e), None) if e.status == Status::NotFound => {}
-                    (Err(e), _) if e.status != Status::NotFound => return Err(e),
-                    (got, there) => {
-                        wrong("rename", &name, format!("{:?}", got.err()), format!("{there:?}"));
-                    }
-                }
+                let done = was_there(client.rename(query).await.map(drop))?;
+                told(&format!("rename {name} to {to}"), format!("{done}"), &|m| {
+                    let renamed = |inode: &InodeId| with(&without(m, &name), &to, *inode);
+                    let inode = m.get(&name);
+                    (inode.is_some() == done).then(|| inode.map_or_else(|| m.clone(), renamed))
+                });
             }
             6 => {
                 let got = lookup(client, parent, &name).await?;
-                if got != there {
-                    wrong("lookup", &name, format!("{got:?}"), format!("{there:?}"));
-                }
+                let fits = |m: &Model| (m.get(&name).copied() == got).then(|| m.clone());
+                told(&format!("lookup {name}"), format!("{got:?}"), &fits);
+            }
+            7 => {
+                let got = list(client, parent).await?;
+                told("listing", format!("{got:?}"), &|m| (*m == got).then(|| m.clone()));
             }
             _ => {
-                let got = list(client, parent).await?;
-                if got != known.borrow().model {
-                    wrong("listing", "", format!("{got:?}"), format!("{known:?}"));
+                let losses = shared.engine_losses.get();
+                known.borrow_mut().notice(losses);
+                if is_kept(client, shared, losses).await? {
+                    known.borrow_mut().flushed();
                 }
             }
         }
         known.borrow_mut().asked = None;
+        if !shared.background.get() {
+            known.borrow_mut().flushed();
+        }
         shared.ops.set(shared.ops.get() + 1);
         rt.sleep(Duration::from_micros(rt.random_below(40_000))).await;
     }
+    known.borrow_mut().notice(shared.engine_losses.get());
     let got = list(client, parent).await?;
-    if got != known.borrow().model {
-        wrong("the last listing", "", format!("{got:?}"), format!("{known:?}"));
-    }
+    told("the last listing", format!("{got:?}"), &|m| (*m == got).then(|| m.clone()));
     empty(client, dir, parent, &got).await
+}
+
+/// Whether a name was there that was to go.
+fn was_there(done: Result<()>) -> Result<bool> {
+    match done {
+        Err(e) if e.status == Status::NotFound => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
+fn with(names: &Model, name: &str, inode: InodeId) -> Model {
+    let mut names = names.clone();
+    names.insert(name.to_owned(), inode);
+    names
+}
+
+fn without(names: &Model, name: &str) -> Model {
+    let mut names = names.clone();
+    names.remove(name);
+    names
 }
 
 /// Removes a directory with its names.
@@ -248,8 +346,11 @@ mod tests {
             all.iter().map(|(name, inode)| ((*name).to_owned(), InodeId(*inode))).collect()
         };
         let (a, b) = ("a".to_owned(), "b".to_owned());
-        let asked = |asked| Directory { model: names(&[("a", 1)]), asked, made: true };
-        let judge = |d: &Directory, all: &[(&str, u64)]| d.may_be(Some(&names(all)));
+        let asked = |asked| {
+            let now = vec![names(&[("a", 1)])];
+            Directory { now, asked, made: true, ..Directory::default() }
+        };
+        let judge = |d: &Directory, all: &[(&str, u64)]| d.may_be(Some(&names(all)), 0);
         for (d, happened) in [
             (asked(Some(Asked::Make(b.clone()))), &[("a", 1), ("b", 7)][..]),
             (asked(Some(Asked::Unlink(a.clone()))), &[][..]),
@@ -257,9 +358,32 @@ mod tests {
         ] {
             assert!(judge(&d, &[("a", 1)]) && judge(&d, happened), "{d:?}");
             assert!(!judge(&d, &[("a", 1), ("c", 7)]) && !judge(&d, &[("b", 2)]), "{d:?}");
-            assert!(!d.may_be(None), "the directory was made");
+            assert!(!d.may_be(None, 0), "the directory was made");
         }
         assert!(judge(&asked(None), &[("a", 1)]) && !judge(&asked(None), &[]));
-        assert!(Directory { asked: Some(Asked::Directory), ..Directory::default() }.may_be(None));
+        assert!(
+            Directory { asked: Some(Asked::Directory), ..Directory::default() }.may_be(None, 0)
+        );
+    }
+
+    #[test]
+    fn what_was_told_and_not_flushed_may_go_with_the_power_and_nothing_else() {
+        let model = |n: u64| with(&Model::new(), "a", InodeId(n));
+        let mut d = Directory { made: true, ..Directory::default() };
+        for n in 1..4 {
+            assert!(d.answered(0, |_| Some(model(n))));
+            if n == 1 {
+                d.flushed();
+            }
+        }
+        let is = |n: u64| move |m: &Model| (*m == model(n)).then(|| m.clone());
+        assert!(!d.may_be(Some(&model(2)), 0) && d.may_be(Some(&model(2)), 1));
+        assert!(!d.may_be(Some(&Model::new()), 1), "it was flushed");
+        assert!(!d.answered(0, is(2)), "without a loss");
+        d.notice(1);
+        assert!(!d.answered(1, is(7)) && d.answered(1, is(2)));
+        assert!(!d.answered(1, is(3)), "it was told which");
+        // On its way when the power went: it may be gone as well.
+        assert!(d.answered(2, |_| Some(model(9))) && d.may_be(Some(&model(2)), 2));
     }
 }

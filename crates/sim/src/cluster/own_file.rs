@@ -1,30 +1,32 @@
 //! What a client does to a file of its own: every operation on data, alone and side by side, checked against an exact model of the bytes
 //! ([`OwnFile`]).
 
+use super::certain::{is_kept, open_kept, open_or_make_kept};
 use super::estate::{Estate, Kept, Place};
 use super::harness::CHUNK_BYTES;
 use super::model::FileModel;
 use super::workload::{
-    Shared, caller, is_told_of_loss, op_bytes, open, open_or_make, patiently, random_bytes, report,
-    write_patiently,
+    Shared, caller, is_told_of_loss, op_bytes, patiently, random_bytes, report, write_patiently,
 };
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_types::Result;
-use glowfs_types::wire::meta::SetAttr;
+use glowfs_types::wire::meta::{OfInode, ROOT_INODE, SetAttr};
 use std::cell::RefMut;
 use std::rc::Rc;
 
-/// Bytes of an own file, at most (a few chunks).
+/// Bytes of an own file, at most (a few chunks); where chunks are large; and of one operation then, now and then: more than goes through the log.
 const OWN_BYTES: u64 = 300 << 10;
+const LARGE_OWN_BYTES: u64 = 1 << 20;
+const LARGE_OP_BYTES: u64 = 200 << 10;
 /// Writes made side by side, at most.
 const BURST_WRITES: u64 = 6;
 
 /// One client's work on its own file, until told to stop.
 pub async fn own_file(rt: Rt, client: Rc<Client>, shared: Rc<Shared>, estate: Rc<Estate>) {
     let kept = estate.file(Place::Root, estate.name.clone(), &shared);
-    let done = match open_or_make(&client, &estate.name).await {
+    let done = match open_or_make_kept(&client, &shared, ROOT_INODE, &estate.name).await {
         Ok((file, _)) => OwnFile::new(rt, client, shared.clone(), kept, file).work().await,
         Err(e) => Err(e),
     };
@@ -42,6 +44,8 @@ pub(super) struct OwnFile {
     kept: Rc<Kept>,
     /// Something may have been lost since the last flush.
     may_be_told: bool,
+    /// Losses of the metadata engine's power before it began.
+    engine_losses: u64,
     /// Bytes of the file, and of one operation, at most.
     pub bytes: u64,
     pub op_bytes: Option<u64>,
@@ -57,8 +61,11 @@ impl OwnFile {
         file: Rc<OpenFile>,
     ) -> Self {
         kept.made();
-        let (bytes, op_bytes, may_be_told) = (OWN_BYTES, None, false);
-        Self { rt, client, shared, file, kept, may_be_told, bytes, op_bytes }
+        let is_large = shared.chunk_bytes.get() > CHUNK_BYTES;
+        let bytes = if is_large { LARGE_OWN_BYTES } else { OWN_BYTES };
+        let (op_bytes, may_be_told) = (None, false);
+        let engine_losses = shared.engine_losses.get();
+        Self { rt, client, shared, file, kept, may_be_told, engine_losses, bytes, op_bytes }
     }
 
     async fn work(&mut self) -> Result<()> {
@@ -89,7 +96,18 @@ impl OwnFile {
         self.shared.ops.set(self.shared.ops.get() + 1);
         self.rt.sleep(Duration::from_micros(self.rt.random_below(us))).await;
     }
+    /// The contents may be with the metadata, and what was answered of them may have gone with the engine's power.
+    pub fn is_in_doubt(&self) -> bool {
+        self.may_be_inline() && self.shared.engine_losses.get() != self.engine_losses
+    }
+    /// Then its length and contents change with metadata that nobody flushes, and only a flush makes sure of them.
+    fn may_be_inline(&self) -> bool {
+        self.op_bytes.is_some() && self.shared.background.get()
+    }
     fn problem(&self, what: &str) {
+        if self.is_in_doubt() {
+            return;
+        }
         self.shared.problem(format!("{}: {what}", self.kept.name));
     }
     /// For who replays a seed with its log.
@@ -108,7 +126,9 @@ impl OwnFile {
     /// A place in the file and a number of bytes from there.
     fn place(&self) -> (u64, u64) {
         let offset = self.rt.random_below(self.bytes);
-        let most = self.op_bytes.unwrap_or_else(|| op_bytes(&self.rt));
+        let large = || self.bytes > OWN_BYTES && self.rt.random_below(8) == 0;
+        let any = || if large() { LARGE_OP_BYTES } else { op_bytes(&self.rt) };
+        let most = self.op_bytes.unwrap_or_else(any);
         (offset, 1 + self.rt.random_below(most.min(self.bytes - offset)))
     }
 
@@ -149,19 +169,52 @@ impl OwnFile {
             ..SetAttr::default()
         };
         // Contents that are longer than what is kept with the metadata need a chunk, for which there may be no room yet.
-        let cut = async || self.client.setattr(query.clone()).await;
-        self.file.update_attr(&patiently(&self.rt, cut).await?.attr);
+        let client = self.client.clone();
+        let cut = async || client.setattr(query.clone()).await;
+        loop {
+            let losses = self.shared.engine_losses.get();
+            self.file.update_attr(&patiently(&self.rt, cut).await?.attr);
+            if self.may_be_inline() || is_kept(&self.client, &self.shared, losses).await? {
+                break;
+            }
+            self.check_undone(to).await?;
+        }
         self.model().truncate(to);
-        self.model().len_told();
+        if !self.may_be_inline() {
+            self.model().len_told();
+        }
         self.model().answered();
         // It counts as of the chain versions at which it was asked for, also on a chain that has not begun again yet since power was lost at some time before.
         self.may_be_told |= self.kept.losses.get() > 0;
         Ok(())
     }
 
+    /// The engine lost its power after a truncate was answered: it stands, or has cut nothing.
+    async fn check_undone(&mut self, to: u64) -> Result<()> {
+        let of = OfInode { caller: caller(&self.client), inode: self.file.inode() };
+        let attr = self.client.getattr(of).await?.attr;
+        self.file.update_attr(&attr);
+        let told = self.model().told_len();
+        if attr.len == to {
+            return Ok(());
+        }
+        if attr.len != told {
+            self.problem(&format!(
+                "a truncate to {to} is gone with the power, and the length is {}, not {told}",
+                attr.len
+            ));
+        }
+        self.notice_losses();
+        let wrong = self.check_read(0, self.bytes).await?;
+        if !self.power_was_lost() {
+            wrong.into_iter().for_each(|w| self.problem(&format!("a truncate is gone: {w}")));
+        }
+        Ok(())
+    }
+
     /// Several writes into one or two chunks at once; half the times the chunks are cut off just before, and begin anew with them.
     async fn write_side_by_side(&mut self) -> Result<()> {
-        let chunk = CHUNK_BYTES as u64;
+        let chunk = u64::from(self.shared.chunk_bytes.get());
         let begin = self.rt.random_below(self.bytes / chunk) * chunk;
         let len = self.model().len();
         if self.rt.random_below(2) == 0 && begin < len {
@@ -230,23 +283,28 @@ impl OwnFile {
         if told && !self.may_be_told {
             self.problem("fsync tells of a loss, and all power was never lost");
         }
-        if told {
-            self.model().told()
-        } else {
-            self.model().flushed()
+        if !self.may_be_inline() {
+            self.flushed(told);
         }
         self.may_be_told = false;
         self.says(if told { "was told of a loss" } else { "flushed" }, 0, 0);
         let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
         self.check_len("fsync", reply.attr.len);
         self.model().len_told();
+        if self.may_be_inline() && !self.is_in_doubt() {
+            self.flushed(told);
+        }
         Ok(())
+    }
+    fn flushed(&self, told: bool) {
+        if told { self.model().told() } else { self.model().flushed() }
     }
 
     pub async fn open_again(&mut self) -> Result<()> {
         self.says("opens again", 0, 0);
-        self.client.close_session(report(&self.client, &self.file, false)).await?;
-        let (again, reply) = open(&self.client, self.file.inode()).await?;
+        let durable = self.shared.background.get() && !self.may_be_inline();
+        self.client.close_session(report(&self.client, &self.file, durable)).await?;
+        let (again, reply) = open_kept(&self.client, &self.shared, self.file.inode()).await?;
         // The file was open all the time, so what was not flushed is still known.
         self.file = again;
         self.model().len_told();
@@ -268,7 +326,11 @@ impl OwnFile {
     async fn check_read(&self, offset: u64, len: u64) -> Result<Option<String>> {
         self.says("reads", offset, len);
         let (result, buf) = self.file.read(offset, self.rt.alloc(len as usize)).await;
-        result?;
+        let got = result? as u64;
+        let most = *self.model().lengths(true).end();
+        if got > 0 && offset + got > most {
+            self.problem(&format!("a read tells of {got} bytes at {offset}, and {most} are there"));
+        }
         let wrong = self.model().check(offset, &buf);
         Ok(wrong.map(|wrong| format!("read of {len} bytes at {offset}: {wrong}")))
     }

@@ -50,6 +50,11 @@ impl SharedNames {
         let now = self.tick();
         self.history.lose_unacknowledged(now).err().map(|e| story(&e))
     }
+    /// See [`NameHistory::lose_answered`].
+    pub fn lose_answered(&mut self) -> Option<String> {
+        let now = self.tick();
+        self.history.lose_answered(now).err().map(|e| story(&e))
+    }
     /// What is not linearizable.
     pub fn check(&self) -> Option<String> {
         self.history.check().err().map(|e| story(&e))

@@ -1,17 +1,18 @@
 //! Small files, whose contents begin with the metadata: own ones that live for some operations, some of which make them longer than fits there,
 //! and one that all clients write at the same places, until somebody writes behind that.
 
+use super::certain::{is_kept, open_kept, open_or_make_kept};
 use super::contended::{read_from, write_to};
 use super::estate::{Estate, Place};
 use super::names::{make, unlink};
 use super::own_file::OwnFile;
 use super::registers::CELL_BYTES;
-use super::workload::{Shared, caller, open, open_or_make_in, report};
+use super::workload::{Shared, caller, open_or_make_in, report};
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Duration, Rt};
 use glowfs_types::layout::INLINE_BYTES_MAX;
 use glowfs_types::wire::meta::{InodeKind, Lookup, ROOT_INODE, SetXattr};
-use glowfs_types::{InodeId, RequestId, Result};
+use glowfs_types::{InodeId, RequestId, Result, Status};
 use std::rc::Rc;
 
 /// The directory of all of them.
@@ -66,7 +67,7 @@ async fn one(
 ) -> Result<()> {
     let parent = dir(client).await?;
     let kept = estate.file(Place::Small, name.to_owned(), shared);
-    let (file, made) = open_or_make_in(client, parent, name).await?;
+    let (file, made) = open_or_make_kept(client, shared, parent, name).await?;
     if !made.attr.inline {
         shared.problem(format!("{name}: made with chunks"));
     }
@@ -75,23 +76,48 @@ async fn one(
     (own.bytes, own.op_bytes) = (bytes, Some(op_bytes));
     for _ in 0..rt.random_below(LIFE) {
         own.notice_losses();
-        match rt.random_below(12) {
-            0..5 => own.write().await?,
-            5..8 => own.read().await?,
-            8 => own.cut().await?,
-            9 => own.fsync().await?,
-            10 => own.open_again().await?,
+        let done = match rt.random_below(12) {
+            0..5 => own.write().await,
+            5..8 => own.read().await,
+            8 => own.cut().await,
+            9 => own.fsync().await,
+            10 => own.open_again().await,
             // Chunks are asked for.
-            _ if rt.random_below(8) == 0 => own.zero().await?,
-            _ => {}
+            _ if rt.random_below(8) == 0 => own.zero().await,
+            _ => Ok(()),
+        };
+        if own.is_in_doubt() {
+            break;
         }
+        done?;
         own.pause(10_000).await;
     }
-    own.close().await?;
+    let closed = own.close().await;
+    if own.is_in_doubt() {
+        kept.judge_contents(rt, client, shared).await?;
+    } else {
+        closed?;
+    }
     kept.goes();
-    unlink(client, parent, name, false).await?;
+    remove_kept(client, shared, parent, name).await?;
     estate.gone(&kept);
     Ok(())
+}
+
+/// Removes a file that is there, for good.
+async fn remove_kept(client: &Client, shared: &Shared, parent: InodeId, name: &str) -> Result<()> {
+    let mut may_be_gone = false;
+    loop {
+        let losses = shared.engine_losses.get();
+        match unlink(client, parent, name, false).await {
+            Err(e) if e.status == Status::NotFound && may_be_gone => {}
+            removed => removed?,
+        }
+        if is_kept(client, shared, losses).await? {
+            return Ok(());
+        }
+        may_be_gone = true;
+    }
 }
 
 /// One client's work on the file that all write, until told to stop.
@@ -103,7 +129,7 @@ pub async fn contended(rt: Rt, client: Rc<Client>, shared: Rc<Shared>) {
 
 async fn contend(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()> {
     let parent = dir(client).await?;
-    let (mut file, _) = open_or_make_in(client, parent, CONTENDED).await?;
+    let (mut file, _) = open_or_make_kept(client, shared, parent, CONTENDED).await?;
     while !shared.stop.get() {
         let last = CELLS.len() - 1;
         let i = match rt.random_below(LAST_CELL) {
@@ -114,7 +140,7 @@ async fn contend(rt: &Rt, client: &Rc<Client>, shared: &Rc<Shared>) -> Result<()
             0..3 => write_to(rt, &file, &shared.small, i).await?,
             7 if rt.random_below(4) == 0 => {
                 client.close_session(report(client, &file, false)).await?;
-                file = open(client, file.inode()).await?.0;
+                file = open_kept(client, shared, file.inode()).await?.0;
             }
             _ => read_from(rt, &file, shared, &shared.small, i).await?,
         }

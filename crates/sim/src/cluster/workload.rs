@@ -1,6 +1,8 @@
 //! What clients do on a shared file: random reads and writes, checked as registers. And what all workloads have in common.
 
+use super::certain::open_or_make_kept;
 use super::contended::{self, Contended};
+use super::harness::CHUNK_BYTES;
 use super::locks::Locks;
 use super::registers::{CELL_BYTES, Registers, Writing};
 use super::shared_names::SharedNames;
@@ -47,6 +49,12 @@ pub struct Shared {
     pub power_losses: Cell<u64>,
     /// How often of these all stores had only failed to flush: clients are not told of what is gone then.
     pub failed_flushes: Cell<u64>,
+    /// Changes of metadata are answered before they are flushed.
+    pub background: Cell<bool>,
+    /// Bytes in a chunk.
+    pub chunk_bytes: Cell<u32>,
+    /// How often the host of the metadata engine lost its power, and with it changes that were answered.
+    pub engine_losses: Cell<u64>,
 }
 
 /// How all storage nodes were interrupted at once.
@@ -75,6 +83,9 @@ impl Shared {
             names: RefCell::default(),
             locks: RefCell::default(),
             failed_flushes: Cell::new(0),
+            background: Cell::new(false),
+            chunk_bytes: Cell::new(CHUNK_BYTES),
+            engine_losses: Cell::new(0),
         })
     }
     /// All storage nodes were interrupted at once.
@@ -91,8 +102,16 @@ impl Shared {
             self.failed_flushes.set(self.failed_flushes.get() + 1);
         }
     }
-    /// The metadata engine's host lost its power: commits that were not flushed, and so not acknowledged, may have been seen.
+    /// The metadata engine's host lost its power: commits that were not flushed, and so not acknowledged, may have been seen. Where they are acknowledged before that, these may be gone as well.
     pub fn engine_lost_power(&self) {
+        if self.background.get() {
+            self.engine_losses.set(self.engine_losses.get() + 1);
+            let wrong = self.small.borrow_mut().lose_answered();
+            self.problems.borrow_mut().extend(wrong);
+            let wrong = self.names.borrow_mut().lose_answered();
+            self.problems.borrow_mut().extend(wrong);
+            return;
+        }
         let wrong = self.small.borrow_mut().lose_unacknowledged();
         self.problems.borrow_mut().extend(wrong);
         let wrong = self.names.borrow_mut().lose_unacknowledged();
@@ -227,7 +246,7 @@ async fn shared_file_ops(
     name: &str,
     me: usize,
 ) -> Result<()> {
-    let (file, _) = open_or_make(client, name).await?;
+    let (file, _) = open_or_make_kept(client, shared, ROOT_INODE, name).await?;
     let cells = shared.registers.borrow().len() as u64;
     let own = shared.cells_of(me);
     let (first, part) = (own.start as u64, own.len() as u64);

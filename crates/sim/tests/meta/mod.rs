@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, missing_docs)]
 
 mod admission;
+mod as_shipped;
 mod hot;
 mod inline;
 mod lab;

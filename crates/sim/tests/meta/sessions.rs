@@ -1,13 +1,15 @@
 //! Sessions: what ends them and with which length, their client's death, closes one by one and together.
 
-use super::lab::{Lab, SHAPE, look};
-use glowfs_client::Client;
+use super::lab::{Lab, SHAPE, look, name};
+use glowfs_client::{Client, FileAccess, OpenFile};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;
+use glowfs_sim::cluster::names::unlink;
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
-use glowfs_types::wire::meta::Sync as SyncFile;
+use glowfs_types::wire::meta::{Open, OpenFlags, ROOT_INODE, Rename, Sync as SyncFile};
 use glowfs_types::*;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// What is open stays open over a restart; what a client that died had open is closed for it, with the length that its chunks have.
@@ -136,4 +138,77 @@ fn closes_that_were_never_sent_end_with_their_client() {
     assert!(message.contains("ended by the cluster"), "{message}");
     let after = lab.run(0, |c| async move { look(&c, "lost").await.expect("there") });
     assert_eq!(after.len, 100_000);
+}
+
+/// Nobody knows whether a client has a file open that cannot be asked for a while: what is removed, or replaced by a rename, stays until it can be, and then until it is closed.
+#[test]
+fn what_a_client_has_open_that_cannot_be_asked_stays() {
+    for (seed, stopped) in [(26, false), (27, true)] {
+        let lab = Lab::new(seed);
+        lab.run(0, |c| async move {
+            for (file, byte) in [("f", 7), ("g", 8), ("h", 9)] {
+                let (file, _) = open_or_make(&c, file).await.expect("made");
+                file.write(0, Buf::from_vec(vec![byte; 9000])).await.expect("written");
+                c.close_session(report(&c, &file, true)).await.expect("closed");
+            }
+        });
+        let open: Rc<RefCell<Vec<Rc<OpenFile>>>> = Rc::default();
+        let keep = open.clone();
+        lab.run(1, move |c| async move {
+            for file in ["f", "g"] {
+                let inode = look(&c, file).await.expect("there").inode;
+                let flags = OpenFlags { read: true, ..OpenFlags::default() };
+                let (caller, request) = (caller(&c), RequestId(0));
+                let asked = Open { caller: caller.clone(), request, inode, flags };
+                let opened = c.open(asked).await.expect("opened");
+                let access = FileAccess { caller, read: true, write: false, exec: false };
+                keep.borrow_mut().push(c.open_file(&opened, access).expect("open"));
+            }
+        });
+        let (meta, reader) = (&lab.cluster.metas[0].node, &lab.cluster.clients[1]);
+        let away = Duration::from_secs(5);
+        if stopped {
+            reader.freeze(away);
+        } else {
+            lab.cluster.world.cut(meta, reader);
+        }
+        let until = lab.cluster.world.now() + away;
+        lab.run(0, |c| async move {
+            unlink(&c, ROOT_INODE, "f", false).await.expect("removed");
+            let rename = Rename {
+                caller: caller(&c),
+                request: RequestId(0),
+                parent: ROOT_INODE,
+                name: name("h"),
+                new_parent: ROOT_INODE,
+                new_name: name("g"),
+                flags: 0,
+            };
+            c.rename(rename).await.expect("replaced");
+        });
+        let now = lab.cluster.world.now();
+        assert!(now < until, "seed {seed}: it was away all the time");
+        lab.cluster.run_for(until - now);
+        lab.cluster.world.heal();
+        lab.cluster.run_for(Duration::from_secs(15));
+        let files = open.borrow().clone();
+        lab.run(1, move |c| async move {
+            for (file, byte) in files.iter().zip([7, 8]) {
+                let (read, bytes) = file.read(0, c.rt().alloc(9000)).await;
+                assert_eq!(read.expect("readable"), 9000, "seed {seed}: file of {byte}");
+                assert!(bytes.iter().all(|b| *b == byte), "seed {seed}: file of {byte}");
+            }
+        });
+        open.borrow_mut().clear();
+        let storage = lab.cluster.storages[0].id();
+        let left = || {
+            lab.run(0, move |c| async move {
+                let info = c.storage_info(storage).await.expect("told");
+                info.targets.iter().map(|t| t.1).sum::<u64>()
+            })
+        };
+        assert_eq!(left(), 3);
+        lab.cluster.run_for(Duration::from_secs(30));
+        assert_eq!(left(), 1, "seed {seed}: they go when they are closed");
+    }
 }
