@@ -358,9 +358,10 @@ impl Store {
     pub async fn probe(&self, beside: &Dir) -> Result<()> {
         self.inner.probe(beside).await
     }
-    /// Since when a flush waits for the disk, if one does; the check of the disk does not flush.
-    pub fn flushing_since(&self) -> Option<Instant> {
-        self.inner.flush.waits_since()
+    /// Since when the disk has been at the oldest of what the store has asked it for ([`glowfs_rt::backend::DirIo::under_way_since`]). The check of the disk does not flush, and writes only
+    /// where something is already.
+    pub fn under_way_since(&self) -> Option<Instant> {
+        self.inner.dir.under_way_since()
     }
     /// Takes the store out of service, as a failed write does.
     pub fn fail(&self, why: &str) {

@@ -127,6 +127,11 @@ pub trait DirIo {
     fn lock(&self) -> io::Result<()>;
     /// Its path, for messages.
     fn path(&self) -> String;
+    /// Since when the oldest operation has been under way that the system has been asked for, by this object or a file that was opened by it; also if nobody waits for
+    /// it any more. What waits in a queue of the runtime is not counted, so it does not grow with what there is to do. None: there is none, or it is not known.
+    fn under_way_since(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// A shared stream.

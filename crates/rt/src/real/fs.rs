@@ -4,7 +4,7 @@ use super::driver::{Driver, Share, submit};
 use super::ops::{Kind, Op, OpFuture};
 use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Part, Space};
 use crate::outcome::Outcome;
-use crate::{Buf, BufMut};
+use crate::{Buf, BufMut, Instant};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::ffi::CString;
 use std::io;
@@ -144,6 +144,9 @@ impl DirIo for RealDir {
     }
     fn path(&self) -> String {
         self.path.display().to_string()
+    }
+    fn under_way_since(&self) -> Option<Instant> {
+        self.share.driver.under_way_since(self.share.owner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::driver::{Driver, Owner};
 use crate::backend::{POST_HEAD_BYTES, Post, Posted};
-use crate::{Buf, BufMut};
+use crate::{Buf, BufMut, Instant};
 use slab::Slab;
 use std::cell::RefCell;
 use std::future::Future;
@@ -62,6 +62,8 @@ pub(crate) struct Op {
     keep: Keep,
     done: usize,
     state: State,
+    /// Since when a ring of the kernel has its system call.
+    under_way: Option<Instant>,
     waker: Option<Waker>,
     /// Post: whom to tell, and with which tag.
     tell: Option<(Rc<dyn Posted>, u64)>,
@@ -114,6 +116,7 @@ impl Op {
             keep: Keep::default(),
             done: 0,
             state: State::Running,
+            under_way: None,
             waker: None,
             tell: None,
         }
@@ -300,11 +303,23 @@ impl OpTable {
         let ops = self.0.borrow();
         ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(|op| (op.owner, op.way))
     }
+    /// The kernel has the next system call of an operation from now on.
+    pub(crate) fn handed_over(&self, key: usize, at: Instant) {
+        if let Some(op) = self.0.borrow_mut().get_mut(key) {
+            op.under_way = Some(at);
+        }
+    }
+    /// Since when the kernel has the oldest system call of an owner, of those that were told by [`OpTable::handed_over`].
+    pub(crate) fn under_way_since(&self, owner: usize) -> Option<Instant> {
+        let ops = self.0.borrow();
+        ops.iter().filter(|(_, op)| op.owner.ops == owner).filter_map(|(_, op)| op.under_way).min()
+    }
     /// Takes note of a result. True if the operation goes on: start it again.
     pub(crate) fn finish(&self, key: usize, result: io::Result<usize>) -> bool {
         let (waker, dead) = {
             let mut ops = self.0.borrow_mut();
             let Some(op) = ops.get_mut(key) else { return false };
+            op.under_way = None;
             if let Some((tell, tag)) = op.tell.take() {
                 let sent = ops.remove(key);
                 drop(ops);

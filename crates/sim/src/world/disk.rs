@@ -6,6 +6,8 @@
 
 use super::core::Core;
 use super::file::{Content, SimFile};
+use super::under_way::UnderWay;
+use glowfs_rt::Instant;
 use glowfs_rt::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -87,6 +89,8 @@ pub struct DiskFaults {
     pub hangs: bool,
     /// The same of syncs only.
     pub syncs_hang: bool,
+    /// The same of writes only, and only of those to where nothing was written before: a thin volume whose pool is full.
+    pub new_writes_hang: bool,
 }
 
 impl DiskFaults {
@@ -101,6 +105,7 @@ impl DiskFaults {
         slower_most_ns: 5_000_000_000,
         hangs: false,
         syncs_hang: false,
+        new_writes_hang: false,
     };
 }
 
@@ -155,6 +160,11 @@ impl Disk {
         let end = self.busy_until_ns.get().max(core.now()) + own;
         self.busy_until_ns.set(end);
         delay + (end - core.now())
+    }
+    /// The same of a write; `new` says whether it goes to where nothing is yet.
+    pub(crate) fn write_delay(&self, core: &Core, bytes: usize, new: impl Fn() -> bool) -> u64 {
+        let delay = self.transfer_delay(core, bytes);
+        if self.faults.get().new_writes_hang && new() { NEVER_NS } else { delay }
     }
     pub(crate) fn sync_delay(&self, core: &Core) -> u64 {
         let ns = core.random(|r| r.between(200_000, 2_000_000));
@@ -229,9 +239,9 @@ pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
     disks.entry((node, path.to_owned())).or_insert_with(new).clone()
 }
 
-pub(crate) fn open(core: &Rc<Core>, disk: Rc<Disk>) -> Dir {
-    let life = disk.life();
-    Rc::new(SimDir { core: Rc::downgrade(core), disk, life, locks: Cell::new(false) })
+pub(crate) fn open(core: &Rc<Core>, node: usize, disk: Rc<Disk>) -> Dir {
+    let (core, life) = (Rc::downgrade(core), disk.life());
+    Rc::new(SimDir { core, disk, life, locks: Cell::new(false), under_way: UnderWay::new(node) })
 }
 
 /// A node's process ended; with `power`, what is not synced may be gone.
@@ -246,6 +256,7 @@ struct SimDir {
     disk: Rc<Disk>,
     life: u64,
     locks: Cell<bool>,
+    under_way: Rc<UnderWay>,
 }
 
 impl SimDir {
@@ -260,7 +271,7 @@ impl SimDir {
         };
         let (disk, life) = (self.disk.clone(), self.life);
         let delay = if sync { disk.sync_delay(&core) } else { disk.delay(&core) };
-        core.later(delay, move |core| {
+        self.under_way.later(&core, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
@@ -283,7 +294,7 @@ fn not_found() -> io::Error {
 
 impl DirIo for SimDir {
     fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
-        let (name, life) = (plain(name), self.life);
+        let (name, life, under_way) = (plain(name), self.life, self.under_way.clone());
         self.after(false, move |core, disk| {
             let name = name?;
             let opened = name.clone();
@@ -304,6 +315,7 @@ impl DirIo for SimDir {
                 life,
                 content,
                 direct: options.direct,
+                under_way,
             };
             Ok(Rc::new(file) as Rc<dyn FileIo>)
         })
@@ -366,6 +378,9 @@ impl DirIo for SimDir {
     }
     fn path(&self) -> String {
         self.disk.path.display().to_string()
+    }
+    fn under_way_since(&self) -> Option<Instant> {
+        self.under_way.since()
     }
 }
 

@@ -4,6 +4,7 @@ use super::blocks::{BLOCK, Blocks, Room};
 use super::core::Core;
 use super::disk::Disk;
 use super::random::Random;
+use super::under_way::UnderWay;
 use glowfs_rt::backend::{BoxFuture, FileIo, Part};
 use glowfs_rt::{Buf, BufMut};
 use std::cell::RefCell;
@@ -155,6 +156,7 @@ pub(crate) struct SimFile {
     pub(crate) life: u64,
     pub(crate) content: Rc<RefCell<Content>>,
     pub(crate) direct: bool,
+    pub(crate) under_way: Rc<UnderWay>,
 }
 
 fn failed<T: 'static>(e: io::Error) -> BoxFuture<io::Result<T>> {
@@ -193,11 +195,14 @@ impl SimFile {
     }
     /// Makes a change that takes a while.
     fn change(&self, core: &Rc<Core>, change: Change) -> BoxFuture<io::Result<()>> {
-        let delay = self.disk.transfer_delay(core, change.bytes());
+        let delay = self.disk.write_delay(core, change.bytes(), || {
+            let content = self.content.borrow();
+            matches!(&change, Change::Write { offset, bytes } if !content.now.covers(*offset, bytes.len() as u64))
+        });
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
         let lost = matches!(change, Change::Write { .. }) && disk.loses(&self.name);
         let number = content.borrow_mut().begin(change);
-        core.later(delay, move |core| {
+        self.under_way.later(core, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
@@ -220,7 +225,7 @@ impl FileIo for SimFile {
         };
         let delay = self.disk.transfer_delay(&core, buf.len());
         let (disk, content) = (self.disk.clone(), self.content.clone());
-        core.later(delay, move |core| {
+        self.under_way.later(&core, delay, move |core| {
             if disk.fails(core, |f| f.read_errors_per_million) {
                 return (Err(io::Error::from_raw_os_error(5)), buf);
             }
@@ -260,7 +265,7 @@ impl FileIo for SimFile {
         let covered = self.content.borrow().done();
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
         let changes = content.borrow().changes;
-        core.later(delay, move |core| {
+        self.under_way.later(&core, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
