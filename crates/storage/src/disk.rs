@@ -91,12 +91,7 @@ impl Node {
                 register(me.clone(), agent.clone()).await;
             }
         });
-        match self.rt.open_dir(Path::new(&disk.path)) {
-            Ok(beside) => {
-                self.rt.spawn_detached(self.clone().check_disk(store.clone(), beside));
-            }
-            Err(e) => store.fail(&format!("its directory could not be opened again: {e}")),
-        }
+        self.rt.spawn_detached(self.clone().check_disk(store.clone(), disk.path.clone()));
         self.rt.spawn_detached(self.clone().check_operations(store.clone()));
         self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));
     }
@@ -123,7 +118,8 @@ impl Node {
     }
 
     /// Checks a disk now and then: whether it is there, takes writes, and does so in time.
-    pub(crate) async fn check_disk(self: Rc<Self>, store: Store, beside: Dir) {
+    async fn check_disk(self: Rc<Self>, store: Store, path: String) {
+        let Some(beside) = self.open_again(&store, Path::new(&path)).await else { return };
         let period = Duration::from_millis(self.config.disk_check_ms);
         let stuck = Duration::from_millis(self.config.disk_stuck_ms);
         while !self.stopping.get() && store.failure().is_none() {
@@ -133,6 +129,22 @@ impl Node {
                 store.fail(&format!("did nothing for {stuck:?}"));
             }
         }
+    }
+
+    /// Opens the directory of a store once more, for its check; None when there is nothing to check any more. Having no descriptor is no fault of the disk, and passes.
+    async fn open_again(&self, store: &Store, path: &Path) -> Option<Dir> {
+        while !self.stopping.get() && store.failure().is_none() {
+            match self.rt.open_dir(path) {
+                Ok(beside) => return Some(beside),
+                Err(error) if glowfs_rt::process::lacks_descriptors(&error) => {
+                    let disk = path.display();
+                    tracing::error!(%disk, %error, "the check of the disk waits for a descriptor; raise the limit of them, or end connections");
+                    self.rt.sleep(Duration::from_millis(self.config.disk_check_ms)).await;
+                }
+                Err(e) => store.fail(&format!("its directory could not be opened again: {e}")),
+            }
+        }
+        None
     }
 
     /// Watches how long a disk is at one and the same operation. What passes the check may hang otherwise: a disk may read and write, and end no flush any more, or write only where something is

@@ -34,6 +34,8 @@ pub(crate) struct Disk {
     /// So many of the next writes to files of chunks are answered and never done ([`SimDisk::lose_writes`]).
     to_lose: Cell<u32>,
     lost: Cell<u32>,
+    /// After so many openings of the directory, so many find no descriptor ([`SimDisk::lack_descriptors`]).
+    scarce: Cell<(u32, u32)>,
     life: Cell<u64>,
     locked: Cell<bool>,
     names: RefCell<Names>,
@@ -126,6 +128,20 @@ impl Disk {
     pub(crate) fn free_bytes(&self) -> u64 {
         let used: u64 = self.names.borrow().values().map(|c| c.borrow().room.blocks()).sum();
         self.bytes.get().saturating_sub(used * super::blocks::BLOCK)
+    }
+    fn take_descriptor(&self) -> io::Result<()> {
+        match self.scarce.get() {
+            (0, 0) => Ok(()),
+            (0, left) => {
+                self.scarce.set((0, left - 1));
+                // EMFILE.
+                Err(io::Error::from_raw_os_error(24))
+            }
+            (before, left) => {
+                self.scarce.set((before - 1, left));
+                Ok(())
+            }
+        }
     }
     pub(crate) fn fails(&self, core: &Core, what: impl Fn(&DiskFaults) -> u32) -> bool {
         let per_million = what(&self.faults.get());
@@ -228,6 +244,7 @@ pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
             busy_until_ns: Cell::new(0),
             to_lose: Cell::new(0),
             lost: Cell::new(0),
+            scarce: Cell::default(),
             life: Cell::new(1),
             locked: Cell::new(false),
             names: RefCell::default(),
@@ -239,9 +256,11 @@ pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
     disks.entry((node, path.to_owned())).or_insert_with(new).clone()
 }
 
-pub(crate) fn open(core: &Rc<Core>, node: usize, disk: Rc<Disk>) -> Dir {
+pub(crate) fn open(core: &Rc<Core>, node: usize, disk: Rc<Disk>) -> io::Result<Dir> {
+    disk.take_descriptor()?;
     let (core, life) = (Rc::downgrade(core), disk.life());
-    Rc::new(SimDir { core, disk, life, locks: Cell::new(false), under_way: UnderWay::new(node) })
+    let under_way = UnderWay::new(node);
+    Ok(Rc::new(SimDir { core, disk, life, locks: Cell::new(false), under_way }))
 }
 
 /// A node's process ended; with `power`, what is not synced may be gone.
@@ -422,6 +441,14 @@ impl SimDisk {
     /// loses is another matter: nothing that is there tells of it.)
     pub fn lose_writes(&self, count: u32) {
         self.disk.to_lose.set(count);
+    }
+    /// The directory is opened `before` times as ever; the next `times` that somebody tries there is no descriptor.
+    pub fn lack_descriptors(&self, before: u32, times: u32) {
+        self.disk.scarce.set((before, times));
+    }
+    /// How many more times that will be.
+    pub fn descriptors_lacked(&self) -> u32 {
+        self.disk.scarce.get().1
     }
     /// How many were lost so, ever.
     pub fn lost_writes(&self) -> u32 {

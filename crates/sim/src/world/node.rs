@@ -272,7 +272,7 @@ impl Backend for NodeBackend {
     fn open_dir(&self, path: &Path) -> io::Result<Dir> {
         self.check()?;
         let disk = disk::find_or_make(&self.core, self.node.index, path);
-        Ok(disk::open(&self.core, self.node.index, disk))
+        disk::open(&self.core, self.node.index, disk)
     }
     fn unblock(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<()> {
         let delay = self.core.random(|r| r.between(5_000, 100_000));
