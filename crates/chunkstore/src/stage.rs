@@ -13,7 +13,7 @@ use crate::gate::{Gate, Ticket};
 use crate::record::{Delta, Record};
 use crate::slots::{bytes_of, is_chunk_size};
 use crate::state::Inner;
-use glowfs_rt::Buf;
+use glowfs_rt::{Buf, Instant};
 use glowfs_types::checksum::{block_count, crc32c, verify_pieces};
 use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, TargetId};
 use std::rc::Rc;
@@ -270,8 +270,9 @@ impl Inner {
         block: u32,
     ) -> Result<glowfs_rt::BufMut> {
         let buf = self.rt.alloc(BLOCK);
+        let offset = block * BLOCK as u32;
         let (result, buf) =
-            self.read_at(target, id, Some(version), block * BLOCK as u32, buf).await;
+            self.read_at(target, id, Some(version), offset, buf, Instant::NEVER).await;
         match result {
             Ok(_) => Ok(buf),
             // One place that cannot be read is damage, to be mended from another replica; whether the disk works is found out elsewhere.

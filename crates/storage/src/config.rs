@@ -247,7 +247,8 @@ mod tests {
 
     #[test]
     fn a_former_name_of_a_key_is_taken() {
-        let text = "node_id = 1\ncluster_id = \"\"\nmgmtd = []\nservice_token_file = \"\"\ndisks = []\n";
+        let text =
+            "node_id = 1\ncluster_id = \"\"\nmgmtd = []\nservice_token_file = \"\"\ndisks = []\n";
         let read = |more: &str| toml::from_str::<StorageConfig>(&format!("{text}{more}"));
         let stuck = |more| read(more).expect("a configuration").operation_stuck_ms;
         assert_eq!(stuck(""), default_operation_stuck());

@@ -204,10 +204,18 @@ impl RealFile {
 
 impl FileIo for RealFile {
     fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        self.read_by(buf, offset, Instant::NEVER)
+    }
+    fn read_by(
+        &self,
+        buf: BufMut,
+        offset: u64,
+        by: Instant,
+    ) -> BoxFuture<(io::Result<usize>, BufMut)> {
         if i64::try_from(offset.saturating_add(buf.len() as u64)).is_err() {
             return Box::pin(std::future::ready((Err(io::ErrorKind::InvalidInput.into()), buf)));
         }
-        let op = self.submit(Op::read(&self.fd, self.direct, buf, offset));
+        let op = self.submit(Op::read(&self.fd, self.direct, buf, offset).by(by));
         Box::pin(async move {
             let (result, keep) = op.await;
             let buf = keep.read.unwrap_or_else(|| crate::Pool::heap().alloc(0));

@@ -1,7 +1,7 @@
 //! Operations on files, and the table that keeps their buffers alive until the kernel is done with them.
 
 use super::driver::{Driver, Owner};
-use crate::backend::{POST_HEAD_BYTES, Post, Posted};
+use crate::backend::{POST_HEAD_BYTES, Post, Posted, late};
 use crate::{Buf, BufMut, Instant};
 use slab::Slab;
 use std::cell::RefCell;
@@ -57,6 +57,8 @@ pub(crate) struct Op {
     /// Allocate, Punch, SetLen: how much.
     pub(crate) len: u64,
     pub(crate) direct: bool,
+    /// Nothing of it is begun after that.
+    by: Instant,
     /// The memory of what is left to do; points into `keep`.
     iovecs: Vec<libc::iovec>,
     keep: Keep,
@@ -95,6 +97,7 @@ pub(crate) struct Call {
     pub(crate) fd: RawFd,
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    by: Instant,
     iovecs: *const libc::iovec,
     count: usize,
 }
@@ -112,6 +115,7 @@ impl Op {
             offset,
             len,
             direct: false,
+            by: Instant::NEVER,
             iovecs: Vec::new(),
             keep: Keep::default(),
             done: 0,
@@ -141,6 +145,10 @@ impl Op {
         let iovecs = bufs.iter().filter(|b| !b.is_empty()).map(iovec).collect();
         let keep = Keep { _write: bufs, ..Keep::default() };
         Self { iovecs, keep, direct, ..Self::plain(Kind::Write, fd, offset, 0) }
+    }
+    /// The same one, if it begins by then.
+    pub(crate) fn by(self, by: Instant) -> Self {
+        Self { by, ..self }
     }
     /// The same one, out of the share of a directory.
     pub(crate) fn of(self, owner: Owner) -> Self {
@@ -184,6 +192,7 @@ impl Op {
             fd: self.fd.as_raw_fd(),
             offset: self.offset,
             len: self.len,
+            by: self.by,
             iovecs: self.iovecs.as_ptr(),
             count: self.iovecs.len().min(IOVECS_MAX),
         }
@@ -241,6 +250,10 @@ impl Op {
 }
 
 impl Call {
+    /// Fails if its time is over.
+    pub(crate) fn check_time(&self, now: impl FnOnce() -> Instant) -> io::Result<()> {
+        if self.by != Instant::NEVER && self.by < now() { Err(late()) } else { Ok(()) }
+    }
     /// The memory, if it is in one piece.
     pub(crate) fn single(&self) -> Option<(*mut u8, usize)> {
         if self.count != 1 {
@@ -263,6 +276,7 @@ impl Call {
     }
     /// Makes the system call and waits for it.
     pub(crate) fn run(&self) -> io::Result<usize> {
+        self.check_time(super::boottime)?;
         let (fd, offset, count) = (self.fd, self.offset as i64, self.count as i32);
         // SAFETY: the descriptor is open, and the iovecs describe memory that `Op::keep` keeps alive and that
         // nobody else touches before the result is reported (reads own a BufMut; a Buf is never written).

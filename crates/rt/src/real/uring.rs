@@ -204,6 +204,7 @@ impl<S: Width> Uring<S> {
     /// Hands an operation's next system call to the ring. The table keeps its memory until `finish`.
     fn begin(&self, key: usize) -> io::Result<()> {
         let Some(call) = self.ops.call(key) else { return Ok(()) };
+        call.check_time(|| self.turned.get())?;
         let fd = types::Fd(call.fd);
         let (iovecs, count) = call.iovecs();
         let single = call.single().map(|(ptr, len)| (ptr, len.min(REQUEST_BYTES_MAX) as u32));

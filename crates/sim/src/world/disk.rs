@@ -166,16 +166,20 @@ impl Disk {
         let ns = core.random(|r| r.between(10_000, 200_000));
         self.slow(core, ns)
     }
-    /// The same of a transfer, which waits for those before it.
+    /// How long a transfer waits for those before it.
+    pub(crate) fn waits(&self, core: &Core) -> u64 {
+        let busy = self.rate.get() > 0;
+        if busy { self.busy_until_ns.get().saturating_sub(core.now()) } else { 0 }
+    }
+    /// [`Disk::delay`] of a transfer, when it has waited; those that come wait for it.
     pub(crate) fn transfer_delay(&self, core: &Core, bytes: usize) -> u64 {
         let delay = self.delay(core);
         let Some(own) = (bytes as u64).saturating_mul(1_000_000_000).checked_div(self.rate.get())
         else {
             return delay;
         };
-        let end = self.busy_until_ns.get().max(core.now()) + own;
-        self.busy_until_ns.set(end);
-        delay + (end - core.now())
+        self.busy_until_ns.set(core.now() + self.waits(core) + own);
+        delay + own
     }
     /// The same of a write; `new` says whether it goes to where nothing is yet.
     pub(crate) fn write_delay(&self, core: &Core, bytes: usize, new: impl Fn() -> bool) -> u64 {
@@ -399,7 +403,8 @@ impl DirIo for SimDir {
         self.disk.path.display().to_string()
     }
     fn under_way_since(&self) -> Option<Instant> {
-        self.under_way.since()
+        let core = self.core.upgrade()?;
+        self.under_way.since(&core)
     }
 }
 

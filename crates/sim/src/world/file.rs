@@ -5,8 +5,8 @@ use super::core::Core;
 use super::disk::Disk;
 use super::random::Random;
 use super::under_way::UnderWay;
-use glowfs_rt::backend::{BoxFuture, FileIo, Part};
-use glowfs_rt::{Buf, BufMut};
+use glowfs_rt::backend::{BoxFuture, FileIo, Part, late};
+use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use std::cell::RefCell;
 use std::io;
 use std::rc::{Rc, Weak};
@@ -195,6 +195,7 @@ impl SimFile {
     }
     /// Makes a change that takes a while.
     fn change(&self, core: &Rc<Core>, change: Change) -> BoxFuture<io::Result<()>> {
+        let waits = self.disk.waits(core);
         let delay = self.disk.write_delay(core, change.bytes(), || {
             let content = self.content.borrow();
             matches!(&change, Change::Write { offset, bytes } if !content.now.covers(*offset, bytes.len() as u64))
@@ -202,7 +203,7 @@ impl SimFile {
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
         let lost = matches!(change, Change::Write { .. }) && disk.loses(&self.name);
         let number = content.borrow_mut().begin(change);
-        self.under_way.later(core, delay, move |core| {
+        self.under_way.after_others(core, waits, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
@@ -215,7 +216,15 @@ impl SimFile {
 }
 
 impl FileIo for SimFile {
-    fn read(&self, mut buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+    fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        self.read_by(buf, offset, Instant::NEVER)
+    }
+    fn read_by(
+        &self,
+        mut buf: BufMut,
+        offset: u64,
+        by: Instant,
+    ) -> BoxFuture<(io::Result<usize>, BufMut)> {
         let checked = self
             .core()
             .and_then(|c| self.check_aligned(offset, buf.as_ptr(), buf.len()).map(|()| c));
@@ -223,9 +232,13 @@ impl FileIo for SimFile {
             Ok(core) => core,
             Err(e) => return Box::pin(std::future::ready((Err(e), buf))),
         };
+        let waits = self.disk.waits(&core);
+        if self.under_way.now(&core) + Duration::from_nanos(waits) > by {
+            return self.under_way.after_others(&core, waits, 0, move |_| (Err(late()), buf));
+        }
         let delay = self.disk.transfer_delay(&core, buf.len());
         let (disk, content) = (self.disk.clone(), self.content.clone());
-        self.under_way.later(&core, delay, move |core| {
+        self.under_way.after_others(&core, waits, delay, move |core| {
             if disk.fails(core, |f| f.read_errors_per_million) {
                 return (Err(io::Error::from_raw_os_error(5)), buf);
             }

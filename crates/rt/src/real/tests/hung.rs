@@ -2,7 +2,7 @@
 //! given back.
 
 use super::*;
-use crate::backend::Dir;
+use crate::backend::{Dir, is_late};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
@@ -93,9 +93,8 @@ fn a_directory_tells_since_when_its_oldest_operation_has_been_under_way() {
 
         let begun = rt.now();
         rt.sleep(Duration::from_millis(5)).await;
-        let mut reads: Vec<_> = (0..uring::RING_OPS_OF_DIRECTORY_MAX)
-            .map(|_| first.read(rt.alloc(1), 0))
-            .collect();
+        let mut reads: Vec<_> =
+            (0..uring::RING_OPS_OF_DIRECTORY_MAX).map(|_| first.read(rt.alloc(1), 0)).collect();
         let waits = second.read(rt.alloc(1), 0);
         rt.sleep(Duration::from_millis(20)).await;
         let since = hung.under_way_since().expect("they hang");
@@ -120,6 +119,39 @@ fn a_directory_tells_since_when_its_oldest_operation_has_been_under_way() {
         feed(&names[1], 1);
         assert!(matches!(rt.timeout(SOON, waits).await.expect("it ends").0, Ok(1)));
         assert_eq!(hung.under_way_since(), None);
+    };
+    run_with(config, work).expect("a runtime");
+}
+
+/// A read that waits for its turn until nobody wants it any more is not done, and its memory comes back.
+#[test]
+fn a_read_whose_time_is_over_when_its_turn_comes_is_not_done() {
+    let config = Config { io: Io::Uring, ..Config::default() };
+    let work = |rt: Rt| async move {
+        let temp = tempfile::tempdir().expect("dir");
+        let dir = rt.open_dir(temp.path()).expect("open");
+        let names = ["first", "second"].map(|name| temp.path().join(name));
+        names.iter().for_each(|path| make_fifo(path));
+        let first = dir.open("first", OpenOptions::default()).await.expect("open");
+        let second = dir.open("second", OpenOptions::default()).await.expect("open");
+        let reads: Vec<_> =
+            (0..uring::RING_OPS_OF_DIRECTORY_MAX).map(|_| first.read(rt.alloc(1), 0)).collect();
+        let by = |ms| rt.now() + Duration::from_millis(ms);
+        let late = second.read_by(rt.alloc(1), 0, by(30));
+        let early = second.read_by(rt.alloc(1), 0, by(60_000));
+        rt.sleep(Duration::from_millis(60)).await;
+        let feed = |path: &Path, bytes: usize| {
+            let mut writer = std::fs::File::options().write(true).open(path).expect("open");
+            writer.write_all(&vec![1; bytes]).expect("write");
+        };
+        // The kernel has room for both then.
+        feed(&names[0], uring::RING_OPS_OF_DIRECTORY_MAX);
+        let (outcome, buf) = rt.timeout(SOON, late).await.expect("it does not wait for the disk");
+        assert!(is_late(&outcome.expect_err("it is not done")));
+        assert_eq!(buf.len(), 1);
+        feed(&names[1], 1);
+        assert!(matches!(rt.timeout(SOON, early).await.expect("it ends").0, Ok(1)));
+        rt.timeout(SOON, join_all(reads)).await.expect("all end");
     };
     run_with(config, work).expect("a runtime");
 }
