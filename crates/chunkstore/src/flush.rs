@@ -8,8 +8,8 @@ use crate::record::Record;
 use crate::signal::Signal;
 use crate::state::Inner;
 use crate::unflushed::Unflushed;
+use glowfs_rt::Duration;
 use glowfs_rt::sync::join_all;
-use glowfs_rt::{Duration, Instant};
 use glowfs_types::Result;
 use glowfs_types::mutant::{Mutant, planted};
 use std::cell::{Cell, RefCell};
@@ -30,8 +30,6 @@ pub(crate) struct FlushState {
     pub unflushed: Unflushed,
     wanted: Cell<u64>,
     running: Cell<bool>,
-    /// When the round that runs began.
-    since: Cell<Option<Instant>>,
     /// Rounds begun and ended, and up to which round someone wants one in any case.
     begun: Cell<u64>,
     ended: Cell<u64>,
@@ -48,13 +46,6 @@ pub(crate) struct FlushState {
     /// A task waits to write the mark; and the last batch that is nothing but a mark.
     marking: Cell<bool>,
     pub marked: Cell<u64>,
-}
-
-impl FlushState {
-    /// Since when the round that runs waits for the disk.
-    pub fn waits_since(&self) -> Option<Instant> {
-        self.since.get()
-    }
 }
 
 impl Inner {
@@ -122,7 +113,6 @@ impl Inner {
         let state = &self.flush;
         let upto = self.log.written.get();
         let began = self.rt.now();
-        state.since.set(Some(began));
         state.begun.set(state.begun.get() + 1);
         state.bytes.set(0);
         let classes = state.dirty_classes.take();
@@ -143,7 +133,6 @@ impl Inner {
         if state.dirty_dir.replace(false) {
             self.dir.sync().await.map_err(|e| self.poison("flush of the directory", &e))?;
         }
-        state.since.set(None);
         if self.failed.borrow().is_none() {
             state.durable.set(state.durable.get().max(upto));
             state.unflushed.flushed(state.durable.get());

@@ -41,6 +41,10 @@ impl Gate {
     fn idle(&self) -> bool {
         self.tickets.get() == self.turn.get() && self.unapplied.get() == 0
     }
+    /// One of those under way failed: none of those behind it comes through, nor does any that comes before they have all ended.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get().is_some()
+    }
     /// Updates that are under way.
     pub fn in_flight(&self) -> usize {
         (self.tickets.get() - self.turn.get()) as usize + self.unapplied.get() as usize

@@ -8,12 +8,13 @@ use crate::extents::Loc;
 use crate::format::BLOCK;
 use crate::slots::bytes_of;
 use crate::state::Inner;
+use glowfs_rt::backend::is_late;
 use glowfs_rt::mem::PAGE_BYTES;
 use glowfs_rt::sync::join_all;
-use glowfs_rt::{BufMut, File};
+use glowfs_rt::{BufMut, File, Instant};
 use glowfs_types::checksum::crc32c;
 use glowfs_types::mutant::{Mutant, planted};
-use glowfs_types::{ChunkId, ChunkVersion, Result, TargetId};
+use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, TargetId};
 use std::rc::Rc;
 
 /// Parts of the list that lie one behind the other on the disk each, or are a hole.
@@ -43,15 +44,22 @@ impl Inner {
     }
 
     /// Reads whole blocks at a place; less than all is an error.
-    pub async fn read_place(&self, loc: Loc, buf: BufMut) -> (Result<()>, BufMut) {
+    pub fn read_place(&self, loc: Loc, buf: BufMut) -> impl Future<Output = (Result<()>, BufMut)> {
+        self.read_place_by(loc, buf, Instant::NEVER)
+    }
+    /// The same, if its turn at the disk comes by then.
+    async fn read_place_by(&self, loc: Loc, buf: BufMut, by: Instant) -> (Result<()>, BufMut) {
         let Some((file, offset)) = self.place(loc) else {
             return (Err(corrupt(format!("{}: {loc:?} does not exist", self.dir.path()))), buf);
         };
         let want = buf.len();
-        match file.read(buf, offset).await {
+        match file.read_by(buf, offset, by).await {
             (Ok(n), buf) if n == want => (Ok(()), buf),
             (Ok(n), buf) => {
                 (Err(corrupt(format!("{}: {n} of {want} bytes at {loc:?}", self.dir.path()))), buf)
+            }
+            (Err(e), buf) if is_late(&e) => {
+                (Err(Error::new(Status::TimedOut, format!("{}: {e}", self.dir.path()))), buf)
             }
             (Err(e), buf) => (Err(self.read_error(&format!("read of {loc:?}"), &e)), buf),
         }
@@ -80,7 +88,7 @@ impl Inner {
         Ok(Snapshot { version, len: chunk_len, places: chunk.places(version, from, to) })
     }
 
-    /// Reads content as of `version` (`None`: committed) into `buf`.
+    /// Reads content as of `version` (`None`: committed) into `buf`, if its turn at the disk comes by then.
     pub async fn read_at(
         self: &Rc<Self>,
         target: TargetId,
@@ -88,6 +96,7 @@ impl Inner {
         version: Option<ChunkVersion>,
         offset: u32,
         buf: BufMut,
+        by: Instant,
     ) -> (Result<ReadOutcome>, BufMut) {
         let guard = self.epochs.enter();
         let want = buf.len();
@@ -99,9 +108,10 @@ impl Inner {
             && (buf.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
             && want.is_multiple_of(BLOCK);
         let (result, mut buf) = if aligned {
-            self.read_aligned(&snap.places, buf).await
+            self.read_aligned(&snap.places, buf, by).await
         } else {
-            Box::pin(self.read_unaligned(&snap.places, offset as usize % BLOCK, buf)).await
+            let start = offset as usize % BLOCK;
+            Box::pin(self.read_unaligned(&snap.places, start, buf, by)).await
         };
         drop(guard);
         let outcome = match result {
@@ -118,9 +128,14 @@ impl Inner {
     }
 
     /// Whole blocks, and zeros behind them; the checksum of all of it.
-    async fn read_aligned(&self, places: &[Place], mut rest: BufMut) -> (Result<u32>, BufMut) {
+    async fn read_aligned(
+        &self,
+        places: &[Place],
+        mut rest: BufMut,
+        by: Instant,
+    ) -> (Result<u32>, BufMut) {
         let direct = rest.split_to(places.len() * BLOCK);
-        let (joined, mut whole) = self.read_blocks(places, direct).await;
+        let (joined, mut whole) = self.read_blocks(places, direct, by).await;
         rest.fill(0);
         let result = joined.map(|j| j.then_zeros(rest.len()));
         if let Err(rest) = whole.unsplit(rest) {
@@ -138,9 +153,10 @@ impl Inner {
         places: &[Place],
         start: usize,
         mut buf: BufMut,
+        by: Instant,
     ) -> (Result<u32>, BufMut) {
         let blocks = self.rt.alloc(places.len() * BLOCK);
-        let (joined, blocks) = self.read_blocks(places, blocks).await;
+        let (joined, blocks) = self.read_blocks(places, blocks, by).await;
         let have = blocks.len().saturating_sub(start).min(buf.len());
         if joined.is_ok() && have > 0 {
             buf[..have].copy_from_slice(&blocks[start..start + have]);
@@ -152,21 +168,31 @@ impl Inner {
     }
 
     /// Fills `buf` with blocks, verified; their joined checksum.
-    async fn read_blocks(&self, places: &[Place], buf: BufMut) -> (Result<Joined>, BufMut) {
+    async fn read_blocks(
+        &self,
+        places: &[Place],
+        buf: BufMut,
+        by: Instant,
+    ) -> (Result<Joined>, BufMut) {
         let first = runs(places).next().unwrap_or_default();
         if first.len() == places.len()
             && let [Place { loc: Some(loc), .. }, ..] = first
         {
-            let (result, buf) = self.read_place(*loc, buf).await;
+            let (result, buf) = self.read_place_by(*loc, buf, by).await;
             return (result.and_then(|()| verify(places, &buf)), buf);
         }
-        Box::pin(self.read_runs(places, buf)).await
+        Box::pin(self.read_runs(places, buf, by)).await
     }
 
-    async fn read_runs(&self, places: &[Place], mut buf: BufMut) -> (Result<Joined>, BufMut) {
+    async fn read_runs(
+        &self,
+        places: &[Place],
+        mut buf: BufMut,
+        by: Instant,
+    ) -> (Result<Joined>, BufMut) {
         let pieces: Vec<_> =
             runs(places).map(|run| (run, buf.split_to(run.len() * BLOCK))).collect();
-        let reads = pieces.into_iter().map(|(run, piece)| self.read_run(run, piece));
+        let reads = pieces.into_iter().map(|(run, piece)| self.read_run(run, piece, by));
         let mut joined = Ok(Joined::default());
         let mut whole: Option<BufMut> = None;
         let mut apart: Vec<BufMut> = Vec::new();
@@ -197,14 +223,19 @@ impl Inner {
         }
     }
 
-    async fn read_run(&self, run: &[Place], mut piece: BufMut) -> (Result<Joined>, BufMut) {
+    async fn read_run(
+        &self,
+        run: &[Place],
+        mut piece: BufMut,
+        by: Instant,
+    ) -> (Result<Joined>, BufMut) {
         let Some(Place { loc: Some(loc), .. }) = run.first() else {
             piece.fill(0);
             let mut joined = Joined::default();
             run.iter().for_each(|_| joined.push_block(zero_crc()));
             return (Ok(joined), piece);
         };
-        let (result, piece) = self.read_place(*loc, piece).await;
+        let (result, piece) = self.read_place_by(*loc, piece, by).await;
         (result.and_then(|()| verify(run, &piece)), piece)
     }
 }

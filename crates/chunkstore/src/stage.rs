@@ -13,7 +13,7 @@ use crate::gate::{Gate, Ticket};
 use crate::record::{Delta, Record};
 use crate::slots::{bytes_of, is_chunk_size};
 use crate::state::Inner;
-use glowfs_rt::Buf;
+use glowfs_rt::{Buf, Instant};
 use glowfs_types::checksum::{block_count, crc32c, verify_pieces};
 use glowfs_types::{ChunkId, ChunkVersion, Error, Result, Status, TargetId};
 use std::rc::Rc;
@@ -42,13 +42,16 @@ struct Newest {
     /// It is removed or was never here, and nothing is pending.
     gone: bool,
     chunk_bytes: u32,
+    /// One of those under way failed ([`Gate::is_broken`]).
+    broken: bool,
 }
 
 impl Inner {
-    fn newest(&self, target: TargetId, id: ChunkId) -> Result<Newest> {
+    /// What is stored, whatever is under way.
+    fn stored(&self, target: TargetId, id: ChunkId) -> Result<Newest> {
         let targets = self.targets.borrow();
         let t = targets.get(&target).ok_or_else(|| Self::no_target(target))?;
-        let mut n = match t.chunks.get(&id) {
+        Ok(match t.chunks.get(&id) {
             Some(c) => Newest {
                 version: c.newest(),
                 committed: c.committed,
@@ -56,6 +59,7 @@ impl Inner {
                 window: c.pending.len(),
                 gone: c.removed && c.pending.is_empty(),
                 chunk_bytes: c.size_for_next(),
+                broken: false,
             },
             None => Newest {
                 version: ChunkVersion(0),
@@ -64,21 +68,31 @@ impl Inner {
                 window: 0,
                 gone: true,
                 chunk_bytes: 0,
+                broken: false,
             },
-        };
+        })
+    }
+
+    /// What there is with all that is under way.
+    fn newest(&self, target: TargetId, id: ChunkId) -> Result<Newest> {
+        let mut n = self.stored(target, id)?;
         if let Some(g) = self.gate(target, id) {
             n.version = n.version.max(g.newest.get());
             n.gone &= g.in_flight() == 0;
             n.len = g.len.get();
             n.chunk_bytes = g.chunk_bytes.get();
             n.window += g.in_flight();
+            n.broken = g.is_broken();
         }
         Ok(n)
     }
 
     pub async fn stage(self: &Rc<Self>, target: TargetId, mut req: StageRequest) -> Result<()> {
         self.check_open()?;
-        let newest = self.newest(target, req.chunk)?;
+        let mut newest = self.newest(target, req.chunk)?;
+        if newest.broken {
+            newest = self.after_failed(target, &req)?;
+        }
         let len = check(&req, newest)?;
         if let Some(e) = &*self.log.full.borrow()
             && matches!(req.kind, StageKind::Write | StageKind::Replace)
@@ -112,6 +126,20 @@ impl Inner {
             Box::pin(self.flush_to(lsn)).await?;
         }
         Ok(())
+    }
+
+    /// What an update finds that comes after one that failed. Those behind that one may still be writing their data, for nothing: what follows what is stored (that one, once more) has its turn
+    /// when they have ended.
+    fn after_failed(&self, target: TargetId, req: &StageRequest) -> Result<Newest> {
+        // One that nobody waited for any more may have left it.
+        self.sweep_gate(target, req.chunk);
+        let stored = self.stored(target, req.chunk)?;
+        if self.gate(target, req.chunk).is_some() {
+            check(req, stored)?;
+            let e = "updates behind one that failed have not ended; retry after a pause";
+            return Err(Error::new(Status::Overloaded, format!("chunk {}: {e}", req.chunk)));
+        }
+        Ok(stored)
     }
 
     async fn stage_in_order(
@@ -242,8 +270,9 @@ impl Inner {
         block: u32,
     ) -> Result<glowfs_rt::BufMut> {
         let buf = self.rt.alloc(BLOCK);
+        let offset = block * BLOCK as u32;
         let (result, buf) =
-            self.read_at(target, id, Some(version), block * BLOCK as u32, buf).await;
+            self.read_at(target, id, Some(version), offset, buf, Instant::NEVER).await;
         match result {
             Ok(_) => Ok(buf),
             // One place that cannot be read is damage, to be mended from another replica; whether the disk works is found out elsewhere.

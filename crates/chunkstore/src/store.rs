@@ -141,7 +141,18 @@ impl Store {
         offset: u32,
         buf: BufMut,
     ) -> impl Future<Output = (Result<ReadOutcome>, BufMut)> {
-        self.inner.read_at(target, chunk, None, offset, buf)
+        self.read_by(target, chunk, offset, buf, Instant::NEVER)
+    }
+    /// The same for whom it is too late after `by`: what has to wait longer than that for its turn at the disk is not read (`TimedOut`).
+    pub fn read_by(
+        &self,
+        target: TargetId,
+        chunk: ChunkId,
+        offset: u32,
+        buf: BufMut,
+        by: Instant,
+    ) -> impl Future<Output = (Result<ReadOutcome>, BufMut)> {
+        self.inner.read_at(target, chunk, None, offset, buf, by)
     }
     /// Reads the content as of a pending version (or the committed one).
     pub async fn read_pending(
@@ -152,7 +163,7 @@ impl Store {
         offset: u32,
         buf: BufMut,
     ) -> (Result<ReadOutcome>, BufMut) {
-        self.inner.read_at(target, chunk, Some(version), offset, buf).await
+        self.inner.read_at(target, chunk, Some(version), offset, buf, Instant::NEVER).await
     }
     /// Adds a pending version (or, with `commit`, a committed one). Resolves when it would survive a SIGKILL (with
     /// `flush`: the loss of power). Stages of one chunk that are called in version order are kept in that order
@@ -358,9 +369,10 @@ impl Store {
     pub async fn probe(&self, beside: &Dir) -> Result<()> {
         self.inner.probe(beside).await
     }
-    /// Since when a flush waits for the disk, if one does; the check of the disk does not flush.
-    pub fn flushing_since(&self) -> Option<Instant> {
-        self.inner.flush.waits_since()
+    /// Since when the disk has been at the oldest of what the store has asked it for ([`glowfs_rt::backend::DirIo::under_way_since`]). The check of the disk does not flush, and writes only
+    /// where something is already.
+    pub fn under_way_since(&self) -> Option<Instant> {
+        self.inner.dir.under_way_since()
     }
     /// Takes the store out of service, as a failed write does.
     pub fn fail(&self, why: &str) {

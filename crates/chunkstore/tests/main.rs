@@ -14,6 +14,7 @@ mod full;
 mod log_full;
 mod marks;
 mod mend;
+mod order;
 mod real;
 mod small;
 mod steps;

@@ -230,9 +230,17 @@ pub enum Action {
         /// What it goes on top of.
         onto: Onto,
     },
-    /// Stage a version again that was refused for want of room and must not be taken back, or for want of a place in the store's queue, after a pause; with its payload, which is not
-    /// released yet.
-    StageAgain(ChunkId, ChunkVersion, Onto),
+    /// Stage a version again that was refused for want of room and must not be taken back, or for want of a place in the store's queue; with its payload, which is not released yet.
+    StageAgain {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: ChunkVersion,
+        /// What it goes on top of.
+        onto: Onto,
+        /// After a pause. Else it was only refused for one before it, which is stored by now.
+        pause: bool,
+    },
     /// Commit a staged version.
     Commit(ChunkId, ChunkVersion),
     /// Drop pending versions from this one on.
@@ -274,8 +282,10 @@ pub enum Action {
     Held(Ticket, Result<(), Status>),
     /// Ask mgmtd for newer routing info.
     Refresh,
-    /// Say [`Event::Timer`] after a pause: something is sent, or the store is asked, again.
+    /// Say [`Event::Timer`] after a pause: something is sent again.
     Pause(TimerId),
+    /// The same after a longer one: the store is asked again, whose queue was full.
+    Rest(TimerId),
     /// This target cannot go on; it must be reported offline.
     Failed(Status),
     /// The successor's content differs from ours at the same version.

@@ -21,9 +21,12 @@ pub(crate) enum Stage {
         committed: bool,
     },
     Refused(Status),
-    /// The store had no place for it in its queue, or it came behind such a one: nothing of it is stored. It is staged again in its turn; whether it is by now.
+    /// The store had no place for it in its queue, or it came behind such a one: nothing of it is stored. It is staged again in its turn.
     Again {
+        /// It is by now.
         under_way: bool,
+        /// It is not before a pause: it was refused for itself, and not for one before it.
+        pause: bool,
     },
 }
 
@@ -32,7 +35,7 @@ impl Stage {
     pub fn under_way(self) -> Option<bool> {
         match self {
             Self::Running { commit } => Some(commit),
-            Self::Again { under_way: true } => Some(false),
+            Self::Again { under_way: true, .. } => Some(false),
             _ => None,
         }
     }

@@ -52,9 +52,11 @@ impl Replica {
                         self.note_received(chunk, version);
                     }
                 }
-                Err(Status::Overloaded) => e.stage = Stage::Again { under_way: false },
+                Err(Status::Overloaded) => {
+                    e.stage = Stage::Again { under_way: false, pause: !behind_again };
+                }
                 Err(Status::VersionGap) if behind_again => {
-                    e.stage = Stage::Again { under_way: false };
+                    e.stage = Stage::Again { under_way: false, pause: false };
                 }
                 Err(s) if refuses(s) || s == Status::VersionGap => e.stage = Stage::Refused(s),
                 Err(s) => return self.fail(s, out),
@@ -183,7 +185,7 @@ impl Replica {
     fn pause(&mut self, again: Again, out: &mut Vec<Action>) {
         let timer = TimerId(self.next_id());
         self.again.insert(timer, again);
-        out.push(Action::Pause(timer));
+        out.push(Action::Rest(timer));
     }
 
     fn ask_again(&mut self, again: Again, out: &mut Vec<Action>) {
@@ -393,9 +395,10 @@ impl Replica {
             }
             let in_turn = staged;
             staged &= matches!(e.stage, Stage::Done { .. });
-            if in_turn && e.stage == (Stage::Again { under_way: false }) {
-                e.stage = Stage::Again { under_way: true };
-                out.push(Action::StageAgain(chunk, e.version, e.onto));
+            if in_turn && let Stage::Again { under_way: false, pause } = e.stage {
+                e.stage = Stage::Again { under_way: true, pause: false };
+                let (version, onto) = (e.version, e.onto);
+                out.push(Action::StageAgain { chunk, version, onto, pause });
             }
             match (e.stage, e.ack) {
                 // A former successor may have it, and be called on to take over.
@@ -405,7 +408,8 @@ impl Replica {
                     if alone && e.shown && in_turn =>
                 {
                     e.stage = Stage::Running { commit: false };
-                    out.push(Action::StageAgain(chunk, e.version, e.onto));
+                    let (version, onto) = (e.version, e.onto);
+                    out.push(Action::StageAgain { chunk, version, onto, pause: true });
                 }
                 (Stage::Refused(Status::NoSpace | Status::VersionGap), _) if alone && e.shown => {}
                 // It came behind such a one.

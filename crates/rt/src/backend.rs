@@ -61,6 +61,17 @@ pub trait ListenerIo {
 pub trait FileIo {
     /// Fills `buf` from `offset`; returns it with the number of bytes read (less only at the end of the file).
     fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)>;
+    /// [`FileIo::read`] for whom it is too late after `by`: if it still waits then in a queue of the runtime for its turn at the disk, it is not done when that comes, and fails ([`is_late`]).
+    fn read_by(
+        &self,
+        buf: BufMut,
+        offset: u64,
+        by: Instant,
+    ) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        // Who has no queue does it at once.
+        let _ = by;
+        self.read(buf, offset)
+    }
     /// Writes all of `bufs`, one after the other, from `offset` on. An error leaves any part of it written.
     fn write(&self, bufs: Vec<Buf>, offset: u64) -> BoxFuture<io::Result<()>>;
     /// Returns when everything written before the call is durable (fdatasync). A failed one is final: the
@@ -80,6 +91,16 @@ pub trait FileIo {
     fn rooms(&self) -> BoxFuture<io::Result<Option<Vec<Part>>>> {
         Box::pin(std::future::ready(Ok(None)))
     }
+}
+
+/// What a read fails with whose time was over before its turn came.
+pub fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "its time was over before its turn came")
+}
+
+/// Whether a read failed for that ([`FileIo::read_by`]), and not since the disk says so.
+pub fn is_late(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none()
 }
 
 /// A part of a file, in bytes.
@@ -127,6 +148,11 @@ pub trait DirIo {
     fn lock(&self) -> io::Result<()>;
     /// Its path, for messages.
     fn path(&self) -> String;
+    /// Since when the oldest operation has been under way that the system has been asked for, by this object or a file that was opened by it; also if nobody waits for
+    /// it any more. What waits in a queue of the runtime is not counted, so it does not grow with what there is to do. None: there is none, or it is not known.
+    fn under_way_since(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// A shared stream.

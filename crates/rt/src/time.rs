@@ -7,6 +7,8 @@ pub use std::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
+    /// A moment that does not come.
+    pub const NEVER: Self = Self(u64::MAX);
     /// The time from `earlier` to here; zero if `earlier` is later.
     pub fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

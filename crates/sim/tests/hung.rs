@@ -1,10 +1,10 @@
-//! A disk that answers nothing any more, not even with an error, or no flush, in the shipped services: it costs its node no more than itself.
+//! A disk that answers nothing any more, not even with an error, or not some of what it is asked, in the shipped services: it costs its node no more than itself.
 
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::{Buf, Duration, Instant, Rt};
 use glowfs_sim::cluster::harness::{Cluster, Shape, all_serve};
 use glowfs_sim::cluster::workload::open_or_make;
-use glowfs_sim::world::DiskFaults;
+use glowfs_sim::world::{DiskFaults, SimDisk};
 use glowfs_types::routing::{ChainMember, PublicState, RoutingInfo, TargetInfo};
 use glowfs_types::{NodeId, Result};
 use std::cell::{Cell, RefCell};
@@ -47,7 +47,15 @@ struct Load {
 }
 
 impl Load {
+    /// Starts it, and lets it run until all chains serve.
     fn start(cluster: &Cluster) -> Rc<Self> {
+        let load = Self::begin(cluster);
+        let running = load.goes_on(20);
+        assert!(cluster.world.run_until(Duration::from_secs(60), running), "{:?}", load.problems);
+        assert!(all_serve(&load.routing(), SHAPE));
+        load
+    }
+    fn begin(cluster: &Cluster) -> Rc<Self> {
         let load = Rc::new(Self::default());
         *load.ended.borrow_mut() = vec![(Instant(0), 0); CHUNKS];
         for (i, node) in cluster.clients.iter().enumerate() {
@@ -122,6 +130,20 @@ impl Load {
     fn written(&self) -> Vec<u64> {
         self.ended.borrow().iter().map(|e| e.1).collect()
     }
+    /// Tells when every chunk was written so many times more.
+    fn goes_on(self: &Rc<Self>, more: u64) -> impl Fn() -> bool + use<> {
+        let (load, before) = (self.clone(), self.written());
+        move || load.written().iter().zip(&before).all(|(now, b)| *now >= b + more)
+    }
+    /// Ends it; nothing of it has failed.
+    fn end(&self, cluster: &Cluster) {
+        self.stop.set(true);
+        // Readers may not have begun.
+        self.reading.set(true);
+        assert!(cluster.world.run_until(Duration::from_secs(60), || self.running.get() == 0));
+        assert_eq!(*self.problems.borrow(), Vec::<String>::new());
+        assert_eq!(*cluster.failures.borrow(), Vec::<String>::new());
+    }
     /// Chunks of which no write ended for so long.
     fn stuck(&self, cluster: &Cluster, since: Duration) -> usize {
         let now = cluster.clients[0].rt().now();
@@ -147,6 +169,9 @@ impl Hung {
             (0..SHAPE.disks as u32).map(move |disk| Self { storage, node, disk })
         });
         all.find(|hung| hung.members(info).0 > 0 && hung.has_a_head_beside(info))
+    }
+    fn disk(&self, cluster: &Cluster) -> SimDisk {
+        cluster.storages[self.storage].node.disk(format!("/disk{}", self.disk))
     }
     fn has(&self, t: &TargetInfo) -> bool {
         t.node == self.node && t.disk_index == self.disk
@@ -175,19 +200,11 @@ fn a_disk_that_hangs_costs_its_node_only_that_disk() {
     let cluster = Cluster::start(51, SHAPE);
     cluster.bootstrap().expect("a cluster");
     let load = Load::start(&cluster);
-    let all = |more: u64| {
-        let before = load.written();
-        let load = load.clone();
-        move || load.written().iter().zip(&before).all(|(now, b)| *now >= b + more)
-    };
-    assert!(cluster.world.run_until(Duration::from_secs(60), all(20)), "{:?}", load.problems);
-    assert!(all_serve(&load.routing(), SHAPE));
     let hung = Hung::choose(&cluster, &load.routing()).expect("a disk with a head beside it");
     let (members, serving) = hung.members(&load.routing());
     assert_eq!(serving, members);
 
-    let faults = DiskFaults { hangs: true, ..DiskFaults::default() };
-    cluster.storages[hung.storage].node.disk(format!("/disk{}", hung.disk)).set_faults(faults);
+    hung.disk(&cluster).set_faults(DiskFaults { hangs: true, ..DiskFaults::default() });
     load.reading.set(true);
     let (mut worst, mut out) = (0, false);
     for second in 0..60 {
@@ -206,7 +223,7 @@ fn a_disk_that_hangs_costs_its_node_only_that_disk() {
     assert!(out, "the members on the disk still serve: {:?}", load.routing().chains);
     assert!(worst > 0, "nothing hung: the test proves nothing");
 
-    let on = all(100);
+    let on = load.goes_on(100);
     assert!(
         cluster.world.run_until(AFTER, on),
         "{} chunks are not written any more; {:?}",
@@ -214,48 +231,58 @@ fn a_disk_that_hangs_costs_its_node_only_that_disk() {
         load.problems
     );
     // Nothing piles up again.
-    let (reads, on) = (load.reads.get(), all(1000));
+    let (reads, on) = (load.reads.get(), load.goes_on(1000));
     cluster.world.run_for(Duration::from_secs(60));
     assert!(on(), "{:?}", load.written());
     assert!(load.reads.get() > reads + 10_000, "{} reads", load.reads.get() - reads);
     assert_eq!(load.stuck(&cluster, WITHIN), 0);
-    load.stop.set(true);
-    assert!(cluster.world.run_until(Duration::from_secs(60), || load.running.get() == 0));
-    assert_eq!(*load.problems.borrow(), Vec::<String>::new());
-    assert_eq!(*cluster.failures.borrow(), Vec::<String>::new());
+    load.end(&cluster);
 }
 
-/// It reads and writes, and no flush of it ends: its log fills up, and then nothing is written to the chains that have a member there. It is taken out
-/// before clients give up.
-#[test]
-fn a_disk_that_ends_no_flush_is_taken_out() {
-    let cluster = Cluster::start(52, SHAPE);
+/// One of a node's two disks gets faults of which the check of disks sees nothing, and others when writes hang for them. It is taken out before clients give up (a minute), and no other chain
+/// feels it.
+fn is_taken_out(seed: u64, faults: DiskFaults, then: DiskFaults) {
+    let cluster = Cluster::start(seed, SHAPE);
     cluster.bootstrap().expect("a cluster");
     let load = Load::start(&cluster);
-    let all = |more: u64| {
-        let before = load.written();
-        let load = load.clone();
-        move || load.written().iter().zip(&before).all(|(now, b)| *now >= b + more)
-    };
-    assert!(cluster.world.run_until(Duration::from_secs(60), all(20)), "{:?}", load.problems);
-    assert!(all_serve(&load.routing(), SHAPE));
     let hung = Hung::choose(&cluster, &load.routing()).expect("a disk with a head beside it");
     let (members, _) = hung.members(&load.routing());
-    let faults = DiskFaults { syncs_hang: true, ..DiskFaults::default() };
-    cluster.storages[hung.storage].node.disk(format!("/disk{}", hung.disk)).set_faults(faults);
+    // Its check has been made some times.
+    cluster.world.run_for(Duration::from_secs(5));
+    let disk = hung.disk(&cluster);
+    disk.set_faults(faults);
     let mut worst = 0;
-    let out = cluster.world.run_until(Duration::from_secs(90), || {
+    let out = cluster.world.run_until(Duration::from_secs(55), || {
         worst = worst.max(load.stuck(&cluster, WITHIN));
+        if worst > 0 {
+            disk.set_faults(then);
+        }
         hung.members(&load.routing()).1 == 0
     });
     assert!(out, "the members on the disk still serve: {:?}", load.routing().chains);
     assert!(worst > 0, "nothing hung: the test proves nothing");
     assert!(worst <= members * CHUNKS_OF_A_CHAIN, "{worst} chunks were stuck");
-    assert!(cluster.world.run_until(AFTER, all(100)), "{:?}", load.problems);
-    load.stop.set(true);
-    // The readers have not begun.
-    load.reading.set(true);
-    assert!(cluster.world.run_until(Duration::from_secs(60), || load.running.get() == 0));
-    assert_eq!(*load.problems.borrow(), Vec::<String>::new());
-    assert_eq!(*cluster.failures.borrow(), Vec::<String>::new());
+    assert!(cluster.world.run_until(AFTER, load.goes_on(100)), "{:?}", load.problems);
+    load.end(&cluster);
+}
+
+/// It reads and writes, and no flush of it ends: its log fills up, and then nothing is written to the chains that have a member there.
+#[test]
+fn a_disk_that_ends_no_flush_is_taken_out() {
+    let faults = DiskFaults { syncs_hang: true, ..DiskFaults::default() };
+    is_taken_out(52, faults, faults);
+}
+
+/// The same, and then all else takes seconds, the check of the disk as well.
+#[test]
+fn a_slow_disk_that_ends_no_flush_is_taken_out_as_soon() {
+    let slow = DiskFaults { syncs_hang: true, ..DiskFaults::SECONDS };
+    is_taken_out(53, DiskFaults { syncs_hang: true, ..DiskFaults::default() }, slow);
+}
+
+/// Its check writes where something is already, and the flushes that were begun end.
+#[test]
+fn a_disk_that_writes_nothing_new_is_taken_out() {
+    let faults = DiskFaults { new_writes_hang: true, ..DiskFaults::default() };
+    is_taken_out(54, faults, faults);
 }

@@ -14,6 +14,7 @@ mod full;
 mod garbage;
 mod hung;
 mod late_answers;
+mod late_reads;
 mod leaks;
 mod lengths;
 mod lost_writes;

@@ -6,6 +6,7 @@ use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
 use glowfs_sim::world::DiskFaults;
 use glowfs_storage::StorageConfig;
 use glowfs_types::Result;
+use glowfs_types::routing::LocalState;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
@@ -87,4 +88,28 @@ fn a_service_that_cannot_start_leaves_its_stores_as_they_were() {
     run(StorageConfig { listen: taken, ..config.clone() }, false);
     run(StorageConfig { http: Some("nowhere".into()), ..config.clone() }, false);
     assert_eq!(found_clean(&cluster, &service, &config), [true; SHAPE.disks]);
+}
+
+/// The store had the last descriptor of its process: its check, which opens the directory once more, waits for one.
+#[test]
+fn a_disk_is_not_broken_for_want_of_a_descriptor_for_its_check() {
+    let cluster = Cluster::start(13, SHAPE);
+    cluster.bootstrap().expect("a cluster");
+    let (service, client) = (cluster.storages[0].clone(), cluster.clients[0].clone());
+    let target = || {
+        let info = cluster
+            .with_client(&client, WITHIN, |_, client| async move { Ok(client.routing()) })
+            .expect("asked");
+        let targets: Vec<_> = info.targets.values().map(|t| (t.disk_index, t.local)).collect();
+        assert_eq!(targets.len(), SHAPE.chains as usize, "one for each chain");
+        targets[0]
+    };
+    let (index, _) = target();
+    cluster.crash(&service, false);
+    let disk = service.node.disk(format!("/disk{index}"));
+    disk.lack_descriptors(1, 3);
+    cluster.restart(&service);
+    assert!(cluster.run_until(WITHIN, || disk.descriptors_lacked() == 0), "it was tried again");
+    cluster.run_for(WITHIN);
+    assert_eq!(target(), (index, LocalState::UpToDate));
 }

@@ -72,9 +72,9 @@ pub struct StorageConfig {
     /// A disk that does not do a check within this time, in ms, is taken out of service.
     #[serde(default = "default_disk_stuck")]
     pub disk_stuck_ms: u64,
-    /// A disk on which a flush does not end within this time, in ms, is taken out of service.
-    #[serde(default = "default_flush_stuck")]
-    pub flush_stuck_ms: u64,
+    /// A disk on which any one operation does not end within this time, in ms, is taken out of service. (`flush_stuck_ms` is its former name.)
+    #[serde(default = "default_operation_stuck", alias = "flush_stuck_ms")]
+    pub operation_stuck_ms: u64,
     /// How long a successor may hold acknowledgements up before mgmtd is told, in ms.
     #[serde(default = "default_slow_after")]
     pub slow_after_ms: u64,
@@ -145,7 +145,7 @@ fn default_disk_check() -> u64 {
 fn default_disk_stuck() -> u64 {
     30_000
 }
-fn default_flush_stuck() -> u64 {
+fn default_operation_stuck() -> u64 {
     40_000
 }
 fn default_slow_after() -> u64 {
@@ -215,7 +215,7 @@ impl StorageConfig {
             ("sync_channels", self.sync_channels as u64),
             ("disk_check_ms", self.disk_check_ms),
             ("disk_stuck_ms", self.disk_stuck_ms),
-            ("flush_stuck_ms", self.flush_stuck_ms),
+            ("operation_stuck_ms", self.operation_stuck_ms),
             ("scrub_interval_s", self.scrub_interval_s),
             ("slow_after_ms", self.slow_after_ms),
             ("slow_report_ms", self.slow_report_ms),
@@ -259,5 +259,21 @@ impl StorageConfig {
     /// The node id.
     pub fn node(&self) -> NodeId {
         NodeId(self.node_id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_former_name_of_a_key_is_taken() {
+        let text =
+            "node_id = 1\ncluster_id = \"\"\nmgmtd = []\nservice_token_file = \"\"\ndisks = []\n";
+        let read = |more: &str| toml::from_str::<StorageConfig>(&format!("{text}{more}"));
+        let stuck = |more| read(more).expect("a configuration").operation_stuck_ms;
+        assert_eq!(stuck(""), default_operation_stuck());
+        assert_eq!(stuck("operation_stuck_ms = 5"), 5);
+        assert_eq!(stuck("flush_stuck_ms = 5"), 5);
     }
 }

@@ -9,7 +9,7 @@ use crate::target::{Asked, Payload, Target, Waiting};
 use crate::update::core_update;
 use glowfs_craq::Event;
 use glowfs_net::{Bulk, Incoming, Request};
-use glowfs_rt::{Buf, BufMut, Duration};
+use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use glowfs_types::capability::rights;
 use glowfs_types::checksum::{crc32c, piece_checksums};
 use glowfs_types::wire::copy::CopyChunk;
@@ -107,7 +107,7 @@ impl Node {
         };
         let buf = self.rt.alloc(len as usize);
         if ask.node == self.config.node() {
-            let (result, piece) = self.read_op(op, buf).await;
+            let (result, piece) = self.read_op(op, buf, Instant::NEVER).await;
             check(&result, &piece)?;
             return Ok(piece.freeze());
         }

@@ -1,8 +1,8 @@
 //! The disks: opening or formatting their stores, and what it means for the node that one fails.
 //!
-//! A disk may hang: what it was asked is never answered, not even with an error; or no flush is (`flush_stuck_ms`). Guarantee: when it is found to (`disk_stuck_ms`), whoever waits for an
-//! update is answered, and nothing of the node is held for it but memory. Must never: answer a read that hangs, for the device may still write into the
-//! caller's memory.
+//! A disk may hang: what it was asked is never answered, not even with an error; or some of it is not, as flushes (`operation_stuck_ms`). Guarantee: when it is found to (`disk_stuck_ms`),
+//! whoever waits for an update is answered, and nothing of the node is held for it but memory. Must never: answer a read that hangs, for the device may still write into the
+//! caller's memory; take a disk out for what waits for it in a queue of ours.
 
 use crate::node::Node;
 use crate::service::register;
@@ -14,6 +14,9 @@ use glowfs_types::{Error, Result, Status};
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+
+/// The time between two looks at what a disk has under way. A process that was stopped for however long counts one of them.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// One configured directory.
 pub(crate) struct Disk {
@@ -88,12 +91,8 @@ impl Node {
                 register(me.clone(), agent.clone()).await;
             }
         });
-        match self.rt.open_dir(Path::new(&disk.path)) {
-            Ok(beside) => {
-                self.rt.spawn_detached(self.clone().check_disk(store.clone(), beside));
-            }
-            Err(e) => store.fail(&format!("its directory could not be opened again: {e}")),
-        }
+        self.rt.spawn_detached(self.clone().check_disk(store.clone(), disk.path.clone()));
+        self.rt.spawn_detached(self.clone().check_operations(store.clone()));
         self.rt.spawn_detached(self.clone().scrub_disk(store.clone()));
     }
 
@@ -119,34 +118,58 @@ impl Node {
     }
 
     /// Checks a disk now and then: whether it is there, takes writes, and does so in time.
-    pub(crate) async fn check_disk(self: Rc<Self>, store: Store, beside: Dir) {
+    async fn check_disk(self: Rc<Self>, store: Store, path: String) {
+        let Some(beside) = self.open_again(&store, Path::new(&path)).await else { return };
         let period = Duration::from_millis(self.config.disk_check_ms);
         let stuck = Duration::from_millis(self.config.disk_stuck_ms);
-        let flush_stuck = Duration::from_millis(self.config.flush_stuck_ms);
-        let mut flush = FlushSeen::default();
         while !self.stopping.get() && store.failure().is_none() {
             self.rt.sleep(period).await;
             // A failed check takes the store out of service by itself.
             if !self.stopping.get() && self.rt.timeout(stuck, store.probe(&beside)).await.is_err() {
                 store.fail(&format!("did nothing for {stuck:?}"));
             }
-            if flush.look(store.flushing_since(), period) >= flush_stuck {
-                store.fail(&format!("a flush did not end within {flush_stuck:?}"));
+        }
+    }
+
+    /// Opens the directory of a store once more, for its check; None when there is nothing to check any more. Having no descriptor is no fault of the disk, and passes.
+    async fn open_again(&self, store: &Store, path: &Path) -> Option<Dir> {
+        while !self.stopping.get() && store.failure().is_none() {
+            match self.rt.open_dir(path) {
+                Ok(beside) => return Some(beside),
+                Err(error) if glowfs_rt::process::lacks_descriptors(&error) => {
+                    let disk = path.display();
+                    tracing::error!(%disk, %error, "the check of the disk waits for a descriptor; raise the limit of them, or end connections");
+                    self.rt.sleep(Duration::from_millis(self.config.disk_check_ms)).await;
+                }
+                Err(e) => store.fail(&format!("its directory could not be opened again: {e}")),
+            }
+        }
+        None
+    }
+
+    /// Watches how long a disk is at one and the same operation. What passes the check may hang otherwise: a disk may read and write, and end no flush any more, or write only where something is
+    /// already; then its log fills up, or is not written, and nothing is written to any chain that has a member there.
+    async fn check_operations(self: Rc<Self>, store: Store) {
+        let stuck = Duration::from_millis(self.config.operation_stuck_ms);
+        let mut oldest = OldestSeen::default();
+        while !self.stopping.get() && store.failure().is_none() {
+            self.rt.sleep(LOOK_PAUSE).await;
+            if !self.stopping.get() && oldest.look(store.under_way_since(), LOOK_PAUSE) >= stuck {
+                store.fail(&format!("an operation did not end within {stuck:?}"));
             }
         }
     }
 }
 
-/// A flush that was seen under way. A disk may read and write, and end no flush any more: then its log fills up, and nothing is written to any chain that has a
-/// member there. Counted is by looks and not by the clock, since a process that was stopped finds flushes that are long done.
+/// The oldest operation that was seen under way. Counted is by looks and not by the clock, since a process that was stopped finds what is long done.
 #[derive(Default)]
-struct FlushSeen {
+struct OldestSeen {
     began: Option<Instant>,
     lasts: Duration,
 }
 
-impl FlushSeen {
-    /// One look, that time after the one before; how long the flush that runs has been seen.
+impl OldestSeen {
+    /// One look, that time after the one before; how long the operation has been seen that is the oldest.
     fn look(&mut self, began: Option<Instant>, after: Duration) -> Duration {
         let same = began.is_some() && began == self.began;
         *self = Self { began, lasts: if same { self.lasts + after } else { Duration::ZERO } };
@@ -172,8 +195,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_and_the_same_flush_is_counted() {
-        let (mut seen, second) = (FlushSeen::default(), Duration::from_secs(1));
+    fn only_one_and_the_same_operation_is_counted() {
+        let (mut seen, second) = (OldestSeen::default(), Duration::from_secs(1));
         let mut look = |began: Option<u64>| seen.look(began.map(Instant), second).as_secs();
         assert_eq!([None, None, Some(5), Some(5), Some(5)].map(&mut look), [0, 0, 0, 1, 2]);
         assert_eq!([Some(6), Some(6), None, Some(6)].map(&mut look), [0, 1, 0, 0]);

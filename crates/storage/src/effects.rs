@@ -3,7 +3,7 @@
 use crate::repair::Wrong;
 use crate::target::{Payload, Target, Waiting};
 use glowfs_chunkstore::{StageKind, StageRequest};
-use glowfs_craq::{Action, Done, Event, Onto, Ticket, View};
+use glowfs_craq::{Action, Done, Event, Onto, Ticket, TimerId, View};
 use glowfs_net::Reply;
 use glowfs_rt::Duration;
 use glowfs_types::mutant::{Mutant, planted};
@@ -20,9 +20,11 @@ use zerocopy::IntoBytes;
 
 /// The pause before an update is sent to a successor again.
 const RESEND_PAUSE: Duration = Duration::from_millis(10);
+/// The pause before a store is asked again whose queue was full: by then it has written much of it.
+const STORE_PAUSE: Duration = Duration::from_millis(100);
 /// The pause before a chain version that could not be persisted is tried again.
 const ADOPT_PAUSE: Duration = Duration::from_millis(200);
-/// The pause before an update that was refused for want of room, and must not be taken back, is staged again.
+/// The pause before an update is staged again that was refused for want of room and must not be taken back, or for want of a place in the store's queue.
 const RESTAGE_PAUSE: Duration = Duration::from_millis(500);
 
 impl Target {
@@ -33,7 +35,9 @@ impl Target {
             Action::Stage { ticket, chunk, version, commit, onto } => {
                 self.stage(ticket, chunk, version, commit, onto);
             }
-            Action::StageAgain(chunk, version, onto) => self.stage_again(chunk, version, onto),
+            Action::StageAgain { chunk, version, onto, pause } => {
+                self.stage_again(chunk, version, onto, pause);
+            }
             Action::Commit(chunk, version) => self.launch(move |t| async move {
                 let result = t.store.commit(t.id, chunk, version).await;
                 t.feed(Event::Committed(chunk, version, t.outcome("commit", result)));
@@ -57,12 +61,8 @@ impl Target {
                     node.refresh();
                 }
             }
-            Action::Pause(timer) => self.launch(move |t| async move {
-                if let Some(node) = t.node.upgrade() {
-                    node.rt.sleep(RESEND_PAUSE).await;
-                }
-                t.feed(Event::Timer(timer));
-            }),
+            Action::Pause(timer) => self.pause(timer, RESEND_PAUSE),
+            Action::Rest(timer) => self.pause(timer, STORE_PAUSE),
             Action::Failed(status) => {
                 tracing::error!(target = %self.id, %status, "target failed and goes offline");
                 self.payloads.borrow_mut().clear();
@@ -117,10 +117,24 @@ impl Target {
         }
     }
 
+    fn pause(self: &Rc<Self>, timer: TimerId, time: Duration) {
+        self.launch(move |t| async move {
+            if let Some(node) = t.node.upgrade() {
+                node.rt.sleep(time).await;
+            }
+            t.feed(Event::Timer(timer));
+        });
+    }
+
     /// The status of a store operation for the core; the message goes to the log.
     pub(crate) fn outcome(&self, what: &str, result: Result<()>) -> Result<(), Status> {
         result.map_err(|e| {
-            tracing::warn!(target = %self.id, error = %e, "{what} failed");
+            if e.status == Status::Overloaded {
+                // It is asked again. Thousands wait so at a time.
+                tracing::debug!(target = %self.id, error = %e, "{what} has to wait");
+            } else {
+                tracing::warn!(target = %self.id, error = %e, "{what} failed");
+            }
             e.status
         })
     }
@@ -214,9 +228,15 @@ impl Target {
         });
     }
 
-    fn stage_again(self: &Rc<Self>, chunk: ChunkId, version: ChunkVersion, onto: Onto) {
+    fn stage_again(
+        self: &Rc<Self>,
+        chunk: ChunkId,
+        version: ChunkVersion,
+        onto: Onto,
+        pause: bool,
+    ) {
         self.launch(move |t| async move {
-            if let Some(node) = t.node.upgrade() {
+            if pause && let Some(node) = t.node.upgrade() {
                 node.rt.sleep(RESTAGE_PAUSE).await;
             }
             let payload = t.payloads.borrow().get(&(chunk, version)).cloned();

@@ -2,6 +2,7 @@
 
 use crate::node::Node;
 use crate::repair::Wrong;
+use crate::sending::OnItsWay;
 use crate::target::{Payload, Target};
 use glowfs_chunkstore::ReadOutcome;
 use glowfs_craq::{Action, Event, Form, Update as Core};
@@ -17,7 +18,7 @@ use glowfs_types::{ChunkId, ChunkVersion, Error, NodeId, Result, Status, TenantI
 use std::rc::Rc;
 use zerocopy::FromBytes;
 
-/// How long the successor has for one update; after that it is sent again (which it recognises).
+/// How long the successor has for one update, besides what its bytes take on their way (`sending.rs`); after that it is sent again (which it recognises).
 const FORWARD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How long, on average, before an update is sent again that the successor had no room for among its updates.
@@ -100,10 +101,11 @@ impl Target {
                 if update.vouches {
                     payload.head.flags |= UPDATE_VOUCHES;
                 }
-                t.watch.sent(chain_version, (chunk, version), node.rt.now());
+                let way = node.sending.begin(to, payload.bytes.len());
+                t.watch.sent(chain_version, (chunk, version), node.rt.now(), way.time);
                 // It is the next one of the chain.
                 let rank = t.view().map_or(0, |v| v.rank).saturating_add(1);
-                send(&node, (to, rank), payload).await
+                send(&node, (to, rank), payload, way).await
             };
             let result: Result<UpdateResult> = result.await;
             match &result {
@@ -291,9 +293,10 @@ pub(crate) async fn send(
     node: &Node,
     (to, rank): (NodeId, usize),
     payload: Payload,
+    way: OnItsWay,
 ) -> Result<UpdateResult> {
     node.metrics.forwards.inc();
-    let began = node.rt.turn_began();
+    let (began, time) = (node.rt.turn_began(), FORWARD_DEADLINE + way.time);
     let conn = match node.lane_now(to, rank) {
         Some(conn) => conn,
         None => {
@@ -301,7 +304,7 @@ pub(crate) async fn send(
                 let e = format!("storage node {to} takes no connection for a forward");
                 Error::new(Status::TimedOut, e)
             };
-            let made = Box::pin(node.rt.timeout(FORWARD_DEADLINE, node.connect_lane(to, rank)));
+            let made = Box::pin(node.rt.timeout(time, node.connect_lane(to, rank)));
             made.await.map_err(late)??
         }
     };
@@ -312,7 +315,7 @@ pub(crate) async fn send(
         bulk,
         tenant: TenantId::default(),
         // Of both together: a call ends by itself when its time is up.
-        deadline: FORWARD_DEADLINE.saturating_sub(node.rt.turn_began().since(began)),
+        deadline: time.saturating_sub(node.rt.turn_began().since(began)),
     };
     let response = conn.call(request).await?;
     let (result, _) = UpdateResult::read_from_prefix(&response.body)

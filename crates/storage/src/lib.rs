@@ -29,6 +29,7 @@ mod repair;
 mod report;
 mod revive;
 mod scrub;
+mod sending;
 mod serve;
 mod service;
 mod slow;

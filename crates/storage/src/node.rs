@@ -9,6 +9,7 @@ use crate::fence::Fences;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::repair::Repairs;
+use crate::sending::Sending;
 use crate::sync_progress::Resyncs;
 use crate::sync_turns::SyncTurns;
 use crate::target::Target;
@@ -65,6 +66,8 @@ pub(crate) struct Node {
     pub repair_slots: Semaphore,
     /// Nodes of which it is being tried whether they are reached.
     pub trying: RefCell<BTreeSet<NodeId>>,
+    /// What is on its way to other nodes.
+    pub sending: Rc<Sending>,
     /// How often a scrub was asked for.
     pub scrub_asked: Cell<u64>,
     pub started: Instant,
@@ -90,6 +93,7 @@ impl Node {
             repairs: RefCell::default(),
             repair_slots: Semaphore::new(REPAIRS_AT_ONCE),
             trying: RefCell::default(),
+            sending: Rc::default(),
             scrub_asked: Cell::new(0),
             config,
             metrics: Metrics::new(disks.iter().map(|d| d.path.as_str())),

@@ -1,4 +1,6 @@
 //! READ: pieces of chunks, straight into the caller's memory.
+//!
+//! What has waited for its turn at the disk until its caller waits no more is not read: a slow disk must not work on what nobody wants.
 
 use crate::admission::{Admitted, Share};
 use crate::behind::{Class, Kind};
@@ -109,7 +111,7 @@ impl Node {
     async fn read_one(self: &Rc<Self>, op: ReadOp, incoming: &mut Incoming) -> Result<Reply> {
         let mut piece = incoming.reply_buffer()?;
         piece.truncate(op.len.get() as usize);
-        let (result, piece) = self.read_op(op, piece).await;
+        let (result, piece) = self.read_op(op, piece, incoming.deadline()).await;
         self.check_answer()?;
         Ok(Reply { body: result.as_bytes().to_vec(), bulk: Some(piece) })
     }
@@ -126,6 +128,7 @@ impl Node {
         let mut rest = if end == 0 { self.rt.alloc(0) } else { incoming.reply_buffer()? };
         // The buffer is cut into the pieces, so that each is filled by one read; what lies between is zeroed, since it may be
         // memory that somebody else used before.
+        let by = incoming.deadline();
         let mut work = Vec::with_capacity(ops.len());
         let mut gaps = Vec::new();
         let mut at = 0;
@@ -141,7 +144,7 @@ impl Node {
             at = op.at.get() + op.len.get();
             let admitted = admitted[i].take();
             work.push(async move {
-                let read = self.read_op(op, piece).await;
+                let read = self.read_op(op, piece, by).await;
                 drop(admitted);
                 read
             });
@@ -168,11 +171,12 @@ impl Node {
         Ok(Reply { body: results.as_bytes().to_vec(), bulk })
     }
 
-    /// One piece: its result, and its part of the buffer, in which every byte is either data or zero.
+    /// One piece, if its turn at the disk comes by then: its result, and its part of the buffer, in which every byte is either data or zero.
     pub(crate) async fn read_op(
         self: &Rc<Self>,
         op: ReadOp,
         piece: BufMut,
+        by: Instant,
     ) -> (ReadResult, BufMut) {
         let target = match self.target(op.target.get().into()) {
             Ok(t) => t,
@@ -184,7 +188,8 @@ impl Node {
             self.metrics.read_errors.inc();
             return failed(status, piece);
         }
-        let (outcome, piece) = target.store.read(target.id, chunk, op.offset.get(), piece).await;
+        let (outcome, piece) =
+            target.store.read_by(target.id, chunk, op.offset.get(), piece, by).await;
         match outcome {
             Ok(found) => {
                 // Of a version that may not be shown yet.
@@ -211,8 +216,12 @@ impl Node {
     /// The store could not read a piece: what the caller is told.
     async fn read_failed(self: &Rc<Self>, target: &Rc<Target>, op: &ReadOp, e: Error) -> Status {
         let chunk = ChunkId::from(op.chunk);
-        tracing::warn!(target = %target.id, %chunk, error = %e, "read failed");
         self.metrics.read_errors.inc();
+        if e.status == Status::TimedOut {
+            tracing::debug!(target = %target.id, %chunk, error = %e, "nobody waits for a read any more");
+            return e.status;
+        }
+        tracing::warn!(target = %target.id, %chunk, error = %e, "read failed");
         if !matches!(e.status, Status::Corrupt | Status::DiskFailed) {
             return e.status;
         }

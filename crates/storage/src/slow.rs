@@ -43,14 +43,23 @@ const QUESTION: (ChunkId, ChunkVersion) =
 #[derive(Default)]
 pub(crate) struct Watch {
     version: Cell<ChainVersion>,
-    /// Updates that it has not taken, with when each was first sent.
-    unanswered: RefCell<BTreeMap<(ChunkId, ChunkVersion), Instant>>,
+    /// Updates that it has not taken.
+    unanswered: RefCell<BTreeMap<(ChunkId, ChunkVersion), Sent>>,
     /// Since when every attempt of the resync failed.
     sync_fails: Cell<Option<Instant>>,
     probing: Cell<bool>,
     /// Empty calls that failed since the last sign of life.
     probes_failed: Cell<u32>,
     reported: Cell<Option<Instant>>,
+}
+
+/// An update that was sent.
+#[derive(Clone, Copy)]
+struct Sent {
+    /// The first time.
+    at: Instant,
+    /// What its bytes may take on their way.
+    way: Duration,
 }
 
 impl Watch {
@@ -67,10 +76,16 @@ impl Watch {
         }
         true
     }
-    /// An update is on its way to the successor.
-    pub fn sent(&self, version: ChainVersion, update: (ChunkId, ChunkVersion), now: Instant) {
+    /// An update is on its way to the successor, which may take so long.
+    pub fn sent(
+        &self,
+        version: ChainVersion,
+        update: (ChunkId, ChunkVersion),
+        now: Instant,
+        way: Duration,
+    ) {
         if self.turn(version) {
-            self.unanswered.borrow_mut().entry(update).or_insert(now);
+            self.unanswered.borrow_mut().entry(update).or_insert(Sent { at: now, way });
         }
     }
     /// The successor took it.
@@ -82,7 +97,7 @@ impl Watch {
     }
     /// A question is on its way to the predecessor.
     pub fn asked(&self, version: ChainVersion, now: Instant) {
-        self.sent(version, QUESTION, now);
+        self.sent(version, QUESTION, now, Duration::ZERO);
     }
     /// The predecessor said something, whatever it was.
     pub fn answered(&self, version: ChainVersion) {
@@ -110,8 +125,13 @@ impl Watch {
     }
     /// How long the oldest update waits.
     fn waits(&self, now: Instant) -> Duration {
-        let oldest = self.unanswered.borrow().values().min().copied();
+        let oldest = self.unanswered.borrow().values().map(|s| s.at).min();
         oldest.map_or(Duration::ZERO, |at| now.since(at))
+    }
+    /// How long any waits at the successor, by what it may have taken to get there.
+    fn waits_there(&self, now: Instant) -> Duration {
+        let first = self.unanswered.borrow().values().map(|s| s.at + s.way).min();
+        first.map_or(Duration::ZERO, |at| now.since(at))
     }
     fn sync_fails_for(&self, now: Instant) -> Duration {
         self.sync_fails.get().map_or(Duration::ZERO, |at| now.since(at))
@@ -181,9 +201,9 @@ impl Node {
             return;
         }
         let (now, bound) = (self.rt.now(), self.config.slow_after());
-        let waits = watch.waits(now);
         if syncing {
-            if waits >= bound || watch.sync_fails_for(now) >= bound {
+            // The first update of a chunk brings all of it.
+            if watch.waits_there(now) >= bound || watch.sync_fails_for(now) >= bound {
                 self.report_slow(target, watch, successor, false);
             }
             return;
@@ -292,15 +312,29 @@ mod tests {
     fn what_comes_late_under_a_former_version_takes_nothing_away() {
         let (watch, [former, now]) = (Watch::default(), [1, 2].map(ChainVersion));
         let at = |s: u64| Instant(s * 1_000_000_000);
-        watch.sent(former, update(1), at(1));
-        watch.sent(now, update(2), at(2));
+        watch.sent(former, update(1), at(1), Duration::ZERO);
+        watch.sent(now, update(2), at(2), Duration::ZERO);
         watch.sync_failed(now, at(3));
-        watch.sent(former, update(3), at(4));
+        watch.sent(former, update(3), at(4), Duration::ZERO);
         watch.sync_failed(former, at(4));
         assert_eq!(watch.waits(at(5)), Duration::from_secs(3));
         assert_eq!(watch.sync_fails_for(at(5)), Duration::from_secs(2));
         watch.taken(now, update(2));
         assert_eq!(watch.waits(at(5)), Duration::ZERO, "nor is anything noted");
+    }
+
+    #[test]
+    fn what_is_long_on_its_way_does_not_wait_there() {
+        let (watch, now) = (Watch::default(), ChainVersion(2));
+        let (at, second) = (|s: u64| Instant(s * 1_000_000_000), Duration::from_secs(1));
+        watch.sent(now, update(1), at(1), 8 * second);
+        watch.sent(now, update(2), at(4), second);
+        // Sent again it was sent when it was first.
+        watch.sent(now, update(2), at(6), 8 * second);
+        assert_eq!((watch.waits(at(7)), watch.waits_there(at(7))), (6 * second, 2 * second));
+        watch.taken(now, update(2));
+        assert_eq!((watch.waits(at(7)), watch.waits_there(at(7))), (6 * second, Duration::ZERO));
+        assert_eq!(watch.waits_there(at(12)), 3 * second);
     }
 
     #[test]

@@ -276,7 +276,8 @@ impl Source {
             }
         };
         let bytes = payload.bytes.len() as u64;
-        send(&self.node, (self.to, 0), payload).await?;
+        let way = self.node.sending.begin(self.to, payload.bytes.len());
+        send(&self.node, (self.to, 0), payload, way).await?;
         self.node.metrics.sync_bytes.add(bytes);
         count(&self.progress.bytes, bytes);
         Ok(())

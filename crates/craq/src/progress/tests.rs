@@ -223,3 +223,30 @@ fn what_came_under_the_chain_version_before_is_not_received() {
     let other = step(&mut r, content_under(next, 2, 7));
     assert!(stages(&other), "{other:?}");
 }
+
+/// The store's queue was full for the first of three updates. Those behind it were refused for its sake only, and go at once when it is stored.
+#[test]
+fn what_came_behind_one_that_found_the_queue_full_does_not_pause() {
+    let mut r = replica(1, chain(PublicState::Serving, PublicState::Syncing));
+    let chunk = ChunkId::default();
+    for ticket in 1..=3 {
+        let (ticket, update) = (Ticket(ticket), Update::default());
+        step(&mut r, Event::Update { ticket, chain_version: V, chunk, update });
+    }
+    let mut staged = |version, result| {
+        let actions = step(&mut r, Event::Staged(chunk, ChunkVersion(version), result));
+        let again = actions.iter().filter_map(|a| match a {
+            Action::StageAgain { version, pause, .. } => Some((version.0, *pause)),
+            _ => None,
+        });
+        again.collect::<Vec<_>>()
+    };
+    assert_eq!(staged(1, Err(Status::Overloaded)), [(1, true)]);
+    assert_eq!(staged(2, Err(Status::VersionGap)), []);
+    assert_eq!(staged(3, Err(Status::Overloaded)), []);
+    assert_eq!(staged(1, Ok(())), [(2, false)]);
+    // Full again: now it is that one.
+    assert_eq!(staged(2, Err(Status::Overloaded)), [(2, true)]);
+    assert_eq!(staged(2, Ok(())), [(3, false)]);
+    assert_eq!(staged(3, Ok(())), []);
+}

@@ -185,7 +185,7 @@ impl World {
                 n.payloads.insert((chunk, version.0), (pay.clone(), update));
                 n.ops.push(Op::Stage { chunk, version: version.0, pay, update, commit, onto });
             }
-            Action::StageAgain(chunk, version, onto) => {
+            Action::StageAgain { chunk, version, onto, .. } => {
                 let version = version.0;
                 let (pay, update) =
                     n.payloads.get(&(chunk, version)).expect("not released yet").clone();
@@ -236,8 +236,8 @@ impl World {
                 }
             }
             Action::Reply(ticket, result) => self.reply(i, ticket, result.map(|d| d.chunk)),
-            Action::Pause(_) if self.fault == Some(Fault::NeverAgain) => {}
-            Action::Pause(t) => n.timers.push(t),
+            Action::Pause(_) | Action::Rest(_) if self.fault == Some(Fault::NeverAgain) => {}
+            Action::Pause(t) | Action::Rest(t) => n.timers.push(t),
             Action::Forget(clients, some) => {
                 self.nodes[i as usize].ops.push(Op::Forget(clients, some));
             }

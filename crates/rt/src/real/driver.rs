@@ -76,6 +76,10 @@ pub(crate) trait Driver {
     fn add_owner(&self) -> Owner;
     /// An owner comes with nothing more; what it has under way may still hang.
     fn remove_owner(&self, owner: Owner);
+    /// See [`crate::backend::DirIo::under_way_since`].
+    fn under_way_since(&self, owner: Owner) -> Option<crate::Instant> {
+        self.helpers().under_way_since(owner.jobs)
+    }
     /// The helper threads.
     fn helpers(&self) -> &Helpers;
     /// The operations.

@@ -4,7 +4,7 @@ use super::driver::{Driver, Share, submit};
 use super::ops::{Kind, Op, OpFuture};
 use crate::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Part, Space};
 use crate::outcome::Outcome;
-use crate::{Buf, BufMut};
+use crate::{Buf, BufMut, Instant};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::ffi::CString;
 use std::io;
@@ -145,6 +145,9 @@ impl DirIo for RealDir {
     fn path(&self) -> String {
         self.path.display().to_string()
     }
+    fn under_way_since(&self) -> Option<Instant> {
+        self.share.driver.under_way_since(self.share.owner)
+    }
 }
 
 fn open_file(dir: &OwnedFd, name: &CString, options: OpenOptions) -> io::Result<(OwnedFd, bool)> {
@@ -201,10 +204,18 @@ impl RealFile {
 
 impl FileIo for RealFile {
     fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        self.read_by(buf, offset, Instant::NEVER)
+    }
+    fn read_by(
+        &self,
+        buf: BufMut,
+        offset: u64,
+        by: Instant,
+    ) -> BoxFuture<(io::Result<usize>, BufMut)> {
         if i64::try_from(offset.saturating_add(buf.len() as u64)).is_err() {
             return Box::pin(std::future::ready((Err(io::ErrorKind::InvalidInput.into()), buf)));
         }
-        let op = self.submit(Op::read(&self.fd, self.direct, buf, offset));
+        let op = self.submit(Op::read(&self.fd, self.direct, buf, offset).by(by));
         Box::pin(async move {
             let (result, keep) = op.await;
             let buf = keep.read.unwrap_or_else(|| crate::Pool::heap().alloc(0));

@@ -3,7 +3,9 @@
 //! Each directory has its share of them ([`super::shares`]): a disk that hangs holds no thread that another one needs.
 
 use super::shares::Shares;
+use crate::Instant;
 use crate::backend::BoxFuture;
+use slab::Slab;
 use std::future::poll_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -26,6 +28,8 @@ struct Shared {
 
 struct State {
     jobs: Shares<Job>,
+    /// Whose jobs are being done, and since when.
+    under_way: Slab<(usize, Instant)>,
     threads: usize,
     idle: usize,
 }
@@ -33,7 +37,7 @@ struct State {
 impl Helpers {
     /// `share`: how many an owner of jobs has at once, at most.
     pub(crate) fn new(share: usize) -> Self {
-        let state = State { jobs: Shares::new(share), threads: 0, idle: 0 };
+        let state = State { jobs: Shares::new(share), under_way: Slab::new(), threads: 0, idle: 0 };
         Self(Arc::new(Shared { state: Mutex::new(state), more: Condvar::new() }))
     }
     /// A new owner of jobs.
@@ -43,6 +47,12 @@ impl Helpers {
     /// An owner has no more jobs to come.
     pub(crate) fn remove_owner(&self, owner: usize) {
         self.0.lock().jobs.leave(owner);
+    }
+    /// Since when the oldest job of an owner is being done.
+    pub(crate) fn under_way_since(&self, owner: usize) -> Option<Instant> {
+        let state = self.0.lock();
+        let own = state.under_way.iter().filter(|(_, (whose, _))| *whose == owner);
+        own.map(|(_, (_, since))| *since).min()
     }
     /// Runs `job` on a helper thread; here and now if no thread can be had at all.
     pub(crate) fn run(&self, owner: usize, job: Job) {
@@ -117,10 +127,12 @@ impl Shared {
     /// Runs jobs as long as any can begin.
     fn work_off<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while let Some((owner, job)) = state.jobs.next() {
+            let key = state.under_way.insert((owner, super::boottime()));
             drop(state);
             // A panic of a job must not take the thread's place in the count with it.
             let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             state = self.lock();
+            state.under_way.remove(key);
             state.jobs.ended(owner);
         }
         state

@@ -1,8 +1,8 @@
 //! Operations on files, and the table that keeps their buffers alive until the kernel is done with them.
 
 use super::driver::{Driver, Owner};
-use crate::backend::{POST_HEAD_BYTES, Post, Posted};
-use crate::{Buf, BufMut};
+use crate::backend::{POST_HEAD_BYTES, Post, Posted, late};
+use crate::{Buf, BufMut, Instant};
 use slab::Slab;
 use std::cell::RefCell;
 use std::future::Future;
@@ -57,11 +57,15 @@ pub(crate) struct Op {
     /// Allocate, Punch, SetLen: how much.
     pub(crate) len: u64,
     pub(crate) direct: bool,
+    /// Nothing of it is begun after that.
+    by: Instant,
     /// The memory of what is left to do; points into `keep`.
     iovecs: Vec<libc::iovec>,
     keep: Keep,
     done: usize,
     state: State,
+    /// Since when a ring of the kernel has its system call.
+    under_way: Option<Instant>,
     waker: Option<Waker>,
     /// Post: whom to tell, and with which tag.
     tell: Option<(Rc<dyn Posted>, u64)>,
@@ -93,6 +97,7 @@ pub(crate) struct Call {
     pub(crate) fd: RawFd,
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    by: Instant,
     iovecs: *const libc::iovec,
     count: usize,
 }
@@ -110,10 +115,12 @@ impl Op {
             offset,
             len,
             direct: false,
+            by: Instant::NEVER,
             iovecs: Vec::new(),
             keep: Keep::default(),
             done: 0,
             state: State::Running,
+            under_way: None,
             waker: None,
             tell: None,
         }
@@ -138,6 +145,10 @@ impl Op {
         let iovecs = bufs.iter().filter(|b| !b.is_empty()).map(iovec).collect();
         let keep = Keep { _write: bufs, ..Keep::default() };
         Self { iovecs, keep, direct, ..Self::plain(Kind::Write, fd, offset, 0) }
+    }
+    /// The same one, if it begins by then.
+    pub(crate) fn by(self, by: Instant) -> Self {
+        Self { by, ..self }
     }
     /// The same one, out of the share of a directory.
     pub(crate) fn of(self, owner: Owner) -> Self {
@@ -181,6 +192,7 @@ impl Op {
             fd: self.fd.as_raw_fd(),
             offset: self.offset,
             len: self.len,
+            by: self.by,
             iovecs: self.iovecs.as_ptr(),
             count: self.iovecs.len().min(IOVECS_MAX),
         }
@@ -238,6 +250,10 @@ impl Op {
 }
 
 impl Call {
+    /// Fails if its time is over.
+    pub(crate) fn check_time(&self, now: impl FnOnce() -> Instant) -> io::Result<()> {
+        if self.by != Instant::NEVER && self.by < now() { Err(late()) } else { Ok(()) }
+    }
     /// The memory, if it is in one piece.
     pub(crate) fn single(&self) -> Option<(*mut u8, usize)> {
         if self.count != 1 {
@@ -260,6 +276,7 @@ impl Call {
     }
     /// Makes the system call and waits for it.
     pub(crate) fn run(&self) -> io::Result<usize> {
+        self.check_time(super::boottime)?;
         let (fd, offset, count) = (self.fd, self.offset as i64, self.count as i32);
         // SAFETY: the descriptor is open, and the iovecs describe memory that `Op::keep` keeps alive and that
         // nobody else touches before the result is reported (reads own a BufMut; a Buf is never written).
@@ -300,11 +317,23 @@ impl OpTable {
         let ops = self.0.borrow();
         ops.get(key).filter(|op| !matches!(op.state, State::Done(_))).map(|op| (op.owner, op.way))
     }
+    /// The kernel has the next system call of an operation from now on.
+    pub(crate) fn handed_over(&self, key: usize, at: Instant) {
+        if let Some(op) = self.0.borrow_mut().get_mut(key) {
+            op.under_way = Some(at);
+        }
+    }
+    /// Since when the kernel has the oldest system call of an owner, of those that were told by [`OpTable::handed_over`].
+    pub(crate) fn under_way_since(&self, owner: usize) -> Option<Instant> {
+        let ops = self.0.borrow();
+        ops.iter().filter(|(_, op)| op.owner.ops == owner).filter_map(|(_, op)| op.under_way).min()
+    }
     /// Takes note of a result. True if the operation goes on: start it again.
     pub(crate) fn finish(&self, key: usize, result: io::Result<usize>) -> bool {
         let (waker, dead) = {
             let mut ops = self.0.borrow_mut();
             let Some(op) = ops.get_mut(key) else { return false };
+            op.under_way = None;
             if let Some((tell, tag)) = op.tell.take() {
                 let sent = ops.remove(key);
                 drop(ops);

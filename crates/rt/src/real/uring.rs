@@ -11,6 +11,7 @@ use super::offload::Offload;
 use super::ops::{Kind, OpTable, Way};
 use super::ring::{COMPLETIONS_MAX, allow_workers, build, check};
 use super::shares::Shares;
+use crate::Instant;
 use crate::backend::Command;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
@@ -57,6 +58,8 @@ pub(crate) struct Uring<S: Width> {
     held: RefCell<VecDeque<S>>,
     /// The kernel had no room for what was asked: it is asked again in the next turn.
     refused: Cell<bool>,
+    /// When the last wait ended: what is handed over until the next one counts from then on, so that no clock is asked for each operation.
+    turned: Cell<Instant>,
     offload: Offload,
     completions: RefCell<Vec<(u64, i32, u32)>>,
 }
@@ -106,6 +109,7 @@ impl<S: Width> Uring<S> {
             shares: RefCell::new(Shares::new(RING_OPS_OF_DIRECTORY_MAX)),
             held: RefCell::default(),
             refused: Cell::new(false),
+            turned: Cell::new(super::boottime()),
             offload,
             completions: RefCell::new(Vec::with_capacity(COMPLETIONS_MAX as usize)),
         };
@@ -200,6 +204,7 @@ impl<S: Width> Uring<S> {
     /// Hands an operation's next system call to the ring. The table keeps its memory until `finish`.
     fn begin(&self, key: usize) -> io::Result<()> {
         let Some(call) = self.ops.call(key) else { return Ok(()) };
+        call.check_time(|| self.turned.get())?;
         let fd = types::Fd(call.fd);
         let (iovecs, count) = call.iovecs();
         let single = call.single().map(|(ptr, len)| (ptr, len.min(REQUEST_BYTES_MAX) as u32));
@@ -228,6 +233,7 @@ impl<S: Width> Uring<S> {
         };
         // SAFETY: the table keeps descriptor, iovecs and buffers until the completion was handed to `finish`.
         unsafe { self.push(&S::from(entry.user_data((TAG_OP << TAG_SHIFT) | key as u64)))? };
+        self.ops.handed_over(key, self.turned.get());
         if call.kind == Kind::Post {
             self.posts.set(self.posts.get() + 1);
         }
@@ -421,6 +427,11 @@ impl<S: Width> Driver for Uring<S> {
         self.helpers().remove_owner(owner.jobs);
     }
 
+    fn under_way_since(&self, owner: Owner) -> Option<Instant> {
+        let asked = self.ops.under_way_since(owner.ops);
+        asked.into_iter().chain(self.helpers().under_way_since(owner.jobs)).min()
+    }
+
     fn helpers(&self) -> &Helpers {
         self.offload.helpers()
     }
@@ -482,6 +493,7 @@ impl<S: Width> Driver for Uring<S> {
             timeout
         };
         self.enter(timeout)?;
+        self.turned.set(super::boottime());
         self.fetch()?;
         self.ask_again()?;
         self.offload.collect(&self.ops);

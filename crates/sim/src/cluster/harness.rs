@@ -316,7 +316,7 @@ impl Cluster {
             scrub_interval_s: self.shape.scrub_interval_s,
             disk_check_ms: 2000,
             disk_stuck_ms: self.shape.disk_stuck_ms,
-            flush_stuck_ms: 40_000,
+            operation_stuck_ms: 40_000,
             slow_after_ms: 3000,
             slow_report_ms: 3000,
         }

@@ -23,6 +23,11 @@ impl Blocks {
     pub(crate) fn written(&self) -> Vec<u64> {
         self.all.keys().copied().collect()
     }
+    /// Whether all blocks of a range were written.
+    pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
+        let (first, end) = (offset / BLOCK, offset.saturating_add(len).div_ceil(BLOCK));
+        self.all.range(first..end).count() as u64 == end - first
+    }
     /// Cuts or extends.
     pub(crate) fn set_len(&mut self, len: u64) {
         if len < self.len {

@@ -4,8 +4,8 @@ use super::disk::Disk;
 use super::net::Net;
 use super::node::{Node, SimNode};
 use super::random::Random;
-use glowfs_rt::BoxFuture;
 use glowfs_rt::sync::oneshot;
+use glowfs_rt::{BoxFuture, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -41,6 +41,10 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn now(&self) -> u64 {
         self.now.get()
+    }
+    /// What a node's clock shows.
+    pub(crate) fn time_of(&self, node: usize) -> Instant {
+        Instant(self.nodes.borrow()[node].local(self.now()))
     }
     /// Uses the world's chance. The closure must not call back into the world.
     pub(crate) fn random<T>(&self, f: impl FnOnce(&mut Random) -> T) -> T {

@@ -6,6 +6,8 @@
 
 use super::core::Core;
 use super::file::{Content, SimFile};
+use super::under_way::UnderWay;
+use glowfs_rt::Instant;
 use glowfs_rt::backend::{BoxFuture, Dir, DirIo, File, FileIo, OpenOptions, Space};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,6 +34,8 @@ pub(crate) struct Disk {
     /// So many of the next writes to files of chunks are answered and never done ([`SimDisk::lose_writes`]).
     to_lose: Cell<u32>,
     lost: Cell<u32>,
+    /// After so many openings of the directory, so many find no descriptor ([`SimDisk::lack_descriptors`]).
+    scarce: Cell<(u32, u32)>,
     life: Cell<u64>,
     locked: Cell<bool>,
     names: RefCell<Names>,
@@ -87,6 +91,8 @@ pub struct DiskFaults {
     pub hangs: bool,
     /// The same of syncs only.
     pub syncs_hang: bool,
+    /// The same of writes only, and only of those to where nothing was written before: a thin volume whose pool is full.
+    pub new_writes_hang: bool,
 }
 
 impl DiskFaults {
@@ -101,6 +107,7 @@ impl DiskFaults {
         slower_most_ns: 5_000_000_000,
         hangs: false,
         syncs_hang: false,
+        new_writes_hang: false,
     };
 }
 
@@ -121,6 +128,20 @@ impl Disk {
     pub(crate) fn free_bytes(&self) -> u64 {
         let used: u64 = self.names.borrow().values().map(|c| c.borrow().room.blocks()).sum();
         self.bytes.get().saturating_sub(used * super::blocks::BLOCK)
+    }
+    fn take_descriptor(&self) -> io::Result<()> {
+        match self.scarce.get() {
+            (0, 0) => Ok(()),
+            (0, left) => {
+                self.scarce.set((0, left - 1));
+                // EMFILE.
+                Err(io::Error::from_raw_os_error(24))
+            }
+            (before, left) => {
+                self.scarce.set((before - 1, left));
+                Ok(())
+            }
+        }
     }
     pub(crate) fn fails(&self, core: &Core, what: impl Fn(&DiskFaults) -> u32) -> bool {
         let per_million = what(&self.faults.get());
@@ -145,16 +166,25 @@ impl Disk {
         let ns = core.random(|r| r.between(10_000, 200_000));
         self.slow(core, ns)
     }
-    /// The same of a transfer, which waits for those before it.
+    /// How long a transfer waits for those before it.
+    pub(crate) fn waits(&self, core: &Core) -> u64 {
+        let busy = self.rate.get() > 0;
+        if busy { self.busy_until_ns.get().saturating_sub(core.now()) } else { 0 }
+    }
+    /// [`Disk::delay`] of a transfer, when it has waited; those that come wait for it.
     pub(crate) fn transfer_delay(&self, core: &Core, bytes: usize) -> u64 {
         let delay = self.delay(core);
         let Some(own) = (bytes as u64).saturating_mul(1_000_000_000).checked_div(self.rate.get())
         else {
             return delay;
         };
-        let end = self.busy_until_ns.get().max(core.now()) + own;
-        self.busy_until_ns.set(end);
-        delay + (end - core.now())
+        self.busy_until_ns.set(core.now() + self.waits(core) + own);
+        delay + own
+    }
+    /// The same of a write; `new` says whether it goes to where nothing is yet.
+    pub(crate) fn write_delay(&self, core: &Core, bytes: usize, new: impl Fn() -> bool) -> u64 {
+        let delay = self.transfer_delay(core, bytes);
+        if self.faults.get().new_writes_hang && new() { NEVER_NS } else { delay }
     }
     pub(crate) fn sync_delay(&self, core: &Core) -> u64 {
         let ns = core.random(|r| r.between(200_000, 2_000_000));
@@ -218,6 +248,7 @@ pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
             busy_until_ns: Cell::new(0),
             to_lose: Cell::new(0),
             lost: Cell::new(0),
+            scarce: Cell::default(),
             life: Cell::new(1),
             locked: Cell::new(false),
             names: RefCell::default(),
@@ -229,9 +260,11 @@ pub(crate) fn find_or_make(core: &Core, node: usize, path: &Path) -> Rc<Disk> {
     disks.entry((node, path.to_owned())).or_insert_with(new).clone()
 }
 
-pub(crate) fn open(core: &Rc<Core>, disk: Rc<Disk>) -> Dir {
-    let life = disk.life();
-    Rc::new(SimDir { core: Rc::downgrade(core), disk, life, locks: Cell::new(false) })
+pub(crate) fn open(core: &Rc<Core>, node: usize, disk: Rc<Disk>) -> io::Result<Dir> {
+    disk.take_descriptor()?;
+    let (core, life) = (Rc::downgrade(core), disk.life());
+    let under_way = UnderWay::new(node);
+    Ok(Rc::new(SimDir { core, disk, life, locks: Cell::new(false), under_way }))
 }
 
 /// A node's process ended; with `power`, what is not synced may be gone.
@@ -246,6 +279,7 @@ struct SimDir {
     disk: Rc<Disk>,
     life: u64,
     locks: Cell<bool>,
+    under_way: Rc<UnderWay>,
 }
 
 impl SimDir {
@@ -260,7 +294,7 @@ impl SimDir {
         };
         let (disk, life) = (self.disk.clone(), self.life);
         let delay = if sync { disk.sync_delay(&core) } else { disk.delay(&core) };
-        core.later(delay, move |core| {
+        self.under_way.later(&core, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
@@ -283,7 +317,7 @@ fn not_found() -> io::Error {
 
 impl DirIo for SimDir {
     fn open(&self, name: &str, options: OpenOptions) -> BoxFuture<io::Result<File>> {
-        let (name, life) = (plain(name), self.life);
+        let (name, life, under_way) = (plain(name), self.life, self.under_way.clone());
         self.after(false, move |core, disk| {
             let name = name?;
             let opened = name.clone();
@@ -304,6 +338,7 @@ impl DirIo for SimDir {
                 life,
                 content,
                 direct: options.direct,
+                under_way,
             };
             Ok(Rc::new(file) as Rc<dyn FileIo>)
         })
@@ -367,6 +402,10 @@ impl DirIo for SimDir {
     fn path(&self) -> String {
         self.disk.path.display().to_string()
     }
+    fn under_way_since(&self) -> Option<Instant> {
+        let core = self.core.upgrade()?;
+        self.under_way.since(&core)
+    }
 }
 
 impl Drop for SimDir {
@@ -407,6 +446,14 @@ impl SimDisk {
     /// loses is another matter: nothing that is there tells of it.)
     pub fn lose_writes(&self, count: u32) {
         self.disk.to_lose.set(count);
+    }
+    /// The directory is opened `before` times as ever; the next `times` that somebody tries there is no descriptor.
+    pub fn lack_descriptors(&self, before: u32, times: u32) {
+        self.disk.scarce.set((before, times));
+    }
+    /// How many more times that will be.
+    pub fn descriptors_lacked(&self) -> u32 {
+        self.disk.scarce.get().1
     }
     /// How many were lost so, ever.
     pub fn lost_writes(&self) -> u32 {

@@ -4,8 +4,9 @@ use super::blocks::{BLOCK, Blocks, Room};
 use super::core::Core;
 use super::disk::Disk;
 use super::random::Random;
-use glowfs_rt::backend::{BoxFuture, FileIo, Part};
-use glowfs_rt::{Buf, BufMut};
+use super::under_way::UnderWay;
+use glowfs_rt::backend::{BoxFuture, FileIo, Part, late};
+use glowfs_rt::{Buf, BufMut, Duration, Instant};
 use std::cell::RefCell;
 use std::io;
 use std::rc::{Rc, Weak};
@@ -155,6 +156,7 @@ pub(crate) struct SimFile {
     pub(crate) life: u64,
     pub(crate) content: Rc<RefCell<Content>>,
     pub(crate) direct: bool,
+    pub(crate) under_way: Rc<UnderWay>,
 }
 
 fn failed<T: 'static>(e: io::Error) -> BoxFuture<io::Result<T>> {
@@ -193,11 +195,15 @@ impl SimFile {
     }
     /// Makes a change that takes a while.
     fn change(&self, core: &Rc<Core>, change: Change) -> BoxFuture<io::Result<()>> {
-        let delay = self.disk.transfer_delay(core, change.bytes());
+        let waits = self.disk.waits(core);
+        let delay = self.disk.write_delay(core, change.bytes(), || {
+            let content = self.content.borrow();
+            matches!(&change, Change::Write { offset, bytes } if !content.now.covers(*offset, bytes.len() as u64))
+        });
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
         let lost = matches!(change, Change::Write { .. }) && disk.loses(&self.name);
         let number = content.borrow_mut().begin(change);
-        core.later(delay, move |core| {
+        self.under_way.after_others(core, waits, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }
@@ -210,7 +216,15 @@ impl SimFile {
 }
 
 impl FileIo for SimFile {
-    fn read(&self, mut buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+    fn read(&self, buf: BufMut, offset: u64) -> BoxFuture<(io::Result<usize>, BufMut)> {
+        self.read_by(buf, offset, Instant::NEVER)
+    }
+    fn read_by(
+        &self,
+        mut buf: BufMut,
+        offset: u64,
+        by: Instant,
+    ) -> BoxFuture<(io::Result<usize>, BufMut)> {
         let checked = self
             .core()
             .and_then(|c| self.check_aligned(offset, buf.as_ptr(), buf.len()).map(|()| c));
@@ -218,9 +232,13 @@ impl FileIo for SimFile {
             Ok(core) => core,
             Err(e) => return Box::pin(std::future::ready((Err(e), buf))),
         };
+        let waits = self.disk.waits(&core);
+        if self.under_way.now(&core) + Duration::from_nanos(waits) > by {
+            return self.under_way.after_others(&core, waits, 0, move |_| (Err(late()), buf));
+        }
         let delay = self.disk.transfer_delay(&core, buf.len());
         let (disk, content) = (self.disk.clone(), self.content.clone());
-        core.later(delay, move |core| {
+        self.under_way.after_others(&core, waits, delay, move |core| {
             if disk.fails(core, |f| f.read_errors_per_million) {
                 return (Err(io::Error::from_raw_os_error(5)), buf);
             }
@@ -260,7 +278,7 @@ impl FileIo for SimFile {
         let covered = self.content.borrow().done();
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
         let changes = content.borrow().changes;
-        core.later(delay, move |core| {
+        self.under_way.later(&core, delay, move |core| {
             if disk.life() != life {
                 return Err(io::Error::other("this node has crashed"));
             }

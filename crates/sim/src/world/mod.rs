@@ -28,6 +28,7 @@ mod net;
 mod node;
 mod random;
 mod stream;
+mod under_way;
 
 #[cfg(test)]
 mod tests;

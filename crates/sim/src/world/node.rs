@@ -46,7 +46,7 @@ pub(crate) struct Node {
 
 impl Node {
     /// What the node's clock shows at a moment of the world.
-    fn local(&self, world: u64) -> u64 {
+    pub(crate) fn local(&self, world: u64) -> u64 {
         let drift = i128::from(world) * i128::from(self.drift_ppm.get()) / 1_000_000;
         let local = i128::from(self.offset_ns.get()) + i128::from(world) + drift;
         u64::try_from(local).unwrap_or(u64::MAX)
@@ -272,7 +272,7 @@ impl Backend for NodeBackend {
     fn open_dir(&self, path: &Path) -> io::Result<Dir> {
         self.check()?;
         let disk = disk::find_or_make(&self.core, self.node.index, path);
-        Ok(disk::open(&self.core, disk))
+        disk::open(&self.core, self.node.index, disk)
     }
     fn unblock(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<()> {
         let delay = self.core.random(|r| r.between(5_000, 100_000));

@@ -2,7 +2,7 @@
 //! given back.
 
 use super::*;
-use crate::backend::Dir;
+use crate::backend::{Dir, is_late};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
@@ -68,6 +68,94 @@ fn operations_that_hang_hold_up_no_other_directory() {
     }
 }
 
+/// What the kernel has is counted, and not what waits for its turn behind it.
+#[test]
+fn a_directory_tells_since_when_its_oldest_operation_has_been_under_way() {
+    let config = Config { io: Io::Uring, ..Config::default() };
+    let work = |rt: Rt| async move {
+        let temp = tempfile::tempdir().expect("dir");
+        let [hung, beside] = [0; 2].map(|_| rt.open_dir(temp.path()).expect("open"));
+        let names = ["first", "second"].map(|name| temp.path().join(name));
+        names.iter().for_each(|path| make_fifo(path));
+        let first = hung.open("first", OpenOptions::default()).await.expect("open");
+        let second = hung.open("second", OpenOptions::default()).await.expect("open");
+        let feed = |path: &Path, bytes: usize| {
+            let mut writer = std::fs::File::options().write(true).open(path).expect("open");
+            writer.write_all(&vec![1; bytes]).expect("write");
+        };
+        let idle = async {
+            // The thread that has opened them is done a moment after it has told so.
+            while hung.under_way_since().is_some() {
+                rt.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        rt.timeout(SOON, idle).await.expect("nothing is asked");
+
+        let begun = rt.now();
+        rt.sleep(Duration::from_millis(5)).await;
+        let mut reads: Vec<_> =
+            (0..uring::RING_OPS_OF_DIRECTORY_MAX).map(|_| first.read(rt.alloc(1), 0)).collect();
+        let waits = second.read(rt.alloc(1), 0);
+        rt.sleep(Duration::from_millis(20)).await;
+        let since = hung.under_way_since().expect("they hang");
+        assert!(begun < since && since < rt.now());
+        assert_eq!(beside.under_way_since(), None, "the same directory, opened by itself");
+        // Nobody waits for it any more, and the kernel has it all the same.
+        drop(reads.remove(0));
+        rt.sleep(Duration::from_millis(20)).await;
+        assert_eq!(hung.under_way_since(), Some(since));
+
+        let fed = rt.now();
+        feed(&names[0], uring::RING_OPS_OF_DIRECTORY_MAX);
+        let ended = rt.timeout(Duration::from_secs(20), join_all(reads)).await.expect("all end");
+        assert!(ended.iter().all(|(n, _)| matches!(n, Ok(1))));
+        let began = rt.timeout(SOON, async {
+            while hung.under_way_since().is_none_or(|at| at == since) {
+                rt.sleep(Duration::from_millis(1)).await;
+            }
+        });
+        began.await.expect("the next one's turn comes");
+        assert!(hung.under_way_since().expect("it hangs") >= fed, "it has waited until now");
+        feed(&names[1], 1);
+        assert!(matches!(rt.timeout(SOON, waits).await.expect("it ends").0, Ok(1)));
+        assert_eq!(hung.under_way_since(), None);
+    };
+    run_with(config, work).expect("a runtime");
+}
+
+/// A read that waits for its turn until nobody wants it any more is not done, and its memory comes back.
+#[test]
+fn a_read_whose_time_is_over_when_its_turn_comes_is_not_done() {
+    let config = Config { io: Io::Uring, ..Config::default() };
+    let work = |rt: Rt| async move {
+        let temp = tempfile::tempdir().expect("dir");
+        let dir = rt.open_dir(temp.path()).expect("open");
+        let names = ["first", "second"].map(|name| temp.path().join(name));
+        names.iter().for_each(|path| make_fifo(path));
+        let first = dir.open("first", OpenOptions::default()).await.expect("open");
+        let second = dir.open("second", OpenOptions::default()).await.expect("open");
+        let reads: Vec<_> =
+            (0..uring::RING_OPS_OF_DIRECTORY_MAX).map(|_| first.read(rt.alloc(1), 0)).collect();
+        let by = |ms| rt.now() + Duration::from_millis(ms);
+        let late = second.read_by(rt.alloc(1), 0, by(30));
+        let early = second.read_by(rt.alloc(1), 0, by(60_000));
+        rt.sleep(Duration::from_millis(60)).await;
+        let feed = |path: &Path, bytes: usize| {
+            let mut writer = std::fs::File::options().write(true).open(path).expect("open");
+            writer.write_all(&vec![1; bytes]).expect("write");
+        };
+        // The kernel has room for both then.
+        feed(&names[0], uring::RING_OPS_OF_DIRECTORY_MAX);
+        let (outcome, buf) = rt.timeout(SOON, late).await.expect("it does not wait for the disk");
+        assert!(is_late(&outcome.expect_err("it is not done")));
+        assert_eq!(buf.len(), 1);
+        feed(&names[1], 1);
+        assert!(matches!(rt.timeout(SOON, early).await.expect("it ends").0, Ok(1)));
+        rt.timeout(SOON, join_all(reads)).await.expect("all end");
+    };
+    run_with(config, work).expect("a runtime");
+}
+
 /// fcntl: which signal tells of whoever waits (include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: libc::c_int = 10;
 
@@ -102,6 +190,8 @@ fn helper_threads_that_hang_hold_up_no_other_directory() {
         let hung = rt.open_dir(&temp.path().join("hung")).expect("open");
         let other = rt.open_dir(&temp.path().join("other")).expect("open");
         let lease = Lease::take(&temp.path().join("hung/leased"));
+        let before = rt.now();
+        assert_eq!(hung.under_way_since(), None);
         let opens: Vec<_> = (0..100)
             .map(|_| {
                 let hung = hung.clone();
@@ -110,7 +200,10 @@ fn helper_threads_that_hang_hold_up_no_other_directory() {
             .collect();
         rt.sleep(Duration::from_millis(50)).await;
         assert!(opens.iter().all(|o| !o.is_done()), "the lease holds them up");
+        let since = hung.under_way_since().expect("some are being opened");
+        assert!(before <= since && since < rt.now());
         is_healthy(&rt, &other).await;
+        assert_eq!(hung.under_way_since(), Some(since), "the same one");
         let nobodys = rt.timeout(SOON, rt.unblock(|| 1)).await;
         assert_eq!(nobodys, Ok(1), "names are looked up");
         drop((hung, lease));
