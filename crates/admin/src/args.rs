@@ -145,7 +145,7 @@ pub enum MetaCommand {
     },
     /// Skip the ids that were given out since a copy was made
     ///
-    /// New files get ids that no file had since then. Once, before the first start on an older copy of an engine's directory.
+    /// New files and targets get ids that none had since then. Once, before the first start on an older copy of an engine's directory.
     SkipIds {
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]
