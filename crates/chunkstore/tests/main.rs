@@ -17,3 +17,4 @@ mod mend;
 mod real;
 mod small;
 mod steps;
+mod unreadable;
