@@ -3,9 +3,9 @@
 use crate::users::Groups;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
-use glowfs_types::NodeId;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::trash::TrashId;
+use glowfs_types::{NodeId, StoreId};
 use std::path::PathBuf;
 
 /// What can be a uid: 32 bits, and all ones say «none».
@@ -47,6 +47,9 @@ pub enum DiskCommand {
         /// NODE:DISK
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
         place: (NodeId, Option<u32>),
+        /// Only give up this one, which had that number before and is not there any more
+        #[arg(long, value_name = "STORE")]
+        store: Option<StoreId>,
         /// Only explain what would be done
         #[arg(long)]
         dry_run: bool,
