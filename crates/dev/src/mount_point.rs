@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn what_is_mounted_below_is_found() {
-        let table = b"30 22 0:41 / /srv/a\\040b rw - ext4 x rw\n31 22 0:42 / /srv/a\\040b/mnt rw - fuse.x s rw\n\
+        let mounts = b"30 22 0:41 / /srv/a\\040b rw - ext4 x rw\n31 22 0:42 / /srv/a\\040b/mnt rw - fuse.x s rw\n\
             32 22 0:43 /x /srv/a\\040bc rw - ext4 x rw\n33 22 0:44 / /srv/a\\040b/c//deleted rw - ext4 x rw\n";
-        let found = below(table, Path::new("/srv/a b"));
+        let found = below(mounts, Path::new("/srv/a b"));
         assert_eq!(found, [Path::new("/srv/a b/mnt"), Path::new("/srv/a b/c//deleted")]);
         let real = table().expect("read");
         assert!(below(&real, Path::new("/")).contains(&PathBuf::from("/proc")));

@@ -85,8 +85,10 @@ fn prepare_sockets(dir: &Path, sockets: &Path) -> Result<()> {
     fs::create_dir_all(sockets)
         .with_context(|| format!("making the directory of sockets {shown}"))?;
     let found = fs::symlink_metadata(sockets).with_context(|| format!("looking at {shown}"))?;
+    let own = sockets.starts_with(dir);
     let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-    if !sockets.starts_with(dir) && !(ours && found.mode() & 0o002 == 0) {
+    let shared = found.mode() & 0o002 != 0;
+    if !own && (!ours || shared) {
         bail!("{shown}, where the cluster's sockets would be, is another user's: remove it");
     }
     Ok(())
