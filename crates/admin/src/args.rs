@@ -3,9 +3,9 @@
 use crate::users::Groups;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
-use glowfs_types::NodeId;
 use glowfs_types::routing::Role;
 use glowfs_types::wire::trash::TrashId;
+use glowfs_types::{NodeId, StoreId};
 use std::path::PathBuf;
 
 /// What can be a uid: 32 bits, and all ones say «none».
@@ -47,6 +47,9 @@ pub enum DiskCommand {
         /// Node id, and which of its disks, counted from 0 (`df` shows both)
         #[arg(value_parser = crate::operate::place, value_name = "NODE:DISK")]
         place: (NodeId, Option<u32>),
+        /// Only give up this one, which had that number before and is not there any more
+        #[arg(long, value_name = "STORE")]
+        store: Option<StoreId>,
         /// Only explain what would be done
         #[arg(long)]
         dry_run: bool,
@@ -145,7 +148,7 @@ pub enum MetaCommand {
     },
     /// Skip the ids that were given out since a copy was made
     ///
-    /// New files get ids that no file had since then. Once, before the first start on an older copy of an engine's directory.
+    /// New files and targets get ids that none had since then. Once, before the first start on an older copy of an engine's directory.
     SkipIds {
         /// The configuration of a metadata service: it names the cluster and the engine
         #[arg(long, value_name = "FILE")]

@@ -10,6 +10,7 @@ use glowfs_kv::{
     Embedded, Engine, EngineConfig, RunOptions, Transaction, dump, run_transaction_with,
 };
 use glowfs_meta::{MetaConfig, VOLUME, open_engine};
+use glowfs_mgmtd::skip_targets;
 use glowfs_namespace::skip_ids;
 use glowfs_rt::Rt;
 use glowfs_types::Status;
@@ -76,7 +77,7 @@ pub async fn run(rt: &Rt, args: &AdminArgs) -> Result<()> {
             load(rt, out, file, &read_config(config)?, how).await
         }
         Command::Meta { command: MetaCommand::SkipIds { config } } => {
-            skip(rt, out, &read_config(config)?).await
+            skip_in(rt, out, &read_config(config)?).await
         }
         _ => {
             bail!("this command needs a cluster: --mgmtd HOST:PORT --token-file FILE, or --dev DIR")
@@ -129,19 +130,25 @@ fn must_be_there(config: &MetaConfig) -> Result<()> {
     Ok(())
 }
 
-async fn skip(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
+/// Leaves out what was given out since this metadata was copied: ids under which stores hold something, chunks or whole targets.
+async fn skip(tx: &Transaction) -> glowfs_types::Result<()> {
+    skip_ids(tx, VOLUME, &[], None).await?;
+    skip_targets(tx).await
+}
+
+async fn skip_in(rt: &Rt, out: Output, config: &MetaConfig) -> Result<()> {
     must_be_there(config)?;
     let (engine, embedded) = open_engine(rt, config, "meta-skip-ids", None).await?;
     let options = RunOptions { idempotent: true, ..RunOptions::durable() };
     let work = async |tx: &Transaction| {
         dump::check_whole(tx).await?;
-        skip_ids(tx, VOLUME, &[], None).await
+        skip(tx).await
     };
     let skipped = run_transaction_with(rt, &engine, options, work).await;
     close(embedded).await?;
     skipped.context("skipping ids")?;
     out.either(&serde_json::json!({ "done": "skipped" }), |_| {
-        "skipped: new files get ids that no file had\n".to_owned()
+        "skipped: new files and targets get ids that none had\n".to_owned()
     })
 }
 
@@ -233,8 +240,7 @@ async fn load_into(
     if sum != *verified {
         bail!("{} was changed while it was loaded; load again with --replace", file.display());
     }
-    // What was made since it was dumped has left chunks behind.
-    let skip = async |tx: &Transaction| skip_ids(tx, VOLUME, &[], None).await.map(|_| ());
+    // What was made since it was dumped has left chunks and targets behind.
     Ok(dump::finish(rt, engine, skip).await?)
 }
 
@@ -293,7 +299,27 @@ mod tests {
             let (file, config) = dump_with(dir.path(), CLUSTER_RECORD);
             let out = Output { json: true };
             load(&rt, out, &file, &config, How::default()).await.expect("loaded");
-            write(&rt, out, &dir.path().join("again.dump"), &config, false).await.expect("dumped");
+            let again = dir.path().join("again.dump");
+            write(&rt, out, &again, &config, false).await.expect("dumped");
+            assert_eq!(
+                gone(&again),
+                1,
+                "the ids of targets that were made since are not given out"
+            );
+            skip_in(&rt, out, &config).await.expect("skipped");
+            let third = dir.path().join("third.dump");
+            write(&rt, out, &third, &config, false).await.expect("dumped");
+            assert_eq!(gone(&third), 2);
         });
+    }
+
+    /// How many targets count as removed in a dump.
+    fn gone(file: &Path) -> usize {
+        let mut reader = Reader::new(open(file).expect("opened")).expect("begun");
+        let mut count = 0;
+        while let Some(block) = reader.next_block().expect("read") {
+            count += block.iter().filter(|(key, _)| key.starts_with(b"mgmtd/gone/")).count();
+        }
+        count
     }
 }

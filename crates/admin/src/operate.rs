@@ -167,6 +167,9 @@ struct ReplacedRow {
     store: String,
     capacity_bytes: u64,
     problem: Option<String>,
+    /// What would become of each store that has or had this number, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stores: Option<String>,
     replaced: bool,
 }
 
@@ -184,7 +187,8 @@ pub async fn replace(
     };
     if yes {
         take_disk(client, node, disk).await?;
-        let ask = MoveAway { node, disk: Some(disk), what: away::REPLACE, dry_run: false };
+        let (disk, what) = (Some(disk), away::REPLACE);
+        let ask = MoveAway { node, disk, what, dry_run: false, store: None };
         return move_away(out, client, ask, wait).await;
     }
     let disks = client.storage_info(node).await.context("looking at its disks")?.disks;
@@ -199,9 +203,22 @@ pub async fn replace(
         store: there.store.to_string(),
         capacity_bytes: there.capacity_bytes,
         problem: there.problem.clone(),
+        stores: known_stores(client, node, disk).await?,
         replaced: false,
     };
     out.either(&row, would_replace)
+}
+
+/// What mgmtd says of the stores that have, or had, the number of a disk; nothing before a new one is there.
+async fn known_stores(client: &Client, node: NodeId, disk: u32) -> Result<Option<String>> {
+    let (disk, what) = (Some(disk), away::REPLACE);
+    let look = MoveAway { node, disk, what, dry_run: true, store: None };
+    match client.mgmtd::<_, MoveAwayReply>(method::MOVE_AWAY, &look).await {
+        Ok(reply) => Ok(Some(reply.explanation)),
+        Err(e) if e.message.contains("has no new disk") => Ok(None),
+        Err(e) if e.status == Status::NoSpace => Ok(Some(e.message)),
+        Err(e) => Err(e).context("looking what had its number"),
+    }
 }
 
 fn would_replace(row: &ReplacedRow) -> String {
@@ -219,7 +236,8 @@ fn would_replace(row: &ReplacedRow) -> String {
             plain(problem)
         ),
     };
-    format!("{text}; nothing was changed: add --yes\n")
+    let stores = row.stores.as_ref().map_or(String::new(), |s| format!(": {}", plain(s)));
+    format!("{text}{stores}; nothing was changed: add --yes\n")
 }
 
 /// Has a storage node take up what is in the place of a disk that failed; nothing is done to one that works.
@@ -445,10 +463,14 @@ mod tests {
             store: "ab".into(),
             capacity_bytes: 1 << 40,
             problem: None,
+            stores: None,
             replaced: false,
         };
         let said = would_replace(&row);
         assert!(said.contains("1001:1 is /data/nvme1 on h, store ab of 1.0 TiB"), "{said}");
+        row.stores = Some("6 targets have to go; 1001:1 was store cd".into());
+        let said = would_replace(&row);
+        assert!(said.contains(": 6 targets have to go; 1001:1 was store cd; nothing"), "{said}");
         row.problem = Some("gone".into());
         let said = would_replace(&row);
         assert!(said.contains("/data/nvme1 on h") && said.contains("formatted"), "{said}");

@@ -82,7 +82,7 @@ async fn command(client: &Rc<Client>, args: &AdminArgs) -> Result<()> {
         Command::GrowTable(new) => cluster::grow_table(out, client, new).await,
         Command::Drain { place: (node, disk), dry_run, wait, cancel } => {
             let what = if *cancel { away::CANCEL } else { away::DRAIN };
-            let ask = MoveAway { node: *node, disk: *disk, what, dry_run: *dry_run };
+            let ask = MoveAway { node: *node, disk: *disk, what, dry_run: *dry_run, store: None };
             operate::move_away(out, client, ask, *wait).await
         }
         Command::RemoveNode { node, yes } => {
@@ -121,11 +121,13 @@ async fn on_disk(
     routing: &RoutingInfo,
     command: &DiskCommand,
 ) -> Result<()> {
-    let DiskCommand::Replace { place: (node, disk), dry_run, wait, yes } = command;
+    let DiskCommand::Replace { place: (node, disk), store, dry_run, wait, yes } = command;
     let (disk, wait) = (*disk, *wait);
-    let ask = MoveAway { node: *node, disk, what: away::REPLACE, dry_run: *dry_run };
+    let what = if store.is_some() { away::GIVE_UP } else { away::REPLACE };
+    let dry_run = *dry_run || (store.is_some() && !yes);
+    let ask = MoveAway { node: *node, disk, what, dry_run, store: *store };
     match disk {
-        Some(disk) if !dry_run => {
+        Some(disk) if !dry_run && store.is_none() => {
             operate::replace(out, client, routing, (*node, disk), (*yes, wait)).await
         }
         _ => operate::move_away(out, client, ask, wait).await,

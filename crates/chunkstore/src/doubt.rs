@@ -59,9 +59,12 @@ impl Inner {
         for doubt in doubtful {
             let needed = self.still_needed(doubt);
             let mut rest = needed.as_slice();
+            // So many blocks are verified one by one, for not all of them could be read.
+            let mut singly = 0;
             while let Some((loc, _)) = rest.first() {
                 let follows = |(i, (next, _)): &(usize, &(Loc, u32))| *next == loc.plus(*i as u32);
-                let n = rest.iter().take(VERIFY_BLOCKS).enumerate().take_while(follows).count();
+                let most = if singly > 0 { 1 } else { VERIFY_BLOCKS };
+                let n = rest.iter().take(most).enumerate().take_while(follows).count();
                 let (now, later) = rest.split_at(n);
                 match self.read_matching(now).await {
                     Ok(Some(buf)) => self.write_again(*loc, buf).await?,
@@ -69,9 +72,14 @@ impl Inner {
                         let in_slot = loc.slot().is_some();
                         return Ok(Some(Lost { lsn: doubt.lsn, in_slot }));
                     }
+                    Err(_) if n > 1 => {
+                        singly = n;
+                        continue;
+                    }
                     // It cannot be read now and shows as damaged later; that is no reason to lose the updates behind it.
                     Err(error) => tracing::warn!(%error, "data of an unflushed update"),
                 }
+                singly = singly.saturating_sub(n);
                 rest = later;
             }
         }

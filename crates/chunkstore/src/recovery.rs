@@ -142,6 +142,7 @@ impl Inner {
         let mut found = BTreeMap::new();
         let mut spare = Vec::new();
         let mut headless = Vec::new();
+        let mut unreadable = 0;
         self.log.files.set(0);
         for name in names.iter().filter(|n| n.starts_with("log-")) {
             let Ok(index) = name[4..].parse::<u32>() else { continue };
@@ -149,20 +150,21 @@ impl Inner {
             self.log.files.set(self.log.files.get() + 1);
             self.log.numbers.set(self.log.numbers.get().max(index.saturating_add(1)));
             let mut head = self.segment_head(name, &file, store).await?;
-            if head.is_none() {
+            if !matches!(head, Ok(Some(_))) {
                 head = self.segment_head(name, &file, store).await?;
             }
             match head {
-                Some(head) if head.seq >= first_segment && head.seq > 0 => {
+                Ok(Some(head)) if head.seq >= first_segment && head.seq > 0 => {
                     if let Some(old) = found.insert(head.seq, Found { head, file, index }) {
                         return Err(
                             self.log_error(&format!("segment {} is there twice", old.head.seq))
                         );
                     }
                 }
-                Some(_) => spare.push((index, file)),
-                None => {
-                    headless.push(file.clone());
+                Ok(Some(_)) => spare.push((index, file)),
+                none => {
+                    unreadable += u64::from(none.is_err());
+                    headless.push((file.clone(), none.err()));
                     spare.push((index, file));
                 }
             }
@@ -179,9 +181,15 @@ impl Inner {
             self.log.segments.borrow_mut().insert(*seq, segment);
         }
         let end = self.replay_segments(&found, lsn, durable, limit).await?;
-        for file in headless {
+        for (file, error) in headless {
             let behind =
                 self.behind_headless(file, store, first_segment, lsn, end.incarnation).await?;
+            // Batches that are needed: another time their segment may be read.
+            if let Some(e) = error.filter(|_| behind.durable.max(behind.began) > end.lsn)
+                && limit == u64::MAX
+            {
+                return Err(self.read_error("read of the header of a segment", &e));
+            }
             if behind.durable > end.lsn {
                 return Err(self.log_error("the header of a segment is gone"));
             }
@@ -207,25 +215,33 @@ impl Inner {
             }
         }
         *self.log.free.borrow_mut() = spare;
-        self.log.current.set(last_seq.max(first_segment));
+        // Another time those headers may be read again: no number that one of them may have is given to a second segment.
+        self.log.current.set(last_seq.max(first_segment) + unreadable);
         self.log.next_lsn.set(end.lsn + 1);
         self.log.written.set(end.lsn);
         self.log.prev_crc.set(end.crc);
         Ok((end.headers, end.doubtful))
     }
 
-    /// The header of a segment file; `None` if there is no valid one.
+    /// The header of a segment file; `None` if there is no valid one, or why it cannot be read.
     async fn segment_head(
         &self,
         name: &str,
         file: &File,
         store: StoreId,
-    ) -> Result<Option<SegmentHead>> {
+    ) -> Result<io::Result<Option<SegmentHead>>> {
         let (result, buf) = file.read(self.rt.alloc(BLOCK), 0).await;
-        let n = result.map_err(|e| self.read_error(name, &e))?;
+        let n = match result {
+            Ok(n) => n,
+            Err(error) => {
+                let disk = self.dir.path();
+                tracing::warn!(disk, name, %error, "the header of a segment cannot be read");
+                return Ok(Err(error));
+            }
+        };
         let head = buf.get(..n).map(|b| SegmentHead::decode(b, store)).transpose();
         let head = head.map_err(|e| e.context(format_args!("{}/{name}", self.dir.path())))?;
-        Ok(head.flatten())
+        Ok(Ok(head.flatten()))
     }
 
     fn log_error(&self, what: &str) -> glowfs_types::Error {
@@ -299,7 +315,7 @@ impl Inner {
                             }
                             if head.lsn > durable {
                                 let bytes = window
-                                    .get(
+                                    .header(
                                         self,
                                         u64::from(block) * BLOCK as u64,
                                         head.header_blocks as usize * BLOCK,
@@ -364,7 +380,7 @@ impl Inner {
         prev_crc: u32,
     ) -> Result<Step> {
         let at = u64::from(block) * BLOCK as u64;
-        let Some(head) = window.get(self, at, BLOCK).await?.and_then(BatchHead::peek) else {
+        let Some(head) = window.header(self, at, BLOCK).await?.and_then(BatchHead::peek) else {
             return Ok(Step::End("no batch header".into()));
         };
         let fits =
@@ -379,7 +395,7 @@ impl Inner {
             return Ok(Step::End("a batch of another time".into()));
         }
         let len = head.header_blocks as usize * BLOCK;
-        let Some(header) = window.get(self, at, len).await? else {
+        let Some(header) = window.header(self, at, len).await? else {
             return Ok(Step::End("cut short".into()));
         };
         if !head.verify(header) {

@@ -18,3 +18,4 @@ mod order;
 mod real;
 mod small;
 mod steps;
+mod unreadable;

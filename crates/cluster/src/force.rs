@@ -34,7 +34,7 @@ pub fn explain(chain: &Chain) -> String {
     if info.head().is_none() && chain.records.values().all(|r| r.proof == Proof::None) {
         if chain.restored() {
             out.push_str(
-                "  its targets know of newer versions than the metadata: older metadata was put back, or their disks hold a former file system (then empty them)\n",
+                "  its targets know of newer versions than the metadata: older metadata was put back, or their disks hold a former file system (empty them only if this one has nothing on them yet)\n",
             );
         }
         out.push_str(

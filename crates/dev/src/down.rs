@@ -4,7 +4,7 @@ use crate::etcd;
 use crate::mount_point;
 use crate::network;
 use crate::process;
-use crate::state::{DirLock, State};
+use crate::state::{DirLock, LOCK_FILE, State};
 use crate::up::{mount_runs, start_service};
 use crate::wait;
 use anyhow::{Context, Result, bail};
@@ -21,7 +21,12 @@ const START_BOUND: Duration = Duration::from_secs(30);
 pub fn down(dir: &Path) -> Result<Vec<String>> {
     let dir = dir.canonicalize().with_context(|| format!("{} is not there", dir.display()))?;
     let _lock = DirLock::take(&dir)?;
-    let mut state = State::load(&dir)?;
+    stop_all(&dir)
+}
+
+/// The same, with the lock held.
+fn stop_all(dir: &Path) -> Result<Vec<String>> {
+    let mut state = State::load(dir)?;
     let ran = mount_runs(&state)?;
     let mut killed = vec![];
     // Started as etcd, meta, mgmtd, storages, mount; stopped the other way round.
@@ -34,7 +39,7 @@ pub fn down(dir: &Path) -> Result<Vec<String>> {
     }
     mount_point::release_dead(&state.mount)?;
     network::remove(&state);
-    state.save(&dir)?;
+    state.save(dir)?;
     Ok(killed)
 }
 
@@ -62,24 +67,55 @@ fn stop_role(state: &mut State, role: &str, killed: &mut Vec<String>) -> Result<
     Ok(())
 }
 
-/// Stops everything and deletes the cluster's directory with all data.
+/// Stops everything and deletes the cluster's directory with all data, and nothing else: what another file system that is mounted below it holds is not the cluster's.
 pub fn destroy(dir: &Path, yes: bool) -> Result<()> {
+    destroy_with(dir, yes, mount_point::table)
+}
+
+/// The same, with what tells the mounts once all is stopped.
+fn destroy_with(dir: &Path, yes: bool, mounts: impl Fn() -> Result<Vec<u8>>) -> Result<()> {
     if !dir.exists() {
         return Ok(());
     }
-    let state = State::load(dir)?;
+    State::load(dir)?;
     if !yes {
         bail!(
             "this would stop the cluster and delete {} with all its data; add --yes to do it",
             dir.display()
         );
     }
-    down(dir)?;
     let dir = dir.canonicalize()?;
+    // To the end: a `dev up` that waits must not start services in what is being deleted.
+    let _lock = DirLock::take(&dir)?;
+    let state = State::load(&dir)?;
+    stop_all(&dir)?;
+    if let Some(mount) = mount_point::below(&mounts()?, &dir).first() {
+        bail!(
+            "a file system is mounted at {}, and deleting {} would delete what is in it: unmount it first. The cluster is stopped, and nothing was deleted",
+            mount.display(),
+            dir.display()
+        );
+    }
     if state.sockets.starts_with("/tmp") {
         let _ = std::fs::remove_dir_all(&state.sockets);
     }
-    std::fs::remove_dir_all(&dir).with_context(|| format!("deleting {}", dir.display()))
+    delete(&dir).with_context(|| format!("deleting {}", dir.display()))
+}
+
+/// Deletes a cluster's directory; the lock goes last, so that it keeps others out meanwhile.
+fn delete(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name() == LOCK_FILE {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    std::fs::remove_dir_all(dir)
 }
 
 /// Sends a signal to one service; waits until it is gone if the signal ends it for sure.
@@ -132,4 +168,41 @@ pub fn start(dir: &Path, id: &str) -> Result<()> {
         return serves(&state);
     }
     first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It deleted all files of whatever was mounted below.
+    #[test]
+    fn what_is_mounted_below_the_directory_is_not_deleted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = dir.path().canonicalize().expect("there").join("cluster");
+        let mount = dir.join("mnt");
+        std::fs::create_dir_all(&mount).expect("made");
+        std::fs::write(mount.join("of somebody"), "x").expect("written");
+        let mut state = State::new("c1".into(), mount.clone(), dir.join("run"));
+        state.services.push(crate::state::Service {
+            role: "mount".into(),
+            id: "mount".into(),
+            node: 0,
+            address: String::new(),
+            http: String::new(),
+            data: vec![],
+            peer: None,
+            namespace: None,
+            process: None,
+        });
+        state.save(&dir).expect("written");
+        let line = format!("30 22 0:41 / {} rw - ext4 x rw\n", mount.display());
+        let e = destroy_with(&dir, true, || Ok(line.clone().into())).expect_err("refused");
+        assert!(e.to_string().contains(&format!("mounted at {}", mount.display())), "{e}");
+        assert!(mount.join("of somebody").exists());
+        // Which mounts there are is not known.
+        destroy_with(&dir, true, || bail!("unreadable")).expect_err("refused");
+        assert!(mount.join("of somebody").exists());
+        destroy(&dir, true).expect("nothing is mounted");
+        assert!(!dir.exists());
+    }
 }

@@ -4,10 +4,11 @@
 //! file system that is mounted there for the cluster's, or unmount it.
 
 use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 /// Makes it ready for a mount, while the cluster's daemon does not run: there is a directory, empty, and nothing is mounted on it.
 pub fn prepare(mount: &Path) -> Result<()> {
@@ -73,6 +74,21 @@ fn has_fuse_at(table: &[u8], want: &Path) -> bool {
     })
 }
 
+/// The mounts of this process, as [`below`] reads them.
+pub fn table() -> Result<Vec<u8>> {
+    fs::read("/proc/self/mountinfo").context("reading which file systems are mounted")
+}
+
+/// What is mounted below a directory, by a table of mounts.
+pub fn below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
+    let at = |line: &[u8]| {
+        let field = line.split(|&b| b == b' ').nth(4)?;
+        Some(PathBuf::from(OsString::from_vec(unescape(field))))
+    };
+    let all = table.split(|&b| b == b'\n').filter_map(at);
+    all.filter(|path| path != dir && path.starts_with(dir)).collect()
+}
+
 /// Undoes the octal escapes of mountinfo (`\040` is a space).
 fn unescape(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
@@ -110,6 +126,16 @@ mod tests {
             b"30 22 0:41 / /mnt/\xff rw - fuse.x s rw\n31 22 0:42 / /mnt/a rw - fuse.x s rw\n";
         assert!(has_fuse_at(table, Path::new("/mnt/a")) && !has_fuse_at(table, Path::new("/mnt")));
         assert!(has_fuse_at(table, Path::new(OsStr::from_bytes(b"/mnt/\xff"))));
+    }
+
+    #[test]
+    fn what_is_mounted_below_is_found() {
+        let mounts = b"30 22 0:41 / /srv/a\\040b rw - ext4 x rw\n31 22 0:42 / /srv/a\\040b/mnt rw - fuse.x s rw\n\
+            32 22 0:43 /x /srv/a\\040bc rw - ext4 x rw\n33 22 0:44 / /srv/a\\040b/c//deleted rw - ext4 x rw\n";
+        let found = below(mounts, Path::new("/srv/a b"));
+        assert_eq!(found, [Path::new("/srv/a b/mnt"), Path::new("/srv/a b/c//deleted")]);
+        let real = table().expect("read");
+        assert!(below(&real, Path::new("/")).contains(&PathBuf::from("/proc")));
     }
 
     #[test]

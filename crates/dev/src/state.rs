@@ -4,6 +4,7 @@
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The version of `cluster.json` that this build writes.
@@ -155,16 +156,26 @@ impl State {
     }
 }
 
+/// The file that is locked.
+pub const LOCK_FILE: &str = "lock";
+
 /// Holds the cluster's directory for one command at a time; released on drop.
 pub struct DirLock(#[allow(dead_code)] std::fs::File);
 
 impl DirLock {
     /// Waits for other `glowfs dev` commands on the same directory.
     pub fn take(dir: &Path) -> Result<Self> {
-        let path = dir.join("lock");
-        let file =
-            std::fs::File::create(&path).with_context(|| format!("opening {}", path.display()))?;
-        file.lock().with_context(|| format!("locking {}", path.display()))?;
-        Ok(Self(file))
+        let path = dir.join(LOCK_FILE);
+        loop {
+            let file = std::fs::File::create(&path)
+                .with_context(|| format!("opening {}", path.display()))?;
+            file.lock().with_context(|| format!("locking {}", path.display()))?;
+            // Who held it may have deleted it, with the directory: then it keeps nobody out.
+            let own = file.metadata().context("looking at the lock")?;
+            if std::fs::metadata(&path).is_ok_and(|m| (m.dev(), m.ino()) == (own.dev(), own.ino()))
+            {
+                return Ok(Self(file));
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -61,8 +61,7 @@ pub fn up(request: &UpRequest) -> Result<State> {
     if !mount_runs(&state)? {
         mount_point::prepare(&state.mount)?;
     }
-    fs::create_dir_all(&state.sockets)
-        .with_context(|| format!("making the directory of sockets {}", state.sockets.display()))?;
+    prepare_sockets(&dir, &state.sockets)?;
     network::make(&state)?;
     assign_addresses(&mut state)?;
     state.save(&dir)?;
@@ -78,6 +77,21 @@ pub fn up(request: &UpRequest) -> Result<State> {
         )));
     }
     Ok(state)
+}
+
+/// Makes the directory of sockets. Where it is not the cluster's own, somebody else may have made it: whoever is dialled there is handed the token of services.
+fn prepare_sockets(dir: &Path, sockets: &Path) -> Result<()> {
+    let shown = sockets.display();
+    fs::create_dir_all(sockets)
+        .with_context(|| format!("making the directory of sockets {shown}"))?;
+    let found = fs::symlink_metadata(sockets).with_context(|| format!("looking at {shown}"))?;
+    let own = sockets.starts_with(dir);
+    let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    let shared = found.mode() & 0o002 != 0;
+    if !own && (!ours || shared) {
+        bail!("{shown}, where the cluster's sockets would be, is another user's: remove it");
+    }
+    Ok(())
 }
 
 /// Whether the mount daemon runs.
@@ -296,4 +310,24 @@ fn assign_addresses(state: &mut State) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_directory_of_sockets_that_others_may_have_made_is_not_used() {
+        let all = tempfile::tempdir().expect("a directory");
+        let (dir, own) = (all.path().join("cluster"), all.path().join("own"));
+        prepare_sockets(&dir, &own).expect("made");
+        prepare_sockets(&dir, &own).expect("it is ours");
+        let link = all.path().join("link");
+        std::os::unix::fs::symlink(&own, &link).expect("linked");
+        prepare_sockets(&dir, &link).expect_err("it leads somewhere else");
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).expect("changed");
+        prepare_sockets(&dir, &own).expect_err("others can put sockets there");
+        prepare_sockets(all.path(), &own).expect("the cluster's own");
+    }
 }

@@ -7,6 +7,7 @@
 use crate::core::Inner;
 use crate::repair::removed;
 use crate::second::refuse_heartbeat;
+use crate::skipped::HELD_MAX;
 use crate::state::{Heard, State};
 use glowfs_cluster::{Beat, Verdict};
 use glowfs_types::routing::{NodeStatus, Role};
@@ -137,6 +138,10 @@ fn take(s: &mut State, heartbeat: &Heartbeat, now_ms: u64, now_ns: u64) -> (Verd
     }
     if first || matches!(verdict, Verdict::Joined | Verdict::Left) {
         s.touch_node(node);
+    }
+    let greatest = heartbeat.targets.iter().map(|r| r.target).filter(|t| *t <= HELD_MAX).max();
+    if let Some(target) = greatest.filter(|_| storage) {
+        s.hold(node, target);
     }
     let mut wait = false;
     let mut named = BTreeSet::new();

@@ -30,6 +30,7 @@ mod repair;
 mod routing;
 mod second;
 mod service;
+mod skipped;
 mod slow;
 mod standby;
 mod state;
@@ -43,3 +44,4 @@ mod users;
 
 pub use config::{Config, Timing};
 pub use service::{Running, start, start_with_engine};
+pub use skipped::skip_targets;

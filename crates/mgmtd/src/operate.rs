@@ -25,7 +25,7 @@ impl Inner {
                 stores.iter().filter_map(|r| s.stores.get(&r.offer.store).cloned()).collect();
             // Explained as if it were so already; in force only when it is stored.
             put(s, &stores);
-            let mut reply = explain_move(s, &ask, leaving(s, None));
+            let mut reply = explain_move(s, &ask, &stores, leaving(s, None));
             reply.in_force = Some(before == stores);
             put(s, &before);
             Ok::<_, Error>((Edit { stores, ..Edit::default() }, reply))
@@ -34,7 +34,8 @@ impl Inner {
         let no_place = |l: &&Leaver| l.to_node == NodeId(0);
         let stuck = reply.left.iter().find(no_place);
         // A disk that is broken is replaced as far as there is room: what has no place shows in what is left.
-        let in_part = what == away::REPLACE && !reply.left.iter().all(|l| no_place(&l));
+        let in_part = matches!(what, away::REPLACE | away::GIVE_UP)
+            && !reply.left.iter().all(|l| no_place(&l));
         // Who calls off moves nothing: what goes on leaving the disk of before has no place as it had none.
         let stuck = stuck.filter(|_| !in_part && what != away::CANCEL);
         if let Some(stuck) = stuck.filter(|_| !dry_run || reply.in_force != Some(true)) {
@@ -118,20 +119,81 @@ fn meant<'a>(s: &'a State, ask: &MoveAway) -> Vec<&'a StoreRecord> {
     all
 }
 
-/// Which disks these are, for people: a number alone may be taken for another one.
-fn named(all: &[&StoreRecord]) -> String {
+/// Which disks these are, for people: a number alone may be taken for another one. Of a replacement also what becomes of each.
+fn named(what: u8, all: &[&StoreRecord]) -> String {
     let mut out = String::new();
     for r in all {
         let was = if r.superseded { "was" } else { "is" };
         let gib = r.offer.capacity_bytes as f64 / f64::from(1 << 30);
+        let becomes = match (what, r.away) {
+            (away::REPLACE | away::GIVE_UP, standing::REPLACED) => ", which is given up",
+            (away::REPLACE, standing::STAYS) if !r.superseded => ", which takes targets",
+            _ => "",
+        };
         // Writing into a String cannot fail.
         let _ = write!(
             out,
-            "; {}:{} {was} store {} of {gib:.1} GiB",
+            "; {}:{} {was} store {} of {gib:.1} GiB{becomes}",
             r.node, r.offer.disk_index, r.offer.store
         );
     }
     out
+}
+
+/// Whether a chain lists a target that is recorded on this store.
+fn has_members(s: &State, r: &StoreRecord) -> bool {
+    let mut on = s.targets.values().filter(|t| t.value.store == r.offer.store);
+    on.any(|t| {
+        s.chains.get(&t.value.chain).is_some_and(|c| c.value.records.contains_key(&t.value.id))
+    })
+}
+
+/// The stores that a replacement concerns, as they should be marked: those that had the number before are given up, and the new one takes targets. What is there and was
+/// vouched for is another disk, which has that number by now: nothing is said of it.
+fn replaced(s: &State, ask: &MoveAway, name: &str) -> Result<Vec<StoreRecord>> {
+    let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
+    let mark = |r: &StoreRecord, away| StoreRecord { away, ..r.clone() };
+    let mut all = meant(s, ask);
+    // One that nobody vouched for and that is not there any more has replaced nothing, and has nothing.
+    all.retain(|r| !(r.superseded && r.away == standing::UNVOUCHED));
+    let (old, mut new): (Vec<_>, Vec<_>) = all.into_iter().partition(|r| r.superseded);
+    new.retain(|r| r.away == standing::UNVOUCHED);
+    // Where the one that was there before has only moved, there is no old one.
+    if old.is_empty() && new.is_empty() {
+        // A dry run touches no disk, so its node has not looked at what is in the place of one that failed.
+        let untaken = match ask.dry_run {
+            true => {
+                " that its node has taken up; in earnest the node takes up what is in the place of one that failed first. If nothing is"
+            }
+            false => "",
+        };
+        return bad(format!(
+            "{name} has no new disk{untaken}: put an empty one in its place and repeat this (a disk that works cannot be replaced: drain it, or stop its storage service); to do without a new one, drain {name}"
+        ));
+    }
+    let gives_up = |r: &&StoreRecord| r.away != standing::REPLACED && has_members(s, r);
+    let given_up: Vec<_> = old.iter().copied().filter(gives_up).collect();
+    if given_up.len() > 1 {
+        return bad(format!(
+            "several disks had the number {name}, and one of them may only be not mounted. Give up each that is lost, by its store: `glowfs admin disk replace {name} --store STORE --yes`{}",
+            named(ask.what, &given_up)
+        ));
+    }
+    let new = new.into_iter().map(|r| mark(r, standing::STAYS));
+    Ok(new.chain(old.into_iter().map(|r| mark(r, standing::REPLACED))).collect())
+}
+
+/// The one store that is given up.
+fn given_up(s: &State, ask: &MoveAway, name: &str) -> Result<StoreRecord> {
+    let bad = |what: String| Err(Error::new(Status::InvalidArgument, what));
+    let all = meant(s, ask);
+    let Some(r) = all.iter().find(|r| Some(r.offer.store) == ask.store) else {
+        return bad(format!("{name} had no such store{}", named(ask.what, &all)));
+    };
+    if !r.superseded {
+        return bad(format!("store {} has the number {name} now: drain {name}", r.offer.store));
+    }
+    Ok(StoreRecord { away: standing::REPLACED, ..(*r).clone() })
 }
 
 /// The disks that are meant, as they should be marked.
@@ -152,45 +214,33 @@ fn marked(s: &State, ask: &MoveAway) -> Result<Vec<StoreRecord>> {
                 all.into_iter().filter(|r| !r.superseded && r.away != standing::UNVOUCHED);
             drained.map(|r| mark(r, standing::STAYS)).collect()
         }
-        away::REPLACE if ask.disk.is_none() => {
+        away::REPLACE | away::GIVE_UP if ask.disk.is_none() => {
             return bad("name the disk that was replaced, as NODE:DISK".into());
         }
-        away::REPLACE => {
-            // One that nobody vouched for and that is not there any more has replaced nothing, and has nothing.
-            let mut all = all;
-            all.retain(|r| !(r.superseded && r.away == standing::UNVOUCHED));
-            let (old, new): (Vec<_>, Vec<_>) = all.into_iter().partition(|r| r.superseded);
-            // Where the one that was there before has only moved, there is no old one.
-            if old.is_empty() && new.iter().all(|r| r.away != standing::UNVOUCHED) {
-                // A dry run touches no disk, so its node has not looked at what is in the place of one that failed.
-                let untaken = match ask.dry_run {
-                    true => {
-                        " that its node has taken up; in earnest the node takes up what is in the place of one that failed first. If nothing is"
-                    }
-                    false => "",
-                };
-                return bad(format!(
-                    "{name} has no new disk{untaken}: put an empty one in its place and repeat this (a disk that works cannot be replaced: drain it, or stop its storage service); to do without a new one, drain {name}"
-                ));
-            }
-            // The new one takes targets, also if the old one was drained.
-            let new = new.into_iter().map(|r| mark(r, standing::STAYS));
-            new.chain(old.into_iter().map(|r| mark(r, standing::REPLACED))).collect()
-        }
+        away::REPLACE => replaced(s, ask, &name)?,
+        away::GIVE_UP => vec![given_up(s, ask, &name)?],
         other => return bad(format!("MOVE_AWAY knows no word {other}; run the same release")),
     })
 }
 
-/// What is left to do for the disks that are meant.
-fn explain_move(s: &State, ask: &MoveAway, leaving: BTreeSet<TargetId>) -> MoveAwayReply {
+/// What is left to do for the disks that are meant, of which some were `marked`.
+fn explain_move(
+    s: &State,
+    ask: &MoveAway,
+    marked: &[StoreRecord],
+    leaving: BTreeSet<TargetId>,
+) -> MoveAwayReply {
     let mut ground = Ground::new(s, leaving);
     let mut left = Vec::new();
-    let disks = meant(s, ask);
+    let mut disks = meant(s, ask);
+    if matches!(ask.what, away::REPLACE | away::GIVE_UP) {
+        disks.retain(|r| marked.iter().any(|m| m.offer.store == r.offer.store));
+    }
     let stores: BTreeSet<StoreId> = disks.iter().map(|r| r.offer.store).collect();
     for item in s.targets.values() {
         let t = &item.value;
-        let marked = s.stores.get(&t.store).is_some_and(|r| r.away != 0);
-        if !marked || !stores.contains(&t.store) {
+        let goes = s.stores.get(&t.store).is_some_and(|r| r.away != 0);
+        if !goes || !stores.contains(&t.store) {
             continue;
         }
         let Some(chain) = s.chains.get(&t.chain).map(|c| &c.value) else { continue };
@@ -239,7 +289,7 @@ fn explain_move(s: &State, ask: &MoveAway, leaving: BTreeSet<TargetId>) -> MoveA
         (_, n) => format!("{n} targets have to go"),
     };
     if ask.disk.is_some() {
-        explanation += &named(&disks);
+        explanation += &named(ask.what, &disks);
     }
     MoveAwayReply { left, explanation, in_force: None }
 }

@@ -12,7 +12,7 @@ use crate::store::{Loaded, Writes};
 use glowfs_cluster::{BrokenLinks, FallPauses, LeaseConfig, NodeLeases, Pauses, Reach, Standing};
 use glowfs_types::routing::{NodeInfo, NodeStatus, Role};
 use glowfs_types::wire::mgmtd::UserInfo;
-use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, UserId};
+use glowfs_types::{ConfigVersion, Error, NodeId, Result, Status, TargetId, UserId};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -158,6 +158,7 @@ impl Inner {
             fences: Fences::new(leases.over_ms(self.now_ms()) + overlap_ms),
             leases,
             heard: Default::default(),
+            held: TargetId(0),
             reach: Reach::new(t.reach_memory_ms),
             broken: BrokenLinks::new(BROKEN_MEMORY_MS),
             pauses: Pauses::new(t.slow_pause_ms, t.slow_pause_max_ms),

@@ -59,6 +59,8 @@ pub struct State {
 
     pub leases: NodeLeases,
     pub heard: BTreeMap<TargetId, Heard>,
+    /// The greatest id of a target that a storage named, if that is beyond all in the records.
+    pub held: TargetId,
     /// Which nodes do not answer which.
     pub reach: Reach,
     /// Which nodes did not answer which just now, where that matters to members that wait.
@@ -196,11 +198,22 @@ impl State {
             self.tables.iter().filter(|i| i.changed > have).map(|i| i.value.told()).collect();
         out
     }
-    /// An id that no target ever had.
+    /// An id that no target ever had, as far as the records and the storages that were heard know.
     pub fn next_target(&self) -> TargetId {
         let live = self.targets.last_key_value().map(|(id, _)| *id);
         let gone = self.gone.last_key_value().map(|(id, _)| *id);
-        live.max(gone).unwrap_or(TargetId(0)).next()
+        live.max(gone).max(Some(self.held)).unwrap_or(TargetId(0)).next()
+    }
+    /// A node holds a target of this id, be it known or not: the records may be older than its stores.
+    pub fn hold(&mut self, node: NodeId, target: TargetId) {
+        if target < self.next_target() {
+            return;
+        }
+        tracing::warn!(
+            %node, target_id = %target,
+            "a store holds a target of which the records do not know: older metadata was put back, or its disk is of a former file system; new targets get ids behind it"
+        );
+        self.held = target;
     }
     /// A node came, went or changed: look at it and at its chains.
     pub fn touch_node(&mut self, node: NodeId) {

@@ -225,7 +225,7 @@ impl Store {
 }
 
 /// Reads one value (with a conflict).
-async fn one<T: for<'b> minicbor::Decode<'b, ()>>(
+pub(crate) async fn one<T: for<'b> minicbor::Decode<'b, ()>>(
     tx: &Transaction,
     key: &[u8],
 ) -> Result<Option<T>> {

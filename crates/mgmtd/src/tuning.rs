@@ -44,6 +44,16 @@ fn overlay(base: &str, over: &str) -> String {
     toml::to_string(&all).unwrap_or_default()
 }
 
+/// What this build knows of a text that a newer one may have taken: a setting that it does not know, or not in that form, changes nothing, and the others hold.
+fn understood(text: &str) -> MgmtdTuning {
+    let mut settings: toml::Table = toml::from_str(text).unwrap_or_default();
+    settings.retain(|key, value| {
+        let alone = toml::Table::from_iter([(key.to_owned(), value.clone())]);
+        alone.try_into::<MgmtdTuning>().is_ok()
+    });
+    settings.try_into().unwrap_or_default()
+}
+
 impl State {
     /// The configuration of a node, if it is newer than `have`.
     pub fn config_for(&self, node: NodeId, role: Role, have: ConfigVersion) -> Option<ConfigItem> {
@@ -55,11 +65,9 @@ impl State {
         Some(ConfigItem { toml, ..item.clone() })
     }
 
-    /// The settings of mgmtd itself that were changed since its configuration file was read; a text of a newer build that
-    /// this one does not understand changes nothing.
+    /// The settings of mgmtd itself that were changed since its configuration file was read.
     pub fn mgmtd_tuning(&self) -> MgmtdTuning {
-        let item = self.config_of(Role::Mgmtd);
-        item.and_then(|i| toml::from_str(&i.toml).ok()).unwrap_or_default()
+        self.config_of(Role::Mgmtd).map(|i| understood(&i.toml)).unwrap_or_default()
     }
 
     /// The items that a change makes, with their next versions. An override of a node counts as a change of its role, so
@@ -134,6 +142,14 @@ mod tests {
         let mgmtd = MgmtdTuning { replace_after_ms: Some(1), balance: Some(true) };
         assert_eq!(keys(&toml::to_string(&storage).expect("TOML")), StorageTuning::KEYS);
         assert_eq!(keys(&toml::to_string(&mgmtd).expect("TOML")), MgmtdTuning::KEYS);
+    }
+
+    /// One unknown key took all other settings along: a standby of an older release copied what is away, though that was switched off.
+    #[test]
+    fn what_a_newer_build_has_set_leaves_the_rest_in_force() {
+        let tuning = understood("replace_after_ms = 0\nbalance = \"at night\"\nnew = 7");
+        assert_eq!((tuning.replace_after_ms, tuning.balance), (Some(0), None));
+        assert_eq!(understood("["), MgmtdTuning::default());
     }
 
     fn keys(text: &str) -> Vec<&str> {

@@ -90,8 +90,8 @@ fn a_drain_is_called_off_also_beside_a_disk_that_was_replaced_as_far_as_there_is
 fn a_dry_run_of_a_replacement_does_not_deny_a_disk_that_nobody_has_looked_at() {
     real::run(|rt| async move {
         let (w, m, _storages) = cluster(&rt, 3, 0).await;
-        let ask =
-            |dry_run| MoveAway { node: NodeId(3), disk: Some(0), what: away::REPLACE, dry_run };
+        let (node, disk, what) = (NodeId(3), Some(0), away::REPLACE);
+        let ask = |dry_run| MoveAway { node, disk, what, dry_run, store: None };
         for dry_run in [true, false] {
             let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask(dry_run)).await;
             let e = e.expect_err("no new disk");
@@ -343,7 +343,8 @@ fn the_number_of_a_disk_means_the_one_that_has_it_now() {
         let second = StoreId(904);
         register(s, &[(s.store, 0), (second, 1)]).await;
         register(s, &[(second, 0)]).await;
-        let ask = |dry_run| MoveAway { node: s.node, disk: Some(0), what: away::DRAIN, dry_run };
+        let (node, disk, what) = (s.node, Some(0), away::DRAIN);
+        let ask = |dry_run| MoveAway { node, disk, what, dry_run, store: None };
         let reply: MoveAwayReply =
             admin(&w, &m, method::MOVE_AWAY, &ask(false)).await.expect("drains");
         assert!(reply.left.is_empty(), "it drains the one that is gone as well: {reply:?}");
@@ -358,6 +359,69 @@ fn the_number_of_a_disk_means_the_one_that_has_it_now() {
         let look: MoveAwayReply =
             admin(&w, &m, method::MOVE_AWAY, &ask(true)).await.expect("looks");
         assert_eq!(look.left.len(), had, "{look:?}");
+        m.stop().await;
+    });
+}
+
+/// `disk replace` for the sake of a disk that had the number before says nothing of the one that has it now.
+#[test]
+fn who_replaces_a_disk_that_is_gone_calls_off_no_drain_of_the_one_with_its_number() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 4, 0).await;
+        let (s, next) = (&storages[3], StoreId(904));
+        let had = on(&s.agent.routing(), s.node);
+        register(s, &[(s.store, 0), (next, 1)]).await;
+        register(s, &[(next, 0)]).await;
+        order(&w, &m, (4, Some(0)), away::DRAIN).await.expect("drains");
+        let reply = order(&w, &m, (4, Some(0)), away::REPLACE).await.expect("given up");
+        assert_eq!(reply.left.len(), had);
+        assert!(reply.explanation.contains(&format!("store {} ", s.store)), "{reply:?}");
+        assert!(reply.explanation.contains("given up"), "{reply:?}");
+        assert!(!reply.explanation.contains(&format!("store {next} ")), "{reply:?}");
+        let again = order(&w, &m, (4, Some(0)), away::DRAIN).await.expect("looked at");
+        assert_eq!(again.in_force, Some(true), "the drain was called off: {again:?}");
+        m.stop().await;
+    });
+}
+
+/// One of them may be whole, and only not mounted; what is in its place is then a directory of the root file system.
+#[test]
+fn of_several_disks_that_had_a_number_one_is_given_up_by_its_store() {
+    real::run(|rt| async move {
+        let (w, m, storages) = cluster(&rt, 4, 0).await;
+        let (s, next, unmounted) = (&storages[3], StoreId(904), StoreId(905));
+        register(s, &[(s.store, 0), (next, 1)]).await;
+        lay(s, 2, 12).await.expect("laid");
+        until(&rt, &s.agent, BOUND, "on the second disk", |r| of_store(r, next) > 0).await;
+        register(s, &[(next, 0)]).await;
+        register(s, &[(unmounted, 0)]).await;
+        let e = order(&w, &m, (4, Some(0)), away::REPLACE).await.expect_err("which one?");
+        assert_eq!(e.status, Status::InvalidArgument, "{e}");
+        assert!(!e.message.contains("takes targets"), "{e}");
+        for named in [s.store, next] {
+            assert!(e.message.contains(&named.to_string()), "{e}");
+        }
+        let (node, disk, what) = (s.node, Some(0), away::GIVE_UP);
+        let give_up = |store, dry_run| MoveAway { node, disk, what, dry_run, store };
+        for wrong in [None, Some(StoreId(1)), Some(unmounted)] {
+            let ask = give_up(wrong, false);
+            let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask).await;
+            assert_eq!(e.expect_err("not that").status, Status::InvalidArgument);
+        }
+        let ask = give_up(Some(s.store), false);
+        let reply: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &ask).await.expect("given up");
+        assert!(!reply.left.is_empty() && reply.explanation.contains("given up"), "{reply:?}");
+        assert!(!reply.explanation.contains(&next.to_string()), "{reply:?}");
+        let look = give_up(Some(next), true);
+        let other: MoveAwayReply =
+            admin(&w, &m, method::MOVE_AWAY, &look).await.expect("looked at");
+        assert_eq!(other.in_force, Some(false), "the other one, too: {other:?}");
+        // Now it is clear again which one is meant, and what takes its place.
+        let what = away::REPLACE;
+        let look = MoveAway { node, disk, what, dry_run: true, store: None };
+        let reply: MoveAwayReply = admin(&w, &m, method::MOVE_AWAY, &look).await.expect("one");
+        let takes = format!("store {unmounted} of 1.0 GiB, which takes targets");
+        assert!(reply.explanation.contains(&takes), "{reply:?}");
         m.stop().await;
     });
 }

@@ -8,4 +8,5 @@ mod lease;
 mod nodes;
 mod reach;
 mod repair;
+mod restored;
 mod service;

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 fn away_of(node: NodeId, what: u8, dry_run: bool) -> MoveAway {
-    MoveAway { node, disk: None, what, dry_run }
+    MoveAway { node, disk: None, what, dry_run, store: None }
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn a_replaced_disk_is_filled_again() {
         let (w, m, mut storages) = cluster(&rt, 3, 0).await;
         let watch = storages[0].agent.clone();
         let node = storages[2].node;
-        let ask = |what| MoveAway { node, disk: Some(0), what, dry_run: false };
+        let ask = |what| MoveAway { node, disk: Some(0), what, dry_run: false, store: None };
         let replace = ask(away::REPLACE);
         let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &replace).await;
         assert!(e.expect_err("no new disk").message.contains("empty one"), "says what to do");
@@ -392,8 +392,7 @@ fn a_disk_that_moved_to_another_place_is_drained_by_its_new_one() {
             r.targets.values().filter(|t| t.store == s.store).all(|t| t.disk_index == 5)
         })
         .await;
-        let ask =
-            |disk| MoveAway { node: s.node, disk: Some(disk), what: away::DRAIN, dry_run: true };
+        let ask = |disk| MoveAway { disk: Some(disk), ..away_of(s.node, away::DRAIN, true) };
         let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask(0)).await;
         assert!(e.is_err(), "no disk is there any more: {e:?}");
         let drain = MoveAway { dry_run: false, ..ask(5) };
@@ -414,8 +413,7 @@ fn disks_that_change_places_are_all_there_still() {
         register(s, &[(a, 0), (b, 1), (c, 2)]).await;
         register(s, &[(a, 0), (c, 1), (b, 2)]).await;
         for disk in [1, 2] {
-            let ask =
-                MoveAway { node: s.node, disk: Some(disk), what: away::REPLACE, dry_run: true };
+            let ask = MoveAway { disk: Some(disk), ..away_of(s.node, away::REPLACE, true) };
             let e = admin::<_, MoveAwayReply>(&w, &m, method::MOVE_AWAY, &ask).await;
             let e = e.expect_err("both work: there is nothing to replace");
             assert!(e.message.contains("has no new disk"), "{e}");

@@ -107,6 +107,7 @@ fn empty(alive: BTreeSet<NodeId>) -> State {
         counts: BTreeMap::new(),
         leases: NodeLeases::new(lease, alive, 0, 0),
         heard: BTreeMap::new(),
+        held: TargetId(0),
         reach: Reach::new(1000),
         broken: BrokenLinks::new(1000),
         pauses: Pauses::new(1000, 1000),

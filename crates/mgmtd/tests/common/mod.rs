@@ -86,6 +86,8 @@ pub fn at(running: &Running) -> Vec<String> {
 pub struct Disk {
     pub life: Cell<u64>,
     pub clean: Cell<bool>,
+    /// Targets that were made on it before, and the version that each has adopted, with something in them.
+    pub holds: RefCell<BTreeMap<TargetId, ChainVersion>>,
 }
 
 /// What a storage says of its stores.
@@ -110,6 +112,7 @@ pub struct FakeStorage {
 
 pub struct Fake {
     store: StoreId,
+    disk: Rc<Disk>,
     life: Incarnation,
     clean: bool,
     routing: RefCell<Rc<RoutingInfo>>,
@@ -132,14 +135,16 @@ impl Report for Fake {
             routing.chains.get(&t.chain).is_some_and(|c| c.members.iter().any(|m| m.target == t.id))
         };
         let mine = routing.targets.values().filter(|t| t.store == self.store && bound(t));
-        let names = self.names.borrow();
-        let named = names.iter().map(|id| TargetReport {
+        let (names, holds) = (self.names.borrow(), self.disk.holds.borrow());
+        let adopted_of = |id| holds.get(&id).copied().unwrap_or_default();
+        let unbound = |id: &&TargetId| !routing.targets.get(*id).is_some_and(bound);
+        let named = names.iter().chain(holds.keys().filter(unbound)).map(|id| TargetReport {
             target: *id,
             local: LocalState::Online,
             incarnation: self.life,
             clean: self.clean,
             machine_since: Incarnation(0),
-            adopted: ChainVersion(0),
+            adopted: adopted_of(*id),
             used_bytes: 1,
             store: self.store,
             known: ChainVersion(0),
@@ -149,6 +154,7 @@ impl Report for Fake {
         });
         mine.map(|t| {
             let adopted = routing.chains.get(&t.chain).map(|c| c.version).unwrap_or_default();
+            let adopted = adopted.max(adopted_of(t.id));
             let synced = self.synced.borrow().get(&t.id) == Some(&adopted);
             let local = match synced {
                 _ if self.broken.get() => LocalState::Offline,
@@ -162,7 +168,7 @@ impl Report for Fake {
                 clean: self.clean,
                 machine_since: Incarnation(0),
                 adopted,
-                used_bytes: self.used.get(),
+                used_bytes: self.used.get() + u64::from(holds.contains_key(&t.id)),
                 store: self.store,
                 known: adopted,
                 served: None,
@@ -203,6 +209,7 @@ impl FakeStorage {
         disk.life.set(disk.life.get() + 1);
         let fake = Rc::new(Fake {
             store,
+            disk: disk.clone(),
             life: Incarnation(disk.life.get()),
             clean: disk.clean.replace(false) || disk.life.get() == 1,
             routing: RefCell::default(),

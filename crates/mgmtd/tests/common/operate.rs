@@ -103,7 +103,7 @@ pub async fn order(
     (node, disk): (u64, Option<u32>),
     what: u8,
 ) -> Result<MoveAwayReply> {
-    let ask = MoveAway { node: NodeId(node), disk, what, dry_run: false };
+    let ask = MoveAway { node: NodeId(node), disk, what, dry_run: false, store: None };
     admin(w, m, method::MOVE_AWAY, &ask).await
 }
 

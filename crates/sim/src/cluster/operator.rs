@@ -40,7 +40,7 @@ impl Operator {
         !self.works.get()
     }
     fn order(&self, s: &Service, disk: Option<u32>, what: u8) {
-        let order = MoveAway { node: s.id(), disk, what, dry_run: false };
+        let order = MoveAway { node: s.id(), disk, what, dry_run: false, store: None };
         self.orders.borrow_mut().push_back(order);
         if !self.works.replace(true) {
             let (me, rt) = (self.clone(), self.node.rt());

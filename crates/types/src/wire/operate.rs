@@ -1,6 +1,6 @@
 //! Messages of the operator's commands at mgmtd: moving data off disks and nodes, and chains that nobody serves.
 
-use crate::{ChainId, NodeId, TargetId};
+use crate::{ChainId, NodeId, StoreId, TargetId};
 use minicbor::{Decode, Encode};
 
 /// What MOVE_AWAY is for. Unknown words are refused.
@@ -11,6 +11,8 @@ pub mod away {
     pub const CANCEL: u8 = 1;
     /// The disk was replaced by a new one: what was on the old one is made anew elsewhere, best on the new one.
     pub const REPLACE: u8 = 2;
+    /// One store that had the number of the disk before, and is not there any more, is given up: what was on it is made anew elsewhere. Nothing is said of any other.
+    pub const GIVE_UP: u8 = 3;
 }
 
 /// MOVE_AWAY: a disk or node is to be emptied. A dry run of the same order shows what is left to do, and whether it is in force still.
@@ -28,6 +30,9 @@ pub struct MoveAway {
     /// Only explain, change nothing.
     #[n(3)]
     pub dry_run: bool,
+    /// The store that is given up, and no other (builds that do not know of it do not know that word either).
+    #[n(4)]
+    pub store: Option<StoreId>,
 }
 
 /// A target that has to go.
