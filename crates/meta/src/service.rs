@@ -2,7 +2,7 @@
 //!
 //! Guarantees: calls of the file system are answered only by a service that is ready and has its lease, both when the call comes and when its answer
 //! leaves; the engine is served from the start on, for mgmtd needs it before there is a lease. No more than `inflight_ops` calls are in work, those left
-//! out that only wait, and of nobody more than he leaves free ([`Shares`]). Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
+//! out that only wait, and of nobody more than he leaves free ([`Shares`]); nobody's calls keep the thread from others ([`Fair`]). Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
 
 use crate::append;
 use crate::background;
@@ -10,6 +10,7 @@ use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::cuts::Cuts;
 use crate::engine;
+use crate::fair::Fair;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::{self, Held};
@@ -84,6 +85,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fatal: RefCell::default(),
         stopping: Cell::new(false),
         inflight: Shares::new(usize::try_from(config.tuning.inflight_ops).unwrap_or(usize::MAX)),
+        fair: Fair::new(rt),
         orphans: Orphans::default(),
         gc_pace: Pace::new(rt.now()),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
@@ -320,7 +322,8 @@ impl Handler for MetaHandler {
         if let Err(e) = s.check() {
             return incoming.reply(Err(e));
         }
-        let Some(place) = s.inflight.take(asker(incoming.conn())) else {
+        let who = asker(incoming.conn());
+        let Some(place) = s.inflight.take(who) else {
             s.metrics.refused.inc();
             let e = "the metadata service has too many calls in work; retry";
             return incoming.reply(Err(Error::new(Status::Overloaded, e)));
@@ -330,7 +333,8 @@ impl Handler for MetaHandler {
         let rt = s.rt.clone();
         rt.spawn_detached(async move {
             let begin = s.rt.now();
-            let mut result = ops::answer(&s, m, incoming.conn(), incoming.body()).await;
+            let work = ops::answer(&s, m, incoming.conn(), incoming.body());
+            let mut result = s.fair.run(who, work).await;
             // The lease may have ended during the work: then somebody else may rule already.
             if let (Ok(_), Err(e)) = (&result, s.agent.lease().check()) {
                 result = Err(e);

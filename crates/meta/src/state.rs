@@ -3,6 +3,7 @@
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::cuts::Cuts;
+use crate::fair::Fair;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::Held;
@@ -58,6 +59,8 @@ pub struct Service {
     pub stopping: Cell<bool>,
     /// Calls in work, by who has asked for them.
     pub inflight: Shares<Asker>,
+    /// The thread's time for them.
+    pub fair: Fair,
     /// The search for chunks that nobody owns.
     pub orphans: Orphans,
     /// Chunks that were collected as garbage so far.
