@@ -4,7 +4,7 @@
 //! leaves; the engine is served from the start on, for mgmtd needs it before there is a lease. No more than `inflight_ops` calls are in work, those left
 //! out that only wait, and of nobody more than he leaves free ([`Shares`]); nobody's calls keep the thread from others ([`Fair`]). Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
 
-use crate::append;
+use crate::append::AskedBack;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
@@ -32,8 +32,8 @@ use glowfs_kv::serve::KvService;
 use glowfs_kv::{Embedded, RunOptions, dump, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
-    Conn, ConnectorOptions, Handler, Identity, Incoming, Reply, Server, ServerOptions, Transport,
-    local_host_id, read_token_file,
+    ConnectorOptions, Handler, Incoming, Reply, Server, ServerOptions, Transport, local_host_id,
+    read_token_file,
 };
 use glowfs_rt::sync::Shares;
 use glowfs_rt::{Address, Duration, Instant, Rt};
@@ -93,6 +93,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         finishing: Finishing::default(),
         fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
+        asked_back: AskedBack::default(),
         together,
         spills: Spills::new(),
         cuts: Cuts::default(),
@@ -290,15 +291,6 @@ impl Service {
     }
 }
 
-/// Whose share of the places a call takes.
-fn asker(conn: &Conn) -> Asker {
-    let peer = conn.peer();
-    match peer.identity {
-        Identity { root: false, service: false, user, .. } => Asker::User(user),
-        _ => Asker::Client(peer.client),
-    }
-}
-
 impl Handler for MetaHandler {
     fn handle(self: Rc<Self>, incoming: Incoming) {
         let m = incoming.method();
@@ -322,25 +314,22 @@ impl Handler for MetaHandler {
         if let Err(e) = s.check() {
             return incoming.reply(Err(e));
         }
-        let who = asker(incoming.conn());
+        let who = Asker::of(incoming.conn());
         let Some(place) = s.inflight.take(who) else {
             s.metrics.refused.inc();
             let e = "the metadata service has too many calls in work; retry";
             return incoming.reply(Err(Error::new(Status::Overloaded, e)));
         };
-        // Who only waits leaves his place to others.
-        let place = Some(place).filter(|_| !append::only_waits(m));
         let rt = s.rt.clone();
         rt.spawn_detached(async move {
             let begin = s.rt.now();
-            let work = ops::answer(&s, m, incoming.conn(), incoming.body());
+            let work = ops::answer(&s, m, incoming.conn(), incoming.body(), place);
             let mut result = s.fair.run(who, work).await;
             // The lease may have ended during the work: then somebody else may rule already.
             if let (Ok(_), Err(e)) = (&result, s.agent.lease().check()) {
                 result = Err(e);
             }
             incoming.reply(result);
-            drop(place);
             let nanos = u64::try_from(s.rt.now().since(begin).as_nanos()).unwrap_or(u64::MAX);
             s.metrics.record(m, nanos);
         });
