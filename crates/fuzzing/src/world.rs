@@ -31,6 +31,9 @@ impl Backend for World {
     fn now(&self) -> Instant {
         Instant(self.now.get())
     }
+    fn polls(&self) -> u64 {
+        self.tasks.polls()
+    }
     fn unix_ns(&self) -> u64 {
         self.now.get()
     }

@@ -4,6 +4,7 @@ use crate::disk::{Disk, rand};
 use glowfs_kv::{Embedded, EmbeddedConfig, Engine, Memory, Transaction, conformance};
 use glowfs_rt::{Duration, Rt, real};
 use glowfs_types::{ClusterId, Result, Status};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -445,5 +446,49 @@ fn an_empty_directory_is_formatted_only_when_told() {
         engine.close().await.expect("closed");
         let engine = Embedded::open(&rt, disk.dir(), config).await.expect("it is there");
         engine.close().await.expect("closed");
+    });
+}
+
+/// All that one task reads is there at once: it kept the thread until it was through, however much it read, and leases ended meanwhile.
+#[test]
+fn who_reads_much_lets_others_run() {
+    const READS: usize = 8192;
+    real::run(|rt| async move {
+        let disk = Disk::new();
+        let engine = open(&rt, &disk).await.expect("open");
+        let shared: Rc<dyn Engine> = Rc::new(engine.clone());
+        let tx = Transaction::new(shared.clone());
+        (0..100u32).try_for_each(|n| tx.put(n.to_be_bytes(), vec![1; 8192])).expect("small");
+        tx.commit(false).await.expect("commit");
+        // One transaction; many of one read; pages; large values.
+        for case in 0..4 {
+            let (done, shared) = (Rc::new(Cell::new(false)), shared.clone());
+            let end = done.clone();
+            rt.spawn_detached(async move {
+                let one = Transaction::new(shared.clone());
+                for n in 0..READS {
+                    let key = (n as u32 % 100).to_be_bytes();
+                    let other = Transaction::new(shared.clone());
+                    match case {
+                        0 => drop(one.get_snapshot(&[n as u8, 7]).await.expect("read")),
+                        1 => drop(other.get(&[n as u8, 7]).await.expect("read")),
+                        2 if n % 100 == 0 => {
+                            let page = other.get_range_snapshot(&[], &[9], 100, false).await;
+                            assert_eq!(page.expect("read").entries.len(), 100);
+                        }
+                        3 if n % 8 == 0 => drop(other.get(&key).await.expect("read")),
+                        _ => {}
+                    }
+                }
+                end.set(true);
+            });
+            let mut turns = 0;
+            while !done.get() {
+                rt.yield_now().await;
+                turns += 1;
+            }
+            assert!((20..200).contains(&turns), "case {case}: others had {turns} turns");
+        }
+        engine.close().await.expect("close");
     });
 }

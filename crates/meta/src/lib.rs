@@ -20,6 +20,7 @@ mod config;
 mod cut;
 mod cuts_under_way;
 mod engine;
+mod fair;
 mod finishing;
 mod fought;
 mod fsck;

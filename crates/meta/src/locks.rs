@@ -6,13 +6,13 @@
 
 use crate::once::Doubt;
 use crate::portions::Portions;
-use crate::state::{Service, VOLUME, ms};
+use crate::state::{Asker, Service, VOLUME, ms};
 use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context, Locked};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
-use glowfs_rt::sync::Notify;
-use glowfs_types::wire::lock::{Lock, LockReply, LockWish};
+use glowfs_rt::sync::{Notify, Share, Shares};
+use glowfs_types::wire::lock::{Lock, LockHolder, LockReply, LockWish};
 use glowfs_types::wire::meta::Caller;
 use glowfs_types::wire::{decode, method};
 use glowfs_types::{ClientId, Error, InodeId, RequestId, Result, Status};
@@ -24,37 +24,62 @@ use std::rc::Rc;
 const WAIT_MAX: Duration = Duration::from_secs(3);
 /// How often it looks at what other meta services may have changed, if there are any.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
-/// Calls that wait at once; more are refused for a while.
-const WAITING_MAX: u32 = 16_384;
+/// Calls that wait for locks at once, and such that wait to append. Nobody has more of them than he leaves free; more are refused for a while.
+const WAITING_MAX: usize = 16_384;
 /// Files whose locks of a dead client end in one transaction, if the engine takes so many.
 const END_PAGE: u32 = 128;
 
-/// Who waits for locks of which file.
-#[derive(Default)]
-pub struct LockWaits(RefCell<BTreeMap<InodeId, (u32, Rc<Notify>)>>);
+/// Who waits for locks of which file, and who to append.
+pub struct LockWaits {
+    all: RefCell<BTreeMap<InodeId, (u32, Rc<Notify>)>>,
+    locks: Shares<Asker>,
+    appends: Shares<Asker>,
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitsFor {
+    /// A lock.
+    Lock,
+    /// The right to append.
+    Append,
+}
 
 /// Somebody who waits.
 pub struct Entry<'a> {
     waits: &'a LockWaits,
     inode: InodeId,
+    _place: Share<Asker>,
     /// Something was given back.
     pub news: Rc<Notify>,
 }
 
+impl Default for LockWaits {
+    fn default() -> Self {
+        let places = || Shares::new(WAITING_MAX);
+        Self { all: RefCell::default(), locks: places(), appends: places() }
+    }
+}
+
 impl LockWaits {
     /// Begins to wait.
-    pub fn enter(&self, inode: InodeId) -> Result<Entry<'_>> {
-        let mut all = self.0.borrow_mut();
-        if all.values().map(|(n, _)| *n).sum::<u32>() >= WAITING_MAX {
-            return Err(Error::new(Status::Overloaded, "too many owners wait for locks; retry"));
-        }
+    pub fn enter(&self, who: Asker, inode: InodeId, what: WaitsFor) -> Result<Entry<'_>> {
+        let places = match what {
+            WaitsFor::Lock => &self.locks,
+            WaitsFor::Append => &self.appends,
+        };
+        let Some(place) = places.take(who) else {
+            let e = "too many calls of this user wait for locks; retry";
+            return Err(Error::new(Status::Overloaded, e));
+        };
+        let mut all = self.all.borrow_mut();
         let (users, news) = all.entry(inode).or_default();
         *users += 1;
-        Ok(Entry { waits: self, inode, news: news.clone() })
+        Ok(Entry { waits: self, inode, _place: place, news: news.clone() })
     }
     /// Locks of the file were given back.
     pub fn wake(&self, inode: InodeId) {
-        let news = self.0.borrow().get(&inode).map(|(_, news)| news.clone());
+        let news = self.all.borrow().get(&inode).map(|(_, news)| news.clone());
         if let Some(news) = news {
             news.notify_all();
         }
@@ -63,7 +88,7 @@ impl LockWaits {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        let mut all = self.waits.0.borrow_mut();
+        let mut all = self.waits.all.borrow_mut();
         if let Some((users, _)) = all.get_mut(&self.inode) {
             *users -= 1;
             if *users == 0 {
@@ -91,7 +116,7 @@ pub async fn answer(s: &Service, m: u16, conn: &Rc<Conn>, body: &[u8]) -> Result
             locked.holder
         }
         method::LOCK_TEST => test(s, &q).await?,
-        _ => wait(s, &q).await?,
+        _ => wait(s, Asker::of(conn), &q).await?,
     };
     Ok(Reply::msg(&LockReply { holder }))
 }
@@ -112,12 +137,12 @@ async fn lock(s: &Service, q: &Lock) -> Result<Locked> {
     Ok(locked)
 }
 
-async fn test(s: &Service, q: &Lock) -> Result<Option<glowfs_types::wire::lock::LockHolder>> {
+async fn test(s: &Service, q: &Lock) -> Result<Option<LockHolder>> {
     s.look(async |tx| ns::lock_test(&Context::new(tx, &q.caller, s), q).await).await
 }
 
-async fn wait(s: &Service, q: &Lock) -> Result<Option<glowfs_types::wire::lock::LockHolder>> {
-    let entry = s.lock_waits.enter(q.inode)?;
+async fn wait(s: &Service, who: Asker, q: &Lock) -> Result<Option<LockHolder>> {
+    let entry = s.lock_waits.enter(who, q.inode, WaitsFor::Lock)?;
     let until = s.rt.now() + WAIT_MAX;
     loop {
         let news = entry.news.wait();
@@ -155,5 +180,32 @@ pub async fn end_of(s: &Service, client: ClientId) -> Result<()> {
         }
         tracing::info!(%client, files = files.len(), "gave the locks of a dead client back");
         files.into_iter().for_each(|f| s.lock_waits.wake(f));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glowfs_types::UserId;
+
+    /// One user's calls that waited for one lock took all places, and nobody could wait to append any more.
+    #[test]
+    fn who_waits_for_locks_leaves_places_to_others_and_to_appends() {
+        let waits = LockWaits::default();
+        let user = |n| Asker::User(UserId(n));
+        let all = |who, what| {
+            let enter = || waits.enter(who, InodeId(7), what).ok();
+            std::iter::from_fn(enter).collect::<Vec<_>>()
+        };
+        let mut first = all(user(1), WaitsFor::Lock);
+        assert_eq!(first.len(), WAITING_MAX / 2);
+        assert_eq!(all(user(2), WaitsFor::Lock).len(), WAITING_MAX / 4);
+        assert_eq!(all(user(1), WaitsFor::Append).len(), WAITING_MAX / 2);
+        let refused = waits.enter(user(1), InodeId(8), WaitsFor::Lock).err();
+        assert_eq!(refused.map(|e| e.status), Some(Status::Overloaded));
+        drop(first.pop());
+        assert!(waits.enter(user(1), InodeId(8), WaitsFor::Lock).is_ok());
+        drop(first);
+        assert!(waits.all.borrow().is_empty(), "nobody waits any more");
     }
 }

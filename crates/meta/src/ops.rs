@@ -15,7 +15,7 @@ use crate::locks;
 use crate::names::seen;
 use crate::once::Doubt;
 use crate::recall::Change;
-use crate::state::{Service, VOLUME};
+use crate::state::{Asker, Service, VOLUME};
 use crate::trash;
 use crate::trees;
 use glowfs_kv::{RunOptions, Transaction};
@@ -23,6 +23,7 @@ use glowfs_namespace as ns;
 use glowfs_namespace::{Context, Made, Opened, is_in_the_way};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
+use glowfs_rt::sync::Share;
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::orphans::{Orphans, OrphansReply};
 use glowfs_types::wire::{Empty, decode, method};
@@ -125,9 +126,19 @@ fn too_late() -> Error {
     Error::new(Status::Overloaded, "what stood in the way is done, and took too long; retry")
 }
 
-/// Answers a call of a client.
-pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<Reply> {
+/// Answers a call of a client, which has a place among those in work: who only waits leaves it to others, or those who wait would keep those out who give back.
+pub async fn answer(
+    s: &Service,
+    m: u16,
+    id: &Rc<Conn>,
+    body: &[u8],
+    place: Share<Asker>,
+) -> Result<Reply> {
     let stat = Change::attributes;
+    if m == method::APPEND {
+        return append::answer(s, id, body, place).await;
+    }
+    let _place = (!locks::only_waits(m)).then_some(place);
     Ok(match m {
         method::LOOKUP => Reply::msg(&lookup(s, id, body).await?),
         method::GETATTR => leased!(s, id, body; OfInode, q, cx => ns::getattr(cx, &q).await),
@@ -188,7 +199,6 @@ pub async fn answer(s: &Service, m: u16, id: &Rc<Conn>, body: &[u8]) -> Result<R
         }
         method::INLINE_READ => Reply::msg(&inline::read(s, id, body).await?),
         method::INLINE_WRITE => Reply::msg(&inline::write(s, id, body).await?),
-        method::APPEND => append::answer(s, id, body).await?,
         method::STATFS => Reply::msg(&statfs(s).await?),
         method::TRASH => Reply::msg(&trash::answer(s, id, body).await?),
         method::REMOVE_TREE => Reply::msg(&trees::remove(s, id, body).await?),

@@ -2,12 +2,13 @@
 //!
 //! Readers have no session, so the clients are asked (IN_USE). From the [`Doom`] of a file on nobody opens it any more; so a client's «no» is
 //! final, and a file goes when each client that lived at that time has said no or is dead to mgmtd. A client that cannot be
-//! asked holds up only the files that were removed while it was alive, and only until its session with mgmtd ends.
+//! asked holds up only the files that were removed while it was alive, and only until its session with mgmtd ends. A file that somebody has open, or has a session of, is
+//! looked at again after a while, less and less often.
 
 use crate::clients;
 use crate::portions::Portions;
 use crate::state::{Service, VOLUME};
-use glowfs_kv::Transaction;
+use glowfs_kv::{Key, Transaction};
 use glowfs_namespace::{self as ns, Context, Doom, Removed};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
@@ -21,9 +22,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const BATCH_FILES: u32 = 256;
 /// Batches that wait for answers, at most; more removed files wait in the engine.
 const BATCHES_MAX: usize = 64;
+/// Pages of removed files that one look goes through; the next one goes on from there.
+const PAGES_MAX: usize = 64;
 /// How long a client may take to answer.
 const ASK_DEADLINE: Duration = Duration::from_secs(2);
-/// A file that is open somewhere is asked for again after this time at first; it doubles up to [`HELD_PAUSE_MAX`].
+/// A file that is open somewhere, or has a session, is looked at again after this time at first; it doubles up to [`HELD_PAUSE_MAX`].
 const HELD_PAUSE: Duration = Duration::from_millis(500);
 /// Files that have waited for so long for a client's answer are counted, and the client is named.
 const SILENT_FOR: Duration = Duration::from_secs(60);
@@ -39,17 +42,63 @@ struct Batch {
     since: Instant,
 }
 
-/// When a file that was open is asked for again.
+/// When a file that was open is looked at again.
 struct Held {
+    /// Since when that is so.
+    since: Instant,
     again: Instant,
     pause: Duration,
+}
+
+/// Removed files that somebody has open, or has a session of.
+#[derive(Default)]
+struct HeldFiles(BTreeMap<InodeId, Held>);
+
+impl HeldFiles {
+    /// Whether the time of a file has not come yet.
+    fn waits(&self, inode: InodeId, now: Instant) -> bool {
+        self.0.get(&inode).is_some_and(|h| h.again > now)
+    }
+    /// It was open when it was looked at.
+    fn hold(&mut self, inode: InodeId, now: Instant) {
+        let before = self.0.get(&inode).map(|h| h.pause * 2);
+        self.hold_for(inode, now, before.unwrap_or(HELD_PAUSE).min(HELD_PAUSE_MAX));
+    }
+    fn hold_for(&mut self, inode: InodeId, now: Instant, pause: Duration) {
+        self.0.insert(inode, Held { since: now, again: now + pause, pause });
+    }
+    /// Of these files only some could be doomed: the others have sessions, or are not what they were when they were found.
+    fn hold_others(&mut self, tried: &[Removed], doomed: &[InodeId], now: Instant) {
+        let doomed: BTreeSet<_> = doomed.iter().collect();
+        for r in tried.iter().filter(|r| !doomed.contains(&r.inode)) {
+            self.hold(r.inode, now);
+        }
+    }
+}
+
+/// A look at all removed files; one round may leave the rest of it to the next one.
+struct Look {
+    began: Instant,
+    from: Option<Key>,
+    /// Held files that were found.
+    held: BTreeSet<InodeId>,
+    damaged: usize,
+    first_damaged: Option<InodeId>,
+}
+
+impl Look {
+    fn new(now: Instant) -> Self {
+        let (from, held, damaged, first_damaged) = Default::default();
+        Self { began: now, from, held, damaged, first_damaged }
+    }
 }
 
 /// The state of the work; lost with the process, and begun anew by the next one.
 pub struct Eraser {
     doom: Doom,
     batches: Vec<Batch>,
-    held: BTreeMap<InodeId, Held>,
+    held: HeldFiles,
+    look: Look,
     /// How many records could not be read at the last look at all.
     damaged: usize,
     /// Clients of which it was said that they do not answer.
@@ -66,7 +115,8 @@ impl Eraser {
         Self {
             doom,
             batches: Vec::new(),
-            held: BTreeMap::new(),
+            held: HeldFiles::default(),
+            look: Look::new(s.rt.now()),
             damaged: 0,
             silent: Clients::new(),
             dooming: portions(),
@@ -96,36 +146,33 @@ impl Eraser {
 
     /// Dooms removed files of which no attempt is under way. Returns whether there may be more.
     async fn begin(&mut self, s: &Service) -> Result<bool> {
-        let mut from = None;
         let mut found: Vec<InodeId> = Vec::new();
-        let (mut damaged, mut first_damaged) = (0, None);
-        let mut held = BTreeSet::new();
-        let mut more = false;
-        while self.batches.len() < BATCHES_MAX {
-            let look =
-                async |tx: &Transaction| ns::removed(tx, VOLUME, from.as_ref(), BATCH_FILES).await;
+        for _ in 0..PAGES_MAX {
+            if self.batches.len() >= BATCHES_MAX || found.len() >= BATCH_FILES as usize {
+                break;
+            }
+            let from = self.look.from.as_ref();
+            let look = async |tx: &Transaction| ns::removed(tx, VOLUME, from, BATCH_FILES).await;
             let page = s.look(look).await?;
-            from = page.next;
-            damaged += page.damaged.len();
-            first_damaged = first_damaged.or(page.damaged.first().copied());
+            let look = &mut self.look;
+            look.from = page.next;
+            look.damaged += page.damaged.len();
+            look.first_damaged = look.first_damaged.or(page.damaged.first().copied());
             let page = page.found;
-            held.extend(page.iter().map(|r| r.inode).filter(|i| self.held.contains_key(i)));
+            let known = |i: &InodeId| self.held.0.contains_key(i);
+            look.held.extend(page.iter().map(|r| r.inode).filter(known));
             let mine: Vec<Removed> =
                 page.iter().copied().filter(|r| self.may_begin(s, r)).collect();
-            found.extend(self.doom(s, &mine).await?);
-            if from.is_none() {
-                // Held files that are no orphans any more are forgotten: this was the whole list.
-                if !more {
-                    self.held.retain(|i, _| held.contains(i));
-                }
-                self.tell_damaged(s, damaged, first_damaged);
+            let doomed = self.doom(s, &mine).await?;
+            self.held.hold_others(&mine, &doomed, s.rt.now());
+            found.extend(doomed);
+            if self.look.from.is_none() {
+                self.looked_at_all(s);
                 break;
             }
-            more |= !found.is_empty();
-            if found.len() >= BATCH_FILES as usize {
-                break;
-            }
+            s.rt.yield_now().await;
         }
+        let more = !found.is_empty() && self.look.from.is_some();
         if !found.is_empty() {
             // After the doom: who is not in this list can have opened nothing of it.
             let waits_for = live_clients(s).await?;
@@ -135,6 +182,15 @@ impl Eraser {
             }
         }
         Ok(more)
+    }
+
+    /// Held files that are no orphans any more are forgotten.
+    fn looked_at_all(&mut self, s: &Service) {
+        let Look { began, held, damaged, first_damaged, .. } =
+            std::mem::replace(&mut self.look, Look::new(s.rt.now()));
+        // What came to be held behind the look is not in its list.
+        self.held.0.retain(|i, h| held.contains(i) || h.since >= began);
+        self.tell_damaged(s, damaged, first_damaged);
     }
 
     /// What a look at all removed files has found that cannot be read: said when it is not what the last one found.
@@ -161,7 +217,7 @@ impl Eraser {
         if self.batches.iter().any(|b| b.files.contains(&r.inode)) {
             return false;
         }
-        if self.held.get(&r.inode).is_some_and(|h| h.again > s.rt.now()) {
+        if self.held.waits(r.inode, s.rt.now()) {
             return false;
         }
         // Another service that lives is at it.
@@ -234,9 +290,7 @@ impl Eraser {
         }
         s.metrics.held.add(mine.len() as u64);
         for inode in &mine {
-            let before = self.held.get(inode).map(|h| h.pause * 2);
-            let pause = before.unwrap_or(HELD_PAUSE).min(HELD_PAUSE_MAX);
-            self.held.insert(*inode, Held { again: s.rt.now() + pause, pause });
+            self.held.hold(*inode, s.rt.now());
         }
         let caller = Caller { volume: VOLUME, ..Caller::default() };
         let undoom = async |some: &[InodeId]| {
@@ -290,11 +344,12 @@ impl Eraser {
         };
         let erased = self.erasing.each_sound(files, erase, damaged).await?;
         for inode in files {
-            self.held.remove(inode);
+            self.held.0.remove(inode);
         }
         // It stays in the list, and must not be what every round begins with.
-        let again = s.rt.now() + HELD_PAUSE_MAX;
-        self.held.extend(kept.into_iter().map(|i| (i, Held { again, pause: HELD_PAUSE_MAX })));
+        for inode in kept {
+            self.held.hold_for(inode, s.rt.now(), HELD_PAUSE_MAX);
+        }
         s.metrics.erased.add(erased.into_iter().sum());
         Ok(())
     }
@@ -331,5 +386,22 @@ mod tests {
         let batches = [batch(1, &[1], 0), batch(4, &[1, 2], 10), batch(7, &[3], 11)];
         assert_eq!(silent(&batches, at(59)), (0, Clients::new()));
         assert_eq!(silent(&batches, at(70)), (6, [who(1), who(2)].into()));
+    }
+
+    /// Files that were removed while they were open for writing were tried again every half a second, all of them.
+    #[test]
+    fn what_has_a_session_is_tried_less_and_less_often() {
+        let (mut held, mut tries) = (HeldFiles::default(), 0);
+        let file = Removed { inode: InodeId(7), doomed: None };
+        let other = Removed { inode: InodeId(8), doomed: None };
+        for round in 0..240 {
+            let now = Instant(0) + Duration::from_millis(500) * round;
+            if !held.waits(file.inode, now) {
+                tries += 1;
+                held.hold_others(&[file, other], &[other.inode], now);
+            }
+            assert!(!held.waits(other.inode, now), "it was doomed");
+        }
+        assert!((15..25).contains(&tries), "{tries} in two minutes");
     }
 }

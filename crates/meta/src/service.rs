@@ -2,14 +2,15 @@
 //!
 //! Guarantees: calls of the file system are answered only by a service that is ready and has its lease, both when the call comes and when its answer
 //! leaves; the engine is served from the start on, for mgmtd needs it before there is a lease. No more than `inflight_ops` calls are in work, those left
-//! out that only wait, and of nobody more than he leaves free ([`Shares`]). Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
+//! out that only wait, and of nobody more than he leaves free ([`Shares`]); nobody's calls keep the thread from others ([`Fair`]). Must never: end before the engine is flushed and closed; how long calls and mgmtd may hold that up is bounded ([`Running::stop`]).
 
-use crate::append;
+use crate::append::AskedBack;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::cuts_under_way::CutsUnderWay;
 use crate::engine;
+use crate::fair::Fair;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::{self, Held};
@@ -31,8 +32,8 @@ use glowfs_kv::serve::KvService;
 use glowfs_kv::{Embedded, RunOptions, dump, run_transaction_with};
 use glowfs_namespace::{Context, RootSpec, bootstrap};
 use glowfs_net::{
-    Conn, ConnectorOptions, Handler, Identity, Incoming, Reply, Server, ServerOptions, Transport,
-    local_host_id, read_token_file,
+    ConnectorOptions, Handler, Incoming, Reply, Server, ServerOptions, Transport, local_host_id,
+    read_token_file,
 };
 use glowfs_rt::sync::Shares;
 use glowfs_rt::{Address, Duration, Instant, Rt};
@@ -84,6 +85,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         fatal: RefCell::default(),
         stopping: Cell::new(false),
         inflight: Shares::new(usize::try_from(config.tuning.inflight_ops).unwrap_or(usize::MAX)),
+        fair: Fair::new(rt),
         orphans: Orphans::default(),
         gc_pace: Pace::new(rt.now()),
         leases: RefCell::new(Leases::new(ms(config.tuning.attr_lease_ms), rt.now())),
@@ -91,6 +93,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         finishing: Finishing::default(),
         fought: RefCell::new(Fought::default()),
         lock_waits: LockWaits::default(),
+        asked_back: AskedBack::default(),
         together,
         spills: Spills::new(),
         cuts: CutsUnderWay::default(),
@@ -288,15 +291,6 @@ impl Service {
     }
 }
 
-/// Whose share of the places a call takes.
-fn asker(conn: &Conn) -> Asker {
-    let peer = conn.peer();
-    match peer.identity {
-        Identity { root: false, service: false, user, .. } => Asker::User(user),
-        _ => Asker::Client(peer.client),
-    }
-}
-
 impl Handler for MetaHandler {
     fn handle(self: Rc<Self>, incoming: Incoming) {
         let m = incoming.method();
@@ -320,23 +314,22 @@ impl Handler for MetaHandler {
         if let Err(e) = s.check() {
             return incoming.reply(Err(e));
         }
-        let Some(place) = s.inflight.take(asker(incoming.conn())) else {
+        let who = Asker::of(incoming.conn());
+        let Some(place) = s.inflight.take(who) else {
             s.metrics.refused.inc();
             let e = "the metadata service has too many calls in work; retry";
             return incoming.reply(Err(Error::new(Status::Overloaded, e)));
         };
-        // Who only waits leaves his place to others.
-        let place = Some(place).filter(|_| !append::only_waits(m));
         let rt = s.rt.clone();
         rt.spawn_detached(async move {
             let begin = s.rt.now();
-            let mut result = ops::answer(&s, m, incoming.conn(), incoming.body()).await;
+            let work = ops::answer(&s, m, incoming.conn(), incoming.body(), place);
+            let mut result = s.fair.run(who, work).await;
             // The lease may have ended during the work: then somebody else may rule already.
             if let (Ok(_), Err(e)) = (&result, s.agent.lease().check()) {
                 result = Err(e);
             }
             incoming.reply(result);
-            drop(place);
             let nanos = u64::try_from(s.rt.now().since(begin).as_nanos()).unwrap_or(u64::MAX);
             s.metrics.record(m, nanos);
         });

@@ -1,8 +1,10 @@
 //! What all parts of the service share.
 
+use crate::append::AskedBack;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
 use crate::cuts_under_way::CutsUnderWay;
+use crate::fair::Fair;
 use crate::finishing::Finishing;
 use crate::fought::Fought;
 use crate::held::Held;
@@ -20,7 +22,7 @@ use glowfs_agent::Agent;
 use glowfs_client::ChunkIo;
 use glowfs_kv::{Engine, RunOptions, Transaction, run_transaction_with};
 use glowfs_namespace::{Env, Opened};
-use glowfs_net::Conn;
+use glowfs_net::{Conn, Identity};
 use glowfs_rt::sync::Shares;
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_types::capability::rights;
@@ -58,6 +60,8 @@ pub struct Service {
     pub stopping: Cell<bool>,
     /// Calls in work, by who has asked for them.
     pub inflight: Shares<Asker>,
+    /// The thread's time for them.
+    pub fair: Fair,
     /// The search for chunks that nobody owns.
     pub orphans: Orphans,
     /// Chunks that were collected as garbage so far.
@@ -70,8 +74,10 @@ pub struct Service {
     pub finishing: Finishing<Rc<Conn>>,
     /// Where names are not leased for a while.
     pub fought: RefCell<Fought>,
-    /// Who waits for locks.
+    /// Who waits for locks, or to append.
     pub lock_waits: LockWaits,
+    /// Rights to append that are being asked back.
+    pub asked_back: AskedBack,
     /// Changes of one inode at once; none where the engine is in this process.
     pub together: Option<Together>,
     /// Contents on their way into chunks.
@@ -96,6 +102,17 @@ pub enum Asker {
     User(UserId),
     /// One client with a token that stands for all users, or a service.
     Client(ClientId),
+}
+
+impl Asker {
+    /// Whose calls come by this connection.
+    pub fn of(conn: &Conn) -> Self {
+        let peer = conn.peer();
+        match peer.identity {
+            Identity { root: false, service: false, user, .. } => Self::User(user),
+            _ => Self::Client(peer.client),
+        }
+    }
 }
 
 impl Service {

@@ -16,6 +16,7 @@ use glowfs_types::wire::meta::{Caller, InodeKind};
 use glowfs_types::{ClientId, Error, InodeId, Result, Status, VolumeId};
 use minicbor::{Decode, Encode};
 use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 /// Owners that the search for a circle looks at, at most. What is longer is not found: those owners wait.
 const CIRCLE_MAX: usize = 256;
@@ -158,6 +159,7 @@ async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Re
         t.conflicts(q).map(|h| (h.client, h.owner)).collect()
     };
     let mut open = next(table_of_q, q);
+    let mut tables = BTreeMap::<InodeId, LockTable>::new();
     let (mut seen, mut read) = (BTreeSet::new(), 0);
     let mut get = async |key: Vec<u8>| {
         read += 1;
@@ -187,9 +189,15 @@ async fn closes_circle(cx: &Context<'_>, q: &Lock, table_of_q: &LockTable) -> Re
             end: waiting.end,
             ..Lock::default()
         };
-        let Some(there) = get(keys::locks(cx.volume(), waiting.inode)).await? else { continue };
-        let there: LockTable = unpack("locks", &there)?;
-        open.extend(next(&there, &theirs));
+        // Many may wait for locks of one file: its table is read and unpacked once.
+        if let Entry::Vacant(place) = tables.entry(waiting.inode) {
+            let there = get(keys::locks(cx.volume(), waiting.inode)).await?;
+            place.insert(match there {
+                Some(there) => unpack("locks", &there)?,
+                None => LockTable::default(),
+            });
+        }
+        open.extend(tables.get(&waiting.inode).into_iter().flat_map(|t| next(t, &theirs)));
     }
     Ok(false)
 }

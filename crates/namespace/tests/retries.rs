@@ -8,6 +8,7 @@ use glowfs_types::wire::kv::Commit;
 use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
+use std::cell::Cell;
 use std::rc::Rc;
 
 const ROOT: InodeId = InodeId(1);
@@ -231,14 +232,15 @@ fn a_lock_that_is_gone_is_not_granted_to_a_retry() {
     });
 }
 
-/// An engine that takes as many conditions in a commit as etcd does.
-struct Narrow(Rc<dyn Engine>);
+/// An engine that takes as many conditions in a commit as etcd does; and how many keys were read one by one.
+struct Narrow(Rc<dyn Engine>, Rc<Cell<usize>>);
 
 impl Engine for Narrow {
     fn begin(&self) -> BoxFuture<Result<Version>> {
         self.0.begin()
     }
     fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
+        self.1.set(self.1.get() + keys.len());
         self.0.get(version, keys)
     }
     fn get_range(
@@ -268,7 +270,7 @@ impl Engine for Narrow {
 fn a_lock_that_many_hold_can_be_waited_for() {
     real::run(|rt| async move {
         let mut w = world(&rt).await;
-        w.engine = Rc::new(Narrow(w.engine.clone()));
+        w.engine = Rc::new(Narrow(w.engine.clone(), Rc::default()));
         let make = |n: &str| Make { caller: who(), parent: ROOT, name: name(n), ..Make::default() };
         let file = op!(w, ns::make, make("f")).expect("made").attr.inode;
         let other = op!(w, ns::make, make("g")).expect("made").attr.inode;
@@ -292,6 +294,35 @@ fn a_lock_that_many_hold_can_be_waited_for() {
             let closes = op!(w, ns::lock, ask(other, owner, exclusive, true)).expect("answered");
             assert!(closes.deadlock, "{owner}");
         }
+    });
+}
+
+/// Owners that wait for one another in one file: its table, which may be long, was read and unpacked again for each of them.
+#[test]
+fn a_search_for_a_circle_reads_each_table_once() {
+    const OWNERS: u64 = 60;
+    real::run(|rt| async move {
+        let mut w = world(&rt).await;
+        let read = Rc::new(Cell::new(0));
+        w.engine = Rc::new(Narrow(w.engine.clone(), read.clone()));
+        let make = Make { caller: who(), parent: ROOT, name: name("f"), ..Make::default() };
+        let inode = op!(w, ns::make, make).expect("made").attr.inode;
+        let ask = |owner: u64, byte: u64| {
+            let caller = Caller { client: ClientId(u128::from(owner)), ..who() };
+            let (wish, start, end) = (LockWish::Exclusive, byte, byte);
+            Lock { caller, inode, owner, wish, waits: true, start, end, ..Lock::default() }
+        };
+        for owner in 0..=OWNERS {
+            assert!(op!(w, ns::lock, ask(owner, owner)).expect("locked").holder.is_none());
+        }
+        for owner in (0..OWNERS).rev() {
+            assert!(!op!(w, ns::lock, ask(owner, owner + 1)).expect("it waits").deadlock);
+        }
+        let before = read.get();
+        assert!(!op!(w, ns::lock, ask(999, 0)).expect("it waits").deadlock);
+        let most = OWNERS as usize * 3 / 2;
+        assert!(read.get() - before < most, "{} keys", read.get() - before);
+        assert!(op!(w, ns::lock, ask(OWNERS, 0)).expect("refused").deadlock);
     });
 }
 

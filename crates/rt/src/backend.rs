@@ -222,6 +222,8 @@ pub trait Backend {
     fn turn_began(&self) -> Instant {
         self.now()
     }
+    /// How often a task began to run: see [`crate::Rt::polls`].
+    fn polls(&self) -> u64;
     /// CLOCK_REALTIME: nanoseconds since the Unix epoch.
     fn unix_ns(&self) -> u64;
     /// 64 random bits (from the seed, in the simulator).

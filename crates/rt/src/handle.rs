@@ -38,6 +38,10 @@ impl Rt {
     pub fn turn_began(&self) -> Instant {
         self.0.turn_began()
     }
+    /// A number that stays the same for as long as a task runs without waiting: what that does may be bounded by it.
+    pub fn polls(&self) -> u64 {
+        self.0.polls()
+    }
     /// Nanoseconds since the Unix epoch.
     pub fn unix_ns(&self) -> u64 {
         self.0.unix_ns()

@@ -19,6 +19,7 @@ pub type Doorbell = Box<dyn Fn() + Send + Sync>;
 pub struct Tasks {
     slots: RefCell<Slots>,
     queue: Arc<Queue>,
+    polls: Cell<u64>,
 }
 
 #[derive(Default)]
@@ -126,7 +127,7 @@ impl Tasks {
             has_remote: AtomicBool::new(false),
             doorbell,
         };
-        Self { slots: RefCell::default(), queue: Arc::new(queue) }
+        Self { slots: RefCell::default(), queue: Arc::new(queue), polls: Cell::new(0) }
     }
     /// Adds a task, ready to run.
     pub fn spawn(&self, future: BoxFuture<()>) {
@@ -145,6 +146,10 @@ impl Tasks {
     /// Number of tasks that have not ended.
     pub fn alive(&self) -> usize {
         self.slots.borrow().alive
+    }
+    /// How often a task began to run so far.
+    pub fn polls(&self) -> u64 {
+        self.polls.get()
     }
     /// Whether tasks were woken by other threads since [`Tasks::take_remote`].
     pub fn has_remote(&self) -> bool {
@@ -224,6 +229,7 @@ impl Tasks {
             }
         };
         let Some(mut future) = future else { return };
+        self.polls.set(self.polls.get().wrapping_add(1));
         let waker = Waker::from(handle);
         let done = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_ready();
         if !done {

@@ -13,6 +13,7 @@ mod config;
 mod format;
 mod log;
 mod notify;
+mod reading;
 mod recover;
 mod room;
 mod spare;
@@ -25,6 +26,7 @@ use glowfs_rt::{BoxFuture, Dir, Duration, File, Instant, Rt};
 use glowfs_types::wire::kv::{Commit, Mutation};
 use glowfs_types::{Error, Result, Status};
 use notify::Notify;
+use reading::Reading;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -120,6 +122,7 @@ struct Inner {
     flush_work: Notify,
     /// A segment is to be made ahead, or the engine closes.
     spare_work: Notify,
+    reading: Reading,
 }
 
 /// The engine; cloning it gives another handle.
@@ -182,6 +185,7 @@ impl Embedded {
             work: Notify::default(),
             flush_work: Notify::default(),
             spare_work: Notify::default(),
+            reading: Reading::default(),
         });
         spare::begin(&inner).await?;
         room::begin(&inner).await?;
@@ -389,16 +393,11 @@ impl Inner {
 
 impl Engine for Embedded {
     fn begin(&self) -> BoxFuture<Result<Version>> {
-        let s = self.0.state.borrow();
-        // After a failure only what is in the log is true.
-        let version = if s.failed.is_some() { s.written } else { s.store.version() };
-        Box::pin(std::future::ready(Ok(version)))
+        self.in_turn(Inner::begin)
     }
 
     fn get(&self, version: Version, keys: Vec<Key>) -> BoxFuture<Result<Vec<Option<Value>>>> {
-        let s = self.0.state.borrow();
-        let read = |k: &Key| Ok(s.store.get(version, k)?.map(<[u8]>::to_vec));
-        Box::pin(std::future::ready(keys.iter().map(read).collect()))
+        self.in_turn(move |inner| inner.get(version, &keys))
     }
 
     fn get_range(
@@ -409,9 +408,7 @@ impl Engine for Embedded {
         limit: u32,
         reverse: bool,
     ) -> BoxFuture<Result<RangePage>> {
-        let s = self.0.state.borrow();
-        let page = s.store.get_range(version, &begin, &end, limit, reverse);
-        Box::pin(std::future::ready(page))
+        self.in_turn(move |inner| inner.get_range(version, (&begin, &end), limit, reverse))
     }
 
     fn keep(&self, version: Version) -> BoxFuture<Result<()>> {

@@ -238,6 +238,9 @@ impl Backend for Real {
     fn turn_began(&self) -> Instant {
         self.turn_began.get()
     }
+    fn polls(&self) -> u64 {
+        self.tasks.polls()
+    }
     fn unix_ns(&self) -> u64 {
         let t = clock_gettime(ClockId::Realtime);
         (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)

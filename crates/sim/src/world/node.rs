@@ -241,6 +241,9 @@ impl Backend for NodeBackend {
     fn now(&self) -> Instant {
         Instant(self.node.local(self.core.now()))
     }
+    fn polls(&self) -> u64 {
+        self.node.tasks.polls()
+    }
     fn unix_ns(&self) -> u64 {
         let base = EPOCH_UNIX_NS + self.core.now();
         base.saturating_add_signed(self.node.unix_skew_ns.get())
