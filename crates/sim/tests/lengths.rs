@@ -326,7 +326,8 @@ fn what_was_given_before_a_cut_is_of_no_use_at_the_next_head() {
             let chain = routing.chains.values().next().expect("a chain");
             let at = *chain.serving().next().expect("a head");
             let address = addresses.iter().find(|a| a.0 == at.node).expect("its address");
-            let conn = connector.connect(&[address.1.clone()]).await.expect("connected");
+            let conn =
+                connector.connect(std::slice::from_ref(&address.1)).await.expect("connected");
             let head = UpdateHead {
                 kind: update::WRITE,
                 capability,
