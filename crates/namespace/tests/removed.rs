@@ -41,7 +41,13 @@ fn nobody_opens_what_is_doomed() {
             caller: caller(),
             request: RequestId(0),
             inode,
-            flags: OpenFlags { read: true, write, session: SessionId(7), ..OpenFlags::default() },
+            // Who only reads has none.
+            flags: OpenFlags {
+                read: true,
+                write,
+                session: SessionId(if write { 7 } else { 0 }),
+                ..OpenFlags::default()
+            },
         };
         let opens = async |write| op!(w, cx => ns::open(cx, &open(write)).await).map(drop);
         opens(false).await.expect("it is not doomed yet");
