@@ -356,10 +356,15 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
                 attempts += 1;
                 let there =
                     Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
-                let attr = s
-                    .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
-                    .await?;
-                s.clear_way(ClientId(0), attr.inode).await?;
+                let look = async |tx: &Transaction| {
+                    ns::lookup(&Context::new(tx, &there.caller, s), &there).await
+                };
+                match s.look(look).await {
+                    Ok(attr) => s.clear_way(ClientId(0), attr.inode).await?,
+                    // Somebody has removed it meanwhile: then it is to be made.
+                    Err(e) if matches!(e.status, Status::NotFound | Status::Stale) => {}
+                    Err(e) => return Err(e),
+                }
                 if s.rt.now() >= until {
                     return Err(too_late());
                 }
