@@ -292,7 +292,11 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
         cut::tell_writers(s, q.caller.client, Change::attributes(q.inode)).await?;
     }
     match cut {
-        Some(cut) => attr.epoch = cut::finish(s, &cut, q.caller.client).await?,
+        Some(cut) => {
+            // Who changes something else of a file that another one cuts may have writes on their way.
+            let by = q.len.map_or(ClientId(0), |_| q.caller.client);
+            attr.epoch = cut::finish(s, &cut, by).await?;
+        }
         None if q.len.is_some() => cut::replaced(s, &attr, q.caller.client).await?,
         None => {}
     }

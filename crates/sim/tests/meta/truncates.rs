@@ -238,3 +238,59 @@ fn an_open_that_may_create_makes_what_is_removed_under_it() {
         answer.expect("it is there, or is made");
     }
 }
+
+/// Counts what a client is told of a file that was cut.
+struct Told(std::cell::Cell<u32>);
+
+impl glowfs_client::RecallHandler for Told {
+    fn recall(&self, recall: Recall) -> glowfs_rt::BoxFuture<()> {
+        self.0.set(self.0.get() + u32::from(recall.epoch.is_some()));
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Who only changes the mode of a file that another client has begun to cut was taken for the one that cuts it, and was not told of the cut.
+#[test]
+fn who_changes_something_else_of_a_file_that_is_cut_is_told_of_the_cut() {
+    let lab = Lab::new(38);
+    let told = Rc::new(Told(std::cell::Cell::new(0)));
+    let handler = told.clone();
+    let inode = lab.run(0, |c| async move {
+        c.on_recall(handler);
+        let file = open_or_make(&c, "f").await.expect("made").0;
+        file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+        c.sync(report(&c, &file, true)).await.expect("told");
+        let inode = file.inode();
+        c.rt().spawn_detached(async move {
+            c.rt().sleep(Duration::from_secs(3600)).await;
+            drop(file);
+        });
+        inode
+    });
+    lab.cluster.run_for(Duration::from_secs(3));
+    // The other one's truncate is committed, and what it is to tell is on its way when the service dies, and then the client.
+    let (world, meta) = (&lab.cluster.world, &lab.cluster.metas[0].node);
+    let link = world.link(meta, &lab.cluster.clients[0]);
+    let late = 3_000_000_000;
+    world.set_link(
+        meta,
+        &lab.cluster.clients[0],
+        glowfs_sim::world::Link { latency_ns_min: late, latency_ns_max: late, ..link },
+    );
+    let c = lab.clients[1].clone();
+    lab.cluster.clients[1].rt().spawn_detached(async move {
+        let cut = SetAttr { caller: caller(&c), inode, len: Some(5000), ..SetAttr::default() };
+        let _ = c.setattr(cut).await;
+    });
+    lab.cluster.run_for(Duration::from_millis(600));
+    lab.cluster.clients[1].crash();
+    lab.restart(false);
+    lab.cluster.world.mend_links();
+    assert_eq!(told.0.get(), 0, "not yet");
+    lab.run(0, move |c| async move {
+        let mode = SetAttr { caller: caller(&c), inode, mode: Some(0o600), ..SetAttr::default() };
+        let attr = c.setattr(mode).await.expect("changed").attr;
+        assert_eq!(attr.len, 5000, "the other one's truncate was committed");
+    });
+    assert!(told.0.get() > 0, "nobody told it");
+}
