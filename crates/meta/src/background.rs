@@ -1,24 +1,22 @@
-//! Background work: garbage, sessions of dead clients, truncates that were left behind, old request records, free space.
+//! Background work: garbage, truncates that were left behind, old request records, free space; and the start of all the rest.
 //!
 //! Each loop works only while this service is ready and has its lease, and all of it may be done twice or by two services. Guarantees: data that went out
 //! of reach is kept for `GC_GRACE`, and until that is on disk; a chain that is away holds up only what needs it. Must never: remove chunks that an inode
-//! leads to or that a loss of power could bring back; end a session whose file could not be looked at, for by it alone the length is found.
+//! leads to or that a loss of power could bring back.
 
 use crate::cuts_under_way::{LEFT_PAUSE, Left};
-use crate::recall::Change;
+use crate::reaper;
 use crate::removed::Eraser;
 use crate::state::{Service, VOLUME, ms};
 use crate::trees::Emptier;
-use crate::{clients, locks};
 use glowfs_kv::{Key, Transaction};
-use glowfs_namespace::{self as ns, Context, Env, Garbage, SessionEntry};
+use glowfs_namespace::{self as ns, Env, Garbage};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Duration, Instant};
-use glowfs_types::capability::rights;
 use glowfs_types::routing::{NodeStatus, Role};
 use glowfs_types::wire::data::DiskInfo;
-use glowfs_types::wire::meta::{Attr, Caller, InodeKind, OfInode, StatFsReply};
-use glowfs_types::{ChainTableId, ClientId, Error, Layout, Result, Status};
+use glowfs_types::wire::meta::StatFsReply;
+use glowfs_types::{ChainTableId, Error, Layout, Result, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
@@ -30,12 +28,6 @@ const GC_PARALLEL: usize = 16;
 const GC_GRACE: Duration = Duration::from_secs(1);
 /// Chunks removed by one call.
 const GC_CHUNKS: u32 = 1024;
-/// Clients looked at in one step.
-const CLIENT_PAGE: usize = 256;
-/// Sessions of a client ended in one step.
-const SESSION_PAGE: u32 = 128;
-/// Dead clients whose sessions are ended side by side, and sessions of one: some may wait for chains that are away.
-const REAP_PARALLEL: usize = 16;
 /// What can be passed over in one round, since its chain does not answer; beyond that the round ends.
 const PASSED_OVER_MAX: usize = 4096;
 /// Pause between looks at free space.
@@ -72,13 +64,7 @@ pub fn start(s: &Rc<Service>) {
             log("garbage collection", queue.collect(&this).await);
         }
     });
-    let this = s.clone();
-    rt.spawn_detached(async move {
-        let (mut missing, mut damaged) = (BTreeMap::new(), Damaged::default());
-        while pause(&this, ms(this.config.tuning.session_scan_ms)).await {
-            log("ending sessions of dead clients", reap(&this, &mut missing, &mut damaged).await);
-        }
-    });
+    reaper::start(s);
     let this = s.clone();
     rt.spawn_detached(async move {
         let mut left = Left::default();
@@ -203,10 +189,11 @@ impl Queue {
 
 /// How many records the last look could not read. They are passed over each time, and told of when their number is another one.
 #[derive(Default)]
-struct Damaged(usize);
+pub struct Damaged(usize);
 
 impl Damaged {
-    fn is_news(&mut self, count: usize) -> bool {
+    /// Whether there are other ones than at the last look.
+    pub fn is_news(&mut self, count: usize) -> bool {
         std::mem::replace(&mut self.0, count) != count && count > 0
     }
 }
@@ -239,136 +226,6 @@ async fn collect_one(s: &Service, entry: &Garbage) -> Result<()> {
     s.look(async |tx| ns::drop_garbage(tx, entry)).await?;
     tracing::debug!(data = %entry.data, "garbage is collected");
     s.metrics.gc_files.inc();
-    Ok(())
-}
-
-/// Ends the sessions of clients that mgmtd has not listed for the grace time.
-async fn reap(
-    s: &Service,
-    missing: &mut BTreeMap<ClientId, Instant>,
-    damaged: &mut Damaged,
-) -> Result<()> {
-    let live = clients::live(s).await?;
-    let mut gone = BTreeSet::new();
-    let mut after = None;
-    loop {
-        let page = s
-            .look(async |tx| ns::clients_with_sessions(tx, VOLUME, after, CLIENT_PAGE).await)
-            .await?;
-        after = page.last().copied();
-        gone.extend(page.iter().filter(|c| !live.contains_key(c)));
-        if page.len() < CLIENT_PAGE {
-            break;
-        }
-    }
-    let lockers = lockers(s).await?;
-    gone.extend(lockers.iter().filter(|c| !live.contains_key(c)));
-    missing.retain(|c, _| gone.contains(c));
-    let now = s.rt.now();
-    let mut outcome = Ok(());
-    let mut due = Vec::new();
-    for client in gone {
-        let since = *missing.entry(client).or_insert(now);
-        if now.since(since) >= ms(s.config.tuning.session_grace_ms) {
-            due.push(client);
-        }
-        if now.since(since) >= locks::grace(s) && lockers.contains(&client) {
-            outcome = locks::end_of(s, client).await.and(outcome);
-        }
-    }
-    // After the locks, and side by side: a session may wait for a chain that is away.
-    let mut unreadable = 0;
-    for some in due.chunks(REAP_PARALLEL) {
-        for done in join_all(some.iter().map(|client| reap_client(s, *client))).await {
-            match done {
-                Ok(passed_over) => unreadable += passed_over,
-                Err(e) => outcome = Err(e),
-            }
-        }
-    }
-    s.metrics.damaged_sessions.set(unreadable as i64);
-    if damaged.is_news(unreadable) {
-        tracing::warn!(
-            count = unreadable,
-            "records of sessions of dead clients cannot be read; they are kept, and so is what they hold. Run `glowfs admin fsck`"
-        );
-    }
-    outcome
-}
-
-/// Clients that have locks.
-async fn lockers(s: &Service) -> Result<BTreeSet<ClientId>> {
-    let mut all = BTreeSet::new();
-    let mut after = None;
-    loop {
-        let work =
-            async |tx: &Transaction| ns::clients_with_locks(tx, VOLUME, after, CLIENT_PAGE).await;
-        let page = s.look(work).await?;
-        after = page.last().copied();
-        all.extend(page.iter().copied());
-        if page.len() < CLIENT_PAGE {
-            return Ok(all);
-        }
-    }
-}
-
-/// Ends the sessions of a dead client; those that cannot be ended now do not keep the others. Returns how many cannot be read.
-async fn reap_client(s: &Service, client: ClientId) -> Result<usize> {
-    let (mut failed, mut damaged) = (BTreeMap::new(), BTreeSet::new());
-    loop {
-        let passed_over = failed.len() + damaged.len();
-        let limit = SESSION_PAGE + passed_over as u32;
-        let page = s.look(async |tx| ns::sessions_of(tx, VOLUME, client, limit).await).await?;
-        damaged.extend(page.damaged);
-        let mut page = page.found;
-        page.retain(|entry| !failed.contains_key(&entry.session));
-        let all_seen = page.is_empty() && failed.len() + damaged.len() == passed_over;
-        if all_seen || passed_over >= PASSED_OVER_MAX {
-            return failed.pop_first().map_or(Ok(damaged.len()), |(_, error)| Err(error));
-        }
-        for some in page.chunks(REAP_PARALLEL) {
-            let done = join_all(some.iter().map(|entry| end_session(s, client, entry))).await;
-            let wrong = some.iter().zip(done).filter_map(|(e, d)| Some((e.session, d.err()?)));
-            failed.extend(wrong);
-        }
-    }
-}
-
-/// What a file that a dead client had open is like, if it is still there. Not to learn that is another thing: the session stays, for by it alone the
-/// length is found that the file's chunks have.
-fn if_there(attr: Result<Attr>) -> Result<Option<Attr>> {
-    match attr {
-        Ok(attr) => Ok(Some(attr)),
-        Err(e) if matches!(e.status, Status::Stale | Status::NotFound) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-async fn end_session(s: &Service, client: ClientId, entry: &SessionEntry) -> Result<()> {
-    let caller = Caller { client, volume: VOLUME, ..Caller::default() };
-    let (mut settled, mut allocated) = (None, None);
-    if entry.write {
-        let of = OfInode { caller: caller.clone(), inode: entry.inode };
-        let attr = s.look(async |tx| ns::getattr(&Context::new(tx, &caller, s), &of).await).await;
-        if let Some(attr) = if_there(attr)?
-            && let (InodeKind::File, Some(layout)) = (attr.kind, attr.layout)
-            && !attr.inline
-        {
-            not_away(s, &layout)?;
-            let extent = s.chunks.query_extent(&layout, VOLUME, attr.data).await?;
-            settled = Some((extent.len, attr.epoch));
-            let cap = s.capability(&attr, Default::default(), rights::READ)?;
-            allocated = s.chunks.allocated(&layout, &cap).await.ok();
-        }
-    }
-    s.run(false, true, async |tx| {
-        let cx = Context::new(tx, &caller, s);
-        ns::end_session(&cx, client, entry.inode, entry.session, settled, allocated).await
-    })
-    .await?;
-    s.changed(client, &[Change::contents(entry.inode, None)]).await;
-    s.metrics.reaped.inc();
-    tracing::info!(%client, inode = %entry.inode, ?settled, "ended the session of a dead client");
     Ok(())
 }
 
@@ -405,21 +262,4 @@ pub async fn look_at_space(s: &Service) {
     };
     *s.space.borrow_mut() = space;
     *s.space_of.borrow_mut() = known;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An engine that did not answer was taken for a file that is gone, and its session ended without its length.
-    #[test]
-    fn only_a_file_that_is_gone_is_gone() {
-        let asked = |status: Status| if_there(Err(status.into()));
-        assert_eq!(asked(Status::Stale), Ok(None));
-        assert_eq!(asked(Status::NotFound), Ok(None));
-        for away in [Status::Disconnected, Status::TimedOut, Status::Conflict, Status::Overloaded] {
-            assert_eq!(asked(away).expect_err("not known").status, away);
-        }
-        assert_eq!(if_there(Ok(Attr::default())), Ok(Some(Attr::default())));
-    }
 }

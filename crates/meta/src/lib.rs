@@ -38,6 +38,7 @@ mod ops;
 mod orphans;
 mod pace;
 mod portions;
+mod reaper;
 mod recall;
 mod removed;
 mod service;

@@ -290,7 +290,11 @@ async fn setattr(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
         cut::tell_writers(s, q.caller.client, Change::attributes(q.inode)).await?;
     }
     match cut {
-        Some(cut) => attr.epoch = cut::finish(s, &cut, q.caller.client).await?,
+        Some(cut) => {
+            // Who changes something else of a file that another one cuts may have writes on their way.
+            let by = q.len.map_or(ClientId(0), |_| q.caller.client);
+            attr.epoch = cut::finish(s, &cut, by).await?;
+        }
         None if q.len.is_some() => cut::replaced(s, &attr, q.caller.client).await?,
         None => {}
     }
@@ -354,10 +358,15 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
                 attempts += 1;
                 let there =
                     Lookup { caller: q.caller.clone(), parent: q.parent, name: q.name.clone() };
-                let attr = s
-                    .look(async |tx| ns::lookup(&Context::new(tx, &there.caller, s), &there).await)
-                    .await?;
-                s.clear_way(ClientId(0), attr.inode).await?;
+                let look = async |tx: &Transaction| {
+                    ns::lookup(&Context::new(tx, &there.caller, s), &there).await
+                };
+                match s.look(look).await {
+                    Ok(attr) => s.clear_way(ClientId(0), attr.inode).await?,
+                    // Somebody has removed it meanwhile: then it is to be made.
+                    Err(e) if matches!(e.status, Status::NotFound | Status::Stale) => {}
+                    Err(e) => return Err(e),
+                }
                 if s.rt.now() >= until {
                     return Err(too_late());
                 }

@@ -204,18 +204,22 @@ pub struct SessionsPage {
     pub found: Vec<SessionEntry>,
     /// Those whose records cannot be read. They stay: whether it may have written is not known.
     pub damaged: Vec<SessionId>,
+    /// Where the next page begins, if there may be one.
+    pub next: Option<Key>,
 }
 
-/// At most `limit` of them.
+/// Those from `from` on, at most `limit`.
 pub async fn sessions_of(
     tx: &Transaction,
     volume: VolumeId,
     client: ClientId,
+    from: Option<&Key>,
     limit: u32,
 ) -> Result<SessionsPage> {
     let (begin, end) = keys::client_sessions(volume, client);
-    let page = tx.get_range_snapshot(&begin, &end, limit, false).await?;
-    let mut out = SessionsPage::default();
+    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let mut out = SessionsPage { next, ..SessionsPage::default() };
     for (key, value) in page.entries {
         let Some((_, session)) = keys::client_session_of(&key) else { continue };
         let inode = <[u8; 8]>::try_from(value.as_slice()).map_or(0, u64::from_be_bytes);
@@ -362,7 +366,7 @@ mod tests {
                 records.push((index, file.0.to_be_bytes().to_vec()));
             }
             put(&rt, &engine, records).await;
-            let look = async |tx: &Transaction| sessions_of(tx, V, client, 100).await;
+            let look = async |tx: &Transaction| sessions_of(tx, V, client, None, 100).await;
             let page = run_transaction(&rt, &engine, look).await.expect("a page");
             let found: Vec<_> = page.found.iter().map(|s| (s.session.0, s.write)).collect();
             assert_eq!(found, [(1, true), (3, true), (4, false)]);

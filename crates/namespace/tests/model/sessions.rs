@@ -143,7 +143,7 @@ fn sessions_lengths_truncates_and_garbage() {
         .await;
         assert_eq!(clients.expect("clients"), [c]);
         let sessions = run_transaction(&w.rt, &w.engine, async |tx| {
-            ns::sessions_of(tx, VolumeId(1), c, 10).await
+            ns::sessions_of(tx, VolumeId(1), c, None, 10).await
         })
         .await
         .expect("sessions")
@@ -241,7 +241,8 @@ fn a_session_is_of_one_file() {
             assert_eq!(refused.status, Status::InvalidArgument);
         }
         // All that a client has is found by its sessions.
-        let look = async |tx: &Transaction| ns::sessions_of(tx, VolumeId(1), ClientId(1), 9).await;
+        let look =
+            async |tx: &Transaction| ns::sessions_of(tx, VolumeId(1), ClientId(1), None, 9).await;
         let found = run_transaction(&w.rt, &w.engine, look).await.expect("sessions").found;
         assert_eq!(found.iter().map(|s| s.inode).collect::<Vec<_>>(), [f.inode]);
         op!(w, ns::close, sync_q(f.inode, 7, None, f.epoch)).expect("closed");

@@ -7,6 +7,7 @@ use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;
 use glowfs_sim::cluster::names::unlink;
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
+use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::{Open, OpenFlags, ROOT_INODE, Rename, Sync as SyncFile};
 use glowfs_types::*;
 use std::cell::RefCell;
@@ -211,4 +212,69 @@ fn what_a_client_has_open_that_cannot_be_asked_stays() {
         lab.cluster.run_for(Duration::from_secs(30));
         assert_eq!(left(), 1, "seed {seed}: they go when they are closed");
     }
+}
+
+/// The metadata service does not reach one storage node, which mgmtd and the others do reach, and a client dies that had many files open there. A second one dies
+/// meanwhile, with nothing on that node: its lock, and its file's length, waited until all of those had been tried, again and again.
+#[test]
+fn sessions_that_cannot_be_ended_keep_nothing_of_other_clients() {
+    const FILES: usize = 120;
+    let lab = Lab::with(36, Shape { storages: 2, chains: 2, clients: 3, ..SHAPE });
+    let away = lab.cluster.storages[0].id();
+    let open = |client: usize, count: usize, elsewhere: bool| {
+        lab.run(client, move |c| async move {
+            let (mut there, mut made) = (Vec::new(), 0);
+            while there.len() < count {
+                let name = format!("{client}-{made}");
+                made += 1;
+                let (file, open) = open_or_make(&c, &name).await.expect("made");
+                let (info, layout) = (c.routing(), open.attr.layout.expect("of a file"));
+                let table = info.newest_table(layout.table).expect("the table");
+                let chain = &info.chains[&table.chains[layout.start as usize]];
+                if (chain.members[0].node == away) == elsewhere {
+                    c.close_session(report(&c, &file, false)).await.expect("closed");
+                    continue;
+                }
+                file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
+                there.push((name, open.attr.inode));
+            }
+            there
+        })
+    };
+    open(1, FILES, false);
+    let mine = open(2, 1, true).remove(0);
+    let lock = move |c: &Client, request| Lock {
+        caller: caller(c),
+        request: RequestId(request),
+        inode: mine.1,
+        owner: 1,
+        wish: LockWish::Exclusive,
+        end: u64::MAX,
+        ..Lock::default()
+    };
+    lab.run(2, move |c| async move { c.lock(lock(&c, 77)).await.expect("locked") });
+    let (world, meta) = (&lab.cluster.world, &lab.cluster.metas[0].node);
+    let node = &lab.cluster.storages[0].node;
+    world.cut(meta, node);
+    world.cut(node, meta);
+    lab.cluster.clients[1].crash();
+    // Its sessions are being tried.
+    lab.cluster.run_for(Duration::from_secs(40));
+    lab.cluster.clients[2].crash();
+    // mgmtd takes some seconds to see it, then its grace begins.
+    lab.cluster.run_for(Duration::from_secs(55));
+    lab.run(0, move |c| async move {
+        let held = c.lock(lock(&c, 78)).await.expect("asked").holder;
+        assert_eq!(held, None, "a dead client has its lock still");
+        assert_eq!(look(&c, &mine.0).await.expect("there").len, 9000, "its session is there still");
+    });
+    lab.cluster.world.mend_links();
+    lab.cluster.run_for(Duration::from_secs(60));
+    lab.run(0, move |c| async move {
+        let mut ended = 0;
+        for n in 0..4 * FILES {
+            ended += usize::from(look(&c, &format!("1-{n}")).await.is_ok_and(|a| a.len == 9000));
+        }
+        assert_eq!(ended, FILES, "all are ended when the node is back");
+    });
 }
