@@ -57,7 +57,7 @@ impl Windows {
     /// None yet.
     pub fn new() -> Self {
         let all = rustix::system::sysinfo();
-        let memory = u64::from(all.totalram).saturating_mul(u64::from(all.mem_unit));
+        let memory = (all.totalram as u64).saturating_mul(u64::from(all.mem_unit));
         Self::with((memory / MAPPED_PART).max(MAPPED_BYTES_MIN), WINDOWS_MAX)
     }
     fn with(bytes_max: u64, windows_max: usize) -> Self {
