@@ -62,7 +62,7 @@ impl LentMemory {
         }
         Ok(())
     }
-    /// Copies bytes out, and waits for nobody; fails as [`LentMemory::write`].
+    /// Copies bytes out, and waits for no lock of the application (for pages that are in swap it does); fails as [`LentMemory::write`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         self.check(offset, into.len())?;
         let mut done = 0;

@@ -1,7 +1,7 @@
 //! [`Liveness`]: whether the daemon still serves, for those who wait.
 //!
 //! The question is an ioctl, which the daemon does not answer as long as it does not come to it, and which no signal but SIGKILL ends. So a thread of its own asks, one for each session at a
-//! time. A daemon that is gone is known at once. Guarantees: whoever looks waits [`ANSWER_WITHIN`] at most; a thread of the application's gets no signals of ours, and ours none of the
+//! time. A daemon that is gone is known at once. Guarantees: whoever looks waits [`ANSWER_WITHIN`] at most, but where no thread can be started; a thread of the application's gets no signals of ours, and ours none of the
 //! application's. Must never: keep a session from its end once the daemon answers.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,19 +35,19 @@ impl Liveness {
     pub fn is_gone<T: Send + Sync + 'static>(
         of: &Arc<T>,
         this: fn(&T) -> &Liveness,
-        is_alive: impl Fn(&T) -> bool + Send + 'static,
+        is_alive: impl Fn(&T) -> bool + Send + Sync + 'static,
     ) -> bool {
         let liveness = this(of);
         let mut state = liveness.lock();
         if !state.asks {
-            let inside = of.clone();
+            let (inside, is_alive) = (of.clone(), Arc::new(is_alive));
+            let asked = is_alive.clone();
             let ask = move || {
-                let gone = !is_alive(&inside);
+                let gone = !asked(&inside);
                 let liveness = this(&inside);
                 *liveness.lock() = State { asks: false, gone };
                 liveness.answered.notify_all();
             };
-            // Where there is no thread to be had, what is known has to do.
             state.asks = without_signals(|| {
                 std::thread::Builder::new()
                     .name("glowfs-alive".into())
@@ -55,6 +55,13 @@ impl Liveness {
                     .spawn(ask)
                     .is_ok()
             });
+            if !state.asks {
+                // No thread is to be had. A daemon that is gone is told at once; for one that is slow this waits, as it must be.
+                drop(state);
+                let gone = !is_alive(of);
+                liveness.lock().gone = gone;
+                return gone;
+            }
         }
         let waited = liveness.answered.wait_timeout_while(state, ANSWER_WITHIN, |s| s.asks);
         waited.unwrap_or_else(PoisonError::into_inner).0.gone
