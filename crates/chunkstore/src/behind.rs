@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The log is read in pieces of so many bytes.
 const READ_BYTES: usize = 1 << 20;
 /// So many blocks of a segment, at most, a start does without that cannot be read: with more it is the disk that fails, and each may take it seconds to give up.
-const UNREADABLE_MAX: usize = 32;
+pub(crate) const UNREADABLE_MAX: usize = 32;
 /// Header blocks of one batch at most.
 pub(crate) const HEADER_BLOCKS_MAX: u32 = 1 << 10;
 

@@ -6,6 +6,7 @@
 //! against its checksum and written to where it lies, before the flush that begins a new life. The bytes are the same, so
 //! a cut in the middle of that changes nothing. Must never: write a byte that it has not verified.
 
+use crate::behind::UNREADABLE_MAX;
 use crate::chunk::Place;
 use crate::extents::{Extent, Loc};
 use crate::format::BLOCK;
@@ -56,14 +57,16 @@ impl Inner {
     /// Writes the data of doubtful updates again, as far as it is needed; or the first batch whose data is not there. Data that
     /// was superseded does not count: its place may have been used anew, once the batch that superseded it was durable.
     pub async fn secure_data(&self, doubtful: &[Doubt]) -> Result<Option<Lost>> {
+        let mut unreadable = 0;
         for doubt in doubtful {
             let needed = self.still_needed(doubt);
             let mut rest = needed.as_slice();
-            // So many blocks are verified one by one, for not all of them could be read.
+            // So many blocks are verified one by one, for not all of them could be read. (With very many of those the disk fails, and each may take it seconds: a node's start waits.)
             let mut singly = 0;
             while let Some((loc, _)) = rest.first() {
                 let follows = |(i, (next, _)): &(usize, &(Loc, u32))| *next == loc.plus(*i as u32);
-                let most = if singly > 0 { 1 } else { VERIFY_BLOCKS };
+                let one_by_one = singly > 0 && unreadable < UNREADABLE_MAX;
+                let most = if one_by_one { 1 } else { VERIFY_BLOCKS };
                 let n = rest.iter().take(most).enumerate().take_while(follows).count();
                 let (now, later) = rest.split_at(n);
                 match self.read_matching(now).await {
@@ -72,12 +75,15 @@ impl Inner {
                         let in_slot = loc.slot().is_some();
                         return Ok(Some(Lost { lsn: doubt.lsn, in_slot }));
                     }
-                    Err(_) if n > 1 => {
+                    Err(_) if n > 1 && unreadable < UNREADABLE_MAX => {
                         singly = n;
                         continue;
                     }
                     // It cannot be read now and shows as damaged later; that is no reason to lose the updates behind it.
-                    Err(error) => tracing::warn!(%error, "data of an unflushed update"),
+                    Err(error) => {
+                        unreadable += 1;
+                        tracing::warn!(%error, blocks = n, "data of an unflushed update");
+                    }
                 }
                 singly = singly.saturating_sub(n);
                 rest = later;

@@ -22,7 +22,7 @@ use crate::slots::{CLASS_MAX, CLASS_MIN, blocks_of, bytes_of, file_name};
 use crate::state::Inner;
 use glowfs_rt::File;
 use glowfs_rt::backend::OpenOptions;
-use glowfs_types::{Result, StoreId, TargetId};
+use glowfs_types::{Result, Status, StoreId, TargetId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
@@ -51,15 +51,16 @@ impl Inner {
             }
         }
         let mut limit = u64::MAX;
-        loop {
+        let unread = loop {
             let (lsn, first_segment) = self.load(names, store).await?;
-            let (headers, doubtful) = self.replay(names, store, lsn, first_segment, limit).await?;
+            let (headers, doubtful, unread) =
+                self.replay(names, store, lsn, first_segment, limit).await?;
             self.retired.borrow_mut().clear();
             self.leaving.forget();
             match self.secure_data(&doubtful).await? {
                 None => {
                     self.secure_headers(headers).await?;
-                    break;
+                    break unread;
                 }
                 Some(lost) => {
                     let Lost { lsn, in_slot } = lost;
@@ -75,9 +76,13 @@ impl Inner {
                     limit = lsn - 1;
                 }
             }
-        }
+        };
         let mut needed = self.in_use_before(u64::MAX);
         needed.retain(|seq| !self.log.segments.borrow().contains_key(seq));
+        // One that may be read another time is not done without: all that it holds would be lost for one block.
+        if let Some(e) = unread.filter(|_| !needed.is_empty()) {
+            return Err(self.read_error("read of the header of a segment", &e));
+        }
         if !needed.is_empty() && !finally {
             return Err(self.log_error(&format!("the headers of segments {needed:?} are gone")));
         }
@@ -130,7 +135,7 @@ impl Inner {
         Ok(totals)
     }
 
-    /// Finds the segments and replays what follows batch `lsn`.
+    /// Finds the segments and replays what follows batch `lsn`. Also why the header of one cannot be read.
     async fn replay(
         self: &Rc<Self>,
         names: &BTreeSet<String>,
@@ -138,11 +143,12 @@ impl Inner {
         lsn: u64,
         first_segment: u64,
         limit: u64,
-    ) -> Result<(Vec<Header>, Vec<Doubt>)> {
+    ) -> Result<(Vec<Header>, Vec<Doubt>, Option<io::Error>)> {
         let mut found = BTreeMap::new();
         let mut spare = Vec::new();
         let mut headless = Vec::new();
         let mut unreadable = 0;
+        let mut unread = None;
         self.log.files.set(0);
         for name in names.iter().filter(|n| n.starts_with("log-")) {
             let Ok(index) = name[4..].parse::<u32>() else { continue };
@@ -162,10 +168,15 @@ impl Inner {
                     }
                 }
                 Ok(Some(_)) => spare.push((index, file)),
-                none => {
-                    unreadable += u64::from(none.is_err());
-                    headless.push((file.clone(), none.err()));
+                Ok(None) => {
+                    headless.push((file.clone(), false));
                     spare.push((index, file));
+                }
+                // It is not written to: what it holds may be needed, by chunks here or another time.
+                Err(e) => {
+                    unreadable += 1;
+                    headless.push((file, true));
+                    unread.get_or_insert(e);
                 }
             }
         }
@@ -180,15 +191,22 @@ impl Inner {
             let segment = Segment { file: f.file.clone(), index: f.index, last_lsn: lsn };
             self.log.segments.borrow_mut().insert(*seq, segment);
         }
-        let end = self.replay_segments(&found, lsn, durable, limit).await?;
-        for (file, error) in headless {
+        let end = match (self.replay_segments(&found, lsn, durable, limit).await, &unread) {
+            // What is missing may be in that one.
+            (Err(e), Some(why)) if e.status == Status::Corrupt => {
+                return Err(self.read_error("read of the header of a segment", why));
+            }
+            (end, _) => end?,
+        };
+        for (file, is_unread) in headless {
             let behind =
                 self.behind_headless(file, store, first_segment, lsn, end.incarnation).await?;
             // Batches that are needed: another time their segment may be read.
-            if let Some(e) = error.filter(|_| behind.durable.max(behind.began) > end.lsn)
+            if let Some(e) = unread.as_ref().filter(|_| is_unread)
+                && behind.durable.max(behind.began) > end.lsn
                 && limit == u64::MAX
             {
-                return Err(self.read_error("read of the header of a segment", &e));
+                return Err(self.read_error("read of the header of a segment", e));
             }
             if behind.durable > end.lsn {
                 return Err(self.log_error("the header of a segment is gone"));
@@ -220,7 +238,7 @@ impl Inner {
         self.log.next_lsn.set(end.lsn + 1);
         self.log.written.set(end.lsn);
         self.log.prev_crc.set(end.crc);
-        Ok((end.headers, end.doubtful))
+        Ok((end.headers, end.doubtful, unread))
     }
 
     /// The header of a segment file; `None` if there is no valid one, or why it cannot be read.

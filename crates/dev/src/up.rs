@@ -82,12 +82,16 @@ pub fn up(request: &UpRequest) -> Result<State> {
 /// Makes the directory of sockets. Where it is not the cluster's own, somebody else may have made it: whoever is dialled there is handed the token of services.
 fn prepare_sockets(dir: &Path, sockets: &Path) -> Result<()> {
     let shown = sockets.display();
-    fs::create_dir_all(sockets)
+    // Nobody else's to write to, whatever the umask.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(sockets)
         .with_context(|| format!("making the directory of sockets {shown}"))?;
     let found = fs::symlink_metadata(sockets).with_context(|| format!("looking at {shown}"))?;
     let own = sockets.starts_with(dir);
     let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
-    let shared = found.mode() & 0o002 != 0;
+    let shared = found.mode() & 0o022 != 0;
     if !own && (!ours || shared) {
         bail!("{shown}, where the cluster's sockets would be, is another user's: remove it");
     }

@@ -122,7 +122,8 @@ struct Failed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Those {
     New,
-    Failed,
+    /// And of those that have, the ones whose time had come by then: what fails once more is not tried again in that round.
+    Failed(Instant),
 }
 
 impl Default for Attempts {
@@ -155,7 +156,7 @@ impl Attempts {
         let mut failed = self.failed.borrow_mut();
         let before = match (failed.get(&which), those) {
             (None, Those::New) => None,
-            (Some(Some(f)), Those::Failed) if f.again <= rt.now() => Some(*f),
+            (Some(Some(f)), Those::Failed(by)) if f.again <= by => Some(*f),
             _ => return None,
         };
         failed.insert(which, None);
@@ -250,7 +251,8 @@ impl Reaper {
         self.attempts.retain(|(client, _)| due.binary_search(client).is_ok());
         let mut patience = Patience { left: PATIENCE, stuck: BTreeSet::new() };
         let (unreadable, outcome) = self.clients(s, due.clone(), Those::New, &mut patience).await;
-        let (_, failed_again) = self.clients(s, due, Those::Failed, &mut patience).await;
+        let those = Those::Failed(s.rt.now());
+        let (_, failed_again) = self.clients(s, due, those, &mut patience).await;
         s.metrics.damaged_sessions.set(unreadable as i64);
         if self.damaged.is_news(unreadable) {
             tracing::warn!(
@@ -495,7 +497,7 @@ mod tests {
                 (attempt.which, attempt.before) = (session(300), before);
                 attempt.outcome = Some(Err(Status::TimedOut.into()));
                 drop(attempt);
-                for those in [Those::New, Those::Failed] {
+                for those in [Those::New, Those::Failed(rt.now())] {
                     assert!(attempts.begin(&rt, session(300), those).is_none());
                 }
                 let failed = attempts.failed.borrow();

@@ -318,6 +318,7 @@ pub(crate) async fn send(
         deadline: time.saturating_sub(node.rt.turn_began().since(began)),
     };
     let response = conn.call(request).await?;
+    way.taken(node.rt.turn_began());
     let (result, _) = UpdateResult::read_from_prefix(&response.body)
         .map_err(|_| Error::new(Status::BadMessage, "the answer to a forward is too short"))?;
     Ok(result)

@@ -203,7 +203,9 @@ impl Node {
         let (now, bound) = (self.rt.now(), self.config.slow_after());
         if syncing {
             // The first update of a chunk brings all of it.
-            if watch.waits_there(now) >= bound || watch.sync_fails_for(now) >= bound {
+            let takes = self.sending.takes(node, now, bound);
+            let waits = if takes { watch.waits_there(now) } else { watch.waits(now) };
+            if waits >= bound || watch.sync_fails_for(now) >= bound {
                 self.report_slow(target, watch, successor, false);
             }
             return;

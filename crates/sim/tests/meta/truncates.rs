@@ -261,7 +261,8 @@ fn who_changes_something_else_of_a_file_that_is_cut_is_told_of_the_cut() {
         file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("written");
         c.sync(report(&c, &file, true)).await.expect("told");
         let inode = file.inode();
-        c.rt().spawn_detached(async move {
+        let rt = c.rt().clone();
+        rt.spawn_detached(async move {
             c.rt().sleep(Duration::from_secs(3600)).await;
             drop(file);
         });
