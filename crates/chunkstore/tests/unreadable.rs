@@ -23,9 +23,12 @@ fn killed(checkpoint_at: Option<u64>, flushed: bool) -> Rc<Disk> {
     run(1, &disk, move |rt| async move {
         let store = Store::open(&rt, d.dir(), config()).await.expect("open");
         store.create_target(T).await.expect("target");
-        for i in 0..CHUNKS {
+        for i in 0..=CHUNKS {
             if checkpoint_at == Some(i) {
                 store.checkpoint().await.expect("checkpoint");
+            }
+            if i == CHUNKS {
+                break;
             }
             let new = request(i, 1, StageKind::Write, bytes(i, BYTES));
             store.stage(T, new).await.expect("staged");
@@ -146,6 +149,16 @@ fn a_header_that_cannot_be_read_where_a_batch_may_be_refuses_the_store() {
             assert_eq!(found.unwrap_or_else(|e| panic!("block {block}: {e}")), []);
         }
     }
+}
+
+/// The checkpoint covers all of its batches, and chunks have blocks there: it was done without, and written over.
+#[test]
+fn a_segment_that_chunks_refer_to_is_not_given_up_for_its_header() {
+    let killed = killed(Some(CHUNKS), true);
+    let (disk, found) = opened(&killed, &[(LOG.0, 0)]);
+    assert_eq!(found.expect_err("refused").status, Status::DiskFailed);
+    let (_, found) = opened(&disk, &[]);
+    assert_eq!(found.expect("it is all there the next time"), []);
 }
 
 #[test]
