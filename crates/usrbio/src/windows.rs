@@ -35,6 +35,8 @@ struct Window {
     len: usize,
     /// Of which [`AROUND_BYTES`] pages were mapped together, a bit each.
     around: u32,
+    /// The process that mapped it, this one: the C library asks the kernel for it each time.
+    process: libc::pid_t,
 }
 
 /// See the module.
@@ -121,7 +123,8 @@ impl Window {
                 begin,
             )
         }?;
-        Ok(Self { base: NonNull::new(base.cast()).ok_or_else(missing)?, len, around: 0 })
+        let base = NonNull::new(base.cast()).ok_or_else(missing)?;
+        Ok(Self { base, len, around: 0, process: std::process::id() as libc::pid_t })
     }
     /// Copies to `within`; the bytes fit.
     fn write(&mut self, within: usize, bytes: &[u8]) -> io::Result<()> {
@@ -129,7 +132,6 @@ impl Window {
         if bytes.len() > AROUND_BYTES {
             self.map_around(within, bytes.len());
         }
-        let this = std::process::id() as libc::pid_t;
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
@@ -140,8 +142,9 @@ impl Window {
                 iov_len: rest.len(),
             };
             // SAFETY: the kernel reads `rest`, and writes to the mapping, inside it, where nothing of Rust's lies.
-            match unsafe { libc::process_vm_writev(this, &raw const from, 1, &raw const to, 1, 0) }
-            {
+            match unsafe {
+                libc::process_vm_writev(self.process, &raw const from, 1, &raw const to, 1, 0)
+            } {
                 n if n > 0 => done += n as usize,
                 0 => return Err(missing()),
                 _ => return Err(io::Error::last_os_error()),
@@ -167,10 +170,16 @@ impl Window {
         }
         let mut bytes = [0u8; GROUPS];
         let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: n };
-        let this = std::process::id() as libc::pid_t;
         // SAFETY: the kernel reads the mapping, a byte of each of `n` groups, and writes them to `bytes`, which has room for all. An error says itself when it is written to.
         let _ = unsafe {
-            libc::process_vm_readv(this, &raw const to, 1, from.as_ptr(), n as libc::c_ulong, 0)
+            libc::process_vm_readv(
+                self.process,
+                &raw const to,
+                1,
+                from.as_ptr(),
+                n as libc::c_ulong,
+                0,
+            )
         };
     }
 }
