@@ -1,6 +1,6 @@
 //! The members of a dev cluster's etcd: real `etcd` processes, which keep the metadata with `--meta-engine etcd`.
 
-use crate::ports;
+use crate::ports::{self, Claim};
 use crate::state::{Service, State};
 use anyhow::{Context, Result, bail};
 use std::process::Command;
@@ -32,18 +32,19 @@ pub fn engine(state: &State) -> Option<String> {
     ))
 }
 
-/// Gives members that have none their addresses, for good: etcd remembers where its members are.
-pub fn assign(state: &mut State) -> Result<()> {
+/// Gives members that have none their addresses, for good: etcd remembers where its members are. The claims are to be kept until the members listen.
+pub fn assign(state: &mut State) -> Result<Vec<Claim>> {
     let new = |s: &&mut Service| s.role == ROLE && s.peer.is_none();
     let count = state.services.iter_mut().filter(new).count();
-    let mut free = ports::free(2 * count)?.into_iter();
+    let claims = ports::free(2 * count)?;
+    let mut free = claims.iter().map(Claim::address);
     for m in state.services.iter_mut().filter(new) {
         let (Some(client), Some(peer)) = (free.next(), free.next()) else { break };
         m.address = client.to_string();
         m.http = client.to_string();
         m.peer = Some(peer.to_string());
     }
-    Ok(())
+    Ok(claims)
 }
 
 /// The command of a member.

@@ -2,13 +2,19 @@
 //!
 //! They lie below those that the kernel gives out by itself (ip(7), `ip_local_port_range`). A port of that range is taken by any
 //! connection that happens to get it while its service is down, even by one that looks for that very service: it then meets itself.
+//!
+//! Whoever chooses a port claims it until its service listens there: between the two another cluster that comes up would find it free.
 
 use crate::state::State;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 /// The lowest port.
@@ -20,15 +26,38 @@ const CHOICE_MIN: u16 = 1000;
 /// Attempts to find one free port.
 const ATTEMPTS: u32 = 1000;
 
-/// Finds `n` free ports of 127.0.0.1 that no other cluster keeps. They are all held until the last is found, so they differ; between here and the service's own
-/// bind another process could take one, which that service then reports.
-pub fn free(n: usize) -> Result<Vec<SocketAddr>> {
-    let (end, kept) = (kernel_range_begin(), kept());
-    let mut held = Vec::with_capacity(n);
-    while held.len() < n {
-        held.push(one(end, &kept)?);
+/// A port that no other cluster of this machine chooses while this lives: a name among the abstract sockets (unix(7)). They are of one network namespace, as
+/// ports are, and end with their process.
+pub struct Claim {
+    address: SocketAddr,
+    _name: UnixDatagram,
+}
+
+impl Claim {
+    /// The port, on 127.0.0.1.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
-    Ok(held.into_iter().map(|(address, _)| address).collect())
+
+    /// `None` if another process claims it.
+    fn of(port: u16) -> io::Result<Option<Claim>> {
+        let name = format!("glowfs-dev/port/{port}");
+        let name = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+        match UnixDatagram::bind_addr(&name) {
+            Ok(name) => {
+                Ok(Some(Claim { address: (Ipv4Addr::LOCALHOST, port).into(), _name: name }))
+            }
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// Finds `n` free ports of 127.0.0.1 that no other cluster keeps or claims. Nothing listens there yet: a process that is no cluster could take one, which the
+/// service then reports.
+pub fn free(n: usize) -> Result<Vec<Claim>> {
+    let (all, kept) = (PORT_MIN..kernel_range_begin(), kept());
+    (0..n).map(|_| one(all.clone(), &kept)).collect()
 }
 
 /// Ports of all clusters that have a process on this machine: of a service that is down just now nothing else tells that it will want its port again.
@@ -57,18 +86,23 @@ fn kernel_range_begin() -> u16 {
     first.filter(|p| *p > PORT_MIN + CHOICE_MIN).unwrap_or(RANGE_DEFAULT)
 }
 
-fn one(end: u16, kept: &BTreeSet<u16>) -> Result<(SocketAddr, TcpListener)> {
+fn one(all: Range<u16>, kept: &BTreeSet<u16>) -> Result<Claim> {
     for _ in 0..ATTEMPTS {
         let mut raw = [0; 2];
         rustix::rand::getrandom(&mut raw, rustix::rand::GetRandomFlags::empty())?;
-        let port = PORT_MIN + u16::from_le_bytes(raw) % (end - PORT_MIN);
-        if !kept.contains(&port)
-            && let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        let port = all.start + u16::from_le_bytes(raw) % (all.end - all.start);
+        if kept.contains(&port) {
+            continue;
+        }
+        // First the claim: to try a port that another cluster's service is about to listen on would be in its way.
+        let claim = Claim::of(port).context("claiming a port")?;
+        if let Some(claim) = claim
+            && TcpListener::bind(claim.address).is_ok()
         {
-            return Ok((listener.local_addr()?, listener));
+            return Ok(claim);
         }
     }
-    bail!("no free port from {PORT_MIN} to {end} on 127.0.0.1 in {ATTEMPTS} attempts")
+    bail!("no free port from {} to {} on 127.0.0.1 in {ATTEMPTS} attempts", all.start, all.end)
 }
 
 #[cfg(test)]
@@ -81,11 +115,25 @@ mod tests {
     #[test]
     fn ports_differ_and_are_not_the_kernels() {
         let ports = free(40).expect("ports");
-        let mut numbers: Vec<_> = ports.iter().map(SocketAddr::port).collect();
-        assert!(numbers.iter().all(|p| (PORT_MIN..kernel_range_begin()).contains(p)), "{ports:?}");
+        let mut numbers: Vec<_> = ports.iter().map(|c| c.address().port()).collect();
+        assert!(
+            numbers.iter().all(|p| (PORT_MIN..kernel_range_begin()).contains(p)),
+            "{numbers:?}"
+        );
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), 40);
+    }
+
+    #[test]
+    fn a_port_that_was_chosen_is_nobody_elses_before_its_service_listens() {
+        let chosen = free(1).expect("a port").pop().expect("one");
+        let port = chosen.address().port();
+        let again = || one(port..port + 1, &BTreeSet::new());
+        let error = again().map(|c| c.address()).expect_err("it is claimed");
+        assert!(error.to_string().contains("no free port"), "{error}");
+        drop(chosen);
+        assert_eq!(again().expect("free again").address().port(), port);
     }
 
     #[test]

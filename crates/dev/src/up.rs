@@ -4,7 +4,7 @@ use crate::etcd;
 use crate::mount_point;
 use crate::network;
 use crate::plan::{self, MetaEngine, Paths, Shape};
-use crate::ports;
+use crate::ports::{self, Claim};
 use crate::process;
 use crate::state::{DirLock, Service, State};
 use crate::wait;
@@ -63,10 +63,11 @@ pub fn up(request: &UpRequest) -> Result<State> {
     }
     prepare_sockets(&dir, &state.sockets)?;
     network::make(&state)?;
-    assign_addresses(&mut state)?;
+    let claims = assign_addresses(&mut state)?;
     state.save(&dir)?;
     let end = started + UP_BOUND;
     let result = bring_up(&dir, &mut state, end);
+    drop(claims);
     state.save(&dir)?;
     if let Err(e) = result {
         let logs = dir.join("log");
@@ -290,12 +291,12 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is no path", path.display()))
 }
 
-/// Services that do not run get fresh addresses; those that run keep theirs.
-fn assign_addresses(state: &mut State) -> Result<()> {
-    etcd::assign(state)?;
+/// Services that do not run get fresh addresses; those that run keep theirs. The claims are to be kept until all listen.
+fn assign_addresses(state: &mut State) -> Result<Vec<Claim>> {
+    let mut claims = etcd::assign(state)?;
     let running = |s: &Service| s.process.is_some_and(|p| process::alive(p).is_some());
-    let ports = ports::free(state.services.len() * 2)?;
-    let mut ports = ports.into_iter();
+    let fresh = ports::free(state.services.len() * 2)?;
+    let mut ports = fresh.iter().map(Claim::address);
     for service in &mut state.services {
         let (Some(address), Some(http)) = (ports.next(), ports.next()) else { break };
         if running(service) {
@@ -313,7 +314,8 @@ fn assign_addresses(state: &mut State) -> Result<()> {
             service.address = address.to_string();
         }
     }
-    Ok(())
+    claims.extend(fresh);
+    Ok(claims)
 }
 
 #[cfg(test)]

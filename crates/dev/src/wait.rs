@@ -32,113 +32,116 @@ pub fn chains_serve(dir: &Path, state: &State, end: Instant) -> Result<()> {
     let (dir, state) = (dir.to_owned(), state.clone());
     glowfs_rt::real::run(move |rt| async move {
         let client = connect(&rt, &dir, &state, end).await?;
-        let result = lay_and_wait(&rt, &client, &dir, &state, end).await;
+        let coming = Coming { rt: &rt, client: &client, dir: &dir, state: &state, end };
+        let result = coming.lay_and_wait().await;
         client.close().await;
         result
     })
 }
 
-async fn lay_and_wait(
-    rt: &Rt,
-    client: &Rc<Client>,
-    dir: &Path,
-    state: &State,
+/// A cluster that comes up.
+struct Coming<'a> {
+    rt: &'a Rt,
+    client: &'a Rc<Client>,
+    dir: &'a Path,
+    state: &'a State,
     end: Instant,
-) -> Result<()> {
-    let storages = state.services.iter().filter(|s| s.role == "storage").count();
-    let all_storages =
-        |r: &RoutingInfo| r.nodes.values().filter(|n| n.role == Role::Storage).count() >= storages;
-    until(rt, client, dir, state, end, "all storage nodes to report", all_storages).await?;
-    let create = CreateTable {
-        table: TABLE,
-        replicas: state.replicas,
-        chains: state.chains,
-        description: "dev".into(),
-        dry_run: false,
-    };
-    loop {
-        let reply = client.mgmtd::<_, CreateTableReply>(method::CREATE_TABLE, &create).await;
-        match reply {
-            Ok(_) => break,
-            // A node may have reported before it registered its stores.
-            Err(e) if Instant::now() < end => {
-                alive(dir, state, &["meta", "mgmtd", "storage"])
-                    .with_context(|| format!("laying chains: {e}"))?;
-                rt.sleep(POLL * 5).await;
+}
+
+impl Coming<'_> {
+    async fn lay_and_wait(&self) -> Result<()> {
+        let storages = self.state.services.iter().filter(|s| s.role == "storage").count();
+        let all_storages = |r: &RoutingInfo| {
+            r.nodes.values().filter(|n| n.role == Role::Storage).count() >= storages
+        };
+        // A node that has never reported and has ended never will.
+        self.until("all storage nodes to report", ALL, all_storages).await?;
+        let create = CreateTable {
+            table: TABLE,
+            replicas: self.state.replicas,
+            chains: self.state.chains,
+            description: "dev".into(),
+            dry_run: false,
+        };
+        loop {
+            let reply = self.client.mgmtd::<_, CreateTableReply>(method::CREATE_TABLE, &create);
+            match reply.await {
+                Ok(_) => break,
+                // A node may have reported before it registered its stores.
+                Err(e) if Instant::now() < self.end => {
+                    alive(self.dir, self.state, ALL)
+                        .with_context(|| format!("laying chains: {e}"))?;
+                    self.rt.sleep(POLL * 5).await;
+                }
+                Err(e) => return Err(e).context("laying chains over the storage nodes"),
             }
-            Err(e) => return Err(e).context("laying chains over the storage nodes"),
         }
+        self.all_or_enough().await
     }
-    all_or_enough(rt, client, dir, state, end).await
-}
 
-/// Waits until every member of every chain serves. If some do not for [`DEGRADED_AFTER`] although every chain has one that does, the
-/// cluster works and that is good enough: what is missing is said on standard error.
-async fn all_or_enough(
-    rt: &Rt,
-    client: &Client,
-    dir: &Path,
-    state: &State,
-    end: Instant,
-) -> Result<()> {
-    let since = Instant::now();
-    let want = state.chains as usize;
-    let complete = |r: &RoutingInfo| {
-        r.chains.len() >= want && r.chains.values().all(|c| c.serving().count() == c.members.len())
-    };
-    let enough = |r: &RoutingInfo| {
-        since.elapsed() > DEGRADED_AFTER
-            && r.chains.len() >= want
-            && r.chains.values().all(|c| c.serving().next().is_some())
-    };
-    let done = |r: &RoutingInfo| complete(r) || enough(r);
-    until(rt, client, dir, state, end, "every chain to serve", done).await?;
-    let routing = client.routing();
-    if !complete(&routing) {
-        let away = routing
-            .chains
-            .values()
-            .flat_map(|c| &c.members)
-            .filter(|m| m.state != PublicState::Serving)
-            .count();
-        eprintln!("Warning: {away} targets do not serve; every chain has a replica that does.");
-        if let Err(e) = alive(dir, state, &["storage"]) {
-            eprintln!("{e:#}");
-        }
-    }
-    Ok(())
-}
-
-async fn until(
-    rt: &Rt,
-    client: &Client,
-    dir: &Path,
-    state: &State,
-    end: Instant,
-    what: &str,
-    done: impl Fn(&RoutingInfo) -> bool,
-) -> Result<()> {
-    loop {
-        let routing = client.routing();
-        if done(&routing) {
-            return Ok(());
-        }
-        alive(dir, state, VITAL)?;
-        if Instant::now() >= end {
-            let not: Vec<_> = routing
+    /// Waits until every member of every chain serves. If some do not for [`DEGRADED_AFTER`] although every chain has one that does, the
+    /// cluster works and that is good enough: what is missing is said on standard error.
+    async fn all_or_enough(&self) -> Result<()> {
+        let since = Instant::now();
+        let want = self.state.chains as usize;
+        let complete = |r: &RoutingInfo| {
+            r.chains.len() >= want
+                && r.chains.values().all(|c| c.serving().count() == c.members.len())
+        };
+        let enough = |r: &RoutingInfo| {
+            since.elapsed() > DEGRADED_AFTER
+                && r.chains.len() >= want
+                && r.chains.values().all(|c| c.serving().next().is_some())
+        };
+        let done = |r: &RoutingInfo| complete(r) || enough(r);
+        self.until("every chain to serve", VITAL, done).await?;
+        let routing = self.client.routing();
+        if !complete(&routing) {
+            let away = routing
                 .chains
                 .values()
-                .flat_map(|c| c.members.iter().map(move |m| (c.id, m)))
-                .filter(|(_, m)| m.state != PublicState::Serving)
-                .map(|(c, m)| format!("chain {c} target {} is {}", m.target, m.state))
-                .take(5)
-                .collect();
-            bail!("waited too long for {what}; {}", not.join("; "));
+                .flat_map(|c| &c.members)
+                .filter(|m| m.state != PublicState::Serving)
+                .count();
+            eprintln!("Warning: {away} targets do not serve; every chain has a replica that does.");
+            if let Err(e) = alive(self.dir, self.state, &["storage"]) {
+                eprintln!("{e:#}");
+            }
         }
-        rt.sleep(POLL).await;
+        Ok(())
+    }
+
+    /// Waits for `what`, while the services of the roles `needed` live.
+    async fn until(
+        &self,
+        what: &str,
+        needed: &[&str],
+        done: impl Fn(&RoutingInfo) -> bool,
+    ) -> Result<()> {
+        loop {
+            let routing = self.client.routing();
+            if done(&routing) {
+                return Ok(());
+            }
+            alive(self.dir, self.state, needed)?;
+            if Instant::now() >= self.end {
+                let not: Vec<_> = routing
+                    .chains
+                    .values()
+                    .flat_map(|c| c.members.iter().map(move |m| (c.id, m)))
+                    .filter(|(_, m)| m.state != PublicState::Serving)
+                    .map(|(c, m)| format!("chain {c} target {} is {}", m.target, m.state))
+                    .take(5)
+                    .collect();
+                bail!("waited too long for {what}; {}", not.join("; "));
+            }
+            self.rt.sleep(POLL).await;
+        }
     }
 }
 
+/// All that chains are laid with.
+const ALL: &[&str] = &["meta", "mgmtd", "storage"];
 /// Roles without which nothing works; a storage node may be away.
 const VITAL: &[&str] = &["meta", "mgmtd", "mount"];
 
