@@ -37,9 +37,10 @@ class BatchReader:
         self._forget()
 
     def _forget(self) -> None:
-        self._process = os.getpid()
+        # The process last: a second thread that finds it must find the new lock, too.
         self._lock = threading.Lock()
         self._drop()
+        self._process = os.getpid()
 
     def _drop(self) -> None:
         self._connection: Connection | None = None

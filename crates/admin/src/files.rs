@@ -180,7 +180,7 @@ pub async fn cat(client: &Rc<Client>, path: &str) -> Result<()> {
     let query =
         Open { caller: caller(client), request: client.new_request(), inode: a.inode, flags };
     let reply = client.open(query).await?;
-    let len = reply.attr.len;
+    let mut len = reply.attr.len;
     let access = FileAccess { caller: caller(client), read: true, write: false, exec: false };
     let file = client.open_file(&reply, access)?;
     let mut stdout = std::io::stdout().lock();
@@ -188,8 +188,13 @@ pub async fn cat(client: &Rc<Client>, path: &str) -> Result<()> {
     while at < len {
         let want = (len - at).min(CAT_BYTES as u64) as usize;
         let (result, buf) = file.read(at, client.rt().alloc(want)).await;
-        result.map_err(|e| anyhow!("reading {path} at {at}: {e}"))?;
-        match stdout.write_all(&buf[..want]) {
+        let found = result.map_err(|e| anyhow!("reading {path} at {at}: {e}"))?;
+        if found < want {
+            // A hole, or somebody has cut the file meanwhile: what is behind its end is none of it.
+            len = len.min(client.resolve(&caller(client), path, true).await?.len);
+        }
+        let there = len.saturating_sub(at).min(want as u64) as usize;
+        match stdout.write_all(buf.get(..there).unwrap_or(&[])) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             other => other?,
         }

@@ -9,7 +9,7 @@ use glowfs_types::routing::{NodeStatus, Role, RoutingInfo};
 use glowfs_types::wire::fsck::{Finding, Fsck, FsckReply};
 use glowfs_types::wire::method;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, IsTerminal};
 
 /// Checks after a repair; each repair can show what another problem has hidden.
@@ -82,7 +82,8 @@ pub async fn run(out: Output, client: &Client, routing: &RoutingInfo, wish: Wish
     let mut line = ProgressLine::new(client.rt());
     let mut progress = |p: Progress| line.show(p.step, p.done, p.of);
     let mut shown = Shown::default();
-    let mut agreed = wish.yes;
+    // What was agreed to. A repair can show what another problem has hidden: that is asked for anew.
+    let mut agreed = BTreeSet::new();
     for round in 0..ROUNDS {
         let report = fsck::check(client.rt(), &ask, &mut progress).await?;
         shown.take(&report);
@@ -90,12 +91,13 @@ pub async fn run(out: Output, client: &Client, routing: &RoutingInfo, wish: Wish
         if !wish.repair || curable == 0 || round + 1 == ROUNDS {
             break;
         }
-        if !agreed {
+        let new = not_agreed(&report.findings, &agreed);
+        if !wish.yes && !new.is_empty() {
             eprint!("{}", people(&shown));
             if !agrees(curable)? {
                 break;
             }
-            agreed = true;
+            agreed.extend(new);
         }
         let done = fsck::mend(&ask, &report.findings, &mut progress).await?;
         shown.mended += done.mended;
@@ -107,6 +109,13 @@ pub async fn run(out: Output, client: &Client, routing: &RoutingInfo, wish: Wish
     drop(line);
     out.either(&shown, people)?;
     verdict(&shown, wish)
+}
+
+/// The cures that nobody has agreed to yet.
+fn not_agreed(findings: &[Finding], agreed: &BTreeSet<(String, String)>) -> Vec<(String, String)> {
+    let curable = findings.iter().filter(|f| !f.cure.is_empty());
+    let all = curable.map(|f| (f.text.clone(), f.cure.clone()));
+    all.filter(|one| !agreed.contains(one)).collect()
 }
 
 fn verdict(shown: &Shown, wish: Wish) -> Result<()> {
@@ -186,5 +195,22 @@ mod tests {
         shown.more = 1;
         let e = verdict(&shown, wish).expect_err("wrong");
         assert_eq!(crate::exit_code(&e), 1, "what is wrong comes first: {e}");
+    }
+
+    #[test]
+    fn what_nobody_has_been_shown_is_asked_for() {
+        let one = |text: &str, cure: &str| Finding {
+            text: text.into(),
+            cure: cure.into(),
+            ..Finding::default()
+        };
+        let mut agreed = BTreeSet::new();
+        let first = [one("a", "b"), one("not to be mended", "")];
+        let new = not_agreed(&first, &agreed);
+        assert_eq!(new, [("a".into(), "b".into())]);
+        agreed.extend(new);
+        assert!(not_agreed(&first, &agreed).is_empty());
+        let second = [one("a", "b"), one("a", "its contents go")];
+        assert_eq!(not_agreed(&second, &agreed).len(), 1);
     }
 }

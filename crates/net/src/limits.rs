@@ -31,7 +31,7 @@ pub const FRAME_STALL: Duration = Duration::from_secs(60);
 /// we wait for the peer counts.
 pub const FRAME_BYTES_PER_SECOND_MIN: u32 = 256 << 10;
 /// Inline bulk that all users send to one server at a time, in bytes; a call that would go above is answered `Overloaded`. Services and who has root's token are no
-/// such users: they could do worse. (There is one server for each thread that serves.)
+/// such users: they could do worse.
 pub const BULK_RECEIVED_MAX: usize = 2 << 30;
 /// The same of one user.
 pub const USER_BULK_RECEIVED_MAX: usize = 512 << 20;

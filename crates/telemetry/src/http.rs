@@ -1,7 +1,8 @@
 //! GET /health and /metrics over a tiny HTTP/1.1 server.
 //!
 //! One request per connection. Guarantees: a request is at most [`REQUEST_BYTES_MAX`], a connection lives at most [`CONNECTION_DEADLINE`], and
-//! there are at most [`CONNECTIONS_MAX`]. Needs no token: it tells nothing that a token protects.
+//! there are at most [`CONNECTIONS_MAX`]. Needs no token: it tells nothing that a token protects. For the same reason whoever reaches it must not be able
+//! to keep the service's thread busy: who connects is taken up one a turn, and writing metrics down takes at most one part in [`TEXT_PART`] of the time.
 
 use crate::{Registry, process};
 use glowfs_rt::sync::Notify;
@@ -21,6 +22,8 @@ pub const CONNECTION_DEADLINE: Duration = Duration::from_secs(10);
 pub const CONNECTIONS_MAX: usize = 64;
 /// Header fields of one request.
 const FIELDS_MAX: usize = 64;
+/// Of the thread's time the text of all metrics may take one part in so many; who asks meanwhile waits.
+pub const TEXT_PART: u32 = 10;
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,6 +41,8 @@ struct Shared {
     status: StatusFn,
     started: Instant,
     open: Cell<usize>,
+    /// When the metrics may be written down again.
+    next_text: Cell<Instant>,
     stopped: Cell<bool>,
     stop: Notify,
 }
@@ -55,6 +60,7 @@ impl HttpServer {
             status,
             started: rt.now(),
             open: Cell::new(0),
+            next_text: Cell::new(rt.now()),
             stopped: Cell::new(false),
             stop: Notify::new(),
         });
@@ -100,6 +106,8 @@ async fn accept(shared: Rc<Shared>, listener: Listener) {
                 });
             }
         }
+        // Whoever connects again and again leaves everything else of the thread its turn.
+        shared.rt.yield_now().await;
     }
 }
 
@@ -111,6 +119,14 @@ struct Answer {
     body: String,
 }
 
+/// What is asked for.
+enum Asked {
+    Health,
+    Metrics,
+    /// Something that there is not.
+    Refused(Answer),
+}
+
 const TEXT: &str = "text/plain; charset=utf-8";
 
 fn plain(code: u16, reason: &'static str) -> Answer {
@@ -120,21 +136,25 @@ fn plain(code: u16, reason: &'static str) -> Answer {
 async fn serve(shared: &Shared, stream: &Stream) -> std::io::Result<()> {
     let mut buffer = vec![0; REQUEST_BYTES_MAX];
     let mut filled = 0;
-    let (answer, head) = loop {
+    let (asked, head) = loop {
         let room = buffer.get_mut(filled..).unwrap_or(&mut []);
         if room.is_empty() {
-            break (plain(431, "Request Header Fields Too Large"), false);
+            break (Asked::Refused(plain(431, "Request Header Fields Too Large")), false);
         }
         let n = poll_fn(|cx| stream.poll_read(cx, &mut [IoSliceMut::new(room)])).await?;
         if n == 0 {
             return Ok(());
         }
         filled += n;
-        if let Some(done) = answer(shared, buffer.get(..filled).unwrap_or(&[])) {
+        if let Some(done) = asked(buffer.get(..filled).unwrap_or(&[])) {
             break done;
         }
     };
-    let Answer { code, reason, kind, body } = answer;
+    let Answer { code, reason, kind, body } = match asked {
+        Asked::Health => health(shared),
+        Asked::Metrics => metrics(shared).await,
+        Asked::Refused(answer) => answer,
+    };
     let mut text = format!(
         "HTTP/1.1 {code} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\
          cache-control: no-store\r\nconnection: close\r\n\r\n",
@@ -151,30 +171,31 @@ async fn serve(shared: &Shared, stream: &Stream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The answer to a request, and whether only its head is wanted; `None` while the request is not complete.
-fn answer(shared: &Shared, bytes: &[u8]) -> Option<(Answer, bool)> {
+/// What a request asks for, and whether only the head of the answer is wanted; `None` while the request is not complete.
+fn asked(bytes: &[u8]) -> Option<(Asked, bool)> {
+    let refused = |code, reason| Some((Asked::Refused(plain(code, reason)), false));
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
         Ok(httparse::Status::Partial) => return None,
         Ok(httparse::Status::Complete(_)) => {}
         Err(httparse::Error::TooManyHeaders) => {
-            return Some((plain(431, "Request Header Fields Too Large"), false));
+            return refused(431, "Request Header Fields Too Large");
         }
-        Err(_) => return Some((plain(400, "Bad Request"), false)),
+        Err(_) => return refused(400, "Bad Request"),
     }
     let head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
-        _ => return Some((plain(405, "Method Not Allowed"), false)),
+        _ => return refused(405, "Method Not Allowed"),
     };
     let path = request.path.unwrap_or("").split('?').next().unwrap_or("");
-    let answer = match path {
-        "/health" => health(shared),
-        "/metrics" => metrics(shared),
-        _ => plain(404, "Not Found"),
+    let asked = match path {
+        "/health" => Asked::Health,
+        "/metrics" => Asked::Metrics,
+        _ => Asked::Refused(plain(404, "Not Found")),
     };
-    Some((answer, head))
+    Some((asked, head))
 }
 
 fn uptime(shared: &Shared) -> Duration {
@@ -196,8 +217,14 @@ fn health(shared: &Shared) -> Answer {
     Answer { code, reason, kind: "application/json", body: format!("{body}\n") }
 }
 
-fn metrics(shared: &Shared) -> Answer {
+async fn metrics(shared: &Shared) -> Answer {
+    while shared.rt.now() < shared.next_text.get() {
+        shared.rt.sleep_until(shared.next_text.get()).await;
+    }
+    let begun = shared.rt.now();
     let mut body = Registry::global().text();
     body.push_str(&process::text(uptime(shared).as_secs_f64()));
+    let now = shared.rt.now();
+    shared.next_text.set(now + now.since(begun) * (TEXT_PART - 1));
     Answer { code: 200, reason: "OK", kind: "text/plain; version=0.0.4; charset=utf-8", body }
 }

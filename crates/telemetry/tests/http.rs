@@ -5,7 +5,7 @@ use glowfs_telemetry::{HttpServer, Registry, http};
 use glowfs_types::wire::hello::ServiceStatus;
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::rc::Rc;
 
 async fn ask(rt: &Rt, to: &Address, request: &[u8]) -> String {
@@ -92,5 +92,36 @@ fn bad_requests_are_refused() {
         let idle = rt.connect(to).await.expect("connect");
         poll_fn(|cx| idle.poll_write(cx, &[IoSlice::new(b"GET /he")], &[])).await.expect("write");
         assert!(ask(&rt, to, b"GET /health HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 200"));
+    });
+}
+
+#[test]
+fn who_connects_again_and_again_leaves_others_their_turns() {
+    /// More than may wait at once are refused by the kernel.
+    const CLIENTS: usize = 500;
+    real::run(|rt| async move {
+        let server = serve(&rt, Rc::new(Cell::new(true)));
+        let to = server.address().to_string().replace("tcp://", "");
+        let connect = || std::net::TcpStream::connect(&to).expect("connect");
+        // Nothing is taken up before this task waits.
+        let clients: Vec<_> = (0..CLIENTS).map(|_| connect()).collect();
+        let (turns, over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        rt.spawn_detached({
+            let (rt, turns, over) = (rt.clone(), turns.clone(), over.clone());
+            async move {
+                while !over.get() {
+                    turns.set(turns.get() + 1);
+                    rt.yield_now().await;
+                }
+            }
+        });
+        // The last one is closed when all have been looked at.
+        let last = clients.last().expect("one");
+        last.set_nonblocking(true).expect("set");
+        while (&mut &*last).read(&mut [0; 1]).is_err() {
+            rt.sleep(std::time::Duration::from_millis(1)).await;
+        }
+        over.set(true);
+        assert!(turns.get() >= CLIENTS / 2, "{} turns", turns.get());
     });
 }

@@ -101,7 +101,7 @@ impl Connection {
         is_ours(&self.0.directory)
     }
     /// Whether the daemon is gone, as far as is known, for those who do not wait for one that is only slow.
-    fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         Liveness::is_gone(&self.0, |s| &s.liveness, |s| is_ours(&s.directory))
     }
     /// Whether it is of the process that this one was forked from.
