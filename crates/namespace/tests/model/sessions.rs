@@ -340,3 +340,29 @@ fn who_may_have_appended_keeps_the_right_until_the_length_is_known() {
         crate::checked::checked(&w.rt, &w.engine, &w, &who(0), "rights").await;
     });
 }
+
+/// An engine bounds the conditions of a transaction (etcd: 128, if it is not told otherwise), and everybody who may read a file may have sessions of it.
+#[test]
+fn an_append_has_as_few_conditions_however_many_have_the_file_open() {
+    real::run(|rt| async move {
+        let (w, root) = (World::new(&rt, 0).await, InodeId(1));
+        let f = op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("made").attr;
+        let mut conditions = Vec::new();
+        for many in [1, 300] {
+            for n in 1..=many {
+                let caller = Caller { client: ClientId(n), ..who(0) };
+                let open = Open { caller, ..open_q(f.inode, 0, true, false, n) };
+                op!(w, ns::open, open).expect("open");
+            }
+            let caller = Caller { client: ClientId(many), ..who(0) };
+            let (inode, grant) = (f.inode, RequestId(many));
+            let q = Append { caller, inode, grant, release: false };
+            let ask = async |tx: &Transaction| {
+                ns::append(&Context::new(tx, &q.caller, &w), &q).await?;
+                Ok(tx.conditions())
+            };
+            conditions.push(run_transaction(&w.rt, &w.engine, ask).await.expect("asked"));
+        }
+        assert!(conditions.iter().all(|c| *c < 8), "{conditions:?}");
+    });
+}
