@@ -305,7 +305,7 @@ pub enum Command {
     /// Check the whole metadata while it is in use, and mend it
     ///
     /// Without --repair it changes nothing. Exits with 1 if something is wrong or it could not be checked, with 3 if nothing wrong was
-    /// found but some inodes kept changing and were not decided.
+    /// found but some inodes were not decided: they kept changing, or have very many names.
     Fsck {
         /// Mend what is found, after a question; what has lost its name goes to /lost+found
         #[arg(long)]

@@ -44,7 +44,7 @@ struct Shown {
     problems: Vec<Row>,
     /// Problems beyond those.
     more: u64,
-    /// Inodes that kept changing while they were looked at.
+    /// Inodes that kept changing while they were looked at, or have too many names.
     undecided: Vec<u64>,
     /// What was wrong and is mended.
     mended: u64,
@@ -132,7 +132,9 @@ fn verdict(shown: &Shown, wish: Wish) -> Result<()> {
 
 /// Nothing wrong was found, but of so many inodes it is not known.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing wrong was found, but {0} inodes kept changing and were not decided: check again")]
+#[error(
+    "nothing wrong was found, but {0} inodes were not decided, for they kept changing or have very many names: check again"
+)]
 pub struct NotDecided(pub usize);
 
 fn agrees(curable: usize) -> Result<bool> {
@@ -168,7 +170,9 @@ fn people(s: &Shown) -> String {
     }
     if !s.undecided.is_empty() {
         let n = s.undecided.len();
-        text += &format!("{n} inodes kept changing and were not decided; check again\n");
+        text += &format!(
+            "{n} inodes were not decided, for they kept changing or have very many names; check again\n"
+        );
     }
     if s.mended > 0 {
         text += &format!("{} problems mended\n", s.mended);

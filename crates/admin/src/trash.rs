@@ -1,11 +1,13 @@
 //! The trash: `trash list|restore|purge`.
 
 use crate::output::{Output, bytes, plain};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use glowfs_client::Client;
+use glowfs_types::InodeId;
 use glowfs_types::wire::meta::Name;
 use glowfs_types::wire::trash::{Trash, TrashEntry, TrashId, TrashWish};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Which files of the trash are meant.
 pub struct Which<'a> {
@@ -34,6 +36,9 @@ struct Done {
 }
 
 fn path_of(e: &TrashEntry) -> String {
+    if e.path.is_empty() && e.name.is_empty() {
+        return "? (its record cannot be read; `restore --to PATH` puts it back)".to_owned();
+    }
     if e.path.is_empty() {
         return format!("?/{} (of directory {})", String::from_utf8_lossy(&e.name), e.parent);
     }
@@ -55,18 +60,40 @@ fn check(which: &Which<'_>, everything: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
+/// The id after which a list begins with this one, if it is there.
+fn before(id: TrashId) -> Option<TrashId> {
+    let TrashId { until, inode } = id;
+    let earlier = || Some(TrashId { until: until.checked_sub(1)?, inode: InodeId(u64::MAX) });
+    match inode.0.checked_sub(1) {
+        Some(inode) => Some(TrashId { until, inode: InodeId(inode) }),
+        None => earlier(),
+    }
+}
+
+/// A file by its id, whatever else is in the trash.
+async fn one(client: &Client, id: TrashId) -> Result<TrashEntry> {
+    let page = client.trash(Trash { id: before(id), ..Trash::default() }).await?;
+    let found = page.entries.into_iter().next().filter(|e| e.id == id);
+    found.with_context(|| format!("{id} is not in the trash; see `glowfs admin trash list`"))
+}
+
+async fn listed(client: &Client) -> Result<Vec<TrashEntry>> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = client.trash(Trash { id: after, ..Trash::default() }).await?;
         after = page.entries.last().map(|e| e.id);
         found.extend(page.entries);
         if !page.more || after.is_none() {
-            break;
+            return Ok(found);
         }
     }
-    if let Some(id) = which.ids.iter().find(|id| !found.iter().any(|e| e.id == **id)) {
-        bail!("{id} is not in the trash; see `glowfs admin trash list`");
+}
+
+async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
+    let ids: BTreeSet<_> = which.ids.iter().copied().collect();
+    let mut found = if ids.is_empty() { listed(client).await? } else { Vec::new() };
+    for id in ids {
+        found.push(one(client, id).await?);
     }
     let below = which.below.as_ref().map(|b| format!("/{}", b.trim_matches('/')));
     let inside = |path: &[u8]| {
@@ -75,7 +102,7 @@ async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
             rest.is_some_and(|r| r.is_empty() || r[0] == b'/')
         })
     };
-    found.retain(|e| (which.ids.is_empty() || which.ids.contains(&e.id)) && inside(&e.path));
+    found.retain(|e| inside(&e.path));
     Ok(found)
 }
 
@@ -188,6 +215,21 @@ async fn each(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One by its id is asked for by the page that begins with it: others may be in the way of a list of all.
+    #[test]
+    fn a_list_from_before_an_id_begins_with_it() {
+        let id = |until, inode| TrashId { until, inode: InodeId(inode) };
+        for (id, expected) in [
+            (id(7, 9), Some(id(7, 8))),
+            (id(7, 0), Some(id(6, u64::MAX))),
+            (id(0, 1), Some(id(0, 0))),
+            (id(0, 0), None),
+        ] {
+            assert_eq!(before(id), expected);
+            assert!(expected < Some(id));
+        }
+    }
 
     /// `--below "$DIR"` without DIR is not the whole trash.
     #[test]

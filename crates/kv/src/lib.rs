@@ -35,5 +35,8 @@ pub use etcd::{Etcd, EtcdConfig, VERSIONS_KEPT};
 pub use fdb::{Fdb, FdbConfig};
 pub use memory::Memory;
 pub use remote::Remote;
-pub use run::{RunOptions, is_tried_again, run_transaction, run_transaction_with};
+pub use run::{
+    RunOptions, Sent, is_tried_again, never_happens, run_transaction, run_transaction_telling,
+    run_transaction_with,
+};
 pub use transaction::{Savepoint, Transaction};

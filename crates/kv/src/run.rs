@@ -54,15 +54,43 @@ pub async fn run_transaction_with<T>(
     options: RunOptions,
     work: impl AsyncFn(&Transaction) -> Result<T>,
 ) -> Result<T> {
+    run_transaction_telling(rt, engine, options, work, |_| {}).await
+}
+
+/// What becomes of the commit of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is sent at this moment: from now on others may see what it changes, and not before.
+    Now,
+    /// Nothing came of the last one, and nothing will.
+    ForNothing,
+}
+
+/// The same, and `tell` hears of the commit of each attempt. Of one after which it hears nothing more before the next one, it is not known whether it was committed.
+pub async fn run_transaction_telling<T>(
+    rt: &Rt,
+    engine: &Rc<dyn Engine>,
+    options: RunOptions,
+    work: impl AsyncFn(&Transaction) -> Result<T>,
+    tell: impl Fn(Sent),
+) -> Result<T> {
     let give_up = rt.now() + options.deadline;
     let mut attempt = 1;
     loop {
         let tx = Transaction::new(engine.clone());
         let error = match work(&tx).await {
-            Ok(value) => match tx.commit(options.durable).await {
-                Ok(_) => return Ok(value),
-                Err(e) => e,
-            },
+            Ok(value) => {
+                tell(Sent::Now);
+                match tx.commit(options.durable).await {
+                    Ok(_) => return Ok(value),
+                    Err(e) => {
+                        if never_happens(e.status) {
+                            tell(Sent::ForNothing);
+                        }
+                        e
+                    }
+                }
+            }
             Err(e) => match e.status {
                 _ if retriable(e.status, options) => e,
                 // What the work concluded may rest on a read that was not settled, or not serializable: check that first.
@@ -91,6 +119,11 @@ fn retriable(status: Status, options: RunOptions) -> bool {
     is_tried_again(status) || status == Status::CommitUnknown && options.idempotent
 }
 
+/// Whether a commit that failed so has changed nothing and never will. Only what says so for sure counts: doubt does no harm.
+pub const fn never_happens(status: Status) -> bool {
+    matches!(status, Status::Conflict | Status::TooOld | Status::TooLarge | Status::NoSpace)
+}
+
 /// Whether a transaction that failed so is tried again, since nothing came of it.
 pub const fn is_tried_again(status: Status) -> bool {
     matches!(
@@ -103,4 +136,44 @@ pub const fn is_tried_again(status: Status) -> bool {
             | Status::ShuttingDown
             | Status::NotPrimary
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+    use std::cell::{Cell, RefCell};
+
+    /// Who waits for what may have been committed hears of each attempt when its commit is sent, and of one that had a conflict that nothing came of it.
+    #[test]
+    fn each_attempt_is_told_of_when_it_is_sent() {
+        glowfs_rt::real::run(|rt| async move {
+            let (engine, told) = (Memory::engine(), RefCell::new(Vec::new()));
+            let attempts = Cell::new(0);
+            let other = async |n: u8| {
+                run_transaction(&rt, &engine, async |tx| tx.put(b"a", vec![n])).await.expect("put");
+            };
+            let work = async |tx: &Transaction| {
+                assert_eq!(told.borrow().len(), 2 * attempts.get(), "nothing before the commit");
+                attempts.set(attempts.get() + 1);
+                tx.get(b"a").await?;
+                if attempts.get() < 3 {
+                    other(attempts.get() as u8).await;
+                }
+                tx.put(b"b", b"mine")
+            };
+            let tell = |sent| told.borrow_mut().push(sent);
+            let options = RunOptions::default();
+            let done = run_transaction_telling(&rt, &engine, options, work, tell).await;
+            done.expect("done");
+            let nothing = [Sent::Now, Sent::ForNothing];
+            assert_eq!(*told.borrow(), [&nothing[..], &nothing, &[Sent::Now]].concat());
+            // One that is refused by its own work has sent nothing.
+            told.borrow_mut().clear();
+            let refuse = async |_: &Transaction| Err::<(), _>(Status::AccessDenied.into());
+            let refused = run_transaction_telling(&rt, &engine, options, refuse, tell).await;
+            assert_eq!(refused.expect_err("refused").status, Status::AccessDenied);
+            assert!(told.borrow().is_empty());
+        });
+    }
 }

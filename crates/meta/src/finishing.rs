@@ -5,6 +5,9 @@
 //! before. A kernel makes one change at a time in a directory. So a change is finished when the client begins the next one there, when it has
 //! been told to forget the name (which its kernel does between changes), or when no lease from before can last any longer.
 //!
+//! Nobody has seen anything of a change before its commit is sent. So nobody waits for one that is only noted: it may be one that its client may not make, and may take
+//! long to find that out. Until then others are told, and may keep, what was before.
+//!
 //! Must never: wait for changes that came later. (Of two changes of a directory only the later one waits for the earlier one; those that read
 //! wait, and nobody waits for them.)
 
@@ -13,10 +16,10 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::meta::Name;
 use glowfs_types::{ClientId, InodeId, RequestId};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// Nobody waits longer for a transaction that may change a name, counted from the time when no lease from before it can last any longer: one that
+/// Nobody waits longer for a transaction that may have changed a name, counted from the time when no lease from before it can last any longer: one that
 /// takes so long waits for the metadata engine.
 const BEGUN_MAX: Duration = Duration::from_secs(10);
 
@@ -26,15 +29,28 @@ pub struct Finishing<C> {
 }
 
 struct Table<C> {
-    /// Those of the newest request of each client in a directory, and all that are in work.
-    dirs: BTreeMap<InodeId, Vec<Rc<Unfinished<C>>>>,
-    /// When leases from before have ended, in the order of that time: no more than changes in one lease time.
-    ends: VecDeque<(Instant, InodeId)>,
+    dirs: BTreeMap<InodeId, Directory<C>>,
+    /// When directories are looked at for changes that have ended, in the order of that time: once for each of them.
+    looks: VecDeque<(Instant, InodeId)>,
+}
+
+/// A directory in which names are being changed, or were a moment ago: there is a look at it ahead.
+struct Directory<C> {
+    /// Those of the newest request of each client, and all that are in work.
+    changes: Vec<Rc<Unfinished<C>>>,
+}
+
+impl<C> Table<C> {
+    fn changes(&self, dir: InodeId) -> impl Iterator<Item = &Rc<Unfinished<C>>> {
+        self.dirs.get(&dir).into_iter().flat_map(|d| &d.changes)
+    }
 }
 
 /// How far a change is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Stage {
+    /// No commit of it was sent, or of all that were it is known that nothing comes of them: nobody can have seen it.
+    Noted,
     /// Its transaction may have been committed, or not.
     Begun,
     /// Committed; what others have of it is being taken from them.
@@ -55,8 +71,7 @@ pub struct Unfinished<C> {
     pub dir: InodeId,
     /// A name that led to something else before.
     pub name: Name,
-    /// When no lease from before can last any longer.
-    pub until: Instant,
+    until: Cell<Instant>,
     request: RequestId,
     stage: Cell<Stage>,
     /// The count of changes of the directory with it, once it is known.
@@ -67,6 +82,8 @@ pub struct Unfinished<C> {
     held_up: Cell<bool>,
     /// Somebody is telling the client to forget the name.
     telling: Cell<bool>,
+    /// Nobody knows whether it was committed, so nobody was told of it.
+    doubtful: Cell<bool>,
     news: Notify,
 }
 
@@ -82,7 +99,13 @@ pub struct Seen<'a> {
 }
 
 /// A change that is being carried out. When dropped, its client is being answered.
-pub struct Begun<C>(Vec<Rc<Unfinished<C>>>);
+pub struct Begun<C> {
+    names: Vec<Rc<Unfinished<C>>>,
+    /// Commits of it that were sent and of which it is not known that nothing comes of them.
+    open: Cell<u32>,
+    /// How long leases last.
+    life: Duration,
+}
 
 /// What to do about a change of somebody else.
 #[derive(PartialEq, Eq, Debug)]
@@ -97,7 +120,7 @@ pub enum Next {
 
 impl<C> Default for Finishing<C> {
     fn default() -> Self {
-        let table = Table { dirs: BTreeMap::new(), ends: VecDeque::new() };
+        let table = Table { dirs: BTreeMap::new(), looks: VecDeque::new() };
         Self { table: RefCell::new(table) }
     }
 }
@@ -120,72 +143,73 @@ impl<C: Clone> Finishing<C> {
                 conn: conn.clone(),
                 dir: *dir,
                 name: (*name).clone(),
-                until,
+                until: Cell::new(until),
                 request,
-                stage: Cell::new(Stage::Begun),
+                stage: Cell::new(Stage::Noted),
                 version: Cell::new(None),
                 keeps: Cell::new(keeps),
                 held_up: Cell::new(false),
                 telling: Cell::new(false),
+                doubtful: Cell::new(false),
                 news: Notify::new(),
             });
             begun.push(change.clone());
-            let mut table = self.table.borrow_mut();
-            table.dirs.entry(*dir).or_default().push(change);
-            table.ends.push_back((until, *dir));
+            let Table { dirs, looks } = &mut *self.table.borrow_mut();
+            let here = dirs.entry(*dir).or_insert_with(|| {
+                looks.push_back((until, *dir));
+                Directory { changes: Vec::new() }
+            });
+            here.changes.push(change);
         }
-        Begun(begun)
+        Begun { names: begun, open: Cell::new(0), life }
     }
 
     /// A client changes names in a directory by another request: what it changed there before is finished.
     pub fn went_on(&self, dir: InodeId, client: ClientId, request: RequestId) {
         let mut table = self.table.borrow_mut();
-        let Some(all) = table.dirs.get_mut(&dir) else { return };
+        let Some(here) = table.dirs.get_mut(&dir) else { return };
         // Of those in work nothing is known yet, whatever else their client asks for meanwhile.
         let same = |u: &Unfinished<C>| {
-            u.client == client && u.request != request && u.stage.get() >= Stage::Answered
+            let known = u.stage.get() >= Stage::Answered && !u.doubtful.get();
+            u.client == client && u.request != request && known
         };
-        for earlier in all.extract_if(.., |u| same(u)) {
+        for earlier in here.changes.extract_if(.., |u| same(u)) {
             earlier.finish();
-        }
-        if all.is_empty() {
-            table.dirs.remove(&dir);
         }
     }
 
     /// Changes of what `by` has seen that others have not finished.
     pub fn others(&self, seen: &Seen<'_>, by: ClientId) -> Vec<Rc<Unfinished<C>>> {
         let table = self.table.borrow();
-        let all = table.dirs.get(&seen.dir).into_iter().flatten();
         let of = |u: &Unfinished<C>| {
             u.client != by
                 && u.stage.get() != Stage::Finished
                 && seen.name.is_none_or(|name| *name == u.name)
         };
-        all.filter(|u| of(u)).cloned().collect()
+        table.changes(seen.dir).filter(|u| of(u)).cloned().collect()
     }
 
     /// Whether what a client finds in a directory may be from before its own change.
     pub fn is_changing(&self, dir: InodeId, client: ClientId) -> bool {
         let table = self.table.borrow();
-        let mut all = table.dirs.get(&dir).into_iter().flatten();
-        all.any(|u| u.client == client && u.keeps.get() && u.stage.get() == Stage::Begun)
+        let mut all = table.changes(dir);
+        all.any(|u| u.client == client && u.keeps.get() && u.stage.get() <= Stage::Begun)
     }
 
     fn forget(&self, now: Instant, life: Duration) {
-        let mut table = self.table.borrow_mut();
-        let mut later = BTreeSet::new();
-        while let Some((_, dir)) = table.ends.pop_front_if(|(until, _)| *until <= now) {
-            let Some(all) = table.dirs.get_mut(&dir) else { continue };
+        let Table { dirs, looks } = &mut *self.table.borrow_mut();
+        // What is looked at again comes to the end, so each is looked at once.
+        for _ in 0..looks.len() {
+            let Some((_, dir)) = looks.pop_front_if(|(at, _)| *at <= now) else { return };
+            let Some(here) = dirs.get_mut(&dir) else { continue };
             let in_work = |u: &Unfinished<C>| u.stage.get() < Stage::Answered;
-            all.retain(|u| u.until > now || in_work(u));
-            if all.is_empty() {
-                table.dirs.remove(&dir);
-            } else if all.iter().any(|u| u.until <= now) {
-                later.insert(dir);
+            here.changes.retain(|u| u.until() > now || in_work(u));
+            if here.changes.is_empty() {
+                dirs.remove(&dir);
+            } else {
+                looks.push_back((now + life, dir));
             }
         }
-        table.ends.extend(later.into_iter().map(|dir| (now + life, dir)));
     }
 }
 
@@ -194,20 +218,27 @@ impl<C> Unfinished<C> {
     pub fn next(&self, seen: &Seen<'_>, now: Instant) -> Next {
         let later = |version: Option<u64>| seen.version.zip(version).is_some_and(|(s, v)| v > s);
         match self.stage.get() {
-            Stage::Finished => Next::Nothing,
-            Stage::Begun if now >= self.until + BEGUN_MAX => Next::Nothing,
+            Stage::Noted | Stage::Finished => Next::Nothing,
+            Stage::Begun if now >= self.until() + BEGUN_MAX => Next::Nothing,
             Stage::Begun => Next::Wait,
-            _ if later(self.version.get()) || self.until <= now => Next::Nothing,
+            _ if later(self.version.get()) || self.until() <= now => Next::Nothing,
             // A listing has the directory locked in a kernel.
             Stage::Committed if seen.name.is_none() && self.held_up.get() => Next::Nothing,
             Stage::Committed => Next::Wait,
+            // Others than its client may have it, too.
+            Stage::Answered if self.doubtful.get() => Next::Wait,
             Stage::Answered if self.telling.replace(true) => Next::Wait,
             Stage::Answered => Next::Tell,
         }
     }
+    /// When no lease from before can last any longer.
+    pub fn until(&self) -> Instant {
+        self.until.get()
+    }
     /// When somebody who was told to wait has to look again, without news.
     pub fn look_again(&self, now: Instant) -> Instant {
-        if self.until > now { self.until } else { self.until + BEGUN_MAX }
+        let until = self.until();
+        if until > now { until } else { until + BEGUN_MAX }
     }
     /// Resolves when something about it may have changed since this was called.
     pub fn news(&self) -> impl Future<Output = ()> {
@@ -226,10 +257,28 @@ impl<C> Unfinished<C> {
 }
 
 impl<C> Begun<C> {
+    /// A commit of it is being sent: from now on it may have been seen, and who looks is given no lease of what was before, unless nobody ever hears what became of it.
+    pub fn sent(&self, now: Instant) {
+        let before = self.open.replace(self.open.get() + 1);
+        for u in self.names.iter().filter(|_| before == 0) {
+            u.until.set(now + self.life);
+            u.reach(Stage::Begun);
+        }
+    }
+    /// Nothing comes of the commit that was sent last. If that holds for all, whoever waits has not seen the change: the next attempt comes after he has looked.
+    pub fn came_to_nothing(&self) {
+        self.open.set(self.open.get().saturating_sub(1));
+        let begun = |u: &&Rc<Unfinished<C>>| u.stage.get() == Stage::Begun;
+        for u in self.names.iter().filter(|_| self.open.get() == 0).filter(begun) {
+            u.stage.set(Stage::Noted);
+            u.news.notify_all();
+        }
+    }
     /// It is committed, and is about to be taken from others, with `held_up` from kernels that have the name: `version` says what it has made of
     /// the count of changes of a directory.
     pub fn committed(&self, version: impl Fn(InodeId) -> Option<u64>, held_up: bool) {
-        for u in &self.0 {
+        debug_assert!(self.open.get() > 0, "its commit was sent without a word: nobody waited");
+        for u in &self.names {
             u.version.set(version(u.dir));
             u.held_up.set(held_up);
             u.reach(Stage::Committed);
@@ -237,19 +286,24 @@ impl<C> Begun<C> {
     }
     /// Its client keeps nothing that it would have to forget.
     pub fn keeps_nothing(&self) {
-        self.0.iter().for_each(|u| u.keeps.set(false));
+        self.names.iter().for_each(|u| u.keeps.set(false));
     }
     /// It came to nothing, or nobody keeps anything from before.
     pub fn finish(&self) {
-        self.0.iter().for_each(|u| u.finish());
+        self.names.iter().for_each(|u| u.finish());
     }
 }
 
 impl<C> Drop for Begun<C> {
     fn drop(&mut self) {
-        let over =
-            |u: &Unfinished<C>| if u.keeps.get() { Stage::Answered } else { Stage::Finished };
-        self.0.iter().for_each(|u| u.reach(over(u)));
+        for u in &self.names {
+            u.doubtful.set(u.stage.get() == Stage::Begun);
+            u.reach(match u.stage.get() {
+                Stage::Begun => Stage::Answered,
+                Stage::Committed if u.keeps.get() => Stage::Answered,
+                _ => Stage::Finished,
+            });
+        }
     }
 }
 
@@ -284,7 +338,61 @@ mod tests {
         request: u64,
         ms: u64,
     ) -> Begun<&'static str> {
+        let begun = noted(f, who, request, ms);
+        begun.sent(at(ms));
+        begun
+    }
+    fn answered(f: &Finishing<&'static str>, who: ClientId, request: u64, ms: u64) {
+        begin(f, who, request, ms).committed(|_| None, false);
+    }
+    fn noted(
+        f: &Finishing<&'static str>,
+        who: ClientId,
+        request: u64,
+        ms: u64,
+    ) -> Begun<&'static str> {
         f.begin((who, &"conn"), RequestId(request.into()), (&[(D, &n())], true), (at(ms), LIFE))
+    }
+
+    /// One user's renames that nobody may do, each of them long in work, kept a name that all others looked up waiting.
+    #[test]
+    fn nobody_waits_for_what_cannot_have_been_committed() {
+        let f = Finishing::default();
+        let change = noted(&f, A, 1, 0);
+        let u = others(&f, B).remove(0);
+        assert_eq!(next(&u, None, 1), Next::Nothing, "no commit was sent");
+        assert!(f.is_changing(D, A), "its client gets no name by which it would go after it");
+        for round in 1..4 {
+            change.sent(at(4000 * round));
+            assert_eq!(next(&u, None, 4000 * round), Next::Wait);
+            assert_eq!(u.look_again(at(4000 * round)), at(4000 * round) + LIFE, "leases since");
+            let woken = u.news();
+            change.came_to_nothing();
+            assert!(is_over(woken), "who waits looks again");
+            assert_eq!(next(&u, None, 4000 * round), Next::Nothing, "a conflict, say");
+        }
+        // One of which no answer came: whatever becomes of further ones, it may have been committed.
+        change.sent(at(20_000));
+        change.sent(at(21_000));
+        change.came_to_nothing();
+        assert_eq!(next(&u, None, 21_000), Next::Wait);
+        assert_eq!(u.until(), at(20_000) + LIFE, "since the first one nobody gets any");
+        drop(change);
+        assert_eq!(next(&u, None, 20_999), Next::Wait, "nobody knows what it has done");
+        f.went_on(D, A, RequestId(9));
+        assert_eq!(next(&u, None, 20_999), Next::Wait, "nor who has kept what");
+        assert_eq!(next(&u, None, 21_000), Next::Nothing);
+        // Of one that came to nothing all is known.
+        let change = noted(&f, A, 2, 22_000);
+        change.sent(at(22_000));
+        change.came_to_nothing();
+        drop(change);
+        assert!(others(&f, B).is_empty(), "and its client need not be told anything");
+    }
+    fn is_over(news: impl Future<Output = ()>) -> bool {
+        let mut news = std::pin::pin!(news);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        news.as_mut().poll(&mut cx).is_ready()
     }
 
     #[test]
@@ -325,7 +433,7 @@ mod tests {
     #[test]
     fn the_next_change_of_a_client_shows_that_the_last_one_is_finished() {
         let f = Finishing::default();
-        drop(begin(&f, A, 1, 0));
+        answered(&f, A, 1, 0);
         let first = others(&f, B).remove(0);
         f.went_on(D, A, RequestId(1));
         assert_ne!(next(&first, None, 1), Next::Nothing, "the same request, again");
@@ -333,6 +441,7 @@ mod tests {
         assert_eq!(next(&first, None, 1), Next::Nothing);
         let second = begin(&f, A, 2, 1);
         assert_eq!(others(&f, B).len(), 1);
+        second.committed(|_| None, false);
         drop(second);
         f.went_on(D, A, RequestId(3));
         assert!(others(&f, B).is_empty());
@@ -365,7 +474,7 @@ mod tests {
         drop(b);
         assert!(others(&f, B).is_empty());
         let of_b = others(&f, A).remove(0);
-        assert_eq!(next(&of_b, None, 1), Next::Tell);
+        assert_eq!(next(&of_b, None, 1), Next::Wait);
         assert_eq!(next(&of_b, None, 1000), Next::Nothing);
     }
 
@@ -410,15 +519,37 @@ mod tests {
         let in_work = begin(&f, A, 1, 0);
         for i in 2..100 {
             f.went_on(D, B, RequestId(i.into()));
-            drop(begin(&f, B, i, 10 * i));
+            answered(&f, B, i, 10 * i);
         }
-        let sizes = || (f.table.borrow().dirs[&D].len(), f.table.borrow().ends.len());
-        assert_eq!(sizes(), (2, 99));
+        let sizes = || (f.table.borrow().dirs[&D].changes.len(), f.table.borrow().looks.len());
+        assert_eq!(sizes(), (2, 1));
         f.went_on(D, B, RequestId(100));
-        drop(begin(&f, B, 100, 2500));
-        assert_eq!(sizes(), (2, 2), "the one in work, once, and the last one");
+        answered(&f, B, 100, 2500);
+        assert_eq!(sizes(), (2, 1), "the one in work, and the last one");
         drop(in_work);
-        drop(begin(&f, B, 101, 5000));
+        answered(&f, B, 101, 5000);
         assert_eq!(sizes(), (1, 1));
+    }
+
+    #[test]
+    fn each_busy_directory_is_looked_at_once_in_the_time_of_a_lease() {
+        const DIRS: u64 = 50;
+        let f = Finishing::default();
+        let name = n();
+        for i in 0..20 * DIRS {
+            let (dir, request) = (InodeId(i % DIRS), RequestId(u128::from(i)));
+            // Each directory is changed some four times in the time of a lease.
+            let now = at(5 * i);
+            f.went_on(dir, A, request);
+            let begun = f.begin((A, &"conn"), request, (&[(dir, &name)], true), (now, LIFE));
+            begun.sent(now);
+            begun.committed(|_| None, false);
+            drop(begun);
+            assert!(f.table.borrow().looks.len() as u64 <= DIRS, "after {i} changes");
+        }
+        answered(&f, A, 1, 1_000_000);
+        answered(&f, A, 2, 1_002_000);
+        let left = (f.table.borrow().dirs.len(), f.table.borrow().looks.len());
+        assert_eq!(left, (1, 1), "those that rest are forgotten");
     }
 }

@@ -17,7 +17,7 @@ use glowfs_types::wire::meta::Caller;
 use glowfs_types::wire::{decode, method};
 use glowfs_types::{ClientId, Error, InodeId, RequestId, Result, Status};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// How long LOCK_WAIT waits before it answers that the lock is still held: shorter than a client waits for an answer.
@@ -28,6 +28,10 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 const WAITING_MAX: usize = 16_384;
 /// Files whose locks of a dead client end in one transaction, if the engine takes so many.
 const END_PAGE: u32 = 128;
+/// Sessions of a dead client that are looked at before its locks end. Of one that has more nothing ends, until fewer are left.
+const SESSIONS_MAX: usize = 1 << 16;
+/// Of these, in one step.
+const SESSION_PAGE: u32 = 256;
 
 /// Who waits for locks of which file, and who to append.
 pub struct LockWaits {
@@ -162,25 +166,51 @@ pub fn grace(s: &Service) -> Duration {
     ms(s.config.tuning.session_grace_ms.max(s.config.tuning.capability_ms))
 }
 
-/// Gives the locks of a dead client back.
-pub async fn end_of(s: &Service, client: ClientId) -> Result<()> {
+/// Gives the locks and rights of a dead client back, but for those of files that it has open for writing still: until its session has ended, nobody knows how long such a
+/// file is. Whether there were such files.
+pub async fn end_of(s: &Service, client: ClientId) -> Result<bool> {
+    // Before the locks: the session of one that is taken away has ended by then.
+    let Some(written) = written_by(s, client).await? else { return Ok(true) };
     let caller = Caller { client, volume: VOLUME, ..Caller::default() };
     let portions = Portions::new(END_PAGE as usize);
+    let mut from = None;
     loop {
         let limit = portions.items();
         let work = async |tx: &Transaction| {
-            ns::end_locks(&Context::new(tx, &caller, s), client, limit as u32).await
+            let cx = &Context::new(tx, &caller, s);
+            ns::end_locks(cx, client, &written, from.as_ref(), limit as u32).await
         };
-        let files = match s.run(false, true, work).await {
+        let ended = match s.run(false, true, work).await {
             Err(e) if portions.smaller(limit, e.status) => continue,
-            files => files?,
+            ended => ended?,
         };
-        if files.is_empty() {
-            return Ok(());
+        if !ended.files.is_empty() {
+            let files = ended.files.len();
+            tracing::info!(%client, files, "gave the locks of a dead client back");
         }
-        tracing::info!(%client, files = files.len(), "gave the locks of a dead client back");
-        files.into_iter().for_each(|f| s.lock_waits.wake(f));
+        ended.files.into_iter().for_each(|f| s.lock_waits.wake(f));
+        from = ended.next;
+        if from.is_none() {
+            return Ok(!written.is_empty());
+        }
     }
+}
+
+/// The files that a client has open for writing; None: it has too many sessions.
+async fn written_by(s: &Service, client: ClientId) -> Result<Option<BTreeSet<InodeId>>> {
+    let (mut all, mut from) = (BTreeSet::new(), None);
+    for _ in 0..SESSIONS_MAX / SESSION_PAGE as usize {
+        let work = async |tx: &Transaction| {
+            ns::written_by(tx, VOLUME, client, from.as_ref(), SESSION_PAGE).await
+        };
+        let (files, next) = s.look(work).await?;
+        all.extend(files);
+        from = next;
+        if from.is_none() {
+            return Ok(Some(all));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -7,17 +7,18 @@ use crate::fought::HELD_UP;
 use crate::once::is_final;
 use crate::recall::Change;
 use crate::state::{Service, ms};
+use glowfs_kv::{Sent, Transaction};
 use glowfs_net::Conn;
 use glowfs_rt::sync::{Either, join_all, select};
 use glowfs_types::wire::meta::{DirChanged, Name};
-use glowfs_types::{ClientId, Error, InodeId, RequestId};
+use glowfs_types::{ClientId, Error, InodeId, RequestId, Result};
 use std::rc::Rc;
 
 /// A change of names that is being carried out, of a client that may keep names.
 pub type Naming = Begun<Rc<Conn>>;
 
 impl Service {
-    /// A client is about to change names; with `gone` they lead to something else afterwards, or to nothing. Before the transaction.
+    /// A client is about to change names; with `gone` they lead to something else afterwards, or to nothing. Before the transaction, which is [`Service::run_naming`].
     pub fn begin_names(
         &self,
         (client, conn): (ClientId, &Rc<Conn>),
@@ -39,6 +40,22 @@ impl Service {
         }
         let names = (names, may_keep && gone);
         Some(self.finishing.begin((client, conn), request, names, (now, life)))
+    }
+
+    /// Runs the transaction that changes them. `once`: its request id makes a repetition harmless. Others wait for the change only from when a commit of it is sent, and no
+    /// more if nothing came of that: what it reads before, however much, is its own affair.
+    pub async fn run_naming<T>(
+        &self,
+        naming: Option<&Naming>,
+        once: bool,
+        work: impl AsyncFn(&Transaction) -> Result<T>,
+    ) -> Result<T> {
+        let tell = |sent| match (naming, sent) {
+            (Some(naming), Sent::Now) => naming.sent(self.rt.now()),
+            (Some(naming), Sent::ForNothing) => naming.came_to_nothing(),
+            (None, _) => {}
+        };
+        self.run_telling(self.options(false, once), work, tell).await
     }
 
     /// It is committed, and has changed these.
@@ -107,7 +124,7 @@ impl Service {
                 // Who could not be told has no lease in the end.
                 Next::Tell => {
                     self.metrics.finishes.inc();
-                    let left = change.until.since(now);
+                    let left = change.until().since(now);
                     let told = self.recall_name(&change.conn, (change.dir, &change.name), left);
                     if matches!(select(told, news).await, Either::Left(Ok(()))) {
                         change.finish();

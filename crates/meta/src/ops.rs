@@ -12,7 +12,7 @@ use crate::finishing::Seen;
 use crate::fsck;
 use crate::inline;
 use crate::locks;
-use crate::names::seen;
+use crate::names::{Naming, seen};
 use crate::once::Doubt;
 use crate::recall::Change;
 use crate::state::{Asker, Service, VOLUME};
@@ -309,7 +309,8 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
     // What has no name yet, the kernel makes without locking the directory.
     let names = if q.unnamed { &[][..] } else { &[(q.parent, &q.name)][..] };
     let naming = s.begin_names((by, id), q.request, names, false);
-    let (made, mut dirs) = match s.once(&q, async |_| make_named(s, &q).await).await {
+    let run = async |_: &Doubt| make_named(s, &q, naming.as_ref()).await;
+    let (made, mut dirs) = match s.once(&q, run).await {
         Ok(made) => made,
         Err(e) => {
             s.names_failed(naming, &e);
@@ -345,7 +346,11 @@ async fn make(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<AttrReply> {
 }
 
 /// Makes what is asked for; if it opens what is there, finishes an unfinished truncate of that first.
-async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
+async fn make_named(
+    s: &Service,
+    q: &Make,
+    naming: Option<&Naming>,
+) -> Result<(Made, Vec<DirChanged>)> {
     let once = q.request != RequestId(0);
     let (mut attempts, until) = (0, s.rt.now() + CLEARING_MAX);
     loop {
@@ -353,7 +358,7 @@ async fn make_named(s: &Service, q: &Make) -> Result<(Made, Vec<DirChanged>)> {
             let cx = Context::new(tx, &q.caller, s);
             Ok((ns::make(&cx, q).await?, cx.dirs_changed()))
         };
-        match s.run(false, once, work).await {
+        match s.run_naming(naming, once, work).await {
             Err(e) if is_in_the_way(&e) && attempts < CUT_ATTEMPTS => {
                 attempts += 1;
                 let there =

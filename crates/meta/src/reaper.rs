@@ -1,9 +1,9 @@
 //! What dead clients held goes back: locks and rights to append, and, apart from them, sessions.
 //!
 //! A client is dead when mgmtd has not listed it for its grace time. Guarantees: a session is ended with the length that its file's chunks have; one of which that cannot be
-//! learned for now (a chain that is away, a node that hangs, a chunk that is always being written) is tried again, and meanwhile keeps its place, not others: locks
-//! wait for no session, and of the places for sessions the files of one user have no more than they leave free. Must never: end a session whose file could not be looked at,
-//! for by it alone the length is found.
+//! learned for now (a chain that is away, a node that hangs, a chunk that is always being written) is tried again, and meanwhile keeps its place, and the locks that its
+//! client has of that file, but nothing else: no other locks, and of the places for sessions the files of one user have no more than they leave free. Must never: end a
+//! session whose file could not be looked at, for by it alone the length is found; or give the right to append to a file away whose length is not known yet.
 
 use crate::background::{Damaged, log, not_away, pause};
 use crate::recall::Change;
@@ -43,9 +43,9 @@ const AGAIN_MAX: Duration = Duration::from_secs(16);
 pub fn start(s: &Rc<Service>) {
     let this = s.clone();
     s.rt.spawn_detached(async move {
-        let mut missing = Missing::default();
+        let mut holders = Holders::default();
         while pause(&this, ms(this.config.tuning.session_scan_ms)).await {
-            log("giving locks of dead clients back", give_locks_back(&this, &mut missing).await);
+            log("giving locks of dead clients back", holders.give_back(&this).await);
         }
     });
     let this = s.clone();
@@ -70,25 +70,44 @@ impl Missing {
     }
 }
 
-async fn give_locks_back(s: &Service, missing: &mut Missing) -> Result<()> {
-    let live = clients::live(s).await?;
-    let mut gone = BTreeSet::new();
-    let mut after = None;
-    loop {
-        let work =
-            async |tx: &Transaction| ns::clients_with_locks(tx, VOLUME, after, CLIENT_PAGE).await;
-        let page = s.look(work).await?;
-        after = page.last().copied();
-        gone.extend(page.iter().filter(|c| !live.contains_key(c)));
-        if page.len() < CLIENT_PAGE {
-            break;
+/// Clients that hold locks, or rights to append.
+#[derive(Default)]
+struct Holders {
+    missing: Missing,
+    /// Those that had files open for writing still when their turn came last.
+    writing: BTreeSet<ClientId>,
+}
+
+impl Holders {
+    async fn give_back(&mut self, s: &Service) -> Result<()> {
+        let live = clients::live(s).await?;
+        let mut gone = BTreeSet::new();
+        let mut after = None;
+        loop {
+            let work = async |tx: &Transaction| {
+                ns::clients_with_locks(tx, VOLUME, after, CLIENT_PAGE).await
+            };
+            let page = s.look(work).await?;
+            after = page.last().copied();
+            gone.extend(page.iter().filter(|c| !live.contains_key(c)));
+            if page.len() < CLIENT_PAGE {
+                break;
+            }
         }
+        let mut due = self.missing.due(gone, s.rt.now(), locks::grace(s));
+        self.writing.retain(|c| due.binary_search(c).is_ok());
+        // Those last: whoever keeps something for long is looked at in each round, and others do not wait for that.
+        due.sort_by_key(|c| self.writing.contains(c));
+        let mut outcome = Ok(());
+        for client in due {
+            match locks::end_of(s, client).await {
+                Ok(true) => _ = self.writing.insert(client),
+                Ok(false) => _ = self.writing.remove(&client),
+                Err(e) => outcome = Err(e),
+            }
+        }
+        outcome
     }
-    let mut outcome = Ok(());
-    for client in missing.due(gone, s.rt.now(), locks::grace(s)) {
-        outcome = locks::end_of(s, client).await.and(outcome);
-    }
-    outcome
 }
 
 type Which = (ClientId, SessionId);

@@ -67,7 +67,8 @@ macro_rules! name_ops {
         let once = $q.request != RequestId(0);
         let (by, names) = ($q.caller.client, $names);
         let naming = $s.begin_names((by, $conn), $q.request, &names, $gone);
-        let done = $s.once(&$q, async |_| $s.run(false, once, &work).await).await;
+        let run = async |_: &Doubt| $s.run_naming(naming.as_ref(), once, &work).await;
+        let done = $s.once(&$q, run).await;
         let ($out, mut dirs, moved) = match done {
             Ok(done) => done,
             Err(e) => {

@@ -20,7 +20,7 @@ use crate::together::Together;
 use crate::users::Users;
 use glowfs_agent::Agent;
 use glowfs_client::ChunkIo;
-use glowfs_kv::{Engine, RunOptions, Transaction, run_transaction_with};
+use glowfs_kv::{Engine, RunOptions, Sent, Transaction, run_transaction_telling};
 use glowfs_namespace::{Env, Opened};
 use glowfs_net::{Conn, Identity};
 use glowfs_rt::sync::Shares;
@@ -149,6 +149,16 @@ impl Service {
         options: RunOptions,
         work: impl AsyncFn(&Transaction) -> Result<T>,
     ) -> Result<T> {
+        self.run_telling(options, work, |_| {}).await
+    }
+
+    /// The same, and `tell` hears of each attempt's commit.
+    pub async fn run_telling<T>(
+        &self,
+        options: RunOptions,
+        work: impl AsyncFn(&Transaction) -> Result<T>,
+        tell: impl Fn(Sent),
+    ) -> Result<T> {
         let first = Cell::new(true);
         let counted = async |tx: &Transaction| {
             let metrics = &self.metrics;
@@ -160,7 +170,7 @@ impl Service {
             count.inc();
             work(tx).await
         };
-        run_transaction_with(&self.rt, &self.engine, options, counted).await
+        run_transaction_telling(&self.rt, &self.engine, options, counted, tell).await
     }
 
     /// The same for reading.

@@ -13,7 +13,7 @@
 use crate::lane::{End, Joined, Lane, Lanes, Turn};
 use crate::once::Doubt;
 use crate::state::Service;
-use glowfs_kv::{Engine, Transaction, is_tried_again};
+use glowfs_kv::{Engine, Transaction, is_tried_again, never_happens};
 use glowfs_rt::sync::{OneSender, oneshot};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_telemetry::Counter;
@@ -182,11 +182,11 @@ impl NoAnswer {
     }
 }
 
-/// What a commit came to. Only what says for sure that it will never happen counts for that: doubt costs one transaction more, and only who is refused afterwards.
+/// What a commit came to. Doubt costs one transaction more, and only who is refused afterwards.
 fn end_of(committed: Result<()>) -> End {
-    match committed.map_err(|e| e.status) {
+    match committed {
         Ok(()) => End::Committed,
-        Err(Status::Conflict | Status::TooOld | Status::TooLarge | Status::NoSpace) => End::Nothing,
+        Err(e) if never_happens(e.status) => End::Nothing,
         Err(_) => End::Unknown,
     }
 }

@@ -3,7 +3,8 @@
 //! The queue is in the engine ([`glowfs_namespace`]), so this work begins anew with each life of a service, and goes on where the last one stopped. Several
 //! services work side by side: who comes second to a directory finds it changed, and looks again.
 
-use crate::names::seen;
+use crate::names::{Naming, seen};
+use crate::once::Doubt;
 use crate::pace::Pace;
 use crate::portions::Portions;
 use crate::recall::Change;
@@ -57,7 +58,8 @@ pub async fn remove(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<RemoveT
         true => None,
         false => s.begin_names((by, conn), q.request, &names, true),
     };
-    let done = s.once(&q, async |_| remove_found(s, &q, found.clone()).await).await;
+    let run = async |_: &Doubt| remove_found(s, &q, found.clone(), naming.as_ref()).await;
+    let done = s.once(&q, run).await;
     let (done, dirs) = match done {
         Ok(done) => done,
         Err(e) => {
@@ -86,13 +88,14 @@ async fn remove_found(
     s: &Service,
     q: &RemoveTree,
     place: Result<TreePlace>,
+    naming: Option<&Naming>,
 ) -> Result<(TreeRemoved, Vec<DirChanged>)> {
     let place = place?;
     if place.tree != InodeId(0) {
         check(s, &q.caller, place.tree).await?;
     }
     let once = q.request != RequestId(0);
-    s.run(false, once, async |tx| {
+    s.run_naming(naming, once, async |tx| {
         let cx = &Context::new(tx, &q.caller, s);
         Ok((ns::remove_tree(cx, q, &place).await?, cx.dirs_changed()))
     })

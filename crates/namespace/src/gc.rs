@@ -237,6 +237,35 @@ pub async fn sessions_of(
     Ok(out)
 }
 
+/// The files that a client may have written to, by its sessions from `from` on, at most `limit`, and where the next ones begin, if there may be more. A session that
+/// cannot be read counts as one for writing.
+pub async fn written_by(
+    tx: &Transaction,
+    volume: VolumeId,
+    client: ClientId,
+    from: Option<&Key>,
+    limit: u32,
+) -> Result<(Vec<InodeId>, Option<Key>)> {
+    let (begin, end) = keys::client_sessions(volume, client);
+    let page = tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
+    let of_file = |(key, value): &(Key, Vec<u8>)| {
+        let (_, session) = keys::client_session_of(key)?;
+        let inode = InodeId(u64::from_be_bytes(value.as_slice().try_into().ok()?));
+        Some((inode, keys::session(volume, inode, session)))
+    };
+    let (files, sessions): (Vec<_>, Vec<_>) = page.entries.iter().filter_map(of_file).unzip();
+    let mut written = Vec::new();
+    for (inode, record) in files.into_iter().zip(tx.get_all_snapshot(&sessions).await?) {
+        match record.map(|v| unpack::<Session>("session", &v)).transpose() {
+            Ok(record) => written.extend(record.filter(|s| s.write).map(|_| inode)),
+            Err(e) if e.status == Status::Corrupt => written.push(inode),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((written, next))
+}
+
 /// Ends a dead client's session. `settled` is the length that the chains have and the epoch it was asked under: the file
 /// becomes at least that long, with `allocated` bytes of blocks. What the client wrote inside of the file and did not tell of nobody finds out, so its
 /// contents count as others than they were; their time stays, for it may have written nothing.
@@ -371,6 +400,14 @@ mod tests {
             let found: Vec<_> = page.found.iter().map(|s| (s.session.0, s.write)).collect();
             assert_eq!(found, [(1, true), (3, true), (4, false)]);
             assert_eq!(page.damaged, [SessionId(2)]);
+            // What it may have written to is not known to be as long as meta has it.
+            let written = async |tx: &Transaction| {
+                let (mut found, next) = written_by(tx, V, client, None, 2).await?;
+                found.extend(written_by(tx, V, client, next.as_ref(), 9).await?.0);
+                Ok(found)
+            };
+            let found = run_transaction(&rt, &engine, written).await.expect("files");
+            assert_eq!(found, [file; 3], "by three of four sessions");
             // Whoever that one is may write: he is waited for.
             let look = async |tx: &Transaction| writers(tx, V, file).await;
             let all = run_transaction(&rt, &engine, look).await.expect("writers");

@@ -57,7 +57,7 @@ pub use emptying::{
 pub use gc::{
     Garbage, GarbagePage, InodesPage, SessionEntry, SessionsPage, clients_with_sessions,
     data_of_garbage, data_of_inodes, drop_garbage, end_session, garbage, newest_garbage,
-    sessions_of, sweep_requests, writers,
+    sessions_of, sweep_requests, writers, written_by,
 };
 pub use inline::{Spill, abandon_spill, finish_spill, inline_read, inline_write, spill, spilling};
 pub use keys::FORMAT;
@@ -65,7 +65,7 @@ pub use keys::trash_key;
 pub use layouts::{LAYOUT_XATTR, layout_changed, layout_text};
 pub use link::{link, unlink};
 pub use list::readdir;
-pub use locking::{Locked, clients_with_locks, end_locks, lock, lock_test};
+pub use locking::{Locked, LocksEnded, clients_with_locks, end_locks, lock, lock_test};
 pub use locks::{AppendRight, Held, LockTable};
 pub use make::{Made, make};
 pub use open::{Opened, close, open, renew, sync, touch};

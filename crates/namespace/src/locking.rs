@@ -9,7 +9,7 @@ use crate::context::{Context, err};
 use crate::keys;
 use crate::locks::{Held, LockTable};
 use crate::record::{pack, unpack};
-use glowfs_kv::{Transaction, key_after};
+use glowfs_kv::{Key, Transaction, key_after};
 use glowfs_types::wire::kv::VALUE_BYTES_MAX;
 use glowfs_types::wire::lock::{Lock, LockHolder, LockWish};
 use glowfs_types::wire::meta::{Caller, InodeKind};
@@ -242,17 +242,38 @@ pub(crate) async fn end_all(cx: &Context<'_>, inode: InodeId) -> Result<()> {
     cx.tx.clear(keys::locks(v, inode))
 }
 
-/// Takes the locks of a dead client away, those of at most `limit` files. Returns the files; none: there are no more.
-pub async fn end_locks(cx: &Context<'_>, client: ClientId, limit: u32) -> Result<Vec<InodeId>> {
+/// What [`end_locks`] did.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LocksEnded {
+    /// The files of which locks were taken away.
+    pub files: Vec<InodeId>,
+    /// Where the next ones begin, if there are more.
+    pub next: Option<Key>,
+}
+
+/// Takes the locks of a dead client away, and its rights to append, those of at most `limit` files from `from` on. Of files in `written` it keeps them: the client has
+/// them open for writing still, so how long they are is not known yet, and whoever got the right now would append over what the client has appended.
+pub async fn end_locks(
+    cx: &Context<'_>,
+    client: ClientId,
+    written: &BTreeSet<InodeId>,
+    from: Option<&Key>,
+    limit: u32,
+) -> Result<LocksEnded> {
     let v = cx.volume();
     let (begin, end) = keys::lock_waits(v, client);
     cx.tx.clear_range(&begin, &end)?;
     let (begin, end) = keys::client_locks(v, client);
-    let page = cx.tx.get_range(&begin, &end, limit, false).await?;
+    let page = cx.tx.get_range(from.unwrap_or(&begin), &end, limit, false).await?;
+    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
     let mut files = Vec::new();
     for (key, _) in page.entries {
-        cx.tx.clear(key.clone())?;
-        let Some((_, inode)) = keys::client_lock_of(&key) else { continue };
+        let of = keys::client_lock_of(&key);
+        if of.is_some_and(|(_, inode)| written.contains(&inode)) {
+            continue;
+        }
+        cx.tx.clear(key)?;
+        let Some((_, inode)) = of else { continue };
         let mut locks = table(cx.tx, v, inode).await?;
         locks.drop_client(client);
         let key = keys::locks(v, inode);
@@ -263,7 +284,7 @@ pub async fn end_locks(cx: &Context<'_>, client: ClientId, limit: u32) -> Result
         }
         files.push(inode);
     }
-    Ok(files)
+    Ok(LocksEnded { files, next })
 }
 
 #[cfg(test)]

@@ -82,15 +82,16 @@ async fn check_move(
     id: InodeId,
     inode: &Inode,
 ) -> Result<()> {
-    if inode.is_dir() && from.parent != to.parent && is_inside(cx, to.parent, &to.dir, id).await? {
-        return err(Status::InvalidArgument);
-    }
     access::check_delete(cx.caller, &from.dir, inode)?;
     flags::check_insert(&to.dir)?;
     access::check(cx.caller, &to.dir, WRITE | EXEC)?;
     if inode.is_dir() && from.parent != to.parent {
         // Its `..` changes.
         access::check(cx.caller, inode, WRITE)?;
+        // Last: it reads all directories on the way up, which nobody has to who may not move it anyway.
+        if is_inside(cx, to.parent, &to.dir, id).await? {
+            return err(Status::InvalidArgument);
+        }
     }
     Ok(())
 }

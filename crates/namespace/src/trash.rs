@@ -21,13 +21,21 @@ pub const TRASH_XATTR: &[u8] = b"glowfs.trash";
 const KEEP_MAX: u64 = 10 * 365 * 24 * 3600;
 /// Directories above one another that a path is told of.
 const DEPTH_MAX: usize = 256;
+/// The longest path that is kept, in bytes.
+pub(crate) const PATH_MAX: usize = 4096;
+/// From this length on, in bytes, a path takes more than its file's name has: who removes files makes what is kept larger by it.
+const LONG_PATH: usize = 1024;
+/// Bytes of names and paths after which a page of the list ends: a message takes 4 MiB.
+const PAGE_BYTES: usize = 1 << 20;
+/// Records read in one step for that. Those of older releases may have paths of 64 KiB.
+const PAGE_STEP: u32 = 64;
 /// Permissions of directories that are made anew on the way back.
 const MADE_MODE: u32 = 0o755;
 
 /// A file in the trash.
 #[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
 pub(crate) struct TrashRecord {
-    /// Where it was, from the root, if the names of all directories on the way are known.
+    /// Where it was, from the root, if the names of all directories on the way are known and it is no longer than [`PATH_MAX`].
     #[n(0)]
     pub(crate) path: Option<minicbor::bytes::ByteVec>,
     #[n(1)]
@@ -84,18 +92,22 @@ pub(crate) async fn set(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
     cx.remember(q, q.inode)
 }
 
-/// The path of an entry, if the names of all directories above are known.
+/// The path of an entry, if the names of all directories above are known and it is no longer than [`PATH_MAX`].
 pub(crate) async fn path_of(
     cx: &Context<'_>,
     (parent, dir): (InodeId, &Inode),
     name: &[u8],
 ) -> Result<Option<Vec<u8>>> {
-    let mut names = vec![name.to_vec()];
+    let (mut names, mut bytes) = (vec![name.to_vec()], 1 + name.len());
     let (mut at, mut record) = (parent, dir.clone());
     while at != ROOT_INODE {
         let Some(own) = record.name.take().filter(|_| names.len() < DEPTH_MAX) else {
             return Ok(None);
         };
+        bytes += 1 + own.len();
+        if bytes > PATH_MAX {
+            return Ok(None);
+        }
         names.push(own.into());
         at = record.parent;
         record = cx.dir(at).await?;
@@ -121,10 +133,13 @@ pub(crate) async fn put(
     (id, inode): (InodeId, &mut Inode),
 ) -> Result<()> {
     let path = path_of(cx, (parent, dir), name).await?;
+    if path.as_ref().is_some_and(|p| p.len() >= LONG_PATH) {
+        cx.tx.grows();
+    }
     put_from(cx, (parent, dir, name, path), cx.caller.uid, (id, inode))
 }
 
-/// The same where the path is known, and who removed it.
+/// The same where the path is known, and who removed it. Not counted as growth: what is removed as a tree would stand still for want of room.
 pub(crate) fn put_from(
     cx: &Context<'_>,
     (parent, dir, name, path): (InodeId, &Inode, &[u8], Option<Vec<u8>>),
@@ -135,7 +150,7 @@ pub(crate) fn put_from(
     let now = cx.now.secs.max(cx.memory_secs);
     let until = u64::try_from(now).unwrap_or(0).saturating_add(dir.trash_secs);
     let record = TrashRecord {
-        path: path.map(Into::into),
+        path: path.filter(|p| p.len() <= PATH_MAX).map(Into::into),
         name: name.to_vec().into(),
         parent,
         uid,
@@ -148,26 +163,56 @@ pub(crate) fn put_from(
     cx.tx.put(keys::trash(cx.volume(), until, id), pack(&record))
 }
 
-/// A page of the trash, in the order in which files go, and where the next one begins, if there is one.
+/// A page of the trash, in the order in which files go, and where the next one begins, if there may be one. It is short enough for a message, whatever paths it has.
 pub async fn trash(
     cx: &Context<'_>,
     from: Option<&Key>,
     limit: u32,
 ) -> Result<(Vec<TrashEntry>, Option<Key>)> {
-    let v = cx.volume();
-    let (begin, end) = keys::all_trash(v);
-    let page = cx.tx.get_range_snapshot(from.unwrap_or(&begin), &end, limit, false).await?;
-    let next = page.entries.last().filter(|_| page.more).map(|(key, _)| key_after(key));
-    let mut out = Vec::new();
-    for (key, value) in page.entries {
-        let Some(id) = keys::trash_of(&key) else { continue };
-        let r: TrashRecord = unpack("trash record", &value)?;
-        let len = cx.find_inode(id.inode).await?.map_or(0, |i| i.len);
-        let path = r.path.map_or(Vec::new(), Vec::from);
-        let (name, removed) = (Vec::from(r.name), r.removed);
-        out.push(TrashEntry { id, path, name, removed, uid: r.uid, len, parent: r.parent });
+    let (begin, end) = keys::all_trash(cx.volume());
+    let mut begin = from.cloned().unwrap_or(begin);
+    let (mut out, mut bytes) = (Vec::new(), 0);
+    while bytes < PAGE_BYTES && out.len() < limit as usize {
+        let step = PAGE_STEP.min(limit - out.len() as u32);
+        let page = cx.tx.get_range_snapshot(&begin, &end, step, false).await?;
+        for (key, value) in &page.entries {
+            if bytes >= PAGE_BYTES {
+                break;
+            }
+            begin = key_after(key);
+            let Some(id) = keys::trash_of(key) else { continue };
+            let entry = shown(cx, id, value).await?;
+            bytes += entry.path.len() + entry.name.len();
+            out.push(entry);
+        }
+        if bytes < PAGE_BYTES && !page.more {
+            return Ok((out, None));
+        }
     }
-    Ok((out, next))
+    Ok((out, Some(begin)))
+}
+
+/// What is told of a file in the trash. One whose record cannot be read has neither path nor name: it must not hide the others, and can be put back to a path that is said.
+async fn shown(cx: &Context<'_>, id: TrashId, record: &[u8]) -> Result<TrashEntry> {
+    let inode = readable(cx.find_inode(id.inode).await)?.flatten();
+    let entry = TrashEntry { id, len: inode.map_or(0, |i| i.len), ..TrashEntry::default() };
+    let record = readable(unpack::<TrashRecord>("trash record", record))?;
+    Ok(record.map_or(entry.clone(), |r| TrashEntry {
+        path: r.path.map_or(Vec::new(), Vec::from),
+        name: r.name.into(),
+        removed: r.removed,
+        uid: r.uid,
+        parent: r.parent,
+        ..entry
+    }))
+}
+
+/// None: it is damaged.
+pub(crate) fn readable<T>(record: Result<T>) -> Result<Option<T>> {
+    match record {
+        Err(e) if e.status == Status::Corrupt => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// A page of those whose time has come, and where the next one begins, if there is one: what cannot be removed must not come again without end. It has come
@@ -187,12 +232,13 @@ pub async fn trash_expired(
     Ok((page.entries.iter().filter_map(|(key, _)| keys::trash_of(key)).collect(), next))
 }
 
-async fn find(cx: &Context<'_>, id: TrashId) -> Result<(TrashRecord, Inode)> {
+/// A file in the trash, and its record there, which need not be readable.
+async fn find(cx: &Context<'_>, id: TrashId) -> Result<(Vec<u8>, Inode)> {
     let gone = || Error::new(Status::NotFound, format!("{id} is not in the trash"));
     let key = keys::trash(cx.volume(), id.until, id.inode);
     let record = cx.tx.get(&key).await?.ok_or_else(gone)?;
     let inode = cx.find_inode(id.inode).await?.filter(|i| i.trashed == Some(id.until));
-    Ok((unpack("trash record", &record)?, inode.ok_or_else(gone)?))
+    Ok((record, inode.ok_or_else(gone)?))
 }
 
 /// Removes a file of the trash for good: from now on it is an orphan like any other.
@@ -218,13 +264,15 @@ pub async fn trash_restore(
     to: Option<&[u8]>,
 ) -> Result<(Vec<u8>, Vec<InodeId>)> {
     let (record, mut inode) = find(cx, id).await?;
-    let path =
-        match to {
-            Some(to) => to.to_vec(),
-            None => Vec::from(record.path.ok_or_else(|| {
+    let path = match to {
+        Some(to) => to.to_vec(),
+        None => {
+            let record = readable(unpack::<TrashRecord>("trash record", &record))?;
+            Vec::from(record.and_then(|r| r.path).ok_or_else(|| {
                 bad(format!("where {id} was is not known; say where it is to go"))
-            })?),
-        };
+            })?)
+        }
+    };
     let mut names: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|n| !n.is_empty()).collect();
     let last = names.pop().ok_or_else(|| bad("a path with a name is needed"))?;
     let (mut parent, mut changed) = (ROOT_INODE, Vec::new());
@@ -292,6 +340,8 @@ fn make_dir(cx: &Context<'_>, (parent, dir): (InodeId, &Inode), name: &[u8]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glowfs_kv::{Memory, Transaction, run_transaction};
+    use glowfs_types::{DataId, Layout, VolumeId};
 
     #[test]
     fn times() {
@@ -302,26 +352,94 @@ mod tests {
         }
     }
 
+    struct Clock;
+    impl crate::Env for Clock {
+        fn now(&self) -> Time {
+            Time { secs: 1, nanos: 0 }
+        }
+        fn new_id(&self) -> Result<u64> {
+            Ok(77)
+        }
+        fn new_data(&self) -> Result<DataId> {
+            err(Status::Internal)
+        }
+        fn place(&self, inherited: &Layout, _: DataId) -> Result<Layout> {
+            Ok(*inherited)
+        }
+    }
+
+    /// One user's files with very long paths, or one damaged record, and nobody's file could be listed any more: the page did not fit a message, or was an error.
+    #[test]
+    fn neither_long_paths_nor_damaged_records_hide_others() {
+        glowfs_rt::real::run(|rt| async move {
+            let (engine, v) = (Memory::engine(), VolumeId(1));
+            let who = glowfs_types::wire::meta::Caller { volume: v, ..Default::default() };
+            let id = |n: u64| TrashId { until: n / 4, inode: InodeId(n) };
+            // Of an older release: 64 KiB each.
+            let record = |n: u64| match n {
+                3 => b"damaged".to_vec(),
+                n => pack(&TrashRecord {
+                    path: Some(vec![b'x'; if n % 2 == 0 { 1 << 16 } else { 9 }].into()),
+                    name: b"f".to_vec().into(),
+                    parent: ROOT_INODE,
+                    uid: 5,
+                    removed: Time::default(),
+                }),
+            };
+            for n in 2..=150 {
+                let (until, inode) = (Some(id(n).until), InodeId(n));
+                let file =
+                    Inode { kind: InodeKind::File, len: 7, trashed: until, ..Inode::default() };
+                let file = if n == 8 { b"damaged".to_vec() } else { pack(&file) };
+                run_transaction(&rt, &engine, async |tx| {
+                    tx.put(keys::trash_key(v, id(n)), record(n))?;
+                    tx.put(keys::inode(v, inode), file.clone())
+                })
+                .await
+                .expect("put");
+            }
+            let root = Inode { kind: InodeKind::Directory, nlink: 1, ..Inode::default() };
+            let put = async |tx: &Transaction| tx.put(keys::inode(v, ROOT_INODE), pack(&root));
+            run_transaction(&rt, &engine, put).await.expect("put");
+            for limit in [1000, 10] {
+                let (mut all, mut from) = (Vec::new(), None);
+                loop {
+                    let page = async |tx: &Transaction| {
+                        trash(&Context::new(tx, &who, &Clock), from.as_ref(), limit).await
+                    };
+                    let (page, next) = run_transaction(&rt, &engine, page).await.expect("a page");
+                    let bytes: usize = page.iter().map(|e| e.path.len() + 100).sum();
+                    assert!(bytes < 2 << 20 && page.len() <= limit as usize, "{bytes}");
+                    all.extend(page);
+                    from = next;
+                    if from.is_none() {
+                        break;
+                    }
+                }
+                assert!(all.iter().map(|e| e.id).eq((2..=150).map(id)), "each once");
+                let of = |n: u64| all.iter().find(|e| e.id == id(n)).expect("listed");
+                assert_eq!(
+                    (of(3).path.as_slice(), of(3).name.as_slice(), of(3).len),
+                    (&b""[..], &b""[..], 7)
+                );
+                assert_eq!((of(8).path.len(), of(8).len), (1 << 16, 0));
+                assert_eq!((of(9).path.len(), of(9).len), (9, 7));
+            }
+            // The one whose record is damaged can be put back, where that is said.
+            let restore = async |to: Option<&[u8]>| {
+                let work = async |tx: &Transaction| {
+                    trash_restore(&Context::new(tx, &who, &Clock), id(3), to).await
+                };
+                run_transaction(&rt, &engine, work).await
+            };
+            assert_eq!(restore(None).await.expect_err("where").status, Status::InvalidArgument);
+            assert_eq!(restore(Some(b"/back")).await.expect("restored").0, b"/back");
+        });
+    }
+
     /// The same page came again without end where nothing of it could be removed.
     #[test]
     fn what_is_due_is_looked_at_once() {
-        use glowfs_kv::{Memory, Transaction, run_transaction};
-        use glowfs_types::{DataId, Layout, VolumeId};
-        struct Clock;
-        impl crate::Env for Clock {
-            fn now(&self) -> Time {
-                Time { secs: 1, nanos: 0 }
-            }
-            fn new_id(&self) -> Result<u64> {
-                err(Status::Internal)
-            }
-            fn new_data(&self) -> Result<DataId> {
-                err(Status::Internal)
-            }
-            fn place(&self, inherited: &Layout, _: DataId) -> Result<Layout> {
-                Ok(*inherited)
-            }
-        }
         glowfs_rt::real::run(|rt| async move {
             let (engine, v) = (Memory::engine(), VolumeId(1));
             let who = glowfs_types::wire::meta::Caller { volume: v, ..Default::default() };

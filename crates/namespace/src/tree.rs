@@ -12,15 +12,12 @@ use crate::flags;
 use crate::keys::{self, Part};
 use crate::name;
 use crate::record::{Dentry, Inode, number, pack, unpack};
-use crate::trash;
+use crate::trash::{self, PATH_MAX, readable};
 use glowfs_kv::{Key, key_after};
 use glowfs_types::wire::meta::{Caller, InodeKind, Name, ROOT_INODE, Time};
 use glowfs_types::wire::tree::{RemoveTree, Tree};
 use glowfs_types::{Error, InodeId, Result, Status};
 use minicbor::{Decode, Encode};
-
-/// The longest path that is kept, in bytes.
-const PATH_MAX: usize = 4096;
 
 /// Sums of a tree.
 pub(crate) mod sum {
@@ -56,6 +53,18 @@ pub(crate) struct TreeRecord {
 }
 
 impl TreeRecord {
+    /// Stands for one that is damaged.
+    fn unreadable() -> Self {
+        Self {
+            path: None,
+            name: Vec::new().into(),
+            parent: InodeId(0),
+            uid: 0,
+            gid: 0,
+            groups: Vec::new(),
+            removed: Time::default(),
+        }
+    }
     /// With whose rights it is emptied.
     pub(crate) fn caller(&self, cx: &Context<'_>) -> Caller {
         let (uid, gid, groups) = (self.uid, self.gid, self.groups.clone());
@@ -158,7 +167,7 @@ pub async fn remove_tree(
     }
     let path = trash::path_of(cx, (parent, &dir), name).await?;
     let record = TreeRecord {
-        path: path.clone().filter(|p| p.len() <= PATH_MAX).map(Into::into),
+        path: path.clone().map(Into::into),
         name: name.to_vec().into(),
         parent,
         uid: cx.caller.uid,
@@ -265,10 +274,12 @@ pub async fn trees(
     for (key, value) in &page.entries {
         let Some(tree) = keys::leaving_of(key) else { continue };
         last = Some(tree);
-        let r: TreeRecord = unpack("tree record", value)?;
-        if uid.is_some_and(|uid| uid != r.uid) {
+        // One that cannot be read hides no other. Whose it is nobody knows, so it is shown to those who see all.
+        let r = readable(unpack::<TreeRecord>("tree record", value))?;
+        if uid.is_some_and(|uid| r.as_ref().is_none_or(|r| r.uid != uid)) {
             continue;
         }
+        let r = r.unwrap_or_else(TreeRecord::unreadable);
         let sums: Vec<_> = (0..sum::ALL).map(|what| keys::tree_sum(v, tree, what)).collect();
         let mut sums = cx.tx.get_all_snapshot(&sums).await?.into_iter();
         let mut next = || u64::try_from(number(sums.next().flatten())).unwrap_or(0);

@@ -9,6 +9,7 @@ use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const ROOT: InodeId = InodeId(1);
@@ -208,9 +209,10 @@ fn a_lock_that_is_gone_is_not_granted_to_a_retry() {
             let ends = async |client: u128| {
                 let caller = who();
                 let end = async |tx: &Transaction| {
-                    ns::end_locks(&Context::new(tx, &caller, &w), ClientId(client), 9).await
+                    let (cx, none) = (&Context::new(tx, &caller, &w), BTreeSet::new());
+                    ns::end_locks(cx, ClientId(client), &none, None, 9).await
                 };
-                run_transaction(&w.rt, &w.engine, end).await.expect("ended")
+                run_transaction(&w.rt, &w.engine, end).await.expect("ended").files
             };
             let exclusive = LockWish::Exclusive;
             for _ in 0..2 {

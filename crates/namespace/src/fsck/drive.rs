@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 
 /// How often the names of an inode are looked for that keeps changing.
 const ROUNDS: u32 = 4;
+/// Names of one inode that are looked at, in bytes with what stands beside each: they go in one message, which takes 4 MiB.
+const NAMES_BYTES_MAX: usize = 1 << 20;
+/// What stands beside each, in bytes.
+const NAME_BYTES: usize = 16;
 /// How long what a dead client left behind may stay before it counts: longer than the grace of its session.
 const LINGER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 /// Pause between looks at that.
@@ -33,7 +37,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// Findings beyond those.
     pub more: u64,
-    /// Inodes that changed each time they were looked at.
+    /// Inodes that changed each time they were looked at, or have too many names.
     pub undecided: Vec<InodeId>,
     /// Records read.
     pub records: u64,
@@ -54,6 +58,27 @@ pub struct Mended {
     pub changed: u64,
     /// Findings that could not be mended, and why.
     pub failed: Vec<(Finding, Error)>,
+}
+
+/// The names of an inode.
+#[derive(Default)]
+struct Names {
+    places: Vec<Place>,
+    bytes: usize,
+}
+
+impl Names {
+    fn add(&mut self, place: Place) {
+        self.bytes += place.name.len() + NAME_BYTES;
+        self.places.push(place);
+        if self.are_too_many() {
+            self.places = Vec::new();
+        }
+    }
+    /// Then they are not kept.
+    fn are_too_many(&self) -> bool {
+        self.bytes > NAMES_BYTES_MAX
+    }
 }
 
 struct Run<'a, A, P> {
@@ -175,6 +200,11 @@ where
             suspects = Vec::new();
             for (inode, change) in look.changes {
                 let names = names.remove(&inode).unwrap_or_default();
+                if names.are_too_many() {
+                    self.report.undecided.push(inode);
+                    continue;
+                }
+                let names = names.places;
                 let about = Finding { inode, change, names, ..Finding::default() };
                 let (wish, finding) = (FsckWish::Judge, Some(about));
                 let reply = (self.ask)(Fsck { wish, finding, ..Fsck::default() }).await?;
@@ -188,8 +218,8 @@ where
         Ok(found)
     }
 
-    async fn names_of(&mut self, inodes: &[InodeId]) -> Result<BTreeMap<InodeId, Vec<Place>>> {
-        let mut names: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    async fn names_of(&mut self, inodes: &[InodeId]) -> Result<BTreeMap<InodeId, Names>> {
+        let mut names: BTreeMap<_, Names> = BTreeMap::new();
         let (mut from, mut done, of) = (Vec::new(), 0, self.report.names);
         loop {
             let q = Fsck {
@@ -201,7 +231,7 @@ where
             };
             let page = (self.ask)(q).await?;
             for (inode, place) in page.places {
-                names.entry(inode).or_default().push(place);
+                names.entry(inode).or_default().add(place);
             }
             done += page.records;
             (self.progress)(Progress { step: "looking for names", done, of });

@@ -5,7 +5,7 @@
 //!
 //! How a busy file system makes no false alarm: what concerns a record and those it leads to is read in one transaction. How many names an inode has, no
 //! transaction can say; but whatever gives or takes a name also writes the inode's record, so if its change counter is the same before and after all
-//! entries were read, those found are all of its names. What keeps changing is said to be undecided.
+//! entries were read, those found are all of its names. What keeps changing is said to be undecided, and so is what has more names than go into a message.
 //!
 //! Memory of who asks: about 24 bytes for each inode of a slice ([`SLICE_INODES`]; of a larger file system entries and inodes are read once for each slice), 40 for
 //! each directory, and the findings ([`FINDINGS_MAX`]). Must never: change a record that it cannot read, or mend what is not wrong any more.

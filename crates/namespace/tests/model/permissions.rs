@@ -2,7 +2,7 @@
 
 use super::{make_q, name, op, open_q, who};
 use crate::world::World;
-use glowfs_kv::run_transaction;
+use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
 use glowfs_types::wire::meta::*;
@@ -145,5 +145,45 @@ fn acls_are_enforced_and_inherited() {
         let plain =
             Make { mode: 0o666, umask: 0o027, ..make_q(who(1), root, "p", InodeKind::File) };
         assert_eq!(op!(w, ns::make, plain.clone()).expect("make").attr.mode, 0o640);
+    });
+}
+
+/// All directories above the new place were read before anybody looked whether the caller may rename at all.
+#[test]
+fn who_may_not_rename_has_little_read_for_it() {
+    real::run(|rt| async move {
+        let (w, root) = (World::new(&rt, 0).await, InodeId(1));
+        let dir = async |uid, parent, n| {
+            let q = make_q(who(uid), parent, n, InodeKind::Directory);
+            op!(w, ns::make, q).expect("made").attr.inode
+        };
+        let home = dir(7, root, "home").await;
+        let mut deepest = dir(5, root, "mine").await;
+        for _ in 0..200 {
+            deepest = dir(5, deepest, "d").await;
+        }
+        let rename = async |uid, parent, n, new_parent| {
+            let (name, new_name) = (name(n), name("x"));
+            let (caller, request, flags) = (who(uid), RequestId(0), 0);
+            let q = Rename { caller, request, parent, name, new_parent, new_name, flags };
+            let asked = async |tx: &Transaction| {
+                let done = ns::rename(&Context::new(tx, &q.caller, &w), &q).await;
+                Ok((done.map_err(|e| e.status).err(), tx.conditions()))
+            };
+            run_transaction(&w.rt, &w.engine, asked).await.expect("asked")
+        };
+        let (refused, read) = rename(5, root, "home", deepest).await;
+        assert_eq!(refused, Some(Status::AccessDenied), "its `..` is not the caller's");
+        assert!(read < 20, "{read} conditions");
+        let (refused, read) = rename(7, root, "home", deepest).await;
+        assert_eq!(refused, Some(Status::AccessDenied), "the new place is not the caller's");
+        assert!(read < 20, "{read} conditions");
+        // Who may is told that a directory does not go into itself.
+        let (refused, read) = rename(5, root, "mine", deepest).await;
+        assert_eq!(refused, Some(Status::InvalidArgument));
+        assert!(read > 200, "{read} conditions");
+        assert_eq!(rename(7, root, "home", root).await.0, None);
+        let look = OfInode { caller: who(7), inode: home };
+        op!(w, ns::getattr, look).expect("there");
     });
 }

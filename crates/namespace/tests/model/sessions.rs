@@ -5,6 +5,8 @@ use crate::world::World;
 use glowfs_kv::{Transaction, run_transaction};
 use glowfs_namespace::{self as ns, Context};
 use glowfs_rt::real;
+use glowfs_types::wire::append::Append;
+use glowfs_types::wire::lock::{Lock, LockWish};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 
@@ -277,5 +279,90 @@ fn a_removed_file_is_as_long_as_its_dead_writer_made_it() {
         let usage = async |tx: &Transaction| ns::statfs(tx, VolumeId(1)).await;
         let usage = run_transaction(&w.rt, &w.engine, usage).await.expect("usage");
         assert_eq!((usage.inodes, usage.bytes), (1, 0));
+    });
+}
+
+/// A dead client's right to append went to another one while its session, and with it the length of what it had appended, was still being looked for: that one appended over it.
+#[test]
+fn who_may_have_appended_keeps_the_right_until_the_length_is_known() {
+    real::run(|rt| async move {
+        let (w, root) = (World::new(&rt, 0).await, InodeId(1));
+        let make = async |n| op!(w, ns::make, make_q(who(0), root, n, InodeKind::File));
+        let files = [make("f").await, make("g").await, make("h").await].map(|m| m.expect("made"));
+        let [f, g, h] = files.map(|m| m.attr);
+        let other = Caller { client: ClientId(2), ..who(0) };
+        // The first one is open for writing, the second for reading, the third not at all.
+        op!(w, ns::open, open_q(f.inode, 0, true, false, 1)).expect("open");
+        op!(w, ns::open, open_q(g.inode, 0, false, false, 2)).expect("open");
+        let of_other = Open { caller: other.clone(), ..open_q(f.inode, 0, true, false, 3) };
+        op!(w, ns::open, of_other).expect("open");
+        let ask = |caller: &Caller| {
+            let (caller, grant) = (caller.clone(), RequestId(caller.client.0));
+            Append { caller, inode: f.inode, grant, release: false }
+        };
+        let append = async |caller: &Caller| op!(w, ns::append, ask(caller)).expect("answered");
+        assert!(matches!(append(&who(0)).await, ns::AppendOutcome::Granted(_)));
+        for inode in [f.inode, g.inode, h.inode] {
+            let (wish, end) = (LockWish::Exclusive, u64::MAX);
+            let q = Lock { caller: who(0), inode, owner: 1, wish, end, ..Lock::default() };
+            assert_eq!(op!(w, ns::lock, q).expect("locked").holder, None);
+        }
+        let dead = who(0).client;
+        let ends = async || {
+            let (mut from, mut files) = (None, Vec::new());
+            loop {
+                let end = async |tx: &Transaction| {
+                    let (written, _) = ns::written_by(tx, VolumeId(1), dead, None, 9).await?;
+                    let (caller, written) = (who(0), written.into_iter().collect());
+                    let cx = &Context::new(tx, &caller, &w);
+                    ns::end_locks(cx, dead, &written, from.as_ref(), 1).await
+                };
+                let ended = run_transaction(&w.rt, &w.engine, end).await.expect("ended");
+                files.extend(ended.files);
+                from = ended.next;
+                if from.is_none() {
+                    return files;
+                }
+            }
+        };
+        assert_eq!(ends().await, [g.inode, h.inode], "the first one is stepped over");
+        let held = append(&other).await;
+        assert!(matches!(held, ns::AppendOutcome::Held(r) if r.client == dead), "{held:?}");
+        let end = async |tx: &Transaction| {
+            let (caller, session) = (who(0), SessionId(1));
+            let (cx, len) = (Context::new(tx, &caller, &w), Some((4242, f.epoch)));
+            ns::end_session(&cx, dead, f.inode, session, len, None).await
+        };
+        run_transaction(&w.rt, &w.engine, end).await.expect("ended");
+        assert_eq!(ends().await, [f.inode]);
+        let granted = append(&other).await;
+        assert!(matches!(granted, ns::AppendOutcome::Granted(a) if a.len == 4242));
+        crate::checked::checked(&w.rt, &w.engine, &w, &who(0), "rights").await;
+    });
+}
+
+/// An engine bounds the conditions of a transaction (etcd: 128, if it is not told otherwise), and everybody who may read a file may have sessions of it.
+#[test]
+fn an_append_has_as_few_conditions_however_many_have_the_file_open() {
+    real::run(|rt| async move {
+        let (w, root) = (World::new(&rt, 0).await, InodeId(1));
+        let f = op!(w, ns::make, make_q(who(0), root, "f", InodeKind::File)).expect("made").attr;
+        let mut conditions = Vec::new();
+        for many in [1, 300] {
+            for n in 1..=many {
+                let caller = Caller { client: ClientId(n), ..who(0) };
+                let open = Open { caller, ..open_q(f.inode, 0, true, false, n) };
+                op!(w, ns::open, open).expect("open");
+            }
+            let caller = Caller { client: ClientId(many), ..who(0) };
+            let (inode, grant) = (f.inode, RequestId(many));
+            let q = Append { caller, inode, grant, release: false };
+            let ask = async |tx: &Transaction| {
+                ns::append(&Context::new(tx, &q.caller, &w), &q).await?;
+                Ok(tx.conditions())
+            };
+            conditions.push(run_transaction(&w.rt, &w.engine, ask).await.expect("asked"));
+        }
+        assert!(conditions.iter().all(|c| *c < 8), "{conditions:?}");
     });
 }

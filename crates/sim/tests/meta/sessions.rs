@@ -7,7 +7,8 @@ use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;
 use glowfs_sim::cluster::names::unlink;
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
-use glowfs_types::wire::lock::{Lock, LockWish};
+use glowfs_types::wire::append::Append;
+use glowfs_types::wire::lock::{Lock, LockHolder, LockWish};
 use glowfs_types::wire::meta::{Open, OpenFlags, ROOT_INODE, Rename, Sync as SyncFile};
 use glowfs_types::*;
 use std::cell::RefCell;
@@ -277,4 +278,67 @@ fn sessions_that_cannot_be_ended_keep_nothing_of_other_clients() {
         }
         assert_eq!(ended, FILES, "all are ended when the node is back");
     });
+}
+
+/// A client dies that has appended to a file and has not said how long it is, and the metadata service does not reach the file's chunks, which everybody else does. Another
+/// client got the right to append when the locks of the dead one were due, with the length from before, and wrote over what was acknowledged.
+#[test]
+fn nobody_appends_over_what_a_dead_client_has_appended() {
+    let lab = Lab::with(37, Shape { storages: 2, chains: 2, clients: 3, ..SHAPE });
+    let away = lab.cluster.storages[0].id();
+    let append = |client: usize, inode: InodeId, grant: u128| {
+        lab.run(client, move |c| async move {
+            let (caller, grant) = (caller(&c), RequestId(grant));
+            c.append(Append { caller, inode, grant, release: false }).await.expect("asked").attr
+        })
+    };
+    // A file whose chunks are there.
+    let (name, file) = lab.run(1, move |c| async move {
+        let mut n = 0;
+        loop {
+            n += 1;
+            let (file, open) = open_or_make(&c, &format!("log-{n}")).await.expect("made");
+            let (info, layout) = (c.routing(), open.attr.layout.expect("of a file"));
+            let table = info.newest_table(layout.table).expect("the table");
+            let chain = &info.chains[&table.chains[layout.start as usize]];
+            if chain.members[0].node == away {
+                return (format!("log-{n}"), file);
+            }
+            c.close_session(report(&c, &file, false)).await.expect("closed");
+        }
+    });
+    let inode = file.inode();
+    async fn lock(c: Rc<Client>, request: u128) -> Option<LockHolder> {
+        let (other, open) = open_or_make(&c, "other").await.expect("there");
+        c.close_session(report(&c, &other, false)).await.expect("closed");
+        let (inode, request, wish) = (open.attr.inode, RequestId(request), LockWish::Exclusive);
+        let (caller, end) = (caller(&c), u64::MAX);
+        let q = Lock { caller, request, inode, owner: 1, wish, end, ..Lock::default() };
+        c.lock(q).await.expect("asked").holder
+    }
+    assert_eq!(append(1, inode, 11).map(|a| a.len), Some(0));
+    let held = lab.run(1, move |c| async move {
+        file.write(0, Buf::from_vec(vec![7; 9000])).await.expect("appended");
+        // Something else it has locked, and not open.
+        lock(c, 12).await
+    });
+    assert_eq!(held, None);
+    let kept = lab.run(2, move |c| async move { open_or_make(&c, &name).await.expect("open") });
+    let (world, meta) = (&lab.cluster.world, &lab.cluster.metas[0].node);
+    let node = &lab.cluster.storages[0].node;
+    world.cut(meta, node);
+    world.cut(node, meta);
+    lab.cluster.clients[1].crash();
+    // mgmtd takes some seconds to see it, then the grace of locks begins.
+    for _ in 0..9 {
+        lab.cluster.run_for(Duration::from_secs(10));
+        let granted = append(2, inode, 21).map(|a| a.len);
+        assert_eq!(granted, None, "it would begin where the dead client did");
+    }
+    let held = lab.run(2, move |c| lock(c, 22));
+    assert_eq!(held, None, "what it had elsewhere is given back");
+    lab.cluster.world.mend_links();
+    lab.cluster.run_for(Duration::from_secs(60));
+    assert_eq!(append(2, inode, 23).map(|a| a.len), Some(9000), "behind what was acknowledged");
+    drop(kept);
 }

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::record::{CookieEntry, OrphanRecord, pack};
+use glowfs_kv::Transaction;
 use glowfs_rt::real;
+use glowfs_types::wire::encode;
+use glowfs_types::wire::frame::BODY_BYTES_MAX;
 use world::NEXT;
 
 #[test]
@@ -237,5 +240,46 @@ fn names_that_cannot_be_asked_for() {
             w.edit(t.two, |i| i.nlink = 3).await;
         })
         .await;
+    });
+}
+
+/// A file has more names than go into a message, and as many as its record says, or not: the whole check ended with that error, and nothing else was found or mended.
+#[test]
+fn a_file_of_very_many_names_ends_no_check() {
+    real::run(|rt| async move {
+        let w = World { ticks: true, keeps_removed: true, ..World::new(&rt, 0).await };
+        let t = tree(&w).await;
+        let links = async |inode: InodeId, from: u64, many: u64| {
+            for some in (from..from + many).collect::<Vec<_>>().chunks(500) {
+                let work = async |tx: &Transaction| {
+                    let who = who();
+                    let cx = Context::new(tx, &who, &w);
+                    some.iter().try_for_each(|n| {
+                        let (name, id) = (format!("{n:0>255}"), NEXT - 1 - n);
+                        cx.insert(t.d, name.as_bytes(), inode, InodeKind::File, id)
+                    })
+                };
+                run_transaction(&w.rt, &w.engine, work).await.expect("linked");
+            }
+        };
+        links(t.f, 0, 20_000).await;
+        links(t.two, 20_000, 3000).await;
+        let ask = async |q: Fsck| {
+            let fits = |bytes: usize| assert!(bytes <= BODY_BYTES_MAX as usize, "{bytes} bytes");
+            fits(encode(&q).len());
+            let reply = w.ask(q).await?;
+            fits(encode(&reply).len());
+            Ok(reply)
+        };
+        let check = async || check(&rt, &ask, &mut |_| ()).await.expect("checked");
+        let report = check().await;
+        assert_eq!(report.undecided, [t.f]);
+        let found: Vec<_> = report.findings.iter().map(|f| (f.problem, f.inode)).collect();
+        assert_eq!(found, [(Problem::Links, t.two)]);
+        // With as many names as that the other one can be mended.
+        w.mend(&report.findings).await;
+        assert!(w.inode(t.two).await.nlink > 3000);
+        let report = check().await;
+        assert!(report.findings.is_empty() && report.undecided == [t.f]);
     });
 }
