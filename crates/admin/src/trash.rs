@@ -1,13 +1,16 @@
 //! The trash: `trash list|restore|purge`.
 
 use crate::output::{Output, bytes, plain};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use glowfs_client::Client;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::Name;
 use glowfs_types::wire::trash::{Trash, TrashEntry, TrashId, TrashWish};
 use serde::Serialize;
 use std::collections::BTreeSet;
+
+/// So many files are asked for one by one, each with a page of what comes after it; of more the whole list is read.
+const FEW_IDS: usize = 16;
 
 /// Which files of the trash are meant.
 pub struct Which<'a> {
@@ -74,7 +77,11 @@ fn before(id: TrashId) -> Option<TrashId> {
 async fn one(client: &Client, id: TrashId) -> Result<TrashEntry> {
     let page = client.trash(Trash { id: before(id), ..Trash::default() }).await?;
     let found = page.entries.into_iter().next().filter(|e| e.id == id);
-    found.with_context(|| format!("{id} is not in the trash; see `glowfs admin trash list`"))
+    found.ok_or_else(|| not_there(id))
+}
+
+fn not_there(id: TrashId) -> anyhow::Error {
+    anyhow!("{id} is not in the trash; see `glowfs admin trash list`")
 }
 
 async fn listed(client: &Client) -> Result<Vec<TrashEntry>> {
@@ -91,9 +98,18 @@ async fn listed(client: &Client) -> Result<Vec<TrashEntry>> {
 
 async fn all(client: &Client, which: &Which<'_>) -> Result<Vec<TrashEntry>> {
     let ids: BTreeSet<_> = which.ids.iter().copied().collect();
-    let mut found = if ids.is_empty() { listed(client).await? } else { Vec::new() };
-    for id in ids {
-        found.push(one(client, id).await?);
+    let mut found = Vec::new();
+    if ids.is_empty() || ids.len() > FEW_IDS {
+        found = listed(client).await?;
+        found.retain(|e| ids.is_empty() || ids.contains(&e.id));
+        let there: BTreeSet<_> = found.iter().map(|e| e.id).collect();
+        if let Some(missing) = ids.iter().find(|id| !there.contains(id)) {
+            return Err(not_there(*missing));
+        }
+    } else {
+        for id in ids {
+            found.push(one(client, id).await?);
+        }
     }
     let below = which.below.as_ref().map(|b| format!("/{}", b.trim_matches('/')));
     let inside = |path: &[u8]| {
