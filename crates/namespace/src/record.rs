@@ -73,7 +73,7 @@ pub struct Inode {
     /// [`glowfs_types::wire::meta::inode_flags`].
     #[cbor(n(24), default)]
     pub flags: u32,
-    /// Of a directory: its layout was set, not inherited.
+    /// Of a directory: its layout was set, not inherited. (Older releases list the attribute by it.)
     #[cbor(n(25), default)]
     pub layout_set: bool,
     /// Of a directory: how long what is removed from it stays in the trash; 0: it has none.

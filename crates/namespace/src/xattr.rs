@@ -240,7 +240,8 @@ pub async fn setxattr(cx: &Context<'_>, req: &SetXattr) -> Result<()> {
     cx.remember(req, req.inode)
 }
 
-/// The names that the caller may see.
+/// The names that the caller may see. Not those of layout and trash: what is listed is copied by who copies files with all that they have, and taken away where the
+/// source has none of that name (`rsync -X`); these are settings of this place, which nobody means then.
 pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
     let inode = cx.inode(req.inode).await?;
     let (mut begin, end) = keys::xattrs(cx.volume(), req.inode);
@@ -255,12 +256,7 @@ pub async fn listxattr(cx: &Context<'_>, req: &OfInode) -> Result<Vec<Name>> {
     }
     let shown = |name: &&[u8]| access::is_root(cx.caller) || !name.starts_with(b"trusted.");
     let names = names.iter().map(Vec::as_slice);
-    let acls = [
-        (ACCESS, inode.acl.is_some()),
-        (DEFAULT, inode.default_acl.is_some()),
-        (LAYOUT_XATTR, inode.layout_set),
-        (TRASH_XATTR, inode.trash_secs > 0),
-    ];
+    let acls = [(ACCESS, inode.acl.is_some()), (DEFAULT, inode.default_acl.is_some())];
     let acls = acls.iter().filter(|(_, there)| *there).map(|(name, _)| *name);
     Ok(acls.chain(names.filter(shown)).map(|n| n.to_vec().into()).collect())
 }

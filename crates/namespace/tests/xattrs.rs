@@ -83,6 +83,27 @@ fn an_inode_has_a_bound_of_bytes() {
     });
 }
 
+/// Programs that copy all attributes would carry them elsewhere, and take them away here.
+#[test]
+fn settings_of_a_directory_are_not_listed() {
+    in_world(async |w| {
+        let q = Make { caller: who(), parent: ROOT, name: b"d".to_vec().into(), ..Make::default() };
+        let q = Make { kind: InodeKind::Directory, ..q };
+        let d = op!(&w, ns::make, q).expect("made").attr.inode;
+        for (name, value) in [("glowfs.trash", "7d"), ("glowfs.layout", "stripe=1")] {
+            let (request, name) = (RequestId(0), Name::from(name.as_bytes().to_vec()));
+            let value = value.as_bytes().to_vec();
+            let set = SetXattr { caller: who(), request, inode: d, name: name.clone(), value, flags: 0 };
+            op!(&w, ns::setxattr, set).expect("set");
+            assert_eq!(listed(&w, d).await, (0, 0), "{name:?}");
+            let get = OfXattr { caller: who(), request, inode: d, name };
+            assert!(!op!(&w, ns::getxattr, get).expect("shown by its name").is_empty());
+        }
+        set(&w, d, "user.a", 1).await.expect("set");
+        assert_eq!(listed(&w, d).await, (1, 7));
+    });
+}
+
 #[test]
 fn names_are_never_more_than_linux_lists() {
     in_world(async |w| {

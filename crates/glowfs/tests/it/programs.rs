@@ -76,6 +76,30 @@ fn tar_and_rsync_both_ways() {
     );
 }
 
+/// Who copies all attributes neither carries a directory's settings elsewhere nor takes them away where the source has none.
+#[test]
+fn rsync_of_all_attributes_leaves_trash_and_layout_where_they_are() {
+    let c = Cluster::up("rsyncx");
+    let (m, l) = (c.mnt.display(), c.local.display());
+    sh(
+        &c.local,
+        &format!(
+            "mkdir -p src/sub && echo x > src/sub/f && setfattr -n user.a -v 1 src/sub/f && setfacl -m u:1000:r src/sub/f \
+             && mkdir {m}/dst {m}/dst/gone && setfattr -n glowfs.trash -v 7d {m}/dst && setfattr -n glowfs.layout -v stripe=1 {m}/dst \
+             && rsync -aHAX --delete src/ {m}/dst/ && diff -r src {m}/dst"
+        ),
+    );
+    let get = |of: &str, name: &str| sh(&c.mnt, &format!("getfattr --only-values -n {name} {of}"));
+    assert_eq!(get("dst", "glowfs.trash"), "604800s");
+    assert!(get("dst", "glowfs.layout").contains("stripe=1 "));
+    assert_eq!(get("dst/sub/f", "user.a"), "1");
+    sh(
+        &c.local,
+        &format!("rsync -aHAX {m}/dst/ {l}/back/ && diff -r src back && getfacl -p back/sub/f | grep -q user:1000"),
+    );
+    assert_eq!(sh(&c.local, "getfattr --only-values -n user.a back/sub/f"), "1");
+}
+
 #[test]
 fn cargo_build_with_target_on_the_mount() {
     let c = Cluster::up("cargo");

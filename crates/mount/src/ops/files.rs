@@ -13,8 +13,8 @@ use crate::uses::Uses;
 use glowfs_client::FileAccess;
 use glowfs_fuse::abi::fopen;
 use glowfs_types::wire::meta::*;
-use glowfs_types::{InodeId, RequestId, SessionId};
-use libc::{EBADF, EROFS};
+use glowfs_types::{InodeId, RequestId, SessionId, Status};
+use libc::{EBADF, EROFS, ESTALE};
 use std::rc::Rc;
 
 /// What the flags of open(2) ask for.
@@ -206,7 +206,17 @@ impl<S: FileSystem> Context<S> {
         };
         let changing = (!unnamed).then(|| self.directories.change(&[parent], true));
         let asked = self.asking();
-        let made = self.fs.make(q).await?;
+        let made = match self.fs.make(q).await {
+            // Another client has just made something at this name that is not opened here, a symlink or a FIFO. The kernel, which has found nothing there, looks
+            // the path up again then, and follows the one and opens the other itself.
+            Err(e) if matches!(e.status, Status::Loop | Status::NotSupported) => {
+                return fail(ESTALE);
+            }
+            made => made?,
+        };
+        if made.attr.kind != InodeKind::File {
+            return fail(ESTALE);
+        }
         if let Some(changing) = changing {
             let edit = || vec![Edit::Add(&name, made.attr.inode)];
             self.changed_dirs(changing, asked, one(&made.dir), |_| edit());

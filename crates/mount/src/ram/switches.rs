@@ -74,6 +74,9 @@ switches! {
     LISTS_LEASED: AtomicBool = false;
     /// The next open finds that another client has just renamed «new» over «old», both in the root directory. For tests.
     REPLACED_BEFORE_OPEN: AtomicBool = false;
+    /// The next open that makes a file finds that another client has just made something else of that name: a symlink to «target» (1), a FIFO (2), a directory (3;
+    /// 0: nothing). For tests.
+    MADE_BEFORE_CREATE: AtomicU64 = 0;
     /// Before the next rename is carried out, another client exchanges what it moves with «other» in the same directory, and recalls the name. For tests.
     RENAME_OVERTAKEN: AtomicBool = false;
     /// The metadata of files as it is at the next question is what [`POWER_LOST`] leaves. For tests.

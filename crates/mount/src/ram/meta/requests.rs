@@ -34,13 +34,39 @@ impl RamFs {
         let attr = n.attr.borrow().clone();
         Ok(AttrReply { open: Some(open), ..Self::reply(attr) })
     }
+    /// Another client makes it ([`MADE_BEFORE_CREATE`]).
+    fn make_something_else(&self, dir: &Node, q: &Make) -> Result<()> {
+        let kind = match MADE_BEFORE_CREATE.swap(0, Relaxed) {
+            1 => InodeKind::Symlink,
+            2 => InodeKind::Fifo,
+            3 => InodeKind::Directory,
+            _ => return Ok(()),
+        };
+        let inode = InodeId(self.next.replace(self.next.get() + 1));
+        let n = self.node(inode, kind, 0o777, &q.caller, 0, b"target".to_vec());
+        self.insert(dir, &q.name, &n)?;
+        self.nodes.borrow_mut().insert(inode.0, n);
+        Ok(())
+    }
     fn reply(a: Attr) -> AttrReply {
         AttrReply { attr: a, lease_ms: 0, open: None, dir: None, name_lease_ms: None }
     }
     fn opened(&self, n: &Node, flags: OpenFlags) -> Result<OpenReply> {
-        let kind = n.attr.borrow().kind;
-        if kind == InodeKind::Directory {
-            return Err(no(Status::IsDirectory));
+        match n.attr.borrow().kind {
+            InodeKind::File => {}
+            InodeKind::Directory if !flags.write && !flags.truncate => {
+                return Ok(OpenReply {
+                    attr: n.attr.borrow().clone(),
+                    session: None,
+                    capability: Vec::new(),
+                    capability_ms: 0,
+                    lease_ms: 0,
+                    content: None,
+                });
+            }
+            InodeKind::Directory => return Err(no(Status::IsDirectory)),
+            InodeKind::Symlink => return Err(no(Status::Loop)),
+            _ => return Err(no(Status::NotSupported)),
         }
         if flags.truncate {
             self.cut(n, 0);
@@ -124,6 +150,9 @@ impl FileSystem for RamFs {
         let dir = self.dir(q.parent)?;
         if q.unnamed {
             return self.make_unnamed(&q);
+        }
+        if q.open.is_some() {
+            self.make_something_else(&dir, &q)?;
         }
         if let Ok(n) = self.child(&dir, &q.name) {
             return match q.open {
