@@ -18,6 +18,7 @@ mod clients;
 mod closes;
 mod config;
 mod cut;
+mod cuts_ended;
 mod cuts_under_way;
 mod engine;
 mod fair;

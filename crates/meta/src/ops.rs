@@ -404,10 +404,11 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
 }
 
 /// Writes of a file with `durability = "disk"` survive the loss of power without an fsync, so its name and the session that leads to
-/// the file's length must do so before the first of them.
+/// the file's length must do so before the first of them; and so must the epoch that it is written under.
 async fn settle_session(s: &Service, opened: &Opened) -> Result<()> {
     let disk = opened.attr.layout.is_some_and(|l| l.durability == Durability::Disk);
-    if disk && opened.write { s.engine.flush_barrier().await } else { Ok(()) }
+    let first = disk || s.cuts_ended.has(opened.attr.inode);
+    if first && opened.write { s.flush().await } else { Ok(()) }
 }
 
 async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {

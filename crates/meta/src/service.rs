@@ -8,6 +8,7 @@ use crate::append::AskedBack;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::cuts_ended::CutsEnded;
 use crate::cuts_under_way::CutsUnderWay;
 use crate::engine;
 use crate::fair::Fair;
@@ -97,6 +98,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         together,
         spills: Spills::new(),
         cuts: CutsUnderWay::default(),
+        cuts_ended: CutsEnded::default(),
         held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),

@@ -3,6 +3,7 @@
 use crate::append::AskedBack;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::cuts_ended::CutsEnded;
 use crate::cuts_under_way::CutsUnderWay;
 use crate::fair::Fair;
 use crate::finishing::Finishing;
@@ -84,6 +85,8 @@ pub struct Service {
     pub spills: Spills,
     /// Truncates that are being finished.
     pub cuts: CutsUnderWay,
+    /// Those whose end is not on disk yet.
+    pub cuts_ended: CutsEnded,
     /// What the engine holds.
     pub held: Held,
     /// When this life of the service began.
