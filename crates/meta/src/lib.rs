@@ -42,6 +42,7 @@ mod portions;
 mod reaper;
 mod recall;
 mod removed;
+mod reopen;
 mod service;
 mod spills;
 mod state;

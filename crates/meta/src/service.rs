@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
+use crate::reopen::Listed;
 use crate::spills::Spills;
 use crate::state::{Asker, Service, VOLUME, ms};
 use crate::telling::Telling;
@@ -99,6 +100,7 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         spills: Spills::new(),
         cuts: CutsUnderWay::default(),
         cuts_ended: CutsEnded::default(),
+        listed: Listed::default(),
         held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),

@@ -15,6 +15,7 @@ use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
+use crate::reopen::Listed;
 use crate::spills::Spills;
 use crate::telling::Telling;
 use crate::together::Together;
@@ -87,6 +88,8 @@ pub struct Service {
     pub cuts: CutsUnderWay,
     /// Those whose end is not on disk yet.
     pub cuts_ended: CutsEnded,
+    /// The clients that mgmtd listed a moment ago.
+    pub listed: Listed,
     /// What the engine holds.
     pub held: Held,
     /// When this life of the service began.

@@ -1,13 +1,14 @@
-//! Ends of truncates that are answered, and that the machine of the metadata engine takes along when it loses its power: who has the file open goes on, and what he wrote is
+//! Opens and ends of truncates that are answered, and that the machine of the metadata engine takes along when it loses its power: who has the file open goes on, and what he wrote is
 //! found.
 
-use super::lab::{Lab, SHAPE};
-use glowfs_client::OpenFile;
+use super::lab::{LIMIT, Lab, SHAPE, look};
+use glowfs_client::{Client, ClientConfig, OpenFile};
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Shape};
 use glowfs_sim::cluster::workload::{caller, open, open_or_make, report};
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Losses of power of each kind: the simulated disk keeps a random part of what was not flushed.
@@ -51,6 +52,91 @@ fn found(lab: &Lab, name: String, at: u64) -> (u64, Vec<u8>) {
     })
 }
 
+/// Whether meta has the session of an open file.
+fn is_there(lab: &Lab, client: usize, file: &OpenFile) -> bool {
+    let (inode, session) = (file.inode(), file.session());
+    lab.run(client, move |c| async move {
+        let (caller, read, write) = (caller(&c), true, true);
+        let q = Renew { caller, inode, session, read, write, spill: false, exec: false };
+        c.renew(q).await.map_err(|e| assert_eq!(e.status, Status::SessionEnded)).is_ok()
+    })
+}
+
+/// Its session was lost: the next fsync and the close have meta open it once more, and the length that they tell counts. So does one that meta had been told before, and has lost: a
+/// mount does not tell it twice.
+#[test]
+fn what_was_opened_just_before_a_loss_of_power_is_open_still() {
+    let lab = Lab::as_shipped(64, SHAPE);
+    let mut lost = 0;
+    for round in 0..ROUNDS {
+        let name = format!("f{round}");
+        let inode = made(&lab, 1, name.clone(), 100);
+        lab.cluster.run_for(Duration::from_secs(1));
+        let file = written(&lab, 1, inode, 100);
+        let end = 100 + LEN as u64;
+        let told = round % 3 == 0;
+        if told {
+            let file = file.clone();
+            lab.run(1, |c| async move { c.sync(report(&c, &file, false)).await.expect("told") });
+        }
+        lab.cluster.run_for(some_us(&lab, FLUSHED_US / 2));
+        lab.restart(true);
+        let gone = !is_there(&lab, 1, &file);
+        lost += u64::from(gone);
+        // (Where its session is there, a mount that told it is told that it is lost.)
+        let told = told && gone;
+        let attr = lab.run(1, move |c| async move {
+            let q = report(&c, &file, true);
+            let q = Sync { len_at_least: q.len_at_least.filter(|_| !told), ..q };
+            match told || round % 2 == 0 {
+                true => {
+                    let synced = c.sync(q).await.expect("it is open still").attr;
+                    c.close_session(report(&c, &file, false)).await.expect("closed");
+                    synced
+                }
+                false => c.close_session(q).await.expect("it is open still").attr,
+            }
+        });
+        assert_eq!(attr.len, end, "round {round}");
+        let (len, bytes) = found(&lab, name, 100);
+        assert!(len == end && bytes.iter().all(|b| *b == 8), "round {round}: {len}");
+    }
+    assert!(lost > 2, "{lost} sessions were lost, of {ROUNDS}");
+}
+
+/// Nobody asks for anything: the client finds by itself that its metadata service was away. So meta has the sessions when the client dies, and asks for the lengths.
+#[test]
+fn what_was_lost_is_open_again_before_its_client_dies() {
+    let clients = 1 + ROUNDS as usize;
+    let lab = Lab::as_shipped(65, Shape { clients, ..SHAPE });
+    let files: Vec<_> = (1..clients).map(|who| made(&lab, who, format!("f{who}"), 100)).collect();
+    lab.cluster.run_for(Duration::from_secs(1));
+    let open: Rc<RefCell<Vec<Rc<OpenFile>>>> = Rc::default();
+    for (who, inode) in (1..clients).zip(files) {
+        let (c, open) = (lab.clients[who].clone(), open.clone());
+        lab.cluster.clients[who].rt().spawn_detached(async move {
+            let (file, _) = self::open(&c, inode).await.expect("opened");
+            file.write(100, Buf::from_vec(vec![8; LEN])).await.expect("written");
+            open.borrow_mut().push(file);
+        });
+    }
+    let all = || open.borrow().len() == clients - 1;
+    assert!(lab.cluster.run_until(Duration::from_secs(1), all), "all are written");
+    lab.restart(true);
+    lab.cluster.run_for(Duration::from_secs(8));
+    for who in &lab.cluster.clients[1..] {
+        who.kill();
+    }
+    open.borrow_mut().clear();
+    lab.cluster.run_for(Duration::from_secs(90));
+    lab.run(0, move |c| async move {
+        for who in 1..clients {
+            let len = look(&c, &format!("f{who}")).await.expect("there").len;
+            assert_eq!(len, 100 + LEN as u64, "file of client {who}");
+        }
+    });
+}
+
 /// Under the epoch that the end of a truncate gave out somebody has written, and then the end of it went with the power: the truncate was done over, and cut that off, or the length was
 /// not taken any more.
 #[test]
@@ -61,7 +147,7 @@ fn what_was_written_after_a_truncate_outlives_a_loss_of_power() {
         let name = format!("f{round}");
         let inode = made(&lab, 1, name.clone(), 3 * CHUNK_BYTES as usize);
         // One has it open all the time, the other one comes just behind the truncate.
-        let writer = Some(written(&lab, 2, inode, 0));
+        let writer = (round % 2 == 0).then(|| written(&lab, 2, inode, 0));
         lab.cluster.run_for(Duration::from_secs(1));
         lab.run(1, move |c| async move {
             let cut = SetAttr { caller: caller(&c), inode, len: Some(100), ..SetAttr::default() };
@@ -88,5 +174,63 @@ fn what_was_written_after_a_truncate_outlives_a_loss_of_power() {
         let (len, bytes) = found(&lab, name, at);
         let right = bytes.iter().all(|b| *b == 8);
         assert!(len == at + LEN as u64 && right, "round {round}: {len}, right: {right}");
+    }
+}
+
+/// A client that mgmtd does not list, as one that was silent for too long: the cluster has ended its session, and the engine has lost its power since. What others did meanwhile went by
+/// that it has nothing open.
+#[test]
+fn what_the_cluster_has_ended_is_not_opened_anew() {
+    let lab = Lab::as_shipped(67, SHAPE);
+    let inode = made(&lab, 1, "f".into(), 100);
+    let node = &lab.cluster.clients[1];
+    let (rt, config) = (node.rt(), lab.cluster.client_config());
+    let open = async move {
+        let config = ClientConfig { session: false, ..config };
+        let c = Client::connect(&rt, config).await.expect("a client");
+        let (file, _) = self::open(&c, inode).await.expect("opened");
+        file.write(100, Buf::from_vec(vec![8; LEN])).await.expect("written");
+        file
+    };
+    let file = lab.cluster.world.run(node, LIMIT, open).expect("in time");
+    lab.cluster.run_for(Duration::from_secs(60));
+    let len = lab.run(0, |c| async move { look(&c, "f").await.expect("there").len });
+    assert_eq!(len, 100 + LEN as u64, "its session has ended");
+    lab.restart(true);
+    lab.run(1, |_| async move {
+        let refused = file.renew().await.expect_err("it was not lost");
+        assert_eq!(refused.status, Status::SessionEnded);
+    });
+}
+
+/// Only what was open comes back: the capability of another session, or of another client, shows nothing, and without one nobody is believed.
+#[test]
+fn nobody_opens_anew_what_was_not_open() {
+    let lab = Lab::as_shipped(68, SHAPE);
+    let inode = made(&lab, 1, "f".into(), 100);
+    let opened = lab.run(1, move |c| async move {
+        let (file, opened) = open(&c, inode).await.expect("opened");
+        (file, opened)
+    });
+    lab.cluster.run_for(Duration::from_secs(1));
+    lab.restart(true);
+    for who in [0, 1] {
+        let (session, life) = (opened.1.session.expect("one"), opened.1.attr.life);
+        let shown = opened.1.capability.clone();
+        lab.run(who, move |c| async move {
+            let (caller, request, strange) = (caller(&c), RequestId(0), SessionId(99));
+            let q = Reopen { caller, request, inode, write: true, life, ..Reopen::default() };
+            let mut asked = vec![
+                Reopen { session: strange, capability: shown.clone(), ..q.clone() },
+                Reopen { session: strange, ..q.clone() },
+            ];
+            if who == 0 {
+                asked.push(Reopen { session, capability: shown, ..q });
+            }
+            for q in asked {
+                let refused = c.reopen(q).await.expect_err("it was not open");
+                assert_eq!(refused.status, Status::SessionEnded);
+            }
+        });
     }
 }
