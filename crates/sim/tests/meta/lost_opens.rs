@@ -6,6 +6,7 @@ use glowfs_client::{Client, ClientConfig, OpenFile};
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Shape};
 use glowfs_sim::cluster::workload::{caller, open, open_or_make, report};
+use glowfs_sim::world::DiskFaults;
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use std::cell::RefCell;
@@ -233,4 +234,41 @@ fn nobody_opens_anew_what_was_not_open() {
             }
         });
     }
+}
+
+/// Each operation of the engine's disk takes long: who cuts a file that nobody has open waits for the flush before the cut, and for none behind it; an open that cuts to nothing waits
+/// for none. Who writes behind the cut waits for its end.
+#[test]
+fn only_who_writes_waits_for_the_end_of_a_truncate() {
+    const SLOW: Duration = Duration::from_millis(50);
+    let lab = Lab::as_shipped(69, SHAPE);
+    let files = [0, 1, 2, 3].map(|n| made(&lab, 1, format!("f{n}"), 3 * CHUNK_BYTES as usize));
+    lab.cluster.run_for(Duration::from_secs(1));
+    let slow = SLOW.as_nanos() as u64;
+    let faults =
+        DiskFaults { slower_least_ns: slow, slower_most_ns: slow, ..DiskFaults::default() };
+    lab.cluster.metas[0].node.disk("/engine").set_faults(faults);
+    let took = lab.run(1, move |c| async move {
+        let mut took = Vec::new();
+        for (n, inode) in files.into_iter().enumerate() {
+            let began = c.rt().now();
+            if n % 2 == 0 {
+                let (caller, len) = (caller(&c), Some(100));
+                c.setattr(SetAttr { caller, inode, len, ..SetAttr::default() }).await.expect("cut");
+                took.push(c.rt().now().since(began));
+            }
+            let (write, truncate, session) = (true, n % 2 == 1, c.new_session());
+            let flags = OpenFlags { write, truncate, session, ..OpenFlags::default() };
+            let began = c.rt().now();
+            let q = Open { caller: caller(&c), request: RequestId(0), inode, flags };
+            c.open(q).await.expect("opened");
+            took.push(c.rt().now().since(began));
+            c.rt().sleep(SLOW * 20).await;
+        }
+        took
+    });
+    let [cut, opened, emptied, cut_again, ..] = took[..] else { panic!("{took:?}") };
+    assert!(cut.min(cut_again) < SLOW * 4, "two writes and one flush: {took:?}");
+    assert!(opened >= SLOW * 2, "a write and a flush: {took:?}");
+    assert!(emptied < SLOW * 2, "a write: {took:?}");
 }
