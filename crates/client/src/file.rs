@@ -11,7 +11,7 @@ mod lost;
 
 pub(crate) use capability::Permission;
 pub(crate) use files::Files;
-pub(crate) use lost::look_after;
+pub(crate) use lost::{Go, look_after};
 
 use crate::copy::{self, Span};
 use crate::doubt::Doubts;

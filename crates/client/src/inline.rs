@@ -2,7 +2,7 @@
 //!
 //! Must never: touch a chunk of a file before meta has said that its contents are in chunks. (Until then no capability allows it either.)
 
-use crate::file::OpenFile;
+use crate::file::{Go, OpenFile};
 use crate::read::Found;
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
@@ -25,10 +25,10 @@ pub(crate) async fn content(file: &OpenFile) -> Result<Option<InlineReply>> {
     let (session, exec) = (file.session(), file.access().exec);
     let q = InlineRead { caller, inode: file.inode(), session, exec };
     let client = file.client();
-    let call = async || client.inline_read(q.clone()).await;
+    let call = async |_| client.inline_read(q.clone()).await;
     let reply = match session {
         Some(_) => client.in_session((q.inode, session), call).await?,
-        None => call().await?,
+        None => call(Go::First).await?,
     };
     file.update_attr(&reply.attr);
     Ok(Some(reply).filter(|r| r.content.is_some()))

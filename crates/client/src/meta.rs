@@ -6,6 +6,7 @@
 
 use crate::client::Client;
 use crate::core::Core;
+use crate::file::Go;
 use crate::owner::Owners;
 use crate::retry::{Retry, again_meta};
 use crate::routes::{self, Site};
@@ -157,7 +158,11 @@ impl Client {
         if query.request == RequestId(0) {
             query.request = self.new_request();
         }
-        let call = async || self.meta_call(method::SETATTR, query.clone()).await;
+        let call = async |go: Go| {
+            let mut query = query.clone();
+            go.mark(&mut query.caller);
+            self.meta_call(method::SETATTR, query).await
+        };
         self.in_session((query.inode, query.session), call).await
     }
     /// SYNC.
@@ -167,7 +172,7 @@ impl Client {
     }
     /// The same, whatever is in doubt.
     pub(crate) async fn sync_as_it_is(&self, query: Sync) -> Result<AttrReply> {
-        let call = async || self.sync_once(query.clone()).await;
+        let call = async |go: Go| self.sync_once(go.report(query.clone())).await;
         self.in_session((query.inode, query.session), call).await
     }
     /// The same, whatever became of the session.
@@ -177,7 +182,7 @@ impl Client {
     /// CLOSE.
     pub async fn close_session(&self, query: Sync) -> Result<AttrReply> {
         self.before_close(&query).await;
-        let call = async || self.meta_call(method::CLOSE, query.clone()).await;
+        let call = async |go: Go| self.meta_call(method::CLOSE, go.report(query.clone())).await;
         self.in_session((query.inode, query.session), call).await
     }
     /// LOCK. What was written under a lock that is given back, or that others may share from then on, comes before what they write.
@@ -193,7 +198,7 @@ impl Client {
             self.settle_doubts(query.inode).await?;
             return self.meta_call(method::APPEND, query).await;
         }
-        let call = async || self.meta_call(method::APPEND, query.clone()).await;
+        let call = async |_| self.meta_call(method::APPEND, query.clone()).await;
         self.in_session((query.inode, None), call).await
     }
     /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.

@@ -2,7 +2,7 @@
 //!
 //! A session's record is answered before it is flushed. Its client finds that it is not there, shows the capability that it got with it, and has it put back. Two others may have
 //! ended it: its own close, which the request's number tells, and the cluster, which ends sessions of clients that mgmtd does not list any more. Such a client never comes back
-//! under its id, so whom mgmtd lists has lost no session to the reaper. Must never: put a session back on the word of a client alone.
+//! under its id, so whom mgmtd lists has lost no session to the reaper. Must never: put a session back that the client never had. (That it has closed one since only its own word tells, if the request that closed it is forgotten.)
 
 use crate::clients;
 use crate::once::Doubt;
@@ -31,14 +31,14 @@ pub async fn answer(s: &Service, conn: &Rc<Conn>, body: &[u8]) -> Result<OpenRep
     let mut q: Reopen = decode(body)?;
     s.who(conn, &mut q.caller).await?;
     let client = q.caller.client;
-    if !s.listed.has(s, client).await? {
-        let e = "the cluster does not know this client any more, and has ended its sessions; open the file again";
-        return Err(Error::new(Status::SessionEnded, e));
-    }
     let Some(proven) = proven(s, &q) else {
         let e = "nothing shows that this session was there; open the file again";
         return Err(Error::new(Status::SessionEnded, e));
     };
+    if !s.listed.has(s, client).await? {
+        let e = "the cluster does not know this client any more, and has ended its sessions; open the file again";
+        return Err(Error::new(Status::SessionEnded, e));
+    }
     let once = q.request != RequestId(0);
     let work =
         async |tx: &Transaction| ns::reopen(&Context::new(tx, &q.caller, s), &q, proven).await;

@@ -6,12 +6,12 @@
 //! that the cluster has ended: the caller has made sure that its client lives.
 
 use crate::access::{self, WRITE};
-use crate::context::{Context, cut_in_the_way, err, gone};
+use crate::context::{Context, cut_in_the_way, err};
 use crate::flags;
 use crate::open::{Opened, check_free, ended, note_session, own_session, renew};
 use crate::record::{Inode, Session};
 use glowfs_types::wire::meta::{InodeKind, Renew, Reopen};
-use glowfs_types::{Result, SessionId, Status};
+use glowfs_types::{Error, Result, SessionId, Status};
 
 /// What a session is known to have been opened for, so that nobody has to be allowed it anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,7 +55,9 @@ async fn put_back(cx: &Context<'_>, q: &Reopen, proven: Proven) -> Result<()> {
         return Err(cut_in_the_way(q.inode));
     }
     if inode.nlink == 0 && crate::removed::is_doomed(cx, q.inode).await? {
-        return Err(gone(q.inode));
+        // Its clients are being asked, and this one has it open: it will say so. Only what nobody has open goes.
+        let e = "it is being found out who has this removed file open; retry";
+        return Err(Error::new(Status::Overloaded, e));
     }
     check_free(cx, q.inode, q.session).await?;
     check_rights(cx, q, proven, &inode)?;

@@ -25,7 +25,8 @@ const LOOK_PARALLEL: usize = 8;
 pub(super) struct Standing {
     /// The life of the metadata engine in which meta last said that it was there; 0: of an engine that loses nothing.
     life: Cell<u64>,
-    opened: Instant,
+    /// When it was opened, or put back.
+    opened: Cell<Instant>,
     /// It is being closed: only who closes it may open it anew.
     closing: Cell<bool>,
 }
@@ -33,7 +34,7 @@ pub(super) struct Standing {
 impl Standing {
     /// Of a file that was just opened.
     pub fn new(life: u64, now: Instant) -> Self {
-        Self { life: Cell::new(life), opened: now, closing: Cell::new(false) }
+        Self { life: Cell::new(life), opened: Cell::new(now), closing: Cell::new(false) }
     }
     /// Meta has said in this life of its engine that the session is there.
     pub fn is_there(&self, life: u64) {
@@ -68,8 +69,13 @@ impl OpenFile {
             reply => reply?,
         };
         tracing::info!(inode = %self.inode, "the metadata engine had lost with its power that this file is open; it is again");
+        // What was put back is not on the disk yet, as little as what was just opened.
+        self.standing.opened.set(self.client.rt().now());
         let heard = self.state.borrow().said;
-        if reply.attr.edition().is_of_later_life_than(&heard)
+        // What was written under another truncate is none of this content, also where that one's number has been given out again since.
+        let same = (reply.attr.epoch, reply.attr.data) == self.under();
+        if same
+            && reply.attr.edition().is_of_later_life_than(&heard)
             && let Err(error) = self.tell_again(session).await
         {
             tracing::info!(%error, inode = %self.inode, "what the metadata engine has lost of its length is lost");
@@ -125,9 +131,32 @@ impl Files {
         let mut files = self.all();
         files.retain(|f| {
             let s = &f.standing;
-            f.session.is_some() && s.life.get() != 0 && s.opened + ON_DISK_AFTER >= then
+            f.session.is_some() && s.life.get() != 0 && s.opened.get() + ON_DISK_AFTER >= then
         });
         files
+    }
+}
+
+/// How a call is made that goes by a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Go {
+    /// For the first time.
+    First,
+    /// Once more, after the session was put back. `same`: the file's contents are of the truncate that they were of.
+    Again { same: bool },
+}
+
+impl Go {
+    /// Puts into a call that is known by its request that copies of it may be under way.
+    pub fn mark(self, caller: &mut Caller) {
+        caller.again |= self != Self::First;
+    }
+    /// Takes out of a report the length of what was written, where that was under another truncate: it may have got its number anew since.
+    pub fn report(self, mut query: Sync) -> Sync {
+        if self == (Self::Again { same: false }) {
+            query.len_at_least = None;
+        }
+        query
     }
 }
 
@@ -137,20 +166,22 @@ impl Client {
     pub(crate) async fn in_session<R>(
         &self,
         (inode, session): (InodeId, Option<SessionId>),
-        call: impl AsyncFn() -> Result<R>,
+        call: impl AsyncFn(Go) -> Result<R>,
     ) -> Result<R> {
-        let said = match call().await {
+        let said = match call(Go::First).await {
             Err(e) if e.status == Status::SessionEnded => e,
             outcome => return outcome,
         };
         let mut files = self.core.files.of(inode);
         files.retain(|f| f.session.is_some() && (session.is_none() || f.session == session));
-        let mut back = Err(said.clone());
+        let (mut back, mut same) = (Err(said.clone()), true);
         for file in files {
+            let under = file.under();
             back = back.or(file.come_back(said.clone()).await);
+            same &= file.under() == under;
         }
         back?;
-        call().await
+        call(Go::Again { same }).await
     }
 
     /// A session is going to be closed.

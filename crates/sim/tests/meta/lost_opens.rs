@@ -2,7 +2,7 @@
 //! found.
 
 use super::lab::{LIMIT, Lab, SHAPE, look};
-use glowfs_client::{Client, ClientConfig, OpenFile};
+use glowfs_client::{Client, ClientConfig, FileAccess, OpenFile};
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Shape};
 use glowfs_sim::cluster::workload::{caller, open, open_or_make, report};
@@ -38,6 +38,20 @@ fn written(lab: &Lab, client: usize, inode: InodeId, at: u64) -> Rc<OpenFile> {
     lab.run(client, move |c| async move {
         let (file, _) = open(&c, inode).await.expect("opened");
         file.write(at, Buf::from_vec(vec![8; LEN])).await.expect("written");
+        file
+    })
+}
+
+/// The client has cut it to nothing, and written so much.
+fn emptied(lab: &Lab, client: usize, inode: InodeId, len: usize) -> Rc<OpenFile> {
+    lab.run(client, move |c| async move {
+        let (write, truncate, session) = (true, true, c.new_session());
+        let flags = OpenFlags { write, truncate, session, ..OpenFlags::default() };
+        let q = Open { caller: caller(&c), request: RequestId(0), inode, flags };
+        let reply = c.open(q).await.expect("opened");
+        let access = FileAccess { caller: caller(&c), read: false, write: true, exec: false };
+        let file = c.open_file(&reply, access).expect("open");
+        file.write(0, Buf::from_vec(vec![8; len])).await.expect("written");
         file
     })
 }
@@ -103,6 +117,43 @@ fn what_was_opened_just_before_a_loss_of_power_is_open_still() {
         assert!(len == end && bytes.iter().all(|b| *b == 8), "round {round}: {len}");
     }
     assert!(lost > 2, "{lost} sessions were lost, of {ROUNDS}");
+}
+
+/// The truncate was lost with the session, and another client's truncate has got its number since: what was written under the former is none of the new content, and does not make it longer.
+#[test]
+fn what_was_written_under_a_truncate_that_is_lost_does_not_make_what_came_after_it_longer() {
+    let lab = Lab::as_shipped(66, SHAPE);
+    let mut given_again = 0;
+    for round in 0..ROUNDS {
+        let name = format!("f{round}");
+        let inode = made(&lab, 1, name.clone(), 100);
+        lab.cluster.run_for(Duration::from_secs(1));
+        let file = emptied(&lab, 1, inode, LEN);
+        lab.cluster.run_for(some_us(&lab, FLUSHED_US / 4));
+        // It hears of nothing before the other one is done.
+        let away = &lab.cluster.clients[1];
+        lab.cluster.world.isolate(away);
+        lab.restart(true);
+        let other = emptied(&lab, 0, inode, 10);
+        let (before, now) = ((file.epoch(), file.data()), (other.epoch(), other.data()));
+        let again = before.0 == now.0 && before.1 != now.1;
+        given_again += u64::from(again);
+        lab.run(
+            0,
+            |c| async move { c.close_session(report(&c, &other, true)).await.expect("closed") },
+        );
+        lab.cluster.world.heal();
+        let told = lab.run(1, move |c| async move {
+            let synced = c.sync(report(&c, &file, true)).await;
+            let closed = c.close_session(report(&c, &file, true)).await;
+            (synced.map(|r| r.attr.len), closed.map(|r| r.attr.len))
+        });
+        let (len, bytes) = found(&lab, name, 0);
+        if again {
+            assert_eq!((len, &bytes[..10]), (10, &[8; 10][..]), "round {round}: {told:?}");
+        }
+    }
+    assert!(given_again > 2, "{given_again} numbers of {ROUNDS} were given out again");
 }
 
 /// Nobody asks for anything: the client finds by itself that its metadata service was away. So meta has the sessions when the client dies, and asks for the lengths.
