@@ -36,6 +36,15 @@ impl Client {
     }
     /// CLOSE, some milliseconds later and together with others. For a session of which meta knows all that others may ask for.
     pub async fn close_later(self: &Rc<Self>, query: Sync) -> Result<()> {
+        self.before_close(&query).await;
+        let alone = query.clone();
+        match self.close_with_others(query).await {
+            // Meta may have lost it, and a length that it knew.
+            Err(e) if e.status == Status::SessionEnded => self.close_session(alone).await.map(drop),
+            closed => closed,
+        }
+    }
+    async fn close_with_others(self: &Rc<Self>, query: Sync) -> Result<()> {
         let queue = &self.core.closes;
         let (tell, told) = oneshot();
         queue.waiting.borrow_mut().push((query, tell));

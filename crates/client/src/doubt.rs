@@ -33,6 +33,10 @@ impl Doubts {
     pub fn sent(&self) -> Sent<'_> {
         Sent { doubts: self, fence: self.fence.get(), known: false }
     }
+    /// The number that writes go with now.
+    pub fn fence(&self) -> u64 {
+        self.fence.get()
+    }
     /// Whether some write is in doubt.
     pub fn any(&self) -> bool {
         self.open.get().is_some()

@@ -7,9 +7,11 @@
 mod capability;
 mod files;
 mod known;
+mod lost;
 
 pub(crate) use capability::Permission;
 pub(crate) use files::Files;
+pub(crate) use lost::{Go, look_after};
 
 use crate::copy::{self, Span};
 use crate::doubt::Doubts;
@@ -81,6 +83,8 @@ pub struct OpenFile {
     /// A renewal ended, or an attempt landed.
     moved: Notify,
     background: Cell<bool>,
+    /// What is known of its session.
+    standing: lost::Standing,
     questions: known::Questions,
     doubts: Doubts,
     /// Of the inode, shared by its open files.
@@ -140,6 +144,7 @@ impl OpenFile {
             }),
             moved: Notify::default(),
             background: Cell::new(false),
+            standing: lost::Standing::new(reply.attr.life, now),
             questions: known::Questions::default(),
             doubts: Doubts::default(),
             unflushed,

@@ -2,7 +2,7 @@
 //!
 //! Must never: touch a chunk of a file before meta has said that its contents are in chunks. (Until then no capability allows it either.)
 
-use crate::file::OpenFile;
+use crate::file::{Go, OpenFile};
 use crate::read::Found;
 use glowfs_rt::{Buf, BufMut};
 use glowfs_types::wire::inline::{InlineRead, InlineReply, InlineWrite};
@@ -24,7 +24,12 @@ pub(crate) async fn content(file: &OpenFile) -> Result<Option<InlineReply>> {
     let caller = file.access().caller.clone();
     let (session, exec) = (file.session(), file.access().exec);
     let q = InlineRead { caller, inode: file.inode(), session, exec };
-    let reply = file.client().inline_read(q).await?;
+    let client = file.client();
+    let call = async |_| client.inline_read(q.clone()).await;
+    let reply = match session {
+        Some(_) => client.in_session((q.inode, session), call).await?,
+        None => call(Go::First).await?,
+    };
     file.update_attr(&reply.attr);
     Ok(Some(reply).filter(|r| r.content.is_some()))
 }
@@ -63,6 +68,7 @@ pub(crate) async fn write(
         return spill(file).await.map(|()| None);
     }
     let session = file.session().ok_or_else(|| Error::from(Status::Internal))?;
+    let mut lost = false;
     for _ in 0..FENCES_MAX {
         file.check_owner()?;
         file.client().settle_doubts(file.inode()).await?;
@@ -78,6 +84,16 @@ pub(crate) async fn write(
             under,
         };
         let outcome = file.client().inline_write(q).await;
+        if let Err(e) = &outcome
+            && e.status == Status::SessionEnded
+            && !lost
+        {
+            // In doubt: when the session is there again, so may be a copy of it.
+            drop(sent);
+            lost = true;
+            Box::pin(file.come_back(e.clone())).await?;
+            continue;
+        }
         sent.answered(&outcome);
         match outcome {
             // It had no effect, and never will: another write through this file was given up meanwhile, and all that were on their way with it.

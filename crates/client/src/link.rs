@@ -1,6 +1,7 @@
 //! The link to mgmtd: finding the primary, keeping routing info fresh, keeping the client's session alive.
 
 use crate::core::Core;
+use crate::file::look_after;
 use crate::retry::{Next, Retry, again_meta};
 use crate::routes::{self, Site};
 use glowfs_net::{Conn, Target};
@@ -13,7 +14,8 @@ use glowfs_types::wire::mgmtd::{
 };
 use glowfs_types::wire::{Empty, decode, encode, method};
 use glowfs_types::{Error, HostId, NodeId, Result, RoutingVersion, Status, UserId};
-use std::rc::Rc;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
 
 /// How long one attempt at one mgmtd waits.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -332,14 +334,23 @@ pub(crate) async fn keep_session(core: Rc<Core>) {
 /// Keeps a connection to every meta service, so that each of them can call this client (RECALL, IN_USE) also when it is idle
 /// or works with another one.
 pub(crate) async fn keep_metas(core: Rc<Core>) {
+    // The connection that was seen last, and when.
+    let mut seen: BTreeMap<NodeId, (Weak<Conn>, Instant)> = BTreeMap::new();
     while !core.closed.get() {
         if let Some(info) = core.fresh() {
             for node in routes::metas(&info, 0, |_| false) {
                 match core.conn(&info, node, ATTEMPT).await {
-                    Ok(conn) if core.is_meta_to_be_asked(node) => {
-                        ask_silent(&core, node, &conn).await;
+                    Ok(conn) => {
+                        let here = (Rc::downgrade(&conn), core.rt.now());
+                        if let Some((before, then)) = seen.insert(node, here)
+                            && !Weak::ptr_eq(&before, &Rc::downgrade(&conn))
+                        {
+                            look_after(&core, then);
+                        }
+                        if core.is_meta_to_be_asked(node) {
+                            ask_silent(&core, node, &conn).await;
+                        }
                     }
-                    Ok(_) => {}
                     Err(e) => {
                         tracing::debug!(error = %e, %node, "no connection to a meta service");
                     }

@@ -6,6 +6,7 @@
 
 use crate::client::Client;
 use crate::core::Core;
+use crate::file::Go;
 use crate::owner::Owners;
 use crate::retry::{Retry, again_meta};
 use crate::routes::{self, Site};
@@ -66,6 +67,7 @@ queries! {
     OfXattr: once;
     SetXattr: once, |q| Some(q.inode);
     Renew: plain, |q| (q.write || q.spill).then_some(q.inode);
+    Reopen: once, |q| Some(q.inode);
     Lock: once, |q| Some(q.inode);
     Append: plain, |q| Some(q.inode);
     Closes: plain;
@@ -99,8 +101,6 @@ calls! {
     rename(Rename) -> RenameReply = RENAME;
     /// READDIR.
     readdir(ReadDir) -> ReadDirReply = READDIR;
-    /// CLOSE.
-    close_session(Sync) -> AttrReply = CLOSE;
     /// READLINK.
     readlink(ReadLink) -> ReadLinkReply = READLINK;
     /// STATFS.
@@ -129,6 +129,8 @@ calls! {
     trees(Trees) -> TreesReply = TREES;
     /// RENEW.
     renew(Renew) -> OpenReply = RENEW;
+    /// REOPEN. Open files do it themselves.
+    reopen(Reopen) -> OpenReply = REOPEN;
 }
 
 impl Client {
@@ -139,14 +141,29 @@ impl Client {
             if len == 0 {
                 // It has other data then, or none.
                 let cut = self.core.files.cutting_to_nothing(query.inode);
-                let reply = self.meta_call(method::SETATTR, query).await?;
+                let reply = self.set(query).await?;
                 cut();
                 return Ok(reply);
             }
             let info = self.core.routing.borrow().clone();
             self.core.files.cutting(query.inode, &info);
         }
-        self.meta_call(method::SETATTR, query).await
+        self.set(query).await
+    }
+    async fn set(&self, mut query: SetAttr) -> Result<AttrReply> {
+        if query.session.is_none() {
+            return self.meta_call(method::SETATTR, query).await;
+        }
+        // It takes effect once, also if a copy comes late of what was refused for want of the session.
+        if query.request == RequestId(0) {
+            query.request = self.new_request();
+        }
+        let call = async |go: Go| {
+            let mut query = query.clone();
+            go.mark(&mut query.caller);
+            self.meta_call(method::SETATTR, query).await
+        };
+        self.in_session((query.inode, query.session), call).await
     }
     /// SYNC.
     pub async fn sync(&self, query: Sync) -> Result<AttrReply> {
@@ -155,7 +172,18 @@ impl Client {
     }
     /// The same, whatever is in doubt.
     pub(crate) async fn sync_as_it_is(&self, query: Sync) -> Result<AttrReply> {
+        let call = async |go: Go| self.sync_once(go.report(query.clone())).await;
+        self.in_session((query.inode, query.session), call).await
+    }
+    /// The same, whatever became of the session.
+    pub(crate) async fn sync_once(&self, query: Sync) -> Result<AttrReply> {
         self.meta_call(method::SYNC, query).await
+    }
+    /// CLOSE.
+    pub async fn close_session(&self, query: Sync) -> Result<AttrReply> {
+        self.before_close(&query).await;
+        let call = async |go: Go| self.meta_call(method::CLOSE, go.report(query.clone())).await;
+        self.in_session((query.inode, query.session), call).await
     }
     /// LOCK. What was written under a lock that is given back, or that others may share from then on, comes before what they write.
     pub async fn lock(&self, query: Lock) -> Result<LockReply> {
@@ -168,8 +196,10 @@ impl Client {
     pub async fn append(&self, query: Append) -> Result<AppendReply> {
         if query.release {
             self.settle_doubts(query.inode).await?;
+            return self.meta_call(method::APPEND, query).await;
         }
-        self.meta_call(method::APPEND, query).await
+        let call = async |_| self.meta_call(method::APPEND, query.clone()).await;
+        self.in_session((query.inode, None), call).await
     }
     /// OPEN. Give the answer to [`Client::open_file`] without waiting in between.
     pub async fn open(&self, mut query: Open) -> Result<OpenReply> {

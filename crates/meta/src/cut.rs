@@ -3,6 +3,7 @@
 use crate::cuts_under_way::{SHARED_WAIT, Which};
 use crate::recall::Change;
 use crate::state::{Service, VOLUME, ms};
+use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context, Cut};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::capability::rights;
@@ -69,7 +70,7 @@ async fn over(s: &Service, attr: &Attr) -> Result<Option<TruncateEpoch>> {
 async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
     let began = s.rt.now();
     // A truncate that a loss of power could undo must not have cut anything.
-    s.engine.flush_barrier().await?;
+    s.flush().await?;
     let attr = &cut.attr;
     let layout = layout_of(attr)?;
     // Whoever may still write under the old epoch must have stopped, or a late write would bring back what is cut.
@@ -99,8 +100,21 @@ async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateE
         true => s.chunks.allocated(&layout, &right.now(s, attr).await?).await.ok(),
         false => None,
     };
+    end(s, attr, allocated).await
+}
+
+/// Lets writers in, under an epoch that nobody gets before it is on disk: whoever is let in by another service would not know that it is not.
+async fn end(s: &Service, attr: &Attr, allocated: Option<u64>) -> Result<TruncateEpoch> {
     let (inode, epoch) = (attr.inode, attr.epoch);
-    s.run(false, true, async |tx| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await).await
+    let at_once = s.has_others() || s.options(false, true).durable;
+    let later = if at_once { None } else { s.cuts_ended.begin(inode) };
+    let finish = async |tx: &Transaction| ns::finish_cut(tx, VOLUME, inode, epoch, allocated).await;
+    let ended = s.run(later.is_none(), true, finish).await;
+    if let Some(ending) = later {
+        drop(ending);
+        s.watch_ends();
+    }
+    ended
 }
 
 /// The layout of a file that is cut. It is as it stands in the engine, where nobody has looked at it yet: a chunk size of 0 would end the service.

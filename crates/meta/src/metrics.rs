@@ -15,6 +15,8 @@ pub struct Metrics {
     pub gc_chunks: Counter,
     /// Sessions of dead clients ended.
     pub reaped: Counter,
+    /// Sessions that were lost with the engine's power and are there again.
+    pub reopened: Counter,
     /// Recalls sent to clients.
     pub recalls: Counter,
     /// Recalls that were not answered, so that the lease had to end by itself.
@@ -70,6 +72,11 @@ impl Metrics {
             reaped: r.counter(
                 "glowfs_meta_sessions_reaped_total",
                 "Sessions of dead clients ended.",
+                &[],
+            ),
+            reopened: r.counter(
+                "glowfs_meta_sessions_reopened_total",
+                "Sessions that the metadata engine had lost with its power and that their clients had put back.",
                 &[],
             ),
             recalls: r.counter(

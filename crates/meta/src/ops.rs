@@ -15,6 +15,7 @@ use crate::locks;
 use crate::names::{Naming, seen};
 use crate::once::Doubt;
 use crate::recall::Change;
+use crate::reopen;
 use crate::state::{Asker, Service, VOLUME};
 use crate::trash;
 use crate::trees;
@@ -43,7 +44,7 @@ const FIRST_SPACE: Duration = Duration::from_secs(2);
 
 /// Whether a method is one of the file system's.
 pub fn takes(m: u16) -> bool {
-    (method::LOOKUP..=method::CLOSES).contains(&m)
+    (method::LOOKUP..=method::REOPEN).contains(&m)
         || matches!(m, method::ORPHANS | method::TRASH | method::FSCK)
         || matches!(m, method::INLINE_READ | method::INLINE_WRITE)
         || matches!(m, method::REMOVE_TREE | method::TREES)
@@ -192,6 +193,7 @@ pub async fn answer(
         method::MAKE => Reply::msg(&make(s, id, body).await?),
         method::OPEN => Reply::msg(&open(s, id, body).await?),
         method::RENEW => Reply::msg(&renew(s, id, body).await?),
+        method::REOPEN => Reply::msg(&reopen::answer(s, id, body).await?),
         method::SYNC | method::CLOSE => Reply::msg(&sync(s, id, body, m == method::CLOSE).await?),
         method::CLOSES => Reply::msg(&closes::answer(s, id, body).await?),
         method::LOCK | method::LOCK_TEST | method::LOCK_WAIT => {
@@ -409,10 +411,11 @@ async fn open(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {
 }
 
 /// Writes of a file with `durability = "disk"` survive the loss of power without an fsync, so its name and the session that leads to
-/// the file's length must do so before the first of them.
-async fn settle_session(s: &Service, opened: &Opened) -> Result<()> {
+/// the file's length must do so before the first of them; and so must the epoch that it is written under.
+pub(crate) async fn settle_session(s: &Service, opened: &Opened) -> Result<()> {
     let disk = opened.attr.layout.is_some_and(|l| l.durability == Durability::Disk);
-    if disk && opened.write { s.engine.flush_barrier().await } else { Ok(()) }
+    let first = disk || s.cuts_ended.has(opened.attr.inode);
+    if first && opened.write { s.flush().await } else { Ok(()) }
 }
 
 async fn renew(s: &Service, id: &Rc<Conn>, body: &[u8]) -> Result<OpenReply> {

@@ -8,6 +8,7 @@ use crate::append::AskedBack;
 use crate::background;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::cuts_ended::CutsEnded;
 use crate::cuts_under_way::CutsUnderWay;
 use crate::engine;
 use crate::fair::Fair;
@@ -21,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::ops;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
+use crate::reopen::Listed;
 use crate::spills::Spills;
 use crate::state::{Asker, Service, VOLUME, ms};
 use crate::telling::Telling;
@@ -97,6 +99,8 @@ pub async fn start(rt: &Rt, config: MetaConfig) -> Result<Running> {
         together,
         spills: Spills::new(),
         cuts: CutsUnderWay::default(),
+        cuts_ended: CutsEnded::default(),
+        listed: Listed::default(),
         held: Held::new(),
         started: rt.now(),
         peers: RefCell::default(),

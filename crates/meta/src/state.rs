@@ -3,6 +3,7 @@
 use crate::append::AskedBack;
 use crate::callbacks::Peers;
 use crate::config::MetaConfig;
+use crate::cuts_ended::CutsEnded;
 use crate::cuts_under_way::CutsUnderWay;
 use crate::fair::Fair;
 use crate::finishing::Finishing;
@@ -14,6 +15,7 @@ use crate::locks::LockWaits;
 use crate::metrics::Metrics;
 use crate::orphans::Orphans;
 use crate::pace::Pace;
+use crate::reopen::Listed;
 use crate::spills::Spills;
 use crate::telling::Telling;
 use crate::together::Together;
@@ -84,6 +86,10 @@ pub struct Service {
     pub spills: Spills,
     /// Truncates that are being finished.
     pub cuts: CutsUnderWay,
+    /// Those whose end is not on disk yet.
+    pub cuts_ended: CutsEnded,
+    /// The clients that mgmtd listed a moment ago.
+    pub listed: Listed,
     /// What the engine holds.
     pub held: Held,
     /// When this life of the service began.

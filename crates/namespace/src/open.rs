@@ -165,13 +165,20 @@ pub(crate) fn put_session(
         opened: cx.now,
         fence: 0,
     };
-    let v = cx.volume();
-    cx.tx.put(keys::session(v, id, flags.session), pack(&record))?;
-    cx.tx.put(
-        keys::client_session(v, cx.caller.client, flags.session),
-        id.0.to_be_bytes().to_vec(),
-    )?;
+    note_session(cx, id, flags.session, &record)?;
     Ok(Some(flags.session))
+}
+
+/// Puts a session down, with its file and in the list of its client.
+pub(crate) fn note_session(
+    cx: &Context<'_>,
+    id: InodeId,
+    session: SessionId,
+    record: &Session,
+) -> Result<()> {
+    let v = cx.volume();
+    cx.tx.put(keys::session(v, id, session), pack(record))?;
+    cx.tx.put(keys::client_session(v, record.client, session), id.0.to_be_bytes().to_vec())
 }
 
 /// What a session did to a file, without closing it. Without a session, or with one for reading, only when it was read.

@@ -18,7 +18,7 @@ use glowfs_types::wire::encode;
 use glowfs_types::wire::inline::InlineWrite;
 use glowfs_types::wire::lock::Lock;
 use glowfs_types::wire::meta::{
-    Attr, Caller, InodeKind, Link, Make, OfXattr, Open, Rename, SetAttr, SetXattr, Unlink,
+    Attr, Caller, InodeKind, Link, Make, OfXattr, Open, Rename, Reopen, SetAttr, SetXattr, Unlink,
 };
 use glowfs_types::wire::tree::RemoveTree;
 use glowfs_types::{Error, InodeId, RequestId, Result, Status};
@@ -73,7 +73,20 @@ macro_rules! once {
         }
     )*};
 }
-once!(InlineWrite, Link, Lock, Make, OfXattr, Open, RemoveTree, Rename, SetAttr, SetXattr, Unlink);
+once!(
+    InlineWrite,
+    Link,
+    Lock,
+    Make,
+    OfXattr,
+    Open,
+    RemoveTree,
+    Rename,
+    Reopen,
+    SetAttr,
+    SetXattr,
+    Unlink
+);
 
 impl Context<'_> {
     fn bucket_at(&self, secs: i64) -> u32 {

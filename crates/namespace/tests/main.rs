@@ -6,6 +6,7 @@ mod emptied;
 mod inline;
 mod model;
 mod removed;
+mod reopened;
 mod retries;
 mod skipped;
 mod times;

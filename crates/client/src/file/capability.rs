@@ -91,10 +91,13 @@ impl OpenFile {
             exec: self.access.exec,
         };
         let (before, heard) = (self.state.borrow().overtakers, self.state.borrow().said);
-        let answer = core.meta(method::RENEW, |_| encode(&query)).await?;
-        let reply: OpenReply = decode(&answer)?;
+        let reply = match core.meta(method::RENEW, |_| encode(&query)).await {
+            Err(e) if e.status == Status::SessionEnded => Box::pin(self.open_anew(e)).await?,
+            answer => decode::<OpenReply>(&answer?)?,
+        };
         let capability = parse_capability(&reply)?;
         reply.attr.edition().check_asked_after(&heard)?;
+        self.standing.is_there(reply.attr.life);
         self.update_attr(&reply.attr);
         let mut s = self.state.borrow_mut();
         if s.said.is_of_later_life_than(&reply.attr.edition()) {

@@ -5,7 +5,7 @@ use crate::routes;
 use crate::unflushed::Unflushed;
 use glowfs_rt::sync::join_all;
 use glowfs_types::routing::RoutingInfo;
-use glowfs_types::{Durability, InodeId, TruncateEpoch};
+use glowfs_types::{Durability, InodeId, SessionId, TruncateEpoch};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -68,6 +68,15 @@ impl Files {
     }
     pub(super) fn of(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {
         self.0.borrow().get(&inode).into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+    /// The open file with this session.
+    pub(super) fn with_session(&self, inode: InodeId, session: SessionId) -> Option<Rc<OpenFile>> {
+        let files = self.0.borrow();
+        let mut of = files.get(&inode).into_iter().flatten().filter_map(Weak::upgrade);
+        of.find(|f| f.session == Some(session))
+    }
+    pub(super) fn all(&self) -> Vec<Rc<OpenFile>> {
+        self.0.borrow().values().flatten().filter_map(Weak::upgrade).collect()
     }
     /// The open files through which writes were sent that nobody knows the outcome of.
     pub fn in_doubt(&self, inode: InodeId) -> Vec<Rc<OpenFile>> {

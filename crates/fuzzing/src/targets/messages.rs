@@ -61,7 +61,7 @@ messages! {
     Leaver RemoveNode RemoveNodeReply ForceChain ForceChainReply TakeDisk TakeDiskReply ListData ListDataReply Orphans OrphanData OrphansReply
     InUse InUseReply Damaged DamagedChunk DamagedReply ListExtents ListExtentsReply ChunkExtents TrashId TrashEntry Trash TrashReply
     RemoveTree RemoveTreeReply Trees TreesReply Tree
-    Unvouched Vouch VouchReply
+    Unvouched Vouch VouchReply Reopen
 }
 
 pub fn run(input: &[u8]) {

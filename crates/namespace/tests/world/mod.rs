@@ -84,9 +84,13 @@ pub fn layout(inline_bytes: u32) -> Layout {
 impl World {
     /// One with an empty root, in which everybody may write.
     pub async fn new(rt: &Rt, inline_bytes: u32) -> Self {
+        Self::over(rt, inline_bytes, Memory::engine()).await
+    }
+    /// The same over an engine with nothing in it.
+    pub async fn over(rt: &Rt, inline_bytes: u32, engine: Rc<dyn Engine>) -> Self {
         let w = Self {
             rt: rt.clone(),
-            engine: Memory::engine(),
+            engine,
             id: Cell::new(1),
             clock: Cell::new(1_000_000),
             cluster: Cell::new(None),

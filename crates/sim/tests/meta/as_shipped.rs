@@ -115,7 +115,7 @@ fn a_truncate_that_never_was_has_cut_nothing() {
             let _ = c.setattr(cut).await;
         });
         // Often before anything can be flushed.
-        lab.cluster.run_for(some_us(&lab, if round % 2 == 0 { 2_500 } else { FLUSHED_US }));
+        lab.cluster.run_for(some_us(&lab, if round % 4 > 0 { 2_500 } else { FLUSHED_US }));
         // Nobody asks for it again.
         lab.cluster.clients[who].kill();
         lab.restart(true);

@@ -7,6 +7,7 @@ mod hot;
 mod inline;
 mod lab;
 mod locks;
+mod lost_opens;
 mod names;
 mod requests;
 mod restarts;

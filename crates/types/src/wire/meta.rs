@@ -20,7 +20,7 @@ pub use names::{
     Link, Lookup, Make, NAME_BYTES_MAX, Name, ReadLinkReply, Rename, RenameReply,
     SYMLINK_BYTES_MAX, Unlink, UnlinkReply,
 };
-pub use open::{Open, OpenFlags, OpenReply, Renew, Sync};
+pub use open::{Open, OpenFlags, OpenReply, Renew, Reopen, Sync};
 pub use xattr::{OfXattr, SetXattr, XattrList, XattrReply};
 
 use crate::{ClientId, InodeId, VolumeId};

@@ -156,6 +156,8 @@ methods! {
     APPEND = 322;
     /// Closes many sessions at once ([`super::closes`]).
     CLOSES = 323;
+    /// Opens a file anew under the session that it had, for the metadata engine has lost that with its power.
+    REOPEN = 324;
     /// The search for chunks that nobody owns: how it stands, or a pass now ([`super::orphans`]).
     ORPHANS = 330;
     /// The trash: lists it, puts a file back, or removes one for good ([`super::trash`]).

@@ -96,6 +96,43 @@ pub struct Renew {
     pub exec: bool,
 }
 
+/// REOPEN: a session that the metadata engine has lost with its power, once more and under the same number. It is answered as RENEW is; `SessionEnded`: it was not
+/// lost so, or its client is dead.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
+pub struct Reopen {
+    /// Who asks.
+    #[n(0)]
+    pub caller: Caller,
+    /// Takes effect once: a copy that comes after the session was closed does not open it.
+    #[n(1)]
+    pub request: RequestId,
+    /// The file.
+    #[n(2)]
+    pub inode: InodeId,
+    /// The session that it had.
+    #[n(3)]
+    pub session: SessionId,
+    /// For reading.
+    #[n(4)]
+    pub read: bool,
+    /// For writing.
+    #[n(5)]
+    pub write: bool,
+    /// As in [`OpenFlags::exec`].
+    #[n(6)]
+    pub exec: bool,
+    /// The life of the engine ([`Attr::life`]) in which meta last said that the session was there: only a later one can have lost it.
+    #[n(7)]
+    pub life: u64,
+    /// As in [`Sync::fence`]: the number that writes to contents with the metadata go with now.
+    #[n(8)]
+    pub fence: u64,
+    /// The last [`crate::Capability`] that the session got, as bytes, also if its time is over: what it says that the session was opened for, nobody has to
+    /// be allowed anew.
+    #[cbor(n(9), with = "minicbor::bytes")]
+    pub capability: Vec<u8>,
+}
+
 /// SYNC and CLOSE: what a session has done to a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 pub struct Sync {
@@ -141,5 +178,22 @@ impl Sync {
     /// Whether it tells of writes.
     pub fn tells_of_writes(&self) -> bool {
         self.wrote || self.mtime.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::{decode, encode};
+    use super::*;
+
+    #[test]
+    fn golden_bytes_of_a_reopen() {
+        let (inode, session) = (InodeId(7), SessionId(2));
+        let q = Reopen { inode, session, write: true, life: 9, ..Reopen::default() };
+        let bytes = encode(&q);
+        assert_eq!(decode::<Reopen>(&bytes).expect("read"), q);
+        let id = |n| [&[0x50], &u128::to_le_bytes(n)[..]].concat();
+        let end = [&[7], &id(2)[..], &[0xf4, 0xf5, 0xf4, 9, 0, 0x40]].concat();
+        assert_eq!((bytes[0], &bytes[bytes.len() - end.len()..]), (0x8a, &end[..]));
     }
 }
