@@ -12,6 +12,7 @@ pub mod estate;
 mod faults;
 pub mod fsck;
 pub mod harness;
+mod held;
 pub mod history;
 pub mod leaks;
 pub mod lives;
