@@ -14,7 +14,7 @@ PLANTED = [
     (links.check, "a link to no heading", "docs/operating.md", "(semantics.md#small-files)", "(semantics.md#smallest-files)", "no heading"),
     (links.check, "a link in code", "crates/types/src/layout.rs", "docs/formats/layout.md", "docs/formats/layouts.md", "leads nowhere"),
     (links.check_tables, "a row without a table", "docs/replication.md", "\n| 18 | ", "\n\n| 18 | ", "belongs to no table"),
-    (links.check_tables, "a row with a cell less", "docs/simulator.md", "| missing-flush | 1 | ", "| missing-flush | ", "cells in a table"),
+    (links.check_tables, "a row with a cell less", "docs/simulator.md", "| primary-outlives-lease | 1 | ", "| primary-outlives-lease | ", "cells in a table"),
     (references.check, "a file that is gone", "docs/architecture.md", "`mount/known.rs`", "`mount/unknown.rs`", "no file"),
     (references.check, "a function that has moved", "docs/replication.md", "`progress.rs: decide`", "`arrive.rs: decide`", "has no decide"),
     (references.check, "an item of a module", "docs/reliability.md", "`kv::embedded: begin_life`", "`kv::embedded: begin_live`", "has no begin_live"),

@@ -7,6 +7,7 @@ use glowfs_kv::Transaction;
 use glowfs_namespace::{self as ns, Context, Cut};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::capability::rights;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::meta::{Attr, Caller, OfInode};
 use glowfs_types::{
     Capability, ChunkId, ClientId, Error, InodeId, Layout, Result, SessionId, Status, TruncateEpoch,
@@ -70,7 +71,9 @@ async fn over(s: &Service, attr: &Attr) -> Result<Option<TruncateEpoch>> {
 async fn try_to_finish(s: &Service, cut: &Cut, by: ClientId) -> Result<TruncateEpoch> {
     let began = s.rt.now();
     // A truncate that a loss of power could undo must not have cut anything.
-    s.flush().await?;
+    if !planted(Mutant::CutBeforeFlush) {
+        s.flush().await?;
+    }
     let attr = &cut.attr;
     let layout = layout_of(attr)?;
     // Whoever may still write under the old epoch must have stopped, or a late write would bring back what is cut.

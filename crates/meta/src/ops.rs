@@ -25,6 +25,7 @@ use glowfs_namespace::{Context, Made, Opened, is_in_the_way};
 use glowfs_net::{Conn, Reply};
 use glowfs_rt::Duration;
 use glowfs_rt::sync::Share;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::meta::*;
 use glowfs_types::wire::orphans::{Orphans, OrphansReply};
 use glowfs_types::wire::{Empty, decode, method};
@@ -446,9 +447,10 @@ async fn sync(s: &Service, id: &Rc<Conn>, body: &[u8], close: bool) -> Result<At
 
 /// Notes what a session did to a file, and ends the session if it is to be closed.
 pub(crate) async fn settle_length(s: &Service, q: &Sync, close: bool) -> Result<Attr> {
+    let durable = q.durable && !planted(Mutant::FsyncNotDurable);
     s.with_cut(q.inode, async || {
         // Both may be repeated: lengths and times only grow, and a closed session stays closed.
-        s.run_on(q.inode, (q.durable, true), &Doubt::default(), async |tx| {
+        s.run_on(q.inode, (durable, true), &Doubt::default(), async |tx| {
             let cx = &Context::new(tx, &q.caller, s);
             if close { ns::close(cx, q).await } else { ns::sync(cx, q).await }
         })

@@ -17,6 +17,7 @@ use glowfs_kv::{Engine, Transaction, is_tried_again, never_happens};
 use glowfs_rt::sync::{OneSender, oneshot};
 use glowfs_rt::{Duration, Instant, Rt};
 use glowfs_telemetry::Counter;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{InodeId, Result, Status};
 use std::rc::Rc;
 
@@ -118,7 +119,9 @@ impl Together {
         let mine = part(&tx, work).await.ok_or(NoAnswer::Nothing)?;
         let mut others = Vec::new();
         let end = match self.let_in(lane, (&tx, until), &mut others).await {
-            Some(on_disk) => end_of(tx.commit(durable || on_disk).await.map(drop)),
+            Some(on_disk) => end_of(
+                tx.commit(durable || on_disk && !planted(Mutant::FsyncOfAnother)).await.map(drop),
+            ),
             None => End::Nothing,
         };
         if end == End::Committed {

@@ -7,6 +7,7 @@ use crate::inline;
 use crate::keys;
 use crate::record::{Inode, Session, pack, unpack};
 use glowfs_types::layout::FILE_BYTES_MAX;
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::wire::meta::{AtimeRule, Attr, InodeKind, Open, OpenFlags, Renew, Sync};
 use glowfs_types::{Error, InodeId, Result, SessionId, Status};
 
@@ -96,7 +97,10 @@ pub(crate) async fn open_inode(
     if inode.is_inline() && !flags.inline {
         return Err(inline::in_the_way("the client that opens it knows chunks only"));
     }
-    if inode.nlink == 0 && crate::removed::is_doomed(cx, id).await? {
+    if inode.nlink == 0
+        && crate::removed::is_doomed(cx, id).await?
+        && !planted(Mutant::DoomUnchecked)
+    {
         return Err(gone(id));
     }
     check_free(cx, id, flags.session).await?;

@@ -93,7 +93,8 @@ fn settings_of_a_directory_are_not_listed() {
         for (name, value) in [("glowfs.trash", "7d"), ("glowfs.layout", "stripe=1")] {
             let (request, name) = (RequestId(0), Name::from(name.as_bytes().to_vec()));
             let value = value.as_bytes().to_vec();
-            let set = SetXattr { caller: who(), request, inode: d, name: name.clone(), value, flags: 0 };
+            let set =
+                SetXattr { caller: who(), request, inode: d, name: name.clone(), value, flags: 0 };
             op!(&w, ns::setxattr, set).expect("set");
             assert_eq!(listed(&w, d).await, (0, 0), "{name:?}");
             let get = OfXattr { caller: who(), request, inode: d, name };

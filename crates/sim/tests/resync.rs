@@ -5,6 +5,7 @@ use glowfs_client::{Client, ClientConfig, OpenFile};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
+use glowfs_sim::cluster::scenes::retries;
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_sim::world::Link;
 use glowfs_storage::SYNC_PAGE_MAX;
@@ -294,59 +295,7 @@ fn what_lies_behind_the_first_page_is_brought_up_to_date() {
     });
 }
 
-/// A write that is done and was never answered comes again to a replica which knows of it by a resync alone: it is not done twice, over what another client has written since.
 #[test]
 fn a_retry_at_a_replica_that_was_brought_up_to_date_changes_nothing() {
-    // A record in each message: it need not come with the first one.
-    let cluster = Cluster::start(66, Shape { sync_page: (3, 1), ..PAIR });
-    cluster.bootstrap().expect("a cluster");
-    change(&cluster, "f", vec![Step::Fill(0..1, 9)]);
-    let (source, receiver) = (cluster.storages[0].clone(), cluster.storages[1].clone());
-    cluster.crash(&receiver, false);
-    cluster.run_for(Duration::from_secs(3));
-    let node = cluster.clients[1].clone();
-    let (rt, config) = (node.rt(), cluster.client_config());
-    let (step, now) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-    let (next, at) = (step.clone(), now.clone());
-    node.rt().spawn_detached(async move {
-        let client = Client::connect(&rt, config).await.expect("a client");
-        let (file, _) = open_or_make(&client, "f").await.expect("open");
-        // It has a connection from here on.
-        file.write(CHUNK / 2, Buf::from_vec(vec![1])).await.expect("written");
-        at.set(1);
-        while next.get() == 0 {
-            rt.sleep(Duration::from_millis(1)).await;
-        }
-        file.write(0, Buf::from_vec(vec![1])).await.expect("written");
-        at.set(2);
-    });
-    assert!(cluster.run_until(SOON, || now.get() == 1));
-    for storage in &cluster.storages {
-        cluster.world.cut(&storage.node, &node);
-    }
-    step.set(1);
-    cluster.run_for(Duration::from_millis(100));
-    let read = |must: u8| {
-        with(&cluster, move |rt, client| async move {
-            let (file, _) = open_or_make(&client, "f").await?;
-            let (result, buf) = file.read(0, rt.alloc(1)).await;
-            result?;
-            assert_eq!(buf[0], must);
-            client.close_session(report(&client, &file, false)).await.map(drop)
-        });
-    };
-    read(1);
-    assert_eq!(now.get(), 1, "it was done, and its client has heard nothing");
-    with(&cluster, |_, client| async move {
-        let (file, _) = open_or_make(&client, "f").await?;
-        file.write(0, Buf::from_vec(vec![2])).await?;
-        client.close_session(report(&client, &file, true)).await.map(drop)
-    });
-    cluster.restart(&receiver);
-    wait_serving(&cluster);
-    cluster.crash(&source, false);
-    cluster.run_for(Duration::from_secs(5));
-    cluster.world.heal();
-    assert!(cluster.run_until(SOON, || now.get() == 2), "answered in the end");
-    read(2);
+    retries::at_one_that_was_brought_up_to_date(66);
 }

@@ -16,6 +16,7 @@ use glowfs_net::{Bulk, Incoming, Reply, Request};
 use glowfs_rt::sync::{Either, oneshot, select};
 use glowfs_rt::{BufMut, Duration, Instant};
 use glowfs_types::checksum::{crc32c, piece_checksums};
+use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::routing::ChainMember;
 use glowfs_types::wire::method;
 use glowfs_types::wire::repair::{FetchChunk, FetchChunkReply};
@@ -149,7 +150,8 @@ impl Target {
             }
         }
         let view = self.serving_view()?;
-        let _held = self.hold(node, chunk).await?;
+        let held = self.hold(node, chunk).await?;
+        let _held = Some(held).filter(|_| !planted(Mutant::RepairNotHeld));
         let state = self.store.chunk(self.id, chunk).filter(|s| s.exists());
         let Some(state) = state else { return Ok(false) };
         let good = match wrong {

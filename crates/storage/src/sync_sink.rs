@@ -41,7 +41,9 @@ impl Node {
             |v| v.receiving(),
         )?;
         // Known before they are stored: what begins meanwhile and forgets all channels has to forget these, too.
-        target.feed(Event::Channels(ask.chain_version, ask.channels.clone()));
+        if !planted(Mutant::ChannelsNotTold) {
+            target.feed(Event::Channels(ask.chain_version, ask.channels.clone()));
+        }
         target.store.put_channels(target.id, ask.channels).await?;
         if !ask.last {
             return Ok(Empty {});

@@ -62,6 +62,18 @@ mutants! {
     BootIgnored = "boot-ignored";
     /// A chain does not say that it began again without what was not flushed.
     LossUntold = "loss-untold";
+    /// An fsync does not have metadata flushed.
+    FsyncNotDurable = "fsync-not-durable";
+    /// A call that is put into the transaction of another one is flushed only if that one asks for it.
+    FsyncOfAnother = "fsync-of-another";
+    /// A truncate removes chunks before it is on disk itself.
+    CutBeforeFlush = "cut-before-flush";
+    /// A removed file is opened although clients are being asked who has it open.
+    DoomUnchecked = "doom-unchecked";
+    /// What a resync tells of writes is stored, and the replica itself does not hear of it.
+    ChannelsNotTold = "channels-not-told";
+    /// A chunk is written to while it is repaired as a whole.
+    RepairNotHeld = "repair-not-held";
 }
 
 #[cfg(feature = "mutants")]

@@ -95,7 +95,9 @@ fn rsync_of_all_attributes_leaves_trash_and_layout_where_they_are() {
     assert_eq!(get("dst/sub/f", "user.a"), "1");
     sh(
         &c.local,
-        &format!("rsync -aHAX {m}/dst/ {l}/back/ && diff -r src back && getfacl -p back/sub/f | grep -q user:1000"),
+        &format!(
+            "rsync -aHAX {m}/dst/ {l}/back/ && diff -r src back && getfacl -p back/sub/f | grep -q user:1000"
+        ),
     );
     assert_eq!(sh(&c.local, "getfattr --only-values -n user.a back/sub/f"), "1");
 }

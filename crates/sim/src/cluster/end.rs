@@ -4,24 +4,23 @@
 use super::contended;
 use super::fsck;
 use super::harness::{Cluster, Service, all_serve};
+use super::held;
 use super::leaks;
 use super::lives::Lives;
 use super::locks;
 use super::names::{lookup, unlink};
 use super::orphans;
 use super::records;
-use super::registers::CELL_BYTES;
 use super::run::SHARED_FILE;
 use super::shared_names;
 use super::small;
 use super::workload::{self, Shared, open_or_make, report};
-use glowfs_client::{Client, ClientConfig, OpenFile};
+use glowfs_client::{Client, ClientConfig};
 use glowfs_rt::{Duration, Rt};
-use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::routing::{ChainInfo, RoutingInfo};
 use glowfs_types::wire::meta::ROOT_INODE;
 use glowfs_types::wire::orphans::search;
-use glowfs_types::{ChunkId, Error, HostId, NodeId, Result, Status};
+use glowfs_types::{Error, HostId, NodeId, Result, Status};
 use std::rc::Rc;
 
 /// How long garbage collection may take.
@@ -31,21 +30,16 @@ const COLLECTED: Duration = Duration::from_secs(120);
 pub fn check(cluster: &Cluster, shared: &Rc<Shared>, lives: &Lives, limit: Duration) -> Result<()> {
     let own = lives.own_files();
     let engine = Cluster::address(&cluster.metas[0]);
-    let (s, names, left) = (shared.clone(), own.clone(), lives.left());
+    let (s, left) = (shared.clone(), lives.left());
     let host = engine.clone();
     cluster.with_client(&cluster.clients[0].clone(), limit, move |rt, client| async move {
         leaks::wait_sessions(&rt, &records::engine(&rt, host)?).await?;
         fsck::clean(&rt, &client).await?;
+        held::differences(&rt, &client).await?.into_iter().for_each(|d| s.problem(d));
         for estate in left {
             estate.judge(&rt, &client, &s).await?;
         }
-        shared_names::list_all(&client, &s).await?;
-        for name in names.iter().map(String::as_str).chain([SHARED_FILE, contended::NAME]) {
-            let (file, reply) = open_or_make(&client, name).await?;
-            compare_replicas(&client, &file, reply.attr.len, &s).await?;
-            client.close_session(report(&client, &file, false)).await?;
-        }
-        Ok(())
+        shared_names::list_all(&client, &s).await
     })?;
     for storage in &cluster.storages {
         read_from(cluster, storage, shared, limit)
@@ -191,47 +185,4 @@ pub fn wait_healthy(cluster: &Cluster, limit: Duration) -> Result<()> {
             Ok(())
         },
     )
-}
-
-/// Every serving replica has the same of every chunk, with nothing pending.
-pub(super) async fn compare_replicas(
-    client: &Rc<Client>,
-    file: &OpenFile,
-    len: u64,
-    shared: &Shared,
-) -> Result<()> {
-    let io = client.chunk_io();
-    let info = client.routing();
-    let layout = file.layout();
-    let table = info
-        .table(layout.table, layout.table_version)
-        .ok_or_else(|| Error::new(Status::Internal, "the table of the file is gone"))?;
-    let len = len.max(64 * CELL_BYTES);
-    for extent in layout.extents(0, len.min(FILE_BYTES_MAX)) {
-        let chain = table.chains[layout.position(extent.index, table.chains.len() as u32) as usize];
-        let chunk = ChunkId { volume: file.volume(), data: file.data(), index: extent.index };
-        let mut first = None;
-        for m in info.chains[&chain].serving() {
-            // A target that was brought up to date forgets removed chunks; the others keep their tombstones.
-            let have = io.query_chunk(chain, m.target, chunk).await?;
-            let have = have.filter(|c| c.len > 0 || c.pending != c.committed);
-            if let Some(c) = &have
-                && c.pending != c.committed
-            {
-                shared.problem(format!(
-                    "chunk {chunk} on target {}: {c:?} is still pending",
-                    m.target
-                ));
-            }
-            match &first {
-                None => first = Some((m.target, have)),
-                Some((other, theirs)) if *theirs != have => shared.problem(format!(
-                    "chunk {chunk} differs: target {other} has {theirs:?}, target {} has {have:?}",
-                    m.target
-                )),
-                Some(_) => {}
-            }
-        }
-    }
-    Ok(())
 }

@@ -4,7 +4,6 @@
 //! gone with all power. How long its files are is right when its session has ended.
 
 use super::certain::open_kept;
-use super::end::compare_replicas;
 use super::model::FileModel;
 use super::names::{Directory, empty, list, lookup, unlink};
 use super::small;
@@ -112,7 +111,6 @@ impl Kept {
         if let Some(e) = self.model.borrow().check(0, &bytes[..read]) {
             wrong(e);
         }
-        compare_replicas(client, &file, len, shared).await?;
         client.close_session(report(client, &file, false)).await?;
         unlink(client, parent, &self.name, false).await
     }

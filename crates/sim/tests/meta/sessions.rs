@@ -6,6 +6,7 @@ use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;
 use glowfs_sim::cluster::names::unlink;
+use glowfs_sim::cluster::scenes::doomed;
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_types::wire::append::Append;
 use glowfs_types::wire::lock::{Lock, LockHolder, LockWish};
@@ -213,6 +214,12 @@ fn what_a_client_has_open_that_cannot_be_asked_stays() {
         lab.cluster.run_for(Duration::from_secs(30));
         assert_eq!(left(), 1, "seed {seed}: they go when they are closed");
     }
+}
+
+#[test]
+fn what_is_opened_when_its_client_has_said_no_is_not_erased() {
+    let opened = doomed::opened_late(37);
+    assert!((1..doomed::FILES).contains(&opened), "{opened} of {} could be opened", doomed::FILES);
 }
 
 /// The metadata service does not reach one storage node, which mgmtd and the others do reach, and a client dies that had many files open there. A second one dies

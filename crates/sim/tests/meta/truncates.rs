@@ -1,6 +1,6 @@
 //! Truncates to nothing of files that others have open for writing.
 
-use super::lab::{LIMIT, Lab, SHAPE, look, make, name};
+use super::lab::{LIMIT, Lab, SHAPE, look, make, name, written_behind_a_cut_is_there};
 use glowfs_client::OpenFile;
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::Shape;
@@ -63,7 +63,7 @@ fn what_is_written_after_a_truncate_to_nothing_by_another_client_is_there() {
             }
         });
         let file = opened.take().expect("open");
-        lab.written_behind_a_cut_is_there(file, format!("by_open: {by_open}"));
+        written_behind_a_cut_is_there(&lab, file, format!("by_open: {by_open}"));
     }
 }
 
@@ -126,7 +126,7 @@ fn what_is_written_after_a_truncate_that_overtook_the_open_is_there() {
         assert!(opened.borrow().is_none(), "the first one waits for what the other one is told");
         assert!(lab.cluster.run_until(LIMIT, || opened.borrow().is_some()), "opened");
         let file = opened.take().expect("open");
-        lab.written_behind_a_cut_is_there(file, format!("by_make: {by_make}"));
+        written_behind_a_cut_is_there(&lab, file, format!("by_make: {by_make}"));
     }
 }
 
