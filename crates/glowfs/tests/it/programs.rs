@@ -96,7 +96,7 @@ fn rsync_of_all_attributes_leaves_trash_and_layout_where_they_are() {
     sh(
         &c.local,
         &format!(
-            "rsync -aHAX {m}/dst/ {l}/back/ && diff -r src back && getfacl -p back/sub/f | grep -q user:1000"
+            "rsync -aHAX {m}/dst/ {l}/back/ && diff -r src back && getfacl -np back/sub/f | grep -q user:1000"
         ),
     );
     assert_eq!(sh(&c.local, "getfattr --only-values -n user.a back/sub/f"), "1");
