@@ -130,8 +130,11 @@ impl ChunkIo {
     /// Whether a chain of the layout has nobody who serves, as far as is known now: what is asked of all of them would wait.
     pub fn is_away(&self, layout: &Layout) -> bool {
         let info = self.client.routing();
-        let chains = routes::chains_of(&info, layout).unwrap_or_default();
-        chains.iter().any(|chain| routes::head(&info, *chain).is_err())
+        self.chains(layout).iter().any(|chain| routes::head(&info, *chain).is_err())
+    }
+    /// The chains of the layout, as far as is known now.
+    pub fn chains(&self, layout: &Layout) -> Vec<ChainId> {
+        routes::chains_of(&self.client.routing(), layout).unwrap_or_default()
     }
     /// The node that takes updates of its first chunk, as far as is known now. An error: nobody does.
     pub fn first_head(&self, layout: &Layout) -> Result<NodeId> {

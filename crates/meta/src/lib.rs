@@ -25,6 +25,7 @@ mod fair;
 mod finishing;
 mod fought;
 mod fsck;
+mod garbage;
 mod held;
 mod ids;
 mod idset;
