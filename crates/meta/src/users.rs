@@ -74,6 +74,7 @@ impl Users {
         if identity.root || identity.service {
             return Ok(());
         }
+        caller.admitted = false;
         if u64::from(caller.uid) != identity.user.0 {
             return Err(Error::new(
                 Status::AccessDenied,

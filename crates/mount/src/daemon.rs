@@ -71,7 +71,7 @@ impl From<Error> for Failure {
 /// The outcome of a request.
 pub type Outcome = Result<Answer, Failure>;
 /// A request in work.
-type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 
 /// Fails with an errno.
 pub fn fail(errno: i32) -> Outcome {
@@ -150,12 +150,15 @@ pub struct Context<S: FileSystem> {
     /// Its header.
     pub header: Header,
     groups: Vec<u32>,
+    /// See [`crate::rights`].
+    pub admitted: bool,
 }
 
 impl<S: FileSystem> Clone for Context<S> {
     fn clone(&self) -> Self {
-        let Self { daemon, header, groups } = self;
-        Self { daemon: daemon.clone(), header: *header, groups: groups.clone() }
+        let Self { daemon, header, groups, admitted } = self;
+        let (daemon, groups) = (daemon.clone(), groups.clone());
+        Self { daemon, header: *header, groups, admitted: *admitted }
     }
 }
 
@@ -169,13 +172,19 @@ impl<S: FileSystem> std::ops::Deref for Context<S> {
 impl<S: FileSystem> Context<S> {
     /// Who asks.
     pub fn caller(&self) -> Caller {
-        self.callers.of(&self.header, &self.groups)
+        let admitted = self.admitted;
+        Caller { admitted, ..self.callers.of(&self.header, &self.groups) }
+    }
+    /// The same request, of which the kernel has seen to it that its caller may do that.
+    pub(crate) fn as_admitted(&self) -> Self {
+        Self { admitted: true, ..self.clone() }
     }
     /// The same request by somebody else.
     pub fn as_caller(&self, who: &Caller) -> Self {
         // His groups are known: no process is asked for them.
         let header = Header { uid: who.uid, gid: who.gid, pid: 0, ..self.header };
-        Self { daemon: self.daemon.clone(), header, groups: who.groups.clone() }
+        let (daemon, groups) = (self.daemon.clone(), who.groups.clone());
+        Self { daemon, header, groups, admitted: who.admitted }
     }
 }
 
@@ -233,7 +242,7 @@ impl<S: FileSystem> Daemon<S> {
             }
             return;
         };
-        let context = Context { daemon: self.clone(), header, groups };
+        let context = Context { daemon: self.clone(), header, groups, admitted: false };
         self.busy.set(self.busy.get() + 1);
         self.rt.spawn_detached(async move {
             let daemon = context.daemon.clone();
@@ -244,7 +253,7 @@ impl<S: FileSystem> Daemon<S> {
             let outcome = match op {
                 Op::Read(i) => context.read(i, &reply).await,
                 op => {
-                    let work = context.run(op, payload, &reply);
+                    let work = context.run_by_rights(op, payload, &reply);
                     match may_stop(opcode) {
                         true => daemon.race(work, caller, &reply).await,
                         false => work.await,
@@ -362,7 +371,7 @@ fn send(reply: Reply, outcome: Outcome, opcode: u32, node: u64) {
 
 impl<S: FileSystem> Context<S> {
     /// What a request asks for. Each kind is a future of its own, no larger than that kind needs: most are small, some are not.
-    fn run<'a>(&'a self, op: Op, payload: Option<Buf>, reply: &'a Reply) -> Running<'a> {
+    pub(crate) fn run<'a>(&'a self, op: Op, payload: Option<Buf>, reply: &'a Reply) -> Running<'a> {
         match op {
             Op::Write(i) => Box::pin(self.write(i, payload, reply)),
             Op::Lookup { name } => Box::pin(self.lookup(name)),

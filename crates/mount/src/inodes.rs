@@ -11,6 +11,7 @@ use crate::filesystem::FileData;
 use crate::handles::Handles;
 use crate::open::OpenInode;
 use crate::places::Places;
+use crate::rights::ToldRights;
 use glowfs_fuse::abi;
 use glowfs_rt::Instant;
 use glowfs_types::InodeId;
@@ -45,6 +46,7 @@ struct Node {
     /// the first of them in.
     introduced: Instant,
     told: Option<Box<Told>>,
+    rights: ToldRights,
     /// What the kernel takes for its length, unless it is open here: then [`OpenInode::direct`] has it.
     len: u64,
     /// It has no extended attribute until then: it was made here, and who gives it one has to tell us before.
@@ -100,6 +102,8 @@ pub struct Inodes<F> {
     open: RefCell<BTreeMap<u64, Pinned<F>>>,
     /// Numbers of recalls and of changes that were seen.
     recalls: Cell<u64>,
+    /// Numbers of our kernel's changes of rights.
+    rights_changes: Cell<u64>,
     /// The number of the last recall of an inode that was not known, or was forgotten since.
     recalled_unknown: Cell<u64>,
     /// What applications have open.
@@ -163,6 +167,7 @@ impl<F: FileData> Inodes<F> {
             open: RefCell::default(),
             handles: Handles::default(),
             recalls: Cell::new(0),
+            rights_changes: Cell::new(0),
             recalled_unknown: Cell::new(0),
             waiting: Waiting::default(),
             places: Places::default(),
@@ -258,6 +263,7 @@ impl<F: FileData> Inodes<F> {
         }
         let Some(n) = nodes.get_mut(&attr.inode.0) else { return false };
         n.len = entry.attr.size;
+        n.rights.tells(attr.into());
         let told = Told::of(attr, entry);
         match &mut n.told {
             Some(before) => {
@@ -270,6 +276,21 @@ impl<F: FileData> Inodes<F> {
                 false
             }
         }
+    }
+    /// The kernel has changed the inode's attributes, and takes these from the answer.
+    pub fn sets_rights(&self, attr: &Attr) {
+        self.rights_changes.set(self.rights_changes.get() + 1);
+        if let Some(n) = self.nodes.borrow_mut().get_mut(&attr.inode.0) {
+            n.rights.holds(attr.into(), self.rights_changes.get());
+        }
+    }
+    /// The number of the last such change.
+    pub fn rights_changes(&self) -> u64 {
+        self.rights_changes.get()
+    }
+    /// What the kernel may know of the rights to the inode.
+    pub fn rights_told(&self, inode: InodeId) -> Option<ToldRights> {
+        Some(self.nodes.borrow().get(&inode.0)?.rights.clone())
     }
     /// Where the kernel takes a file to end that is longer by now, as meta says, if what it has of the page there may have been stored into through a mapping.
     pub fn old_end(&self, from_meta: &Attr) -> Option<u64> {
@@ -324,11 +345,10 @@ impl<F: FileData> Inodes<F> {
             **told = Told { edition: None, entry: abi::EntryOut { attr, ..told.entry }, ..**told };
         }
     }
-    /// The attributes of an inode that is no more, for who still has it in his hands: those that were told last.
+    /// The attributes that the kernel was told last of an inode.
     pub fn last_told(&self, inode: InodeId) -> Option<abi::Attr> {
         let nodes = self.nodes.borrow();
-        let told = nodes.get(&inode.0)?.told.as_ref()?;
-        Some(abi::Attr { nlink: 0, ..told.entry.attr })
+        Some(nodes.get(&inode.0)?.told.as_ref()?.entry.attr)
     }
     /// Until when the kernel may keep attributes of an inode that it says it does not know: it is about to take them in.
     pub fn introduced(&self, inode: InodeId) -> Instant {

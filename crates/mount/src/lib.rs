@@ -34,6 +34,7 @@ mod ops;
 mod places;
 pub mod ram;
 mod recall;
+mod rights;
 mod rings;
 mod running;
 mod service;

@@ -38,12 +38,12 @@ pub async fn lookup(cx: &Context<'_>, req: &Lookup) -> Result<Attr> {
     }
     if req.name.as_slice() == b".." {
         let dir = cx.dir(req.parent).await?;
-        access::check(cx.caller, &dir, EXEC)?;
+        access::check_named(cx.caller, &dir, EXEC)?;
         let inode = cx.inode(dir.parent).await?;
         return cx.attr_of(dir.parent, &inode).await;
     }
     let (dir, entry) = cx.dir_and_entry(req.parent, &req.name).await?;
-    access::check(cx.caller, &dir, EXEC)?;
+    access::check_named(cx.caller, &dir, EXEC)?;
     let Some(entry) = entry else { return err(Status::NotFound) };
     let inode = cx.inode(entry.inode).await?;
     cx.attr_of(entry.inode, &inode).await
@@ -134,8 +134,8 @@ fn check_flags(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
 
 fn check_owner(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
     let caller = cx.caller;
-    let root = access::is_root(caller);
-    let owner = access::owns(caller, inode);
+    let root = access::may_all(caller);
+    let owner = access::owns_named(caller, inode);
     let uid_ok = req.uid.is_none_or(|u| root || (owner && u == inode.uid));
     let gid_ok =
         req.gid.is_none_or(|g| root || (owner && (g == inode.gid || access::in_group(caller, g))));
@@ -154,7 +154,7 @@ fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
     if let Some(t) = given.into_iter().flatten().find(|t| t.nanos > 999_999_999) {
         return Err(Error::new(Status::InvalidArgument, format!("{} nanoseconds", t.nanos)));
     }
-    if access::owns(cx.caller, inode) {
+    if access::owns_named(cx.caller, inode) {
         return Ok(());
     }
     if chooses_times(req) {
@@ -162,7 +162,7 @@ fn check_times(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()> {
     }
     // A truncate brings its times along; its own check comes later.
     if req.len.is_none() && (req.atime.is_some() || req.mtime.is_some()) {
-        return access::check(cx.caller, inode, WRITE);
+        return access::check_named(cx.caller, inode, WRITE);
     }
     Ok(())
 }
@@ -180,7 +180,7 @@ async fn check_len(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()>
         None => None,
     };
     if !session.is_some_and(|s| s.write) {
-        access::check(cx.caller, inode, WRITE)?;
+        access::check_named(cx.caller, inode, WRITE)?;
     }
     if len > FILE_BYTES_MAX {
         return err(Status::FileTooBig);

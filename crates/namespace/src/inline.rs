@@ -76,8 +76,8 @@ pub async fn inline_read(cx: &Context<'_>, q: &InlineRead) -> Result<(Attr, Opti
                 return err(Status::AccessDenied);
             }
         }
-        None if access::owns(cx.caller, &inode) => {}
-        None => access::check(cx.caller, &inode, access::to_read(q.exec))?,
+        None if access::owns_named(cx.caller, &inode) => {}
+        None => access::check_named(cx.caller, &inode, access::to_read(q.exec))?,
     }
     let bytes = match inode.is_inline() {
         true => Some(content(cx, q.inode).await?),

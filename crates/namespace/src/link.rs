@@ -21,12 +21,12 @@ pub async fn link(cx: &Context<'_>, req: &Link) -> Result<Attr> {
     }
     let mut inode = cx.inode(req.inode).await?;
     let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
-    access::check(cx.caller, &dir, EXEC)?;
+    access::check_named(cx.caller, &dir, EXEC)?;
     if entry.is_some() || name::is_dots(&req.name) {
         return err(Status::Exists);
     }
     flags::check_insert(&dir)?;
-    access::check(cx.caller, &dir, WRITE | EXEC)?;
+    access::check_named(cx.caller, &dir, WRITE | EXEC)?;
     if inode.is_dir() {
         return err(Status::NotPermitted);
     }
@@ -62,7 +62,7 @@ pub async fn unlink(cx: &Context<'_>, req: &Unlink) -> Result<Option<Attr>> {
         return err(status);
     }
     let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
-    access::check(cx.caller, &dir, EXEC)?;
+    access::check_named(cx.caller, &dir, EXEC)?;
     let Some(entry) = entry else { return err(Status::NotFound) };
     let mut inode = cx.inode(entry.inode).await?;
     access::check_delete(cx.caller, &dir, &inode)?;

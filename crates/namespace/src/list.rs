@@ -16,7 +16,7 @@ const ATTR_ENTRIES_MAX: u32 = 1024;
 pub async fn readdir(cx: &Context<'_>, req: &ReadDir) -> Result<(ReadDirReply, bool)> {
     let v = cx.volume();
     let dir = cx.dir(req.inode).await?;
-    access::check(cx.caller, &dir, READ)?;
+    access::check_named(cx.caller, &dir, READ)?;
     let most = if req.attributes { ATTR_ENTRIES_MAX } else { RANGE_ENTRIES_MAX };
     let (begin, end) = keys::cookies_after(v, req.inode, req.after);
     let page = cx.tx.get_range_snapshot(&begin, &end, req.limit.clamp(1, most), false).await?;

@@ -114,7 +114,7 @@ async fn check(cx: &Context<'_>, q: &Lock) -> Result<()> {
     if inode.kind != InodeKind::File {
         return err(Status::InvalidArgument);
     }
-    let may = |want| access::check(cx.caller, &inode, want).is_ok();
+    let may = |want| access::check_named(cx.caller, &inode, want).is_ok();
     if may(READ) || may(WRITE) || access::owns(cx.caller, &inode) {
         return Ok(());
     }

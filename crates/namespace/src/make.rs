@@ -31,7 +31,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
         return made_before(cx, req, record.inode).await;
     }
     let (dir, entry) = cx.dir_to_change(req.parent, &req.name).await?;
-    access::check(cx.caller, &dir, EXEC)?;
+    access::check_named(cx.caller, &dir, EXEC)?;
     if name::is_dots(&req.name) {
         return err(Status::Exists);
     }
@@ -39,7 +39,7 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
         return match req.open {
             Some(flags) if !req.exclusive => {
                 let mut inode = cx.inode(entry.inode).await?;
-                let opened = open_inode(cx, entry.inode, &mut inode, flags, true).await?;
+                let opened = open_inode(cx, entry.inode, &mut inode, flags, access::check).await?;
                 cx.remember(req, entry.inode)?;
                 Ok(Made { attr: opened.attr.clone(), opened: Some(opened) })
             }
@@ -47,11 +47,11 @@ pub async fn make(cx: &Context<'_>, req: &Make) -> Result<Made> {
         };
     }
     flags::check_insert(&dir)?;
-    access::check(cx.caller, &dir, WRITE | EXEC)?;
+    access::check_named(cx.caller, &dir, WRITE | EXEC)?;
     let device = matches!(req.kind, InodeKind::CharDevice | InodeKind::BlockDevice);
     // A whiteout of an overlayfs is no device: anybody may make one (mknod(2), since Linux 5.8).
     let whiteout = req.kind == InodeKind::CharDevice && req.rdev == 0;
-    if device && !whiteout && !access::is_root(cx.caller) {
+    if device && !whiteout && !access::may_all(cx.caller) {
         return err(Status::NotPermitted);
     }
     cx.tx.grows();
@@ -112,7 +112,7 @@ async fn make_unnamed(cx: &Context<'_>, req: &Make) -> Result<Made> {
     }
     let dir = cx.dir(req.parent).await?;
     flags::check_insert(&dir)?;
-    access::check(cx.caller, &dir, WRITE | EXEC)?;
+    access::check_named(cx.caller, &dir, WRITE | EXEC)?;
     cx.tx.grows();
     let id = InodeId(cx.env.new_id()?);
     let mut inode = new_inode(cx, req, &dir)?;

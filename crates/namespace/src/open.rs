@@ -8,7 +8,7 @@ use crate::keys;
 use crate::record::{Inode, Session, pack, unpack};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::mutant::{Mutant, planted};
-use glowfs_types::wire::meta::{AtimeRule, Attr, InodeKind, Open, OpenFlags, Renew, Sync};
+use glowfs_types::wire::meta::{AtimeRule, Attr, Caller, InodeKind, Open, OpenFlags, Renew, Sync};
 use glowfs_types::{Error, InodeId, Result, SessionId, Status};
 
 /// A file that may be read or written: the service makes a capability of it.
@@ -43,7 +43,7 @@ pub async fn open(cx: &Context<'_>, req: &Open) -> Result<Opened> {
         return opened_before(cx, attr, f).await;
     }
     let mut inode = cx.inode(req.inode).await?;
-    let opened = open_inode(cx, req.inode, &mut inode, f, true).await?;
+    let opened = open_inode(cx, req.inode, &mut inode, f, access::check_named).await?;
     if opened.session.is_some() || f.truncate {
         cx.remember(req, req.inode)?;
     }
@@ -59,19 +59,23 @@ pub(crate) async fn opened_before(cx: &Context<'_>, attr: Attr, f: OpenFlags) ->
     Ok(Opened { session, ..Opened::new(attr, f.read, f.write) })
 }
 
+/// [`access::check`], or [`access::check_named`].
+type Check = fn(&Caller, &Inode, u32) -> Result<()>;
+
+/// Opens an inode that the caller may open, as `check` says.
 pub(crate) async fn open_inode(
     cx: &Context<'_>,
     id: InodeId,
     inode: &mut Inode,
     flags: OpenFlags,
-    check: bool,
+    check: Check,
 ) -> Result<Opened> {
     let writes = flags.write || flags.truncate;
     match inode.kind {
         InodeKind::File => {}
         InodeKind::Directory if writes => return err(Status::IsDirectory),
         InodeKind::Directory => {
-            access::check(cx.caller, inode, READ)?;
+            check(cx.caller, inode, READ)?;
             let attr = cx.attr_of(id, inode).await?;
             return Ok(Opened::new(attr, true, false));
         }
@@ -83,11 +87,8 @@ pub(crate) async fn open_inode(
             ));
         }
     }
-    if check {
-        let read = if flags.read { access::to_read(flags.exec) } else { 0 };
-        let want = read | if writes { WRITE } else { 0 };
-        access::check(cx.caller, inode, want)?;
-    }
+    let read = if flags.read { access::to_read(flags.exec) } else { 0 };
+    check(cx.caller, inode, read | if writes { WRITE } else { 0 })?;
     if writes {
         crate::flags::check_open(inode, flags.append, flags.truncate)?;
     }
@@ -303,7 +304,9 @@ fn apply_of(
         Some(s) if s.write => apply(cx, req, inode),
         Some(_) => apply_times(cx, req, inode),
         // Who may not read it cannot have read it. No error: its mode may have changed since it was opened.
-        None if access::owns(cx.caller, inode) || access::check(cx.caller, inode, READ).is_ok() => {
+        None if access::owns_named(cx.caller, inode)
+            || access::check(cx.caller, inode, READ).is_ok() =>
+        {
             apply_times(cx, req, inode)
         }
         None => Ok(()),
@@ -389,8 +392,8 @@ pub async fn renew(cx: &Context<'_>, req: &Renew) -> Result<Opened> {
         None if req.write => {
             return Err(Error::new(Status::InvalidArgument, "writing needs a session"));
         }
-        None if access::owns(cx.caller, &inode) => {}
-        None => access::check(cx.caller, &inode, access::to_read(req.exec))?,
+        None if access::owns_named(cx.caller, &inode) => {}
+        None => access::check_named(cx.caller, &inode, access::to_read(req.exec))?,
     }
     if req.spill && inode.is_inline() {
         return Err(inline::in_the_way("the client that has it open needs chunks"));

@@ -27,5 +27,5 @@ pub async fn check(cx: &Context<'_>, req: &SetAttr, inode: &Inode) -> Result<()>
     {
         return Ok(());
     }
-    access::check(cx.caller, inode, WRITE)
+    access::check_named(cx.caller, inode, WRITE)
 }

@@ -53,8 +53,8 @@ pub async fn rename(cx: &Context<'_>, req: &Rename) -> Result<Renamed> {
     let (new_dir, target) = cx.dir_to_change(req.new_parent, &req.new_name).await?;
     let from = End { parent: req.parent, name: &req.name, dir };
     let to = End { parent: req.new_parent, name: &req.new_name, dir: new_dir };
-    access::check(cx.caller, &from.dir, EXEC)?;
-    access::check(cx.caller, &to.dir, EXEC)?;
+    access::check_named(cx.caller, &from.dir, EXEC)?;
+    access::check_named(cx.caller, &to.dir, EXEC)?;
     let Some(source) = source else { return err(Status::NotFound) };
     if req.flags & NOREPLACE != 0 && target.is_some() {
         return err(Status::Exists);
@@ -84,7 +84,7 @@ async fn check_move(
 ) -> Result<()> {
     access::check_delete(cx.caller, &from.dir, inode)?;
     flags::check_insert(&to.dir)?;
-    access::check(cx.caller, &to.dir, WRITE | EXEC)?;
+    access::check_named(cx.caller, &to.dir, WRITE | EXEC)?;
     if inode.is_dir() && from.parent != to.parent {
         // Its `..` changes.
         access::check(cx.caller, inode, WRITE)?;

@@ -82,7 +82,7 @@ fn check_rights(cx: &Context<'_>, q: &Reopen, proven: Proven, inode: &Inode) -> 
     if write != 0 {
         flags::check_open(inode, false, false)?;
     }
-    if access::owns(cx.caller, inode) {
+    if access::owns_named(cx.caller, inode) {
         return Ok(());
     }
     access::check(cx.caller, inode, read | write)

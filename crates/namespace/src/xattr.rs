@@ -54,8 +54,8 @@ fn check_read(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
         Class::User if !matches!(inode.kind, InodeKind::File | InodeKind::Directory) => {
             err(Status::NoAttribute)
         }
-        Class::User => access::check(cx.caller, inode, READ),
-        Class::Trusted if !access::is_root(cx.caller) => err(Status::NoAttribute),
+        Class::User => access::check_named(cx.caller, inode, READ),
+        Class::Trusted if !access::may_all(cx.caller) => err(Status::NoAttribute),
         Class::Trusted | Class::Security => Ok(()),
     }
 }
@@ -68,12 +68,12 @@ fn check_write(cx: &Context<'_>, inode: &Inode, class: &Class) -> Result<()> {
             if !file && !inode.is_dir() {
                 return err(Status::NotPermitted);
             }
-            if inode.is_dir() && inode.mode & STICKY != 0 && !access::owns(cx.caller, inode) {
+            if inode.is_dir() && inode.mode & STICKY != 0 && !access::owns_named(cx.caller, inode) {
                 return err(Status::NotPermitted);
             }
-            access::check(cx.caller, inode, WRITE)
+            access::check_named(cx.caller, inode, WRITE)
         }
-        Class::Trusted | Class::Security if !access::is_root(cx.caller) => {
+        Class::Trusted | Class::Security if !access::may_all(cx.caller) => {
             err(Status::NotPermitted)
         }
         Class::Trusted | Class::Security => Ok(()),
@@ -96,7 +96,7 @@ async fn set_acl(cx: &Context<'_>, q: &SetXattr) -> Result<()> {
     if inode.kind == InodeKind::Symlink {
         return err(Status::NotSupported);
     }
-    if !access::owns(cx.caller, &inode) {
+    if !access::owns_named(cx.caller, &inode) {
         return err(Status::NotPermitted);
     }
     flags::check_attributes(&inode)?;

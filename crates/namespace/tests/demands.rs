@@ -278,3 +278,45 @@ fn a_directory_in_use_is_listed_and_changed() {
         checked(&w.rt, &w.engine, w, &who(0), "in use").await;
     });
 }
+
+/// The kernel of his client has looked at the inodes whose numbers he names, and at no other one.
+#[test]
+fn who_is_admitted_is_so_to_what_his_request_names_by_number() {
+    real::run(|rt| async move {
+        let w = &World::new(&rt, 0).await;
+        let who_is = |uid, admitted| Caller { admitted, ..who(uid) };
+        let made = async |parent, name: &str, kind, mode, uid, admitted| {
+            let (caller, name) = (who_is(uid, admitted), name.as_bytes().to_vec().into());
+            let flags = OpenFlags { read: true, ..OpenFlags::default() };
+            let open = (kind == InodeKind::File).then_some(flags);
+            let q = Make { caller, parent, name, kind, mode, open, ..Make::default() };
+            let made = run!(w, q.caller, cx => ns::make(cx, &q).await);
+            made.map(|m| m.attr.inode).map_err(|e| e.status)
+        };
+        let (file, directory) = (InodeKind::File, InodeKind::Directory);
+        let closed = made(ROOT, "closed", directory, 0o700, 0, false).await.expect("made");
+        let secret = made(closed, "secret", file, 0o600, 0, false).await.expect("made");
+        for (admitted, expected) in [(false, Err(Status::AccessDenied)), (true, Ok(()))] {
+            let caller = who_is(7, admitted);
+            let q = Lookup { caller, parent: closed, name: b"secret".to_vec().into() };
+            let found = run!(w, q.caller, cx => ns::lookup(cx, &q).await);
+            assert_eq!(found.map(|_| ()).map_err(|e| e.status), expected);
+            let made = made(closed, "new", file, 0o600, 7, admitted).await;
+            assert_eq!(made.map(|_| ()), expected);
+            let flags = OpenFlags { read: true, ..OpenFlags::default() };
+            let q =
+                Open { caller: who_is(7, admitted), request: RequestId(0), inode: secret, flags };
+            let opened = run!(w, q.caller, cx => ns::open(cx, &q).await);
+            assert_eq!(opened.map(|_| ()).map_err(|e| e.status), expected);
+        }
+        // It was not there when the kernel looked, or was another one.
+        let there = made(closed, "secret", file, 0o600, 7, true).await;
+        assert_eq!(there, Err(Status::AccessDenied));
+        let sticky = made(ROOT, "sticky", directory, 0o1777, 0, false).await.expect("made");
+        made(sticky, "x", file, 0o666, 0, false).await.expect("made");
+        let (caller, name) = (who_is(7, true), b"x".to_vec().into());
+        let q = Unlink { caller, request: RequestId(0), parent: sticky, name, directory: false };
+        let removed = run!(w, q.caller, cx => ns::unlink(cx, &q).await);
+        assert_eq!(removed.map(|_| ()).map_err(|e| e.status), Err(Status::NotPermitted));
+    });
+}

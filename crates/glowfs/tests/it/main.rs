@@ -47,6 +47,7 @@ mod permitted;
 mod posix;
 mod programs;
 mod resync;
+mod rights;
 mod scrub;
 mod shared_memory;
 mod sparse;

@@ -66,3 +66,29 @@ fn overlayfs_has_its_upper_directory_here() {
     command.args(["-m", "--propagation", "private", "bash", "-euxc", script]);
     must(command.current_dir(&c.local).env("MNT", &c.mnt));
 }
+
+/// What overlayfs does on behalf of a user, it does by the privileges of who has mounted it: it makes what he makes in a directory of its own first.
+#[test]
+fn users_who_are_not_root_work_in_an_overlay() {
+    if !std::fs::read_to_string("/proc/filesystems").expect("read").contains("overlay") {
+        eprintln!("this kernel has no overlayfs: not tested");
+        return;
+    }
+    let c = Cluster::up("overlayusers");
+    let script = r#"
+        mkdir -p lower/home merged; echo below > lower/home/f; echo roots > lower/home/roots; mkdir lower/home/d; echo x > lower/home/d/x
+        chown -R 1000:1000 lower/home; chown 0:0 lower/home/roots; chmod 755 . .. "$MNT"
+        mkdir "$MNT/upper" "$MNT/work"
+        mount -t overlay overlay -o "lowerdir=$PWD/lower,upperdir=$MNT/upper,workdir=$MNT/work" "$PWD/merged"
+        setpriv --reuid=1000 --regid=1000 --clear-groups bash -euxc 'cd merged/home
+            rm f; touch f; test ! -s f; echo above > f; test "$(cat f)" = above; chmod 600 f
+            rm -r d; mkdir d; echo y > d/y; mv d e; ln f e/g; ln -s f s; mkfifo p; cp e/y e/z; mv e/z e/y
+            if echo mine >> roots; then exit 1; fi; rm -f roots; echo mine > roots; test "$(cat roots)" = mine'
+        test "$(stat -c %u merged/home/f merged/home/roots merged/home/e | tr '\n' ' ')" = "1000 1000 1000 "
+        umount merged
+        test "$(cat "$MNT/upper/home/f")" = above
+    "#;
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-euxc", script]);
+    must(command.current_dir(&c.local).env("MNT", &c.mnt));
+}

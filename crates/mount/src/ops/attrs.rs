@@ -7,7 +7,7 @@ use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
 use crate::ops::tails::LongerBy;
 use glowfs_client::CUTS_MAX;
-use glowfs_fuse::abi::{AttrOut, FallocateIn, SetattrIn, fattr};
+use glowfs_fuse::abi::{self, AttrOut, FallocateIn, SetattrIn, fattr};
 use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
@@ -28,6 +28,11 @@ impl<S: FileSystem> Context<S> {
     }
     fn attr_answer(&self, attr: &Attr, valid: Duration) -> Outcome {
         Ok(Answer::Attr(Box::new(attr_out(attr, self.config.block_bytes, valid))))
+    }
+    /// Of a SETATTR, for as long as nobody else changes the inode.
+    fn set_answer(&self, attr: &Attr) -> Outcome {
+        self.inodes.sets_rights(attr);
+        self.attr_answer(attr, Duration::ZERO)
     }
     /// Asks meta; what is true on this client, and until when.
     pub(crate) async fn fresh(&self, inode: InodeId) -> Result<(Attr, Instant), Failure> {
@@ -79,7 +84,10 @@ impl<S: FileSystem> Context<S> {
     fn gone(&self, e: Error) -> Outcome {
         let lost = self.inodes.opened(self.inode()).is_some();
         match self.inodes.last_told(self.inode()).filter(|_| !lost) {
-            Some(attr) => Ok(Answer::Attr(Box::new(AttrOut { attr, ..AttrOut::default() }))),
+            Some(attr) => {
+                let attr = abi::Attr { nlink: 0, ..attr };
+                Ok(Answer::Attr(Box::new(AttrOut { attr, ..AttrOut::default() })))
+            }
             None => Err(e.into()),
         }
     }
@@ -172,7 +180,7 @@ impl<S: FileSystem> Context<S> {
         if let Some(open) = &open {
             open.direct.kernel_was_told(attr.len);
         }
-        self.attr_answer(&attr, Duration::ZERO)
+        self.set_answer(&attr)
     }
 
     /// A truncate: alone with the file's contents. It sets length and time, so nothing before it is left to report.
@@ -188,7 +196,7 @@ impl<S: FileSystem> Context<S> {
             if q.len.is_none() {
                 let attr = open.attr();
                 open.direct.kernel_was_told(attr.len);
-                return self.attr_answer(&attr, Duration::ZERO);
+                return self.set_answer(&attr);
             }
         }
         // The kernel writes no page until it is answered.
@@ -210,7 +218,7 @@ impl<S: FileSystem> Context<S> {
             open.note_holes();
         }
         open.direct.kernel_was_told(attr.len);
-        self.attr_answer(&attr, Duration::ZERO)
+        self.set_answer(&attr)
     }
 
     /// Makes the file at least as long (unless KEEP_SIZE) and, with PUNCH_HOLE or ZERO_RANGE, the range zeros. Space is not reserved, but what there is no space for is refused.

@@ -70,7 +70,8 @@ impl<S: FileSystem> Context<S> {
     /// Gets the next page of entries.
     async fn fetch(&self, dir: &RefCell<DirHandle>, attributes: bool) -> Result<(), Failure> {
         let (after, caller) = {
-            let d = dir.borrow();
+            let mut d = dir.borrow_mut();
+            d.caller.admitted |= self.admitted;
             (d.ahead.back().map_or(d.after, |e| e.cookie), d.caller.clone())
         };
         let q = ReadDir {

@@ -88,6 +88,10 @@ fn nobody_acts_as_another_client_user_or_volume() {
         let groups = Caller { gid: ALICE, groups: vec![0, ALICE], ..m.caller() };
         let open = Open { caller: groups, ..m.open(secret.attr.inode, 1, both(1)) };
         refused(m.call(method::OPEN, &open).await, Status::AccessDenied);
+        // Nor is what his kernel has seen to.
+        let admitted = Caller { admitted: true, ..m.caller() };
+        let open = Open { caller: admitted, ..m.open(secret.attr.inode, 2, both(2)) };
+        refused(m.call(method::OPEN, &open).await, Status::AccessDenied);
         let volume = Caller { volume: VolumeId(2), ..m.caller() };
         refused(m.call(method::GETATTR, &ask(volume)).await, Status::NotFound);
         secret.is_untouched(&lab).await;

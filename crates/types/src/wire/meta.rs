@@ -48,12 +48,12 @@ pub struct Caller {
     #[n(4)]
     pub volume: VolumeId,
     /// An earlier copy of the request may be on its way, or in work at another service. (Left out if not, as by older releases.)
-    #[cbor(n(5), skip_if = "first")]
+    #[cbor(n(5), skip_if = "is_false")]
     pub again: bool,
-}
-
-fn first(again: &bool) -> bool {
-    !again
+    /// The kernel that he asks has let him do it, going by what the inodes are whose numbers the request names, though neither their modes nor their owners give
+    /// him that: by a privilege, or a group, that nobody knows here. Believed of clients that may act as anybody. (Left out if not, as by older releases.)
+    #[cbor(n(6), skip_if = "is_false")]
+    pub admitted: bool,
 }
 
 pub(super) fn is_false(flag: &bool) -> bool {
