@@ -185,7 +185,7 @@ impl Agent {
             self.0.routing_changed.past(seen).await;
         }
     }
-    /// The keys of capabilities by id.
+    /// The keys of capabilities by id; another map only when they are others.
     pub fn capability_keys(&self) -> Rc<BTreeMap<u32, CapabilityKey>> {
         self.0.keys.borrow().clone()
     }
@@ -362,9 +362,12 @@ impl Inner {
     /// Keeps what a reply brought.
     fn take(&self, reply: HeartbeatReply) {
         if !reply.capability_keys.is_empty() {
-            let keys =
+            let keys: BTreeMap<_, _> =
                 reply.capability_keys.iter().map(|(id, key)| (*id, CapabilityKey(**key))).collect();
-            *self.keys.borrow_mut() = Rc::new(keys);
+            // Every answer brings them. Whoever remembers what they have signed sees by the map that they are the same.
+            if **self.keys.borrow() != keys {
+                *self.keys.borrow_mut() = Rc::new(keys);
+            }
         }
         if let Some(item) = reply.config {
             let newer = self.item.borrow().as_ref().is_none_or(|have| have.version < item.version);

@@ -41,6 +41,7 @@ mod take_up;
 mod target;
 mod tuning;
 mod update;
+mod verified;
 mod vouch;
 mod whole;
 

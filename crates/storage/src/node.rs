@@ -14,6 +14,7 @@ use crate::sync_progress::Resyncs;
 use crate::sync_turns::SyncTurns;
 use crate::target::Target;
 use crate::tuning::Tuning;
+use crate::verified::Verified;
 use glowfs_agent::Agent;
 use glowfs_chunkstore::Store;
 use glowfs_craq::{Event, View};
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     pub admission: Rc<Admission>,
     /// The newest truncate epochs.
     pub fences: Fences,
+    /// The capabilities of late.
+    pub verified: Verified,
     pub metrics: Metrics,
     pub sync_turns: SyncTurns,
     /// What clients feel of resyncs and scrubs.
@@ -86,6 +89,7 @@ impl Node {
                 disks.len(),
             ),
             fences: Fences::default(),
+            verified: Verified::default(),
             behind: RefCell::default(),
             sync_turns: SyncTurns::default(),
             tuning: Cell::new(Tuning::new(&config, &Default::default())),

@@ -169,13 +169,8 @@ impl Node {
         rights: u32,
     ) -> Result<()> {
         let keys = self.agent().map(|a| a.capability_keys()).unwrap_or_default();
-        let key = keys.get(&capability.key_id.get()).ok_or_else(|| {
-            Error::new(
-                Status::BadCapability,
-                "capability is signed with a key that is not known here; reopen the file",
-            )
-        })?;
-        capability.check(key, self.cluster_ns(), volume, data, rights)?;
+        self.verified.check(&keys, capability)?;
+        capability.check_terms(self.cluster_ns(), volume, data, rights)?;
         let peer = incoming.conn().peer();
         if !peer.identity.service && !capability.is_for(peer.client) {
             return Err(Error::new(
