@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use zerocopy::IntoBytes;
 
 /// What a call of the peer holds here until its answer has left.
@@ -34,6 +34,10 @@ pub(crate) fn is_control(kind: u8, flags: u8, method: u16) -> bool {
 /// Methods of storage services: [`glowfs_types::wire::method`].
 const DATA_FIRST: u16 = 200;
 const DATA_END: u16 = 300;
+
+/// So many frames are few; most have no more slices than that each (header, body, bulk), and what does not fit goes with the next write.
+const FEW_FRAMES: usize = 4;
+const SLICES_PER_FRAME: usize = 3;
 
 /// One frame to send.
 pub(crate) struct OutFrame {
@@ -137,41 +141,52 @@ impl OutQueue {
             self.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        let n = {
-            let mut slices = [IoSlice::new(&[]); WRITE_SLICES_MAX];
-            let mut fd: Option<BorrowedFd<'_>> = None;
-            let mut used = 0;
-            for (i, frame) in self.frames.iter().enumerate() {
-                let skip = if i == 0 { self.sent } else { 0 };
-                if let Some(region) = &frame.region
-                    && skip == 0
-                {
-                    // A descriptor travels with the first byte of a write, so its frame must be the first.
-                    if i > 0 {
-                        break;
-                    }
-                    fd = Some(region.fd.as_fd());
-                }
-                frame.slices(skip, |part| match slices.get_mut(used) {
-                    Some(slot) => {
-                        *slot = IoSlice::new(part);
-                        used += 1;
-                        true
-                    }
-                    None => false,
-                });
-                if used == slices.len() {
+        // Mostly it is few frames: a list of all that one write may take would be cleared for each of them.
+        let n = if self.frames.len() <= FEW_FRAMES {
+            self.write_some::<{ FEW_FRAMES * SLICES_PER_FRAME }>(cx, stream)
+        } else {
+            self.write_some::<WRITE_SLICES_MAX>(cx, stream)
+        };
+        let n = ready!(n)?;
+        Poll::Ready(Ok((n, self.advance(n))))
+    }
+
+    /// Writes what fits into so many slices; at least one byte.
+    fn write_some<const SLICES: usize>(
+        &self,
+        cx: &mut Context<'_>,
+        stream: &Stream,
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut fd: Option<BorrowedFd<'_>> = None;
+        let mut used = 0;
+        for (i, frame) in self.frames.iter().enumerate() {
+            let skip = if i == 0 { self.sent } else { 0 };
+            if let Some(region) = &frame.region
+                && skip == 0
+            {
+                // A descriptor travels with the first byte of a write, so its frame must be the first.
+                if i > 0 {
                     break;
                 }
+                fd = Some(region.fd.as_fd());
             }
-            match stream.poll_write(cx, slices.get(..used).unwrap_or(&[]), fd.as_slice()) {
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(Ok(n)) => n,
-                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
-                Poll::Pending => return Poll::Pending,
+            frame.slices(skip, |part| match slices.get_mut(used) {
+                Some(slot) => {
+                    *slot = IoSlice::new(part);
+                    used += 1;
+                    true
+                }
+                None => false,
+            });
+            if used == slices.len() {
+                break;
             }
-        };
-        Poll::Ready(Ok((n, self.advance(n))))
+        }
+        match stream.poll_write(cx, slices.get(..used).unwrap_or(&[]), fd.as_slice()) {
+            Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            written => written,
+        }
     }
 
     fn advance(&mut self, mut n: usize) -> Weight {
