@@ -16,6 +16,7 @@ mod config;
 mod copy;
 mod core;
 mod doubt;
+mod few;
 mod file;
 mod flush;
 mod heads;

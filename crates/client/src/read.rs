@@ -10,6 +10,7 @@ pub use found::Found;
 
 use crate::ask::{self, Ask};
 use crate::core::Core;
+use crate::few::Few;
 use crate::file::{OpenFile, Permission};
 use crate::plan;
 use crate::retry::{Retry, again_read};
@@ -38,7 +39,7 @@ type Piece = Result<u32>;
 /// What became of one request.
 struct Outcome {
     /// One for each extent; or why there was no answer.
-    pieces: Result<Vec<Piece>>,
+    pieces: Result<Few<Piece>>,
     /// The buffer, if it came back.
     buf: Option<BufMut>,
 }
@@ -142,8 +143,8 @@ async fn read_group(
     };
     drop(room);
     let mut buf = outcome.buf.unwrap_or_else(|| core.rt.alloc(bytes));
-    let pieces = match outcome.pieces {
-        Ok(pieces) => pieces,
+    let pieces: Vec<Piece> = match outcome.pieces {
+        Ok(pieces) => pieces.into(),
         Err(e) => extents.iter().map(|_| Err(e.clone())).collect(),
     };
     let mut parts = Vec::with_capacity(extents.len());
@@ -187,8 +188,8 @@ async fn first_try(
         Ok(orders) => orders,
         Err(e) => return Err((e, buf)),
     };
-    let pick = |n: usize| -> Option<Vec<(Extent, Place)>> {
-        let ops: Option<Vec<_>> =
+    let pick = |n: usize| -> Option<Few<(Extent, Place)>> {
+        let ops: Option<Few<_>> =
             extents.iter().zip(&orders).map(|(e, o)| Some((*e, *o.get(n)?))).collect();
         ops.filter(|ops| {
             ops.iter().all(|(_, p)| ops.first().is_some_and(|(_, q)| p.node == q.node))
@@ -285,10 +286,11 @@ async fn piece_attempt(
         Err(e) => return (Err(e), Some(buf)),
     };
     site.place = Some(first);
-    let hedge = second.map(|p| vec![(extent, p)]);
-    let outcome = hedged(core, file, &info, vec![(extent, first)], hedge, buf, time).await;
-    let result = outcome.pieces.and_then(|mut p| {
-        p.pop().unwrap_or_else(|| Err(Error::new(Status::Internal, "no result for the piece")))
+    let hedge = second.map(|p| Few::One((extent, p)));
+    let outcome = hedged(core, file, &info, Few::One((extent, first)), hedge, buf, time).await;
+    let result = outcome.pieces.and_then(|pieces| match pieces {
+        Few::One(piece) => piece,
+        Few::Many(_) => Err(Error::new(Status::Internal, "no result for the piece")),
     });
     (result, outcome.buf)
 }
@@ -298,12 +300,12 @@ async fn request(
     core: Rc<Core>,
     file: Rc<OpenFile>,
     info: Rc<RoutingInfo>,
-    ops: Vec<(Extent, Place)>,
+    ops: Few<(Extent, Place)>,
     buf: BufMut,
     time: Duration,
 ) -> Outcome {
     let Some((_, first)) = ops.first().copied() else {
-        return Outcome { pieces: Ok(Vec::new()), buf: Some(buf) };
+        return Outcome { pieces: Ok(Few::Many(Vec::new())), buf: Some(buf) };
     };
     let lost = |e: Error, buf| Outcome { pieces: Err(e), buf };
     let permission = match file.permission_now() {
@@ -368,7 +370,7 @@ fn still_there(info: &RoutingInfo, permission: &Permission, ops: &[(Extent, Plac
     })
 }
 
-fn encode_ops(file: &OpenFile, permission: &Permission, ops: &[(Extent, Place)]) -> Vec<ReadOp> {
+fn encode_ops(file: &OpenFile, permission: &Permission, ops: &[(Extent, Place)]) -> Few<ReadOp> {
     let base = ops.first().map_or(0, |(e, _)| e.at);
     ops.iter()
         .map(|(e, p)| ReadOp {
@@ -392,7 +394,7 @@ fn check(
     buf: &BufMut,
     filled: usize,
     verify: bool,
-) -> Result<Vec<Piece>> {
+) -> Result<Few<Piece>> {
     let results =
         <[ReadResult]>::ref_from_bytes(body).ok().filter(|r| r.len() == ops.len()).ok_or_else(
             || Error::new(Status::Internal, format!("a read answer of {} bytes", body.len())),

@@ -2,6 +2,7 @@
 
 use super::{Outcome, request};
 use crate::core::Core;
+use crate::few::Few;
 use crate::file::OpenFile;
 use crate::routes::Place;
 use glowfs_rt::sync::{Either, select};
@@ -18,8 +19,8 @@ pub(super) async fn hedged(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     info: &Rc<RoutingInfo>,
-    first: Vec<(Extent, Place)>,
-    second: Option<Vec<(Extent, Place)>>,
+    first: Few<(Extent, Place)>,
+    second: Option<Few<(Extent, Place)>>,
     buf: BufMut,
     time: Duration,
 ) -> Outcome {
@@ -32,8 +33,8 @@ pub(super) async fn hedged(
         _ => return timed(core, began, main.await),
     };
     let delay = core.hedger.borrow().delay().min(time);
-    let mut sleep = Box::pin(core.rt.sleep_until(began + delay));
-    if let Either::Left(outcome) = select(&mut main, &mut sleep).await {
+    let sleep = core.rt.sleep_until(began + delay);
+    if let Either::Left(outcome) = select(&mut main, sleep).await {
         return timed(core, began, outcome);
     }
     if !core.hedger.borrow_mut().spend() {
@@ -50,7 +51,7 @@ async fn hedge(
     info: &Rc<RoutingInfo>,
     slow: Option<NodeId>,
     mut main: Pin<Box<impl Future<Output = Outcome>>>,
-    second: Vec<(Extent, Place)>,
+    second: Few<(Extent, Place)>,
     bytes: usize,
     (began, delay, time): (Instant, Duration, Duration),
 ) -> Outcome {
