@@ -4,7 +4,7 @@
 //! decided stays in the window until the successor of a later chain version has it, too. Must never: decide under a chain version that is over or not
 //! active; take back what a successor may have committed and shown; or leave a version that nothing will move on (no stage, no message and no pause under way).
 
-use crate::lane::{Ack, Lane, Stage, Waiter};
+use crate::lane::{Ack, Entry, Lane, Stage, Waiter};
 use crate::{Action, ChunkView, Done, Form, ForwardId, Onto, Replica, TimerId, Update, WINDOW};
 use glowfs_types::mutant::{Mutant, planted};
 use glowfs_types::{ChunkId, ChunkVersion, Status};
@@ -254,8 +254,12 @@ impl Replica {
         if self.next.is_none() && lane.readable() && !begins_again {
             out.extend(lane.readers.drain(..).map(Action::ReadNow));
         }
-        self.drain_queue(chunk, store, out);
-        self.drop_idle(chunk);
+        if lane.is_idle() {
+            self.lanes.remove(&chunk);
+        } else if !lane.queue.is_empty() {
+            self.drain_queue(chunk, store, out);
+            self.drop_idle(chunk);
+        }
     }
 
     /// Commits, in order, what is staged here and committed behind us.
@@ -319,6 +323,11 @@ impl Replica {
         let Some((target, node, syncing)) = view.successor else { return };
         if self.next.is_some() {
             // The successor may know a newer chain version too; all of it is sent again under that.
+            return;
+        }
+        // Mostly all of it is sent: what follows is not looked up then.
+        let unsent = |e: &Entry| matches!(e.ack, Ack::Unsent | Ack::InOrder);
+        if !self.lanes.get(&chunk).is_some_and(|l| l.entries.iter().any(unsent)) {
             return;
         }
         let taken_back = self.taken_back.get(&chunk).copied().unwrap_or(0);
