@@ -295,13 +295,13 @@ impl Target {
     /// Gives an event to the core and does what it says. An event that comes up meanwhile is taken after that, so
     /// the actions of one step are always begun in their order.
     pub fn feed(self: &Rc<Self>, event: Event) {
-        self.events.borrow_mut().push_back(event);
         if self.running.replace(true) {
-            return;
+            return self.events.borrow_mut().push_back(event);
         }
         let mut actions = self.actions.take();
-        loop {
-            let Some(event) = self.events.borrow_mut().pop_front() else { break };
+        // Mostly there is but this one, which is not put into the queue: events are large.
+        let mut next = Some(event);
+        while let Some(event) = next {
             let happened = Happened::of(&event);
             {
                 let node = self.node.upgrade();
@@ -313,6 +313,7 @@ impl Target {
                 self.perform(action);
             }
             self.vouches.after(happened);
+            next = self.events.borrow_mut().pop_front();
         }
         self.actions.replace(actions);
         self.running.set(false);

@@ -19,7 +19,8 @@ impl Node {
     pub(crate) fn update(self: &Rc<Self>, mut incoming: Incoming, forward: bool) {
         match self.take_update(&mut incoming, forward) {
             Ok((target, payload, admitted)) => {
-                let head = payload.head;
+                let own = payload.clone();
+                let head = &own.head;
                 let began = self.rt.now();
                 let incoming = Box::new(incoming);
                 let kind = if forward { Kind::Forward } else { Kind::Update };
@@ -30,10 +31,10 @@ impl Node {
                 if !forward {
                     self.metrics.write_bytes.add(payload.bytes.len() as u64);
                 }
-                target.ask(Asked { waiting, payload: Rc::new(payload) }, |ticket| {
+                target.ask(Asked { waiting, payload }, |ticket| {
                     let (chunk, chain_version) =
                         (ChunkId::from(head.chunk), head.chain_version.get().into());
-                    let update = core_update(&head);
+                    let update = core_update(head);
                     if !forward {
                         return Event::Update { ticket, chain_version, chunk, update };
                     }
@@ -68,7 +69,7 @@ impl Node {
         &self,
         incoming: &mut Incoming,
         forward: bool,
-    ) -> Result<(Rc<crate::target::Target>, Payload, crate::admission::Admitted)> {
+    ) -> Result<(Rc<crate::target::Target>, Rc<Payload>, crate::admission::Admitted)> {
         self.check_lease()?;
         let parsed = Update::parse(incoming.body())?;
         let (head, crcs) = (*parsed.head, parsed.crcs.iter().map(|c| c.get()).collect());
@@ -101,33 +102,35 @@ impl Node {
                 "the bulk has another length than announced",
             ));
         }
-        let payload = Payload { head, crcs, bytes };
-        let payload = if forward { payload } else { self.check_payload(incoming, payload)? };
-        Ok((target, payload, admitted))
+        let mut payload = Payload { head, crcs, bytes };
+        if !forward {
+            self.check_payload(incoming, &mut payload)?;
+        }
+        Ok((target, Rc::new(payload), admitted))
     }
 
     /// What a client sent, as all replicas will see it: out of memory in which it could change the bytes between the check of one replica and
     /// that of the next, and right. What one of them refuses and another one has taken ends a target. Who may do everything (a mount, a service)
     /// is believed, and its memory used in place.
-    fn check_payload(&self, incoming: &Incoming, payload: Payload) -> Result<Payload> {
+    fn check_payload(&self, incoming: &Incoming, payload: &mut Payload) -> Result<()> {
         let identity = incoming.conn().peer().identity;
         if identity.service || identity.root || payload.bytes.is_empty() {
-            return Ok(payload);
+            return Ok(());
         }
-        let Payload { head, crcs, mut bytes } = payload;
+        let Payload { head, crcs, bytes } = payload;
         if incoming.bulk_is_shared() {
             let mut own = self.rt.alloc(bytes.len());
-            own.copy_from_slice(&bytes);
-            bytes = own.freeze();
+            own.copy_from_slice(bytes);
+            *bytes = own.freeze();
         }
-        if !verify_pieces(head.offset.get(), &bytes, crcs.iter().copied()) {
+        if !verify_pieces(head.offset.get(), bytes, crcs.iter().copied()) {
             let e = "the payload does not match its checksums; send it again";
             return Err(Error::new(
                 Status::Corrupt,
                 format!("chunk {}: {e}", ChunkId::from(head.chunk)),
             ));
         }
-        Ok(Payload { head, crcs, bytes })
+        Ok(())
     }
 
     /// Only services of the cluster may do what follows.
