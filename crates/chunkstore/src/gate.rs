@@ -18,6 +18,7 @@ pub(crate) struct Gate {
     pub chunk_bytes: Cell<u32>,
     tickets: Cell<u64>,
     turn: Cell<u64>,
+    /// Tickets that are through before their turn.
     passed: RefCell<BTreeSet<u64>>,
     /// Tickets after this one fail.
     broken: Cell<Option<u64>>,
@@ -111,7 +112,11 @@ impl Drop for Ticket {
             let first = gate.broken.get().map_or(self.number, |b| b.min(self.number));
             gate.broken.set(Some(first));
         }
-        gate.passed.borrow_mut().insert(self.number);
+        if gate.turn.get() == self.number {
+            gate.turn.set(self.number + 1);
+        } else {
+            gate.passed.borrow_mut().insert(self.number);
+        }
         while gate.passed.borrow_mut().remove(&gate.turn.get()) {
             gate.turn.set(gate.turn.get() + 1);
         }
