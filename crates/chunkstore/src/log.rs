@@ -273,24 +273,28 @@ impl Inner {
             let bytes = next.payload_blocks as usize * BLOCK;
             payload + bytes <= payload_max && records <= records_max
         };
-        loop {
-            let next = {
-                let mut queue = self.log.queue.borrow_mut();
-                match queue.front() {
-                    Some(e) if batch.is_empty() || fits(payload, w.0.len(), e) => queue.pop_front(),
-                    _ => None,
-                }
-            };
-            let Some(mut entry) = next else { break };
-            if entry.is_behind_refused() {
-                entry.end(Err(behind_refused()));
+        let mut queue = self.log.queue.borrow_mut();
+        while let Some(next) = queue.front_mut() {
+            if !batch.is_empty() && !fits(payload, w.0.len(), next) {
+                break;
+            }
+            if next.is_behind_refused() {
+                let refused = queue.pop_front();
+                drop(queue);
+                refused.into_iter().for_each(|e| e.end(Err(behind_refused())));
+                queue = self.log.queue.borrow_mut();
                 continue;
             }
-            entry.place((payload / BLOCK) as u32);
-            entry.record.encode(entry.target, &mut w);
-            payload += entry.payload_blocks as usize * BLOCK;
-            batch.push(entry);
+            if batch.is_empty() {
+                // What goes into the batch's first block with its head: most need no more.
+                w.0.reserve(BLOCK - BATCH_HEAD_BYTES);
+            }
+            next.place((payload / BLOCK) as u32);
+            next.record.encode(next.target, &mut w);
+            payload += next.payload_blocks as usize * BLOCK;
+            batch.extend(queue.pop_front());
         }
+        drop(queue);
         (batch, w.0)
     }
 

@@ -150,10 +150,11 @@ impl Inner {
         len: u32,
         merges: bool,
     ) -> Result<u64> {
+        let (chunk, version) = (req.chunk, req.version);
         let gap = || {
             Error::new(
                 Status::VersionGap,
-                format!("chunk {}: an update before version {} failed", req.chunk, req.version),
+                format!("chunk {chunk}: an update before version {version} failed"),
             )
         };
         // What a small write within whole blocks does not need stands apart: this is a part of the task of each update, and copied with it.
@@ -208,27 +209,33 @@ impl Inner {
         result
     }
 
-    /// The blocks of an update that needs nothing of what was there.
-    fn plain_body(&self, req: &StageRequest) -> Body {
+    /// The blocks of an update that needs nothing of what was there. Takes its checksums.
+    fn plain_body(&self, req: &mut StageRequest) -> Body {
         let n = req.payload.len();
         if n == 0 {
             return Body::none();
         }
         let first = if req.kind == StageKind::Write { req.offset / BLOCK as u32 } else { 0 };
         let start = if req.kind == StageKind::Write { req.offset as usize % BLOCK } else { 0 };
-        let mut body = self.lay_out(first, start, &req.payload, &req.crcs, None, None);
+        let crcs = std::mem::take(&mut req.crcs);
+        let end = if n.is_multiple_of(BLOCK) { None } else { crcs.last().copied() };
+        let mut body = self.lay_out(first, start, &req.payload, crcs, None, None);
         if req.damaged
-            && !n.is_multiple_of(BLOCK)
-            && crc32c(&req.payload[n - n % BLOCK..]) != req.crcs[n / BLOCK]
+            && let Some(end) = end
+            && crc32c(&req.payload[n - n % BLOCK..]) != end
         {
             // The last block is lost: its checksum is not that of the zeros in its place.
-            body.crcs[n / BLOCK] = req.crcs[n / BLOCK];
+            body.crcs[n / BLOCK] = end;
         }
         body
     }
 
-    /// The blocks of an update whose ends share blocks with what was there.
-    async fn merged_body(self: &Rc<Self>, target: TargetId, req: &StageRequest) -> Result<Body> {
+    /// The blocks of an update whose ends share blocks with what was there. Takes its checksums.
+    async fn merged_body(
+        self: &Rc<Self>,
+        target: TargetId,
+        req: &mut StageRequest,
+    ) -> Result<Body> {
         let id = req.chunk;
         let version = self.newest_applied(target, id);
         if req.kind == StageKind::Truncate {
@@ -254,7 +261,8 @@ impl Inner {
         } else {
             None
         };
-        Ok(self.lay_out(first, start, &req.payload, &req.crcs, head, tail))
+        let crcs = std::mem::take(&mut req.crcs);
+        Ok(self.lay_out(first, start, &req.payload, crcs, head, tail))
     }
 
     fn newest_applied(&self, target: TargetId, id: ChunkId) -> ChunkVersion {
@@ -287,7 +295,7 @@ impl Inner {
         first: u32,
         start: usize,
         payload: &Buf,
-        crcs: &[u32],
+        crcs: Vec<u32>,
         head: Option<glowfs_rt::BufMut>,
         tail: Option<glowfs_rt::BufMut>,
     ) -> Body {
@@ -296,7 +304,7 @@ impl Inner {
         // The whole blocks of the payload: [from, to) in payload bytes.
         let from = if start == 0 { 0 } else { (BLOCK - start).min(payload.len()) };
         let to = from + (payload.len() - from) / BLOCK * BLOCK;
-        let mut out = Body { first, bufs: Vec::new(), crcs: crcs.to_vec() };
+        let mut out = Body { first, bufs: Vec::new(), crcs };
         let middle = payload.slice(from..to);
         let aligned = middle.is_empty() || middle.is_aligned();
         let mut head_block = head;

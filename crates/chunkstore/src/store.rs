@@ -168,8 +168,13 @@ impl Store {
     /// Adds a pending version (or, with `commit`, a committed one). Resolves when it would survive a SIGKILL (with
     /// `flush`: the loss of power). Stages of one chunk that are called in version order are kept in that order
     /// although earlier ones are still under way.
-    pub async fn stage(&self, target: TargetId, request: StageRequest) -> Result<()> {
-        self.inner.stage(target, request).await
+    pub fn stage(
+        &self,
+        target: TargetId,
+        request: StageRequest,
+    ) -> impl Future<Output = Result<()>> {
+        // Itself, and not in another future: it is copied as often as it is handed on.
+        self.inner.stage(target, request)
     }
     /// Commits a pending version and all before it. Done already: `Ok`.
     pub async fn commit(
