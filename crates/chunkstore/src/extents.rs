@@ -73,11 +73,22 @@ pub(crate) fn cut(list: &mut Vec<Extent>, from: u32, to: u32, removed: &mut Vec<
 
 /// Puts `new` into a sorted list, over what was there.
 pub(crate) fn put(list: &mut Vec<Extent>, new: Extent, removed: &mut Vec<Extent>) {
+    let goes_on =
+        |before: &Extent| before.end() == new.block && before.loc.plus(before.count) == new.loc;
+    let at = list.partition_point(|e| e.block < new.block);
+    let joins = at.checked_sub(1).and_then(|i| list.get(i)).is_some_and(goes_on);
+    if let Some(same) = list.get_mut(at)
+        && (same.block, same.count) == (new.block, new.count)
+        && !joins
+    {
+        // The same blocks again, as in a chunk that is written one block at a time: nothing behind them moves.
+        removed.push(std::mem::replace(same, new));
+        return;
+    }
     cut(list, new.block, new.end(), removed);
     let at = list.partition_point(|e| e.block < new.block);
     if let Some(before) = at.checked_sub(1).and_then(|i| list.get_mut(i))
-        && before.end() == new.block
-        && before.loc.plus(before.count) == new.loc
+        && goes_on(before)
     {
         before.count += new.count;
         return;
@@ -148,6 +159,8 @@ mod tests {
                     cut(&mut list, block, block + count, &mut removed);
                     for k in 0..count { model[(block + k) as usize] = None; }
                 }
+                let gone = (block..block + count).filter(|b| before[*b as usize].is_some()).count();
+                prop_assert_eq!(removed.iter().map(|e| e.count as usize).sum::<usize>(), gone);
                 for e in removed {
                     for k in 0..e.count { prop_assert_eq!(before[(e.block + k) as usize], Some(e.loc.plus(k))); }
                 }
@@ -163,5 +176,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What takes the place of the same blocks joins what goes before it, as if it had been put anywhere else.
+    #[test]
+    fn the_same_blocks_again_join_what_they_follow() {
+        let at =
+            |block, index| Extent { block, count: 1, loc: Loc::Log { segment: 1, block: index } };
+        let mut removed = Vec::new();
+        let mut list = vec![at(0, 10), at(1, 20), at(2, 30)];
+        put(&mut list, at(1, 40), &mut removed);
+        assert_eq!((&list, &removed), (&vec![at(0, 10), at(1, 40), at(2, 30)], &vec![at(1, 20)]));
+        put(&mut list, at(1, 11), &mut removed);
+        assert_eq!(list, [Extent { count: 2, ..at(0, 10) }, at(2, 30)]);
+        assert_eq!(removed, [at(1, 20), at(1, 40)]);
     }
 }

@@ -45,30 +45,39 @@ impl Target {
         self.chunks.len() + self.pending.iter().filter(begun).count() - self.tombstones
     }
 
-    /// Commits the pending versions of a chunk up to `version`, in order.
-    fn commit_up_to(&mut self, id: ChunkId, version: ChunkVersion, removed: &mut Vec<Extent>) {
-        let Some(chunk) = self.chunks.get_mut(&id) else { return };
-        self.tombstones -= usize::from(chunk.removed);
-        let n = chunk.pending.partition_point(|d| d.version <= version);
-        let ready: Vec<Delta> = chunk.pending.drain(..n).collect();
-        for mut delta in ready {
-            if let Some(c) = delta.channel.take() {
-                keep_newer(&mut self.channels, c);
-            }
-            chunk.apply(delta, removed);
-        }
-        self.tombstones += usize::from(chunk.removed);
-    }
-
     /// A chunk that has neither a version nor pending ones is as if it had never been.
     fn forget_unknown(&mut self, id: ChunkId) {
-        let unknown = |c: &Chunk| c.committed.0 == 0 && c.pending.is_empty();
-        if self.chunks.get(&id).is_some_and(unknown)
+        if self.chunks.get(&id).is_some_and(is_unknown)
             && let Some(chunk) = self.chunks.remove(&id)
         {
             self.tombstones -= usize::from(chunk.removed);
         }
     }
+}
+
+fn is_unknown(c: &Chunk) -> bool {
+    c.committed.0 == 0 && c.pending.is_empty()
+}
+
+/// Commits the pending versions of a chunk up to `version`, in order.
+fn commit_up_to(
+    chunk: &mut Chunk,
+    version: ChunkVersion,
+    (channels, tombstones): (&mut BTreeMap<(ClientId, ChannelId), ChannelRecord>, &mut usize),
+    removed: &mut Vec<Extent>,
+) {
+    *tombstones -= usize::from(chunk.removed);
+    let n = chunk.pending.partition_point(|d| d.version <= version);
+    // Put back for its memory: the next version comes soon.
+    let mut pending = std::mem::take(&mut chunk.pending);
+    for mut delta in pending.drain(..n) {
+        if let Some(c) = delta.channel.take() {
+            keep_newer(channels, c);
+        }
+        chunk.apply(delta, removed);
+    }
+    chunk.pending = pending;
+    *tombstones += usize::from(chunk.removed);
 }
 
 pub(crate) struct Inner {
@@ -223,7 +232,9 @@ impl Inner {
         }
         let generation = self.checkpoint_count.get();
         let dropped = self.change(target, id, |t| {
-            let chunk = t.chunks.entry(id).or_insert_with(|| Chunk {
+            // Each look for the chunk costs: there are many.
+            let Target { chunks, channels, pending, tombstones, .. } = &mut *t;
+            let chunk = chunks.entry(id).or_insert_with(|| Chunk {
                 chunk_bytes: delta.chunk_bytes,
                 checkpoint: generation,
                 ..Chunk::default()
@@ -238,18 +249,18 @@ impl Inner {
                 chunk.pending = later;
                 let old: Vec<Delta> = old;
                 removed.extend(old.iter().flat_map(|d| d.extents.iter().copied()));
-                old.iter()
-                    .filter_map(|d| d.channel.clone())
-                    .for_each(|c| keep_newer(&mut t.channels, c));
+                old.iter().filter_map(|d| d.channel.clone()).for_each(|c| keep_newer(channels, c));
             }
             chunk.pending.retain(|d| d.version != version);
             let at = chunk.pending.partition_point(|d| d.version < version);
             chunk.pending.insert(at, delta);
             if commit {
-                t.commit_up_to(id, version, &mut removed);
+                commit_up_to(chunk, version, (channels, tombstones), &mut removed);
             }
-            let dropped = finish_change(t, id, removed);
-            t.forget_unknown(id);
+            let dropped = finish_change(chunk, (id, pending), &removed);
+            if is_unknown(chunk) {
+                t.forget_unknown(id);
+            }
             dropped
         });
         self.give_up((target, id), dropped, lsn);
@@ -257,27 +268,26 @@ impl Inner {
 
     fn apply_commit(&self, target: TargetId, id: ChunkId, version: ChunkVersion, lsn: u64) {
         let dropped = self.change(target, id, |t| {
+            let Target { chunks, channels, pending, tombstones, .. } = t;
+            let Some(chunk) = chunks.get_mut(&id) else { return Dropped::default() };
             let mut removed = Vec::new();
-            if let Some(chunk) = t.chunks.get_mut(&id) {
-                chunk.lsn = lsn;
-                t.commit_up_to(id, version, &mut removed);
-            }
-            finish_change(t, id, removed)
+            chunk.lsn = lsn;
+            commit_up_to(chunk, version, (channels, tombstones), &mut removed);
+            finish_change(chunk, (id, pending), &removed)
         });
         self.give_up((target, id), dropped, lsn);
     }
 
     fn apply_discard(&self, target: TargetId, id: ChunkId, version: ChunkVersion, lsn: u64) {
         let dropped = self.change(target, id, |t| {
+            let Some(chunk) = t.chunks.get_mut(&id) else { return Dropped::default() };
             let mut removed = Vec::new();
-            if let Some(chunk) = t.chunks.get_mut(&id) {
-                chunk.lsn = lsn;
-                let at = chunk.pending.partition_point(|d| d.version < version);
-                for d in chunk.pending.drain(at..) {
-                    removed.extend(d.extents);
-                }
+            chunk.lsn = lsn;
+            let at = chunk.pending.partition_point(|d| d.version < version);
+            for d in chunk.pending.drain(at..) {
+                removed.extend(d.extents);
             }
-            let dropped = finish_change(t, id, removed);
+            let dropped = finish_change(chunk, (id, &mut t.pending), &removed);
             t.forget_unknown(id);
             dropped
         });
@@ -397,12 +407,15 @@ struct Dropped {
 }
 
 /// After a change of a chunk: keeps the set of pending chunks and finds what it does not refer to any more.
-fn finish_change(t: &mut Target, id: ChunkId, removed: Vec<Extent>) -> Dropped {
-    let Some(chunk) = t.chunks.get(&id) else { return Dropped::default() };
+fn finish_change(
+    chunk: &Chunk,
+    (id, pending): (ChunkId, &mut BTreeSet<ChunkId>),
+    removed: &[Extent],
+) -> Dropped {
     if chunk.pending.is_empty() {
-        t.pending.remove(&id);
+        pending.remove(&id);
     } else {
-        t.pending.insert(id);
+        pending.insert(id);
     }
     let mut slots: Vec<_> = removed.iter().filter_map(|e| e.loc.slot()).collect();
     slots.sort_unstable();
