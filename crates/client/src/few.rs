@@ -30,7 +30,8 @@ impl<T> From<Few<T>> for Vec<T> {
 
 impl<T> FromIterator<T> for Few<T> {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
-        let mut all = all.into_iter();
+        // One that stops at an error goes on after its end.
+        let mut all = all.into_iter().fuse();
         match (all.next(), all.next()) {
             (Some(one), None) => Self::One(one),
             (first, second) => Self::Many(first.into_iter().chain(second).chain(all).collect()),
@@ -44,6 +45,10 @@ mod tests {
 
     #[test]
     fn it_holds_what_was_collected() {
+        let stopped = |all: &[Option<u32>]| all.iter().copied().collect::<Option<Few<u32>>>();
+        for holes in [&[None, Some(1)][..], &[Some(1), None], &[None]] {
+            assert!(stopped(holes).is_none());
+        }
         for n in 0..5 {
             let few: Few<u32> = (0..n).collect();
             assert_eq!(matches!(few, Few::One(_)), n == 1);

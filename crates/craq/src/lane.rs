@@ -57,6 +57,13 @@ pub(crate) enum Ack {
     Acked(u32),
 }
 
+impl Ack {
+    /// Nothing of it is on its way, and nothing but its turn is waited for.
+    pub(crate) fn is_to_send(self) -> bool {
+        matches!(self, Self::Unsent | Self::InOrder)
+    }
+}
+
 /// One pending version.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Entry {

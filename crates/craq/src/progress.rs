@@ -326,8 +326,8 @@ impl Replica {
             return;
         }
         // Mostly all of it is sent: what follows is not looked up then.
-        let unsent = |e: &Entry| matches!(e.ack, Ack::Unsent | Ack::InOrder);
-        if !self.lanes.get(&chunk).is_some_and(|l| l.entries.iter().any(unsent)) {
+        let to_send = |e: &Entry| e.ack.is_to_send();
+        if !self.lanes.get(&chunk).is_some_and(|l| l.entries.iter().any(to_send)) {
             return;
         }
         let taken_back = self.taken_back.get(&chunk).copied().unwrap_or(0);
@@ -352,7 +352,7 @@ impl Replica {
             all_acked &= matches!(e.ack, Ack::Acked(_));
             // A whole content holds all earlier updates too, so whoever gets it must have their channel records before.
             let due = in_order || !syncing && e.ack == Ack::Unsent;
-            let due = due && matches!(e.ack, Ack::Unsent | Ack::InOrder);
+            let due = due && e.ack.is_to_send();
             let staged = matches!(e.stage, Stage::Done { .. });
             let form = if builds && e.original {
                 Form::Original

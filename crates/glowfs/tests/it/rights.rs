@@ -1,6 +1,6 @@
 //! Who may do something by a privilege that the kernel knows of and meta does not.
 
-use crate::harness::{Cluster, sh};
+use crate::harness::{Cluster, Mount, sh};
 
 /// `as PRIVILEGES COMMAND`: as user 1000, with these and no others.
 const AS: &str = r#"
@@ -23,7 +23,7 @@ fn owners_and_modes_are_changed_by_who_has_the_privilege() {
         as +chown,+fowner sh -c 'chown 1003 own && chmod 640 own && chown 1004 own'; test "$(stat -c %u:%a own)" = 1004:640
         as +fowner touch -d 2001-01-01 own; test "$(stat -c %Y own)" = "$(date -d 2001-01-01 +%s)"
         as +fowner setfacl -m u:1009:r own; getfacl -n own | grep -q user:1009:r
-        as +sys_admin setfattr -n trusted.x -v 1 roots; getfattr -n trusted.x roots | grep -q 1
+        as +sys_admin setfattr -n trusted.x -v 1 roots; as +sys_admin getfattr -n trusted.x roots | grep -q 1; no none getfattr -n trusted.x roots
         no as +fowner setfattr -n trusted.y -v 1 roots
     "#;
     sh(&c.mnt, &format!("{AS}{script}"));
@@ -102,4 +102,43 @@ fn the_root_of_a_user_namespace_gives_files_to_its_users() {
         &c.mnt,
         &format!("export LOCAL='{local}' MNT='{mnt}'\n{AS}\ntrap 'kill $inside' EXIT\n{script}"),
     );
+}
+
+/// His kernel may go by what it was told before: that is no privilege.
+#[test]
+fn who_had_a_right_until_another_client_took_it_has_it_no_more() {
+    let c = Cluster::up("rights5");
+    let other = Mount::new(&c, "mnt2");
+    let script = r#"
+        chmod 755 .. .
+        python3 - <<'PY'
+import os, stat, subprocess
+def there(script): subprocess.run(["bash", "-euc", script], cwd=os.environ["OTHER"], check=True)
+def act_as(uid):
+    os.seteuid(0); os.setegid(uid); os.seteuid(uid)
+def refused(act):
+    try: act()
+    except PermissionError: return
+    raise AssertionError("it was let through")
+os.setgroups([])
+for kind in ("file", "directory"):
+    for how in ("nothing", "stat", "removed"):
+        act_as(0); os.mkdir("home"); os.chown("home", 1000, 1000); act_as(1000)
+        if kind == "file": os.close(os.open("home/x", os.O_CREAT | os.O_RDWR, 0o700))
+        else: os.mkdir("home/x", 0o700)
+        fd = os.open("home/x", os.O_RDONLY); os.fstat(fd)
+        there("chown 0:0 home/x; chmod 700 home/x")
+        if how == "stat":
+            for _ in range(20): os.fstat(fd)
+        if how == "removed": os.unlink("home/x") if kind == "file" else os.rmdir("home/x")
+        refused(lambda: os.fchmod(fd, 0o777)); refused(lambda: os.fchown(fd, 1000, -1)); refused(lambda: os.fchmod(fd, 0o4777))
+        act_as(0)
+        assert stat.S_IMODE(os.fstat(fd).st_mode) == 0o700, (kind, how)
+        os.close(fd); there("rm -rf home")
+# What a list gave, and what it gives no more.
+open("f", "w").write("x"); os.chmod("f", 0o600); subprocess.run(["setfacl", "-m", "u:1000:rw", "f"], check=True)
+act_as(1000); os.close(os.open("f", os.O_RDONLY)); there("setfacl -x u:1000 f"); refused(lambda: os.open("f", os.O_RDONLY))
+PY
+    "#;
+    sh(&c.mnt, &format!("export OTHER='{}'\n{script}", other.path.display()));
 }
