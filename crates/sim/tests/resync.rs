@@ -5,7 +5,7 @@ use glowfs_client::{Client, ClientConfig, OpenFile};
 use glowfs_rt::sync::join_all;
 use glowfs_rt::{Buf, Duration, Rt};
 use glowfs_sim::cluster::harness::{Cluster, Service, Shape};
-use glowfs_sim::cluster::scenes::retries;
+use glowfs_sim::cluster::scenes::{forwards, retries, sources};
 use glowfs_sim::cluster::workload::{caller, open_or_make, report};
 use glowfs_sim::world::Link;
 use glowfs_storage::SYNC_PAGE_MAX;
@@ -298,4 +298,16 @@ fn what_lies_behind_the_first_page_is_brought_up_to_date() {
 #[test]
 fn a_retry_at_a_replica_that_was_brought_up_to_date_changes_nothing() {
     retries::at_one_that_was_brought_up_to_date(66);
+}
+
+#[test]
+fn what_was_flushed_is_at_one_that_was_just_brought_up_to_date() {
+    for seed in [1, 67] {
+        sources::one_that_was_just_brought_up_to_date(seed);
+    }
+}
+
+#[test]
+fn what_was_sent_under_a_version_that_is_over_is_not_taken() {
+    forwards::of_a_version_that_is_over(68);
 }

@@ -1,7 +1,7 @@
 //! Under what each bug is looked for, and what it has to be found for.
 
 use glowfs_rt::Duration;
-use glowfs_sim::cluster::scenes::{as_shipped, doomed, repairs, retries};
+use glowfs_sim::cluster::scenes::{as_shipped, doomed, forwards, repairs, retries, sources};
 use glowfs_sim::cluster::{Corner, Faults, Plan};
 use glowfs_types::mutant::Mutant;
 
@@ -49,8 +49,8 @@ const GONE: &[&str] = &[BYTE, OLDER, CELL];
 
 fn says(mutant: Mutant) -> &'static [&'static str] {
     match mutant {
-        Mutant::FlushOfOthers | Mutant::SyncWithoutFlush => GONE,
-        Mutant::BootIgnored | Mutant::LossUntold => GONE,
+        Mutant::FlushOfOthers | Mutant::BootIgnored | Mutant::LossUntold => GONE,
+        Mutant::SyncWithoutFlush => &["a flushed byte is gone"],
         // Or the store itself misses what it had flushed.
         Mutant::MissingFlush | Mutant::CacheTrusted => &[BYTE, OLDER, CELL, REFUSED],
         Mutant::IncarnationUnchecked | Mutant::ActivationIgnored => GONE,
@@ -60,7 +60,7 @@ fn says(mutant: Mutant) -> &'static [&'static str] {
         Mutant::LeaseUnchecked => &[BYTE, OLDER, CELL, "signed with a key that is not known"],
         Mutant::ChecksumUnchecked => &[TORN, BYTE, "holds value"],
         Mutant::ResyncSkipsRemoved => &[BYTE, OLDER, CELL, DIFFERS, "chunks left"],
-        Mutant::ChainVersionUnchecked => &[BYTE, OLDER, CELL, DIFFERS, "not all serve"],
+        Mutant::ChainVersionUnchecked => &["an acknowledged byte is gone"],
         Mutant::LeaseFromReply => &["has declared dead"],
         Mutant::PrimaryOutlivesLease => &["several primaries"],
         // All hear of members that the next primary does not know, and nobody takes what it says.
@@ -98,6 +98,8 @@ fn scene(mutant: Mutant) -> Option<fn(u64)> {
         Mutant::DoomUnchecked => Some(|seed| {
             doomed::opened_late(seed);
         }),
+        Mutant::SyncWithoutFlush => Some(sources::one_that_was_just_brought_up_to_date),
+        Mutant::ChainVersionUnchecked => Some(forwards::of_a_version_that_is_over),
         Mutant::ChannelsNotTold => Some(retries::at_one_that_was_brought_up_to_date),
         Mutant::RepairNotHeld => Some(repairs::a_write_beside_a_repair),
         _ => None,
@@ -112,7 +114,6 @@ fn plan(mutant: Mutant) -> Plan {
         Mutant::DedupeForgotten => Some(Corner::Mute),
         Mutant::DedupeNotPersisted => Some(Corner::MuteAndKill),
         Mutant::LeaseFromReply => Some(Corner::LateAnswers),
-        Mutant::ChainVersionUnchecked => Some(Corner::LateForwards),
         Mutant::CacheTrusted => Some(Corner::FailedFlushes),
         Mutant::RoutingBeforeCommit | Mutant::PrimaryOutlivesLease => Some(Corner::CutPrimary),
         _ => None,
@@ -122,8 +123,7 @@ fn plan(mutant: Mutant) -> Plan {
         Mutant::MissingFlush | Mutant::FlushOfOthers | Mutant::LossUntold => {
             Faults { all: 6, ..all }
         }
-        // Nothing else: all fall as often as chains are whole, or just became so.
-        Mutant::SyncWithoutFlush => Faults { all: 6, storages: 8, calm: 4, ..Faults::NONE },
+        // Nothing else: all fall as often as chains are whole.
         Mutant::BootIgnored => Faults { all: 6, storages: 2, calm: 4, ..Faults::NONE },
         Mutant::ChecksumUnchecked => Faults { disks: 10, ..all },
         Mutant::LeaseUnchecked => Faults { freezes: 8, ..all },

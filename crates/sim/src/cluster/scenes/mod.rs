@@ -3,6 +3,9 @@
 //! Tests play them with seeds of their own; `./mutants` plays with many seeds those that a planted bug shows in and no random run reaches.
 
 pub mod as_shipped;
+mod common;
 pub mod doomed;
+pub mod forwards;
 pub mod repairs;
 pub mod retries;
+pub mod sources;

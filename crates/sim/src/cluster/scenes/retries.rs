@@ -1,34 +1,14 @@
 //! Writes whose answers their clients never heard, at replicas that know of them by a resync alone.
 
-use crate::cluster::harness::{Cluster, Shape, all_serve};
+use super::common::{wait_serving, with};
+use crate::cluster::harness::{Cluster, Shape};
 use crate::cluster::workload::{open_or_make, report};
 use glowfs_client::Client;
-use glowfs_rt::{Buf, Duration, Rt};
-use glowfs_types::Result;
+use glowfs_rt::{Buf, Duration};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How long anything may take.
-const LIMIT: Duration = Duration::from_secs(600);
 const SOON: Duration = Duration::from_secs(60);
-
-fn with<T: 'static, F: Future<Output = Result<T>> + 'static>(
-    cluster: &Cluster,
-    work: impl FnOnce(Rt, Rc<Client>) -> F + 'static,
-) -> T {
-    cluster.with_client(&cluster.clients[0].clone(), LIMIT, work).expect("done")
-}
-
-/// Waits until everybody serves.
-fn wait_serving(cluster: &Cluster) {
-    let shape = cluster.shape();
-    with(cluster, move |rt, client| async move {
-        while !all_serve(&client.routing(), shape) {
-            rt.sleep(Duration::from_millis(50)).await;
-        }
-        Ok(())
-    });
-}
 
 /// A byte at the beginning of the file.
 fn write(cluster: &Cluster, byte: u8) {
