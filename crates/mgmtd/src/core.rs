@@ -82,11 +82,15 @@ impl Inner {
     }
     /// The epoch, if this instance is primary now and knows the state.
     pub fn primary(&self) -> Result<u64> {
+        self.epoch().ok_or_else(|| self.not_primary())
+    }
+    /// The same for who does not ask why not.
+    pub fn epoch(&self) -> Option<u64> {
         let standing = self.election.borrow_mut().standing(self.now_ms());
         let known = self.state.borrow().as_ref().map(|s| s.epoch);
-        match (standing, known) {
-            (Standing::Primary { epoch, .. }, Some(known)) if epoch == known => Ok(epoch),
-            _ => Err(self.not_primary()),
+        match standing {
+            Standing::Primary { epoch, .. } => known.filter(|known| *known == epoch),
+            _ => None,
         }
     }
     fn not_primary(&self) -> Error {

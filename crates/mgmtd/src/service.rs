@@ -195,7 +195,7 @@ impl Running {
     }
     /// Whether it is primary now.
     pub fn is_primary(&self) -> bool {
-        self.inner.primary().is_ok()
+        self.inner.epoch().is_some()
     }
     /// Whether it is primary and holds a node for dead: that node must not serve any more.
     pub fn declares_dead(&self, node: NodeId) -> bool {

@@ -10,6 +10,9 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[global_allocator]
+static MEMORY: glowfs_sim::memory::Memory = glowfs_sim::memory::Memory;
+
 /// Up to so many seeds each gets a line; of more only one in so many.
 const SAY_EACH: u64 = 25;
 

@@ -4,4 +4,5 @@
 //! whatever happened.
 
 pub mod cluster;
+pub mod memory;
 pub mod world;

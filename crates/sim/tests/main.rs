@@ -36,3 +36,7 @@ mod storage;
 mod trees;
 mod whole;
 mod writer;
+
+/// As the shipped program has it: what worlds take and free most are small objects.
+#[global_allocator]
+static HEAP: glowfs_rt::Heap = glowfs_rt::Heap;

@@ -9,6 +9,9 @@ use glowfs_types::mutant::{Mutant, plant};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+#[global_allocator]
+static MEMORY: glowfs_sim::memory::Memory = glowfs_sim::memory::Memory;
+
 /// Characters of one thing that is wrong.
 const CHARS: usize = 160;
 /// So many of them in a line.

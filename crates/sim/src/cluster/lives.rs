@@ -19,6 +19,8 @@ use std::rc::Rc;
 /// See the module.
 pub struct Lives {
     nodes: Vec<SimNode>,
+    /// The names by which they are watched.
+    observers: Vec<String>,
     config: ClientConfig,
     shared: Rc<Shared>,
     watch: Rc<Watch>,
@@ -59,6 +61,7 @@ impl Lives {
     pub fn new(cluster: &Cluster, shared: &Rc<Shared>) -> Rc<Self> {
         Rc::new(Self {
             nodes: cluster.clients.clone(),
+            observers: (0..cluster.clients.len()).map(|i| format!("client {i}")).collect(),
             config: cluster.client_config(),
             shared: shared.clone(),
             watch: cluster.watch.clone(),
@@ -123,7 +126,7 @@ impl Lives {
         self.left.borrow_mut().extend(life.estate);
         drop(life.client);
         // Its next life begins to learn from nothing.
-        self.watch.ended(&observer(i));
+        self.watch.ended(&self.observers[i]);
         let cells = self.shared.cells_of(i);
         self.shared.registers.borrow_mut().inherited(cells);
         self.shared.locks.borrow_mut().forget(i);
@@ -141,7 +144,7 @@ impl Lives {
         let each = self.each.borrow();
         let known = each.iter().enumerate().filter_map(|(i, life)| {
             let info = life.client.as_ref()?.routing();
-            self.watch.routing(&observer(i), &info);
+            self.watch.routing(&self.observers[i], &info);
             Some(info)
         });
         // The one who knows most: an old view of a client that is cut off would hide what is broken.
@@ -162,8 +165,4 @@ impl Lives {
     pub fn left(&self) -> Vec<Rc<Estate>> {
         self.left.borrow().clone()
     }
-}
-
-fn observer(client: usize) -> String {
-    format!("client {client}")
 }

@@ -35,6 +35,8 @@ pub struct Watch {
 
 #[derive(Default)]
 struct Seen {
+    /// What it knew when it was looked at last: that is not looked at again.
+    last: Option<Rc<RoutingInfo>>,
     routing: RoutingVersion,
     chains: BTreeMap<ChainId, (ChainVersion, ChainVersion)>,
 }
@@ -90,10 +92,11 @@ impl Watch {
     fn look_at_times(&self, now: std::time::Duration) {
         let storages = self.storages.borrow();
         let serve = storages.values().filter(|(_, s)| s.lease_valid());
-        let times: Vec<u64> = serve.filter_map(|(_, s)| s.cluster_time()).collect();
-        let (Some(first), Some(last)) = (times.iter().min(), times.iter().max()) else {
+        let mut times = serve.filter_map(|(_, s)| s.cluster_time());
+        let Some(one) = times.next() else {
             return self.apart_since.set(None);
         };
+        let (first, last) = times.fold((one, one), |(f, l), t| (f.min(t), l.max(t)));
         if last - first <= TIMES_APART_NS {
             return self.apart_since.set(None);
         }
@@ -127,10 +130,15 @@ impl Watch {
         }
     }
     /// Looks at what an observer knows of the cluster.
-    pub fn routing(&self, observer: &str, info: &RoutingInfo) {
-        self.look_at_members(observer, info);
+    pub fn routing(&self, observer: &str, info: &Rc<RoutingInfo>) {
         let mut all = self.seen.borrow_mut();
+        let known = all.get(observer).and_then(|seen| seen.last.as_ref());
+        if known.is_some_and(|last| Rc::ptr_eq(last, info)) {
+            return;
+        }
+        self.look_at_members(observer, info);
         let seen = all.entry(observer.to_owned()).or_default();
+        seen.last = Some(info.clone());
         if info.version < seen.routing {
             self.problem(format!(
                 "{observer}: the routing version went back from {} to {}",

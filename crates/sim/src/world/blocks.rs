@@ -6,7 +6,58 @@ use std::rc::Rc;
 /// The grain of content and of room, in bytes.
 pub(crate) const BLOCK: u64 = 4096;
 
-type Block = Rc<[u8; BLOCK as usize]>;
+/// [`BLOCK`] bytes.
+type Block = Rc<[u8]>;
+
+thread_local!(static ZEROS: Block = Rc::from([0; BLOCK as usize].as_slice()));
+
+/// Bytes that are to be written, cut at the borders of blocks: whole ones are shared by all that they are written to, and copied by none.
+pub(crate) struct Pieces {
+    offset: u64,
+    len: usize,
+    all: Vec<Rc<[u8]>>,
+}
+
+impl Pieces {
+    /// The parts, one behind the other, to be written at `offset`.
+    pub(crate) fn new<'a>(offset: u64, parts: impl Iterator<Item = &'a [u8]> + Clone) -> Self {
+        let len = parts.clone().map(<[u8]>::len).sum();
+        let mut all = Vec::with_capacity(len / BLOCK as usize + 2);
+        // Of a piece that lies in several parts: what came so far.
+        let mut begun: Vec<u8> = Vec::new();
+        let mut at = offset;
+        for mut part in parts {
+            while !part.is_empty() {
+                let (here, rest) = part.split_at(part.len().min((BLOCK - at % BLOCK) as usize));
+                (part, at) = (rest, at + here.len() as u64);
+                let ends = at.is_multiple_of(BLOCK);
+                if ends && begun.is_empty() {
+                    all.push(Rc::from(here));
+                    continue;
+                }
+                begun.extend_from_slice(here);
+                if ends {
+                    all.push(Rc::from(begun.as_slice()));
+                    begun.clear();
+                }
+            }
+        }
+        if !begun.is_empty() {
+            all.push(Rc::from(begun));
+        }
+        Self { offset, len, all }
+    }
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+    /// All in one.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.all.concat()
+    }
+}
 
 /// Sparse bytes; what was never written is zero. Cloning is cheap.
 #[derive(Clone, Default)]
@@ -46,15 +97,22 @@ impl Blocks {
     }
     /// Writes, extending if need be.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) {
-        let mut changes = Vec::new();
-        self.each(offset, bytes.len() as u64, |index, inside, range| {
-            changes.push((index, inside, range));
-        });
-        for (index, inside, range) in changes {
-            let block = self.all.entry(index).or_insert_with(|| Rc::new([0; BLOCK as usize]));
-            Rc::make_mut(block)[inside..inside + range.len()].copy_from_slice(&bytes[range]);
+        self.put(&Pieces::new(offset, std::iter::once(bytes)));
+    }
+    /// The same of what was cut already.
+    pub(crate) fn put(&mut self, pieces: &Pieces) {
+        let mut at = pieces.offset;
+        for piece in &pieces.all {
+            let (index, inside) = (at / BLOCK, (at % BLOCK) as usize);
+            at += piece.len() as u64;
+            if piece.len() == BLOCK as usize {
+                self.all.insert(index, piece.clone());
+                continue;
+            }
+            let block = self.all.entry(index).or_insert_with(|| ZEROS.with(Rc::clone));
+            Rc::make_mut(block)[inside..inside + piece.len()].copy_from_slice(piece);
         }
-        self.len = self.len.max(offset + bytes.len() as u64);
+        self.len = self.len.max(at);
     }
     /// Makes a range zero; the length stays.
     pub(crate) fn zero(&mut self, offset: u64, len: u64) {
@@ -185,8 +243,15 @@ mod tests {
                         if plain.len() < end {
                             plain.resize(end, 0);
                         }
-                        plain[offset as usize..end].fill(fill);
-                        blocks.write(offset, &vec![fill; len as usize]);
+                        let bytes: Vec<u8> = (0..len).map(|at| fill.wrapping_add(at as u8)).collect();
+                        plain[offset as usize..end].copy_from_slice(&bytes);
+                        // In two parts or three, which end anywhere.
+                        let (first, rest) = bytes.split_at(bytes.len() / 3 * usize::from(kind));
+                        let (second, third) = rest.split_at(rest.len() / 2);
+                        let pieces = Pieces::new(offset, [first, second, third].into_iter());
+                        prop_assert_eq!(pieces.bytes(), &bytes[..]);
+                        prop_assert_eq!(pieces.len(), bytes.len());
+                        blocks.put(&pieces);
                         if len == 0 {
                             blocks.set_len(plain.len() as u64);
                         }

@@ -32,6 +32,8 @@ pub(crate) struct Core {
     trace: Cell<u64>,
     events: RefCell<BTreeMap<(u64, u64), Event>>,
     next_event: Cell<u64>,
+    /// No timer of any node is due before this moment; it may be that none is then, either.
+    timers_from: Cell<u64>,
     pub(crate) nodes: RefCell<Vec<Rc<Node>>>,
     pub(crate) net: RefCell<Net>,
     /// By node and path; they outlive crashes.
@@ -111,11 +113,25 @@ impl Core {
         self.now.set(self.now.get() + cost);
         true
     }
+    /// A node has set a timer.
+    pub(crate) fn timer_set(&self, at: u64) {
+        self.timers_from.set(self.timers_from.get().min(at));
+    }
+    /// The moment of the next timer, as it is now; notes it.
+    fn next_timer(&self) -> u64 {
+        let timers = self.nodes.borrow().iter().filter_map(|n| n.timers.next()).map(|i| i.0).min();
+        let next = timers.unwrap_or(u64::MAX);
+        self.timers_from.set(next);
+        next
+    }
     /// The moment of the next timer or event.
     fn next_moment(&self) -> Option<u64> {
         let event = self.events.borrow().first_key_value().map(|(k, _)| k.0);
-        let timers = self.nodes.borrow().iter().filter_map(|n| n.timers.next()).map(|i| i.0).min();
-        event.into_iter().chain(timers).min()
+        if event.is_some_and(|at| at <= self.timers_from.get()) {
+            return event;
+        }
+        let timer = Some(self.next_timer()).filter(|at| *at < u64::MAX);
+        event.into_iter().chain(timer).min()
     }
     /// Lets everything happen whose moment has come.
     fn fire(self: &Rc<Self>) {
@@ -131,10 +147,14 @@ impl Core {
             self.trace(2, number, 0);
             event(self);
         }
+        if self.timers_from.get() > self.now.get() {
+            return;
+        }
         // Firing only wakes tasks; no code of theirs runs that could want the list.
         for node in self.nodes.borrow().iter() {
             node.timers.fire(glowfs_rt::Instant(self.now.get()));
         }
+        self.next_timer();
     }
     /// Makes one step; false if nothing can happen before `limit`.
     fn step(self: &Rc<Self>, limit: u64) -> bool {
@@ -187,6 +207,7 @@ impl World {
             trace: Cell::new(seed),
             events: RefCell::default(),
             next_event: Cell::new(0),
+            timers_from: Cell::new(u64::MAX),
             nodes: RefCell::default(),
             net: RefCell::default(),
             disks: RefCell::default(),

@@ -1,6 +1,6 @@
 //! A file on a simulated disk: what readers see, what is durable, and what lies between.
 
-use super::blocks::{BLOCK, Blocks, Room};
+use super::blocks::{BLOCK, Blocks, Pieces, Room};
 use super::core::Core;
 use super::disk::Disk;
 use super::random::Random;
@@ -35,10 +35,7 @@ pub(crate) struct Content {
 
 #[derive(Clone)]
 enum Change {
-    Write {
-        offset: u64,
-        bytes: Rc<Vec<u8>>,
-    },
+    Write(Rc<Pieces>),
     Zero {
         offset: u64,
         len: u64,
@@ -52,13 +49,13 @@ impl Change {
     /// Bytes that are transferred for it.
     fn bytes(&self) -> usize {
         match self {
-            Self::Write { bytes, .. } => bytes.len(),
+            Self::Write(pieces) => pieces.len(),
             Self::Zero { .. } | Self::SetLen(_) | Self::Extend(_) => 0,
         }
     }
     fn apply(&self, to: &mut Blocks) {
         match self {
-            Self::Write { offset, bytes } => to.write(*offset, bytes),
+            Self::Write(pieces) => to.put(pieces),
             Self::Zero { offset, len } => to.zero(*offset, *len),
             Self::SetLen(len) => to.set_len(*len),
             Self::Extend(len) => to.set_len(to.len().max(*len)),
@@ -66,7 +63,7 @@ impl Change {
     }
     /// What a crash leaves of it: nothing, all, or any part.
     fn apply_torn(&self, to: &mut Blocks, random: &mut Random) {
-        let Self::Write { offset, bytes } = self else {
+        let Self::Write(pieces) = self else {
             if random.below(2) == 0 {
                 self.apply(to);
             }
@@ -78,9 +75,9 @@ impl Change {
             2 => SECTOR,
             _ => BLOCK as usize,
         };
-        for (i, part) in bytes.chunks(grain).enumerate() {
+        for (i, part) in pieces.bytes().chunks(grain).enumerate() {
             if random.below(2) == 0 {
-                to.write(offset + (i * grain) as u64, part);
+                to.write(pieces.offset() + (i * grain) as u64, part);
             }
         }
     }
@@ -198,10 +195,10 @@ impl SimFile {
         let waits = self.disk.waits(core);
         let delay = self.disk.write_delay(core, change.bytes(), || {
             let content = self.content.borrow();
-            matches!(&change, Change::Write { offset, bytes } if !content.now.covers(*offset, bytes.len() as u64))
+            matches!(&change, Change::Write(p) if !content.now.covers(p.offset(), p.len() as u64))
         });
         let (disk, life, content) = (self.disk.clone(), self.life, self.content.clone());
-        let lost = matches!(change, Change::Write { .. }) && disk.loses(&self.name);
+        let lost = matches!(change, Change::Write(_)) && disk.loses(&self.name);
         let number = content.borrow_mut().begin(change);
         self.under_way.after_others(core, waits, delay, move |core| {
             if disk.life() != life {
@@ -265,9 +262,8 @@ impl FileIo for SimFile {
             Ok(core) => core,
             Err(e) => return failed(e),
         };
-        let mut bytes = Vec::with_capacity(total);
-        bufs.iter().for_each(|b| bytes.extend_from_slice(b));
-        self.change(&core, Change::Write { offset, bytes: Rc::new(bytes) })
+        let pieces = Pieces::new(offset, bufs.iter().map(|b| &b[..]));
+        self.change(&core, Change::Write(Rc::new(pieces)))
     }
     fn sync(&self) -> BoxFuture<io::Result<()>> {
         let core = match self.core() {

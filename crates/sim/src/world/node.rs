@@ -23,6 +23,14 @@ const EPOCH_UNIX_NS: u64 = 1_800_000_000_000_000_000;
 /// The greatest drift of a clock, in parts per million.
 const DRIFT_PPM_MAX: u64 = 200;
 
+/// `n * by / of`. Division of more than 64 bits is slow, and clocks are read all the time.
+fn times(n: i128, by: i64, of: i64) -> i128 {
+    match i64::try_from(n).ok().and_then(|n| n.checked_mul(by)) {
+        Some(product) => i128::from(product / of),
+        None => n * i128::from(by) / i128::from(of),
+    }
+}
+
 pub(crate) struct Node {
     pub(crate) index: usize,
     pub(crate) name: String,
@@ -47,14 +55,14 @@ pub(crate) struct Node {
 impl Node {
     /// What the node's clock shows at a moment of the world.
     pub(crate) fn local(&self, world: u64) -> u64 {
-        let drift = i128::from(world) * i128::from(self.drift_ppm.get()) / 1_000_000;
+        let drift = times(world.into(), self.drift_ppm.get(), 1_000_000);
         let local = i128::from(self.offset_ns.get()) + i128::from(world) + drift;
         u64::try_from(local).unwrap_or(u64::MAX)
     }
     /// The first moment of the world at which the node's clock shows `local` or more.
     fn world(&self, local: u64) -> u64 {
         let behind = i128::from(local) - i128::from(self.offset_ns.get());
-        let guess = behind * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm.get()));
+        let guess = times(behind, 1_000_000, 1_000_000 + self.drift_ppm.get());
         let mut world = u64::try_from((guess - 2).max(0)).unwrap_or(u64::MAX);
         while self.local(world) < local && world < u64::MAX {
             world += 1;
@@ -252,7 +260,9 @@ impl Backend for NodeBackend {
         self.node.random.borrow_mut().bits()
     }
     fn set_timer(&self, at: Instant, waker: Waker) -> u64 {
-        self.node.timers.set(Instant(self.node.world(at.0)), waker)
+        let at = self.node.world(at.0);
+        self.core.timer_set(at);
+        self.node.timers.set(Instant(at), waker)
     }
     fn cancel_timer(&self, key: u64) {
         self.node.timers.cancel(key);
