@@ -199,11 +199,19 @@ impl Wire {
     }
 }
 
-/// Of the bytes, eight at a time.
+/// Of the bytes, four words at a time, none of which waits for the one before it.
 fn hash(bytes: &[u8]) -> u64 {
     let mix = |h: u64, word: u64| (h ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let (words, rest) = bytes.as_chunks::<8>();
-    let h = words.iter().fold(bytes.len() as u64, |h, w| mix(h, u64::from_le_bytes(*w)));
+    let (fours, words) = words.as_chunks::<4>();
+    let mut lanes = [0, 1, 2, bytes.len() as u64];
+    for four in fours {
+        for (lane, word) in lanes.iter_mut().zip(four) {
+            *lane = mix(*lane, u64::from_le_bytes(*word));
+        }
+    }
+    let h = lanes.into_iter().fold(0, mix);
+    let h = words.iter().fold(h, |h, w| mix(h, u64::from_le_bytes(*w)));
     rest.iter().fold(h, |h, b| mix(h, u64::from(*b)))
 }
 
