@@ -110,18 +110,20 @@ fn new_chunk() -> *mut u8 {
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(layout) {
-            // SAFETY: the list is this thread's, and nothing in `take` comes back here.
-            Some((class, bytes, align)) => {
-                KEPT.with(|k| unsafe { (*k.get()).take(class, bytes, align) })
-            }
+            Some((class, bytes, align)) => KEPT.with(|k| {
+                // SAFETY: the lists are this thread's, and nothing in `take` comes back here.
+                unsafe { (*k.get()).take(class, bytes, align) }
+            }),
             // SAFETY: as the caller promises.
             None => unsafe { System.alloc(layout) },
         }
     }
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class_of(layout) {
-            // SAFETY: as above; the caller promises that it is a block of that layout, so of that class, and that nobody uses it.
-            Some((class, ..)) => KEPT.with(|k| unsafe { (*k.get()).keep(block, class) }),
+            Some((class, ..)) => KEPT.with(|k| {
+                // SAFETY: as above; the caller promises that it is a block of that layout, so of that class, and that nobody uses it.
+                unsafe { (*k.get()).keep(block, class) }
+            }),
             // SAFETY: as the caller promises; what has no class came from the system.
             None => unsafe { System.dealloc(block, layout) },
         }
