@@ -68,7 +68,7 @@ pub(crate) async fn write(
         return spill(file).await.map(|()| None);
     }
     let session = file.session().ok_or_else(|| Error::from(Status::Internal))?;
-    let mut lost = false;
+    let mut came_back = None;
     for _ in 0..FENCES_MAX {
         file.check_owner()?;
         file.client().settle_doubts(file.inode()).await?;
@@ -86,12 +86,14 @@ pub(crate) async fn write(
         let outcome = file.client().inline_write(q).await;
         if let Err(e) = &outcome
             && e.status == Status::SessionEnded
-            && !lost
         {
             // In doubt: when the session is there again, so may be a copy of it.
             drop(sent);
-            lost = true;
-            Box::pin(file.come_back(e.clone())).await?;
+            let life = Box::pin(file.come_back(e.clone())).await?;
+            // Once in each life of the engine that has lost it.
+            if came_back.replace(life) == Some(life) {
+                return Err(e.clone());
+            }
             continue;
         }
         sent.answered(&outcome);

@@ -105,15 +105,15 @@ impl OpenFile {
         Caller { client: self.owner, ..self.access.caller.clone() }
     }
 
-    /// Meta has said so to who has asked for something else. It is asked first whether the session is there by now: others may have come here before.
-    pub(crate) async fn come_back(&self, said: Error) -> Result<()> {
+    /// Meta has said so to who has asked for something else. It is asked first whether the session is there by now: others may have come here before. In which life of the engine it is there.
+    pub(crate) async fn come_back(&self, said: Error) -> Result<u64> {
         if self.session.is_none() || self.standing.life.get() == 0 {
             return Err(said);
         }
         let closing = self.standing.closing.replace(false);
         let renewed = self.renew().await;
         self.standing.closing.set(closing);
-        renewed
+        renewed.map(|()| self.standing.life.get())
     }
 
     /// Its session is going to be closed; waits until it is not being opened anew beside that.
@@ -161,27 +161,39 @@ impl Go {
 }
 
 impl Client {
-    /// A call that goes by a session; if that is not there and may have been lost, it is made once more when it is there again. Without a session: any of the file
-    /// that this client has will do.
+    /// A call that goes by a session; if that is not there and may have been lost, it is made once more when it is there again, once in each life of the engine that has lost it. Without a
+    /// session: any of the file that this client has will do.
     pub(crate) async fn in_session<R>(
         &self,
         (inode, session): (InodeId, Option<SessionId>),
         call: impl AsyncFn(Go) -> Result<R>,
     ) -> Result<R> {
-        let said = match call(Go::First).await {
+        let mut said = match call(Go::First).await {
             Err(e) if e.status == Status::SessionEnded => e,
             outcome => return outcome,
         };
-        let mut files = self.core.files.of(inode);
-        files.retain(|f| f.session.is_some() && (session.is_none() || f.session == session));
-        let (mut back, mut same) = (Err(said.clone()), true);
-        for file in files {
-            let under = file.under();
-            back = back.or(file.come_back(said.clone()).await);
-            same &= file.under() == under;
+        let mut same = true;
+        // The life of the engine in which it came back last: who is told again in that one that it is not there has not lost it.
+        let mut came_back = None;
+        loop {
+            let mut files = self.core.files.of(inode);
+            files.retain(|f| f.session.is_some() && (session.is_none() || f.session == session));
+            let mut back = Err(said.clone());
+            for file in files {
+                let under = file.under();
+                back = back.or(file.come_back(said.clone()).await);
+                same &= file.under() == under;
+            }
+            let life = back?;
+            if came_back.replace(life) == Some(life) {
+                return Err(said);
+            }
+            // The power may go once more before it is heard.
+            said = match call(Go::Again { same }).await {
+                Err(e) if e.status == Status::SessionEnded => e,
+                outcome => return outcome,
+            };
         }
-        back?;
-        call(Go::Again { same }).await
     }
 
     /// A session is going to be closed.

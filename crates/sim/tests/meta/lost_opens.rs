@@ -7,6 +7,7 @@ use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Shape};
 use glowfs_sim::cluster::workload::{caller, open, open_or_make, report};
 use glowfs_sim::world::DiskFaults;
+use glowfs_telemetry::Registry;
 use glowfs_types::wire::meta::*;
 use glowfs_types::*;
 use std::cell::RefCell;
@@ -117,6 +118,50 @@ fn what_was_opened_just_before_a_loss_of_power_is_open_still() {
         assert!(len == end && bytes.iter().all(|b| *b == 8), "round {round}: {len}");
     }
     assert!(lost > 2, "{lost} sessions were lost, of {ROUNDS}");
+}
+
+/// Sessions that were put back, in all services of this process.
+fn put_back() -> u64 {
+    let text = Registry::global().text();
+    let value = text.lines().find_map(|l| l.strip_prefix("glowfs_meta_sessions_reopened_total "));
+    value.expect("the counter").parse().expect("a number")
+}
+
+/// The power goes once more when the session has just been put back, and before the call that needed it is made again: that one still comes to its end.
+#[test]
+fn a_call_outlives_a_second_loss_of_its_session() {
+    let lab = Lab::as_shipped(70, SHAPE);
+    let mut twice = 0;
+    for round in 0..ROUNDS {
+        let name = format!("f{round}");
+        let inode = made(&lab, 1, name.clone(), 100);
+        lab.cluster.run_for(Duration::from_secs(1));
+        let file = written(&lab, 1, inode, 100);
+        lab.cluster.run_for(some_us(&lab, FLUSHED_US / 8));
+        lab.cluster.crash(&lab.cluster.metas[0], true);
+        let (c, done) = (lab.clients[1].clone(), Rc::new(RefCell::new(None)));
+        let (cut, out) = (file.clone(), done.clone());
+        lab.cluster.clients[1].rt().spawn_detached(async move {
+            let (session, len) = (cut.session(), Some(50));
+            let q = SetAttr { caller: caller(&c), inode, len, session, ..SetAttr::default() };
+            *out.borrow_mut() = Some(c.setattr(q).await.map(|r| r.attr.len));
+        });
+        lab.cluster.run_for(Duration::from_millis(300));
+        lab.cluster.restart(&lab.cluster.metas[0]);
+        let before = put_back();
+        let there = || put_back() > before || done.borrow().is_some();
+        assert!(lab.cluster.run_until(LIMIT, there), "answered");
+        let again = done.borrow().is_none();
+        lab.restart(true);
+        assert!(lab.cluster.run_until(LIMIT, || done.borrow().is_some()), "answered");
+        let len = done.take().expect("some").expect("its file is open still");
+        assert_eq!(len, 50, "round {round}");
+        twice += u64::from(again);
+        lab.run(1, |c| async move {
+            c.close_session(report(&c, &file, true)).await.expect("closed");
+        });
+    }
+    assert!(twice > 2, "{twice} calls had their session lost again, of {ROUNDS}");
 }
 
 /// The truncate was lost with the session, and another client's truncate has got its number since: what was written under the former is none of the new content, and does not make it longer.
