@@ -51,6 +51,8 @@ pub struct Kept {
     lost: Cell<bool>,
     /// Losses of the metadata engine's power before it was made.
     engine_losses: Cell<u64>,
+    /// The same before it was opened with the session that it has, as long as nothing says that this is on the disk of the metadata engine.
+    session: Cell<Option<u64>>,
     there: Cell<There>,
 }
 
@@ -62,6 +64,20 @@ impl Kept {
     /// It is being removed.
     pub fn goes(&self) {
         self.there.set(There::Going);
+    }
+    /// It is being opened anew, and nobody makes sure of the session.
+    pub fn opens(&self, shared: &Shared) {
+        self.session.set(shared.background.get().then(|| shared.engine_losses.get()));
+    }
+    /// What was flushed through the session since there were so many losses of the engine's power was answered: if there was none since, the session is on the disk, too.
+    pub fn session_flushed(&self, shared: &Shared, losses: u64) {
+        if shared.engine_losses.get() == losses {
+            self.session.set(None);
+        }
+    }
+    /// The session may be gone with the engine's power, and nothing has been asked of it since that would have put it back for good.
+    fn may_lack_session(&self, shared: &Shared) -> bool {
+        self.session.get().is_some_and(|before| before != shared.engine_losses.get())
     }
     /// Tells the model of losses of all power that it does not know of; whether there were any.
     pub fn notice_losses(&self, shared: &Shared) -> bool {
@@ -100,6 +116,9 @@ impl Kept {
             return unlink(client, parent, &self.name, false).await;
         }
         let lengths = self.model.borrow().lengths(self.lost.get());
+        // Nobody asked the chunks for the end of a file that counted as closed.
+        let short = self.lost.get() || self.may_lack_session(shared);
+        let lengths = *self.model.borrow().lengths(short).start()..=*lengths.end();
         let (file, open) = open(client, inode).await?;
         let len = open.attr.len;
         if !lengths.contains(&len) {
@@ -176,6 +195,7 @@ impl Estate {
             failed_flushes: Cell::new(shared.failed_flushes.get()),
             lost: Cell::new(false),
             engine_losses: Cell::new(shared.engine_losses.get()),
+            session: Cell::new(None),
             there: Cell::new(There::Asked),
         });
         self.files.borrow_mut().push(kept.clone());

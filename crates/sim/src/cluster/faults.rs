@@ -21,6 +21,8 @@ use std::rc::Rc;
 const SLOW_ANSWER_NS: u64 = 400_000_000;
 /// How long a loss of power waits for a replica to begin to serve, at most.
 const NEW_SERVER_MS: u64 = 3000;
+/// How long a loss of the metadata engine's power waits for a client to open a file, at most.
+const OPEN_MS: u64 = 1000;
 /// How far a wall clock jumps, at most, in ms: a little, or far.
 const CLOCK_NEAR_MS: u64 = 10_000;
 const CLOCK_FAR_MS: u64 = 3_600_000;
@@ -233,8 +235,12 @@ impl<'a> Breaker<'a> {
             }
             end = End::Power;
         }
-        if end == End::Power && self.below(2) == 0 {
-            self.await_new_server();
+        if end == End::Power {
+            if self.below(2) == 0 {
+                self.await_new_server();
+            } else {
+                self.await_open();
+            }
         }
         let Some(info) = quiet.or_else(|| (self.newest)()) else { return };
         let unplugged = (end == End::Kill && self.below(2) == 0).then(|| {
@@ -287,6 +293,16 @@ impl<'a> Breaker<'a> {
         }
     }
 
+    /// Where the metadata engine flushes in the background: lets time pass until a client has just opened a file, a while at most. Its session goes with the engine's power then.
+    fn await_open(&mut self) {
+        let (before, until) = (self.shared.opens.get(), self.now_ms() + OPEN_MS);
+        let awaited = |b: &Self| b.shared.opens.get() == before && b.now_ms() < until;
+        while self.shared.background.get() && awaited(self) {
+            self.cluster.run_for(Duration::from_micros(100));
+            self.mend_due();
+        }
+    }
+
     /// Whether replicas may fall: nothing is cut off or down, and the last fall is over.
     pub(super) fn may_lose_replicas(&mut self) -> Option<Rc<RoutingInfo>> {
         let info = (self.newest)()?;
@@ -315,6 +331,9 @@ impl<'a> Breaker<'a> {
         let s = all[self.below(all.len() as u64) as usize].clone();
         if s.node.is_up() {
             let end = self.end();
+            if end == End::Power && s.id() == self.cluster.metas[0].id() {
+                self.await_open();
+            }
             self.take_down(s, 3000, end);
         }
     }

@@ -192,6 +192,8 @@ async fn ops(rt: &Rt, client: &Client, shared: &Shared, estate: &Estate) -> Resu
     let parent = make_kept(client, shared, estate).await?;
     // Whether what was told can be.
     let told = |what: &str, got: String, after: &dyn Fn(&Model) -> Option<Model>| {
+        // For who replays a seed with its log.
+        tracing::debug!(dir, losses = shared.engine_losses.get(), got, "{what}");
         if !known.borrow_mut().answered(shared.engine_losses.get(), after) {
             let now = &known.borrow().now;
             shared.problem(format!("{dir}: {what}: {got}, and before it there was one of {now:?}"));

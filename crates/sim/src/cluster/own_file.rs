@@ -6,7 +6,8 @@ use super::estate::{Estate, Kept, Place};
 use super::harness::CHUNK_BYTES;
 use super::model::FileModel;
 use super::workload::{
-    Shared, caller, is_told_of_loss, op_bytes, patiently, random_bytes, report, write_patiently,
+    Shared, caller, is_told_of_loss, op_bytes, open, patiently, random_bytes, report,
+    write_patiently,
 };
 use glowfs_client::{Client, OpenFile};
 use glowfs_rt::sync::join_all;
@@ -288,7 +289,9 @@ impl OwnFile {
         }
         self.may_be_told = false;
         self.says(if told { "was told of a loss" } else { "flushed" }, 0, 0);
+        let losses = self.shared.engine_losses.get();
         let reply = self.client.sync(report(&self.client, &self.file, true)).await?;
+        self.kept.session_flushed(&self.shared, losses);
         self.check_len("fsync", reply.attr.len);
         self.model().len_told();
         if self.may_be_inline() && !self.is_in_doubt() {
@@ -304,7 +307,15 @@ impl OwnFile {
         self.says("opens again", 0, 0);
         let durable = self.shared.background.get() && !self.may_be_inline();
         self.client.close_session(report(&self.client, &self.file, durable)).await?;
-        let (again, reply) = open_kept(&self.client, &self.shared, self.file.inode()).await?;
+        let (again, reply) = if self.may_be_inline() {
+            open_kept(&self.client, &self.shared, self.file.inode()).await?
+        } else {
+            // The session may go with the engine's power. The client is to put it back, and nothing else shows of it.
+            self.kept.opens(&self.shared);
+            let opened = open(&self.client, self.file.inode()).await?;
+            self.shared.opens.set(self.shared.opens.get() + 1);
+            opened
+        };
         // The file was open all the time, so what was not flushed is still known.
         self.file = again;
         self.model().len_told();

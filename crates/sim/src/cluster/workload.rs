@@ -55,6 +55,8 @@ pub struct Shared {
     pub chunk_bytes: Cell<u32>,
     /// How often the host of the metadata engine lost its power, and with it changes that were answered.
     pub engine_losses: Cell<u64>,
+    /// Sessions that were opened and that nobody makes sure of.
+    pub opens: Cell<u64>,
 }
 
 /// How all storage nodes were interrupted at once.
@@ -86,6 +88,7 @@ impl Shared {
             background: Cell::new(false),
             chunk_bytes: Cell::new(CHUNK_BYTES),
             engine_losses: Cell::new(0),
+            opens: Cell::new(0),
         })
     }
     /// All storage nodes were interrupted at once.
