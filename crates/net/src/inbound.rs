@@ -15,7 +15,6 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// What whoever watches over the connection wants to know of the reading.
-#[derive(Default)]
 pub(crate) struct Pulse {
     /// When reading began to wait in the middle of a frame; `None` between frames.
     pub(crate) stalled: Cell<Option<Instant>>,
@@ -23,11 +22,19 @@ pub(crate) struct Pulse {
     waited: Cell<Duration>,
     /// and for how long it may in all of it.
     patience: Cell<Duration>,
-    /// Something came since the flag was cleared.
-    pub(crate) received: Cell<bool>,
+    /// When something came last.
+    pub(crate) heard_at: Cell<Instant>,
 }
 
 impl Pulse {
+    fn new(now: Instant) -> Self {
+        Self {
+            stalled: Cell::default(),
+            waited: Cell::default(),
+            patience: Cell::default(),
+            heard_at: Cell::new(now),
+        }
+    }
     /// The peer has been waited for, in the middle of a frame, for longer than so many bytes take.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
         let waits = self.stalled.get().map_or(Duration::ZERO, |since| now.since(since));
@@ -66,7 +73,7 @@ impl Inbound {
             start: 0,
             end: 0,
             idle: true,
-            pulse: Rc::default(),
+            pulse: Rc::new(Pulse::new(rt.now())),
         }
     }
     /// See [`Pulse`].
@@ -101,7 +108,7 @@ impl Inbound {
         if pulse.stalled.get().is_some() {
             pulse.goes_on(rt.now());
         }
-        pulse.received.set(true);
+        pulse.heard_at.set(rt.turn_began());
         let direct = n.min(dst.len());
         self.start = 0;
         // The backend cannot have read more than there was room for; a wrong count must not become an index out of range.
@@ -204,7 +211,7 @@ mod tests {
     /// Any byte was enough to be waited for as long again.
     #[test]
     fn a_message_that_comes_byte_by_byte_is_overdue_at_last() {
-        let pulse = Pulse::default();
+        let pulse = Pulse::new(Instant(0));
         let bytes = 100 * limits::FRAME_BYTES_PER_SECOND_MIN;
         pulse.begins(bytes.into());
         let (mut now, mut waited) = (Instant(1), Duration::ZERO);

@@ -42,8 +42,12 @@ pub const USER_QUEUED_BYTES_MAX: usize = 512 << 20;
 pub const UPKEEP_PERIOD: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is asked whether it is there; already after one [`UPKEEP_PERIOD`] if a call of ours waits.
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// A peer that does not answer such a question for so long is taken for dead.
+/// A peer that does not answer such a question for so long is taken for dead. Time in which something comes from it does not count, nor time in which it takes what was
+/// to be sent before the question.
 pub const PING_DEADLINE: Duration = Duration::from_secs(10);
+/// A peer that has not answered it after so long is taken for dead in any case: a message of the greatest length before the question and one before the answer take less, or come
+/// too slowly for [`FRAME_BYTES_PER_SECOND_MIN`].
+pub const PING_TIME_MAX: Duration = Duration::from_secs(660);
 /// Shared regions that one end may name on one connection.
 pub const REGIONS_MAX: usize = 256;
 /// The greatest length of one shared region, in bytes.

@@ -29,6 +29,10 @@ pub trait StreamIo {
         bufs: &[IoSlice<'_>],
         fds: &[BorrowedFd<'_>],
     ) -> Poll<io::Result<usize>>;
+    /// Bytes that were written and have not arrived at the peer's machine yet (0 where that cannot be told): what was written less these has.
+    fn unsent(&self) -> usize {
+        0
+    }
     /// File descriptors that arrived with what was read so far, in order (Unix sockets only). At most
     /// [`FDS_PENDING_MAX`] are kept; more break the connection.
     fn take_fds(&self) -> Vec<OwnedFd>;

@@ -29,6 +29,7 @@ mod resync;
 mod scrub;
 mod shown;
 mod slow_disk;
+mod slow_links;
 mod small;
 mod stale_blocks;
 mod stopped;

@@ -226,6 +226,11 @@ impl Conn {
         }
     }
 
+    /// How many bytes of what was sent have arrived at the peer's machine, as far as can be told.
+    pub(crate) fn taken(&self) -> u64 {
+        self.out.borrow().written().saturating_sub(self.stream.unsent() as u64)
+    }
+
     /// Queues a frame.
     pub(crate) fn push(&self, frame: OutFrame) {
         if self.is_closed() {

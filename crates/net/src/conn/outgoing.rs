@@ -97,6 +97,8 @@ pub(crate) struct OutQueue {
     bytes: usize,
     /// Of these, what is no bulk: frames of which a part is gone count as a whole.
     plain: usize,
+    /// Bytes that the stream has taken, since the beginning.
+    written: u64,
     waker: Option<Waker>,
 }
 
@@ -108,6 +110,16 @@ impl OutQueue {
     /// Bytes of headers and bodies that wait: what no weight of a call counts.
     pub(crate) fn plain(&self) -> usize {
         self.plain
+    }
+    /// Bytes that the stream has taken.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+    /// Where in the stream a frame of control begins that is queued now.
+    pub(crate) fn control_ends(&self) -> u64 {
+        let before = usize::from(self.sent > 0) + self.control;
+        let bytes: usize = self.frames.iter().take(before).map(|f| f.len).sum();
+        self.written + (bytes - self.sent) as u64
     }
     /// Puts a frame at the end of its lane; the returned waker is to be woken once the borrow of the queue has ended.
     pub(crate) fn push(&mut self, frame: OutFrame) -> Option<Waker> {
@@ -190,6 +202,7 @@ impl OutQueue {
     }
 
     fn advance(&mut self, mut n: usize) -> Weight {
+        self.written += n as u64;
         let mut free = Weight::default();
         while let Some(first) = self.frames.front() {
             let left = first.len - self.sent;

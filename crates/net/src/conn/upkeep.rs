@@ -7,10 +7,11 @@ use super::Conn;
 use crate::inbound::Pulse;
 use crate::limits::{
     ABANDONED_MAX, FRAME_BYTES_PER_SECOND_MIN, FRAME_STALL, OUTSTANDING_CALLS_MAX, PING_DEADLINE,
-    SILENCE_MAX, UPKEEP_PERIOD,
+    PING_TIME_MAX, SILENCE_MAX, UPKEEP_PERIOD,
 };
 use crate::{Bulk, Request};
 use glowfs_rt::Instant;
+use glowfs_types::wire::frame::HEADER_BYTES;
 use glowfs_types::wire::method::ECHO;
 use glowfs_types::{Error, Status, TenantId};
 use std::cell::{Cell, RefCell};
@@ -50,22 +51,18 @@ impl Alarm {
 /// The task that watches.
 pub(super) async fn watch(conn: Rc<Conn>, pulse: Rc<Pulse>) {
     let mut round_at = conn.rt.now() + UPKEEP_PERIOD;
-    let mut heard_at = conn.rt.now();
     let pinging = Rc::new(Cell::new(false));
     loop {
         let now = conn.rt.now();
         let next = expire(&conn, now);
         if now >= round_at {
             round_at = now + UPKEEP_PERIOD;
-            if pulse.received.take() {
-                heard_at = now;
-            }
             let waiting = conn.calls.borrow().len() > 0;
-            let silent = now.since(heard_at);
+            let silent = now.since(pulse.heard_at.get());
             if (silent >= SILENCE_MAX || (waiting && silent >= UPKEEP_PERIOD))
                 && !pinging.replace(true)
             {
-                conn.rt.spawn_detached(ping(conn.clone(), pinging.clone()));
+                conn.rt.spawn_detached(ping(conn.clone(), pulse.clone(), pinging.clone()));
             }
             check_stalls(&conn, now, &pulse);
             check_pace(&conn, now, &pulse);
@@ -79,13 +76,30 @@ pub(super) async fn watch(conn: Rc<Conn>, pulse: Rc<Pulse>) {
     }
 }
 
-/// Asks the peer whether it is there. Its reader answers, whatever its services are busy with.
-async fn ping(conn: Rc<Conn>, pinging: Rc<Cell<bool>>) {
+/// Asks the peer whether it is there. Its reader answers, whatever its services are busy with; but the question stands behind a message that is begun, and so does the
+/// answer. So the peer is there as long as either of them moves. What the kernel here holds has not moved: it takes some MiB for a peer that is gone.
+async fn ping(conn: Rc<Conn>, pulse: Rc<Pulse>, pinging: Rc<Cell<bool>>) {
     let (body, bulk, tenant) = (Vec::new(), Bulk::None, TenantId::default());
-    let request = Request { method: ECHO, body, bulk, tenant, deadline: PING_DEADLINE };
-    let answer = conn.call(request).await;
+    let request = Request { method: ECHO, body, bulk, tenant, deadline: PING_TIME_MAX };
+    // Until so many bytes have arrived there, the question has not.
+    let asked = conn.out.borrow().control_ends() + HEADER_BYTES as u64;
+    let (mut taken, mut moved_at) = (conn.taken(), conn.rt.now());
+    let mut answer = pin!(conn.call(request));
+    let silent = loop {
+        if let Ok(answer) = conn.rt.timeout(UPKEEP_PERIOD, answer.as_mut()).await {
+            break answer.is_err_and(|e| e.status == Status::TimedOut);
+        }
+        let (now, before) = (conn.rt.now(), taken);
+        taken = taken.max(conn.taken());
+        if before < asked && taken > before {
+            moved_at = now;
+        }
+        if now.since(moved_at.max(pulse.heard_at.get())) >= PING_DEADLINE {
+            break true;
+        }
+    };
     pinging.set(false);
-    if answer.is_err_and(|e| e.status == Status::TimedOut) {
+    if silent {
         conn.end(disconnected(format!("the peer is silent for more than {PING_DEADLINE:?}")));
     }
 }

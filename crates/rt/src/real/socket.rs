@@ -121,6 +121,12 @@ impl StreamIo for Socket {
         }
         self.source.poll(cx, Direction::Write, || self.send(bufs, fds))
     }
+    fn unsent(&self) -> usize {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and the kernel writes one int to where the pointer shows.
+        let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+        if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
     fn take_fds(&self) -> Vec<OwnedFd> {
         self.fds.take()
     }

@@ -30,13 +30,19 @@ pub struct Link {
     pub cut: bool,
     /// How often a segment breaks its connection.
     pub breaks_per_million: u32,
+    /// Bytes that it carries in a second, of all connections together; 0: any number.
+    pub bytes_per_s: u64,
 }
 
 impl Link {
-    const FAR: Link =
-        Link { latency_ns_min: 50_000, latency_ns_max: 500_000, cut: false, breaks_per_million: 0 };
-    const SAME_HOST: Link =
-        Link { latency_ns_min: 2_000, latency_ns_max: 30_000, cut: false, breaks_per_million: 0 };
+    const FAR: Link = Link {
+        latency_ns_min: 50_000,
+        latency_ns_max: 500_000,
+        cut: false,
+        breaks_per_million: 0,
+        bytes_per_s: 0,
+    };
+    const SAME_HOST: Link = Link { latency_ns_min: 2_000, latency_ns_max: 30_000, ..Self::FAR };
 }
 
 /// Where something listens.
@@ -51,6 +57,8 @@ enum Place {
 #[derive(Default)]
 pub(crate) struct Net {
     links: BTreeMap<(usize, usize), Link>,
+    /// Until when those that carry so many bytes a second have something to carry.
+    busy: BTreeMap<(usize, usize), u64>,
     listeners: BTreeMap<Place, Rc<Accepting>>,
     wires: Vec<Weak<Wire>>,
 }
@@ -84,6 +92,18 @@ pub(crate) fn link(core: &Core, from: usize, to: usize) -> Link {
 pub(crate) fn delay(core: &Core, from: usize, to: usize) -> u64 {
     let link = link(core, from, to);
     core.random(|r| r.between(link.latency_ns_min, link.latency_ns_max))
+}
+
+/// Gives a link bytes to carry: when it has put the last of them on its way, if it does not take all at once.
+pub(crate) fn carry(core: &Core, from: usize, to: usize, bytes: usize) -> Option<u64> {
+    let rate = link(core, from, to).bytes_per_s;
+    if rate == 0 {
+        return None;
+    }
+    let mut net = core.net.borrow_mut();
+    let busy = net.busy.entry((from, to)).or_default();
+    *busy = core.now().max(*busy) + bytes as u64 * 1_000_000_000 / rate;
+    Some(*busy)
 }
 
 fn place(node: &Node, address: &Address) -> Place {
@@ -250,6 +270,10 @@ impl super::World {
     /// Changes that.
     pub fn set_link(&self, a: &SimNode, b: &SimNode, link: Link) {
         self.core().net.borrow_mut().links.insert((a.index(), b.index()), link);
+    }
+    /// From now on one direction carries so many bytes a second, of all connections together (0: any number).
+    pub fn set_rate(&self, from: &SimNode, to: &SimNode, bytes_per_s: u64) {
+        self.set_link(from, to, Link { bytes_per_s, ..self.link(from, to) });
     }
     /// Cuts one direction.
     pub fn cut(&self, from: &SimNode, to: &SimNode) {

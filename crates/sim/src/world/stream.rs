@@ -14,6 +14,8 @@ use std::task::{Context, Poll, Waker};
 const WINDOW_BYTES: usize = 1 << 20;
 /// Time for a byte on the wire, in nanoseconds.
 const NS_PER_BYTE: u64 = 1;
+/// The longest segment on a link that carries so many bytes a second: what is longer would come all at once at the end.
+const SEGMENT_BYTES: usize = 16 << 10;
 /// A segment that cannot pass is tried again after this.
 const RETRY_NS: u64 = 100_000_000;
 /// A connection whose segment could not pass for so long breaks, at the sender's end.
@@ -143,7 +145,10 @@ impl Wire {
             };
             p.sent_bytes += bytes;
             p.sent.push_back(segment);
-            let moment = (core.now() + delay).max(p.last_arrival) + bytes as u64 * NS_PER_BYTE;
+            let moment = match net::carry(core, self.nodes[side], self.nodes[1 - side], bytes) {
+                Some(carried) => (carried + delay).max(p.last_arrival),
+                None => (core.now() + delay).max(p.last_arrival) + bytes as u64 * NS_PER_BYTE,
+            };
             p.last_arrival = moment;
             moment
         };
@@ -283,7 +288,10 @@ impl StreamIo for SimStream {
         if wanted == 0 {
             return Poll::Ready(Ok(0));
         }
-        let room = WINDOW_BYTES.saturating_sub(p.sent_bytes + p.arrived.len);
+        let (from, to) = (self.wire.nodes[self.side], self.wire.nodes[1 - self.side]);
+        let most =
+            if net::link(&core, from, to).bytes_per_s > 0 { SEGMENT_BYTES } else { WINDOW_BYTES };
+        let room = WINDOW_BYTES.saturating_sub(p.sent_bytes + p.arrived.len).min(most);
         if room == 0 {
             p.writer = Some(cx.waker().clone());
             return Poll::Pending;
@@ -297,6 +305,9 @@ impl StreamIo for SimStream {
         }
         self.wire.send(&core, self.side, Segment::Bytes(bytes));
         Poll::Ready(Ok(done))
+    }
+    fn unsent(&self) -> usize {
+        self.wire.pipes[self.side].borrow().sent_bytes
     }
     fn take_fds(&self) -> Vec<OwnedFd> {
         Vec::new()

@@ -1,0 +1,145 @@
+//! Connections over links that are slow: what takes long there is not taken for a peer that is gone, and one that is gone is found all the same.
+
+use glowfs_net::{
+    Bulk, Conn, Connector, Handler, Incoming, NoCalls, Reply, Request, Server, TrustAll,
+};
+use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_sim::world::{Link, SimNode, World};
+use glowfs_types::wire::hello::{Hello, HelloReply};
+use glowfs_types::wire::method::{READ, WRITE};
+use glowfs_types::{Result, Status, TenantId};
+use std::rc::Rc;
+
+const PORT: u16 = 7000;
+const MIB: usize = 1 << 20;
+/// A message of the greatest length.
+const LONG: usize = 64 * MIB;
+/// What it takes 32 s over.
+const SLOW: u64 = 2 * MIB as u64;
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(600);
+/// How long the caller waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Within which a peer is found that is gone: it is asked at the second look after it was heard last, and nothing has moved for 10 s then or at the look after that.
+const FOUND: Duration = Duration::from_secs(16);
+
+const fn seconds(s: u64) -> Duration {
+    Duration::from_secs(s)
+}
+
+/// Takes all that is sent, and fills all the room that is given, after a while.
+struct Service {
+    rt: Rt,
+    after: Duration,
+}
+
+impl Handler for Service {
+    fn handle(self: Rc<Self>, mut call: Incoming) {
+        let (rt, after) = (self.rt.clone(), self.after);
+        self.rt.spawn_detached(async move {
+            rt.sleep(after).await;
+            let bulk = (call.reply_room() > 0).then(|| call.reply_buffer().expect("room"));
+            call.reply(Ok(Reply { body: Vec::new(), bulk }));
+        });
+    }
+}
+
+/// Two machines: who calls, and who answers after a while.
+struct Two {
+    world: World,
+    here: SimNode,
+    there: SimNode,
+}
+
+impl Two {
+    fn start(seed: u64, after: Duration) -> Self {
+        let world = World::new(seed);
+        let (here, there) = (world.node("here"), world.node("there"));
+        let (rt, at) = (there.rt(), there.address(PORT));
+        there.rt().spawn_detached(async move {
+            let service = Rc::new(Service { rt: rt.clone(), after });
+            let info = HelloReply::default();
+            let _server =
+                Server::start(&rt, vec![at], info, Rc::new(TrustAll), service).expect("listen");
+            std::future::pending::<()>().await;
+        });
+        Self { world, here, there }
+    }
+    /// Connects, has `links` changed then, and makes one call: what came of it, and after how long.
+    fn call(
+        &self,
+        method: u16,
+        bulk: fn(&Rt) -> Bulk,
+        links: impl FnOnce(),
+    ) -> (Result<()>, Duration) {
+        let (rt, at) = (self.here.rt(), self.there.address(PORT).to_string());
+        let (connector, conn) = self
+            .world
+            .run(&self.here, LIMIT, async move {
+                let connector = Connector::new(&rt, Hello::default(), Rc::new(NoCalls));
+                let conn: Rc<Conn> = connector.connect(&[at]).await.expect("connected");
+                (connector, conn)
+            })
+            .expect("in time");
+        links();
+        let rt = self.here.rt();
+        let done = self.world.run(&self.here, LIMIT, async move {
+            let (bulk, tenant, began) = (bulk(&rt), TenantId(0), rt.now());
+            let request = Request { method, body: Vec::new(), bulk, tenant, deadline: PATIENCE };
+            let result = conn.call(request).await.map(drop);
+            drop(connector);
+            (result, rt.now().since(began))
+        });
+        done.expect("in time")
+    }
+}
+
+fn send(_: &Rt) -> Bulk {
+    Bulk::Send(vec![Buf::from_vec(vec![7; LONG])])
+}
+/// What takes so much longer over a link that is far, too: a connection has so much on its way at most.
+fn receive(rt: &Rt) -> Bulk {
+    Bulk::Recv(rt.alloc(LONG / 4))
+}
+
+/// The question whether the peer is there stands behind the message.
+#[test]
+fn a_peer_that_takes_a_long_message_slowly_is_there() {
+    let two = Two::start(1, Duration::ZERO);
+    let (result, took) = two.call(WRITE, send, || two.world.set_rate(&two.here, &two.there, SLOW));
+    result.expect("taken");
+    assert!(took > seconds(30) && took < seconds(40), "{took:?}");
+}
+
+/// The question is on its way when the answer begins to be sent, so its own answer stands behind that.
+#[test]
+fn a_peer_that_answers_at_length_and_slowly_is_there() {
+    let two = Two::start(2, seconds(1));
+    let far = 2_000_000_000;
+    let (result, took) = two.call(READ, receive, || {
+        for (a, b, bytes_per_s) in [(&two.here, &two.there, 0), (&two.there, &two.here, SLOW)] {
+            let link = two.world.link(a, b);
+            let link = Link { latency_ns_min: far, latency_ns_max: far, bytes_per_s, ..link };
+            two.world.set_link(a, b, link);
+        }
+    });
+    result.expect("answered");
+    assert!(took > seconds(30) && took < seconds(60), "{took:?}");
+}
+
+/// What its machine still takes is not taken by it.
+#[test]
+fn a_peer_that_stands_still_is_found_as_soon_while_a_long_message_is_sent() {
+    for (seed, after) in [(3, 1), (4, 5), (5, 8)] {
+        let two = Two::start(seed, Duration::ZERO);
+        let (rt, there) = (two.here.rt(), two.there.clone());
+        two.here.rt().spawn_detached(async move {
+            rt.sleep(seconds(after)).await;
+            there.freeze(seconds(300));
+        });
+        let (result, took) =
+            two.call(WRITE, send, || two.world.set_rate(&two.here, &two.there, SLOW));
+        assert_eq!(result.expect_err("gone").status, Status::Disconnected);
+        assert!(took <= seconds(after) + FOUND, "{after} s: {took:?}");
+    }
+}
