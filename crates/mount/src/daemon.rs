@@ -10,7 +10,7 @@ use crate::inodes::Inodes;
 use crate::known::Directories;
 use crate::metrics::Metrics;
 use crate::moves::Moves;
-use crate::ops::{Appends, Owners, WriteBack};
+use crate::ops::{Appends, Owners, Unanswered, WriteBack};
 use crate::rings::{Limits, Rings};
 use glowfs_fuse::abi;
 use glowfs_fuse::{Header, Incoming, Op, Reply, Session};
@@ -98,6 +98,8 @@ pub struct Daemon<S: FileSystem> {
     pub appends: Appends,
     /// Writes that were answered before they were sent, if there may be such.
     pub write_back: Option<WriteBack>,
+    /// Closes that meta has not answered.
+    pub unanswered: Unanswered,
     /// Itself.
     pub this: Weak<Self>,
     /// Settings.
@@ -207,6 +209,7 @@ impl<S: FileSystem> Daemon<S> {
             owners: RefCell::default(),
             appends: Appends::default(),
             write_back: config.writes_back().then(WriteBack::default),
+            unanswered: Unanswered::default(),
             this: this.clone(),
             config,
             metrics: Metrics::new(),

@@ -20,4 +20,5 @@ mod pieces;
 mod read_ahead;
 mod replaced;
 mod sessions;
+mod unanswered;
 mod unlock;

@@ -330,6 +330,8 @@ impl<S: FileSystem> Daemon<S> {
         let first = right.wanted.get().is_none();
         if first {
             right.wanted.set(Some(self.rt.now()));
+            // One of them may hold the right.
+            self.unanswered.try_now();
             // Beside the call, which may be given up.
             let (daemon, right) = (self.clone(), right.clone());
             self.rt.spawn_detached(async move {

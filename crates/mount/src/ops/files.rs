@@ -1,4 +1,4 @@
-//! Open files: opening, creating, telling meta, closing.
+//! Open files: opening, creating, telling meta. How they are closed is in [`super::closing`].
 
 use crate::attr::time_of;
 use crate::daemon::{Answer, Context, Daemon, Failure, Outcome, fail};
@@ -287,7 +287,7 @@ impl<S: FileSystem> Context<S> {
     }
     /// Tells meta when a file was read that nobody here has open for writing, together with ends of sessions. Beside the request: until meta knows,
     /// what this client shows has the new time already, because the handle is kept.
-    fn report_access(&self, handle: Rc<Handle<S::File>>) {
+    pub(super) fn report_access(&self, handle: Rc<Handle<S::File>>) {
         let q = self.sync_of(&handle, false);
         let Some(atime) = q.atime else { return };
         // Whoever has the file open for writing reports, and ends its session itself.
@@ -342,7 +342,7 @@ impl<S: FileSystem> Context<S> {
 
     async fn let_go(&self, fh: u64) -> Outcome {
         let unlocked = self.unlock_released(fh).await;
-        close(self, fh).await?;
+        self.close(fh).await?;
         unlocked?;
         Ok(Answer::Done)
     }
@@ -376,61 +376,4 @@ impl<S: FileSystem> Daemon<S> {
             ..Sync::default()
         }
     }
-}
-
-/// Closes a handle; the last of a session ends it at meta.
-async fn close<S: FileSystem>(context: &Context<S>, fh: u64) -> Result<(), Failure> {
-    let Some((handle, last)) = context.inodes.handles.remove_file(fh) else {
-        return Err(Failure::Errno(EBADF));
-    };
-    if !last {
-        return Ok(());
-    }
-    let inode: &Pin<S::File> = &handle.inode;
-    context.all_sent(inode).await;
-    let allocated = context.counted(inode, false).await;
-    if handle.opened.users.get() > 0 || !inode.remove(&handle.opened) {
-        // Meanwhile it was opened again, and is used, or was closed by who did that.
-        return Ok(());
-    }
-    let file = &handle.opened.file;
-    let Some(session) = file.session() else {
-        context.report_access(handle.clone());
-        return Ok(());
-    };
-    let dirty = inode.dirty();
-    let mut q = context.sync_of(&handle, false);
-    (q.session, q.allocated) = (Some(session), allocated);
-    // A time that is set from now on is set after this read.
-    let _telling = q.atime.map(|_| inode.telling_access.begin());
-    if q.len_at_least.is_none() {
-        // Reported before; said again, so that meta knows that something was written at all. No more than it has: what it lost is not the length any more.
-        let has = inode.stored_len();
-        (q.len_at_least, q.epoch) = (file.len_written().map(|l| l.min(has)), file.epoch());
-    }
-    if dirty.is_none() && allocated.is_none() && q.atime.is_none() && context.fs.closes_room() {
-        close_later(context, handle, q);
-        return Ok(());
-    }
-    // Whoever appends next has to begin behind what this session wrote.
-    let _turn = context.appends.hold(inode.id);
-    let wrote = u64::from(q.tells_of_writes());
-    let r = context.fs.close_session(q).await?;
-    inode.reported(dirty.unwrap_or_default(), allocated.is_some(), &r.attr);
-    if wrote > 0 && context.inodes.changed_here(&r.attr, wrote) {
-        context.forget_pages_later(r.attr.inode);
-    }
-    Ok(())
-}
-
-/// Ends a session of which meta knows all but that it has ended. The handle is kept until then: meanwhile the file counts as open here.
-fn close_later<S: FileSystem>(context: &Context<S>, handle: Rc<Handle<S::File>>, q: Sync) {
-    let work = context.daemon.work();
-    let fs = context.fs.clone();
-    context.rt.spawn_detached(async move {
-        let _work = work;
-        if let Err(error) = fs.close_later(q).await {
-            tracing::debug!(%error, inode = %handle.inode.id, "a session is not closed; it ends with this client");
-        }
-    });
 }

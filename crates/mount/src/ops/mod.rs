@@ -3,6 +3,7 @@
 mod append;
 mod attrs;
 mod back;
+mod closing;
 mod copy;
 mod dirs;
 mod durable;
@@ -21,5 +22,6 @@ pub(crate) use io::HowToWrite;
 
 pub use append::Appends;
 pub use back::WriteBack;
+pub use closing::Unanswered;
 pub use flags::{FSGETXATTR, FSSETXATTR, GETFLAGS, SETFLAGS};
 pub use locks::Owners;

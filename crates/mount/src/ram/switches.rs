@@ -68,6 +68,16 @@ switches! {
     LONG_AGAIN: AtomicU64 = 0;
     /// Before the next question for attributes another client has written over all of the file, and set its time to what it was. For tests.
     CHANGED_UNSEEN: AtomicBool = false;
+    /// No metadata service answers what a session has done to a file, or that it ends, and none has heard it. For tests.
+    META_SILENT: AtomicBool = false;
+    /// The next ends of sessions (so many) are carried out, and nobody answers. For tests.
+    CLOSES_UNHEARD: AtomicU64 = 0;
+    /// How often a session was ended, for tests.
+    SESSIONS_ENDED: AtomicU64 = 0;
+    /// How often meta was told that a file was written, for tests.
+    WRITES_TOLD: AtomicU64 = 0;
+    /// Writes, copies and zeroing are carried out, and fail all the same. For tests.
+    FAIL_AND_DO: AtomicBool = false;
     /// No lock is given back: meta is away. For tests.
     LOCKS_STAY: AtomicBool = false;
     /// What is listed is leased for long. For tests.

@@ -28,6 +28,11 @@ pub struct RamFile {
     pub(super) fs: Weak<RamFs>,
 }
 
+/// The outcome of what is carried out, as the switch says.
+fn done_and_failed() -> Result<()> {
+    if FAIL_AND_DO.load(Relaxed) { Err(no(Status::TimedOut)) } else { Ok(()) }
+}
+
 impl RamFile {
     fn made_longer_unseen(&self) {
         if let Some(fs) = self.fs.upgrade() {
@@ -120,6 +125,7 @@ impl FileData for RamFile {
         }
         self.content.borrow().write(offset, &buf);
         self.node.unflushed.set(true);
+        done_and_failed()?;
         let end = offset + buf.len() as u64;
         self.written.set(Some(self.written.get().unwrap_or(0).max(end)));
         Ok(None)
@@ -130,7 +136,7 @@ impl FileData for RamFile {
             let n = (len - at).min(PIECE) as usize;
             self.content.borrow().write(offset + at, &vec![0; n]);
         }
-        Ok(())
+        done_and_failed()
     }
     async fn flush(&self) -> Result<()> {
         FLUSHES.fetch_add(1, Relaxed);
@@ -173,6 +179,7 @@ impl FileData for RamFile {
         let mut bytes = vec![0; len as usize];
         source.content.borrow().read(from, &mut bytes);
         self.content.borrow().write(to, &bytes);
+        done_and_failed()?;
         self.written.set(Some(self.written.get().unwrap_or(0).max(to + len)));
         Ok(false)
     }

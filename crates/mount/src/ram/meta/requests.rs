@@ -243,6 +243,9 @@ impl FileSystem for RamFs {
     }
     async fn sync(&self, q: Sync) -> Result<AttrReply> {
         DURABLE_SYNCS.fetch_add(u64::from(q.durable), Relaxed);
+        if META_SILENT.load(Relaxed) {
+            return Err(no(Status::Disconnected));
+        }
         let n = self.get(q.inode)?;
         if let Some(s) = q.session
             && self.sessions.borrow().get(&(q.inode.0, s)) != Some(&self.life())
@@ -252,6 +255,7 @@ impl FileSystem for RamFs {
         if q.durable && CAPABILITY_GIVEN.swap(false, Relaxed) {
             self.capability_given(&n)?;
         }
+        WRITES_TOLD.fetch_add(u64::from(q.tells_of_writes()), Relaxed);
         let longer = q.len_at_least.is_some_and(|len| len > n.attr.borrow().len);
         if longer {
             self.cut_over(&n).await;
@@ -274,10 +278,24 @@ impl FileSystem for RamFs {
         })))
     }
     async fn close_session(&self, q: Sync) -> Result<AttrReply> {
-        let closed = q.session.map(|s| (q.inode.0, s));
+        let Some(closed) = q.session.map(|s| (q.inode.0, s)) else { return self.sync(q).await };
+        if META_SILENT.load(Relaxed) {
+            return Err(no(Status::Disconnected));
+        }
+        if !self.sessions.borrow().contains_key(&closed) {
+            // Done before. Not so what was written, unless meta knows of it.
+            let Ok(n) = self.get(q.inode) else { return Ok(Self::reply(Attr::default())) };
+            let known = n.attr.borrow().clone();
+            let lost = q.epoch == known.epoch && q.len_at_least.is_some_and(|l| l > known.len);
+            return if lost { Err(no(Status::SessionEnded)) } else { Ok(Self::reply(known)) };
+        }
         let done = self.sync(q).await;
-        if let Some(closed) = closed {
-            self.sessions.borrow_mut().remove(&closed);
+        self.sessions.borrow_mut().remove(&closed);
+        SESSIONS_ENDED.fetch_add(1, Relaxed);
+        let unheard = CLOSES_UNHEARD.load(Relaxed);
+        if unheard > 0 {
+            CLOSES_UNHEARD.store(unheard - 1, Relaxed);
+            return Err(no(Status::Disconnected));
         }
         done
     }
