@@ -7,6 +7,7 @@ mod background;
 mod common;
 mod cut_meanwhile;
 mod durable;
+mod failed;
 mod forgotten;
 mod gathered;
 mod given;

@@ -49,6 +49,12 @@ impl Mapping {
     fn hears(&mut self) -> String {
         self.said.next().and_then(Result::ok).unwrap_or_default()
     }
+    /// The program ends, whatever becomes of what it has stored.
+    pub fn end(mut self) {
+        let mut go = self.program.stdin.take().expect("its input");
+        go.write_all(b"\n").expect("told");
+        self.program.wait().expect("its end");
+    }
     pub fn write_back(mut self) {
         let mut go = self.program.stdin.take().expect("its input");
         go.write_all(b"\n").expect("told");

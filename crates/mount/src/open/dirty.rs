@@ -1,11 +1,12 @@
 //! What meta has to be told of our writes to an open inode, what it was told, and what of that is durable.
 //!
-//! Must never: forget a write before meta knows its length and its time under the truncate epoch that it was made under.
+//! A write that failed counts as well, but for the length: some of it may be there. Must never: forget a write before meta knows its length and its time under the truncate epoch that it was made under.
 
 use super::OpenInode;
+use crate::attr::time_of;
 use crate::filesystem::FileData;
 use glowfs_types::wire::meta::{Attr, Time};
-use glowfs_types::{DataId, Durability, TruncateEpoch};
+use glowfs_types::{DataId, Durability, Error, Status, TruncateEpoch};
 
 /// What our writes did that meta does not know yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,9 +17,9 @@ pub struct Dirty {
     pub grown: bool,
     /// The truncate epoch that it was made under.
     pub epoch: TruncateEpoch,
-    /// Something was written.
+    /// Something was written, or may have been by a write that failed.
     pub wrote: bool,
-    /// When the last one was acknowledged, unless the caller has set the time since.
+    /// When the last one ended, unless the caller has set the time since.
     pub mtime: Option<Time>,
     /// Grows with every write.
     pub generation: u64,
@@ -26,6 +27,11 @@ pub struct Dirty {
     pub written: u64,
     /// A hole was made, or may have been.
     pub holes: bool,
+}
+
+/// Whether others do not hear otherwise of what may have come of a write that ended so: by the cut that was faster, or when meta ends the session. Or nothing was sent.
+const fn may_be_done(status: Status) -> bool {
+    !matches!(status, Status::Stale | Status::SessionEnded | Status::FileTooBig)
 }
 
 impl Dirty {
@@ -50,6 +56,16 @@ impl Finding {
 }
 
 impl<F: FileData> OpenInode<F> {
+    /// A write has failed of which some may be there, or come to be there: others are to hear of it as of one that was acknowledged. It makes the file no longer: how far it came
+    /// nobody knows, and what it has left behind the end is cut off before anybody can see it.
+    pub fn failed_to_write(&self, error: &Error, now_ns: u64) {
+        if !may_be_done(error.status) {
+            return;
+        }
+        let mut s = self.state.borrow_mut();
+        (s.dirty.wrote, s.dirty.mtime) = (true, Some(time_of(now_ns)));
+        s.dirty.generation += 1;
+    }
     /// Times were set by the caller: the last write's time is not to overrule them. That something was written is told all the same.
     pub fn forget_mtime(&self) {
         self.state.borrow_mut().dirty.mtime = None;

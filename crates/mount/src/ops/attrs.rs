@@ -3,8 +3,10 @@
 use crate::attr::{attr_out, entry_out, time_from};
 use crate::daemon::{Answer, Context, Failure, Outcome, fail};
 use crate::direct::Failed;
+use crate::errno::errno;
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
+use crate::open::OpenInode;
 use crate::ops::tails::LongerBy;
 use glowfs_client::CUTS_MAX;
 use glowfs_fuse::abi::{self, AttrOut, FallocateIn, SetattrIn, fattr};
@@ -12,7 +14,7 @@ use glowfs_rt::{Duration, Instant};
 use glowfs_types::layout::FILE_BYTES_MAX;
 use glowfs_types::wire::meta::*;
 use glowfs_types::{Error, InodeId, RequestId, Status, TruncateEpoch};
-use libc::{EBADF, EFBIG, EIO, EOPNOTSUPP, EPERM};
+use libc::{EBADF, EFBIG, EIO, EOPNOTSUPP, EPERM, ETIMEDOUT};
 use std::rc::Rc;
 
 /// Modes of fallocate(2).
@@ -205,7 +207,7 @@ impl<S: FileSystem> Context<S> {
             None => None,
         };
         let unreported = open.dirty().is_some();
-        let r = self.fs.setattr(q).await?;
+        let r = self.fs.setattr(q).await.inspect_err(|e| self.may_be_cut(&open, e))?;
         self.forget_tail_later(open.id, old_tail);
         self.inodes.drop_cache(r.attr.inode);
         self.inodes.seen(&r.attr);
@@ -219,6 +221,15 @@ impl<S: FileSystem> Context<S> {
         }
         open.direct.kernel_was_told(attr.len);
         self.set_answer(&attr)
+    }
+
+    /// A truncate of ours has failed. If nobody has refused it, meta may have done it; of that it tells others, but not this client.
+    pub(super) fn may_be_cut(&self, open: &OpenInode<S::File>, error: &Error) {
+        if matches!(errno(error), EIO | ETIMEDOUT) {
+            open.lease.set(Instant(0));
+            self.inodes.drop_cache(open.id);
+            self.forget_pages_later(open.id);
+        }
     }
 
     /// Makes the file at least as long (unless KEEP_SIZE) and, with PUNCH_HOLE or ZERO_RANGE, the range zeros. Space is not reserved, but what there is no space for is refused.
@@ -271,11 +282,8 @@ impl<S: FileSystem> Context<S> {
         // As it is under the truncate epoch that the file has at this moment.
         let stop = end.min(inode.len());
         inode.begin_write(i.offset, 0, false);
-        let done = if (punch || zero) && stop > i.offset {
-            file.zero(i.offset, stop - i.offset).await
-        } else {
-            Ok(())
-        };
+        let zeroes = (punch || zero) && stop > i.offset;
+        let done = if zeroes { file.zero(i.offset, stop - i.offset).await } else { Ok(()) };
         let reached = match done {
             Ok(()) if grows => Box::pin(self.reach(&handle, end)).await,
             Ok(()) => Ok((0, file.epoch())),
@@ -283,7 +291,15 @@ impl<S: FileSystem> Context<S> {
         };
         // As if something had been written: length and time are reported with the rest.
         inode.note_holes();
-        let cut_elsewhere = inode.end_write(reached.as_ref().ok().copied(), 0, self.rt.unix_ns());
+        let now = self.rt.unix_ns();
+        let cut_elsewhere = inode.end_write(reached.as_ref().ok().copied(), 0, now);
+        if let Err(Failure::Error(e)) = &reached
+            && zeroes
+        {
+            // Some of it may be there, and the kernel goes on with the pages that it has.
+            inode.failed_to_write(e, now);
+            self.forget_pages_later(inode.id);
+        }
         reached?;
         if cut_elsewhere {
             self.fresh(inode.id).await?;

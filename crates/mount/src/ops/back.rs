@@ -324,7 +324,7 @@ impl<S: FileSystem> Daemon<S> {
         let counts = file.file.len_written().is_some_and(|l| l >= place + len);
         let done = (written.is_ok() && counts).then(|| (place + len, file.file.epoch()));
         let cut_elsewhere = inode.end_write(done, len, at_ns);
-        written?;
+        written.inspect_err(|e| inode.failed_to_write(e, at_ns))?;
         Ok(Stored { with_meta: None, cut_elsewhere })
     }
 }

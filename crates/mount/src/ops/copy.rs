@@ -107,8 +107,14 @@ impl<S: FileSystem> Context<S> {
         // Whoever has cut it since has cut all of this.
         let counts = file.len_written().is_some_and(|l| l >= end);
         let reached = (done.is_ok() && counts).then(|| (end, file.epoch()));
-        let cut_elsewhere = inode.end_write(reached, len, self.rt.unix_ns());
-        done?;
+        let now = self.rt.unix_ns();
+        let cut_elsewhere = inode.end_write(reached, len, now);
+        if let Err(e) = done {
+            // Some of it may be there, and the kernel goes on with the pages that it has.
+            inode.failed_to_write(&e, now);
+            self.forget_pages_later(inode.id);
+            return Err(e);
+        }
         if cut_elsewhere {
             self.fresh(inode.id).await.map_err(error_of)?;
         }

@@ -71,7 +71,13 @@ impl<S: FileSystem> Context<S> {
             Some(file) if !wish.truncate && (!wish.write || inode.attr().flags == 0) => file,
             _ => {
                 let asked = self.asking();
-                let reply = self.open_at_meta(&inode, wish, &caller).await?;
+                let opened = self.open_at_meta(&inode, wish, &caller).await;
+                if let Err(Failure::Error(e)) = &opened
+                    && wish.truncate
+                {
+                    self.may_be_cut(&inode, e);
+                }
+                let reply = opened?;
                 inode.lease.set(self.lease_end(asked, inode.id, reply.lease_ms));
                 inode.bare.set(false);
                 if wish.truncate {

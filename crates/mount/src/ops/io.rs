@@ -235,7 +235,12 @@ impl<S: FileSystem> Context<S> {
                 let end = i.offset.saturating_add(len);
                 old_tail = Box::pin(self.old_tail(&handle.inode, LongerBy::Append, end)).await;
             }
-            let place = self.write_at(handle, i.offset, payload, how, first).await?;
+            let written = self.write_at(handle, i.offset, payload, how, first).await;
+            if written.is_err() && handle.direct {
+                // Some of it may be there.
+                self.forget_given(handle, from).await;
+            }
+            let place = written?;
             let piece = (i.offset, len);
             turn.used(self.rt.now(), piece, handle.direct, self.config.max_request_bytes);
             drop(turn);
@@ -246,11 +251,12 @@ impl<S: FileSystem> Context<S> {
                 self.forget_given(handle, from.min(place)).await;
             }
         } else {
-            self.write_at(handle, i.offset, payload, how, None).await?;
+            let written = self.write_at(handle, i.offset, payload, how, None).await;
             if handle.direct {
-                // And what the kernel was given meanwhile is old.
+                // And what the kernel was given meanwhile is old, also where the write failed: some of it may be there.
                 self.forget_given(handle, from).await;
             }
+            written?;
         }
         self.forget_tail_later(handle.inode.id, old_tail);
         if handle.direct && i.flags & O_DSYNC != 0 {

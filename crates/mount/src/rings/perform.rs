@@ -186,8 +186,9 @@ async fn write<S: FileSystem>(
     }
     // What a mapping has of before is not to be written over this.
     forget(context, op.handle.inode.id).await;
-    context.write_at(&op.handle, s.file_offset + done, own.freeze(), how, None).await?;
-    // And what the kernel was given meanwhile is old when the application hears of it.
+    let place = s.file_offset + done;
+    let written = context.write_at(&op.handle, place, own.freeze(), how, None).await;
+    // And what the kernel was given meanwhile is old when the application hears of it, also where it hears that the write failed: some of it may be there.
     forget(context, op.handle.inode.id).await;
-    Ok(())
+    written.map(drop)
 }
