@@ -24,6 +24,7 @@ pub struct Running {
     mounted: Arc<Mounted>,
     serving: RefCell<Task<std::io::Result<()>>>,
     stop: Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()>>>>,
+    try_closes: Box<dyn Fn()>,
     busy: Box<dyn Fn() -> u64>,
     stop_within: Duration,
     http: Option<HttpServer>,
@@ -146,6 +147,10 @@ pub(crate) async fn start_on<S: FileSystem>(
                 })
             })
         },
+        try_closes: {
+            let daemon = daemon.clone();
+            Box::new(move || daemon.unanswered.try_all())
+        },
         busy: Box::new(move || daemon.busy() + daemon.inodes.open_count() as u64),
         stop_within,
         http,
@@ -218,6 +223,8 @@ impl Running {
     /// Unmounts, waits for requests in work and sessions to close, and leaves the cluster. A mount that is in use is
     /// detached after `stop_ms`: it vanishes from the tree at once, and what is still open is closed with the daemon.
     pub async fn stop(self) {
+        // Closes that meta has not answered have little time left.
+        (self.try_closes)();
         let deadline = self.rt.now() + self.stop_within;
         let mut pause = Duration::from_millis(5);
         loop {

@@ -2,7 +2,7 @@
 
 use crate::common::{TestMount, alone, has};
 use crate::mapped::Mapping;
-use glowfs_mount::ram::{FAIL_AND_DO, SESSIONS_ENDED, WRITES_TOLD};
+use glowfs_mount::ram::{FAIL_AND_DO, SESSIONS_ENDED, SOURCE_CUT, WRITES_TOLD};
 use glowfs_usrbio::{Connection, Kind, RingOptions};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use std::fs::{File, OpenOptions};
@@ -154,6 +154,26 @@ fn an_append_that_fails_tells_and_makes_nothing_longer() {
     f.write_all(b"most").expect("append");
     drop(f);
     assert!(std::fs::read(&path).expect("read").ends_with(b"aamost"));
+}
+
+/// Who has the destination does not hear of the cut, and the copy ends as if there had been nothing to copy.
+#[test]
+fn a_copy_whose_source_is_cut_meanwhile_tells() {
+    let _alone = alone();
+    let Some(m) = TestMount::new(60) else { return };
+    for name in ["f", "source"] {
+        std::fs::write(m.join(name), [name.as_bytes()[0]; LEN]).expect("write");
+    }
+    let (f, source) = (open(&m.join("f"), 0), open(&m.join("source"), 0));
+    SOURCE_CUT.store(true, SeqCst);
+    let mut to = 4096;
+    let copied = copy_file_range(&source, None, &f, Some(&mut to), 4096);
+    assert!(!SOURCE_CUT.load(SeqCst), "it was sent");
+    assert_eq!(copied.expect("copied"), 0);
+    let mut found = [0; 4096];
+    f.read_exact_at(&mut found, 4096).expect("read");
+    assert_eq!(found, [b's'; 4096]);
+    assert!(told_by(|| f.sync_all().expect("fsync")) > 0);
 }
 
 /// What the kernel writes back.

@@ -1,7 +1,9 @@
 //! Files that are closed while no metadata service answers: what was written to them, and acknowledged, counts when one does.
 
 use crate::common::{TestMount, alone};
-use glowfs_mount::ram::{CLOSES_UNHEARD, LIFE, META_SILENT, SESSIONS_ENDED};
+use glowfs_mount::ram::{
+    CLOSES_ASKED, CLOSES_REFUSED, CLOSES_UNHEARD, LIFE, META_SILENT, SESSIONS_ENDED, WRITES_TOLD,
+};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -75,6 +77,64 @@ fn what_meta_has_done_and_not_answered_is_not_done_again() {
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!((SESSIONS_ENDED.load(SeqCst), CLOSES_UNHEARD.load(SeqCst)), (1, 0));
     assert_eq!(len(&path), 8192);
+}
+
+/// So often meta was asked to end a session.
+fn asked(times: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while CLOSES_ASKED.load(SeqCst) < times {
+        assert!(Instant::now() < until, "{} closes", CLOSES_ASKED.load(SeqCst));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+}
+
+/// Nor does it take away what somebody else here has written since, of which it cannot tell.
+#[test]
+fn what_is_written_meanwhile_is_told() {
+    let _alone = alone();
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    fs::write(&path, [b'a'; 8192]).expect("write");
+    std::thread::sleep(Duration::from_millis(200));
+    let (before, ended) = (CLOSES_ASKED.load(SeqCst), SESSIONS_ENDED.load(SeqCst));
+    CLOSES_UNHEARD.store(1, SeqCst);
+    let first = open(&path);
+    first.write_all_at(b"first", 0).expect("write");
+    assert_eq!(close(first), None);
+    asked(before + 1);
+    assert_eq!(SESSIONS_ENDED.load(SeqCst), ended + 1);
+    let second = open(&path);
+    second.write_all_at(b"second", 100).expect("write");
+    let told = WRITES_TOLD.load(SeqCst);
+    let mtime = || fs::metadata(&path).expect("stat").modified().expect("its time");
+    let written = mtime();
+    asked(before + 2);
+    assert_eq!(close(second), None);
+    asked(before + 3);
+    assert!(WRITES_TOLD.load(SeqCst) > told, "nobody has told of it");
+    assert_eq!(mtime(), written);
+    assert_eq!(SESSIONS_ENDED.load(SeqCst), ended + 2);
+}
+
+/// Nobody waits for ever for what meta refuses.
+#[test]
+fn what_is_refused_is_given_up() {
+    let _alone = alone();
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    CLOSES_REFUSED.store(true, SeqCst);
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).expect("open");
+    file.write_all(b"it").expect("append");
+    assert_eq!(close(file), None, "its length is known");
+    asked(3);
+    std::thread::sleep(Duration::from_millis(5000));
+    assert_eq!(CLOSES_ASKED.load(SeqCst), 3);
+    CLOSES_REFUSED.store(false, SeqCst);
+    let mut file = OpenOptions::new().append(true).open(&path).expect("open");
+    file.write_all(b"goes on").expect("append");
+    assert_eq!(close(file), None);
+    assert_eq!(fs::read(&path).expect("read"), b"itgoes on");
 }
 
 /// Who opens it meanwhile has a session of his own, and goes on behind what was written.

@@ -59,9 +59,12 @@ impl<F: FileData> OpenInode<F> {
     /// A write has failed of which some may be there, or come to be there: others are to hear of it as of one that was acknowledged. It makes the file no longer: how far it came
     /// nobody knows, and what it has left behind the end is cut off before anybody can see it.
     pub fn failed_to_write(&self, error: &Error, now_ns: u64) {
-        if !may_be_done(error.status) {
-            return;
+        if may_be_done(error.status) {
+            self.may_have_written(now_ns);
         }
+    }
+    /// The same, whatever it was that failed: nobody else tells of it.
+    pub fn may_have_written(&self, now_ns: u64) {
         let mut s = self.state.borrow_mut();
         (s.dirty.wrote, s.dirty.mtime) = (true, Some(time_of(now_ns)));
         s.dirty.generation += 1;

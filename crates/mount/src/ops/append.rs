@@ -331,7 +331,7 @@ impl<S: FileSystem> Daemon<S> {
         if first {
             right.wanted.set(Some(self.rt.now()));
             // One of them may hold the right.
-            self.unanswered.try_now();
+            self.unanswered.try_now(inode);
             // Beside the call, which may be given up.
             let (daemon, right) = (self.clone(), right.clone());
             self.rt.spawn_detached(async move {
@@ -361,7 +361,7 @@ impl<S: FileSystem> Daemon<S> {
 
     /// Waits for the appends under the right, tells meta the length and gives it back. `wanted` is set, so no further appends begin.
     async fn give_right(&self, inode: InodeId, right: &Rc<Right>) -> Result<()> {
-        loop {
+        let told = loop {
             let news = right.moved.wait();
             if !self.has_right(inode, right) || right.stage.get() != Stage::Held {
                 return Ok(());
@@ -373,11 +373,15 @@ impl<S: FileSystem> Daemon<S> {
             } else if self.awaits_piece(right) && !late {
                 let _ = self.rt.timeout(NEXT_PIECE / 8, news).await;
             } else {
-                break;
+                right.stage.set(Stage::Returning);
+                let told = self.report_length(inode, &right.caller).await;
+                if right.users.get() == 0 {
+                    break told;
+                }
+                // A close has begun meanwhile that tells the length itself.
+                right.stage.set(Stage::Held);
             }
-        }
-        right.stage.set(Stage::Returning);
-        let told = self.report_length(inode, &right.caller).await;
+        };
         // A session that the cluster has ended has nothing to tell any more.
         if let Err(e) = told
             && !matches!(e.status, Status::SessionEnded | Status::Stale)

@@ -284,6 +284,7 @@ impl<S: FileSystem> Context<S> {
         inode.begin_write(i.offset, 0, false);
         let zeroes = (punch || zero) && stop > i.offset;
         let done = if zeroes { file.zero(i.offset, stop - i.offset).await } else { Ok(()) };
+        let zeroed = zeroes && done.is_ok();
         let reached = match done {
             Ok(()) if grows => Box::pin(self.reach(&handle, end)).await,
             Ok(()) => Ok((0, file.epoch())),
@@ -293,11 +294,14 @@ impl<S: FileSystem> Context<S> {
         inode.note_holes();
         let now = self.rt.unix_ns();
         let cut_elsewhere = inode.end_write(reached.as_ref().ok().copied(), 0, now);
-        if let Err(Failure::Error(e)) = &reached
+        if let Err(failure) = &reached
             && zeroes
         {
             // Some of it may be there, and the kernel goes on with the pages that it has.
-            inode.failed_to_write(e, now);
+            match failure {
+                Failure::Error(e) if !zeroed => inode.failed_to_write(e, now),
+                _ => inode.may_have_written(now),
+            }
             self.forget_pages_later(inode.id);
         }
         reached?;

@@ -207,7 +207,7 @@ impl<S: FileSystem> Daemon<S> {
     }
 
     /// Asks meta how long a file is that another client has cut, as who writes to it.
-    async fn learn_length(&self, inode: InodeId, writer: &Caller) -> Result<()> {
+    pub(super) async fn learn_length(&self, inode: InodeId, writer: &Caller) -> Result<()> {
         let asked = self.asking();
         let q = OfInode { caller: writer.clone(), inode };
         let attr = self.fs.getattr(q).await?.attr;

@@ -110,8 +110,10 @@ impl<S: FileSystem> Context<S> {
         let now = self.rt.unix_ns();
         let cut_elsewhere = inode.end_write(reached, len, now);
         if let Err(e) = done {
-            // Some of it may be there, and the kernel goes on with the pages that it has.
-            inode.failed_to_write(&e, now);
+            // Some of it may be there, and the kernel goes on with the pages that it has. It may have been the source that was cut, of which those who have this file do not hear.
+            if e.status != Status::SessionEnded || file.lives() {
+                inode.may_have_written(now);
+            }
             self.forget_pages_later(inode.id);
             return Err(e);
         }

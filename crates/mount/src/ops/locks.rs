@@ -184,6 +184,8 @@ impl<S: FileSystem> Context<S> {
         let Some(handle) = self.inodes.handles.file(fh) else { return Ok(()) };
         let owner = Owner { inode: handle.inode.id, owner, whole: false };
         if self.owners.borrow_mut().handles.remove(&owner).is_some() {
+            // Once more, if it was not told before: who closes hears of that.
+            let _ = self.report_uncounted(&handle).await;
             self.give_back(handle.caller.clone(), owner).await?;
         }
         Ok(())

@@ -72,12 +72,18 @@ switches! {
     META_SILENT: AtomicBool = false;
     /// The next ends of sessions (so many) are carried out, and nobody answers. For tests.
     CLOSES_UNHEARD: AtomicU64 = 0;
+    /// Ends of sessions are refused. For tests.
+    CLOSES_REFUSED: AtomicBool = false;
+    /// How often meta was asked to end a session, for tests.
+    CLOSES_ASKED: AtomicU64 = 0;
     /// How often a session was ended, for tests.
     SESSIONS_ENDED: AtomicU64 = 0;
     /// How often meta was told that a file was written, for tests.
     WRITES_TOLD: AtomicU64 = 0;
     /// Writes, copies and zeroing are carried out, and fail all the same. For tests.
     FAIL_AND_DO: AtomicBool = false;
+    /// When the next copy is carried out, another client has cut its source to nothing, and it ends with `Stale`. For tests.
+    SOURCE_CUT: AtomicBool = false;
     /// No lock is given back: meta is away. For tests.
     LOCKS_STAY: AtomicBool = false;
     /// What is listed is leased for long. For tests.

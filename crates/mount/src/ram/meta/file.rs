@@ -180,6 +180,11 @@ impl FileData for RamFile {
         source.content.borrow().read(from, &mut bytes);
         self.content.borrow().write(to, &bytes);
         done_and_failed()?;
+        if SOURCE_CUT.swap(false, Relaxed) {
+            let fs = self.fs.upgrade().ok_or(Status::Internal)?;
+            fs.cut_by_other(&source.node, 0)?;
+            return Err(no(Status::Stale));
+        }
         self.written.set(Some(self.written.get().unwrap_or(0).max(to + len)));
         Ok(false)
     }

@@ -279,6 +279,10 @@ impl FileSystem for RamFs {
     }
     async fn close_session(&self, q: Sync) -> Result<AttrReply> {
         let Some(closed) = q.session.map(|s| (q.inode.0, s)) else { return self.sync(q).await };
+        CLOSES_ASKED.fetch_add(1, Relaxed);
+        if CLOSES_REFUSED.load(Relaxed) {
+            return Err(no(Status::AccessDenied));
+        }
         if META_SILENT.load(Relaxed) {
             return Err(no(Status::Disconnected));
         }
