@@ -17,8 +17,8 @@ use crate::daemon::{Context, Daemon, Failure};
 use crate::filesystem::{FileData, FileSystem};
 use crate::handles::Handle;
 use crate::open::Dirty;
-use glowfs_rt::Duration;
 use glowfs_rt::sync::{Notify, Semaphore};
+use glowfs_rt::{Duration, Instant};
 use glowfs_types::wire::meta::{Attr, Sync};
 use glowfs_types::{DataId, Error, InodeId, RequestId, Result, SessionId, Status, TruncateEpoch};
 use libc::EBADF;
@@ -49,12 +49,14 @@ pub struct Unanswered {
     kept: Rc<All>,
     next: Cell<u64>,
     turns: Rc<Semaphore>,
+    /// When all were last woken because meta answers.
+    woken: Cell<Instant>,
 }
 
 impl Default for Unanswered {
     fn default() -> Self {
         let turns = Rc::new(Semaphore::new(AT_ONCE));
-        Self { kept: Rc::default(), next: Cell::new(0), turns }
+        Self { kept: Rc::default(), next: Cell::new(0), turns, woken: Cell::new(Instant(0)) }
     }
 }
 
@@ -87,6 +89,13 @@ impl Unanswered {
     /// Those of a file do not pause any more: somebody waits for them.
     pub(crate) fn try_now(&self, inode: InodeId) {
         self.kept.borrow().range((inode, 0)..=(inode, u64::MAX)).for_each(|(_, k)| k.notify_all());
+    }
+    /// Meta answers again: the others need not wait to hear that by themselves. Each of them says so, so once in a while is enough.
+    fn is_answered(&self, now: Instant) {
+        if now >= self.woken.get() + AGAIN_FIRST {
+            self.woken.set(now);
+            self.try_all();
+        }
     }
     /// None of them pauses any more.
     pub(crate) fn try_all(&self) {
@@ -342,8 +351,7 @@ impl<S: FileSystem> Again<S> {
         match ended {
             Ok(()) => {
                 tracing::info!(%inode, "a close has its answer");
-                // Others need not wait to hear that by themselves.
-                daemon.unanswered.try_all();
+                daemon.unanswered.is_answered(daemon.rt.now());
                 true
             }
             Err(error) => self.gives_up(&error),
