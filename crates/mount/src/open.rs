@@ -197,8 +197,9 @@ impl<F: FileData> OpenInode<F> {
                 let anew = known && said.is_of_later_life_than(&knew);
                 let data = from_meta.data != s.attr.data;
                 let moved = known && (anew || data || from_meta.epoch > s.attr.epoch);
-                // Nobody replaced its contents: what we wrote to the new ones is lost.
-                let undone = anew && data && from_meta.epoch < s.dirty.epoch;
+                // Nobody replaced its contents, or somebody did it over, and was given the same number: what we wrote to the new ones is lost. (What goes into chunks has other data by
+                // the same number.)
+                let undone = anew && data && !s.attr.inline && from_meta.epoch <= s.dirty.epoch;
                 if from_meta.epoch > s.dirty.epoch || undone {
                     // Somebody cut the file: what we wrote before is not its length any more.
                     s.dirty.forget_len();

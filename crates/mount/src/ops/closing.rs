@@ -38,7 +38,7 @@ const PLACE_MAX: Duration = Duration::from_secs(5);
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 /// up to this.
 const AGAIN_LAST: Duration = Duration::from_secs(15);
-/// So often in a row a close may be refused.
+/// So often in a row a close may be refused ([`is_refusal`]).
 const REFUSALS_MAX: u32 = 3;
 
 /// Those that are kept, by inode and a number, with what wakes each.
@@ -280,7 +280,7 @@ impl<S: FileSystem> Daemon<S> {
             daemon: self.this.clone(),
             turns: self.unanswered.turns.clone(),
             under: Under::of(&handle.inode.attr()),
-            refusals: Cell::new(u32::from(!error.status.is_retriable())),
+            refusals: Cell::new(u32::from(is_refusal(error.status))),
             handle,
             session,
         };
@@ -300,6 +300,12 @@ impl<S: FileSystem> Daemon<S> {
         });
         Ok(())
     }
+}
+
+/// Whether meta may say that again whenever it is asked. A service without room, or one that is broken, is another one when it has been mended.
+fn is_refusal(status: Status) -> bool {
+    let for_now = matches!(status, Status::NoSpace | Status::QuotaExceeded | Status::Internal);
+    !status.is_retriable() && !for_now
 }
 
 /// The contents that a length is of. After a loss of its power the engine of meta can give the number of a truncate out again.
@@ -361,7 +367,7 @@ impl<S: FileSystem> Again<S> {
     /// Whether it is not made again after that. What meta refuses it may refuse for good, and others wait for the right to append meanwhile.
     fn gives_up(&self, error: &Error) -> bool {
         let inode = self.handle.inode.id;
-        let refusals = if error.status.is_retriable() { 0 } else { self.refusals.get() + 1 };
+        let refusals = if is_refusal(error.status) { self.refusals.get() + 1 } else { 0 };
         self.refusals.set(refusals);
         if !is_over(error.status) && refusals < REFUSALS_MAX {
             tracing::debug!(%inode, %error, "a close has no answer yet");
