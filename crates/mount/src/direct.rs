@@ -7,7 +7,7 @@
 //! - Nothing of the write is stored behind where it began, or the file is longer than the write reached: nothing is cut, and the kernel is told the true length.
 //! - Otherwise what the write added is cut off, and not more: not what others had stored before it, wherever the kernel believes the end to be.
 //!
-//! What an application's ftruncate is told from it by: the kernel's comes through the same handle, with nothing but the length, to what the kernel took for the length as
+//! What an application's ftruncate is told from it by: the kernel's comes through the same handle, with nothing but the length, to what the kernel took for the length (or may have, [`crate::kernel_len`]) as
 //! the write began or has been told since; it comes once, and before anything that needs the lock of the inode that the write holds ([`DirectWrites::over`]), soon
 //! ([`UNDONE_WITHIN`]); and the thread that sends it is in no ftruncate ([`crate::call`]). A synchronous write is undone by nobody; where it cannot be looked at in which call a thread is, an
 //! ftruncate of the application right after one that failed, to just that length, is taken for the kernel's: that differs from what it asked for only where others have made the file longer
@@ -15,8 +15,9 @@
 //!
 //! Limits: what another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
 
+use crate::kernel_len::{Between, KernelLen};
 use glowfs_rt::{Duration, Instant};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 /// How long after the last answer to its requests a failed write may be undone. The kernel does it at once, when it comes to run; what comes later is an application's.
@@ -27,8 +28,8 @@ const STARTS_MAX: usize = 64;
 /// See the module.
 #[derive(Default)]
 pub struct DirectWrites {
-    /// What the kernel takes for the length, as far as is known.
-    kernel_len: Cell<u64>,
+    /// What the kernel takes for the length.
+    kernel_len: KernelLen,
     run: RefCell<Run>,
 }
 
@@ -56,7 +57,7 @@ struct Run {
 #[derive(Clone, Copy)]
 struct Start {
     /// What the kernel took for the length.
-    kernel_len: u64,
+    kernel_len: Between,
     /// Where the write began, once it had its place.
     from: Option<Before>,
 }
@@ -114,21 +115,25 @@ impl Failed {
 
 impl DirectWrites {
     /// Nothing is known but what the kernel takes for the length.
-    pub fn new(kernel_len: u64) -> Self {
-        Self { kernel_len: Cell::new(kernel_len), run: RefCell::default() }
+    pub fn new(kernel_len: Between) -> Self {
+        Self { kernel_len: KernelLen::new(kernel_len), run: RefCell::default() }
     }
     /// What the kernel takes for the length.
-    pub fn kernel_len(&self) -> u64 {
+    pub fn kernel_len(&self) -> Between {
         self.kernel_len.get()
     }
     /// The kernel is told that the file is so long.
     pub fn kernel_was_told(&self, len: u64) {
-        self.kernel_len.set(len);
+        self.kernel_len.told(len);
         self.run.borrow_mut().told = Some(len);
     }
-    /// The kernel has been answered that it wrote so far.
+    /// The kernel is about to be answered that it wrote so far.
     pub fn wrote(&self, end: u64) {
-        self.kernel_len.set(self.kernel_len.get().max(end));
+        self.kernel_len.wrote(end);
+    }
+    /// The kernel is about to be answered that what it reads ends there, before all that it asked for.
+    pub fn read_short(&self, end: u64) {
+        self.kernel_len.read_short(end);
     }
 
     /// A request arrives that is of a direct write. Of an append the kernel guesses the offset: it is what it takes for the length.
@@ -143,7 +148,8 @@ impl DirectWrites {
             *run = Run { fh, first, starts, ..Run::default() };
         }
         if run.flying == 0 {
-            let kernel_len = if append { offset } else { self.kernel_len.get() };
+            let known = self.kernel_len.get();
+            let kernel_len = if append { Between::exactly(offset) } else { known };
             run.starts.push_back(Start { kernel_len, from: None });
             if run.starts.len() > STARTS_MAX {
                 run.starts.pop_front();
@@ -197,7 +203,7 @@ impl DirectWrites {
         if !failed || run.fh != fh || now.since(run.ended) > UNDONE_WITHIN {
             return None;
         }
-        let start = match run.starts.iter().rev().find(|s| s.kernel_len == len) {
+        let start = match run.starts.iter().rev().find(|s| s.kernel_len.has(len)) {
             Some(start) => start,
             None => run.starts.back().filter(|_| run.told == Some(len))?,
         };
@@ -213,7 +219,7 @@ mod tests {
 
     /// An append of two pieces to a file of which the kernel knows 5 bytes, and which has 100; the first of 10 bytes is stored.
     fn failed() -> DirectWrites {
-        let writes = DirectWrites::new(5);
+        let writes = DirectWrites::new(Between::exactly(5));
         let (one, two) = (writes.begin(7, (5, 10), true), writes.begin(7, (15, 10), true));
         writes.placed(two, Before { len: 110, sure: true, at: 110 });
         writes.placed(one, Before { len: 100, sure: true, at: 100 });

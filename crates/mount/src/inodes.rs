@@ -9,6 +9,7 @@
 use crate::back::Waiting;
 use crate::filesystem::FileData;
 use crate::handles::Handles;
+use crate::kernel_len::Between;
 use crate::open::OpenInode;
 use crate::places::Places;
 use crate::rights::ToldRights;
@@ -48,7 +49,7 @@ struct Node {
     told: Option<Box<Told>>,
     rights: ToldRights,
     /// What the kernel takes for its length, unless it is open here: then [`OpenInode::direct`] has it.
-    len: u64,
+    len: Between,
     /// It has no extended attribute until then: it was made here, and who gives it one has to tell us before.
     bare_until: Instant,
 }
@@ -262,7 +263,7 @@ impl<F: FileData> Inodes<F> {
             open.direct.kernel_was_told(entry.attr.size);
         }
         let Some(n) = nodes.get_mut(&attr.inode.0) else { return false };
-        n.len = entry.attr.size;
+        n.len = Between::exactly(entry.attr.size);
         n.rights.tells(attr.into());
         let told = Told::of(attr, entry);
         match &mut n.told {
@@ -293,11 +294,12 @@ impl<F: FileData> Inodes<F> {
         Some(self.nodes.borrow().get(&inode.0)?.rights.clone())
     }
     /// Where the kernel takes a file to end that is longer by now, as meta says, if what it has of the page there may have been stored into through a mapping.
-    pub fn old_end(&self, from_meta: &Attr) -> Option<u64> {
+    pub fn old_end(&self, from_meta: &Attr) -> Option<Between> {
         let attr = self.seen(from_meta);
         let open = self.opened(attr.inode)?;
-        let end = open.direct.kernel_len();
-        (end > 0 && attr.len > end && open.may_be_mapped()).then_some(end)
+        let Between { least, most } = open.direct.kernel_len();
+        let longer = attr.len > least && most > 0 && open.may_be_mapped();
+        longer.then_some(Between { least, most: most.min(attr.len) })
     }
     /// A request of ours was answered with these attributes; the contents have become others `own` times by it, of which the kernel knows. True if somebody
     /// else changed them as well since it was last told: it has to be told to forget its pages.
@@ -442,7 +444,8 @@ impl<F: FileData> Inodes<F> {
     pub fn pin(self: &Rc<Self>, inode: InodeId) -> Pin<F> {
         let mut open = self.open.borrow_mut();
         let new = || {
-            let kernel_len = self.nodes.borrow().get(&inode.0).map_or(0, |n| n.len);
+            let kernel_len =
+                self.nodes.borrow().get(&inode.0).map_or(Between::default(), |n| n.len);
             (0, Rc::new(OpenInode::new(inode, kernel_len, &self.waiting)))
         };
         let (pins, o) = open.entry(inode.0).or_insert_with(new);

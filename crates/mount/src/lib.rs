@@ -24,6 +24,7 @@ mod gather;
 mod given_pages;
 mod handles;
 mod inodes;
+mod kernel_len;
 mod known;
 mod late;
 mod metrics;

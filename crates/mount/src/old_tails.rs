@@ -4,6 +4,7 @@
 //! Guarantee: as long as such a page is noted, nothing is written back of it that lies between that end and where the file ended (or the end of the page, where the kernel has bytes there
 //! that belong elsewhere: those of an append, and those of a copy that it does not have).
 
+use crate::kernel_len::Between;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -11,32 +12,35 @@ use std::rc::Rc;
 /// The kernel's.
 const PAGE_BYTES: u64 = 4096;
 
-/// See the module. What is not written; one entry for each request that makes the file longer.
+/// See the module. What is not written; one entry for each request that makes the file longer, or two, where it is not sure which page is the last.
 #[derive(Default)]
 pub struct OldTails(Rc<RefCell<Vec<Range<u64>>>>);
 
-/// One of them, until this is dropped.
+/// One request's, until this is dropped.
 pub struct OldTail {
     all: Rc<RefCell<Vec<Range<u64>>>>,
-    range: Range<u64>,
+    end: Between,
+    ranges: Vec<Range<u64>>,
 }
 
 impl OldTail {
-    /// Where the kernel took the file to end. In the middle of a page.
-    pub fn old_end(&self) -> u64 {
-        self.range.start
+    /// Where the kernel took the file to end.
+    pub fn old_end(&self) -> Between {
+        self.end
     }
-    /// Whether a write that begins there holds the page itself.
+    /// Whether a write that begins there may hold the page itself.
     pub fn is_in_page_of(&self, offset: u64) -> bool {
-        offset < behind(self.range.start)
+        offset < behind(self.end.most)
     }
 }
 
 impl Drop for OldTail {
     fn drop(&mut self) {
         let mut all = self.all.borrow_mut();
-        if let Some(i) = all.iter().position(|range| *range == self.range) {
-            all.swap_remove(i);
+        for own in &self.ranges {
+            if let Some(i) = all.iter().position(|range| range == own) {
+                all.swap_remove(i);
+            }
         }
     }
 }
@@ -51,11 +55,16 @@ pub fn is_within_a_page(end: u64) -> bool {
 }
 
 impl OldTails {
-    /// The kernel takes the file to end there, and is about to take it for longer; it ended at `to`.
-    pub fn begin(&self, end: u64, to: u64) -> OldTail {
-        let range = end..to.min(behind(end));
-        self.0.borrow_mut().push(range.clone());
-        OldTail { all: self.0.clone(), range }
+    /// The kernel takes the file to end there, and is about to take it for longer; it is `len` long, and what the kernel has before `to` is not to be written.
+    pub fn begin(&self, end: Between, (len, to): (u64, u64)) -> OldTail {
+        let least = end.least..to.min(behind(end.least));
+        let most = end.most..to.min(behind(end.most));
+        let mut ranges = vec![least, most];
+        // In the same page the one begins behind the other.
+        ranges.dedup_by_key(|range| behind(range.start));
+        ranges.retain(|range| is_within_a_page(range.start) && range.start < len);
+        self.0.borrow_mut().extend(ranges.iter().cloned());
+        OldTail { all: self.0.clone(), end, ranges }
     }
     /// What of a range of bytes is to be written back.
     pub fn written_of(&self, range: Range<u64>) -> Vec<Range<u64>> {
@@ -82,12 +91,13 @@ mod tests {
             pieces.iter().map(|r| (r.start, r.end)).collect::<Vec<_>>()
         };
         assert_eq!(written(0..9000), [(0, 9000)]);
-        let first = tails.begin(5000, u64::MAX);
+        let begin = |end, to| tails.begin(Between::exactly(end), (u64::MAX, to));
+        let first = begin(5000, u64::MAX);
         assert_eq!(written(0..20_000), [(0, 5000), (8192, 20_000)]);
         assert_eq!(written(4096..8192), [(4096, 5000)]);
         assert_eq!(written(5000..8192), []);
         assert_eq!(written(8192..9000), [(8192, 9000)]);
-        let (again, later) = (tails.begin(5000, u64::MAX), tails.begin(12_300, 90_000));
+        let (again, later) = (begin(5000, u64::MAX), begin(12_300, 90_000));
         assert_eq!(written(0..20_000), [(0, 5000), (8192, 12_300), (16_384, 20_000)]);
         drop(again);
         drop(later);
@@ -95,8 +105,26 @@ mod tests {
         assert!(first.is_in_page_of(8191) && !first.is_in_page_of(8192));
         drop(first);
         assert_eq!(written(0..9000), [(0, 9000)]);
-        let short = tails.begin(5000, 5050);
+        let short = begin(5000, 5050);
         assert_eq!(written(0..9000), [(0, 5000), (5050, 9000)], "stored since");
         drop(short);
+    }
+
+    /// The kernel may have passed over what ended early.
+    #[test]
+    fn where_it_is_not_sure_which_page_is_the_last_neither_is_written_behind_its_end() {
+        let tails = OldTails::default();
+        let written = |least, most, len| {
+            let tail = tails.begin(Between { least, most }, (len, len));
+            let pieces = tails.written_of(0..20_000);
+            let holds = tail.is_in_page_of(9000);
+            (pieces.iter().map(|r| (r.start, r.end)).collect::<Vec<_>>(), holds)
+        };
+        assert_eq!(written(5000, 5040, 5050), (vec![(0, 5000), (5050, 20_000)], false));
+        let both = vec![(0, 5000), (8192, 9000), (12_288, 20_000)];
+        assert_eq!(written(5000, 9000, 90_000), (both, true));
+        assert_eq!(written(5000, 9000, 5050), (vec![(0, 5000), (5050, 20_000)], false));
+        assert_eq!(written(4096, 9000, 90_000), (vec![(0, 9000), (12_288, 20_000)], true));
+        assert_eq!(tails.written_of(0..20_000), [0..20_000]);
     }
 }

@@ -14,6 +14,7 @@ use crate::direct::DirectWrites;
 use crate::filesystem::FileData;
 use crate::gate::Gate;
 use crate::given_pages::GivenPages;
+use crate::kernel_len::Between;
 use crate::late::Late;
 use crate::old_tails::OldTails;
 use crate::running::Running;
@@ -128,7 +129,7 @@ impl<F> OpenInode<F> {
 
 impl<F: FileData> OpenInode<F> {
     /// Nothing known yet, but what the kernel takes for its length. What is written to it and not sent yet is counted in `waiting`.
-    pub fn new(id: InodeId, kernel_len: u64, waiting: &Waiting) -> Self {
+    pub fn new(id: InodeId, kernel_len: Between, waiting: &Waiting) -> Self {
         let state = State {
             attr: Attr::default(),
             dirty: Dirty::default(),
@@ -439,7 +440,7 @@ mod tests {
     /// attributes.
     #[test]
     fn a_write_to_chunks_of_what_was_with_the_metadata_has_meta_asked() {
-        let open = OpenInode::<RamFile>::new(InodeId(5), 0, &Waiting::default());
+        let open = OpenInode::<RamFile>::new(InodeId(5), Between::default(), &Waiting::default());
         let epoch = TruncateEpoch(3);
         let attr = Attr { inode: InodeId(5), epoch, inline: true, change: 7, ..Attr::default() };
         open.merge(&attr);

@@ -1,7 +1,7 @@
 //! Files that a program has mapped, and stored into, while others change them.
 
 use crate::common::{TestMount, alone, has};
-use glowfs_mount::ram::LONGER_UNSEEN;
+use glowfs_mount::ram::{CUT_BEFORE_WRITE, LONGER_UNSEEN};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -174,6 +174,98 @@ fn nor_where_this_client_makes_the_file_longer_itself() {
                 (expected.len(), None),
                 "after {way} to {len} and {more}"
             );
+            std::fs::remove_file(&path).expect("unlink");
+        }
+    }
+}
+
+/// A program that maps the file and does what it is told, a line at a time.
+const OBEYS: &str = r#"
+import mmap, sys
+f = open(sys.argv[1], "r+b")
+m = mmap.mmap(f.fileno(), 0)
+print("done", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"#;
+
+struct Obeys(Child, Lines<BufReader<ChildStdout>>);
+
+impl Obeys {
+    fn of(path: &Path) -> Self {
+        let mut program = Command::new("timeout")
+            .args(["-s", "KILL", "20", "python3", "-c", OBEYS])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3");
+        let said = BufReader::new(program.stdout.take().expect("its output")).lines();
+        let mut obeys = Self(program, said);
+        obeys.hears();
+        obeys
+    }
+    fn hears(&mut self) {
+        assert_eq!(self.1.next().and_then(Result::ok).unwrap_or_default(), "done");
+    }
+    fn does(&mut self, line: &str) {
+        writeln!(self.0.stdin.as_mut().expect("its input"), "{line}").expect("told");
+        self.hears();
+    }
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().expect("its end").success());
+    }
+}
+
+/// The kernel has found by reading that the file is shorter, and nobody has told it.
+#[test]
+fn nor_where_the_kernel_has_read_that_the_file_was_cut() {
+    const WAS: u64 = 20_000;
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    for cut in [5000, 100, 4096 + 4000] {
+        let cases = WAYS[..3].iter().map(|(way, hears)| (*way, Some(*hears), None));
+        let own = OWN_WAYS.iter().map(|(way, lengthens, _)| (*way, None, Some(*lengthens)));
+        for (way, hears, lengthens) in cases.chain(own) {
+            let path = m.join("f");
+            std::fs::write(&path, vec![b'a'; WAS as usize]).expect("write");
+            std::fs::write(m.join("source"), [b'w'; 30_000]).expect("write");
+            let writes = OpenOptions::new().write(true).open(&path).expect("open");
+            let appends = OpenOptions::new().append(true).open(&path).expect("open");
+            let f = Opened { path: path.clone(), writes, appends };
+            let reads = File::open(&path).expect("open");
+            let mut program = Obeys::of(&path);
+            CUT_BEFORE_WRITE.store(cut + 1, SeqCst);
+            f.writes.write_all_at(b"a", 0).expect("write");
+            // The kernel gives its pages back beside that.
+            std::thread::sleep(Duration::from_millis(100));
+            let last = cut - cut % 4096;
+            program.does(&format!("x = m[{last}]"));
+            program.does(&format!("m[{last}:{cut}] = b'm' * {}", cut - last));
+            let end = cut + 50;
+            LONGER_UNSEEN.store(end + 1, SeqCst);
+            if let Some(hears) = hears {
+                hears(&path, &reads);
+            }
+            let to = lengthens.map_or(end, |lengthens| {
+                lengthens(&f, end, end + 100);
+                end + 100
+            });
+            assert_eq!(LONGER_UNSEEN.load(SeqCst), 0, "{way} asks");
+            program.does("m.flush()");
+            program.end();
+            let found = std::fs::read(&path).expect("read");
+            let (with, cut, end) = (&found[end as usize..], cut as usize, end as usize);
+            let is = |range: std::ops::Range<usize>, b| found[range].iter().all(|x| *x == b);
+            assert_eq!(found.len() as u64, to, "{way}, cut to {cut}");
+            assert!(is(0..last as usize, b'a') && is(last as usize..cut, b'm'), "{way}, {cut}");
+            assert!(is(cut..end, b'o'), "{way}, cut to {cut}: {:?}", &found[cut..end]);
+            assert!(with.iter().all(|x| *x == 0 || *x == b'w'), "{way}, cut to {cut}");
             std::fs::remove_file(&path).expect("unlink");
         }
     }

@@ -142,13 +142,14 @@ impl<F: FileData> OpenInode<F> {
 mod tests {
     use super::*;
     use crate::back::Waiting;
+    use crate::kernel_len::Between;
     use crate::ram::RamFile;
     use glowfs_types::InodeId;
 
     /// What is reported once more, for it was overwritten meanwhile, is no loss if meta has the length durably.
     #[test]
     fn a_length_that_is_durable_has_not_grown() {
-        let open = OpenInode::<RamFile>::new(InodeId(5), 0, &Waiting::default());
+        let open = OpenInode::<RamFile>::new(InodeId(5), Between::default(), &Waiting::default());
         let attr = Attr { inode: InodeId(5), change: 7, ..Attr::default() };
         open.merge(&attr);
         let write = |end| {

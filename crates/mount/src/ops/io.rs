@@ -73,7 +73,13 @@ impl<S: FileSystem> Context<S> {
         self.inodes.gives(handle.inode.id);
         // Also through a direct handle: a mapping of it is read so.
         handle.inode.given_pages.give(i.offset.saturating_add(i.size.into()));
-        match self.read_at(&handle, i.offset, u64::from(i.size), |n| reply.buffer(n)).await? {
+        let size = u64::from(i.size);
+        let read = self.read_at(&handle, i.offset, size, |n| reply.buffer(n)).await?;
+        let n = read.as_ref().map_or(0, |(buf, _)| buf.len() as u64);
+        if n < size {
+            handle.inode.direct.read_short(i.offset.saturating_add(n));
+        }
+        match read {
             Some((buf, _)) => Ok(Answer::Data(buf.freeze())),
             None => Ok(Answer::Bytes(Vec::new())),
         }
@@ -213,7 +219,7 @@ impl<S: FileSystem> Context<S> {
         // What lies between the end that the kernel knows and the write becomes part of the file for it, too.
         let from = match how.append {
             true => handle.inode.len().min(i.offset),
-            false => handle.inode.direct.kernel_len().min(i.offset),
+            false => handle.inode.direct.kernel_len().least.min(i.offset),
         };
         let mut old_tail = None;
         if handle.direct {

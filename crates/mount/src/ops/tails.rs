@@ -9,6 +9,7 @@
 
 use crate::daemon::Context;
 use crate::filesystem::FileSystem;
+use crate::kernel_len::Between;
 use crate::old_tails::{OldTail, is_within_a_page};
 use crate::open::OpenInode;
 use glowfs_rt::Duration;
@@ -47,7 +48,7 @@ impl<S: FileSystem> Context<S> {
     /// hears is another one.
     pub(crate) async fn before_longer(&self, from_meta: &Attr) {
         if let Some(end) = self.inodes.old_end(from_meta) {
-            Box::pin(self.forget_tail(from_meta.inode, end)).await;
+            Box::pin(self.forget_tails(from_meta.inode, end)).await;
         }
     }
     /// The page in which the file ends for the kernel, if this client is about to make it reach to `end`, another one has made it longer before, and somebody may have stored
@@ -60,14 +61,17 @@ impl<S: FileSystem> Context<S> {
         end: u64,
     ) -> Option<OldTail> {
         let old = open.direct.kernel_len();
-        if end <= old || !is_within_a_page(old) || !open.may_be_mapped() {
+        let in_danger = is_within_a_page(old.least) || is_within_a_page(old.most);
+        if end <= old.least || !in_danger || !open.may_be_mapped() {
             return None;
         }
         // Who cannot know goes on: he would have done so before.
         self.refresh_if_unleased(open).await.ok()?;
         let len = open.meta_len();
         let to = if by.bytes_are_elsewhere() { u64::MAX } else { len };
-        (len > old).then(|| open.old_tails.begin(old, to))
+        // It may have been told since, when it had given the page back, or have read where the file ends.
+        let old = open.direct.kernel_len();
+        (len.min(end) > old.least).then(|| open.old_tails.begin(old, (len, to)))
     }
     /// The same, given back before the request goes on; but if the kernel holds that page for it, or if that takes long, it has to be given
     /// back [beside it](Self::forget_tail_later). Nobody waits long for meta: a write can do without.
@@ -82,19 +86,22 @@ impl<S: FileSystem> Context<S> {
         if by.holds(&tail) {
             return Some(tail);
         }
-        let given_back = Box::pin(self.forget_tail(open.id, tail.old_end()));
+        let given_back = Box::pin(self.forget_tails(open.id, tail.old_end()));
         self.rt.timeout(PATIENCE, given_back).await.is_err().then_some(tail)
     }
     /// Has the kernel give the page back beside the request, which it may hold it for.
     pub(crate) fn forget_tail_later(&self, inode: InodeId, tail: Option<OldTail>) {
         let Some(tail) = tail else { return };
         let all = self.clone();
-        self.rt.spawn_detached(async move { all.forget_tail(inode, tail.old_end()).await });
+        self.rt.spawn_detached(async move { all.forget_tails(inode, tail.old_end()).await });
     }
-    async fn forget_tail(&self, inode: InodeId, end: u64) {
+    /// All pages from the one in which the file ends at least to the one in which it ends at most.
+    async fn forget_tails(&self, inode: InodeId, end: Between) {
         let Some(session) = self.session.borrow().upgrade() else { return };
-        let last = i64::try_from(end - 1).unwrap_or(i64::MAX);
-        if let Err(error) = session.notify_inval_inode(inode.0, last, 1).await {
+        let from = end.least.saturating_sub(1);
+        let bytes = i64::try_from((end.most.max(1) - from).max(1)).unwrap_or(i64::MAX);
+        let from = i64::try_from(from).unwrap_or(i64::MAX);
+        if let Err(error) = session.notify_inval_inode(inode.0, from, bytes).await {
             tracing::warn!(%inode, %error, "the kernel cannot be told to give a page back");
         }
     }
