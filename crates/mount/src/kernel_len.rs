@@ -9,11 +9,11 @@
 //! - The *most*: the same without the answers that ended early.
 //!
 //! Which one to go by. The kernel has zeros in its pages behind the end at which it read them, whether it took its length from that or not. So what another client has
-//! put behind the **least** is in danger: as soon as the kernel takes the file for longer, it writes such a page back with the zeros. Whoever asks whether the
-//! kernel is about to hear of a greater length, and where what it has ends, goes by the least: if the kernel knew more, a page is given back for nothing. It is the least also from
-//! which on a page is not written back until it is given back ([`crate::old_tails`]): at the answer that made it so the file ended there, so what a program has stored behind it since is
-//! behind the end of the file, unless the kernel has been told of a greater length, and then the least is that. What lies behind the **most** is in danger likewise, if the kernel passed over the
-//! answer: its last page is another one then, and zeros are behind the most in that. Between them no page is sure, so all from the least to the most are given back.
+//! put behind the **least** is in danger: of a page that was stored into the kernel writes all that lies before the end that it knows, with the zeros, and that may be the most already, or become so by what it is told or does. So
+//! whoever asks whether the file has become longer than the kernel knows, and from where on, goes by the least: if the kernel knew more, a page is given back for nothing. All pages from the one in which the file ends at
+//! least to the one in which it ends at **most** are given back: of none of them it is sure that it was read when the file was longer. And where the two differ, or the kernel is about to take the file for longer by itself, what lies
+//! behind the least in those pages is not written meanwhile ([`crate::old_tails`]). That takes nothing away: at the answer that made it the least the file ended there, so what a program has stored
+//! behind it since lies behind the end, unless the kernel was told of a greater length since, or has written behind it; and then the least is that.
 //! Whether a length is one that the kernel may have had in mind ([`crate::direct`]) is a question of both: it may be any from the least to the most.
 //!
 //! Attributes that the kernel was told count as taken, though it can pass over those as well, where it got others between its question and the answer. Then it asks once more before it goes by any. What

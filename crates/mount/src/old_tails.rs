@@ -2,7 +2,8 @@
 //!
 //! Another client had made the file longer, and then this one did: the kernel goes by what it did itself, and takes the zeros behind the end that it knew for contents.
 //! Guarantee: as long as such a page is noted, nothing is written back of it that lies between that end and where the file ended (or the end of the page, where the kernel has bytes there
-//! that belong elsewhere: those of an append, and those of a copy that it does not have).
+//! that belong elsewhere: those of an append, and those of a copy that it does not have). Where it is not sure what the kernel took for the end ([`crate::kernel_len`]), these are all pages that
+//! may be the last.
 
 use crate::kernel_len::Between;
 use std::cell::RefCell;
@@ -12,15 +13,15 @@ use std::rc::Rc;
 /// The kernel's.
 const PAGE_BYTES: u64 = 4096;
 
-/// See the module. What is not written; one entry for each request that makes the file longer, or two, where it is not sure which page is the last.
+/// See the module. What is not written; one entry for each request that makes the file longer.
 #[derive(Default)]
 pub struct OldTails(Rc<RefCell<Vec<Range<u64>>>>);
 
-/// One request's, until this is dropped.
+/// One of them, until this is dropped.
 pub struct OldTail {
     all: Rc<RefCell<Vec<Range<u64>>>>,
     end: Between,
-    ranges: Vec<Range<u64>>,
+    range: Range<u64>,
 }
 
 impl OldTail {
@@ -37,10 +38,8 @@ impl OldTail {
 impl Drop for OldTail {
     fn drop(&mut self) {
         let mut all = self.all.borrow_mut();
-        for own in &self.ranges {
-            if let Some(i) = all.iter().position(|range| range == own) {
-                all.swap_remove(i);
-            }
+        if let Some(i) = all.iter().position(|range| *range == self.range) {
+            all.swap_remove(i);
         }
     }
 }
@@ -49,22 +48,17 @@ fn behind(end: u64) -> u64 {
     end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX)
 }
 
-/// Whether a page goes on behind that end.
-pub fn is_within_a_page(end: u64) -> bool {
-    !end.is_multiple_of(PAGE_BYTES)
+/// Whether a page goes on behind that end, or may do so.
+pub fn is_within_a_page(end: Between) -> bool {
+    end.least < end.most || !end.least.is_multiple_of(PAGE_BYTES)
 }
 
 impl OldTails {
-    /// The kernel takes the file to end there, and is about to take it for longer; it is `len` long, and what the kernel has before `to` is not to be written.
-    pub fn begin(&self, end: Between, (len, to): (u64, u64)) -> OldTail {
-        let least = end.least..to.min(behind(end.least));
-        let most = end.most..to.min(behind(end.most));
-        let mut ranges = vec![least, most];
-        // In the same page the one begins behind the other.
-        ranges.dedup_by_key(|range| behind(range.start));
-        ranges.retain(|range| is_within_a_page(range.start) && range.start < len);
-        self.0.borrow_mut().extend(ranges.iter().cloned());
-        OldTail { all: self.0.clone(), end, ranges }
+    /// The kernel takes the file to end there, and is about to take it for longer; it ended at `to`.
+    pub fn begin(&self, end: Between, to: u64) -> OldTail {
+        let range = end.least..to.min(behind(end.most));
+        self.0.borrow_mut().push(range.clone());
+        OldTail { all: self.0.clone(), end, range }
     }
     /// What of a range of bytes is to be written back.
     pub fn written_of(&self, range: Range<u64>) -> Vec<Range<u64>> {
@@ -91,7 +85,7 @@ mod tests {
             pieces.iter().map(|r| (r.start, r.end)).collect::<Vec<_>>()
         };
         assert_eq!(written(0..9000), [(0, 9000)]);
-        let begin = |end, to| tails.begin(Between::exactly(end), (u64::MAX, to));
+        let begin = |end, to| tails.begin(Between::exactly(end), to);
         let first = begin(5000, u64::MAX);
         assert_eq!(written(0..20_000), [(0, 5000), (8192, 20_000)]);
         assert_eq!(written(4096..8192), [(4096, 5000)]);
@@ -112,19 +106,17 @@ mod tests {
 
     /// The kernel may have passed over what ended early.
     #[test]
-    fn where_it_is_not_sure_which_page_is_the_last_neither_is_written_behind_its_end() {
+    fn nor_what_lies_behind_where_the_kernel_may_take_the_file_to_end() {
         let tails = OldTails::default();
-        let written = |least, most, len| {
-            let tail = tails.begin(Between { least, most }, (len, len));
-            let pieces = tails.written_of(0..20_000);
-            let holds = tail.is_in_page_of(9000);
-            (pieces.iter().map(|r| (r.start, r.end)).collect::<Vec<_>>(), holds)
-        };
-        assert_eq!(written(5000, 5040, 5050), (vec![(0, 5000), (5050, 20_000)], false));
-        let both = vec![(0, 5000), (8192, 9000), (12_288, 20_000)];
-        assert_eq!(written(5000, 9000, 90_000), (both, true));
-        assert_eq!(written(5000, 9000, 5050), (vec![(0, 5000), (5050, 20_000)], false));
-        assert_eq!(written(4096, 9000, 90_000), (vec![(0, 9000), (12_288, 20_000)], true));
-        assert_eq!(tails.written_of(0..20_000), [0..20_000]);
+        let end = Between { least: 4096, most: 9000 };
+        assert!(is_within_a_page(end) && !is_within_a_page(Between::exactly(4096)));
+        let tail = tails.begin(end, 10_000);
+        assert_eq!(tails.written_of(0..20_000), [0..4096, 10_000..20_000]);
+        assert!(tail.is_in_page_of(12_287) && !tail.is_in_page_of(12_288));
+        drop(tail);
+        let tail = tails.begin(end, u64::MAX);
+        assert_eq!(tails.written_of(0..20_000), [0..4096, 12_288..20_000]);
+        drop(tail);
+        assert_eq!(tails.written_of(0..20_000).len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Files that a program has mapped, and stored into, while others change them.
 
 use crate::common::{TestMount, alone, has};
-use glowfs_mount::ram::{CUT_BEFORE_WRITE, LONGER_UNSEEN};
+use glowfs_mount::ram::{CUT_BEFORE_WRITE, LONGER_UNSEEN, READS_WAIT_AT};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -209,8 +209,11 @@ impl Obeys {
     fn hears(&mut self) {
         assert_eq!(self.1.next().and_then(Result::ok).unwrap_or_default(), "done");
     }
-    fn does(&mut self, line: &str) {
+    fn begins(&mut self, line: &str) {
         writeln!(self.0.stdin.as_mut().expect("its input"), "{line}").expect("told");
+    }
+    fn does(&mut self, line: &str) {
+        self.begins(line);
         self.hears();
     }
     fn end(mut self) {
@@ -269,6 +272,43 @@ fn nor_where_the_kernel_has_read_that_the_file_was_cut() {
             std::fs::remove_file(&path).expect("unlink");
         }
     }
+}
+
+/// It has read the last page before it has taken in the answer to another read, by which it takes the file to end farther behind.
+#[test]
+fn nor_where_the_kernel_has_passed_over_what_it_has_read() {
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    std::fs::write(&path, [b'a'; 20_000]).expect("write");
+    let writes = OpenOptions::new().write(true).open(&path).expect("open");
+    let reads = File::open(&path).expect("open");
+    let (mut program, mut other) = (Obeys::of(&path), Obeys::of(&path));
+    for program in [&mut program, &mut other] {
+        program.does("m.madvise(mmap.MADV_RANDOM)");
+    }
+    CUT_BEFORE_WRITE.store(5001, SeqCst);
+    writes.write_all_at(b"a", 0).expect("write");
+    std::thread::sleep(Duration::from_millis(100));
+    READS_WAIT_AT.store(4097, SeqCst);
+    program.begins("x = m[4096]");
+    std::thread::sleep(Duration::from_millis(200));
+    // There is no such page any more, and it is killed.
+    other.begins("x = m[12288]");
+    assert!(!other.0.wait().expect("its end").success());
+    READS_WAIT_AT.store(0, SeqCst);
+    program.hears();
+    program.does("m[4096:5000] = b'm' * 904");
+    LONGER_UNSEEN.store(5051, SeqCst);
+    assert_eq!(reads.metadata().expect("fstat").len(), 5050);
+    program.does("m.flush()");
+    program.end();
+    let found = std::fs::read(&path).expect("read");
+    assert!(found[..4096] == [b'a'; 4096] && found[4096..5000] == [b'm'; 904]);
+    assert!(found[5000..] == [b'o'; 50], "{:?}", &found[5000..]);
 }
 
 /// What was stored before a time was set does not move it when it is written back.

@@ -47,9 +47,12 @@ impl<S: FileSystem> Context<S> {
     /// Call when meta said this of an inode, before the kernel is told. It takes no longer than the kernel itself, which gives all pages of a file back whose length it
     /// hears is another one.
     pub(crate) async fn before_longer(&self, from_meta: &Attr) {
-        if let Some(end) = self.inodes.old_end(from_meta) {
-            Box::pin(self.forget_tails(from_meta.inode, end)).await;
-        }
+        let Some(end) = self.inodes.old_end(from_meta) else { return };
+        let open = self.inodes.opened(from_meta.inode);
+        // If it has passed over what ended early, it writes more of the pages than the file had when they were read.
+        let in_doubt = open.filter(|_| end.least < end.most);
+        let _tail = in_doubt.map(|open| open.old_tails.begin(end, u64::MAX));
+        Box::pin(self.forget_tails(from_meta.inode, end)).await;
     }
     /// The page in which the file ends for the kernel, if this client is about to make it reach to `end`, another one has made it longer before, and somebody may have stored
     /// into the page through a mapping. What the other one has there is not written over from here on, until this is dropped; nor anything behind it in the page if
@@ -61,8 +64,7 @@ impl<S: FileSystem> Context<S> {
         end: u64,
     ) -> Option<OldTail> {
         let old = open.direct.kernel_len();
-        let in_danger = is_within_a_page(old.least) || is_within_a_page(old.most);
-        if end <= old.least || !in_danger || !open.may_be_mapped() {
+        if end <= old.least || !is_within_a_page(old) || !open.may_be_mapped() {
             return None;
         }
         // Who cannot know goes on: he would have done so before.
@@ -71,7 +73,7 @@ impl<S: FileSystem> Context<S> {
         let to = if by.bytes_are_elsewhere() { u64::MAX } else { len };
         // It may have been told since, when it had given the page back, or have read where the file ends.
         let old = open.direct.kernel_len();
-        (len.min(end) > old.least).then(|| open.old_tails.begin(old, (len, to)))
+        (len.min(end) > old.least).then(|| open.old_tails.begin(old, to))
     }
     /// The same, given back before the request goes on; but if the kernel holds that page for it, or if that takes long, it has to be given
     /// back [beside it](Self::forget_tail_later). Nobody waits long for meta: a write can do without.
