@@ -15,7 +15,7 @@
 //!
 //! Limits: what another client adds by other writes than appends between the question for the length and the cut goes, as with any truncate.
 
-use crate::kernel_len::{Between, KernelLen};
+use crate::kernel_len::{Between, KernelLen, Moves};
 use glowfs_rt::{Duration, Instant};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -131,9 +131,14 @@ impl DirectWrites {
     pub fn wrote(&self, end: u64) {
         self.kernel_len.wrote(end);
     }
-    /// The kernel is about to be answered that what it reads ends there, before all that it asked for.
-    pub fn read_short(&self, end: u64) {
-        self.kernel_len.read_short(end);
+    /// See [`KernelLen::moves`].
+    pub fn moves(&self) -> Moves {
+        self.kernel_len.moves()
+    }
+    /// The kernel is about to be answered that what it reads ends there, before all that it asked for; see [`KernelLen::read_short`].
+    #[must_use]
+    pub fn read_short(&self, end: u64, since: Moves) -> bool {
+        self.kernel_len.read_short(end, since)
     }
 
     /// A request arrives that is of a direct write. Of an append the kernel guesses the offset: it is what it takes for the length.

@@ -311,6 +311,38 @@ fn nor_where_the_kernel_has_passed_over_what_it_has_read() {
     assert!(found[5000..] == [b'o'; 50], "{:?}", &found[5000..]);
 }
 
+/// A page is being read as the file is made longer here: what is stored into it then is no more behind the end.
+#[test]
+fn what_is_stored_into_a_page_that_was_read_beside_a_write_stays() {
+    let _alone = alone();
+    if !has("python3") {
+        return;
+    }
+    let Some(m) = TestMount::new(60) else { return };
+    let path = m.join("f");
+    std::fs::write(&path, [b'a'; 5000]).expect("write");
+    let writes = OpenOptions::new().write(true).open(&path).expect("open");
+    let mut reads = Obeys::of(&path);
+    reads.does("m.madvise(mmap.MADV_RANDOM)");
+    READS_WAIT_AT.store(4097, SeqCst);
+    reads.begins("x = m[4096]");
+    std::thread::sleep(Duration::from_millis(200));
+    writes.write_all_at(&[b'w'; 808], 8192).expect("write");
+    let mut stores = Obeys::of(&path);
+    READS_WAIT_AT.store(0, SeqCst);
+    reads.hears();
+    stores.does("m[6000:6001] = b'm'");
+    assert_eq!(writes.metadata().expect("stat").len(), 9000);
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(std::fs::metadata(&path).expect("stat").len(), 9000);
+    stores.does("m.flush()");
+    stores.end();
+    reads.end();
+    let found = std::fs::read(&path).expect("read");
+    assert_eq!((found.len(), found[4999], found[5000], found[8192]), (9000, b'a', 0, b'w'));
+    assert_eq!(found[6000], b'm');
+}
+
 /// What was stored before a time was set does not move it when it is written back.
 #[test]
 fn a_time_that_is_set_after_stores_through_a_mapping_stays() {

@@ -70,14 +70,16 @@ impl Seen {
 impl<S: FileSystem> Context<S> {
     pub(crate) async fn read(&self, i: ReadIn, reply: &Reply) -> Outcome {
         let Some(handle) = self.inodes.handles.file(i.fh) else { return fail(EBADF) };
+        let since = handle.inode.direct.moves();
         self.inodes.gives(handle.inode.id);
         // Also through a direct handle: a mapping of it is read so.
         handle.inode.given_pages.give(i.offset.saturating_add(i.size.into()));
         let size = u64::from(i.size);
         let read = self.read_at(&handle, i.offset, size, |n| reply.buffer(n)).await?;
         let n = read.as_ref().map_or(0, |(buf, _)| buf.len() as u64);
-        if n < size {
-            handle.inode.direct.read_short(i.offset.saturating_add(n));
+        let end = i.offset.saturating_add(n);
+        if n < size && !handle.inode.direct.read_short(end, since) {
+            self.forget_zeros_later(handle.inode.id, end..i.offset.saturating_add(size));
         }
         match read {
             Some((buf, _)) => Ok(Answer::Data(buf.freeze())),
@@ -140,7 +142,10 @@ impl<S: FileSystem> Context<S> {
             if seen.is_doubtful(&handle.inode, self.rt.now()) {
                 Box::pin(self.fresh(handle.inode.id)).await?;
             }
-            if !seen.holds(&handle.inode) {
+            // It may have become longer meanwhile: where it ends is said as of the answer.
+            let longer = (n as u64) < size && handle.inode.len() > offset + n as u64;
+            if longer || !seen.holds(&handle.inode) {
+                self.all_sent(&handle.inode).await;
                 continue;
             }
             buf.truncate(n);

@@ -15,6 +15,7 @@ use crate::open::OpenInode;
 use glowfs_rt::Duration;
 use glowfs_types::InodeId;
 use glowfs_types::wire::meta::Attr;
+use std::ops::Range;
 
 /// How long a request waits for the page; then it goes on beside that.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -96,6 +97,12 @@ impl<S: FileSystem> Context<S> {
         let Some(tail) = tail else { return };
         let all = self.clone();
         self.rt.spawn_detached(async move { all.forget_tails(inode, tail.old_end()).await });
+    }
+    /// Has the kernel give back what it reads as zeros of what lies behind the end. It holds the pages until the READ is answered.
+    pub(crate) fn forget_zeros_later(&self, inode: InodeId, zeros: Range<u64>) {
+        let all = self.clone();
+        let end = Between { least: zeros.start, most: zeros.end };
+        self.rt.spawn_detached(async move { all.forget_tails(inode, end).await });
     }
     /// All pages from the one in which the file ends at least to the one in which it ends at most.
     async fn forget_tails(&self, inode: InodeId, end: Between) {
