@@ -315,13 +315,13 @@ mod tests {
         }
         p.submit().unwrap();
         assert_eq!(c.available(), Ok(2));
+        c.put(Completion { user: c.take().user, result: 0 });
         // One waits for the second completion.
         let (waiter, memory) = (p.waiter().clone(), p.waiter().0.clone());
         let waits = std::thread::spawn(move || {
             let begun = Instant::now();
             (waiter.wait(1, None).unwrap(), begun.elapsed())
         });
-        c.put(Completion { user: c.take().user, result: 0 });
         let asleep = || memory.memory.atomic(at::APPLICATION_WAITS).load(SeqCst) == 1;
         while !asleep() {
             std::thread::yield_now();
