@@ -9,7 +9,7 @@
 //! - The *most*: the same without the answers that ended early.
 //!
 //! An answer that ends early lowers the least only if nothing that sets or raises it was said since that READ came ([`Moves`]): otherwise the kernel passes over it, or takes what was said after it. Which of the two the mount does not
-//! see, so it has the kernel give the pages of that READ back from where it ended on, and none with zeros stays. Such an answer says what is known as it is given: a READ during which the file became longer here is made again.
+//! see, so it has the kernel give the pages of that READ back from where it ended on, and none with zeros stays once that is through. Such an answer says what is known as it is given: a READ during which the file became longer here is made again, once.
 //!
 //! Which one to go by. The kernel has zeros in its pages behind the end at which it read them, whether it took its length from that or not. So what another client has
 //! put behind the **least** is in danger: of a page that was stored into the kernel writes all that lies before the end that it knows, with the zeros, and that may be the most already, or become so by what it is told or does. So
@@ -86,11 +86,15 @@ impl KernelLen {
     /// end is to be given back.
     #[must_use]
     pub fn read_short(&self, end: u64, since: Moves) -> bool {
+        let Between { least, most } = self.now.get();
+        // Its zeros begin where those begin that are looked after already, if not behind them: nothing is lowered, and it is all the same whether the kernel took it in.
+        if end >= least {
+            return true;
+        }
         if since != self.moves() {
             return false;
         }
-        let Between { least, most } = self.now.get();
-        self.now.set(Between { least: least.min(end), most });
+        self.now.set(Between { least: end, most });
         true
     }
 }
@@ -126,6 +130,7 @@ mod tests {
             let came = len.moves();
             say(&len, 9000);
             assert!(!len.read_short(5000, came));
+            assert!(len.read_short(9000, came), "it ends where the kernel has it end");
             assert_eq!(len.get(), Between::exactly(9000));
             assert!(len.read_short(5000, len.moves()));
         }

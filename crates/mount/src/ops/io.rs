@@ -78,7 +78,8 @@ impl<S: FileSystem> Context<S> {
         let read = self.read_at(&handle, i.offset, size, |n| reply.buffer(n)).await?;
         let n = read.as_ref().map_or(0, |(buf, _)| buf.len() as u64);
         let end = i.offset.saturating_add(n);
-        if n < size && !handle.inode.direct.read_short(end, since) {
+        let taken = n == size || handle.inode.direct.read_short(end, since);
+        if !taken && handle.inode.may_be_mapped() {
             self.forget_zeros_later(handle.inode.id, end..i.offset.saturating_add(size));
         }
         match read {
@@ -122,6 +123,7 @@ impl<S: FileSystem> Context<S> {
     ) -> Result<Option<(BufMut, Found)>, Failure> {
         let alloc = &alloc;
         let wanted = offset.saturating_add(size);
+        let mut outgrown = false;
         loop {
             if handle.inode.is_inline() {
                 // Apart, as all that most reads do not need: it would make the task of each of them larger.
@@ -142,9 +144,10 @@ impl<S: FileSystem> Context<S> {
             if seen.is_doubtful(&handle.inode, self.rt.now()) {
                 Box::pin(self.fresh(handle.inode.id)).await?;
             }
-            // It may have become longer meanwhile: where it ends is said as of the answer.
+            // It may have become longer meanwhile: where it ends is said as of the answer. Once: who goes on writing does not keep a reader for ever.
             let longer = (n as u64) < size && handle.inode.len() > offset + n as u64;
-            if longer || !seen.holds(&handle.inode) {
+            if longer && !outgrown || !seen.holds(&handle.inode) {
+                outgrown |= longer;
                 self.all_sent(&handle.inode).await;
                 continue;
             }
