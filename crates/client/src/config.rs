@@ -43,6 +43,8 @@ pub struct ClientConfig {
     pub read_attempt: Duration,
     /// How long one attempt of a write or flush waits.
     pub write_attempt: Duration,
+    /// How long one attempt of a read or write waits in all, where its connection carries less than is asked of it and the answer is on its way behind others.
+    pub late_attempt: Duration,
     /// How long a read, write or flush is tried in all.
     pub data_total: Duration,
     /// The first pause between attempts; it doubles up to `backoff_max`, with jitter.
@@ -93,6 +95,7 @@ impl Default for ClientConfig {
             meta_total: Duration::from_millis(REQUEST_TRIED_MAX_MS),
             read_attempt: Duration::from_secs(3),
             write_attempt: Duration::from_secs(5),
+            late_attempt: glowfs_net::limits::LATE_MAX,
             data_total: Duration::from_secs(60),
             backoff_min: Duration::from_millis(2),
             backoff_max: Duration::from_millis(500),

@@ -178,6 +178,7 @@ async fn first_try(
     buf: BufMut,
 ) -> Result<Outcome, (Error, BufMut)> {
     let time = core.config.read_attempt;
+    let late = core.config.late_attempt.min(core.config.data_total);
     let info = match core.routing(time).await {
         Ok(info) => info,
         Err(e) => return Err((e, buf)),
@@ -196,7 +197,7 @@ async fn first_try(
         })
     };
     match pick(0) {
-        Some(first) => Ok(hedged(core, file, &info, first, pick(1), buf, time).await),
+        Some(first) => Ok(hedged(core, file, &info, first, pick(1), buf, (time, late)).await),
         // The order changed since the grouping: piece by piece then.
         None => Err((Error::new(Status::NotServing, "the replicas changed"), buf)),
     }
@@ -287,7 +288,8 @@ async fn piece_attempt(
     };
     site.place = Some(first);
     let hedge = second.map(|p| Few::One((extent, p)));
-    let outcome = hedged(core, file, &info, Few::One((extent, first)), hedge, buf, time).await;
+    let times = (time, retry.late_time(core.rt.turn_began(), core.config.late_attempt));
+    let outcome = hedged(core, file, &info, Few::One((extent, first)), hedge, buf, times).await;
     let result = outcome.pieces.and_then(|pieces| match pieces {
         Few::One(piece) => piece,
         Few::Many(_) => Err(Error::new(Status::Internal, "no result for the piece")),
@@ -295,14 +297,14 @@ async fn piece_attempt(
     (result, outcome.buf)
 }
 
-/// One READ to one node. All places are on it.
+/// One READ to one node. All places are on it. `time`: how long it waits, and how long where its answer is on its way behind others.
 async fn request(
     core: Rc<Core>,
     file: Rc<OpenFile>,
     info: Rc<RoutingInfo>,
     ops: Few<(Extent, Place)>,
     buf: BufMut,
-    time: Duration,
+    (time, late): (Duration, Duration),
 ) -> Outcome {
     let Some((_, first)) = ops.first().copied() else {
         return Outcome { pieces: Ok(Few::Many(Vec::new())), buf: Some(buf) };
@@ -339,7 +341,8 @@ async fn request(
         tenant: core.config.tenant,
         deadline: time,
     };
-    let call = core.unless(|now| vain::serves_no_more(now, &first), conn.call(request));
+    let call =
+        core.unless(|now| vain::serves_no_more(now, &first), conn.call_patiently(request, late));
     let response = match call.await {
         Ok(r) => r,
         Err(e) => {

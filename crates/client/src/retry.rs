@@ -47,6 +47,10 @@ impl Retry {
         let left = self.policy.total.checked_sub(now.since(self.started))?;
         (!left.is_zero()).then(|| left.min(self.policy.attempt))
     }
+    /// How long the next attempt may take where its answer is on its way, `most` at most.
+    pub fn late_time(&self, now: Instant, most: Duration) -> Duration {
+        self.policy.total.saturating_sub(now.since(self.started)).min(most)
+    }
     /// Notes a failed attempt at `place`; `what` names the call in errors, and `again` says whether this one is worth another attempt.
     pub fn failed(
         &mut self,

@@ -411,6 +411,7 @@ async fn attempt(
         }
     };
     let time = retry.attempt_time(core.rt.now()).ok_or_else(late)?;
+    let most = retry.late_time(core.rt.now(), core.config.late_attempt);
     let outcome = pin!(async {
         let conn = match core.conn_now(&info, head.node) {
             Some(conn) => conn,
@@ -421,7 +422,8 @@ async fn attempt(
             permission.check_owner()?;
         }
         let bulk = change.payload.clone().map_or(Bulk::None, |b| Bulk::Send(vec![b]));
-        conn.call(Request { method, body, bulk, tenant: core.config.tenant, deadline: time }).await
+        let tenant = core.config.tenant;
+        conn.call_patiently(Request { method, body, bulk, tenant, deadline: time }, most).await
     });
     let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
     let response = outcome.await.inspect_err(|e| core.blame(head.node, e))?;

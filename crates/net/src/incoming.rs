@@ -198,6 +198,14 @@ impl Incoming {
             if len > self.room.len() {
                 return Err(self.defect(format!("{len} bytes of bulk for {}", self.room.len())));
             }
+            if matches!(self.room, Room::Inline(_)) {
+                let now = self.conn.rt().turn_began();
+                if self.conn.gave_up(self.arrived, self.deadline, now) {
+                    let e = "this took longer than the caller waits; what it asked for is not sent";
+                    return Err(Error::new(Status::TimedOut, e));
+                }
+                self.conn.serves(self.arrived, now);
+            }
             header.bulk_len = (len as u32).into();
             match &mut self.room {
                 // The length was compared: there is none.

@@ -20,6 +20,7 @@ mod lengths;
 mod lost_writes;
 mod meta;
 mod orphans;
+mod overloaded_links;
 mod paused;
 mod pulses;
 mod put_back;

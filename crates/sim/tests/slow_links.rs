@@ -1,9 +1,11 @@
 //! Connections over links that are slow: what takes long there is not taken for a peer that is gone, and one that is gone is found all the same.
 
 use glowfs_net::{
-    Bulk, Conn, Connector, Handler, Incoming, NoCalls, Reply, Request, Server, TrustAll,
+    Authenticator, Bulk, Conn, Connector, Handler, Identity, Incoming, NoCalls, Reply, Request,
+    Server,
 };
-use glowfs_rt::{Buf, Duration, Rt};
+use glowfs_rt::sync::join_all;
+use glowfs_rt::{BoxFuture, Buf, Duration, Rt};
 use glowfs_sim::world::{Link, SimNode, World};
 use glowfs_types::wire::hello::{Hello, HelloReply};
 use glowfs_types::wire::method::{READ, WRITE};
@@ -35,12 +37,27 @@ struct Service {
 
 impl Handler for Service {
     fn handle(self: Rc<Self>, mut call: Incoming) {
-        let (rt, after) = (self.rt.clone(), self.after);
-        self.rt.spawn_detached(async move {
-            rt.sleep(after).await;
+        let (rt, me) = (self.rt.clone(), self.clone());
+        rt.spawn_detached(async move {
+            me.rt.sleep(me.after).await;
+            // For ever, in a way.
+            if call.body() == STUCK {
+                me.rt.sleep(PATIENCE).await;
+            }
             let bulk = (call.reply_room() > 0).then(|| call.reply_buffer().expect("room"));
             call.reply(Ok(Reply { body: Vec::new(), bulk }));
         });
+    }
+}
+
+/// The body of a call that is not answered.
+const STUCK: &[u8] = b"stuck";
+
+/// Takes everybody for root.
+struct Root;
+impl Authenticator for Root {
+    fn check(&self, _: &Hello) -> BoxFuture<Result<Identity>> {
+        Box::pin(async { Ok(Identity { root: true, ..Identity::default() }) })
     }
 }
 
@@ -58,12 +75,20 @@ impl Two {
         let (rt, at) = (there.rt(), there.address(PORT));
         there.rt().spawn_detached(async move {
             let service = Rc::new(Service { rt: rt.clone(), after });
-            let info = HelloReply::default();
-            let _server =
-                Server::start(&rt, vec![at], info, Rc::new(TrustAll), service).expect("listen");
+            let (info, root) = (HelloReply::default(), Rc::new(Root));
+            let _server = Server::start(&rt, vec![at], info, root, service);
             std::future::pending::<()>().await;
         });
         Self { world, here, there }
+    }
+    fn connect(&self, node: &SimNode) -> (Rc<Connector>, Rc<Conn>) {
+        let (rt, at) = (node.rt(), self.there.address(PORT).to_string());
+        let connected = self.world.run(node, LIMIT, async move {
+            let connector = Connector::new(&rt, Hello::default(), Rc::new(NoCalls));
+            let conn: Rc<Conn> = connector.connect(&[at]).await.expect("connected");
+            (connector, conn)
+        });
+        connected.expect("in time")
     }
     /// Connects, has `links` changed then, and makes one call: what came of it, and after how long.
     fn call(
@@ -72,15 +97,7 @@ impl Two {
         bulk: fn(&Rt) -> Bulk,
         links: impl FnOnce(),
     ) -> (Result<()>, Duration) {
-        let (rt, at) = (self.here.rt(), self.there.address(PORT).to_string());
-        let (connector, conn) = self
-            .world
-            .run(&self.here, LIMIT, async move {
-                let connector = Connector::new(&rt, Hello::default(), Rc::new(NoCalls));
-                let conn: Rc<Conn> = connector.connect(&[at]).await.expect("connected");
-                (connector, conn)
-            })
-            .expect("in time");
+        let (connector, conn) = self.connect(&self.here);
         links();
         let rt = self.here.rt();
         let done = self.world.run(&self.here, LIMIT, async move {
@@ -142,4 +159,90 @@ fn a_peer_that_stands_still_is_found_as_soon_while_a_long_message_is_sent() {
         assert_eq!(result.expect_err("gone").status, Status::Disconnected);
         assert!(took <= seconds(after) + FOUND, "{after} s: {took:?}");
     }
+}
+
+/// What the link carries in the time of a call, and much more.
+#[test]
+fn calls_wait_for_answers_that_are_on_their_way_and_not_for_others() {
+    const CALLS: usize = 40;
+    const TIME: Duration = seconds(3);
+    let two = Two::start(7, Duration::ZERO);
+    let (_connector, conn) = two.connect(&two.here);
+    let request = |rt: &Rt, body: &[u8], bytes: usize| Request {
+        method: READ,
+        body: body.to_vec(),
+        bulk: Bulk::Recv(rt.alloc(bytes)),
+        tenant: TenantId(0),
+        deadline: TIME,
+    };
+    // A link that is fast enough: the one that is not answered is given up when its time is up.
+    let (rt, all) = (two.here.rt(), conn.clone());
+    let stuck = two.world.run(&two.here, LIMIT, async move {
+        let began = rt.now();
+        let others = async {
+            while rt.now().since(began) < seconds(10) {
+                all.call_patiently(request(&rt, b"", 4096), PATIENCE).await.expect("answered");
+                rt.sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let stuck = async {
+            let result = all.call_patiently(request(&rt, STUCK, 4096), PATIENCE).await;
+            (result.map(drop).expect_err("stuck").status, rt.now().since(began))
+        };
+        let (stuck, ()) = glowfs_rt::sync::join(stuck, others).await;
+        stuck
+    });
+    let (status, took) = stuck.expect("in time");
+    assert!(
+        status == Status::TimedOut && took < TIME + seconds(1) / 2,
+        "{status:?} after {took:?}"
+    );
+    // One that is not: 20 s for all.
+    two.world.set_rate(&two.there, &two.here, SLOW);
+    let rt = two.here.rt();
+    let (took, stuck) = two
+        .world
+        .run(&two.here, LIMIT, async move {
+            let began = rt.now();
+            let stuck = rt.spawn({
+                let (conn, rt) = (conn.clone(), rt.clone());
+                async move {
+                    let result = conn.call_patiently(request(&rt, STUCK, MIB), PATIENCE).await;
+                    (result.is_err(), rt.now().since(began))
+                }
+            });
+            let calls = (0..CALLS).map(|_| conn.call_patiently(request(&rt, b"", MIB), PATIENCE));
+            for result in join_all(calls).await {
+                result.expect("answered");
+            }
+            (rt.now().since(began), stuck.await)
+        })
+        .expect("in time");
+    assert!(took > seconds(15) && took < seconds(25), "{took:?}");
+    assert!(stuck.0 && stuck.1 < took + seconds(3), "{stuck:?}");
+}
+
+/// More than a connection queues: what waits for its queue goes on waiting as long as that leaves.
+#[test]
+fn calls_wait_for_a_queue_that_leaves() {
+    const CALLS: usize = 7;
+    const EACH: usize = 16 * MIB;
+    let two = Two::start(8, Duration::ZERO);
+    let (_connector, conn) = two.connect(&two.here);
+    two.world.set_rate(&two.here, &two.there, 4 * SLOW);
+    let rt = two.here.rt();
+    let took = two.world.run(&two.here, LIMIT, async move {
+        let began = rt.now();
+        let calls = (0..CALLS).map(|_| {
+            let bulk = Bulk::Send(vec![Buf::from_vec(vec![7; EACH])]);
+            let (body, tenant, deadline) = (Vec::new(), TenantId(0), seconds(1));
+            conn.call_patiently(Request { method: WRITE, body, bulk, tenant, deadline }, PATIENCE)
+        });
+        for result in join_all(calls).await {
+            result.expect("taken");
+        }
+        rt.now().since(began)
+    });
+    let took = took.expect("in time");
+    assert!(took > seconds(13) && took < seconds(17), "{took:?}");
 }

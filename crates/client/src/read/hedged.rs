@@ -22,12 +22,13 @@ pub(super) async fn hedged(
     first: Few<(Extent, Place)>,
     second: Option<Few<(Extent, Place)>>,
     buf: BufMut,
-    time: Duration,
+    (time, late): (Duration, Duration),
 ) -> Outcome {
     let bytes = buf.len();
     let began = core.rt.turn_began();
     let slow = first.first().map(|(_, place)| place.node);
-    let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, time));
+    let times = (time, late);
+    let mut main = Box::pin(request(core.clone(), file.clone(), info.clone(), first, buf, times));
     let second = match second {
         Some(s) if core.config.hedge => s,
         _ => return timed(core, began, main.await),
@@ -40,7 +41,7 @@ pub(super) async fn hedged(
     if !core.hedger.borrow_mut().spend() {
         return timed(core, began, main.await);
     }
-    Box::pin(hedge(core, file, info, slow, main, second, bytes, (began, delay, time))).await
+    Box::pin(hedge(core, file, info, slow, main, second, bytes, (began, delay), times)).await
 }
 
 /// The second request beside the slow first one.
@@ -53,10 +54,12 @@ async fn hedge(
     mut main: Pin<Box<impl Future<Output = Outcome>>>,
     second: Few<(Extent, Place)>,
     bytes: usize,
-    (began, delay, time): (Instant, Duration, Duration),
+    (began, delay): (Instant, Duration),
+    times: (Duration, Duration),
 ) -> Outcome {
     let spare = core.rt.alloc(bytes);
-    let left = time.saturating_sub(delay).max(Duration::from_millis(1));
+    let left = |time: Duration| time.saturating_sub(delay).max(Duration::from_millis(1));
+    let left = (left(times.0), left(times.1));
     let mut other =
         Box::pin(request(core.clone(), file.clone(), info.clone(), second, spare, left));
     let good = |o: &Outcome| o.pieces.as_ref().is_ok_and(|p| p.iter().all(Result::is_ok));

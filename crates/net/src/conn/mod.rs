@@ -1,9 +1,10 @@
 //! One connection: what both ends share. [`calls`] holds our calls, [`outgoing`] what is to be sent, [`reading`] serves what comes in,
-//! [`upkeep`] watches the time, [`lingering`] gives shared memory back after the end.
+//! [`upkeep`] watches the time, [`patience`] says who waits longer than that, [`lingering`] gives shared memory back after the end.
 
 pub(crate) mod calls;
 mod lingering;
 pub(crate) mod outgoing;
+mod patience;
 mod reading;
 mod sending;
 mod upkeep;
@@ -19,8 +20,9 @@ use glowfs_rt::{Duration, Instant, Rt, Stream};
 use glowfs_types::wire::{decode, encode};
 use glowfs_types::{Error, Result, Status, TenantId};
 use outgoing::{OutFrame, OutQueue, Weight};
+use patience::Delivery;
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 use upkeep::Alarm;
@@ -53,6 +55,7 @@ pub struct Conn {
     draining: Cell<bool>,
     drained_waiters: Waiters,
     alarm: Alarm,
+    delivery: Delivery,
     /// What the peer could still reach when the connection ended; it goes with the reading task ([`lingering`]).
     reachable: RefCell<Vec<Buffers>>,
     quarantine: Duration,
@@ -114,6 +117,7 @@ impl Conn {
             draining: Cell::new(false),
             drained_waiters: Waiters::default(),
             alarm: Alarm::default(),
+            delivery: Delivery::default(),
             reachable: RefCell::default(),
             quarantine,
         });
@@ -136,11 +140,23 @@ impl Conn {
 
     /// Calls the peer. A status other than Ok, `TimedOut` and `Disconnected` come as errors; after these two the
     /// outcome is not known.
-    pub async fn call(&self, req: Request) -> Result<Response> {
+    pub fn call(&self, req: Request) -> impl Future<Output = Result<Response>> {
+        let most = req.deadline;
+        self.call_within(req, most)
+    }
+    /// The same, but when its time is up it goes on waiting as long as its answer is on its way behind others, for so long in all at the most ([`patience`]). The peer is told
+    /// the deadline alone.
+    pub fn call_patiently(
+        &self,
+        req: Request,
+        most: Duration,
+    ) -> impl Future<Output = Result<Response>> {
+        self.call_within(req, most)
+    }
+    async fn call_within(&self, req: Request, most: Duration) -> Result<Response> {
         let started = self.rt.turn_began();
         let method = req.method;
-        let deadline = started + req.deadline;
-        let result = self.call_until(req, deadline).await;
+        let result = self.call_until(req, started, most).await;
         crate::metrics::called(method, self.rt.turn_began().since(started), &result);
         result.map_err(|e| {
             e.context(format_args!("{} to {}", glowfs_types::wire::method::name(method), self.peer))

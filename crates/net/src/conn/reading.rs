@@ -138,8 +138,13 @@ async fn answer(
             )));
         };
         if !shared {
+            conn.delivery.comes(call.patient);
             inbound.fill(&mut room[..len]).await?;
+            conn.delivery.comes(false);
         }
+    }
+    if call.patient {
+        conn.delivery.came(conn.rt.turn_began());
     }
     let result = match Status::from_code(header.status.get()) {
         Status::Ok => Ok(Response { body, bulk: call.recv, bulk_len: len }),

@@ -3,11 +3,12 @@
 use super::Conn;
 use super::calls::Buffers;
 use super::outgoing::{OutFrame, is_control};
-use crate::limits::SEND_QUEUE_BYTES;
+use super::patience::Times;
+use crate::limits::{DELIVERY_PAUSE_MAX, SEND_QUEUE_BYTES};
 use crate::regions::Name;
 use crate::{Bulk, Request, Response};
 use glowfs_rt::mem::Region;
-use glowfs_rt::{Buf, Instant};
+use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::wire::encode;
 use glowfs_types::wire::frame::{
     BODY_BYTES_MAX, BULK_BYTES_MAX, FLAG_BULK_INLINE, FLAG_BULK_REGION, FLAG_RECV_INLINE,
@@ -44,15 +45,21 @@ impl Drop for Waiting<'_> {
 }
 
 impl Conn {
-    pub(super) async fn call_until(&self, req: Request, deadline: Instant) -> Result<Response> {
+    pub(super) async fn call_until(
+        &self,
+        req: Request,
+        made: Instant,
+        most: Duration,
+    ) -> Result<Response> {
         self.check_open()?;
         check_size(&req)?;
         // What overtakes the queue need not wait for it either.
         let control = matches!(req.bulk, Bulk::None) && is_control(KIND_REQUEST, 0, req.method);
+        let mut times = Times { made, deadline: made + req.deadline, until: made + most };
         if !control && self.out.borrow().bytes() > SEND_QUEUE_BYTES {
-            self.room(deadline).await?;
+            times = Box::pin(self.room(times)).await?;
         }
-        let id = self.enter(req, deadline)?;
+        let id = self.enter(req, times)?;
         let mut waiting = Waiting { conn: self, id, done: false };
         let result = poll_fn(|cx| match self.calls.borrow_mut().poll(id, cx.waker()) {
             Some(result) => Poll::Ready(result),
@@ -64,26 +71,43 @@ impl Conn {
         result
     }
 
-    /// Waits until the queue has room.
-    async fn room(&self, deadline: Instant) -> Result<()> {
+    /// Waits until the queue has room; a patient call as long as its connection takes what stands before it. How long it waits after that.
+    async fn room(&self, times: Times) -> Result<Times> {
+        let mut by = times.deadline;
+        while !self.room_by(by).await? {
+            let now = self.rt.now();
+            by = (self.taken_at(now) + DELIVERY_PAUSE_MAX).min(times.until);
+            if by <= now {
+                let e = "the peer reads too slowly; nothing was sent";
+                return Err(Error::new(Status::Overloaded, e));
+            }
+        }
+        if !times.is_patient() {
+            return Ok(times);
+        }
+        let made = self.rt.now();
+        let deadline = (made + (times.deadline.since(times.made))).min(times.until);
+        Ok(Times { made, deadline, ..times })
+    }
+
+    /// Whether the queue has room by then.
+    async fn room_by(&self, deadline: Instant) -> Result<bool> {
         let mut sleep = pin!(self.rt.sleep_until(deadline));
         poll_fn(|cx| {
             if let Err(e) = self.check_open() {
                 return Poll::Ready(Err(e));
             }
             if self.out.borrow().bytes() <= SEND_QUEUE_BYTES {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(Ok(true));
             }
             self.room_waiters.register(cx);
-            sleep.as_mut().poll(cx).map(|()| {
-                Err(Error::new(Status::Overloaded, "the peer reads too slowly; nothing was sent"))
-            })
+            sleep.as_mut().poll(cx).map(|()| Ok(false))
         })
         .await
     }
 
     /// Enters the call into the table and queues its frame.
-    fn enter(&self, req: Request, deadline: Instant) -> Result<u64> {
+    fn enter(&self, req: Request, times: Times) -> Result<u64> {
         let mut header = FrameHeader {
             kind: KIND_REQUEST,
             method: req.method.into(),
@@ -121,10 +145,10 @@ impl Conn {
                 buffers.recv = Some(room);
             }
         }
-        let id = self.calls.borrow_mut().insert(req.method, deadline, buffers)?;
+        let id = self.calls.borrow_mut().insert(req.method, times, buffers)?;
         header.request_id = id.into();
         self.push(OutFrame::new(header, req.body, inline));
-        self.alarm.set(deadline);
+        self.alarm.set(times.deadline);
         Ok(id)
     }
 
