@@ -250,18 +250,16 @@ async fn call(
     let info = core.routing(time).await?;
     let body = encode(&FlushTargets { targets: targets.to_vec(), files });
     let asked: Targets = targets.iter().copied().collect();
-    let outcome = async {
-        core.conn(&info, node, time)
-            .await?
-            .call(Request {
-                method: method::FLUSH_TARGETS,
-                body,
-                bulk: Bulk::None,
-                tenant: core.config.tenant,
-                deadline: time,
-            })
-            .await
+    // It stands behind what is written there, and there is nobody else to ask.
+    let most = core.config.late_attempt.min(core.write_policy().total);
+    let request = Request {
+        method: method::FLUSH_TARGETS,
+        body,
+        bulk: Bulk::None,
+        tenant: core.config.tenant,
+        deadline: time,
     };
+    let outcome = async { core.conn(&info, node, time).await?.call_patiently(request, most).await };
     let outcome = core.unless(|now| moved(now, node, &asked), outcome);
     let response = outcome.await.inspect_err(|e| core.blame(node, e))?;
     let reply: FlushTargetsReply = decode(&response.body)?;

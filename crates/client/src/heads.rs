@@ -85,7 +85,11 @@ pub(crate) async fn head_call_by<H>(
                 tenant: core.config.tenant,
                 deadline: time,
             };
-            let outcome = async { core.conn(&info, head.node, time).await?.call(request).await };
+            // It stands behind what is written there.
+            let most = retry.late_time(core.rt.now(), core.config.late_attempt);
+            let outcome = async {
+                core.conn(&info, head.node, time).await?.call_patiently(request, most).await
+            };
             let outcome = core.unless(|now| vain::head_moved(now, &head), outcome);
             outcome.await.inspect_err(|e| core.blame(head.node, e))
         };

@@ -3,6 +3,7 @@
 //! Guarantees: what is returned as read was verified (by the service that read it; over tcp also here); every piece that fails
 //! is tried at other replicas until the bound. A buffer of an unanswered attempt is never used again.
 
+mod asked;
 mod found;
 mod hedged;
 
@@ -16,6 +17,7 @@ use crate::plan;
 use crate::retry::{Retry, again_read};
 use crate::routes::{self, Place, Site};
 use crate::vain;
+use asked::Asked;
 use found::assemble;
 use glowfs_net::{Bulk, Request};
 use glowfs_rt::sync::join_all;
@@ -25,7 +27,7 @@ use glowfs_types::layout::{Extent, FILE_BYTES_MAX};
 use glowfs_types::routing::RoutingInfo;
 use glowfs_types::wire::data::{Read, ReadOp, ReadResult};
 use glowfs_types::wire::method;
-use glowfs_types::{ChunkId, Error, Result, Status};
+use glowfs_types::{ChunkId, Error, NodeId, Result, Status};
 use hedged::hedged;
 use std::rc::Rc;
 use zerocopy::FromBytes;
@@ -65,7 +67,8 @@ pub(crate) async fn read(
         && only.len as usize == buf.len()
     {
         // What most reads are: one piece of one chunk.
-        let (result, buf) = read_piece(core, file, only, buf, (0, Ask::InTurn)).await;
+        let (result, buf) =
+            read_piece(core, file, only, buf, (Asked::default(), Ask::InTurn)).await;
         return (result.map(|n| Found::first(n as usize)), buf);
     }
     Box::pin(read_extents(core, file, layout.extents(offset, len).collect(), buf)).await
@@ -132,12 +135,14 @@ async fn read_group(
     buf: BufMut,
 ) -> (Result<Found>, BufMut) {
     if let [only] = extents.as_slice() {
-        let (result, buf) = read_piece(core, file, *only, buf, (0, Ask::InTurn)).await;
+        let (result, buf) =
+            read_piece(core, file, *only, buf, (Asked::default(), Ask::InTurn)).await;
         return (result.map(|n| Found::first(n as usize)), buf);
     }
     let bytes = buf.len();
     let room = core.room(bytes).await;
-    let outcome = match first_try(core, file, &extents, buf).await {
+    let mut asked = None;
+    let outcome = match first_try(core, file, &extents, buf, &mut asked).await {
         Ok(outcome) => outcome,
         Err((e, buf)) => Outcome { pieces: Err(e), buf: Some(buf) },
     };
@@ -154,13 +159,13 @@ async fn read_group(
             match piece {
                 Ok(n) => (Ok(Found::first(n as usize)), mine),
                 Err(e) => {
-                    let first = core.routing_now().and_then(|info| {
-                        let first = *order(core, &info, file, &extent).ok()?.first()?;
-                        Some((info, first))
-                    });
-                    let ask =
-                        Ask::after(e.status, first.is_some_and(|(i, p)| ask::is_head(&i, &p)));
-                    let (result, mine) = read_piece(core, file, extent, mine, (1, ask)).await;
+                    let by_head = asked.is_some_and(|node| headed_by(core, file, &extent, node));
+                    let ask = Ask::after(e.status, by_head);
+                    let mut before = Asked::default();
+                    if let Some(node) = asked {
+                        before.failed(node, e.status);
+                    }
+                    let (result, mine) = read_piece(core, file, extent, mine, (before, ask)).await;
                     (result.map(|n| Found::first(n as usize)), mine)
                 }
             }
@@ -170,15 +175,24 @@ async fn read_group(
     assemble(core, bytes, done, buf)
 }
 
-/// The first request of a group, with a hedge if one node has all the pieces besides.
+/// Whether the chain of an extent has its head on that node.
+fn headed_by(core: &Core, file: &OpenFile, extent: &Extent, node: NodeId) -> bool {
+    let head = core.routing_now().and_then(|info| {
+        let chain = routes::chain_of(&info, &file.layout(), extent.index).ok()?;
+        routes::head(&info, chain).ok()
+    });
+    head.is_some_and(|head| head.node == node)
+}
+
+/// The first request of a group, with a hedge if one node has all the pieces besides. `asked` becomes whom it was made to.
 async fn first_try(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     extents: &[Extent],
     buf: BufMut,
+    asked: &mut Option<NodeId>,
 ) -> Result<Outcome, (Error, BufMut)> {
     let time = core.config.read_attempt;
-    let late = core.config.late_attempt.min(core.config.data_total);
     let info = match core.routing(time).await {
         Ok(info) => info,
         Err(e) => return Err((e, buf)),
@@ -197,19 +211,25 @@ async fn first_try(
         })
     };
     match pick(0) {
-        Some(first) => Ok(hedged(core, file, &info, first, pick(1), buf, (time, late)).await),
+        Some(first) => {
+            *asked = first.first().map(|(_, place)| place.node);
+            let alone = orders.iter().all(|order| order.len() == 1);
+            let late = if alone { core.config.late_attempt } else { time };
+            let times = (time, late.min(core.config.data_total));
+            Ok(hedged(core, file, &info, first, pick(1), buf, times).await)
+        }
         // The order changed since the grouping: piece by piece then.
         None => Err((Error::new(Status::NotServing, "the replicas changed"), buf)),
     }
 }
 
-/// Reads one extent, at one replica after another. `skip` replicas failed already, and this is whom to ask first.
+/// Reads one extent, at one replica after another. Some were `asked` already, and this is whom to ask first.
 async fn read_piece(
     core: &Rc<Core>,
     file: &Rc<OpenFile>,
     extent: Extent,
     buf: BufMut,
-    (skip, mut ask): (usize, Ask),
+    (mut asked, mut ask): (Asked, Ask),
 ) -> (Result<u32>, BufMut) {
     let len = extent.len as usize;
     let what = || {
@@ -224,13 +244,12 @@ async fn read_piece(
     let mut room = Some(core.room(len).await);
     let mut retry = core.retry(core.read_policy());
     let mut buf = Some(buf);
-    let mut turn = skip;
     let mut refusals = 0;
     loop {
         let mut site = Site::default();
         let own = buf.take().unwrap_or_else(|| core.rt.alloc(len));
         let (result, back) =
-            piece_attempt(core, file, extent, own, &retry, (turn, ask), &mut site).await;
+            piece_attempt(core, file, extent, own, &retry, (&mut asked, ask), &mut site).await;
         buf = back;
         let error = match result {
             Ok(n) => return (Ok(n), buf.unwrap_or_else(|| core.rt.alloc(len))),
@@ -238,7 +257,9 @@ async fn read_piece(
         };
         let by_head = site.info.as_ref().zip(site.place).is_some_and(|(i, p)| ask::is_head(i, &p));
         ask = Ask::after(error.status, by_head);
-        turn += 1;
+        if let Some(place) = &site.place {
+            asked.failed(place.node, error.status);
+        }
         refusals += u32::from(error.status == Status::BadCapability);
         let again = again_read(error.status) && refusals <= REFUSALS_MAX;
         drop(room.take());
@@ -257,7 +278,7 @@ async fn piece_attempt(
     extent: Extent,
     buf: BufMut,
     retry: &Retry,
-    (turn, ask): (usize, Ask),
+    (asked, ask): (&mut Asked, Ask),
     site: &mut Site,
 ) -> (Result<u32>, Option<BufMut>) {
     let late = || Error::new(Status::Disconnected, "the time for this read is up");
@@ -273,22 +294,24 @@ async fn piece_attempt(
     };
     site.info = Some(info.clone());
     let found = order(core, &info, file, &extent).and_then(|order| {
-        let in_turn = order.get(turn % order.len().max(1));
         let chain = || routes::chain_of(&info, &file.layout(), extent.index);
+        let in_turn = if ask == Ask::InTurn { asked.next(&order) } else { None };
         let first = match (ask, in_turn) {
-            (Ask::InTurn, Some(p)) => *p,
+            (Ask::InTurn, Some(p)) => p,
             (Ask::Head, _) => routes::head(&info, chain()?)?,
             _ => routes::tail(&info, chain()?)?,
         };
-        Ok((first, order.iter().copied().find(|p| p.node != first.node)))
+        let second = order.iter().copied().find(|p| p.node != first.node);
+        Ok((first, second, asked.waits_for(first.node, &order)))
     });
-    let (first, second) = match found {
+    let (first, second, waits) = match found {
         Ok(found) => found,
         Err(e) => return (Err(e), Some(buf)),
     };
     site.place = Some(first);
     let hedge = second.map(|p| Few::One((extent, p)));
-    let times = (time, retry.late_time(core.rt.turn_began(), core.config.late_attempt));
+    let late = if waits { core.config.late_attempt } else { time };
+    let times = (time, retry.late_time(core.rt.turn_began(), late));
     let outcome = hedged(core, file, &info, Few::One((extent, first)), hedge, buf, times).await;
     let result = outcome.pieces.and_then(|pieces| match pieces {
         Few::One(piece) => piece,

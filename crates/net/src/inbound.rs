@@ -125,11 +125,17 @@ impl Inbound {
 
     /// Fills `dst`.
     pub(crate) async fn fill(&mut self, dst: &mut [u8]) -> Result<()> {
+        self.fill_counting(dst, &Cell::new(0)).await
+    }
+    /// Fills `dst`, and counts its bytes as they come.
+    pub(crate) async fn fill_counting(&mut self, dst: &mut [u8], came: &Cell<u64>) -> Result<()> {
         let mut done = self.drain(dst);
+        came.set(came.get() + done as u64);
         while let Some(rest) = dst.get_mut(done..)
             && !rest.is_empty()
         {
             let direct = self.read_on(rest).await?;
+            came.set(came.get() + direct as u64);
             done += direct;
         }
         Ok(())

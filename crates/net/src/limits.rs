@@ -48,12 +48,16 @@ pub const PING_DEADLINE: Duration = Duration::from_secs(10);
 /// A peer that has not answered it after so long is taken for dead in any case: a message of the greatest length before the question and one before the answer take less, or come
 /// too slowly for [`FRAME_BYTES_PER_SECOND_MIN`].
 pub const PING_TIME_MAX: Duration = Duration::from_secs(660);
-/// A patient call whose time is up goes on waiting as long as answers come on its connection without a longer pause than this,
+/// A patient call whose time is up goes on waiting as long as what it waits for delivers so much,
+pub const DELIVERY_BYTES_PER_SECOND_MIN: u32 = FRAME_BYTES_PER_SECOND_MIN;
+/// looked at so often,
 pub const DELIVERY_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// and none of them is to a call of its kind that was made later than it by more than this;
+/// and no call of its kind is answered that was made later than it by more than this;
 pub const OVERTAKEN_BY: Duration = Duration::from_secs(1);
 /// no call goes on so for longer than this.
 pub const LATE_MAX: Duration = Duration::from_secs(30);
+/// What is queued behind more bytes than this has to wait for them.
+pub const BEHIND_BYTES_MIN: u64 = 512 << 10;
 /// Shared regions that one end may name on one connection.
 pub const REGIONS_MAX: usize = 256;
 /// The greatest length of one shared region, in bytes.

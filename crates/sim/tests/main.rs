@@ -9,6 +9,7 @@ mod clocks;
 mod cluster;
 mod damaged;
 mod engine_full;
+mod fail_over;
 mod failed_head;
 mod full;
 mod garbage;

@@ -1,10 +1,12 @@
 //! Clients that ask for more than a link carries in the time that an attempt waits: what they asked for is on its way, and is not asked for again.
 
 use glowfs_client::ClientConfig;
-use glowfs_rt::sync::join_all;
+use glowfs_rt::sync::{join, join_all};
 use glowfs_rt::{Buf, Duration};
 use glowfs_sim::cluster::harness::{CHUNK_BYTES, Cluster, Shape};
 use glowfs_sim::cluster::workload::open_or_make;
+use glowfs_types::Error;
+use std::cell::Cell;
 
 const SHAPE: Shape = Shape::SINGLE;
 /// Bytes of a chunk, all of which is read and written at once,
@@ -81,4 +83,44 @@ fn writes_of_more_than_the_link_carries_in_their_time_are_answered() {
         });
     let took = took.expect("nothing is broken");
     assert!(took < ONCE, "it took {took:?}");
+}
+
+/// A flush stands behind all that others write, and is asked once.
+#[test]
+fn a_flush_beside_more_writes_than_the_link_carries_in_its_time_is_answered() {
+    const MIB: usize = 1 << 20;
+    const WRITERS: u64 = 80;
+    let shape = Shape { chunk_bytes: MIB as u32, ..SHAPE };
+    let cluster = Cluster::start(73, shape);
+    cluster.bootstrap().expect("a cluster");
+    let (client, storage) = (cluster.clients[0].clone(), cluster.storages[0].node.clone());
+    cluster.world.set_rate(&client, &storage, 8 * MIB as u64);
+    let took =
+        cluster.with_config(&client, LIMIT, config(&cluster), move |rt, client| async move {
+            let (flushed, _) = open_or_make(&client, "flushed").await?;
+            let (written, _) = open_or_make(&client, "written").await?;
+            flushed.write(0, Buf::from_vec(vec![7; 4096])).await?;
+            let done = Cell::new(false);
+            let payload = Buf::from_vec(vec![8; MIB]);
+            let places: Vec<u64> = (0..WRITERS).map(|chunk| chunk * MIB as u64).collect();
+            let writers = join_all(places.iter().map(|place| async {
+                while !done.get() {
+                    written.write(*place, payload.clone()).await?;
+                }
+                Ok::<(), Error>(())
+            }));
+            let flush = async {
+                rt.sleep(Duration::from_secs(2)).await;
+                let began = rt.now();
+                let result = flushed.flush().await;
+                done.set(true);
+                result.map(|()| rt.now().since(began))
+            };
+            let (took, writes) = join(flush, writers).await;
+            writes.into_iter().collect::<Result<(), Error>>()?;
+            took
+        });
+    let took = took.expect("nothing is broken");
+    assert!(took > Duration::from_secs(5), "{took:?}: nothing stood before it");
+    assert!(took < Duration::from_secs(15), "{took:?}");
 }

@@ -246,3 +246,59 @@ fn calls_wait_for_a_queue_that_leaves() {
     let took = took.expect("in time");
     assert!(took > seconds(13) && took < seconds(17), "{took:?}");
 }
+
+/// What is ready when nobody waits for it any more keeps nothing else waiting.
+#[test]
+fn an_answer_that_nobody_waits_for_is_not_sent() {
+    let two = Two::start(9, seconds(4));
+    let (_connector, conn) = two.connect(&two.here);
+    two.world.set_rate(&two.there, &two.here, SLOW);
+    let rt = two.here.rt();
+    let took = two.world.run(&two.here, LIMIT, async move {
+        let request = |bytes: usize, deadline| Request {
+            method: READ,
+            body: Vec::new(),
+            bulk: Bulk::Recv(rt.alloc(bytes)),
+            tenant: TenantId(0),
+            deadline,
+        };
+        let given_up = conn.call_patiently(request(LONG / 4, seconds(1)), PATIENCE).await;
+        assert_eq!(given_up.map(drop).expect_err("late").status, Status::TimedOut);
+        let began = rt.now();
+        conn.call(request(4096, PATIENCE)).await.expect("answered");
+        rt.now().since(began)
+    });
+    let took = took.expect("in time");
+    assert!(took < seconds(5), "{took:?}");
+}
+
+/// What the machine of the sender holds is still received, and who stands behind it waits.
+#[test]
+fn an_answer_behind_what_the_kernel_holds_is_sent() {
+    // It takes the kernel 3 s to send that.
+    const FIRST: usize = 900 << 10;
+    const RATE: u64 = 280 << 10;
+    let two = Two::start(10, seconds(1));
+    let (_connector, conn) = two.connect(&two.here);
+    two.world.set_rate(&two.there, &two.here, RATE);
+    let rt = two.here.rt();
+    let done = two.world.run(&two.here, LIMIT, async move {
+        let request = |bytes: usize, deadline| Request {
+            method: READ,
+            body: Vec::new(),
+            bulk: Bulk::Recv(rt.alloc(bytes)),
+            tenant: TenantId(0),
+            deadline,
+        };
+        let second = async {
+            rt.sleep(Duration::from_millis(2600)).await;
+            // It is ready half a second after its time, and 2.6 s after the first one.
+            conn.call_patiently(request(4096, seconds(1) / 2), PATIENCE).await
+        };
+        let first = conn.call_patiently(request(FIRST, PATIENCE), PATIENCE);
+        glowfs_rt::sync::join(first, second).await
+    });
+    let (first, second) = done.expect("in time");
+    first.expect("answered");
+    second.expect("it was on its way");
+}

@@ -3,7 +3,7 @@
 //! Guarantee: the buffers of a call stay here until its answer came or the connection ended, also when nobody waits any more: the peer may still
 //! read or write them.
 
-use super::patience::{Signs, Times};
+use super::patience::{Delivered, Kind, Wait};
 use crate::Response;
 use crate::limits::OUTSTANDING_CALLS_MAX;
 use glowfs_rt::{Buf, BufMut, Instant};
@@ -42,10 +42,9 @@ enum State {
 struct Call {
     id: u64,
     method: u16,
-    times: Times,
-    patient: bool,
-    /// Its answer brings bulk.
-    receives: bool,
+    wait: Wait,
+    /// Bytes of bulk that it sends.
+    sends: u32,
     state: State,
     waker: Option<Waker>,
     buffers: Buffers,
@@ -56,8 +55,10 @@ struct Call {
 pub(crate) struct Calls {
     slots: Slab<Call>,
     next: u64,
-    /// When the newest patient call was made that is answered well, of those that send bulk and of those that receive it.
+    /// When the newest call was made that is answered well, of those that send bulk and of those that receive it.
     answered: [Instant; 2],
+    /// Bytes of bulk that calls sent which are answered well.
+    sent: u64,
 }
 
 /// What an answer is for.
@@ -66,8 +67,6 @@ pub(crate) struct Answered {
     pub(crate) recv: Option<BufMut>,
     /// Whether the peer has put the bulk there itself.
     pub(crate) shared: bool,
-    /// Whether the call is a patient one.
-    pub(crate) patient: bool,
 }
 
 fn place(id: u64) -> usize {
@@ -76,7 +75,13 @@ fn place(id: u64) -> usize {
 
 impl Calls {
     /// Enters a call; its id.
-    pub(crate) fn insert(&mut self, method: u16, times: Times, buffers: Buffers) -> Result<u64> {
+    pub(crate) fn insert(
+        &mut self,
+        method: u16,
+        wait: Wait,
+        sends: u32,
+        buffers: Buffers,
+    ) -> Result<u64> {
         if self.slots.len() >= OUTSTANDING_CALLS_MAX {
             return Err(Error::new(
                 Status::Overloaded,
@@ -86,9 +91,8 @@ impl Calls {
         let entry = self.slots.vacant_entry();
         self.next += 1;
         let id = (self.next << PLACE_BITS) | entry.key() as u64;
-        let (patient, receives) = (times.is_patient(), buffers.recv.is_some());
         let (state, waker) = (State::Waiting, None);
-        entry.insert(Call { id, method, times, patient, receives, state, waker, buffers });
+        entry.insert(Call { id, method, wait, sends, state, waker, buffers });
         Ok(id)
     }
 
@@ -137,18 +141,21 @@ impl Calls {
         if call.method != method {
             return Err(bad(format!("an answer of method {method} to a call of {}", call.method)));
         }
-        let (recv, shared) = (call.buffers.recv.take(), call.buffers.shared);
-        Ok(Answered { recv, shared, patient: call.patient })
+        Ok(Answered { recv: call.buffers.recv.take(), shared: call.buffers.shared })
     }
 
     /// The answer is complete.
     pub(crate) fn complete(&mut self, id: u64, result: Result<Response>) -> Option<Waker> {
         let call = self.slots.get_mut(place(id)).filter(|call| call.id == id)?;
-        if call.patient
-            && result.is_ok()
-            && let Some(newest) = self.answered.get_mut(usize::from(call.receives))
-        {
-            *newest = call.times.made.max(*newest);
+        if result.is_ok() {
+            let [sending, receiving] = &mut self.answered;
+            let made = call.wait.times.made;
+            match call.wait.kind {
+                Kind::Bare => {}
+                Kind::Sends => *sending = made.max(*sending),
+                Kind::Receives => *receiving = made.max(*receiving),
+            }
+            self.sent += u64::from(call.sends);
         }
         let waker = call.waker.take();
         if matches!(call.state, State::Abandoned) {
@@ -160,38 +167,42 @@ impl Calls {
         waker
     }
 
-    /// Marks the calls whose deadline has passed and that do not go on waiting by the signs that their connection delivers; whom to wake, the next deadline, and how many calls wait unanswered though nobody
-    /// waits for them since `abandoned_before`.
+    /// What calls that are made now begin to wait by.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Marks the calls whose deadline has passed and that do not go on waiting by what their connection delivers; whom to wake, when to look next, and how many calls wait
+    /// unanswered though nobody waits for them since `abandoned_before`.
     pub(crate) fn expire(
         &mut self,
         now: Instant,
         abandoned_before: Instant,
-        signs: impl Fn() -> Signs,
+        delivered: impl Fn() -> Delivered,
     ) -> (Vec<Waker>, Instant, usize) {
         let (mut wake, mut next, mut stale) = (Vec::new(), Instant(u64::MAX), 0);
         let mut known = None;
+        let [sending, receiving] = self.answered;
         for (_, call) in &mut self.slots {
             match call.state {
-                State::Waiting if call.times.deadline <= now => {
-                    let [sending, receiving] = self.answered;
-                    let overtaker = if call.receives { receiving } else { sending };
-                    let mut later = || {
-                        let signs = *known.get_or_insert_with(&signs);
-                        call.times.later(now, call.receives, overtaker, signs)
+                State::Waiting if call.wait.at <= now => {
+                    let overtaker = match call.wait.kind {
+                        Kind::Bare => Instant(0),
+                        Kind::Sends => sending,
+                        Kind::Receives => receiving,
                     };
-                    match call.patient.then(&mut later).flatten() {
-                        Some(later) => {
-                            call.times.deadline = later;
-                            next = next.min(later);
-                        }
+                    let answered = self.sent;
+                    let d = || *known.get_or_insert_with(|| Delivered { answered, ..delivered() });
+                    match call.wait.look(now, overtaker, d) {
+                        Some(later) => next = next.min(later),
                         None => {
                             call.state = State::TimedOut;
                             wake.extend(call.waker.take());
                         }
                     }
                 }
-                State::Waiting => next = next.min(call.times.deadline),
-                State::Abandoned if call.times.deadline <= abandoned_before => stale += 1,
+                State::Waiting => next = next.min(call.wait.at),
+                State::Abandoned if call.wait.at <= abandoned_before => stale += 1,
                 State::Abandoned | State::TimedOut | State::Answered(_) => {}
             }
         }

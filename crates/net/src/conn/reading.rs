@@ -138,13 +138,8 @@ async fn answer(
             )));
         };
         if !shared {
-            conn.delivery.comes(call.patient);
-            inbound.fill(&mut room[..len]).await?;
-            conn.delivery.comes(false);
+            inbound.fill_counting(&mut room[..len], &conn.delivery.received).await?;
         }
-    }
-    if call.patient {
-        conn.delivery.came(conn.rt.turn_began());
     }
     let result = match Status::from_code(header.status.get()) {
         Status::Ok => Ok(Response { body, bulk: call.recv, bulk_len: len }),

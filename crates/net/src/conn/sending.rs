@@ -3,8 +3,8 @@
 use super::Conn;
 use super::calls::Buffers;
 use super::outgoing::{OutFrame, is_control};
-use super::patience::Times;
-use crate::limits::{DELIVERY_PAUSE_MAX, SEND_QUEUE_BYTES};
+use super::patience::{Delivered, Kind, Times, Wait, is_enough};
+use crate::limits::{BEHIND_BYTES_MIN, DELIVERY_PAUSE_MAX, SEND_QUEUE_BYTES};
 use crate::regions::Name;
 use crate::{Bulk, Request, Response};
 use glowfs_rt::mem::Region;
@@ -12,7 +12,7 @@ use glowfs_rt::{Buf, Duration, Instant};
 use glowfs_types::wire::encode;
 use glowfs_types::wire::frame::{
     BODY_BYTES_MAX, BULK_BYTES_MAX, FLAG_BULK_INLINE, FLAG_BULK_REGION, FLAG_RECV_INLINE,
-    FLAG_RECV_REGION, FrameHeader, KIND_ONEWAY, KIND_REQUEST,
+    FLAG_RECV_REGION, FrameHeader, HEADER_BYTES, KIND_ONEWAY, KIND_REQUEST,
 };
 use glowfs_types::wire::hello::{RegisterRegion, UnregisterRegion};
 use glowfs_types::wire::method::{REGISTER_REGION, UNREGISTER_REGION};
@@ -55,7 +55,7 @@ impl Conn {
         check_size(&req)?;
         // What overtakes the queue need not wait for it either.
         let control = matches!(req.bulk, Bulk::None) && is_control(KIND_REQUEST, 0, req.method);
-        let mut times = Times { made, deadline: made + req.deadline, until: made + most };
+        let mut times = Times { made, time: req.deadline, until: made + most };
         if !control && self.out.borrow().bytes() > SEND_QUEUE_BYTES {
             times = Box::pin(self.room(times)).await?;
         }
@@ -73,11 +73,13 @@ impl Conn {
 
     /// Waits until the queue has room; a patient call as long as its connection takes what stands before it. How long it waits after that.
     async fn room(&self, times: Times) -> Result<Times> {
-        let mut by = times.deadline;
+        let (mut by, mut seen) = (times.deadline(), (self.delivered_at_least().taken, times.made));
         while !self.room_by(by).await? {
-            let now = self.rt.now();
-            by = (self.taken_at(now) + DELIVERY_PAUSE_MAX).min(times.until);
-            if by <= now {
+            let (taken, now) = (self.taken(), self.rt.now());
+            let moves = is_enough(taken.saturating_sub(seen.0), now.since(seen.1));
+            seen = (taken, now);
+            by = (now + DELIVERY_PAUSE_MAX).min(times.until);
+            if !moves || by <= now {
                 let e = "the peer reads too slowly; nothing was sent";
                 return Err(Error::new(Status::Overloaded, e));
             }
@@ -85,9 +87,7 @@ impl Conn {
         if !times.is_patient() {
             return Ok(times);
         }
-        let made = self.rt.now();
-        let deadline = (made + (times.deadline.since(times.made))).min(times.until);
-        Ok(Times { made, deadline, ..times })
+        Ok(Times { made: self.rt.now(), ..times })
     }
 
     /// Whether the queue has room by then.
@@ -145,11 +145,31 @@ impl Conn {
                 buffers.recv = Some(room);
             }
         }
-        let id = self.calls.borrow_mut().insert(req.method, times, buffers)?;
+        let (kind, sends) = match header.flags {
+            FLAG_RECV_INLINE | FLAG_RECV_REGION => (Kind::Receives, 0),
+            FLAG_BULK_INLINE | FLAG_BULK_REGION => (Kind::Sends, header.bulk_len.get()),
+            _ => (Kind::Bare, 0),
+        };
+        let inline_len: usize = inline.iter().map(|b| b.len()).sum();
+        let behind = self.behind(&header, (HEADER_BYTES + req.body.len() + inline_len) as u64);
+        let mut calls = self.calls.borrow_mut();
+        let known = Delivered { answered: calls.sent(), ..self.delivered_at_least() };
+        let wait = Wait::new(times, kind, behind, known);
+        let look_at = wait.at;
+        let id = calls.insert(req.method, wait, sends, buffers)?;
+        drop(calls);
         header.request_id = id.into();
         self.push(OutFrame::new(header, req.body, inline));
-        self.alarm.set(times.deadline);
+        self.alarm.set(look_at);
         Ok(id)
+    }
+
+    /// Where in what we send a frame of so many bytes ends that is queued now, if it has to wait there.
+    fn behind(&self, header: &FrameHeader, len: u64) -> Option<u64> {
+        let out = self.out.borrow();
+        let waiting = out.bytes() as u64 + len;
+        let overtakes = is_control(header.kind, header.flags, header.method.get());
+        (waiting > BEHIND_BYTES_MIN && !overtakes).then(|| out.written() + waiting)
     }
 
     fn shareable(&self, region: Option<(Rc<Region>, u64)>) -> Option<(Rc<Region>, u64)> {

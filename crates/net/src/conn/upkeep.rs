@@ -54,13 +54,11 @@ pub(super) async fn watch(conn: Rc<Conn>, pulse: Rc<Pulse>) {
     let pinging = Rc::new(Cell::new(false));
     loop {
         let now = conn.rt.now();
-        let next = expire(&conn, &pulse, now);
+        let next = expire(&conn, now);
         if now >= round_at {
             round_at = now + UPKEEP_PERIOD;
             let waiting = conn.calls.borrow().len() > 0;
-            if waiting {
-                conn.taken_at(now);
-            }
+            conn.taken_at(now);
             let silent = now.since(pulse.heard_at.get());
             if (silent >= SILENCE_MAX || (waiting && silent >= UPKEEP_PERIOD))
                 && !pinging.replace(true)
@@ -130,11 +128,11 @@ async fn wait(conn: &Conn) {
 }
 
 /// Ends the waiting of calls whose time is over; when the next one's is.
-fn expire(conn: &Rc<Conn>, pulse: &Pulse, now: Instant) -> Instant {
+fn expire(conn: &Rc<Conn>, now: Instant) -> Instant {
     let abandoned_before =
         Instant(now.0.saturating_sub(u64::try_from(ABANDONED_MAX.as_nanos()).unwrap_or(u64::MAX)));
     let (wake, next, stale) =
-        conn.calls.borrow_mut().expire(now, abandoned_before, || conn.signs(pulse, now));
+        conn.calls.borrow_mut().expire(now, abandoned_before, || conn.delivered());
     wake.into_iter().for_each(|w| w.wake());
     if stale > 0 && conn.calls.borrow().len() >= OUTSTANDING_CALLS_MAX {
         conn.end(disconnected(format!(
