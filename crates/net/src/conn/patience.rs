@@ -2,8 +2,8 @@
 //!
 //! A connection that carries less than is asked of it answers late. Calls that are given up then, and made again, have it carry what is for nobody, and in the end nobody is
 //! answered. So a patient call ([`Conn::call_patiently`]) waits as long as what stands before it moves, at [`DELIVERY_BYTES_PER_SECOND_MIN`] or faster: before its request has
-//! left, what we send; then the bulk of answers, if it receives bulk, and else what we send and what is answered of that. No longer than its caller says; and once its request has
-//! left behind others, it has its whole time, as the peer reckons it.
+//! left, what we send; then the bulk of answers, if it receives bulk, or what we send and what is answered of that, if it sends some. No longer than its caller says; and once its request has
+//! left behind others, it has its whole time, as the peer reckons it: one without bulk no more than that.
 //!
 //! Must never: wait for what waits for something else there, say a disk that does nothing. Answers leave in the order in which they are ready. So one that stands behind others is
 //! not overtaken by such as were asked for much later ([`OVERTAKEN_BY`]), and one that is not ready is. That is seen late or not at all where little is asked for later: who can ask
@@ -103,7 +103,9 @@ impl Wait {
         match (self.behind, self.kind) {
             (Some(_), _) => d.taken,
             (None, Kind::Receives) => d.received,
-            (None, Kind::Sends | Kind::Bare) => d.taken + d.answered,
+            (None, Kind::Sends) => d.taken + d.answered,
+            // Its answer may wait for any disk, and nothing that moves tells of that one.
+            (None, Kind::Bare) => 0,
         }
     }
     /// When to look again, or nothing if it waits no longer. `overtaker`: when the newest call of its kind was made that is answered.
@@ -239,5 +241,10 @@ mod tests {
         let mut call = wait(Kind::Bare, Some(10 * ENOUGH));
         assert_eq!(call.look(at(12_000), at(0), || taken(1)), Some(at(13_000)));
         assert_eq!(call.look(at(13_000), at(0), || taken(2)), None, "its time is up");
+        // One without bulk does not wait for a disk because others go on.
+        let mut call = wait(Kind::Bare, Some(ENOUGH));
+        assert_eq!(call.look(at(12_000), at(0), || taken(ENOUGH)), Some(at(15_000)), "left");
+        assert_eq!(call.look(at(15_000), at(0), || taken(9 * ENOUGH)), None);
+        assert_eq!(wait(Kind::Bare, None).look(at(13_000), at(0), || taken(9 * ENOUGH)), None);
     }
 }
